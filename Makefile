@@ -14,11 +14,12 @@ help:
 	@echo "make stop       unmount and stop it"
 	@echo "make test       all tests"
 	@echo "make lint       formatting and clippy"
-	@echo "make install    install nacre, lfs, lctl, mount.nacre and libnacre_preload.so under PREFIX ($(PREFIX))"
+	@echo "make build      build what 'make install' installs"
+	@echo "make install    install what was built: nacre, lfs, lctl, mount.nacre and libnacre_preload.so under PREFIX ($(PREFIX))"
 
 build:
 	@scripts/install-deps
-	$(CARGO) build --release --bin nacre
+	$(CARGO) build --release -p nacre -p nacre-preload
 
 # What programs made for Lustre are run with: docs/operations/lustre-programs.md.
 preload:
@@ -42,18 +43,12 @@ lint:
 deny:
 	@scripts/deny
 
-# mount(8) looks for helpers in /sbin only, whatever the prefix is; the second one is for remounts.
-install: build preload
-	install -D -m 0755 $(BUILD)/nacre $(DESTDIR)$(PREFIX)/bin/nacre
-	install -D -m 0755 $(BUILD)/libnacre_preload.so $(DESTDIR)$(PREFIX)/lib/libnacre_preload.so
-	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lfs
-	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lctl
-	install -d $(DESTDIR)/sbin
-	ln -sf $(PREFIX)/bin/nacre $(DESTDIR)/sbin/mount.nacre
-	ln -sf $(PREFIX)/bin/nacre $(DESTDIR)/sbin/mount.fuse.nacre
+# Builds nothing, so that root can do it without Rust: `make build && sudo make install`.
+install:
+	@BUILD='$(BUILD)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/bin/lfs $(DESTDIR)$(PREFIX)/bin/lctl
+	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/bin/nacre.debug $(DESTDIR)$(PREFIX)/bin/lfs $(DESTDIR)$(PREFIX)/bin/lctl
 	rm -f $(DESTDIR)$(PREFIX)/lib/libnacre_preload.so
 	rm -f $(DESTDIR)/sbin/mount.nacre $(DESTDIR)/sbin/mount.fuse.nacre
 

@@ -4,7 +4,7 @@ use crate::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-/// A running process. Whoever drops it sees to its end first.
+/// A running process, to be ended before this is dropped.
 #[derive(Debug)]
 pub(crate) struct Piped {
     child: Child,

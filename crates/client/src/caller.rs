@@ -2,7 +2,6 @@
 
 use nacre_types::limits::GROUPS_MAX;
 use nacre_types::{Caps, Cred, FullCred};
-use std::path::Path;
 
 /// The program on whose behalf an operation runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +10,7 @@ pub struct Caller {
     pub uid: u32,
     /// File system group id.
     pub gid: u32,
-    /// Thread id, 0 if it has none here (kernel threads, foreign pid namespaces).
+    /// Thread id, 0 if it has none in the pid namespace of this process.
     pub pid: u32,
 }
 
@@ -24,14 +23,12 @@ impl Caller {
     /// Credentials with groups and capabilities as they are now. Nothing is kept: a program may change them at any
     /// time, and a stale copy would be a hole.
     ///
-    /// A caller that cannot be looked at has no groups; root among them keeps its capabilities, as the kernel's own
-    /// threads need them.
+    /// A caller that cannot be looked at (it has ended, or it runs in a pid namespace from which this process cannot see it)
+    /// has no groups and no capabilities, whatever its user: user 0 may have given them up, or have them in a user
+    /// namespace of its own alone. It then has what it owns and what is open to everybody.
     pub fn full_cred(&self) -> Cred {
         let full = if self.pid == 0 { None } else { read_process(self) };
-        let full = full.unwrap_or_else(|| FullCred {
-            groups: Vec::new(),
-            caps: if self.uid == 0 && self.pid == 0 { Caps::all() } else { Caps::empty() },
-        });
+        let full = full.unwrap_or_default();
         Cred { uid: self.uid, gid: self.gid, full: Some(full) }
     }
 }
@@ -40,9 +37,12 @@ fn read_process(caller: &Caller) -> Option<FullCred> {
     let pid = caller.pid;
     let status = ProcessStatus::parse(&std::fs::read(format!("/proc/{pid}/status")).ok()?);
     // Capabilities count only in the user namespace they were given in; inside a namespace of its own anybody has all.
-    let theirs = std::fs::read_link(format!("/proc/{pid}/ns/user")).ok();
-    let ours = std::fs::read_link(Path::new("/proc/self/ns/user")).ok();
-    let caps = if theirs == ours { status.caps_as(caller.uid) } else { Caps::empty() };
+    let theirs = std::fs::read_link(format!("/proc/{pid}/ns/user"));
+    let ours = std::fs::read_link("/proc/self/ns/user");
+    let caps = match (theirs, ours) {
+        (Ok(theirs), Ok(ours)) if theirs == ours => status.caps_as(caller.uid),
+        _ => Caps::empty(),
+    };
     Some(FullCred { groups: status.groups, caps })
 }
 
@@ -134,6 +134,8 @@ mod tests {
     fn the_callers_own_thread_can_be_looked_at() {
         let own = Caller { uid: 0, gid: 0, pid: std::process::id() };
         assert!(own.full_cred().full.is_some());
+        let foreign = Caller { uid: 0, gid: 0, pid: 0 };
+        assert_eq!(foreign.full_cred().full, Some(FullCred::default()), "nothing that cannot be verified");
         let gone = Caller { uid: 0, gid: 0, pid: u32::MAX - 1 };
         assert_eq!(gone.full_cred().full, Some(FullCred::default()), "a vanished caller has no rights left");
     }

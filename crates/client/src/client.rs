@@ -2,12 +2,14 @@
 
 use crate::caller::Caller;
 use crate::config::ClientConfig;
+use crate::flocks::FileLocks;
 use crate::handles::HandleTable;
 use crate::io::ahead::Ahead;
 use crate::io::dirty::idle::Pace;
 use crate::io::dirty::writers::WriteBack;
 use crate::io::layout::Relayouts;
 use crate::io::ranges::Use;
+use crate::io::silent::Silent;
 use crate::jobs::Jobs;
 use crate::joining::Joining;
 use crate::lease::{KernelCaches, Lease, serve_releases};
@@ -21,6 +23,7 @@ use crate::ops::striped::ShardLists;
 use crate::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
+use crate::unsynced::Unsynced;
 use nacre_layout::dir_hash::DirHash;
 use nacre_lock::LockHandle;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
@@ -41,8 +44,11 @@ pub struct Client {
     /// Those that are about to be there.
     pub(crate) joining: Joining,
     pub(crate) osts: OstTable,
+    pub(crate) silent: Silent,
     pub(crate) nodes: NodeTable,
     pub(crate) handles: HandleTable,
+    /// Locks of programs on files.
+    pub(crate) flocks: FileLocks,
     pub(crate) lease: Arc<Lease>,
     pub(crate) kernel: OnceLock<Arc<dyn KernelCaches>>,
     /// Changes that this client made to the namespace or attributes; tells whether a fetched page is still true.
@@ -83,6 +89,8 @@ pub(crate) struct Mdt {
     pub last_transno: AtomicU64,
     /// How often what is open there was opened again.
     pub recoveries: AtomicU64,
+    /// What it may still lose.
+    pub unsynced: Unsynced,
     fids: Mutex<FidPool>,
 }
 
@@ -93,9 +101,26 @@ impl Mdt {
             last_committed: AtomicU64::new(0),
             last_transno: AtomicU64::new(0),
             recoveries: AtomicU64::new(0),
+            unsynced: Unsynced::default(),
             fids: Mutex::new(FidPool::default()),
         }
     }
+
+    /// Everything up to here is durable there.
+    pub fn last_committed(&self) -> u64 {
+        self.last_committed.load(Ordering::Relaxed)
+    }
+
+    /// It has begun a run with this as the newest transaction.
+    pub fn forget_later(&self, newest: u64) {
+        self.last_committed.fetch_min(newest, Ordering::Relaxed);
+        self.last_transno.fetch_min(newest, Ordering::Relaxed);
+    }
+}
+
+/// What keeps a recovery from going on, so that it begins again.
+pub(crate) fn open_again_is_given_up(status: Status) -> bool {
+    matches!(status, Status::EINTR | Status::ENOTCONN | Status::ESHUTDOWN | Status::ETIMEDOUT)
 }
 
 /// The request that opens again what an MDT had open.
@@ -173,13 +198,16 @@ impl Client {
             return Err(Status::EINVAL);
         }
         let dirty = Arc::new(WriteBack::new(config.instance));
+        let flocks = FileLocks::new(config.instance);
         let client = Arc::new(Client {
             config,
             mdts: known,
             joining: Joining::default(),
             osts: table,
+            silent: Silent::default(),
             nodes: NodeTable::new(),
             handles: HandleTable::new(),
+            flocks,
             lease,
             kernel: OnceLock::new(),
             changes: AtomicU64::new(0),
@@ -299,13 +327,25 @@ impl Client {
             }
             match endpoint.call(&system, &open_again(fid, handle, flags)) {
                 Ok(_) => {}
-                Err(status @ (Status::EINTR | Status::ENOTCONN | Status::ESHUTDOWN | Status::ETIMEDOUT)) => {
-                    return Err(status);
-                }
+                Err(status) if open_again_is_given_up(status) => return Err(status),
                 Err(status) => log::warn!("handle {} of {fid} could not be opened again: {status}", handle.0),
             }
         }
         Ok(())
+    }
+
+    /// Sets the file locks of this mount's programs again at an MDT that has restarted and forgot them, over `endpoint`: before it is told
+    /// that this client has brought back all its locks.
+    ///
+    /// # Errors
+    /// As [`Client::reopen_handles`].
+    pub fn replay_file_locks(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
+        self.flocks.replay(mdt_index, endpoint)
+    }
+
+    /// An MDT has dropped this client: file locks there are lost, which their holders learn as `EIO`.
+    pub fn lose_file_locks(&self, mdt_index: u16) {
+        self.flocks.lose(mdt_index);
     }
 
     /// Stops threads; what [`Client::write_back_all`] has not written is lost. Open handles are the MDTs' to close when the
@@ -344,6 +384,7 @@ impl Client {
         if answer.transno.0 != 0 {
             mdt.last_transno.fetch_max(answer.transno.0, Ordering::Relaxed);
             self.changes.fetch_add(1, Ordering::Release);
+            self.note_unsynced(fid, request, &answer.reply, answer.transno.0);
         }
         Ok(Answer { reply: answer.reply, transno: answer.transno, lease })
     }
@@ -356,6 +397,11 @@ impl Client {
     /// Makes everything up to `upto` durable at the MDT of `fid`, if it is not yet.
     pub(crate) fn commit(&self, fid: Fid, upto: TransNo) -> StatusResult<()> {
         let mdt = self.mdt(fid)?;
+        // What an MDT has lost is no position in its log any more.
+        let upto = match upto.0 {
+            u64::MAX => upto,
+            known => TransNo(known.min(mdt.last_transno.load(Ordering::Relaxed))),
+        };
         if upto.0 <= mdt.last_committed.load(Ordering::Relaxed) {
             return Ok(());
         }

@@ -7,14 +7,14 @@ use crate::io::head::Head;
 use crate::io::objects::Glimpse;
 use crate::io::opened::Opened;
 use crate::io::ranges::RangeLocks;
+use crate::io::written::Written;
 use crate::jobs::JobCell;
 use crate::locks::folios::Folios;
 use crate::locks::groups::Group;
 use crate::node::Warrant;
-use nacre_layout::Layout;
-use nacre_layout::object_ranges;
+use nacre_layout::{Layout, StripeObject, object_ranges};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
-use nacre_wire::mds::{DataUpdate, LockOwner, OpenFlags};
+use nacre_wire::mds::{DataUpdate, LockFamily, LockOwner, OpenFlags};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -58,9 +58,9 @@ pub(crate) struct FileState {
     pub changed: Condvar,
     /// The job that last opened or wrote the file, while jobs are named.
     pub job: JobCell,
-    /// Who has set `fcntl` locks and has not closed the file since, with the open that he did it through last. Held while locks that go with an open
+    /// Owners that have set locks and have not closed the file since, each with the open that it used last. Held while locks that go with an open
     /// are given back.
-    pub lockers: Mutex<Vec<(LockOwner, OpenHandle)>>,
+    pub lockers: Mutex<Vec<((LockFamily, LockOwner), OpenHandle)>>,
 }
 
 impl FileState {
@@ -159,6 +159,8 @@ pub(crate) struct FileInner {
     pub atime_limit: Option<Timestamp>,
     /// Objects written since the last sync.
     pub dirty: Vec<DirtyObject>,
+    /// Written objects that are not reported to the MDT yet.
+    pub written: Written,
     /// Others, or earlier opens, may have left objects unsynced.
     pub dirty_unknown: bool,
     /// Last transaction that changed the inode.
@@ -170,7 +172,9 @@ pub(crate) struct FileInner {
     pub ranges: RangeLocks,
     /// It was said that a part of the file is on an OST that is out of use.
     pub told_of_inactive: bool,
-    /// Data read ahead. Whoever changes data takes its range out before giving up the range.
+    /// It was said that an object of the file is lost.
+    pub told_of_lost: bool,
+    /// Data read ahead. A thread that changes data takes its range out before giving up the range.
     pub ahead: Blocks,
     /// Number and cause of the last write-back failure; each open reports it once.
     pub error: (u32, Option<Status>),
@@ -216,9 +220,10 @@ impl FileInner {
         (self.size, self.size_lease, self.blocks, self.dense) = (0, 0, None, 0);
         self.size_is_unsure();
         self.ahead.clear();
-        // What is not synced on them is, whoever they belong to now; the next sync takes all.
+        // What is not synced on them is, whichever file they belong to now; the next sync takes all.
         self.dirty.clear();
         self.dirty_unknown = true;
+        self.written.forget();
     }
 
     /// Arms `relatime` from the stored times.
@@ -286,6 +291,12 @@ impl FileInner {
         self.dense = self.dense.min(size);
         self.blocks = (size == 0).then_some(0);
         self.data_changed |= changed;
+        if size == 0 {
+            // So does the MDT.
+            self.written.forget();
+            let is_written = |layout: &&mut Arc<Layout>| layout.is_written();
+            self.layout.as_mut().filter(is_written).map(|layout| Arc::make_mut(layout).forget_written());
+        }
     }
 
     /// Space used, as far as it can be told without asking: known, or implied because every byte was written here.
@@ -298,7 +309,12 @@ impl FileInner {
     }
 
     /// Notes that an object is about to be written.
-    pub fn mark_dirty(&mut self, ost_index: u16, object: Fid, epoch: u64) {
+    pub fn mark_dirty(&mut self, stripe: &StripeObject, epoch: u64) {
+        self.mark_dirty_object(stripe.ost_index, stripe.object, epoch);
+    }
+
+    /// The same of an object of which only the name is known.
+    pub fn mark_dirty_object(&mut self, ost_index: u16, object: Fid, epoch: u64) {
         if !self.dirty.iter().any(|dirty| dirty.object == object && dirty.ost_index == ost_index) {
             self.dirty.push(DirtyObject { ost_index, object, epoch });
         }

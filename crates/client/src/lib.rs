@@ -12,19 +12,20 @@
 //!   sizes of open files are this client's and the kernel may keep names and attributes. When it becomes shared, the
 //!   client drops what is cached, tells sizes to the MDT, and answers.
 //! - While it is shared, names, attributes and data are cached under locks ([`locks`](Locks)).
-//! - Data may be held back only under the exclusive lease or a lock ([`io::dirty`](io)); whoever asks objects settles it first.
+//! - Data may be held back only under the exclusive lease or a lock ([`io::dirty`](io)); a request to objects settles it first.
 //! - I/O on one file is atomic by byte range ([`io::ranges`]); disjoint ranges run in parallel.
 //! - No lock is held over a request to a server, except the byte ranges of a file.
 //!
 //! # Map
 //!
-//! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files;
+//! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files; `flocks` locks of programs;
 //! `lease`; `locks` on data; `jobs` names of jobs; `targets` MDTs and OSTs; `joining` MDTs that are new; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
 
 mod caller;
 mod client;
 mod config;
 mod file;
+mod flocks;
 mod handles;
 pub mod io;
 mod jobs;
@@ -37,6 +38,7 @@ mod place;
 mod targets;
 mod tasks;
 mod tunables;
+mod unsynced;
 
 pub use caller::Caller;
 pub use client::Client;
@@ -60,6 +62,7 @@ pub use tunables::Tunables;
 
 // The words of requests that a front door speaks, so that it need not know how they travel.
 pub use nacre_wire::mds::{
-    FileLock, LeaseKind, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
+    FileLock, InodeKind, LeaseKind, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs,
+    XattrFlags,
 };
 pub use nacre_wire::oss::{Advice, FallocateKind, SeekKind};

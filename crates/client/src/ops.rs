@@ -12,6 +12,7 @@ pub(crate) mod migrate;
 pub(crate) mod mkdir;
 pub mod namespace;
 pub mod open;
+pub(crate) mod page_locks;
 pub(crate) mod patience;
 pub mod relayout;
 pub(crate) mod removed;

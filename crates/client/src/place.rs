@@ -217,7 +217,7 @@ mod tests {
         // Who had asked before it joined is answered last.
         rooms.learn(&[room(0), room(1)]);
         assert_eq!(rooms.known(3, maxage, now).map(|all| all.len()), Some(3));
-        // Whoever wants to know while somebody asks again because time has passed does not wait.
+        // A caller does not wait for another one that asks again because time has passed.
         assert!(rooms.known(3, maxage, now + maxage).is_none());
         assert_eq!(rooms.known(3, maxage, now + maxage).map(|all| all.len()), Some(3));
     }

@@ -6,7 +6,7 @@
 //!
 //! # Divided work
 //!
-//! [`Tasks::share`] farms numbered items out: whoever is free takes the next one, so that items begin in their order and end
+//! [`Tasks::share`] farms numbered items out: a free thread takes the next one, so that items begin in their order and end
 //! in any. The caller works too and waits only for items that somebody has begun, never for a thread to come: with no
 //! CPU to spare it costs one wake-up call more than doing all of it. Whether that is worth it, [`crate::io::parallel`]
 //! decides.

@@ -18,6 +18,6 @@ mod timer;
 
 pub use local::LocalLock;
 pub use nacre_lock::server::{ServerConfig, ServerStats};
-pub use recovery::Expected;
+pub use recovery::{Expected, RecoveryReport};
 pub use service::{LockOwner, LockService};
 pub use timer::Timer;

@@ -4,13 +4,45 @@ use crate::service::{LockService, State};
 use nacre_lock::server::Effect;
 use nacre_types::{ClientUuid, ProcessIdentity};
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Clients of the last run that may hold locks, with their processes if those ran on this host.
 pub type Expected = HashMap<ClientUuid, Option<ProcessIdentity>>;
 
 /// Time between two looks for clients whose processes have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How the recovery after the last start went, or goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecoveryReport {
+    /// When clients could come.
+    pub began: SystemTime,
+    /// How long clients were waited for; `None` while they are.
+    pub took: Option<Duration>,
+    /// Time until those that are not back are given up; zero after the end.
+    pub remaining: Duration,
+    /// Clients of the run before.
+    pub expected: usize,
+    /// Those of them that brought back all that they had, or left.
+    pub completed: usize,
+    /// Those of them that were given up.
+    pub given_up: usize,
+}
+
+/// What is kept of a recovery, also after its end.
+pub(crate) struct Tally {
+    began: SystemTime,
+    began_at: Instant,
+    took: Option<Duration>,
+    expected: usize,
+    given_up: usize,
+}
+
+impl Tally {
+    pub(crate) fn new(expected: usize) -> Tally {
+        Tally { began: SystemTime::now(), began_at: Instant::now(), took: None, expected, given_up: 0 }
+    }
+}
 
 /// The time in which clients come back.
 pub(crate) struct Recovery {
@@ -37,6 +69,7 @@ impl State {
     pub(crate) fn restart_window(&mut self, until: Instant) {
         if let Some(recovery) = &mut self.recovery {
             recovery.until = until;
+            self.tally = Tally::new(self.tally.expected);
         }
     }
 
@@ -47,9 +80,30 @@ impl State {
 }
 
 impl LockService {
+    /// True if the client had locks in the last run and has not told yet that it has brought them all back.
+    pub fn awaits(&self, client: &ClientUuid) -> bool {
+        self.state().is_awaited(client)
+    }
+
     /// True while clients of the last run are waited for.
     pub fn is_recovering(&self) -> bool {
         self.state().engine.is_recovering()
+    }
+
+    /// How the recovery after the last start went, or goes; `None` if nobody was expected.
+    pub fn recovery_report(&self) -> Option<RecoveryReport> {
+        let state = self.state();
+        let tally = &state.tally;
+        let awaited = state.recovery.as_ref().map_or(0, |recovery| recovery.awaited.len());
+        let until = state.recovery.as_ref().map(|recovery| recovery.until);
+        (tally.expected > 0).then(|| RecoveryReport {
+            began: tally.began,
+            took: tally.took,
+            remaining: until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now())),
+            expected: tally.expected,
+            completed: tally.expected.saturating_sub(awaited + tally.given_up),
+            given_up: tally.given_up,
+        })
     }
 
     /// A client has brought back all that it had, or is gone.
@@ -72,6 +126,7 @@ impl LockService {
 
     fn end_recovery(&self, state: &mut State, effects: &mut Vec<Effect>) {
         state.recovery = None;
+        state.tally.took = Some(state.tally.began_at.elapsed());
         state.engine.end_recovery(Instant::now(), effects);
         self.recovery_changed.notify_all();
     }
@@ -90,6 +145,7 @@ impl LockService {
         self.act(|state, effects| {
             for client in &given_up {
                 log::info!("{}: the process of client {client} has ended: it is given up", self.name());
+                state.tally.given_up += usize::from(state.is_awaited(client));
                 self.no_longer_awaited(state, client, effects);
             }
             if let Some(recovery) = &state.recovery
@@ -97,6 +153,7 @@ impl LockService {
             {
                 let late: Vec<ClientUuid> = recovery.awaited.keys().copied().collect();
                 log::warn!("{}: {} clients of the last run did not come back", self.name(), late.len());
+                state.tally.given_up += late.len();
                 given_up.extend(late);
                 self.end_recovery(state, effects);
             }

@@ -36,6 +36,7 @@ impl LockService {
             }
             LockRequest::Cancel { handles } => {
                 self.act(|state, effects| {
+                    state.cancels += 1;
                     state.engine.on_cancel(Instant::now(), peer, handles, effects);
                 });
                 Ok(None)
@@ -134,7 +135,7 @@ impl LockService {
     }
 }
 
-/// There is one word for clients that are not known, whoever notices.
+/// There is one word for clients that are not known, wherever that is noticed.
 fn known_client(outcome: Outcome) -> StatusResult<Outcome> {
     if outcome == Outcome::Refused(Refusal::Stale) { Err(Status::EVICTED) } else { Ok(outcome) }
 }

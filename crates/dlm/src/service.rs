@@ -2,7 +2,7 @@
 
 use crate::exports::{Connected, peer_of};
 use crate::local::LocalWait;
-use crate::recovery::{Expected, Recovery};
+use crate::recovery::{Expected, Recovery, Tally};
 use nacre_lock::server::{Effect, LockServer, ServerConfig, ServerStats};
 use nacre_lock::{
     Enqueue, EnqueueFlags, Extent, InodeBits, LockHandle, Lvb, Need, Outcome, Peer, Refusal, ResourceId,
@@ -11,7 +11,7 @@ use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -54,6 +54,11 @@ pub(crate) struct State {
     pub(crate) exports: HashMap<ClientUuid, Arc<Connected>>,
     pub(crate) waits: HashMap<LockHandle, LocalWait>,
     pub(crate) recovery: Option<Recovery>,
+    pub(crate) tally: Tally,
+    /// Requests in which clients gave locks back.
+    pub(crate) cancels: u64,
+    /// Clients that are being called while nothing is heard of them, the oldest first; when they are given up.
+    pub(crate) silent: VecDeque<(Instant, Peer)>,
     /// Clients that the engine has given up and the owner does not know of yet.
     pub(crate) evicted: Vec<Arc<Export>>,
     /// Until when the timer thread sleeps; `None` while it sleeps without an end, or is not there.
@@ -77,6 +82,18 @@ pub struct LockService {
     is_recovering: AtomicBool,
 }
 
+/// Clients ping every five seconds: one of which nothing was heard for this long is not well, if it is longer than it has
+/// for an answer.
+const SILENT_MIN: Duration = Duration::from_secs(10);
+/// How long one of which nothing was heard for long is waited for when it is called back. So clients that die at the same
+/// moment cost others one deadline, not one after the other.
+const SILENT_GRACE: Duration = Duration::from_secs(1);
+
+/// True if nothing was heard of the client for as long as it would have for an answer.
+fn is_silent(engine: &LockServer, export: &Export) -> bool {
+    export.callbacks.silent_for() >= engine.config().callback_timeout.max(SILENT_MIN)
+}
+
 /// Longest time that a server takes to start.
 const STARTS_UP_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -89,6 +106,7 @@ impl LockService {
         expected: Expected,
         window: Duration,
     ) -> LockService {
+        let tally = Tally::new(expected.len());
         let recovery = Recovery::begin(expected, Instant::now() + window);
         let is_recovering = AtomicBool::new(recovery.is_some());
         let state = State {
@@ -96,6 +114,9 @@ impl LockService {
             exports: HashMap::new(),
             waits: HashMap::new(),
             recovery,
+            tally,
+            cancels: 0,
+            silent: VecDeque::new(),
             evicted: Vec::new(),
             timer_until: None,
             is_stopping: false,
@@ -352,6 +373,11 @@ impl LockService {
         self.state.lock().engine.stats()
     }
 
+    /// Requests in which clients gave locks back, since the start.
+    pub fn cancels(&self) -> u64 {
+        self.state.lock().cancels
+    }
+
     /// Locks and requests, those of the target itself included.
     pub fn lock_count(&self) -> usize {
         self.state.lock().engine.locks()
@@ -381,7 +407,8 @@ impl State {
     /// When the timer thread has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let recovery = self.recovery.as_ref().map(Recovery::due);
-        [self.engine.next_deadline(), recovery].into_iter().flatten().min()
+        let silent = self.silent.front().map(|(due, _)| *due);
+        [self.engine.next_deadline(), recovery, silent].into_iter().flatten().min()
     }
 
     /// Puts effects where they belong; returns the clients that messages were queued for.
@@ -415,11 +442,31 @@ impl State {
                 continue;
             }
             known.push(message);
+            let is_call = matches!(message, LockMessage::Blocking { .. } | LockMessage::Glimpse { .. });
+            if is_call
+                && is_silent(&self.engine, &known.export)
+                && !self.silent.iter().any(|(_, it)| *it == peer)
+            {
+                self.silent.push_back((Instant::now() + SILENT_GRACE, peer));
+            }
             if !receivers.iter().any(|receiver| Arc::ptr_eq(receiver, known)) {
                 receivers.push(known.clone());
             }
         }
         receivers
+    }
+
+    /// Evicts clients that were called a while ago and of which still nothing was heard.
+    pub(crate) fn evict_silent(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some((due, peer)) = self.silent.front().copied()
+            && due <= now
+        {
+            self.silent.pop_front();
+            let known = self.exports.get(&peer.client).filter(|known| peer_of(&known.export) == peer);
+            if known.is_some_and(|known| is_silent(&self.engine, &known.export)) {
+                self.engine.on_lost(now, peer, effects);
+            }
+        }
     }
 
     /// The engine has dropped a client that was late.

@@ -62,7 +62,11 @@ impl LockService {
     fn tick(&self, owner: &Weak<dyn LockOwner>) -> bool {
         let Some(owner) = owner.upgrade() else { return false };
         self.evict_ended();
-        self.act(|state, effects| state.engine.on_tick(Instant::now(), effects));
+        self.act(|state, effects| {
+            let now = Instant::now();
+            state.engine.on_tick(now, effects);
+            state.evict_silent(now, effects);
+        });
         let evicted = std::mem::take(&mut self.state().evicted);
         for export in evicted {
             owner.on_evicted(&export);

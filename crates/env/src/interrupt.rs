@@ -1,4 +1,4 @@
-//! Interrupts: a request that a thread serves is called off by whoever asked for it.
+//! Interrupts: a request that a thread serves is called off by its caller.
 //!
 //! A thread that serves requests has one [`InterruptTarget`] for its whole life, so a request costs no allocation:
 //! [`InterruptTarget::begin`] and [`InterruptTarget::end`] are one atomic store each. Somebody else (the reader of
@@ -55,7 +55,7 @@ pub struct TargetGuard {
 }
 
 impl TargetGuard {
-    /// The target, to be shared with whoever raises interrupts.
+    /// The target, to be shared with the threads that raise interrupts.
     pub fn target(&self) -> &Arc<InterruptTarget> {
         &self.target
     }

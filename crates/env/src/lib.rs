@@ -1,12 +1,13 @@
 //! What a thread that serves requests needs from the operating system.
 //!
-//! - [`blocking`]: says "this thread is about to wait", so that whoever owns the thread can let another one take its
+//! - [`blocking`]: says "this thread is about to wait", so that the owner of the thread can let another one take its
 //!   place. The RPC and store layers call it around waits and disk reads; they need not know who listens.
 //! - [`interrupt`]: the request that a thread serves may be called off (a signal at the caller of a system call);
 //!   waits poll [`interrupted`] and are kicked out of system calls by a signal.
 //! - [`job`]: for which job the thread works.
 //! - [`cpu`]: pinning and counting of CPUs.
-//! - [`process`]: who this process is, and whether another one of this host has ended.
+//! - [`process`]: who this process is, and whether another one of this host has ended;
+//! - [`twice`]: small files that are kept twice.
 //!
 //! Nothing here starts a runtime; the only thread that this crate ever starts re-sends interrupt signals, and only
 //! once the first interrupt was raised.
@@ -16,6 +17,7 @@ pub mod cpu;
 pub mod interrupt;
 pub mod job;
 pub mod process;
+pub mod twice;
 
 pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};

@@ -100,7 +100,7 @@ impl Default for MountOptions {
             allow_other: None,
             default_permissions: false,
             nodev: false,
-            nosuid: false,
+            nosuid: true,
             noexec: false,
             noatime: true,
             allow_non_empty: false,

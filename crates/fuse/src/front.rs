@@ -50,6 +50,8 @@ const NAMES_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
 const REMOTE_READ_AHEAD_BYTES: u32 = 1 << 20;
 const LOCAL_READ_AHEAD_BYTES: u32 = 512 << 10;
 /// Longest name in bytes.
+/// Node id by which the kernel knows the root of a mount.
+const ROOT_NODE: u64 = 1;
 const NAME_MAX: u32 = nacre_types::limits::NAME_MAX as u32;
 
 /// Who decides about file locks.
@@ -73,6 +75,8 @@ pub struct FrontOptions {
     /// The kernel checks permissions and ACLs too. The only way to have those of FIFOs, sockets and device nodes
     /// checked, which it opens without asking; costs a request for each create and unlink.
     pub kernel_checks: bool,
+    /// The directory that is mounted; `None`: the root of the file system.
+    pub root: Option<Fid>,
 }
 
 /// Answers the kernel's requests with a [`Client`].
@@ -127,7 +131,23 @@ impl Front {
     }
 
     fn fid(&self, node: u64) -> StatusResult<Fid> {
-        self.client.fid_of(node)
+        match self.options.root {
+            Some(root) if node == ROOT_NODE => Ok(root),
+            _ => self.client.fid_of(node),
+        }
+    }
+
+    /// One of the paths of an inode, from the mounted directory on: see [`Client::fid_to_path`].
+    fn path_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
+        let path = self.client.fid_to_path(caller, fid, link)?;
+        let Some(root) = self.options.root else { return Ok(path) };
+        let root = self.client.fid_to_path(caller, root, 0)?;
+        match path.strip_prefix(&*root) {
+            Some([]) => Ok(Vec::new()),
+            Some([b'/', below @ ..]) => Ok(below.to_vec()),
+            // It lies elsewhere in the file system.
+            _ => Err(Status::EXDEV),
+        }
     }
 
     /// For how long the kernel may use a name (or its absence) that may be kept.
@@ -261,6 +281,8 @@ fn notify_expired(notifier: &Notifier) {
 /// The kernel's caches, as the client sees them.
 struct Caches {
     notifier: Notifier,
+    /// Node id of the directory that the kernel knows as the root.
+    root: u64,
 }
 
 impl KernelCaches for Caches {
@@ -287,6 +309,7 @@ impl KernelCaches for Caches {
 impl Caches {
     /// False if the kernel does not know the inode: it has forgotten it, or is about to learn of it.
     fn invalidate(&self, node: u64, offset: i64, len: i64) -> bool {
+        let node = if node == self.root { ROOT_NODE } else { node };
         match self.notifier.inval_inode(node, offset, len) {
             Ok(()) => true,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => false,
@@ -302,7 +325,8 @@ impl Caches {
 impl Handler for Front {
     fn attached(&self, notifier: &Notifier) {
         if self.notifier.set(notifier.clone()).is_ok() {
-            self.client.set_kernel_caches(Arc::new(Caches { notifier: notifier.clone() }));
+            let root = self.options.root.map_or(ROOT_NODE, |root| root.inode_number());
+            self.client.set_kernel_caches(Arc::new(Caches { notifier: notifier.clone(), root }));
         }
     }
 

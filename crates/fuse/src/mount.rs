@@ -72,7 +72,7 @@ impl Mounted {
         }
     }
 
-    /// Device number of the mount, found without a request to whoever serves it.
+    /// Device number of the mount, found without a request to its daemon.
     fn device_number(&self) -> Option<(u32, u32)> {
         let path = CString::new(self.path.as_os_str().as_bytes()).ok()?;
         // SAFETY: all bytes zero is a valid statx.

@@ -33,22 +33,30 @@ impl Extent {
 }
 
 /// One object of a component and the OST that holds it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StripeObject {
     /// Index of the OST.
     pub ost_index: u16,
     /// The object there.
     pub object: Fid,
+    /// Data was written to it, so it exists: an OST that does not have it has lost it. Never set for objects on an MDT, and not
+    /// set for objects written before this was recorded. See [`crate::written`].
+    pub written: bool,
 }
 
 impl StripeObject {
+    /// An object that nobody is known to have written to.
+    pub const fn new(ost_index: u16, object: Fid) -> StripeObject {
+        StripeObject { ost_index, object, written: false }
+    }
+
     /// The object that holds the data of a component on an MDT. It has the FID of the file that it was made for, with another
     /// version for each that was; its "OST" is the data part of the MDT that owns this FID: indexes from [`TARGET_INDEX_MAX`] on, which no OST has.
     ///
     /// No index reaches a disk; the highest one stands for all MDTs beyond it, which have no data part yet.
     pub fn on_mdt(object: Fid) -> StripeObject {
         let index = object.mdt_index().min(DATA_INDEX_MAX - 1 - TARGET_INDEX_MAX);
-        StripeObject { ost_index: TARGET_INDEX_MAX + index, object }
+        StripeObject::new(TARGET_INDEX_MAX + index, object)
     }
 
     /// True if an MDT holds it, not an OST.

@@ -6,7 +6,7 @@
 //!
 //! A layout is a list of components. Plain (RAID-0) files have exactly one that covers the whole file; composite layouts
 //! have several, each for a part of the file, which get their objects when somebody first writes there. Some of them [grow] as
-//! far as their OSTs have room.
+//! far as their OSTs have room. [`written`] says which objects must be there.
 //!
 //! [`dir_layout`] is the same for directories whose names are spread over MDTs, [`dir_hash`] how, and [`dir_default`] what new
 //! directories get.
@@ -22,6 +22,7 @@ pub mod spec;
 pub mod stripe;
 pub mod user;
 pub mod wish;
+pub mod written;
 
 pub use dir_default::{DirDefault, Inherit, InheritInTurn};
 pub use dir_hash::DirHash;

@@ -118,9 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn plain(stripe_size: u32, count: u16) -> Layout {
-        let objects = (0..count)
-            .map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 7) })
-            .collect::<Vec<_>>();
+        let objects = (0..count).map(|i| StripeObject::new(i, Fid::ost_object(i, 7))).collect::<Vec<_>>();
         Layout {
             form: LayoutForm::Plain,
             generation: 0,

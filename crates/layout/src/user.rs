@@ -10,6 +10,8 @@
 //! 32 pool, 16 bytes (version 3 only)            then 24 bytes per object: FID 16, generation u32, OST index u32
 //! ```
 //!
+//! The generation of an OST is 0; on disk it is 1 of an object that was written to ([`StripeObject::written`]).
+//!
 //! The pattern is 1 for stripes over objects, 0x100 for data on the MDT. The latter has a count of 0 and no objects: the file
 //! that is named in the header is the object, so that data can change its owner with the layout.
 //!
@@ -45,6 +47,8 @@ pub const MAGIC_SPECIFIC: u32 = 0x0BD5_0BD0;
 pub const OFFSET_ANY: u16 = u16::MAX;
 /// Bytes of an object.
 pub const OBJECT_LEN: usize = 24;
+/// In the generation of an object's OST, on disk only: [`StripeObject::written`].
+const OBJECT_WRITTEN: u32 = 1;
 
 const HEADER_V1: usize = 32;
 const HEADER_V3: usize = 48;
@@ -368,6 +372,8 @@ fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
         objects.push(StripeObject {
             object: header.objects.fid(at)?,
             ost_index: ost_index.ok_or(UserMdError::Field("OST index"))?,
+            // Of the rest nothing is known: Lustre has a generation there, which is 0.
+            written: header.objects.u32(at + 16)? & OBJECT_WRITTEN != 0,
         });
     }
     Ok(Component {
@@ -406,6 +412,12 @@ fn component_on_mdt(header: &Header<'_>) -> Result<Component, UserMdError> {
     })
 }
 
+/// The bytes of a stored layout as programs get them: without what is of no concern to them. Other bytes stay as they are.
+pub fn for_programs(fid: &Fid, stored: &[u8]) -> Vec<u8> {
+    let Ok(mut layout) = decode_layout(stored) else { return stored.to_vec() };
+    if layout.forget_written() { encode_layout(fid, &layout) } else { stored.to_vec() }
+}
+
 /// The bytes of the layout of file `fid`.
 pub fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
     match (layout.form, layout.components.as_slice()) {
@@ -431,7 +443,8 @@ fn put_component(out: &mut Vec<u8>, fid: &Fid, component: &Component, generation
     put_header(out, fid, shape, (component.objects.len() as u16, generation), component.pool);
     for object in &component.objects {
         out.extend_from_slice(&object.object.to_le_bytes());
-        out.extend_from_slice(&0u32.to_le_bytes());
+        let flags = if object.written { OBJECT_WRITTEN } else { 0 };
+        out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(&u32::from(object.ost_index).to_le_bytes());
     }
 }
@@ -452,8 +465,7 @@ mod tests {
         component.first_ost = Some(1);
         component.pool = pool.and_then(PoolName::new);
         component.flags = ComponentFlags::INIT;
-        component.objects =
-            (1..=count).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 70) }).collect();
+        component.objects = (1..=count).map(|i| StripeObject::new(i, Fid::ost_object(i, 70))).collect();
         layout
     }
 

@@ -478,7 +478,7 @@ mod tests {
         let mut layout = wish.to_layout(&LayoutSpec::default());
         for place in 0..3 {
             let count = layout.stripes_that_fit(place).min(1900);
-            let object = |i| crate::StripeObject { ost_index: i, object: nacre_types::Fid::ost_object(i, 1) };
+            let object = |i| crate::StripeObject::new(i, nacre_types::Fid::ost_object(i, 1));
             layout.instantiate(place, (0..count).map(object).collect());
         }
         let counts: Vec<usize> = layout.components.iter().map(|c| c.objects.len()).collect();

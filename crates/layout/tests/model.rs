@@ -47,7 +47,7 @@ impl File {
     fn instantiate(&mut self, end: u64) {
         for place in self.layout.to_instantiate(end).collect::<Vec<_>>() {
             let count = self.layout.components[place].stripe_count;
-            let object = |i| StripeObject { ost_index: i, object: Fid::ost_object(i, place as u32 + 1) };
+            let object = |i| StripeObject::new(i, Fid::ost_object(i, place as u32 + 1));
             self.layout.instantiate(place, (0..count).map(object).collect());
         }
         assert!(self.layout.is_sound());

@@ -30,6 +30,7 @@ mod intent;
 mod lru;
 mod messages;
 mod recovery;
+mod reserved;
 
 use crate::bits::InodeBits;
 use crate::extent::Extent;
@@ -40,6 +41,7 @@ use crate::resource::{Enqueue, EnqueueFlags, LockHandle, Lvb, Need, Policy, Refu
 use crate::slab::Slab;
 pub use early::EarlyCancel;
 use lru::{Link, Lru};
+use reserved::Reserved;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -233,8 +235,7 @@ pub struct LockClient {
     handles: u64,
     locks: Slab<Lock>,
     by_handle: WordMap<LockHandle, u32>,
-    /// Handles that requests on their way may bring locks under; true for those that were called back already.
-    reserved: WordMap<LockHandle, bool>,
+    reserved: Reserved,
     resources: Slab<Resource>,
     by_id: WordMap<ResourceId, u32>,
     lru: Lru,
@@ -258,7 +259,7 @@ impl LockClient {
             handles: 0,
             locks: Slab::default(),
             by_handle: WordMap::default(),
-            reserved: WordMap::default(),
+            reserved: Reserved::default(),
             resources: Slab::default(),
             by_id: WordMap::default(),
             lru: Lru::default(),
@@ -369,12 +370,17 @@ impl LockClient {
     }
 
     /// Gives up what this client holds on the resource in `mode`, as if somebody wanted all of it: at once, or when its
-    /// last user lets go. Says whether there is anything to wait for.
-    pub fn surrender(&mut self, resource: &ResourceId, mode: Mode, effects: &mut Vec<Effect>) -> bool {
-        let Some(&place) = self.by_id.get(resource) else { return false };
+    /// last user lets go. Says which locks are on their way out: what there is to wait for.
+    pub fn surrender(
+        &mut self,
+        resource: &ResourceId,
+        mode: Mode,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<LockHandle> {
+        let Some(&place) = self.by_id.get(resource) else { return Vec::new() };
         let mut found: Vec<u32> = Vec::new();
         let everything = match mode {
-            Mode::Group => return false,
+            Mode::Group => return Vec::new(),
             _ => Need::extent(Mode::Ex, Extent::WHOLE),
         };
         let _ = self.resources[place].granted.conflicting(&everything, &mut |key| {
@@ -382,8 +388,9 @@ impl LockClient {
             ControlFlow::Continue(())
         });
         found.retain(|key| self.locks[*key].need.mode == mode);
-        let leaving = self.resources[place].leaving.iter().any(|key| self.locks[*key].need.mode == mode);
-        let any = leaving || !found.is_empty();
+        let leaving =
+            self.resources[place].leaving.iter().copied().filter(|key| self.locks[*key].need.mode == mode);
+        let handles = found.iter().copied().chain(leaving).map(|key| self.locks[key].handle).collect();
         for key in found {
             let lock = &mut self.locks[key];
             lock.wanted = Some(Wanted::by(&everything));
@@ -391,7 +398,7 @@ impl LockClient {
                 self.give_up(key, effects);
             }
         }
-        any
+        handles
     }
 
     /// Locks on the resource, in any state.

@@ -9,13 +9,19 @@
 //!   way. A stream of readers can hold up a writer, as on a local file system.
 //! - An owner never conflicts with itself: a new lock replaces what it had on the same bytes; neighbours of the same mode
 //!   are joined.
-//! - A file is in memory while it has locks or waiters. After a restart of the server, clients set their locks again.
+//! - A file is in memory while it has locks or waiters.
+//! - A server that has restarted *recovers*: clients bring back what they held ([`FileLocks::on_replay`], and [`held`] for
+//!   their side), and nothing else is granted. Calls that wait do so until the recovery is over, and then in the order in
+//!   which their programs asked.
 //! - Setting and unlocking must be run once and in each owner's order: the reply cache of the session sees to that. What is
 //!   repeated under the same [`WaitId`] by a client that is still in the same call may come twice.
+//! - A circle is one of processes: a process that waits through one mount of a host for what it holds through another is
+//!   part of it, though the kernel gives it another owner's number on each ([`FileLock::process`]).
 //!
 //! Source: fcntl(2), flock(2).
 
 mod file;
+pub mod held;
 mod waiting;
 
 use crate::extent::Extent;
@@ -66,6 +72,8 @@ pub struct FileLock {
     pub extent: Extent,
     /// Process that asked, for `F_GETLK`.
     pub pid: u32,
+    /// The same process for circles: one number through all mounts of its host, 0 if it is not known.
+    pub process: u64,
 }
 
 impl FileLock {
@@ -80,6 +88,15 @@ impl FileLock {
 /// Name of a call that may wait, chosen by its client and not used by another of its calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WaitId(pub u64);
+
+/// A call that waits, and its place among others that wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Which call.
+    pub id: WaitId,
+    /// When its program asked, by any clock. Only calls that have waited for the end of a recovery are put into this order.
+    pub asked: u64,
+}
 
 /// What became of a request to set a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,13 +144,18 @@ pub struct FileLocks {
     by_wait: WordMap<(ClientUuid, WaitId), u32>,
     /// Waits of owners of byte ranges, to find circles.
     waiting_owners: WordMap<Owner, Vec<u32>>,
+    /// The same by process, of those that are known.
+    waiting_processes: WordMap<u64, Vec<u32>>,
+    is_recovering: bool,
 }
 
 impl FileLocks {
-    /// A table without locks.
-    pub fn new(config: FlockConfig) -> FileLocks {
+    /// A table without locks; while it `is_recovering`, clients of the last run bring theirs back.
+    pub fn new(config: FlockConfig, is_recovering: bool) -> FileLocks {
         FileLocks {
             config,
+            is_recovering,
+            waiting_processes: WordMap::default(),
             files: Slab::default(),
             by_id: WordMap::default(),
             waits: Slab::default(),
@@ -146,20 +168,29 @@ impl FileLocks {
     /// the calls of others that can go on, as the new lock may be weaker than the one that it replaces.
     ///
     /// # Errors
-    /// `EAGAIN` on a conflict without `wait`; `EDEADLK` if waiting would never end; `ENOLCK` at a bound; `EINVAL` for a
+    /// `RECOVERING` without `wait` as long as that lasts; `EAGAIN` on a conflict without `wait`; `EDEADLK` if waiting would never end; `ENOLCK` at a bound; `EINVAL` for a
     /// range that ends before it starts. As on Linux, an owner that changes the mode of an `flock` gives up the old lock
     /// first and does not get it back if the new one cannot be had.
     pub fn on_set(
         &mut self,
         resource: &ResourceId,
         lock: &FileLock,
-        wait: Option<WaitId>,
+        wait: Option<Turn>,
         completions: &mut Vec<Completion>,
     ) -> StatusResult<SetOutcome> {
         let lock = &normal(lock)?;
         if let Some(wait) = wait
-            && self.by_wait.contains_key(&(lock.owner.client, wait))
+            && self.by_wait.contains_key(&(lock.owner.client, wait.id))
         {
+            return Ok(SetOutcome::Waiting);
+        }
+        if self.is_recovering {
+            let wait = wait.ok_or(Status::RECOVERING)?;
+            if self.waits.len() >= self.config.waits_max {
+                return Err(Status::ENOLCK);
+            }
+            let key = self.file_for(resource);
+            self.begin_wait(key, lock, wait);
             return Ok(SetOutcome::Waiting);
         }
         let key = self.file_for(resource);
@@ -170,7 +201,7 @@ impl FileLocks {
         if self.files[key].blockers(lock).next().is_none() {
             let result = self.set(key, lock).map(|()| SetOutcome::Done);
             self.serve(key, completions);
-            self.end_circles(lock.owner, completions);
+            self.end_circles(lock, completions);
             self.drop_if_unused(key);
             return result;
         }
@@ -188,6 +219,67 @@ impl FileLocks {
         }
         self.drop_if_unused(key);
         Err(refusal.unwrap_or(Status::EAGAIN))
+    }
+
+    /// A client of the last run brings back a lock that it held; `may_restore` as long as it has not done so with all.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is too late for that, or another client says that it holds what excludes this.
+    pub fn on_replay(
+        &mut self,
+        resource: &ResourceId,
+        lock: &FileLock,
+        may_restore: bool,
+    ) -> StatusResult<()> {
+        let lock = &normal(lock)?;
+        let key = self.file_for(resource);
+        let file = &self.files[key];
+        // The client may be here for the second time, as it lost the connection the first time.
+        let result = if file.covers(lock) {
+            Ok(())
+        } else if !self.is_recovering || !may_restore || file.blockers(lock).next().is_some() {
+            Err(Status::ESTALE)
+        } else {
+            self.set(key, lock)
+        };
+        self.drop_if_unused(key);
+        result
+    }
+
+    /// The end of recovery: all clients of the last run have replayed their locks or are given up. Waiting requests are granted as usual again.
+    pub fn end_recovery(&mut self, completions: &mut Vec<Completion>) {
+        if !std::mem::take(&mut self.is_recovering) {
+            return;
+        }
+        let mut turns: Vec<(u64, u32)> =
+            self.waits.iter().map(|(key, wait)| (wait.turn.asked, key)).collect();
+        turns.sort_unstable();
+        let queued: Vec<_> = turns
+            .into_iter()
+            .map(|(_, key)| {
+                let (lock, turn) = (self.waits[key].lock, self.waits[key].turn);
+                let file = self.end_wait(key);
+                (file, self.files[file].id, lock, turn)
+            })
+            .collect();
+        for (_, resource, lock, turn) in &queued {
+            let result = match self.on_set(resource, lock, Some(*turn), completions) {
+                Ok(SetOutcome::Waiting) => continue,
+                Ok(SetOutcome::Done) => Ok(()),
+                Err(status) => Err(status),
+            };
+            completions.push(Completion { client: lock.owner.client, wait: turn.id, result });
+        }
+        for (file, resource, ..) in queued {
+            if self.by_id.get(&resource) == Some(&file) {
+                self.drop_if_unused(file);
+            }
+        }
+    }
+
+    /// True until [`FileLocks::end_recovery`].
+    pub fn is_recovering(&self) -> bool {
+        self.is_recovering
     }
 
     /// Unlocks a part of what an owner holds.

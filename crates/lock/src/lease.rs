@@ -150,6 +150,14 @@ impl LeaseEngine {
         }
     }
 
+    /// The owner evicts a client for a reason of its own: nobody is let in because of that before
+    /// [`LeaseEngine::on_fenced`].
+    pub fn on_evicted(&mut self, client: ClientUuid) {
+        if let Some(state) = self.clients.get_mut(&client) {
+            *state = State::Fencing { returns: false };
+        }
+    }
+
     /// What a client that was evicted still sends is refused from now on.
     pub fn on_fenced(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         let Some(State::Fencing { returns }) = self.clients.get(&client).copied() else { return };

@@ -7,7 +7,7 @@ use nacre_mds::{Mds, MdsConfig};
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService};
 use nacre_types::attr::FileKind;
 use nacre_types::{ClientUuid, Cred, Fid, Nid};
-use nacre_wire::mds::{LeaseGrant, MdsReply, MdsRequest, NewFile};
+use nacre_wire::mds::{LeaseGrant, LockRange, MdsReply, MdsRequest, NewFile};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -140,7 +140,13 @@ fn main() {
     phase("readdir plus", &workers, |w| {
         let (mut cookie, mut entries) = (0, 0);
         loop {
-            let request = MdsRequest::ReadDir { fid: w.directory, cookie, max_bytes: 64 << 10, plus: true };
+            let request = MdsRequest::ReadDir {
+                fid: w.directory,
+                cookie,
+                max_bytes: 64 << 10,
+                plus: true,
+                locks: LockRange::default(),
+            };
             let MdsReply::Directory(page) = w.run(&request) else { panic!("a page") };
             for entry in page.entries() {
                 cookie = entry.cookie;

@@ -9,9 +9,11 @@
 mod collect;
 mod objects;
 mod operations;
+mod paths;
 mod repair;
 
 pub use objects::{ObjectName, ObjectReferences, object_references};
+pub use paths::paths_of;
 
 use crate::config::MdsConfig;
 use crate::data::DataPart;
@@ -21,8 +23,10 @@ use crate::shards::{is_former, is_shard, may_have, shards_of};
 use crate::tables::OrphanKind;
 use collect::Inventory;
 use nacre_ondisk::InodeRecord;
-use nacre_store::MetaStore;
+use nacre_store::meta::VerifyReport;
+use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{AttrFlags, Fid};
+use nacre_wire::peer::OpId;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,19 +66,26 @@ pub struct CheckReport {
     pub clean: bool,
     /// Everything that is wrong, in no particular order.
     pub problems: Vec<Problem>,
+    /// Problems of the store that are too many for the list.
+    pub untold: u64,
     /// Problems that were repaired.
     pub repaired: u64,
 }
 
 impl CheckReport {
+    /// All problems.
+    pub fn problem_count(&self) -> u64 {
+        self.problems.len() as u64 + self.untold
+    }
+
     /// True if something is wrong that was not repaired.
     pub fn is_damaged(&self) -> bool {
-        self.problems.len() as u64 > self.repaired
+        self.problem_count() > self.repaired
     }
 }
 
 /// Checks the MDT in `dir`, which must not be running, and repairs it if asked to. `progress` gets the number of records
-/// read now and then.
+/// read now and then. Without repair nothing on disk changes.
 ///
 /// # Durability
 /// Repairs are durable on return.
@@ -87,7 +98,34 @@ pub fn check_dir(
     repair: bool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport, MdsError> {
-    let store = Arc::new(MetaStore::open(&store_path(dir), config.store.clone())?);
+    let (mut report, store_problems) = look(dir, config, progress)?;
+    let found = report.problems.len() as u64 + store_problems.problem_count;
+    if repair && found > 0 {
+        MetaStore::repair(&store_path(dir), &config.store)?;
+        // Changes to a store that has lost entries could only make it worse.
+        if store_problems.keeps_entries() {
+            let store = Arc::new(MetaStore::open(&store_path(dir), config.store.clone())?);
+            let record = read_record(&store, dir)?;
+            repair::repair(&store, &record, &mut report, progress)?;
+            store.close()?;
+        }
+        let (left, store_left) = look(dir, config, progress)?;
+        report.repaired = found.saturating_sub(left.problems.len() as u64 + store_left.problem_count);
+    }
+    let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
+    report.problems.extend(store_problems.problems.iter().map(|found| problem(found.to_string())));
+    report.untold = store_problems.problem_count - store_problems.problems.len() as u64;
+    Ok(report)
+}
+
+/// Looks at an MDT without changing anything: its records, and the store below them.
+fn look(
+    dir: &Path,
+    config: &MdsConfig,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(CheckReport, VerifyReport), MdsError> {
+    let store = Arc::new(MetaStore::open(&store_path(dir), looking(config))?);
+    let store_problems = store.verify(progress)?;
     let record = read_record(&store, dir)?;
     let mut report = check(&store, record.index, progress)?;
     report.clean = record.clean;
@@ -98,11 +136,12 @@ pub fn check_dir(
         let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
         report.problems.extend(data.problems.iter().map(|found| problem(found.to_string())));
     }
-    if repair && !report.problems.is_empty() {
-        repair::repair(&store, &record, &mut report, progress)?;
-    }
-    store.close()?;
-    Ok(report)
+    Ok((report, store_problems))
+}
+
+/// Settings of a store that is only looked at.
+fn looking(config: &MdsConfig) -> MetaStoreOptions {
+    MetaStoreOptions { create: false, read_only: true, ..config.store.clone() }
 }
 
 /// Checks what lies on several MDTs of one file system, given by directory and index, none of which must be running: names that lead
@@ -115,9 +154,8 @@ pub fn check_dirs(
     config: &MdsConfig,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Problem>, MdsError> {
-    let open = |(dir, index): &(PathBuf, u16)| {
-        Ok((MetaStore::open(&store_path(dir), config.store.clone())?, *index))
-    };
+    let open =
+        |(dir, index): &(PathBuf, u16)| Ok((MetaStore::open(&store_path(dir), looking(config))?, *index));
     let stores = dirs.iter().map(open).collect::<Result<Vec<_>, MdsError>>()?;
     let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
     let unfinished = operations::unfinished(&stores)?;
@@ -127,6 +165,63 @@ pub fn check_dirs(
     };
     stores.iter().try_for_each(|(store, _)| store.close())?;
     Ok(problems)
+}
+
+/// Something that is prepared on an MDT and is never decided.
+pub struct Abandoned {
+    /// Index of the MDT.
+    pub mdt: u16,
+    /// A sentence for an administrator.
+    pub text: String,
+    /// A repair has removed it.
+    pub is_removed: bool,
+}
+
+/// What is prepared on MDTs, given by directory and index, none of which must be running, and is never decided. `all` are the indexes of all
+/// MDTs of the file system, if they are known. Removes it if asked to, but from no store that is damaged.
+///
+/// # Durability
+/// Removals are durable on return.
+///
+/// # Errors
+/// If a store cannot be opened or read.
+pub fn abandoned_operations(
+    dirs: &[(PathBuf, u16)],
+    all: Option<&[u16]>,
+    config: &MdsConfig,
+    repair: bool,
+) -> Result<Vec<Abandoned>, MdsError> {
+    let open =
+        |(dir, index): &(PathBuf, u16)| Ok((MetaStore::open(&store_path(dir), looking(config))?, *index));
+    let stores = dirs.iter().map(open).collect::<Result<Vec<_>, MdsError>>()?;
+    let looked_at: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
+    let found = operations::abandoned(&looked_at, all)?;
+    let mut removed = Vec::new();
+    if repair {
+        for (store, index) in &stores {
+            if found.iter().any(|(mdt, _)| mdt == index) && store.verify(&mut |_| ())?.problem_count == 0 {
+                removed.push(*index);
+            }
+        }
+    }
+    // Each keeps others from changing it.
+    drop(stores);
+    for (dir, index) in dirs.iter().filter(|(_, index)| removed.contains(index)) {
+        let ops: Vec<OpId> = found.iter().filter(|(mdt, _)| mdt == index).map(|(_, op)| *op).collect();
+        let options = MetaStoreOptions { create: false, ..config.store.clone() };
+        let store = MetaStore::open(&store_path(dir), options)?;
+        operations::forget(&store, &ops)?;
+        store.close()?;
+    }
+    let told = |(mdt, op): (u16, OpId)| Abandoned {
+        mdt,
+        text: format!(
+            "operation {op} is prepared and nobody decides it: MDT{:04x} does not exist or has forgotten it",
+            op.mdt
+        ),
+        is_removed: removed.contains(&mdt),
+    };
+    Ok(found.into_iter().map(told).collect())
 }
 
 /// Checks the store of MDT `mdt_index`. Nothing else may change it meanwhile.
@@ -170,6 +265,8 @@ pub fn check_together(
     checker.check_tree();
     checker.check_leftovers();
     report.problems.append(&mut checker.problems);
+    // The same damage gives the same report.
+    report.problems.sort_by(|a, b| (a.fid, &a.text).cmp(&(b.fid, &b.text)));
     Ok(report)
 }
 

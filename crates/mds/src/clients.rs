@@ -1,15 +1,17 @@
 //! Clients: connect, leases, eviction, and the time after a restart in which they come back.
 //!
-//! The lease engine decides; this module waits for it, calls clients back and drops those that it gives up.
+//! The lease engine decides; this module waits for it, calls clients back and drops those that it gives up. What takes
+//! time then is done by the threads of [`crate::departed`].
 
 use crate::config::MdsConfig;
+use crate::departed::FENCE_PATIENCE;
 use crate::mds::Mds;
 use crate::tables::{CLIENTS, REPLIES};
 use nacre_lock::{Effect, Grant, LeaseEngine};
 use nacre_ondisk::ClientRecord;
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Fid, Nid, ProcessIdentity, Status, StatusResult};
-use nacre_wire::mds::{LeaseGrant, MdsRequest, OpenFlags};
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, OpenFlags};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -20,9 +22,6 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks for an interrupt, and for clients that have died, while a client waits to be let in.
 const POLL: Duration = Duration::from_millis(50);
-/// How long others wait at most for OSTs to hear that a client was evicted. One that does not answer for this long can
-/// hardly be written to by that client either.
-const FENCE_PATIENCE: Duration = Duration::from_secs(5);
 /// A client that waits longer than this to be let in is told of in the log.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
 
@@ -181,6 +180,8 @@ impl Mds {
         let process = export.process;
         let record = ClientRecord { connected: self.now(), boot_count: self.boot_count, process };
         let mut tx = self.begin();
+        // Clients must be able to connect to a full MDT, to remove files.
+        tx.batch().set_releasing(true);
         tx.batch().put(CLIENTS, &client.0, &record.encode());
         self.commit(&mut tx).map(|_| ())
     }
@@ -245,27 +246,24 @@ impl Mds {
                 }
             }
         }
-        if !evicted.is_empty() {
-            self.fence(&evicted);
-        }
+        evicted.iter().for_each(|client| self.evict(client));
     }
 
-    /// Sees to it that nothing of clients that may still be alive counts any more, then lets others in.
-    pub(crate) fn fence(&self, clients: &[ClientUuid]) {
-        for client in clients {
-            self.clients.forget(client);
-        }
-        let silent = nacre_env::blocking(|| self.osts.evict(clients, FENCE_PATIENCE));
-        for ost_index in silent {
-            log::error!(
-                "OST{ost_index:04x} has not been told within {FENCE_PATIENCE:?} that a client was evicted: until it is, that \
-                 client can still write there"
-            );
-        }
-        for client in clients {
-            self.release_all_of(client);
-            self.step(|lease, effects| lease.on_fenced(Instant::now(), *client, effects));
-        }
+    /// Drops a client that may still be alive; the lease engine knows. Others are let in when OSTs refuse what it sends.
+    pub(crate) fn evict(&self, client: &ClientUuid) {
+        self.give_up(client);
+        self.departed.fence(*client);
+    }
+
+    /// The same for one that was late with a lock.
+    pub(crate) fn evict_late(&self, client: &ClientUuid) {
+        self.clients.lease.lock().on_evicted(*client);
+        self.evict(client);
+    }
+
+    /// A client that was evicted can do no harm any more.
+    pub(crate) fn note_fenced(&self, client: ClientUuid) {
+        self.step(|lease, effects| lease.on_fenced(Instant::now(), client, effects));
     }
 
     /// How long a client has to drop its caches when it is called back (`ldlm_timeout`).
@@ -287,33 +285,31 @@ impl Mds {
     }
 
     /// A client has dropped its caches.
-    pub(crate) fn lease_released(&self, client: &ClientUuid, epoch: u64) -> StatusResult<LeaseGrant> {
+    pub(crate) fn lease_released(&self, client: &ClientUuid, epoch: u64) -> StatusResult<MdsAnswer> {
         self.step(|lease, effects| lease.on_released(Instant::now(), *client, epoch, effects));
-        self.lease_of(client)
+        Ok(self.answer(MdsReply::Lease(self.lease_of(client)?)))
     }
 
     /// A client leaves.
     pub(crate) fn drop_client(&self, client: &ClientUuid) {
-        self.release_all_of(client);
+        self.give_up(client);
         self.step(|lease, effects| lease.on_disconnect(Instant::now(), *client, effects));
     }
 
-    /// Closes a client's handles, releases its locks and forgets it. What it wrote without telling the size of is left to
-    /// be asked from the objects.
-    fn release_all_of(&self, client: &ClientUuid) {
-        self.clients.forget(client);
-        self.opens.forget_early_closes(client);
-        for (fid, handle) in self.opens.handles_of(client) {
-            if let Err(status) = self.close_abandoned(client, &fid, handle) {
-                log::warn!("closing {fid} for client {client}, which is gone: {status}");
-            }
+    /// Forgets a client, releases its locks, and leaves its handles to be closed on another thread: a close waits for the lock of the
+    /// inode, and its holder may wait for the eviction of other clients. So nothing in here takes the lock of an inode.
+    fn give_up(&self, client: &ClientUuid) {
+        if let Some(export) = self.clients.forget(client) {
+            export.end();
         }
-        self.flocks.release_client(client);
         self.mdlocks.evict(client);
+        self.flocks.release_client(client);
+        self.opens.forget_early_closes(client);
+        self.departed.close_all_of(client, self.opens.abandon(client));
         if let Err(status) = self.forget_records(client) {
             log::warn!("removing what is stored about client {client}: {status}");
         }
-        self.no_longer_awaited(client);
+        self.departed.destroy(self.stop_awaiting(client));
     }
 
     fn forget_records(&self, client: &ClientUuid) -> StatusResult<()> {
@@ -347,22 +343,26 @@ impl Mds {
         let replays = match request {
             MdsRequest::Open { flags, .. } => flags.contains(OpenFlags::REPLAY),
             MdsRequest::Ping
+            | MdsRequest::RunStart
             | MdsRequest::LeaseReleased { .. }
             | MdsRequest::Locks { .. }
+            | MdsRequest::ReplayFileLocks { .. }
             | MdsRequest::Close { .. }
             | MdsRequest::CloseWrite { .. } => true,
             _ => false,
         };
         if !replays {
-            self.no_longer_awaited(client);
+            self.destroy_closed(self.stop_awaiting(client));
         }
     }
 
-    fn no_longer_awaited(&self, client: &ClientUuid) {
-        if self.clients.recovering.load(Ordering::Relaxed) {
-            self.clients.recovery.lock().awaited.remove(client);
-            self.end_recovery_if_complete();
+    /// A client of the last run has nothing to bring back any more. Gives orphans to be destroyed.
+    fn stop_awaiting(&self, client: &ClientUuid) -> Vec<Fid> {
+        if !self.clients.recovering.load(Ordering::Relaxed) {
+            return Vec::new();
         }
+        self.clients.recovery.lock().awaited.remove(client);
+        self.end_recovery_if_complete()
     }
 
     /// True while it is not known what clients of the last run have open.
@@ -386,17 +386,19 @@ impl Mds {
         !recovery.over
     }
 
-    /// Destroys orphans that nobody has re-opened, once nobody is awaited any more.
-    pub(crate) fn end_recovery_if_complete(&self) {
-        let orphans = {
-            let mut recovery = self.clients.recovery.lock();
-            if !recovery.awaited.is_empty() || recovery.over {
-                return;
-            }
-            recovery.over = true;
-            std::mem::take(&mut recovery.orphans)
-        };
+    /// Gives inodes without names once nobody is awaited any more: those that nobody has re-opened are to be destroyed.
+    fn end_recovery_if_complete(&self) -> Vec<Fid> {
+        let mut recovery = self.clients.recovery.lock();
+        if !recovery.awaited.is_empty() || recovery.over {
+            return Vec::new();
+        }
+        recovery.over = true;
         self.clients.recovering.store(false, Ordering::Relaxed);
+        std::mem::take(&mut recovery.orphans)
+    }
+
+    /// Destroys those inodes without names that nobody has open.
+    pub(crate) fn destroy_closed(&self, orphans: Vec<Fid>) {
         for fid in orphans {
             if let Err(status) = self.destroy_if_closed(&fid) {
                 log::warn!("destroying {fid}, which has no name: {status}");
@@ -417,7 +419,7 @@ impl Mds {
             let window = self.config.recovery_window.as_secs();
             log::info!("MDT{:04x}: recovery of {awaited} clients, for {window} s at most", self.index);
         }
-        self.end_recovery_if_complete();
+        self.destroy_closed(self.end_recovery_if_complete());
     }
 
     /// Gives up clients of this host whose processes have ended: nothing can come from them any more, and nobody has to
@@ -446,6 +448,7 @@ impl Mds {
     pub(crate) fn check_deadlines(&self) {
         self.drop_ended_clients();
         self.step(|lease, effects| lease.on_tick(Instant::now(), effects));
+        self.note_recovered();
         self.clients.wake();
     }
 }

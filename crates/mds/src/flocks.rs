@@ -3,16 +3,19 @@
 //! `nacre_lock::flock` decides, under one mutex; this module is where threads wait for it. A thread that waits sleeps on a
 //! condition of its own, so a release wakes those whom it lets in and nobody else.
 //!
-//! Locks live in memory and end with the server (`docs/SEMANTICS.md`).
+//! Locks live in memory. After a restart clients bring back what they held, in the same window as their other locks, and
+//! nothing new is granted before that is over: calls that wait are queued, others are told to ask again, so that they hold
+//! no threads.
 
 use nacre_lock::ResourceId;
-use nacre_lock::flock::{self, Access, Completion, Family, FlockConfig, Owner, SetOutcome, WaitId};
+use nacre_lock::flock::{self, Access, Completion, Family, FlockConfig, Owner, SetOutcome, Turn, WaitId};
 use nacre_lock::{Extent, flock::FileLocks as Engine};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
-use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner};
+use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Time between two looks for an interrupt while a lock is waited for.
@@ -36,6 +39,8 @@ struct State {
 /// See the [module documentation](self).
 pub struct FileLocks {
     state: Mutex<State>,
+    /// That of the engine, to be read without waiting.
+    is_recovering: AtomicBool,
 }
 
 impl State {
@@ -69,15 +74,47 @@ impl State {
 }
 
 impl FileLocks {
-    /// A table without locks.
-    pub fn new() -> FileLocks {
+    /// A table without locks; while it `is_recovering`, clients bring back those of the last run.
+    pub fn new(is_recovering: bool) -> FileLocks {
         let state = State {
-            engine: Engine::new(FlockConfig::default()),
+            engine: Engine::new(FlockConfig::default(), is_recovering),
             waiters: HashMap::new(),
             waits_begun: 0,
             stopped: false,
         };
-        FileLocks { state: Mutex::new(state) }
+        FileLocks { state: Mutex::new(state), is_recovering: AtomicBool::new(is_recovering) }
+    }
+
+    /// True until [`FileLocks::end_recovery`].
+    pub fn is_recovering(&self) -> bool {
+        self.is_recovering.load(Ordering::Acquire)
+    }
+
+    /// The end of recovery: all clients of the last run have replayed their locks or are given up. Waiting requests are granted as usual again.
+    pub fn end_recovery(&self) {
+        let mut completions = Vec::new();
+        let mut state = self.state.lock();
+        state.engine.end_recovery(&mut completions);
+        state.complete(&completions);
+        self.is_recovering.store(false, Ordering::Release);
+    }
+
+    /// A client brings back locks; gives those that it has lost. `may_restore` as long as it has not told that it has done
+    /// so with all.
+    pub fn replay(
+        &self,
+        fid: &Fid,
+        client: ClientUuid,
+        locks: &[ProcessLock],
+        may_restore: bool,
+    ) -> Vec<ProcessLock> {
+        let resource = ResourceId::of_fid(fid);
+        let mut state = self.state.lock();
+        let mut is_refused = |lock: &&ProcessLock| {
+            wanted(client, lock)
+                .is_some_and(|held| state.engine.on_replay(&resource, &held, may_restore).is_err())
+        };
+        locks.iter().filter(|lock| is_refused(lock)).copied().collect()
     }
 
     /// Lets everybody who waits give up: the server stops.
@@ -92,15 +129,25 @@ impl FileLocks {
     /// Sets or releases a lock. With `wait` it returns when the lock is held; it may be interrupted. As on Linux, who asks
     /// for an `flock` in another mode gives up the one he has first, and has none if the new one cannot be had.
     ///
+    /// `asked`: when the program asked, for the order in which calls wait that began before a restart.
+    ///
     /// # Errors
-    /// `EAGAIN` on a conflict without `wait`; `EDEADLK` if waiting would never end, `EINTR`, `EINVAL` for a range
-    /// that ends before it starts, `ENOLCK`; `EVICTED` if the client was dropped meanwhile, `EBADF` if it closed the file,
-    /// `ESHUTDOWN`.
-    pub fn set(&self, fid: &Fid, client: ClientUuid, lock: &FileLock, wait: bool) -> StatusResult<()> {
+    /// `EAGAIN` on a conflict without `wait`, or `RECOVERING`; `EDEADLK` if waiting would never end, `EINTR`, `EINVAL` for
+    /// a range that ends before it starts, `ENOLCK`; `EVICTED` if the client was dropped meanwhile, `EBADF` if it closed
+    /// the file, `ESHUTDOWN`.
+    pub fn set(
+        &self,
+        fid: &Fid,
+        client: ClientUuid,
+        lock: &ProcessLock,
+        wait: bool,
+        asked: u64,
+    ) -> StatusResult<()> {
         let resource = ResourceId::of_fid(fid);
         let mut completions = Vec::new();
         let mut state = self.state.lock();
         let Some(wanted) = wanted(client, lock) else {
+            let lock = &lock.lock;
             let (family, owner) = (family(lock.family), owner(client, lock));
             let extent = match family {
                 Family::Range => Extent { start: lock.start, last: lock.last },
@@ -112,11 +159,11 @@ impl FileLocks {
         };
         let wait = wait.then(|| {
             state.waits_begun += 1;
-            WaitId(state.waits_begun)
+            Turn { id: WaitId(state.waits_begun), asked }
         });
         let outcome = state.engine.on_set(&resource, &wanted, wait, &mut completions);
         let woken = match (outcome, wait) {
-            (Ok(SetOutcome::Waiting), Some(wait)) => Some((state.begin_wait(fid, client, wait), wait)),
+            (Ok(SetOutcome::Waiting), Some(turn)) => Some((state.begin_wait(fid, client, turn.id), turn.id)),
             _ => None,
         };
         state.complete(&completions);
@@ -150,10 +197,17 @@ impl FileLocks {
     }
 
     /// The first lock that keeps `lock` from being set.
-    pub fn conflict(&self, fid: &Fid, client: ClientUuid, lock: &FileLock) -> Option<FileLock> {
-        let wanted = wanted(client, lock)?;
-        let found = self.state.lock().engine.conflict(&ResourceId::of_fid(fid), &wanted)?;
-        Some(FileLock {
+    ///
+    /// # Errors
+    /// `RECOVERING`.
+    pub fn conflict(&self, fid: &Fid, client: ClientUuid, lock: &FileLock) -> StatusResult<Option<FileLock>> {
+        let Some(wanted) = wanted(client, &ProcessLock { lock: *lock, process: 0 }) else { return Ok(None) };
+        let state = self.state.lock();
+        if state.engine.is_recovering() {
+            return Err(Status::RECOVERING);
+        }
+        let found = state.engine.conflict(&ResourceId::of_fid(fid), &wanted);
+        Ok(found.map(|found| FileLock {
             family: lock.family,
             owner: LockOwner(found.owner.number),
             mode: match found.access {
@@ -163,7 +217,7 @@ impl FileLocks {
             start: found.extent.start,
             last: found.extent.last,
             pid: found.pid,
-        })
+        }))
     }
 
     /// Releases what a client holds on a file: it has closed it.
@@ -197,7 +251,8 @@ fn owner(client: ClientUuid, lock: &FileLock) -> Owner {
 }
 
 /// The lock in the engine's words; `None` for a release.
-fn wanted(client: ClientUuid, lock: &FileLock) -> Option<flock::FileLock> {
+fn wanted(client: ClientUuid, lock: &ProcessLock) -> Option<flock::FileLock> {
+    let ProcessLock { lock, process } = lock;
     let access = match lock.mode {
         LockMode::Read => Access::Read,
         LockMode::Write => Access::Write,
@@ -210,6 +265,7 @@ fn wanted(client: ClientUuid, lock: &FileLock) -> Option<flock::FileLock> {
         access,
         extent,
         pid: lock.pid,
+        process: *process,
     })
 }
 

@@ -20,6 +20,7 @@
 //! | `data` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `clients` | connect, leases, eviction, recovery after a restart |
+//! | `departed` | what is left to do for clients that are gone |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
 //! | [`check`] | offline check and repair |
 //! | [`simulated`] | service times for measurements |
@@ -35,6 +36,7 @@ mod clients;
 mod commit;
 mod config;
 mod data;
+mod departed;
 mod error;
 mod flocks;
 mod hash;
@@ -62,8 +64,8 @@ pub use data::{DataWatch, data_reserve};
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
 pub use moving::MovingLimits;
-pub use osts::{OstSet, Pools, Qos};
-pub use stats::MdsStats;
+pub use osts::{OstSet, Pools, Qos, Reserved};
+pub use stats::{MdsStats, SERVICES};
 
 #[cfg(test)]
 mod tests;

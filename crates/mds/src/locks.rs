@@ -25,7 +25,7 @@ const LOCKS: usize = 2048;
 /// Places to wait at for the end of what is kept; a power of two.
 const GATES: usize = 64;
 /// Most latches that one operation on this MDT holds: rename has two directories, what is moved and what it replaces.
-pub const HELD_MAX: usize = 16;
+const HELD_MAX: usize = 16;
 
 /// Operations that wait for nobody outside are over by then: they take tens of microseconds.
 const SHORT: Duration = Duration::from_micros(200);
@@ -112,11 +112,11 @@ struct Slot {
     kept: UnsafeCell<Vec<Entry>>,
 }
 
-// SAFETY: `kept` is only touched by whoever holds the latch.
+// SAFETY: `kept` is only touched by the holder of the latch.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Whoever holds it may be waiting for a client, whose answer another thread has to take: so a long wait is made known.
+    /// Its holder may be waiting for a client, whose answer another thread has to take: so a long wait is made known.
     fn wait(&self) {
         if !self.latch.try_lock_for(SHORT) {
             nacre_env::blocking(|| self.latch.lock());
@@ -257,7 +257,7 @@ impl LockTable {
         self.keep(&[*of], Reach::Here, &unless_interrupted).map(drop)
     }
 
-    /// Waits for whoever changes an inode at this moment. What a reader of the store has seen of his commit, the record in memory says after
+    /// Waits for the thread that changes an inode at this moment. What a reader of the store has seen of its commit, the record in memory says after
     /// this.
     pub fn await_commit(&self, fid: &Fid) {
         let latch = &self.slots[slot_of(fid)].latch;
@@ -338,6 +338,17 @@ impl LockTable {
         Ok(locked)
     }
 
+    /// Locks one thing if nobody keeps it and its latch is free soon: waits for nobody's turn.
+    pub fn try_lock(&self, want: &Want<'_>) -> Option<Locked<'_>> {
+        let slot = slot_of(want.fid());
+        if !self.slots[slot].latch.try_lock_for(SHORT) {
+            return None;
+        }
+        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0, turn: None, _kept: None };
+        locked.push(slot);
+        locked.may(want).then_some(locked)
+    }
+
     /// The same for who keeps some of it already. `None` if others keep the rest: then everything is to be asked for at once.
     pub fn lock_kept(&self, wants: &[Want<'_>], kept: &Kept) -> Option<Locked<'_>> {
         let mut locked = self.latch(wants);
@@ -382,7 +393,7 @@ impl LockTable {
                 entries.any(|entry| entry.ticket < kept.ticket && entry.want().excludes(want))
             });
             let Some(slot) = in_the_way.map(|want| slot_of(want.fid())) else { return Ok(()) };
-            // Whoever lets go changes it after that.
+            // A holder that lets go changes it after that.
             let seen = *self.gate_of(slot).passed.lock();
             drop(latched);
             goes_on()?;

@@ -18,8 +18,9 @@
 //! ([`Mds::call_back_layout`]), and are brought back after a restart: I/O goes on under them. See
 //! `docs/design/layout-changes.md`.
 //!
-//! The thread that evicts those who do not answer must never wait for an answer itself. It destroys inodes without names,
-//! which are not called back: nobody can come to see them again.
+//! The thread that evicts clients must never wait for an answer itself, nor for the lock of an inode: its holder
+//! may be waiting for an eviction. It takes what a client had in the lock server and leaves the rest to
+//! [`crate::departed`].
 
 use crate::locks::{Locked, Want};
 use crate::mds::Mds;
@@ -35,7 +36,6 @@ use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, SizeSource, Status, StatusRe
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What a lock on an inode covers, and what a change of it calls back. Locks on the content of a directory alone have UPDATE of it,
 /// which every change of an inode touches: there is nothing that a client could keep.
@@ -50,8 +50,7 @@ impl LockOwner for Mds {
     fn on_evicted(&self, export: &Arc<Export>) {
         let client = export.client;
         log::warn!("MDT{:04x}: client {client} did not give up a lock in time and is evicted", self.index);
-        self.fence(&[client]);
-        self.step(|lease, effects| lease.on_disconnect(Instant::now(), client, effects));
+        self.evict_late(&client);
     }
 
     fn on_given_up(&self, client: &ClientUuid) {
@@ -88,7 +87,7 @@ impl Mds {
         let Some(name) = name else {
             let locked = self.locks.lock(&[Want::Still(*fid)])?;
             let attr = self.told(&self.inode(fid)?)?;
-            let inode = self.grant_on_inode(caller, inode_handle, &attr, &locked)?;
+            let inode = self.grant_on_inode(caller.export, inode_handle, &attr, &locked)?;
             let (attr, public, names, directory) = (Some(attr), false, None, NO_LOCK);
             return Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }));
         };
@@ -97,10 +96,12 @@ impl Mds {
         }
         let (locked, record, lead) = self.find_locked(caller, fid, name)?;
         let (public, names) = (perm::searchable_by_all(&record.attr), Some(record.attr.size));
-        let directory = self.grant(caller, handle, (fid, InodeBits::UPDATE), &locked)?;
+        let directory = self.grant(caller.export, handle, (fid, InodeBits::UPDATE), &locked)?;
         let (attr, inode) = match lead {
             Lead::Nowhere => (None, NO_LOCK),
-            Lead::Here(attr) => (Some(attr), self.grant_on_inode(caller, inode_handle, &attr, &locked)?),
+            Lead::Here(attr) => {
+                (Some(attr), self.grant_on_inode(caller.export, inode_handle, &attr, &locked)?)
+            }
             Lead::Elsewhere(fid) => {
                 return Ok(self.answer(MdsReply::Remote { fid, public, names, directory }));
             }
@@ -142,6 +143,38 @@ impl Mds {
         }
     }
 
+    /// A lock on the names of a directory as they were read from this record, if they are still the same and it is to be had at once;
+    /// 0 otherwise.
+    pub(crate) fn lock_on_names(
+        &self,
+        export: &Export,
+        seen: &InodeRecord,
+        handle: LockHandle,
+    ) -> StatusResult<LockHandle> {
+        let fid = seen.attr.fid;
+        let Some(locked) = self.locks.try_lock(&Want::Still(fid)) else { return Ok(NO_LOCK) };
+        let now = self.find_inode(&fid)?;
+        // Every change of a name gives the directory another version.
+        if now.is_none_or(|now| now.attr.version != seen.attr.version) {
+            return Ok(NO_LOCK);
+        }
+        self.grant(export, handle, (&fid, InodeBits::UPDATE), &locked)
+    }
+
+    /// Attributes of an inode and the lock under which they may be kept, if it is to be had at once.
+    pub(crate) fn attr_with_lock(
+        &self,
+        export: &Export,
+        fid: &Fid,
+        handle: LockHandle,
+    ) -> StatusResult<Option<(Attr, LockHandle)>> {
+        let Some(locked) = self.locks.try_lock(&Want::Still(*fid)) else { return Ok(None) };
+        let Some(record) = self.find_inode(fid)? else { return Ok(None) };
+        let attr = self.told(&record)?;
+        let lock = self.grant_on_inode(export, handle, &attr, &locked)?;
+        Ok(Some((attr, lock)).filter(|_| lock != NO_LOCK))
+    }
+
     /// What a client says about its locks.
     pub(crate) fn serve_locks(&self, caller: &Caller<'_>, request: &LockRequest) -> StatusResult<MdsReply> {
         match request {
@@ -155,14 +188,23 @@ impl Mds {
             }
             LockRequest::Cancel { .. } | LockRequest::Convert { .. } | LockRequest::ReplayDone => {
                 self.mdlocks.handle(self, caller.export, request)?;
+                self.note_recovered();
                 Ok(MdsReply::Done)
             }
         }
     }
 
+    /// File locks are granted again as soon as no client may bring any back, which is when all have ended
+    /// their replay or are given up.
+    pub(crate) fn note_recovered(&self) {
+        if self.flocks.is_recovering() && !self.mdlocks.is_recovering() {
+            self.flocks.end_recovery();
+        }
+    }
+
     fn grant_on_inode(
         &self,
-        caller: &Caller<'_>,
+        export: &Export,
         handle: LockHandle,
         attr: &Attr,
         locked: &Locked<'_>,
@@ -173,12 +215,12 @@ impl Mds {
         if attr.size_source != SizeSource::Exact || is_written {
             return Ok(NO_LOCK);
         }
-        self.grant(caller, handle, (&attr.fid, EVERYTHING), locked)
+        self.grant(export, handle, (&attr.fid, EVERYTHING), locked)
     }
 
     fn grant(
         &self,
-        caller: &Caller<'_>,
+        export: &Export,
         handle: LockHandle,
         (fid, bits): (&Fid, InodeBits),
         locked: &Locked<'_>,
@@ -188,7 +230,7 @@ impl Mds {
             return Ok(NO_LOCK);
         }
         let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, bits));
-        let granted = self.mdlocks.grant_now(caller.export, handle, &resource, need)?;
+        let granted = self.mdlocks.grant_now(export, handle, &resource, need)?;
         Ok(granted.unwrap_or(NO_LOCK))
     }
 

@@ -4,6 +4,7 @@ use crate::cache::InodeCache;
 use crate::clients::{Clients, Expected};
 use crate::config::{AppendLayout, MdsConfig};
 use crate::data::{DataPart, DataWatch};
+use crate::departed::Departed;
 use crate::error::MdsError;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
@@ -14,7 +15,7 @@ use crate::ops::put_default;
 use crate::osts::{OstSet, Pools, Qos};
 use crate::service::Caller;
 use crate::simulated::Simulation;
-use crate::space::{SpaceGuard, default_reserve};
+use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_key};
 use crate::tx::Tx;
@@ -97,6 +98,7 @@ pub struct Mds {
     /// The thread that evicts those who do not give it up.
     lock_timer: Mutex<Option<Timer>>,
     pub(crate) clients: Clients,
+    pub(crate) departed: Departed,
     pub(crate) osts: OstSet,
     pub(crate) space: SpaceGuard,
     /// Data of files that lies on this MDT.
@@ -165,6 +167,8 @@ fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<(bool, Option<
     let was_clean = std::mem::take(&mut record.clean);
     let inodes = record.inodes.take().filter(|_| was_clean);
     let mut tx = Tx::new(store.last_transno().0 + 1);
+    // It replaces itself: an MDT whose disk others have filled starts, too.
+    tx.batch().set_releasing(true);
     tx.batch().put(META, META_KEY, &record.encode());
     store.sync(store.commit(tx.batch())?)?;
     Ok((was_clean, inodes))
@@ -244,7 +248,7 @@ impl Mds {
     }
 
     /// Starts the MDT in `dir`; `data` is the object store in which it keeps data of files, if it was made with one
-    /// ([`MdsConfig::data_apart`]). Whoever opened that closes it.
+    /// ([`MdsConfig::data_apart`]). Its opener closes it.
     ///
     /// # Errors
     /// If it is not formatted, damaged, in use, another MDT than configured, or keeps data elsewhere.
@@ -276,13 +280,14 @@ impl Mds {
             cache: InodeCache::new(config.cached_inodes),
             locks,
             opens: OpenTable::new(),
-            flocks: FileLocks::new(),
+            flocks: FileLocks::new(mdlocks.is_recovering()),
             mdlocks,
             lock_timer: Mutex::new(None),
             clients: Clients::new(&config, record.boot_count, known, orphans),
+            departed: Departed::default(),
             append_layout: Mutex::default(),
             osts: OstSet::new(config.index, store.clone(), config.qos)?,
-            space: SpaceGuard::new(dir, config.reserve_bytes.unwrap_or_else(|| default_reserve(dir))),
+            space: SpaceGuard::new(dir, store.clone(), config.reserve_bytes),
             data,
             move_directory: Mutex::new(()),
             root_default: RwLock::default(),
@@ -312,10 +317,15 @@ impl Mds {
         mds.set_osts(osts)?;
         mds.know_inodes(inodes)?;
         mds.begin_recovery(&ended);
-        let owner: Weak<dyn LockOwner> = Arc::downgrade(&(mds.clone() as Arc<dyn LockOwner>));
-        *mds.lock_timer.lock() = Some(Timer::start(mds.mdlocks.clone(), owner).map_err(MdsError::Thread)?);
-        mds.start_ticking()?;
+        mds.serve_in_background()?;
         Ok(mds)
+    }
+
+    fn serve_in_background(self: &Arc<Mds>) -> Result<(), MdsError> {
+        let owner: Weak<dyn LockOwner> = Arc::downgrade(&(self.clone() as Arc<dyn LockOwner>));
+        *self.lock_timer.lock() = Some(Timer::start(self.mdlocks.clone(), owner).map_err(MdsError::Thread)?);
+        self.departed.start(self)?;
+        self.start_ticking()
     }
 
     /// Begins with the number of inodes that the last run has left, or counts them.
@@ -367,6 +377,21 @@ impl Mds {
     /// Chooses OSTs so from now on.
     pub fn change_qos(&self, change: impl FnOnce(&mut Qos)) {
         change(&mut self.osts.qos().lock());
+    }
+
+    /// How often the target was started, this time included.
+    pub fn run_number(&self) -> u64 {
+        self.boot_count
+    }
+
+    /// Its store has lost what it was told, or may: it takes no more changes.
+    pub fn has_failed(&self) -> bool {
+        self.store.stats().has_failed
+    }
+
+    /// Space for clients.
+    pub fn space(&self) -> Statfs {
+        self.statfs()
     }
 
     /// Whether the target is on flash (`osd-*.*.nonrotational`), which statfs tells.
@@ -448,7 +473,7 @@ impl Mds {
     }
 
     /// Room for clients: bytes where data of files is, names where the metadata is.
-    pub(crate) fn statfs(&self) -> Statfs {
+    pub fn statfs(&self) -> Statfs {
         self.data.statfs(self.space.statfs())
     }
 
@@ -506,6 +531,7 @@ impl Mds {
                 log::error!("MDT{:04x}: the thread {name} has panicked", self.index);
             }
         }
+        self.departed.join();
         if !self.moving.join() {
             log::error!("MDT{:04x}: the thread that moves names has panicked", self.index);
         }
@@ -513,6 +539,7 @@ impl Mds {
         self.operations.set_peers(Peers::new());
         self.osts.wait_stopped(STOP_PATIENCE);
         let mut tx = Tx::new(0);
+        tx.batch().set_releasing(true);
         {
             let mut record = self.record.lock();
             record.clean = true;
@@ -555,6 +582,7 @@ impl Mds {
     fn end_threads(&self) {
         self.signal.raise();
         self.osts.stop();
+        self.departed.stop();
         self.clients.wake();
         self.flocks.wake();
         self.mdlocks.stop();

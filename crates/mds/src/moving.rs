@@ -8,9 +8,12 @@
 //! the answer, which stays true until the change ends.
 
 mod begin;
+mod files;
 mod inode;
 mod step;
 mod turns;
+
+pub(crate) use inode::{ShardLists, holds_names};
 
 use crate::locks::Want;
 use crate::mds::Mds;
@@ -225,7 +228,7 @@ fn move_names(mds: &Weak<Mds>, bell: &Bell) {
         let pace = mds.move_once();
         drop(mds);
         let goes_on = match pace {
-            // Whoever waits for a shard gets as much time with it as the steps.
+            // Requests that wait for a shard get as much time with it as the steps.
             Pace::Busy => bell.rest(start.elapsed().min(TICK)),
             Pace::Waiting => bell.wait(Some(TICK)),
             // What comes together with the first one is looked at together.
@@ -248,7 +251,7 @@ fn names_of<'a>(request: &MdsRequest<'a>) -> Vec<(Fid, &'a [u8])> {
         MdsRequest::Rename { from_parent, from_name, to_parent, to_name, .. } => {
             vec![(from_parent, from_name), (to_parent, to_name)]
         }
-        MdsRequest::LookupMany { parent, names } => {
+        MdsRequest::LookupMany { parent, names, .. } => {
             names.split(|&byte| byte == 0).map(|name| (parent, name)).collect()
         }
         _ => Vec::new(),

@@ -23,6 +23,8 @@ struct Entry {
     handle: OpenHandle,
     flags: OpenFlags,
     lease: LeaseKind,
+    /// Its client is gone ([`OpenTable::abandon`]).
+    is_abandoned: bool,
 }
 
 impl Entry {
@@ -145,7 +147,7 @@ impl OpenTable {
         for entry in file.entries.iter_mut().filter(|entry| entry.is_broken_by(flags)) {
             entry.lease = LeaseKind::None;
         }
-        file.entries.push(Entry { client, handle, flags, lease: LeaseKind::None });
+        file.entries.push(Entry { client, handle, flags, lease: LeaseKind::None, is_abandoned: false });
         if flags.contains(OpenFlags::WRITE) {
             let session = file.session.get_or_insert(WriteSession {
                 began_exact: exact,
@@ -170,7 +172,7 @@ impl OpenTable {
             early.forget_old();
             self.early_count.store(early.order.len(), Ordering::Release);
         }
-        // Whoever opens it from now on sees the above, with the lock of the shard.
+        // An open from now on sees the above, with the lock of the shard.
         let is_it = |entry: &Entry| entry.client == *client && entry.handle == handle;
         self.shards.iter().find_map(|shard| {
             let shard = shard.lock();
@@ -217,6 +219,29 @@ impl OpenTable {
             shard.remove(fid);
         }
         Some(closed)
+    }
+
+    /// A client is gone: gives its handles, which are to be closed one by one ([`OpenTable::remove_abandoned`]). Until
+    /// then the files count as open, without leases. Needs no inode lock.
+    pub fn abandon(&self, client: &ClientUuid) -> Vec<(Fid, OpenHandle)> {
+        let mut handles = Vec::new();
+        for shard in &self.shards {
+            for (fid, file) in shard.lock().iter_mut() {
+                for entry in file.entries.iter_mut().filter(|entry| entry.client == *client) {
+                    (entry.is_abandoned, entry.lease) = (true, LeaseKind::None);
+                    handles.push((*fid, entry.handle));
+                }
+            }
+        }
+        handles
+    }
+
+    /// Removes a handle that was abandoned; `None` if its client has come back and opened it again since.
+    pub fn remove_abandoned(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
+        let is_it = |e: &Entry| e.client == *client && e.handle == handle && e.is_abandoned;
+        let is_abandoned = self.shard(fid).lock().get(fid)?.entries.iter().any(is_it);
+        // Opened again only under the inode lock that the caller has.
+        if is_abandoned { self.remove(fid, client, handle) } else { None }
     }
 
     /// What the removal of a handle would mean.
@@ -305,19 +330,19 @@ impl OpenTable {
         }
     }
 
-    /// The stored size is exact at this moment, whoever writes.
+    /// The stored size is exact at this moment, whichever clients write.
     pub fn note_exact(&self, fid: &Fid) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
             session.began_exact = true;
         }
     }
 
-    /// All handles of a client, to be closed one by one.
+    /// All handles of a client that is there.
     pub fn handles_of(&self, client: &ClientUuid) -> Vec<(Fid, OpenHandle)> {
         let mut handles = Vec::new();
         for shard in &self.shards {
             for (fid, file) in shard.lock().iter() {
-                let mine = file.entries.iter().filter(|e| e.client == *client);
+                let mine = file.entries.iter().filter(|e| e.client == *client && !e.is_abandoned);
                 handles.extend(mine.map(|e| (*fid, e.handle)));
             }
         }

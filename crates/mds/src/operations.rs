@@ -45,8 +45,9 @@ const ROOT_AGE_MS: u64 = 1000;
 /// Other MDTs, by index.
 pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
 
-/// Looks for an MDT that is not known, which may have joined, and makes it known ([`crate::Mds::set_peers`]).
-pub type Newcomers = dyn Fn(u16) + Send + Sync;
+/// Looks for an MDT that is not known, which may have joined, and makes it known ([`crate::Mds::set_peers`]). Whether the file system has
+/// such an MDT; an error where that is not known now.
+pub type Newcomers = dyn Fn(u16) -> StatusResult<bool> + Send + Sync;
 
 /// An operation that another MDT is about to decide.
 struct Prepared {
@@ -326,9 +327,25 @@ impl Operations {
         let known = || self.peers.read().get(&mdt).cloned();
         known().or_else(|| {
             let newcomers = self.newcomers.get().filter(|_| mdt < MDT_COUNT_MAX && mdt != self.index)?;
-            nacre_env::blocking(|| newcomers(mdt));
+            // After a failure the MDT stays unknown, which is the result.
+            let _ = nacre_env::blocking(|| newcomers(mdt));
             known()
         })
+    }
+
+    /// Whether it is certain that no other MDT of the file system has this index: one that is merely away does.
+    fn is_no_other(&self, mdt: u16) -> bool {
+        if mdt >= MDT_COUNT_MAX || mdt == self.index {
+            return true;
+        }
+        let is_known = self.peers.read().contains_key(&mdt);
+        let asked = self.newcomers.get().filter(|_| !is_known);
+        asked.is_some_and(|newcomers| nacre_env::blocking(|| newcomers(mdt)) == Ok(false))
+    }
+
+    /// Whether something is prepared here.
+    fn has_prepared(&self) -> bool {
+        !self.state.lock().prepared.is_empty()
     }
 
     /// Asks another MDT.
@@ -385,7 +402,7 @@ pub(crate) fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
 }
 
 /// A record of this part of the store: a committed operation, or the first operation of a coordinator that may not be finished.
-fn encode_record(content: &impl Encode) -> Vec<u8> {
+pub(crate) fn encode_record(content: &impl Encode) -> Vec<u8> {
     let mut bytes = vec![RECORD_VERSION];
     content.encode(&mut bytes);
     bytes

@@ -15,6 +15,7 @@ pub(crate) mod readdir;
 pub(crate) mod relayout;
 mod rename;
 mod setattr;
+mod silent;
 mod striped;
 mod unlink;
 mod xattr;

@@ -2,7 +2,7 @@
 //!
 //! Each OST has a thread of its own, so that one that is down holds up nobody else. The thread prepares the OST after a
 //! start (destroys objects of transactions that were lost), keeps object ids in stock, refreshes its free space and sends
-//! it what the destroy log holds. Clients that were evicted come first: what they still write is to be refused. Requests take ids from the stock under the OST's lock, which they hold until their
+//! it what the destroy log holds. Another thread finds out whether the OST answers ([`watch`]). Clients that were evicted come first: what they still write is to be refused. Requests take ids from the stock under the OST's lock, which they hold until their
 //! transaction is committed, so that the stored mark of the last used id never goes back.
 
 mod choose;
@@ -10,6 +10,7 @@ mod ost;
 mod pools;
 mod room;
 mod turns;
+mod watch;
 mod worker;
 
 use crate::error::MdsError;
@@ -19,13 +20,14 @@ use choose::{Candidate, Chooser, Wanted};
 use nacre_layout::layout::stripes_per_ost;
 use nacre_layout::{LayoutSpec, Pattern, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
-use nacre_rpc::IoCall;
+use nacre_rpc::{ImportInfo, IoCall};
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
+pub use ost::Reserved;
 use ost::{Ost, OstState};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -71,7 +73,7 @@ fn exactly(candidates: &[Candidate], osts: &[u16], first: Option<u16>) -> Status
     for index in osts {
         let found = candidates.iter().find(|candidate| candidate.index == *index);
         match found.ok_or(Status::EINVAL)? {
-            found if found.inactive => return Err(Status::EREMOTEIO),
+            found if found.inactive || found.away => return Err(Status::EREMOTEIO),
             found if found.full => return Err(Status::ENOSPC),
             _ => {}
         }
@@ -121,6 +123,7 @@ impl OstSet {
             }
             let ost = Arc::new(Ost::new(index, endpoint, self.stored_mark(index)?));
             worker::start(&ost, &self.store)?;
+            watch::start(&ost)?;
             let mut all = self.osts.write();
             all.push(ost);
             all.sort_by_key(|ost| ost.index);
@@ -228,6 +231,22 @@ impl OstSet {
             return Err(Status::ERANGE);
         }
         self.with(index, |ost| ost.state.lock().create_count_max = count)
+    }
+
+    /// Object ids that are reserved at an OST.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST.
+    pub fn reserved(&self, index: u16) -> StatusResult<Reserved> {
+        self.with(index, Ost::reserved)
+    }
+
+    /// State of the way to an OST; `None` if it is in this process.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST.
+    pub fn import(&self, index: u16) -> StatusResult<Option<ImportInfo>> {
+        self.with(index, |ost| ost.endpoint().import())
     }
 
     /// Those that take objects: not the data part of this MDT, which only hears of evictions.
@@ -364,6 +383,12 @@ impl OstSet {
         answers.into_iter().map(|known| known.map_or_else(|| others.next().ok_or(Status::EIO)?, Ok)).collect()
     }
 
+    /// True for an OST that does not answer, or is out of use. To be called without locks on OSTs.
+    pub fn is_silent(&self, index: u16) -> bool {
+        nacre_env::blocking(|| self.with(index, |ost| ost.state.lock().inactive || !ost.answers()))
+            .unwrap_or(false)
+    }
+
     /// Picks OSTs and object ids for each of `wanted`, on other OSTs than `used` and each other's as far as there are enough, and
     /// runs `commit` with them, which must store the layout and the marks in one transaction. If it fails, the ids go back.
     ///
@@ -379,6 +404,7 @@ impl OstSet {
     ) -> StatusResult<R> {
         let deadline = Instant::now() + patience;
         let mut looked_again = false;
+        let mut asked: Vec<u16> = Vec::new();
         'again: loop {
             let all = self.usable();
             let age = self.qos.lock().statfs_age;
@@ -399,6 +425,9 @@ impl OstSet {
                 chosen.push(
                     osts.iter().filter_map(|index| all.iter().find(|ost| ost.index == *index)).collect(),
                 );
+            }
+            if nacre_env::blocking(|| any_is_silent(&chosen, &mut asked)) {
+                continue 'again;
             }
             if let Some(mut taken) = Taken::take(&chosen) {
                 let objects = std::mem::take(&mut taken.objects);
@@ -456,7 +485,7 @@ impl<'a> Taken<'a> {
                 let oid = source.state.take()?;
                 source.ids.push(oid);
                 let object = Fid::new(source.state.sequence, oid, 0);
-                stripes.push(StripeObject { ost_index: ost.index, object });
+                stripes.push(StripeObject::new(ost.index, object));
             }
             objects.push(stripes);
         }
@@ -491,6 +520,19 @@ fn needs<'a>(chosen: &[Vec<&'a Arc<Ost>>]) -> Vec<(&'a Arc<Ost>, u32)> {
         }
     }
     needs
+}
+
+/// True if one of the OSTs that were chosen turns out not to answer: then others are chosen. Each is asked once, so that where nothing
+/// else is left it is taken all the same.
+fn any_is_silent(chosen: &[Vec<&Arc<Ost>>], asked: &mut Vec<u16>) -> bool {
+    let mut any = false;
+    for (ost, _) in needs(chosen) {
+        if !asked.contains(&ost.index) {
+            asked.push(ost.index);
+            any |= !ost.answers();
+        }
+    }
+    any
 }
 
 /// Fills the stock of the OSTs that lack ids, or waits a little if that fails; false when time is up.

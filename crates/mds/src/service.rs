@@ -1,11 +1,12 @@
 //! The requests of the protocol, one by one.
 
 use crate::mds::Mds;
-use crate::ops::readdir::Details;
+use crate::ops::readdir::{Details, Listing};
 use crate::ops::relayout::Swap;
 use crate::turn::Turn;
 use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
+use nacre_wire::connect::RunStart;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,12 +49,19 @@ impl MdsService for Mds {
             return Err(Status::ESHUTDOWN);
         }
         if let MdsRequest::Peer(peer) = request {
+            let start = Instant::now();
             self.simulation.serve(request);
-            return self.serve_peer(export, peer);
+            let answer = self.serve_peer(export, peer);
+            self.stats().count_service(request, start);
+            return answer;
         }
         if export.is_server && matches!(request, MdsRequest::Ping) {
             // It has no lease; that it is answered says that it is known.
             return Ok(self.answer(MdsReply::Lease(LeaseGrant { exclusive: false, epoch: 0 })));
+        }
+        if export.has_ended() {
+            // It comes late, from a life that is over; the client may be back.
+            return Err(Status::EVICTED);
         }
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);
@@ -62,7 +70,9 @@ impl MdsService for Mds {
         self.hold.pass(Moment::Before, request);
         let turn = Turn::of(request);
         let caller = Caller { client: export.client, export, call, request, turn: &turn };
-        let answer = self.run(&caller, request)?;
+        let answer = self.run(&caller, request);
+        self.stats().count_service(request, start);
+        let answer = answer?;
         self.stats().count(export, call.job.as_ref(), request, start);
         self.hold.pass(Moment::After, request);
         Ok(answer)
@@ -79,6 +89,12 @@ impl Mds {
         self.opens.handles_of(client).into_iter().map(|(fid, _)| fid).collect()
     }
 
+    /// What this run began with.
+    fn run_start(&self) -> RunStart {
+        let boot_id = nacre_env::own_process().boot;
+        RunStart { run: self.boot_count, newest: self.boot_transno.0, boot_id }
+    }
+
     pub(crate) fn run_through(
         &self,
         caller: &Caller<'_>,
@@ -91,6 +107,40 @@ impl Mds {
             // Names may have come to this shard without its knowing.
             Err(Status::WRONG_SHARD) if self.learn_moved(request)? => self.run_once(caller, request),
             outcome => outcome,
+        }
+    }
+
+    /// Where data of a file goes, and what became of it.
+    fn serve_data(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        match request {
+            MdsRequest::Close { fid, handle, update, written } => {
+                self.close(caller, fid, *handle, (update, written))
+            }
+            MdsRequest::UpdateData { fid, update, exact, written } => {
+                self.update_data(caller, fid, (update, written), *exact)
+            }
+            MdsRequest::CloseWrite { fid, handle, update, data } => {
+                self.close_with_data(caller, fid, *handle, (update, data))
+            }
+            MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, (*start, *end)),
+            MdsRequest::LayoutAccess { fid, range, lock } => self.layout_access(caller, fid, *range, *lock),
+            MdsRequest::SwapLayouts { first, second, versions, keep_times, lease } => {
+                let (files, versions) = ([*first, *second], [versions.0, versions.1]);
+                self.swap_layouts(caller, &Swap { files, versions, keep_times: *keep_times, lease: *lease })
+            }
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    fn serve_xattrs(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        match request {
+            MdsRequest::GetXattr { fid, name } => self.get_xattr(caller, fid, name),
+            MdsRequest::ListXattr { fid } => self.list_xattr(caller, fid),
+            MdsRequest::SetXattr { fid, name, value, flags } => {
+                self.set_xattr(caller, fid, name, value, *flags)
+            }
+            MdsRequest::RemoveXattr { fid, name } => self.remove_xattr(caller, fid, name),
+            _ => Err(Status::EPROTO),
         }
     }
 
@@ -110,17 +160,12 @@ impl Mds {
             MdsRequest::Open { fid, handle, flags, lock } => {
                 self.open_file(caller, fid, (*handle, *flags), *lock)
             }
-            MdsRequest::Close { fid, handle, update } => self.close(caller, fid, *handle, update),
-            MdsRequest::CloseWrite { fid, handle, update, data } => {
-                self.close_with_data(caller, fid, *handle, (update, data))
-            }
-            MdsRequest::UpdateData { fid, update, exact } => self.update_data(caller, fid, update, *exact),
-            MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, (*start, *end)),
-            MdsRequest::LayoutAccess { fid, range, lock } => self.layout_access(caller, fid, *range, *lock),
-            MdsRequest::SwapLayouts { first, second, versions, keep_times, lease } => {
-                let (files, versions) = ([*first, *second], [versions.0, versions.1]);
-                self.swap_layouts(caller, &Swap { files, versions, keep_times: *keep_times, lease: *lease })
-            }
+            MdsRequest::LayoutIntent { .. }
+            | MdsRequest::LayoutAccess { .. }
+            | MdsRequest::SwapLayouts { .. }
+            | MdsRequest::Close { .. }
+            | MdsRequest::CloseWrite { .. }
+            | MdsRequest::UpdateData { .. } => self.serve_data(caller, request),
             MdsRequest::OpenLease { fid, handle, kind } => self.open_lease(caller, fid, *handle, *kind),
             MdsRequest::FilesOn { ost_index, after, count_max } => {
                 self.files_on(caller, *ost_index, after, *count_max)
@@ -128,39 +173,44 @@ impl Mds {
             MdsRequest::Peer(request) => self.serve_peer(caller.export, request),
             MdsRequest::Restripe { fid, wish } => self.restripe(caller, fid, wish),
             MdsRequest::Migrate { fid, to, lmv } => self.migrate(caller, fid, to, lmv),
-            MdsRequest::Inodes { after, count_max } => self.inodes(caller, after, *count_max),
+            MdsRequest::MigrateFiles { moves } => self.migrate_files(caller, moves),
+            MdsRequest::Inodes { after, count_max, kind } => self.inodes(caller, after, *count_max, *kind),
             MdsRequest::GetLayout { fid } => self.get_layout(fid),
             MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),
-            MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
+            MdsRequest::ReadDir { fid, cookie, max_bytes, plus, locks } => {
                 let details = if *plus { Details::Attributes } else { Details::Names };
-                self.read_dir(fid, *cookie, *max_bytes, details)
+                let (fid, cookie, max_bytes, locks) = (*fid, *cookie, *max_bytes, *locks);
+                self.read_dir(caller.export, &Listing { fid, cookie, max_bytes, details, locks })
             }
             MdsRequest::Scan { fid, cookie, max_bytes, layouts } => {
                 self.scan(caller, fid, *cookie, *max_bytes, *layouts)
             }
-            MdsRequest::ListInodes { fids, layouts } => self.list_inodes(fids, *layouts),
-            MdsRequest::LookupMany { parent, names } => self.lookup_many(caller, parent, names),
-            MdsRequest::ReadLink { fid } => self.read_link(fid),
-            MdsRequest::GetXattr { fid, name } => self.get_xattr(caller, fid, name),
-            MdsRequest::ListXattr { fid } => self.list_xattr(caller, fid),
-            MdsRequest::SetXattr { fid, name, value, flags } => {
-                self.set_xattr(caller, fid, name, value, *flags)
+            MdsRequest::ListInodes { fids, layouts, locks } => {
+                self.list_inodes(caller.export, fids, *layouts, *locks)
             }
-            MdsRequest::RemoveXattr { fid, name } => self.remove_xattr(caller, fid, name),
+            MdsRequest::LookupMany { parent, names, locks } => {
+                self.lookup_many(caller, parent, names, *locks)
+            }
+            MdsRequest::ReadLink { fid } => self.read_link(fid),
+            MdsRequest::GetXattr { .. }
+            | MdsRequest::ListXattr { .. }
+            | MdsRequest::SetXattr { .. }
+            | MdsRequest::RemoveXattr { .. } => self.serve_xattrs(caller, request),
             MdsRequest::Access { fid, mask } => self.access(caller, fid, *mask),
             MdsRequest::Commit { upto } => self.commit_upto(*upto),
             MdsRequest::FidToLink { fid, index } => self.fid_to_link(fid, *index),
             MdsRequest::FidToPath { fid, index } => self.fid_to_path(fid, *index),
             MdsRequest::RemoveFid { fid } => self.remove_fid(caller, fid),
-            MdsRequest::SetLock { fid, lock, wait } => self.set_lock(caller, fid, lock, *wait),
-            MdsRequest::GetLock { fid, lock } => self.get_lock(caller, fid, lock),
+            MdsRequest::SetLock { .. }
+            | MdsRequest::LockFile { .. }
+            | MdsRequest::ReplayFileLocks { .. }
+            | MdsRequest::GetLock { .. } => self.serve_file_locks(caller, request),
+            MdsRequest::RunStart => Ok(self.answer(MdsReply::RunStart(self.run_start()))),
             MdsRequest::Ping => Ok(self.answer(MdsReply::Lease(self.lease_of(&caller.client)?))),
             MdsRequest::Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
             MdsRequest::Locks { request } => Ok(self.answer(self.serve_locks(caller, request)?)),
-            MdsRequest::LeaseReleased { epoch } => {
-                Ok(self.answer(MdsReply::Lease(self.lease_released(&caller.client, *epoch)?)))
-            }
+            MdsRequest::LeaseReleased { epoch } => self.lease_released(&caller.client, *epoch),
         }
     }
 }

@@ -1,15 +1,23 @@
 //! Room on the MDT's own file system: statfs for clients, and the refusal of creates while there is still room to remove.
 
 use nacre_params::thread_number;
+use nacre_store::MetaStore;
 use nacre_wire::mds::Statfs;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Bytes of store that one more file takes, to estimate how many fit: an inode, a name, and slack of the tree.
 const BYTES_PER_FILE: u64 = 512;
 /// Free inodes of the local file system below which creates are refused; the store itself needs few files.
 const LOCAL_FILES_MIN: u64 = 16;
+/// Bytes of store that one change takes at most, to know when to look again: a long name, and what a link leads to.
+const BYTES_PER_CHANGE: u64 = 8 << 10;
+/// Changes may take one part in so many of the usable bytes before the next measurement.
+const LOOK_SHARE: u64 = 4;
+/// With less usable than one in so many bytes, pages of what was removed are wanted back as soon as nothing more is changed.
+const SCARCE_PART: u64 = 2;
 /// Bits of a target's state, as Lustre numbers them.
 const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
@@ -35,8 +43,15 @@ pub fn default_reserve(path: &Path) -> u64 {
 /// See the [module documentation](self).
 pub struct SpaceGuard {
     path: PathBuf,
+    /// Its free pages are room too.
+    store: Arc<MetaStore>,
     reserve_bytes: u64,
     full: AtomicBool,
+    /// Changes until the next measurement, which they bring forward before they can have taken what is left.
+    until_look: AtomicI64,
+    looking: Mutex<()>,
+    /// Newest transaction at the last look.
+    seen: AtomicU64,
     /// On flash.
     nonrotational: AtomicBool,
     /// No new directories are to be placed here.
@@ -52,12 +67,17 @@ pub struct SpaceGuard {
 struct InodeCount(AtomicI64);
 
 impl SpaceGuard {
-    /// Looks at the file system that holds `path`; creates are refused below `reserve_bytes`.
-    pub fn new(path: &Path, reserve_bytes: u64) -> SpaceGuard {
+    /// Looks at the file system that holds `path`, in which `store` lies; creates are refused below `reserve_bytes`, or
+    /// [`default_reserve`].
+    pub fn new(path: &Path, store: Arc<MetaStore>, reserve_bytes: Option<u64>) -> SpaceGuard {
         let guard = SpaceGuard {
             path: path.to_owned(),
-            reserve_bytes,
+            store,
+            reserve_bytes: reserve_bytes.unwrap_or_else(|| default_reserve(path)),
             full: AtomicBool::new(false),
+            until_look: AtomicI64::new(0),
+            looking: Mutex::new(()),
+            seen: AtomicU64::new(0),
             nonrotational: AtomicBool::new(false),
             no_create: AtomicBool::new(false),
             last: Mutex::new(Statfs::default()),
@@ -71,16 +91,26 @@ impl SpaceGuard {
     pub fn refresh(&self) {
         let Ok(stat) = rustix::fs::statvfs(&self.path) else { return };
         let unit = stat.f_frsize.max(1);
-        let available = stat.f_bavail.saturating_mul(unit);
-        let usable = available.saturating_sub(self.reserve_bytes);
+        let inside = self.store.free_inside();
+        let available = stat.f_bavail.saturating_mul(unit).saturating_add(inside);
+        let usable = available.saturating_sub(self.store.recent_bytes()).saturating_sub(self.reserve_bytes);
+        let changes = usable / LOOK_SHARE / BYTES_PER_CHANGE;
+        self.until_look.store(changes.try_into().unwrap_or(i64::MAX), Ordering::Relaxed);
         let local_files = stat.f_files == 0 || stat.f_favail > LOCAL_FILES_MIN;
         let full = usable == 0 || !local_files;
         self.full.store(full, Ordering::Relaxed);
+        let last = self.store.last_transno().0;
+        let is_idle = self.seen.swap(last, Ordering::Relaxed) == last;
+        let is_scarce = usable < stat.f_blocks.saturating_mul(unit) / SCARCE_PART;
+        if full || is_scarce && is_idle {
+            // What was removed lately becomes free pages; where creates are refused, nothing else would lead to that.
+            self.store.begin_checkpoint();
+        }
         let files_free = usable / BYTES_PER_FILE;
         *self.last.lock() = Statfs {
             block_size: u32::try_from(unit).unwrap_or(4096),
             blocks: stat.f_blocks,
-            blocks_free: stat.f_bfree,
+            blocks_free: stat.f_bfree.saturating_add(inside / unit).min(stat.f_blocks),
             blocks_available: usable / unit,
             // Those in use are added when somebody asks.
             files: files_free,
@@ -90,8 +120,14 @@ impl SpaceGuard {
         };
     }
 
-    /// True if nothing more may be created.
+    /// True if nothing more may be created. To be asked once for each change that takes room.
     pub fn is_full(&self) -> bool {
+        if !self.full.load(Ordering::Relaxed)
+            && self.until_look.fetch_sub(1, Ordering::Relaxed) <= 0
+            && let Some(_looking) = self.looking.try_lock()
+        {
+            self.refresh();
+        }
         self.full.load(Ordering::Relaxed)
     }
 

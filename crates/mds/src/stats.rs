@@ -35,6 +35,110 @@ const fn row(name: &str) -> usize {
     Event::index_of(EVENTS, name)
 }
 
+/// Lustre's services of metadata servers, and the requests of each.
+pub const SERVICES: [(&str, &[&str]); 4] = [
+    (
+        "mdt",
+        &[
+            "mds_getattr",
+            "mds_getattr_lock",
+            "mds_reint_setattr",
+            "mds_reint_create",
+            "mds_reint_link",
+            "mds_reint_unlink",
+            "mds_reint_rename",
+            "mds_reint_open",
+            "mds_reint_setxattr",
+            "mds_reint_migrate",
+            "mds_getxattr",
+            "mds_statfs",
+            "mds_sync",
+            "mds_get_info",
+            "mds_swap_layouts",
+            "mds_rmfid",
+            "ldlm_ibits_enqueue",
+            "ldlm_flock_enqueue",
+            "obd_ping",
+        ],
+    ),
+    ("mdt_out", &["out_update"]),
+    ("mdt_readpage", &["mds_readpage", "mds_close"]),
+    ("mdt_seqs", &["seq_query"]),
+];
+
+/// The rows of services.
+const SERVICE_EVENTS: &[Event] = &{
+    let mut events = [timed(""); 23];
+    let (mut service, mut count) = (0, 0);
+    while service < SERVICES.len() {
+        let mut row = 0;
+        while row < SERVICES[service].1.len() {
+            events[count] = timed(SERVICES[service].1[row]);
+            count += 1;
+            row += 1;
+        }
+        service += 1;
+    }
+    assert!(count == events.len(), "as many rows as the services have");
+    events
+};
+
+/// Which row of a service a request belongs to.
+fn service_row(request: &MdsRequest<'_>) -> usize {
+    const fn of(name: &str) -> usize {
+        Event::index_of(SERVICE_EVENTS, name)
+    }
+    match request {
+        MdsRequest::GetAttr { .. } | MdsRequest::Access { .. } | MdsRequest::ReadLink { .. } => {
+            const { of("mds_getattr") }
+        }
+        MdsRequest::Lookup { .. } | MdsRequest::LookupMany { .. } | MdsRequest::ListInodes { .. } => {
+            const { of("mds_getattr_lock") }
+        }
+        MdsRequest::SetAttr { .. } | MdsRequest::UpdateData { .. } => const { of("mds_reint_setattr") },
+        MdsRequest::Create { open: Some(_), .. } | MdsRequest::Open { .. } | MdsRequest::OpenLease { .. } => {
+            const { of("mds_reint_open") }
+        }
+        MdsRequest::Create { .. } => const { of("mds_reint_create") },
+        MdsRequest::Link { .. } => const { of("mds_reint_link") },
+        MdsRequest::Unlink { .. } => const { of("mds_reint_unlink") },
+        MdsRequest::Rename { .. } => const { of("mds_reint_rename") },
+        MdsRequest::Restripe { .. } | MdsRequest::Migrate { .. } | MdsRequest::MigrateFiles { .. } => {
+            const { of("mds_reint_migrate") }
+        }
+        MdsRequest::SetXattr { .. } | MdsRequest::RemoveXattr { .. } | MdsRequest::SetLayout { .. } => {
+            const { of("mds_reint_setxattr") }
+        }
+        MdsRequest::GetXattr { .. }
+        | MdsRequest::ListXattr { .. }
+        | MdsRequest::GetLayout { .. }
+        | MdsRequest::GetDefaultLayout { .. } => const { of("mds_getxattr") },
+        MdsRequest::Statfs => const { of("mds_statfs") },
+        MdsRequest::Commit { .. } => const { of("mds_sync") },
+        MdsRequest::SwapLayouts { .. } => const { of("mds_swap_layouts") },
+        MdsRequest::RemoveFid { .. } => const { of("mds_rmfid") },
+        MdsRequest::Intent { .. }
+        | MdsRequest::LayoutIntent { .. }
+        | MdsRequest::LayoutAccess { .. }
+        | MdsRequest::Locks { .. } => const { of("ldlm_ibits_enqueue") },
+        MdsRequest::SetLock { .. }
+        | MdsRequest::LockFile { .. }
+        | MdsRequest::ReplayFileLocks { .. }
+        | MdsRequest::GetLock { .. } => const { of("ldlm_flock_enqueue") },
+        MdsRequest::Ping | MdsRequest::LeaseReleased { .. } | MdsRequest::RunStart => {
+            const { of("obd_ping") }
+        }
+        MdsRequest::Peer(_) => const { of("out_update") },
+        MdsRequest::ReadDir { .. } | MdsRequest::Scan { .. } => const { of("mds_readpage") },
+        MdsRequest::Close { .. } | MdsRequest::CloseWrite { .. } => const { of("mds_close") },
+        MdsRequest::AllocateSequence => const { of("seq_query") },
+        MdsRequest::FidToLink { .. }
+        | MdsRequest::FidToPath { .. }
+        | MdsRequest::FilesOn { .. }
+        | MdsRequest::Inodes { .. } => const { of("mds_get_info") },
+    }
+}
+
 /// Which row a request belongs to, if any.
 fn row_of(request: &MdsRequest<'_>) -> Option<usize> {
     Some(match request {
@@ -76,13 +180,19 @@ fn rename_row(request: &MdsRequest<'_>) -> Option<usize> {
 /// Counters of a metadata target.
 pub struct MdsStats {
     all: EventStats,
+    services: EventStats,
     jobs: JobStats,
     exports: Exports<EventStats>,
 }
 
 impl MdsStats {
     pub(crate) fn new() -> MdsStats {
-        MdsStats { all: EventStats::new(EVENTS), jobs: JobStats::new(EVENTS), exports: Exports::default() }
+        MdsStats {
+            all: EventStats::new(EVENTS),
+            services: EventStats::new(SERVICE_EVENTS),
+            jobs: JobStats::new(EVENTS),
+            exports: Exports::default(),
+        }
     }
 
     /// A client connects: what it asks is counted with its address too.
@@ -110,6 +220,16 @@ impl MdsStats {
             (Some(job), None) => self.jobs.count(job, &[(row, took_us)]),
             (None, _) => {}
         }
+    }
+
+    /// Counts a request that began at `start`, whatever became of it, for the service that it belongs to.
+    pub(crate) fn count_service(&self, request: &MdsRequest<'_>, start: Instant) {
+        self.services.count_since(service_row(request), start);
+    }
+
+    /// Requests by their names in Lustre, see [`SERVICES`].
+    pub fn services(&self) -> &EventStats {
+        &self.services
     }
 
     /// Requests by the job that they are for; `mdt.*.job_stats`.

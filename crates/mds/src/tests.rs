@@ -22,6 +22,7 @@ mod projects;
 mod recovery;
 mod relayout;
 mod renames;
+mod silent;
 mod xattrs;
 
 use crate::{Mds, MdsConfig};
@@ -33,7 +34,7 @@ use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{
     Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Status, StatusResult, TargetId,
 };
-use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
+use nacre_wire::mds::{LeaseGrant, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, Statfs};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -74,6 +75,10 @@ impl FakeOst {
 
 impl OssEndpoint for FakeOst {
     fn call(&self, request: &OssRequest, _bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        if *request == OssRequest::Ping {
+            // It comes whenever the OST was not heard of for a while.
+            return self.fail.lock().map_or(Ok(OssReply::Done), Err);
+        }
         self.calls.fetch_add(1, Ordering::Relaxed);
         {
             // In one step, so that a test that makes it fail knows what was served before.
@@ -372,14 +377,20 @@ impl Fixture {
     }
 
     pub fn close(&self, fid: Fid, handle: OpenHandle) -> StatusResult<MdsReply> {
-        self.run(&MdsRequest::Close { fid, handle, update: Default::default() })
+        self.run(&MdsRequest::Close { fid, handle, update: Default::default(), written: Vec::new() })
     }
 
     /// All names of a directory, read in pages of `max_bytes`.
     pub fn names(&self, fid: Fid, max_bytes: u32) -> Vec<String> {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
-            let reply = self.run(&MdsRequest::ReadDir { fid, cookie, max_bytes, plus: true });
+            let reply = self.run(&MdsRequest::ReadDir {
+                fid,
+                cookie,
+                max_bytes,
+                plus: true,
+                locks: LockRange::default(),
+            });
             let Ok(MdsReply::Directory(page)) = reply else { panic!("{reply:?}") };
             for entry in page.entries() {
                 assert_eq!(entry.attr.expect("asked for").fid, entry.fid);

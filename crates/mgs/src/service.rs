@@ -1,13 +1,15 @@
-//! The management service: keeps the configuration in memory and on disk, and wakes whoever waits for a change.
+//! The management service: keeps the configuration in memory and on disk, and wakes callers that wait for a change.
 
 use crate::error::Error;
 use crate::{record, state};
+use nacre_env::twice;
+use nacre_params::{Event, EventStats};
 use nacre_rpc::MgsService;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use parking_lot::{Condvar, Mutex};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,8 +20,21 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const WAIT_STEP: Duration = Duration::from_secs(1);
 const CONFIG_FILE: &str = "config";
 
+const fn requests(name: &'static str) -> Event {
+    Event { name, unit: "reqs" }
+}
+
+/// Requests by the names that they have in Lustre.
+const EVENTS: &[Event] = &[
+    requests("mgs_config_read"),
+    requests("mgs_target_reg"),
+    requests("mgs_set_info"),
+    requests("obd_ping"),
+];
+
 /// The management server of one file system. Any thread may call it.
 pub struct Mgs {
+    stats: EventStats,
     dir: PathBuf,
     shared: Mutex<Shared>,
     changed: Condvar,
@@ -40,7 +55,7 @@ impl Mgs {
     /// [`Error::Exists`] if there is one, [`Error::Io`].
     pub fn format(dir: &Path, fsname: &str, fs_uuid: [u8; 16]) -> Result<(), Error> {
         fs::create_dir_all(dir).map_err(|source| Error::Io { action: "create", path: dir.into(), source })?;
-        if dir.join(CONFIG_FILE).exists() {
+        if dir.join(CONFIG_FILE).exists() || twice::copy_path(dir, CONFIG_FILE).exists() {
             return Err(Error::Exists { dir: dir.into() });
         }
         persist(dir, &state::new_config(fsname, fs_uuid))
@@ -51,12 +66,22 @@ impl Mgs {
     /// # Errors
     /// [`Error::Missing`], [`Error::Damaged`], [`Error::Io`].
     pub fn open(dir: &Path) -> Result<Mgs, Error> {
-        let config = load(dir)?;
+        let found = load_copies(dir)?;
+        if let Err(error) = twice::restore(dir, CONFIG_FILE, &found) {
+            log::warn!("cannot write the copy of the configuration in {}: {error}", dir.display());
+        }
+        let config = found.value;
         Ok(Mgs {
+            stats: EventStats::new(EVENTS),
             dir: dir.into(),
             shared: Mutex::new(Shared { config, stopping: false }),
             changed: Condvar::new(),
         })
+    }
+
+    /// Requests by kind, those that fail too.
+    pub fn stats(&self) -> &EventStats {
+        &self.stats
     }
 
     /// The configuration as it is.
@@ -123,6 +148,13 @@ impl Mgs {
 
 impl MgsService for Mgs {
     fn handle(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
+        let name = match request {
+            MgsRequest::GetConfig { .. } => "mgs_config_read",
+            MgsRequest::RegisterTarget { .. } | MgsRequest::AddTarget { .. } => "mgs_target_reg",
+            MgsRequest::SetParam { .. } | MgsRequest::ChangePool { .. } => "mgs_set_info",
+            MgsRequest::Ping => "obd_ping",
+        };
+        self.stats.count(Event::index_of(EVENTS, name), 0);
         match request {
             MgsRequest::GetConfig { fsname, newer_than, wait_ms } => {
                 if *fsname != self.shared.lock().config.fsname {
@@ -153,17 +185,36 @@ impl MgsService for Mgs {
 /// # Errors
 /// [`Error::Missing`], [`Error::Damaged`], [`Error::Io`].
 pub fn load(dir: &Path) -> Result<FsConfig, Error> {
-    let path = dir.join(CONFIG_FILE);
-    let text = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Error::Missing { dir: dir.into() });
-        }
-        Err(source) => return Err(Error::Io { action: "read", path, source }),
+    Ok(load_copies(dir)?.value)
+}
+
+/// As [`load`], and which of the two copies of the configuration are damaged.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_copies(dir: &Path) -> Result<twice::Found<FsConfig>, Error> {
+    let format = twice::Format {
+        decode: |bytes, path| {
+            let damaged = |line, what| Error::Damaged { path: path.to_owned(), line, what };
+            let text = std::str::from_utf8(bytes).map_err(|_| damaged(0, "it is not text"))?;
+            record::decode(text).map_err(|error| damaged(error.line, error.what))
+        },
+        unreadable: |source, path| Error::Io { action: "read", path: path.to_owned(), source },
+        is_final: |_| false,
     };
-    let damaged = |line, what| Error::Damaged { path: path.clone(), line, what };
-    let text = String::from_utf8(text).map_err(|_| damaged(0, "it is not text"))?;
-    record::decode(&text).map_err(|error| damaged(error.line, error.what))
+    twice::read(dir, CONFIG_FILE, &format)?.ok_or_else(|| Error::Missing { dir: dir.into() })
+}
+
+/// Writes a damaged copy of the configuration anew, from the other one.
+///
+/// # Durability
+/// Durable on return.
+///
+/// # Errors
+/// As [`load`]; those of the system.
+pub fn restore(dir: &Path) -> Result<(), Error> {
+    let fail = |source| Error::Io { action: "write", path: dir.join(CONFIG_FILE), source };
+    twice::restore(dir, CONFIG_FILE, &load_copies(dir)?).map_err(fail)
 }
 
 /// Writes the whole file anew and renames it into place, each step made durable.
@@ -179,7 +230,12 @@ fn persist(dir: &Path, config: &FsConfig) -> Result<(), Error> {
     file.write_all(record::encode(config).as_bytes()).map_err(fail("write", &fresh))?;
     file.sync_all().map_err(fail("sync", &fresh))?;
     fs::rename(&fresh, &path).map_err(fail("rename into place", &path))?;
-    File::open(dir).and_then(|d| d.sync_all()).map_err(fail("sync", dir))
+    File::open(dir).and_then(|d| d.sync_all()).map_err(fail("sync", dir))?;
+    // The configuration is what was just written, whatever becomes of its copy; opening it writes that, too.
+    if let Err(error) = twice::write_copy(dir, CONFIG_FILE, record::encode(config).as_bytes()) {
+        log::warn!("cannot write the copy of {}: {error}", path.display());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -249,9 +305,20 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_missing_file_is_named() {
+    fn a_damaged_or_missing_file_is_restored_from_its_copy_and_named_without_one() {
         let (dir, mgs) = fresh();
+        set(&mgs, "2").expect("set");
+        let config = mgs.config();
         drop(mgs);
+        let (file, copy) = (dir.path().join(CONFIG_FILE), twice::copy_path(dir.path(), CONFIG_FILE));
+        for path in [&file, &copy] {
+            let whole = fs::read(path).expect("read");
+            fs::write(path, "nacre-config 1\nversion 1\n").expect("damage");
+            assert_eq!(load_copies(dir.path()).expect("loaded").damaged, std::slice::from_ref(path));
+            assert_eq!(Mgs::open(dir.path()).expect("opens").config(), config);
+            assert_eq!(fs::read(path).expect("read"), whole);
+        }
+        fs::remove_file(&copy).expect("remove");
         fs::write(dir.path().join(CONFIG_FILE), "nacre-config 1\nversion 1\n").expect("damage");
         assert!(matches!(Mgs::open(dir.path()), Err(Error::Damaged { .. })));
         fs::write(dir.path().join(CONFIG_FILE), b"\xff\xfe").expect("damage");

@@ -154,7 +154,10 @@ pub fn plan_set_param(config: &FsConfig, name: &str, value: &str) -> StatusResul
     } else {
         let value = match param {
             Some(param) => param.normal_form(value).ok_or(Status::EINVAL)?,
-            None => value.trim().to_owned(),
+            None => {
+                known::check(name, value).map_err(|refusal| refusal.status)?;
+                value.trim().to_owned()
+            }
         };
         match old {
             Some(index) if config.params[index].1 == value => return Ok(None),

@@ -5,6 +5,7 @@ use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Instance};
 use nacre_store::object::block::is_block_store;
+use nacre_store::object::file::has_checksums;
 use nacre_types::{TargetId, TargetKind};
 use std::path::{Path, PathBuf};
 
@@ -22,12 +23,14 @@ struct Role {
 const OF_OSTS: Role = Role { option: "--ost-backend", plain: "file", targets: "OSTs" };
 const OF_MDTS: Role = Role { option: "--mdt-backend", plain: "meta", targets: "MDTs" };
 
-/// A back end, written `file` (of an MDT `meta`) or `block[:PATH][,size=BYTES][,force]`.
+/// A back end, written `file[,checksums]` (of an MDT `meta`) or `block[:PATH][,size=BYTES][,force]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
     /// A file for each object; of an MDT records in its metadata store.
     #[default]
     Plain,
+    /// A file for each object, with checksums of its data.
+    Summed,
     /// All objects on one device.
     Block {
         /// A raw device or a file; none: a sparse file in the directory of the target.
@@ -37,15 +40,21 @@ pub enum Backend {
     },
 }
 
+/// How [`Backend::Summed`] is written.
+const SUMMED: &str = "file,checksums";
 /// Smallest file that is made: a target has a reserve, and its clients grants.
 const SIZE_MIN: u64 = 64 << 20;
 
 impl Backend {
     fn parse(text: &str, role: Role) -> Result<Backend> {
         let Role { option, plain, .. } = role;
+        if role == OF_OSTS && text == SUMMED {
+            return Ok(Backend::Summed);
+        }
+        let forms = if role == OF_OSTS { "file, file,checksums" } else { plain };
         let wrong = |why: &str| {
             Failure::usage(format!(
-                "{option} {text}: {why}; write {plain}, block, block:/dev/sdx or block:PATH,size=100G"
+                "{option} {text}: {why}; write {forms}, block, block:/dev/sdx or block:PATH,size=100G"
             ))
         };
         let mut parts = text.split(',');
@@ -56,7 +65,7 @@ impl Backend {
         let words = DeviceWords::parse(parts, wrong)?;
         match kind {
             _ if kind == plain && path.is_none() && words.is_empty() => Ok(Backend::Plain),
-            _ if kind == plain => Err(wrong(&format!("{plain} has no settings"))),
+            _ if kind == plain => Err(wrong(&format!("{plain} has no such settings"))),
             "block" if path == Some("") => Err(wrong("the path is empty")),
             "block" if words.size.is_some_and(|size| size < SIZE_MIN) => {
                 Err(wrong("the size is less than 64M"))
@@ -72,6 +81,7 @@ impl Backend {
     /// What a target that was made has; `None` of one that has no objects.
     pub fn kind_of(instance: &Instance, target: TargetId) -> Option<&'static str> {
         let plain = match target.kind {
+            TargetKind::Ost if has_checksums(&instance.objects_dir(target)) => SUMMED,
             TargetKind::Ost => OF_OSTS.plain,
             TargetKind::Mdt => OF_MDTS.plain,
             TargetKind::Mgt => return None,
@@ -82,7 +92,7 @@ impl Backend {
     fn device(&self) -> Option<&PathBuf> {
         match self {
             Backend::Block { device, .. } => device.as_ref(),
-            Backend::Plain => None,
+            Backend::Plain | Backend::Summed => None,
         }
     }
 
@@ -90,6 +100,7 @@ impl Backend {
     fn text(&self, role: Role) -> String {
         match self {
             Backend::Plain => role.plain.to_owned(),
+            Backend::Summed => SUMMED.to_owned(),
             Backend::Block { device: None, words } => format!("block{words}"),
             Backend::Block { device: Some(device), words } => format!("block:{}{words}", device.display()),
         }
@@ -197,6 +208,7 @@ impl Backends {
         let Some(is) = Backend::kind_of(instance, target) else { return Ok(()) };
         let wanted = match all.of(target.index) {
             Backend::Plain => all.role.plain,
+            Backend::Summed => SUMMED,
             Backend::Block { .. } => "block",
         };
         if all.given.is_empty() || is == wanted {
@@ -250,6 +262,14 @@ mod tests {
                 assert!(failure.message.contains(role.option), "{failure}");
             }
         }
+    }
+
+    #[test]
+    fn files_of_osts_alone_may_have_checksums() {
+        assert_eq!(Backend::parse("file,checksums", OF_OSTS).expect("read"), Backend::Summed);
+        assert_eq!(Backend::Summed.text(OF_OSTS), "file,checksums");
+        Backend::parse("meta,checksums", OF_MDTS).expect_err("its store has them anyway");
+        Backend::parse("file,checksums,force", OF_OSTS).expect_err("nothing to force");
     }
 
     #[test]

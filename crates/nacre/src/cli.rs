@@ -7,7 +7,9 @@ mod down;
 mod drain;
 mod frag;
 mod inspect;
+mod launch;
 mod mount;
+mod mount_point;
 mod rebalance;
 mod serve;
 mod status;
@@ -20,8 +22,9 @@ pub use mount::{MountOptions, mount as mount_source, remount};
 
 use crate::control::NewTarget;
 use crate::failure::Failure;
+use crate::listen::Address;
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use nacre_types::Nid;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -33,7 +36,7 @@ Example: a file system with four OSTs in a directory, mounted, used, and stopped
   nacre up /srv/fs --mount /mnt/nacre --osts 4
   lfs setstripe -c 4 /mnt/nacre && dd if=/dev/zero of=/mnt/nacre/file bs=1M count=64
   nacre status
-  nacre down /srv/fs
+  nacre down /mnt/nacre
 
 Exit codes: 0 success, 1 failure, 2 wrong call.";
 
@@ -129,33 +132,40 @@ struct TrimArgs {
 /// Starts a file system, making it first if the directory is new, and mounts it.
 ///
 /// One process does everything unless --separate is given. What runs already is left alone, what is missing is started,
-/// so it may be called again after a crash.
+/// so it may be called again after a crash. How it was started is kept: 'nacre up DIR' does the same again, and what is said
+/// otherwise is kept from then on.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: nacre up /srv/fs --mount /mnt/nacre --osts 4
+         nacre up /srv/fs                              as it was started last
+         nacre up /srv/fs --listen 10.0.0.1@tcp --listen host1-ib:7000@tcp
          nacre up ./data --mount ./mnt --separate      one process per server, over TCP on this host")]
 struct UpArgs {
     /// Directory of the file system: new, empty, or made by nacre
     dir: PathBuf,
-    /// Where to mount it; made if it is missing
+    /// Where to mount it; made if it is missing [default: where it was]
     #[arg(long, value_name = "DIR")]
-    mount: PathBuf,
+    mount: Option<PathBuf>,
     #[command(flatten)]
     shape: ShapeArgs,
     /// One process per server and one for the mount
     #[arg(long)]
     separate: bool,
+    /// One process for everything again, after --separate
+    #[arg(long, conflicts_with = "separate")]
+    one_process: bool,
     /// First TCP port of the servers, used upwards; free ones are chosen and kept otherwise (with --separate)
-    #[arg(long, value_name = "PORT", requires = "separate")]
+    #[arg(long, value_name = "PORT", conflicts_with = "one_process")]
     port: Option<u16>,
-    /// Also serve other hosts on this address, for example 10.0.0.1@tcp
-    #[arg(long, value_name = "NID", conflicts_with = "separate")]
-    listen: Option<Nid>,
+    /// Also serve other hosts on this address, for example 10.0.0.1@tcp, host1:7000@tcp, [::]@tcp for all; may be given several times;
+    /// none: this host alone again
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<String>,
     /// Mount options, as for 'nacre mount'
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Stay in the foreground and log to standard error
-    #[arg(long, conflicts_with = "separate")]
+    /// Stay in the foreground and log to standard error, or with --separate to the logs of the processes; for service managers
+    #[arg(long)]
     foreground: bool,
     /// Print the result as JSON
     #[arg(long)]
@@ -164,9 +174,11 @@ struct UpArgs {
 
 /// Shows processes, targets, space and mounts; exit code 1 if something does not run.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: nacre status /srv/fs\n         nacre status --json")]
+#[command(
+    after_help = "Example: nacre status /srv/fs\n         nacre status /mnt/nacre\n         nacre status --json"
+)]
 struct StatusArgs {
-    /// Directory of the file system; all that run here otherwise
+    /// Directory or mount point of the file system; all that run here otherwise
     dir: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
@@ -177,7 +189,7 @@ struct StatusArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example: nacre down /srv/fs")]
 struct DownArgs {
-    /// Directory of the file system
+    /// Directory or mount point of the file system
     dir: PathBuf,
     /// Unmount although files are open; their programs get errors
     #[arg(long)]
@@ -190,17 +202,19 @@ struct DownArgs {
 /// Mounts a file system that is served elsewhere.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Options: ro rw allow_other noallow_other dev nodev suid nosuid exec noexec noatime
+Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noatime (*: the default)
   flock|localflock           file locks hold for all mounts, or for this one alone
   simulate=NETWORK           pretend a network between client and servers, for measurements:
                              simulate=bandwidth=1G:latency=200us (per endpoint, each way)
   default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
                              are checked as well
   transport=auto|uring|dev   how the kernel's requests travel
+  retry=N                    try N times more if it fails, 1 to 30 s apart, as when a host starts before its servers
 Example: nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
+         nacre mount 10.0.0.1@tcp:/nacre/project /mnt/project
 With 'make install' also: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre, and lines in /etc/fstab")]
 struct MountArgs {
-    /// NID[:NID..]:/FSNAME: where the management server is, and the file system's name
+    /// NID[:NID..]:/FSNAME[/DIRECTORY]: where the management server is, the file system's name, and what to mount of it
     source: String,
     /// An existing directory
     mount_point: PathBuf,
@@ -227,7 +241,7 @@ Exit code 0 if everything is well (or was repaired), 1 if damage is left.
 Example: nacre check /srv/fs
          nacre check /srv/fs --repair --json")]
 struct CheckArgs {
-    /// Directory of the file system
+    /// Directory or mount point of the file system
     dir: PathBuf,
     /// Mend what can be mended
     #[arg(long)]
@@ -262,6 +276,9 @@ struct InspectArgs {
     /// Also the checksum of each block of an object
     #[arg(long, requires = "object")]
     checksums: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
     /// Where the copy of the index is kept meanwhile; $TMPDIR otherwise
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
@@ -328,8 +345,8 @@ struct ShapeArgs {
     /// OSTs on rotating disks, likewise
     #[arg(long, value_name = "OSTS")]
     disk: Option<String>,
-    /// What OSTs of a new file system keep objects in: file, or block[:PATH][,size=BYTES][,force] for a device or one large
-    /// file; once for all OSTs, or once for each in their order [default: file]
+    /// What OSTs of a new file system keep objects in: file, file,checksums, or block[:PATH][,size=BYTES][,force] for a device
+    /// or one large file; once for all OSTs, or once for each in their order [default: file]
     #[arg(long, value_name = "BACKEND")]
     ost_backend: Vec<String>,
     /// What MDTs of a new file system keep data of files in: meta for their metadata store, or block[:PATH][,size=BYTES][,force]
@@ -371,12 +388,12 @@ struct TargetAddArgs {
     /// Refuse unless it gets this index
     #[arg(long, value_name = "N")]
     index: Option<u16>,
-    /// Where the management server is, if it is elsewhere
-    #[arg(long, value_name = "NID", requires = "listen")]
-    mgs: Option<Nid>,
-    /// Address to serve the target on
-    #[arg(long, value_name = "NID", requires = "mgs")]
-    listen: Option<Nid>,
+    /// Where the management server is, if it is elsewhere; may be given several times
+    #[arg(long, value_name = "ADDRESS", requires = "listen")]
+    mgs: Vec<Address>,
+    /// Address to serve the target on; may be given several times
+    #[arg(long, value_name = "ADDRESS", requires = "mgs")]
+    listen: Vec<Address>,
     /// Name of the file system [default: nacre, or that of the directory]
     #[arg(long)]
     fsname: Option<String>,
@@ -452,12 +469,12 @@ struct ServeArgs {
     /// Mount options
     #[arg(short = 'o')]
     options: Vec<String>,
-    /// Address to listen on
+    /// Addresses to listen on
     #[arg(long)]
-    listen: Option<Nid>,
-    /// Address of the management server
+    listen: Vec<Address>,
+    /// Addresses of the management server
     #[arg(long)]
-    mgs: Option<Nid>,
+    mgs: Vec<Address>,
     /// Ignore mount options that are not known
     #[arg(long)]
     sloppy: bool,
@@ -477,8 +494,11 @@ pub fn main(args: Vec<OsString>) -> i32 {
     let cli = match Cli::try_parse_from(program.chain(args)) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help goes to standard output and is no failure; a closed pipe is not worth a message.
-            let _ = error.print();
+            match wrong_call(&error) {
+                Some(text) => eprintln!("{text}"),
+                // Help goes to standard output and is no failure; a closed pipe is not worth a message.
+                None => drop(error.print()),
+            }
             return error.exit_code();
         }
     };
@@ -505,9 +525,27 @@ pub fn main(args: Vec<OsString>) -> i32 {
     }
 }
 
+/// What is said of a wrong call: where help is, and last what is wrong. `None` for what is no error, and for help that nobody
+/// asked for.
+fn wrong_call(error: &clap::Error) -> Option<String> {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return None;
+    }
+    let text = error.render().to_string();
+    let (said, usage) = text.split_once("\n\nUsage: ").unwrap_or((&text, "nacre"));
+    let (sentence, tips) = said.split_once("\n\n").unwrap_or((said, ""));
+    let tips = tips.lines().map(|tip| format!("{}\n", tip.trim())).filter(|tip| tip.contains("similar"));
+    let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    let command: Vec<&str> = usage.split_whitespace().take_while(is_name).collect();
+    let tips = tips.collect::<String>();
+    Some(format!("See '{} --help'.\n{tips}{}", command.join(" "), sentence.trim_end()))
+}
+
 /// Prints a failure and gives its exit code.
 pub fn report(failure: &Failure) -> i32 {
-    eprintln!("nacre: {failure}");
+    if !failure.message.is_empty() {
+        eprintln!("nacre: {failure}");
+    }
     failure.exit
 }
 
@@ -519,6 +557,20 @@ mod tests {
     #[test]
     fn the_grammar_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_call_is_said_last() {
+        let told = |words: &[&str]| {
+            let error = Cli::try_parse_from([&["nacre"], words].concat()).expect_err("wrong");
+            wrong_call(&error)
+        };
+        let expected = "See 'nacre frag --help'.\nerror: unexpected argument '--nosuch' found";
+        assert_eq!(told(&["frag", "/x", "--nosuch"]).as_deref(), Some(expected));
+        let missing = told(&["target", "drain"]).expect("an error");
+        assert!(missing.starts_with("See 'nacre target drain --help'.\nerror: "), "{missing}");
+        assert!(!missing.contains("Usage"), "{missing}");
+        assert_eq!((told(&["--help"]), told(&[])), (None, None));
     }
 
     #[test]

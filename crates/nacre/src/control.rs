@@ -1,6 +1,6 @@
 //! The control socket of a running process: one line of JSON asks, one line answers.
 //!
-//! The socket is mode 0600 in a directory of mode 0700, so only its owner and root can ask.
+//! The socket is mode 0600 in a directory of mode 0700, so only its owner and root can ask; what everybody may is in `public`.
 
 use crate::failure::{Failure, Result};
 use crate::new_target::TargetWishes;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +18,8 @@ use std::time::Duration;
 const LINE_MAX: u64 = 1 << 20;
 /// Longest time that either side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the state of a process: what takes longer is "not responding".
+pub const STATUS_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a trim goes on before it answers: others wait for their answers meanwhile.
 pub const TRIM_TIME: Duration = Duration::from_millis(500);
@@ -210,6 +212,12 @@ pub struct ProcessStatus {
     pub targets: Vec<TargetStatus>,
     /// What it has mounted.
     pub mount: Option<MountStatus>,
+    /// Its log, unless that is standard error.
+    #[serde(default)]
+    pub log: Option<PathBuf>,
+    /// Frames to and from it whose checksum was wrong; what they carried was sent again.
+    #[serde(default)]
+    pub checksum_errors: u64,
 }
 
 /// State of one target.
@@ -247,6 +255,12 @@ pub struct MountStatus {
     pub source: String,
     /// How requests travel between kernel and this process: `io_uring` or `/dev/fuse`.
     pub transport: String,
+    /// Major and minor number of the file system in the kernel.
+    #[serde(default)]
+    pub device: Option<(u32, u32)>,
+    /// Targets that it has lost the connection to, and not restored it yet.
+    #[serde(default)]
+    pub unreachable: Vec<String>,
 }
 
 /// Answers requests; any thread may call it.
@@ -259,6 +273,13 @@ pub trait Handler: Send + Sync {
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
+    /// The file, which another process may have removed and made again.
+    file: Option<(u64, u64)>,
+}
+
+/// What tells the file of a socket from another one of its name.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl ControlSocket {
@@ -267,6 +288,14 @@ impl ControlSocket {
     /// # Errors
     /// If the socket cannot be made.
     pub fn serve(path: &Path, handler: std::sync::Arc<dyn Handler>) -> Result<ControlSocket> {
+        ControlSocket::serve_as(path, 0o600, handler)
+    }
+
+    /// As [`ControlSocket::serve`], for those whom `mode` lets in.
+    ///
+    /// # Errors
+    /// As [`ControlSocket::serve`].
+    pub fn serve_as(path: &Path, mode: u32, handler: std::sync::Arc<dyn Handler>) -> Result<ControlSocket> {
         let fail = || Failure::because(format!("listen on {}", path.display()));
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail()(error)),
@@ -274,18 +303,27 @@ impl ControlSocket {
         }
         let short = ShortPath::of(path).map_err(fail())?;
         let listener = UnixListener::bind(&short.path).map_err(fail())?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail())?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fail())?;
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || accept(&listener, &*handler))
             .map_err(fail())?;
-        Ok(ControlSocket { path: path.to_path_buf() })
+        Ok(ControlSocket { path: path.to_path_buf(), file: identity(path) })
+    }
+}
+
+impl ControlSocket {
+    /// Whether others can connect to it.
+    pub fn is_there(&self) -> bool {
+        self.file.is_some() && identity(&self.path) == self.file
     }
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if self.is_there() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -307,7 +345,7 @@ impl ShortPath {
 
 fn accept(listener: &UnixListener, handler: &dyn Handler) {
     for stream in listener.incoming() {
-        // One at a time: requests are few, short and come from the owner.
+        // One at a time: requests are few and short, and each has a time limit.
         match stream.and_then(|stream| answer(&stream, handler)) {
             Ok(()) => {}
             Err(error) => log::debug!("control connection: {error}"),
@@ -335,6 +373,24 @@ fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     stream.write_all(line.as_bytes())
 }
 
+/// Connects to a socket; not for longer than `limit`, as one whose process is stopped accepts nothing once its queue is full.
+fn connect_within(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+    };
+    let short = ShortPath::of(socket)?;
+    let way = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&way, sockopt::Timeout::Send, Some(limit))?;
+    connect(&way, &SocketAddrUnix::new(&short.path)?)?;
+    Ok(UnixStream::from(way))
+}
+
+/// True for a socket whose process has ended without taking it away.
+pub fn is_dead(socket: &Path) -> bool {
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    connect_within(socket, STATUS_LIMIT).is_err_and(|error| refused(&error))
+}
+
 /// Asks the process behind `socket`.
 ///
 /// # Errors
@@ -348,9 +404,9 @@ pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<Answer> {
-    let stream = UnixStream::connect(&ShortPath::of(socket)?.path)?;
+    let stream = connect_within(socket, limit.min(TIMEOUT))?;
     stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(limit.min(TIMEOUT)))?;
     send(&stream, request)?;
     let mut line = String::new();
     BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line)?;
@@ -359,8 +415,9 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
 
 /// Asks several processes at the same time, so that those that are stopped take no longer than one; gives their answers in the same order.
 pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(PathBuf, io::Result<Answer>)> {
+    let limit = if matches!(request, Request::Status) { STATUS_LIMIT } else { TIMEOUT };
     std::thread::scope(|scope| {
-        let ask = |socket| scope.spawn(move || ask(socket, request));
+        let ask = |socket| scope.spawn(move || ask_for(socket, request, limit));
         let asked: Vec<_> = sockets.iter().map(|socket| (socket.clone(), ask(socket))).collect();
         let failed = |_| Err(io::Error::other("the question failed"));
         asked.into_iter().map(|(socket, thread)| (socket, thread.join().unwrap_or_else(failed))).collect()
@@ -415,7 +472,12 @@ mod tests {
         let mode = fs::metadata(&path).expect("socket").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(matches!(ask_if_there(&path, &read), Some(Ok(Answer::Value { .. }))));
+        fs::remove_file(&path).expect("cleaned away");
+        assert!(!socket.is_there());
+        let again = ControlSocket::serve(&path, Arc::new(Echo)).expect("serve again");
         drop(socket);
+        assert!(again.is_there() && ask(&path, &read).is_ok(), "the one before takes nothing with it");
+        drop(again);
         assert!(ask(&path, &Request::Stop { force: false }).is_err());
         assert!(ask_if_there(&path, &read).is_none(), "it has ended");
     }

@@ -30,6 +30,11 @@ impl Failure {
         Failure { exit: EXIT_USAGE, message: message.into() }
     }
 
+    /// A failure that was told already.
+    pub fn told(exit: i32) -> Failure {
+        Failure { exit, message: String::new() }
+    }
+
     /// For `map_err`: `what` is a verb phrase such as "create /srv/fs".
     pub fn because<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
         move |error| Failure::new(format!("cannot {what}: {error}"))

@@ -5,6 +5,7 @@
 //! DIR/mgs/         configuration
 //! DIR/mdt0000/     metadata
 //! DIR/ost0000/ ..  objects
+//! DIR/start        how it was started last ([`crate::start`])
 //! DIR/run/         of running processes: pid files, control sockets, logs, ports
 //! DIR/targets      which of them are here, if the superblock does not count them ([`members`])
 //! ```
@@ -17,6 +18,7 @@ mod members;
 pub use members::{Adding, is_joining, joined, next_target, note_joining};
 
 use crate::failure::{Failure, Result};
+use nacre_env::twice;
 use nacre_ondisk::superblock::{FORMAT_VERSION, FORMAT_VERSION_LISTED, Superblock, SuperblockError};
 use nacre_types::{TargetId, TargetKind, Timestamp};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -25,9 +27,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-const SUPERBLOCK: &str = "superblock";
+/// What says that a directory holds a file system.
+pub const SUPERBLOCK: &str = "superblock";
 /// Directory of the store for data of files in that of an MDT, if it has one beside its metadata store.
 pub const MDT_DATA: &str = "data";
+/// How it was started last ([`crate::start`]).
+pub const START: &str = "start";
 const FORMATTING: &str = "formatting";
 const FORMATTING_TEXT: &str = "NacreFS is being formatted here\n";
 
@@ -55,6 +60,64 @@ pub struct FormatOptions {
     pub joins: Option<Joins>,
 }
 
+impl FormatOptions {
+    /// The targets that are made, unless it joins.
+    pub fn targets(&self) -> Vec<TargetId> {
+        counted(self.mdt_count, self.ost_count)
+    }
+}
+
+/// The MGT, so many MDTs and so many OSTs.
+fn counted(mdts: u16, osts: u16) -> Vec<TargetId> {
+    let mdts = (0..mdts).map(TargetId::mdt);
+    std::iter::once(TargetId::mgt()).chain(mdts).chain((0..osts).map(TargetId::ost)).collect()
+}
+
+/// What was there before a directory was formatted.
+#[derive(Debug)]
+pub struct Formatting {
+    dir: PathBuf,
+    was_there: bool,
+}
+
+impl Formatting {
+    /// Of a directory that is to be formatted.
+    ///
+    /// # Errors
+    /// If the current directory is gone.
+    pub fn of(dir: &Path) -> Result<Formatting> {
+        let dir = absolute(dir)?;
+        Ok(Formatting { was_there: dir.exists(), dir })
+    }
+
+    /// Removes a file system in which nothing was stored, and its directory if that was missing.
+    ///
+    /// # Errors
+    /// If it cannot be removed; what is left is an unfinished formatting.
+    pub fn undo(&self, instance: &Instance) -> Result<()> {
+        write_durably(&instance.dir, FORMATTING, FORMATTING_TEXT.as_bytes())?;
+        // The copy first: alone it would stand in for the superblock.
+        let copy = twice::copy_path(&instance.dir, SUPERBLOCK);
+        for path in [copy, instance.dir.join(SUPERBLOCK), instance.dir.join(START)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Failure::because(format!("remove {}", path.display()))(error));
+                }
+                _ => {}
+            }
+        }
+        self.undo_unfinished()
+    }
+
+    /// The same for a formatting that failed.
+    fn undo_unfinished(&self) -> Result<()> {
+        remove_unfinished(&self.dir)?;
+        let fail = || Failure::because(format!("remove unfinished {}", self.dir.display()));
+        fs::remove_file(self.dir.join(FORMATTING)).map_err(fail())?;
+        if self.was_there { Ok(()) } else { fs::remove_dir(&self.dir).map_err(fail()) }
+    }
+}
+
 /// See [`FormatOptions::joins`].
 #[derive(Clone, Copy, Debug)]
 pub struct Joins {
@@ -71,26 +134,26 @@ impl Instance {
     /// If the directory holds something else, another format, or belongs to another user.
     pub fn open(dir: &Path) -> Result<Option<Instance>> {
         let dir = absolute(dir)?;
-        let bytes = match fs::read(dir.join(SUPERBLOCK)) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return check_unformatted(&dir).map(|()| None);
+        let superblock = match read_superblock(&dir) {
+            Ok(Some(found)) => found.value,
+            Ok(None) => return check_unformatted(&dir).map(|()| None),
+            Err(Unusable::System(error)) => match error.kind() {
+                io::ErrorKind::NotADirectory => {
+                    return Err(Failure::new(format!("{} is not a directory: name one", dir.display())));
+                }
+                io::ErrorKind::PermissionDenied => return Err(other_user(&dir)),
+                _ => return Err(Failure::because(format!("read {}/{SUPERBLOCK}", dir.display()))(error)),
+            },
+            Err(Unusable::Format(SuperblockError::Foreign)) => {
+                return Err(Failure::new(format!(
+                    "{} holds something else that has a file named '{SUPERBLOCK}': choose an empty directory",
+                    dir.display()
+                )));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                return Err(Failure::new(format!("{} is not a directory: name one", dir.display())));
-            }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(other_user(&dir)),
-            Err(error) => {
-                return Err(Failure::because(format!("read {}/{SUPERBLOCK}", dir.display()))(error));
+            Err(Unusable::Format(error)) => {
+                return Err(Failure::new(format!("{} cannot be used: {error}", dir.display())));
             }
         };
-        let superblock = Superblock::decode(&bytes).map_err(|error| match error {
-            SuperblockError::Foreign => Failure::new(format!(
-                "{} holds something else that has a file named '{SUPERBLOCK}': choose an empty directory",
-                dir.display()
-            )),
-            error => Failure::new(format!("{} cannot be used: {error}", dir.display())),
-        })?;
         let owner = fs::metadata(&dir).map_err(Failure::because(format!("look at {}", dir.display())))?.uid();
         let me = rustix::process::geteuid().as_raw();
         if me != 0 && owner != me {
@@ -124,18 +187,32 @@ impl Instance {
     /// Durable on return: the superblock comes last.
     ///
     /// # Errors
-    /// If the directory is not empty, or anything cannot be made.
+    /// If the directory is not empty, or anything cannot be made; then it is as it was before.
     pub fn format(
         dir: &Path,
         options: &FormatOptions,
         make_target: impl Fn(&Instance, TargetId) -> Result<()>,
+        progress: impl FnMut(&str),
+    ) -> Result<Instance> {
+        let before = Formatting::of(dir)?;
+        make_dir(&before.dir, 0o711)?;
+        check_unformatted(&before.dir)?;
+        remove_unfinished(&before.dir)?;
+        write_durably(&before.dir, FORMATTING, FORMATTING_TEXT.as_bytes())?;
+        Instance::fill(before.dir.clone(), options, make_target, progress).inspect_err(|_| {
+            if let Err(failure) = before.undo_unfinished() {
+                log::warn!("{failure}");
+            }
+        })
+    }
+
+    /// Fills a directory that is marked as being formatted.
+    fn fill(
+        dir: PathBuf,
+        options: &FormatOptions,
+        make_target: impl Fn(&Instance, TargetId) -> Result<()>,
         mut progress: impl FnMut(&str),
     ) -> Result<Instance> {
-        let dir = absolute(dir)?;
-        make_dir(&dir, 0o711)?;
-        check_unformatted(&dir)?;
-        remove_unfinished(&dir)?;
-        write_durably(&dir, FORMATTING, FORMATTING_TEXT.as_bytes())?;
         let superblock = Superblock {
             version: if options.joins.is_some() { FORMAT_VERSION_LISTED } else { FORMAT_VERSION },
             fs_uuid: options.joins.map_or_else(random_uuid, |joins| Ok(joins.fs_uuid))?,
@@ -157,11 +234,27 @@ impl Instance {
         }
         make_dir(&instance.run_dir(), 0o700)?;
         sync_dir(&dir)?;
-        write_durably(&dir, SUPERBLOCK, &instance.superblock.encode())?;
+        write_superblock(&dir, &instance.superblock)?;
         let marker = dir.join(FORMATTING);
         fs::remove_file(&marker).map_err(Failure::because(format!("remove {}", marker.display())))?;
         sync_dir(&dir)?;
         Ok(instance)
+    }
+
+    /// Copies of the superblock that are damaged.
+    pub fn damaged_copies(&self) -> Vec<PathBuf> {
+        read_superblock(&self.dir).ok().flatten().map_or_else(Vec::new, |found| found.damaged)
+    }
+
+    /// Makes the two copies of the superblock the same, if they are not.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn restore_copies(&self) -> io::Result<()> {
+        match read_superblock(&self.dir) {
+            Ok(Some(found)) => twice::restore(&self.dir, SUPERBLOCK, &found),
+            _ => Ok(()),
+        }
     }
 
     /// All targets that are here: the MGT first, those that were added last.
@@ -169,9 +262,7 @@ impl Instance {
         if let Some(listed) = &self.listed {
             return listed.clone();
         }
-        let mdts = (0..self.superblock.mdt_count).map(TargetId::mdt);
-        let osts = (0..self.superblock.ost_count).map(TargetId::ost);
-        std::iter::once(TargetId::mgt()).chain(mdts).chain(osts).collect()
+        counted(self.superblock.mdt_count, self.superblock.ost_count)
     }
 
     /// The management server is elsewhere.
@@ -194,6 +285,33 @@ impl Instance {
     pub fn run_dir(&self) -> PathBuf {
         self.dir.join("run")
     }
+}
+
+/// Why a superblock is none.
+enum Unusable {
+    System(io::Error),
+    Format(SuperblockError),
+}
+
+fn read_superblock(dir: &Path) -> std::result::Result<Option<twice::Found<Superblock>>, Unusable> {
+    let format = twice::Format {
+        decode: |bytes, _| Superblock::decode(bytes).map_err(Unusable::Format),
+        unreadable: |error, _| Unusable::System(error),
+        is_final: |error| match error {
+            Unusable::System(error) => error.kind() == io::ErrorKind::PermissionDenied,
+            Unusable::Format(error) => {
+                !matches!(error, SuperblockError::Foreign | SuperblockError::Damaged(_))
+            }
+        },
+    };
+    twice::read(dir, SUPERBLOCK, &format)
+}
+
+fn write_superblock(dir: &Path, superblock: &Superblock) -> Result<()> {
+    let bytes = superblock.encode();
+    write_durably(dir, SUPERBLOCK, &bytes)?;
+    let fail = || Failure::because(format!("write the copy of {}/{SUPERBLOCK}", dir.display()));
+    twice::write_copy(dir, SUPERBLOCK, &bytes).map_err(fail())
 }
 
 /// Name of a target's directory and process: `mgs`, `mdt0000`, `ost001f`.
@@ -255,7 +373,9 @@ fn remove_unfinished(dir: &Path) -> Result<()> {
         let path = entry.path();
         if target || name == "mgs" || name == "run" {
             fs::remove_dir_all(&path).map_err(fail(&path))?;
-        } else if ["superblock.new", "targets", "targets.new"].contains(&&*name) {
+        } else if ["superblock.new", "superblock.copy.new", "targets", "targets.new", "start.new"]
+            .contains(&&*name)
+        {
             fs::remove_file(&path).map_err(fail(&path))?;
         }
     }
@@ -385,19 +505,34 @@ mod tests {
     fn an_interrupted_formatting_is_done_again() {
         let scratch = tempfile::tempdir().expect("a directory");
         let dir = scratch.path();
-        let broken = Instance::format(
-            dir,
-            &options(),
-            |_, target| {
-                if target == TargetId::ost(0) { Err(Failure::new("full")) } else { Ok(()) }
-            },
-            |_| (),
-        );
-        assert!(broken.is_err());
-        assert!(dir.join("mgs").is_dir());
+        fs::write(dir.join(FORMATTING), FORMATTING_TEXT).expect("write");
+        for name in ["mgs", "ost0007"] {
+            fs::create_dir(dir.join(name)).expect("made");
+        }
         fs::write(dir.join("mine.txt"), "x").expect("write");
         format(dir).expect("format again");
         assert!(dir.join("mine.txt").exists(), "only what formatting makes is removed");
+        assert!(!dir.join("ost0007").exists());
+    }
+
+    #[test]
+    fn a_formatting_that_fails_or_is_undone_leaves_nothing() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let fill = |_: &Instance, target| {
+            if target == TargetId::ost(0) { Err(Failure::new("full")) } else { Ok(()) }
+        };
+        let new = scratch.path().join("new");
+        for dir in [&new, scratch.path()] {
+            let failure = Instance::format(dir, &options(), fill, |_| ()).expect_err("full");
+            assert_eq!(failure.message, "full");
+        }
+        let is_empty = || fs::read_dir(scratch.path()).expect("kept").next().is_none();
+        assert!(is_empty());
+        let before = Formatting::of(&new).expect("fine");
+        let instance = format(&new).expect("format");
+        fs::write(instance.run_dir().join("mgs.log"), "x").expect("write");
+        before.undo(&instance).expect("undone");
+        assert!(is_empty());
     }
 
     #[test]

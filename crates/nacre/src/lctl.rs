@@ -5,27 +5,30 @@ pub mod params;
 mod pools;
 
 use crate::control::{self, Answer, ProcessStatus, Request};
+use crate::listen::Address;
+use crate::named::{self, Named};
 use crate::process::RunDir;
+use crate::public;
 use crate::registry;
-use nacre_rpc::tcp::{ClientIdentity, TcpMgs};
-use nacre_rpc::{ClientConfig, MgsEndpoint};
-use nacre_types::{ClientUuid, Nid};
-use nacre_wire::mgs::MgsRequest;
+use nacre_types::{Nid, Status};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: lctl dl                                  list devices: targets and mounts of this host
+usage: lctl dl [--json]                         list devices: targets and mounts of this host
        lctl list_param [-F] [-p] [-R] [-D] [-M] [-r|-w] PATTERN...
                                                 names: -F marks, -p with '/', -R all below, -D directories, -M each process,
                                                 -r/-w readable/settable
-       lctl get_param [-n|-N|-H|-y] [-F] [-p] [-R] [-r|-w] PATTERN...
+       lctl get_param [-n|-N|-H|-y|--json] [-F] [-p] [-R] [-r|-w] PATTERN...
                                                 values: -n without names, -N names only, -H a name before every line,
-                                                -y as YAML
+                                                -y as YAML, --json as JSON (list_param too)
        lctl find_param [OPTIONS OF get_param] REGEX...
                                                 the same for names with a part that an extended expression stands for
+       lctl help_param NAME...                  what parameters take that can be set
        lctl set_param [-n] [-t[THREADS]] NAME=VALUE...
                                                 set in the processes of this host, -t several at a time
        lctl set_param -P [-n] [-d] NAME=VALUE...
@@ -45,6 +48,7 @@ usage: lctl dl                                  list devices: targets and mounts
        lctl pool_list FSNAME[.POOL]|PATH        list pools, or the OSTs of one
        lctl ping NID [TIMEOUT]                  does a server answer there
        lctl list_nids                           addresses of this host's servers
+       lctl --fs DIR|MOUNT COMMAND...           the same for one file system of this host, where several have one name
 Patterns have *, ?, [abc] and {one,two}; the instance may be left out. Run -P where the management server runs.
 Example: lctl set_param 'obdfilter.*OST0001.no_create=1' && lctl get_param 'obdfilter.*.no_create'
 ";
@@ -84,9 +88,21 @@ fn interactive() -> i32 {
 }
 
 fn run(words: &[String]) -> i32 {
+    if let [option, path, rest @ ..] = words
+        && option == "--fs"
+    {
+        return match choose(path) {
+            Ok(()) if rest.is_empty() => interactive(),
+            Ok(()) => run(rest),
+            Err((code, message)) => {
+                eprintln!("{message}");
+                code
+            }
+        };
+    }
     let (name, args) = (words[0].as_str(), &words[1..]);
     let outcome = match name {
-        "dl" | "device_list" => device_list(),
+        "dl" | "device_list" => device_list(args),
         "list_param" => params::list(args),
         "get_param" => params::get(args),
         "find_param" => params::find_by_regex(args),
@@ -100,14 +116,15 @@ fn run(words: &[String]) -> i32 {
         "pool_destroy" => pools::destroy(args),
         "pool_list" => pools::list(args),
         "ping" => ping(args),
-        "list_nids" => list_nids(),
+        "list_nids" => list_nids(args),
+        "help_param" => params::help(args),
         "--version" | "version" => {
             println!("lctl {}_nacre", env!("CARGO_PKG_VERSION"));
             Ok(())
         }
         "--list-commands" => {
             println!(
-                "dl device_list get_param set_param conf_param list_param find_param llog_print pool_new pool_add pool_remove pool_destroy pool_list ping list_nids version help"
+                "dl device_list get_param set_param conf_param list_param find_param help_param llog_print pool_new pool_add pool_remove pool_destroy pool_list ping list_nids version help"
             );
             Ok(())
         }
@@ -120,11 +137,11 @@ fn run(words: &[String]) -> i32 {
     match outcome {
         Ok(()) => 0,
         Err((code, message)) => {
+            if code == EXIT_USAGE {
+                eprintln!("See 'lctl help'.");
+            }
             if !message.is_empty() {
                 eprintln!("{message}");
-            }
-            if code == EXIT_USAGE {
-                eprint!("{USAGE}");
             }
             code
         }
@@ -136,10 +153,32 @@ fn find_names(pattern: &str) -> Vec<(std::path::PathBuf, String)> {
     params::names_of(pattern)
 }
 
-/// Control sockets of all processes of this host.
+/// The file system that `--fs` names: all that is done is done there.
+static CHOSEN: OnceLock<RunDir> = OnceLock::new();
+
+/// Where processes run that are meant: those of this host, or of one file system.
+fn runs() -> Vec<RunDir> {
+    CHOSEN.get().map_or_else(registry::running, |run| vec![run.clone()])
+}
+
+/// Chooses a file system by its directory or mount point, for hosts with several of one name.
+fn choose(path: &str) -> Outcome {
+    let run = match named::find(Path::new(path))
+        .map_err(|failure| (libc::ENODEV, format!("lctl --fs: {failure}")))?
+    {
+        Named::Directory(instance) => RunDir::new(instance.run_dir()),
+        Named::Mount(run) => run,
+    };
+    CHOSEN.set(run).map_err(|_| (EXIT_USAGE, "lctl: --fs is said once, before the command".to_owned()))
+}
+
+/// Control sockets of all processes that are meant.
 fn sockets() -> Vec<PathBuf> {
     let of = |run: &RunDir| run.running().into_iter().map(|name| run.socket(&name)).collect::<Vec<_>>();
-    registry::running().iter().flat_map(of).collect()
+    let own = runs().iter().flat_map(of).collect::<Vec<_>>();
+    // What root's processes tell everybody, unless one file system is meant.
+    let public = if CHOSEN.get().is_none() { public::sockets() } else { Vec::new() };
+    own.into_iter().chain(public).collect()
 }
 
 /// All processes of this host that answer; who does not is told of.
@@ -155,14 +194,56 @@ fn processes() -> Vec<(PathBuf, ProcessStatus)> {
     control::ask_each(&sockets(), &Request::Status).into_iter().filter_map(status).collect()
 }
 
-/// Rows as Lustre prints them: number, state (`IN` if it is out of use), type, name, UUID, references.
-fn device_list() -> Outcome {
-    let mut number = 0;
+/// The only option of commands that list: `--json`.
+fn wants_json(command: &str, args: &[String]) -> Result<bool, (i32, String)> {
+    match args {
+        [] => Ok(false),
+        [word] if word == "--json" => Ok(true),
+        [word, ..] => {
+            Err((EXIT_USAGE, format!("lctl {command}: '{word}' is not known: it takes --json alone")))
+        }
+    }
+}
+
+/// Prints a value as JSON.
+fn print_json(value: &impl Serialize) -> Outcome {
+    let text = serde_json::to_string_pretty(value);
+    println!("{}", text.map_err(|error| (libc::EIO, format!("lctl: cannot write JSON: {error}")))?);
+    Ok(())
+}
+
+/// A row of `lctl dl`.
+#[derive(Serialize)]
+struct Device {
+    index: usize,
+    /// `UP`, or `IN` if it is out of use.
+    state: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    name: String,
+    uuid: String,
+    references: u64,
+}
+
+/// Rows as Lustre prints them: number, state, type, name, UUID, references.
+fn device_list(args: &[String]) -> Outcome {
+    let json = wants_json("dl", args)?;
+    let devices = devices();
+    if json {
+        return print_json(&devices);
+    }
+    for Device { index, state, kind, name, uuid, references } in &devices {
+        println!("{index:>3} {state} {kind} {name} {uuid} {references}");
+    }
+    Ok(())
+}
+
+fn devices() -> Vec<Device> {
+    let mut devices = Vec::new();
     for (socket, process) in processes() {
         let fsname = &process.fsname;
-        let mut row = |state: &str, kind: &str, name: String, uuid: String, references: u64| {
-            println!("{number:>3} {state} {kind} {name} {uuid} {references}");
-            number += 1;
+        let mut row = |state, kind, name: String, uuid: String, references| {
+            devices.push(Device { index: devices.len(), state, kind, name, uuid, references });
         };
         for target in &process.targets {
             let references = target.clients.unwrap_or(0) + 1;
@@ -186,44 +267,68 @@ fn device_list() -> Outcome {
                 row(if value == "0" { "IN" } else { "UP" }, kind, name.to_owned(), uuid, 1);
             }
         }
+        // And what its mount asks the other servers by.
+        for kind in ["mdc", "mgc"] {
+            for (name, _) in params::values_in(&socket, &format!("{kind}.*.state")) {
+                let name = name.trim_start_matches(kind).trim_matches('.').trim_end_matches(".state");
+                let asker = name.rsplit('-').next().unwrap_or(name);
+                row("UP", kind, name.to_owned(), asker.to_owned(), 1);
+            }
+        }
         if let Some(mount) = &process.mount {
             let point = mount.mount_point.display().to_string();
-            row("UP", "lov", format!("{fsname}-clilov"), point, 1);
+            row("UP", "lov", format!("{fsname}-clilov"), point.clone(), 1);
+            row("UP", "lmv", format!("{fsname}-clilmv"), point, 1);
         }
     }
-    Ok(())
+    devices
 }
 
-fn list_nids() -> Outcome {
+fn list_nids(args: &[String]) -> Outcome {
+    let json = wants_json("list_nids", args)?;
     let mut nids: Vec<String> =
         processes().into_iter().flat_map(|(_, p)| p.targets).flat_map(|target| target.nids).collect();
     nids.sort();
     nids.dedup();
+    if json {
+        return print_json(&nids);
+    }
     nids.iter().for_each(|nid| println!("{nid}"));
     Ok(())
 }
 
-/// Control socket of the process with the management server: of file system `fsname`, or of the first one.
+/// Control socket of the process with the management server: of file system `fsname`, or of the only one.
 fn management(fsname: Option<&str>) -> Result<PathBuf, (i32, String)> {
-    for run in registry::running() {
-        for name in run.running() {
-            let socket = run.socket(&name);
-            if let Ok(Answer::Status(status)) = control::ask(&socket, &Request::Status)
-                && status.targets.iter().any(|target| target.target == "MGT")
-                && fsname.is_none_or(|wanted| wanted == status.fsname)
-            {
-                return Ok(socket);
-            }
+    let has_it = |(_, status): &(PathBuf, ProcessStatus)| {
+        status.targets.iter().any(|target| target.target == "MGT")
+            && fsname.is_none_or(|wanted| wanted == status.fsname)
+    };
+    let found: Vec<PathBuf> = processes().into_iter().filter(has_it).map(|(socket, _)| socket).collect();
+    match found.as_slice() {
+        [socket] => Ok(socket.clone()),
+        [] => Err((
+            libc::ENODEV,
+            "lctl: no management server runs on this host: run this where it does".to_owned(),
+        )),
+        several => {
+            let dirs = several.iter().filter_map(|socket| socket.parent()?.parent());
+            let dirs: Vec<String> = dirs.map(|dir| dir.display().to_string()).collect();
+            let what = fsname.map_or_else(String::new, |name| format!(" named '{name}'"));
+            Err((
+                libc::EINVAL,
+                format!(
+                    "lctl: several file systems{what} run on this host, in {}: choose one with 'lctl --fs DIR ...'",
+                    dirs.join(" and ")
+                ),
+            ))
         }
     }
-    Err((libc::ENODEV, "lctl: no management server runs on this host: run this where it does".to_owned()))
 }
 
 fn ping(args: &[String]) -> Outcome {
     let [nid, rest @ ..] = args else {
         return Err((EXIT_USAGE, "lctl ping: a NID is needed".to_owned()));
     };
-    let parsed: Nid = nid.parse().map_err(|error| (libc::EINVAL, format!("lctl ping: {error}")))?;
     let limit = match rest.first() {
         None => PING_LIMIT,
         Some(text) => text
@@ -232,20 +337,46 @@ fn ping(args: &[String]) -> Outcome {
             .map_err(|_| (EXIT_USAGE, format!("lctl ping: '{text}' is no number of seconds")))?,
     };
     let failed = |text: String| (libc::EIO, format!("failed to ping {nid}: {text}"));
-    if parsed == Nid::Lo {
-        return Err(failed("0@lo is inside each process".to_owned()));
+    if nid.parse() == Ok(Nid::Lo) {
+        let start = Instant::now();
+        let is_here = |(_, process): &(PathBuf, ProcessStatus)| {
+            process.targets.iter().any(|target| target.nids.iter().any(|known| known == nid))
+        };
+        if !processes().iter().any(is_here) {
+            return Err(failed("no process of this host has servers and a client".to_owned()));
+        }
+        answered(nid, start.elapsed());
+        return Ok(());
     }
-    let identity = ClientIdentity { client: ClientUuid([0xff; 16]), fsname: String::new(), is_server: false };
-    let config =
-        ClientConfig { first_connect_deadline: limit, deadline: Some(limit), ..ClientConfig::default() };
-    let start = Instant::now();
-    let endpoint = TcpMgs::new(&[parsed], &identity, &config).map_err(|status| failed(status.to_string()))?;
-    // Any answer shows that a server is there, also that it has no management target.
-    match endpoint.call(&MgsRequest::Ping) {
-        Ok(_) => {}
-        Err(status) if status == nacre_types::Status::ETIMEDOUT => return Err(failed(status.to_string())),
-        Err(status) => log::debug!("ping: {status}"),
+    let address: Address = nid.parse().map_err(|error| (libc::EINVAL, format!("lctl ping: {error}")))?;
+    let nids = address.nids().map_err(|failure| failed(failure.message))?;
+    let mut outcome = Err(failed("it has no address".to_owned()));
+    for one in nids {
+        match nacre_rpc::tcp::ping(one, limit) {
+            Ok(time) => {
+                answered(nid, time);
+                return Ok(());
+            }
+            Err(status) => outcome = Err(failed(why_no_answer(status, limit))),
+        }
     }
-    println!("{nid} answered after {:.1} ms", start.elapsed().as_secs_f64() * 1000.0);
-    Ok(())
+    outcome
+}
+
+fn answered(nid: &str, time: Duration) {
+    println!("{nid} answered after {:.1} ms", time.as_secs_f64() * 1000.0);
+}
+
+fn why_no_answer(status: Status, limit: Duration) -> String {
+    match status {
+        Status::ECONNREFUSED => "connection refused: no server listens there".to_owned(),
+        Status::ETIMEDOUT => {
+            format!(
+                "timed out: no answer within {} s, from the host or from a server that hangs",
+                limit.as_secs()
+            )
+        }
+        Status::EPROTO => "something answers there that is no NacreFS server".to_owned(),
+        status => status.to_string(),
+    }
 }

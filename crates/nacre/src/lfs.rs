@@ -1,6 +1,6 @@
 //! `lfs`: Lustre's user command, with its grammar, output and exit codes for what NacreFS can do.
 //!
-//! Exit codes: 0 success; an errno for a failure at run time; 4 for a wrong call (usage goes to standard error); 1 for
+//! Exit codes: 0 success; an errno for a failure at run time; 4 for a wrong call (what is wrong goes to standard error); 1 for
 //! an unknown sub-command. Source: reference 2 "common rules".
 //!
 //! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`,
@@ -13,6 +13,7 @@ mod find;
 mod getopt;
 mod getstripe;
 mod identity;
+mod json;
 mod ladvise;
 mod listing;
 pub mod migrate;
@@ -46,7 +47,7 @@ pub struct Failure {
     exit: i32,
     /// What is printed on standard error; empty if it was printed already.
     message: String,
-    /// Usage to print after it.
+    /// Usage of the command, if it was called wrongly.
     usage: Option<&'static str>,
 }
 
@@ -68,13 +69,20 @@ impl Failure {
     }
 
     fn report(&self) {
+        // The sentence comes last: what follows it would hide it.
+        if let Some(usage) = self.usage {
+            eprintln!("See 'lfs {} --help'.", name_in(usage));
+        }
         if !self.message.is_empty() {
             eprintln!("{}", self.message);
         }
-        if let Some(usage) = self.usage {
-            eprint!("{usage}");
-        }
     }
+}
+
+/// The command that a usage is of: `usage: lfs NAME ...`, or the first of several.
+fn name_in(usage: &str) -> &str {
+    let word = usage.split_whitespace().nth(2).unwrap_or_default();
+    word.split('|').next().unwrap_or(word)
 }
 
 struct Command {
@@ -107,13 +115,13 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "osts",
         summary: "list OSTs",
-        usage: query::TARGETS_USAGE,
+        usage: query::OSTS_USAGE,
         run: |args| query::targets(TargetKind::Ost, args),
     },
     Command {
         name: "mdts",
         summary: "list MDTs",
-        usage: query::TARGETS_USAGE,
+        usage: query::MDTS_USAGE,
         run: |args| query::targets(TargetKind::Mdt, args),
     },
     Command {
@@ -381,6 +389,7 @@ mod tests {
     fn every_usage_has_an_example() {
         for command in COMMANDS {
             assert!(command.usage.contains("Example: "), "{}", command.name);
+            assert!(COMMANDS.iter().any(|known| known.name == name_in(command.usage)), "{}", command.name);
         }
     }
 

@@ -1,16 +1,31 @@
 //! The log: plain lines with time and level, to a file of bounded size or to standard error.
 
+mod limit;
+
+use limit::{Limit, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use nacre_params::LOG_WORDS;
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// A log file that has grown to this is renamed to `NAME.1` (replacing the one before), so that at most twice as much
-/// is kept.
+/// A log file that has grown to this is renamed to `NAME.1`.
 const LOG_BYTES_MAX: u64 = 8 << 20;
+/// Those before it, `NAME.1` the newest.
+const OLD_MAX: u32 = 4;
+
+/// Where this process logs, if to a file.
+static PATH: OnceLock<PathBuf> = OnceLock::new();
+
+/// The log of this process, if it is a file.
+pub fn path() -> Option<PathBuf> {
+    PATH.get().cloned()
+}
 
 /// Where lines go.
 enum Sink {
@@ -19,7 +34,29 @@ enum Sink {
 }
 
 struct Logger {
-    sink: Mutex<Sink>,
+    state: Mutex<State>,
+}
+
+struct State {
+    sink: Sink,
+    limit: Limit,
+}
+
+impl State {
+    fn write(&mut self, level: Level, target: &str, message: &str) {
+        let line = line(SystemTime::now(), level, target, message);
+        // There is nowhere to report that a log line could not be written.
+        let _ = match &mut self.sink {
+            Sink::Stderr => io::stderr().write_all(line.as_bytes()),
+            Sink::File { path, file, written } => append(path, file, written, &line),
+        };
+    }
+
+    fn write_left_out(&mut self, now: Instant) {
+        for left_out in self.limit.ended(now) {
+            self.write(left_out.level, &left_out.target, &left_out.message());
+        }
+    }
 }
 
 /// Logs to standard error from here on.
@@ -33,6 +70,7 @@ pub fn to_stderr(level: LevelFilter) {
 /// If the file cannot be opened.
 pub fn to_file(path: &Path, level: LevelFilter) -> io::Result<()> {
     let (file, written) = open(path)?;
+    let _ = PATH.set(path.to_path_buf());
     install(Sink::File { path: path.to_path_buf(), file, written }, level);
     Ok(())
 }
@@ -47,9 +85,49 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, written))
 }
 
+/// Levels, in the order of [`LOG_WORDS`].
+const LEVELS: [LevelFilter; LOG_WORDS.len()] =
+    [LevelFilter::Error, LevelFilter::Warn, LevelFilter::Info, LevelFilter::Debug, LevelFilter::Trace];
+
+/// What is logged: the name of a level.
+pub fn level() -> String {
+    log::max_level().as_str().to_lowercase()
+}
+
+/// The level that words stand for: that of the one that says most. Signs in front, as Lustre's masks have them, add to the level of now
+/// or take away from it.
+pub fn parse_level(text: &str, now: LevelFilter) -> Option<LevelFilter> {
+    let level_of = |word: &str| {
+        let word = word.to_lowercase();
+        LEVELS.into_iter().zip(LOG_WORDS).find(|(_, words)| words.contains(&&*word)).map(|(level, _)| level)
+    };
+    let mut level: Option<LevelFilter> = None;
+    for word in text.split_whitespace() {
+        level = Some(match (word.strip_prefix('+'), word.strip_prefix('-').filter(|_| word != "-1")) {
+            (Some(more), _) => level.unwrap_or(now).max(level_of(more)?),
+            (_, Some(less)) => {
+                let less = level_of(less)?;
+                let below = LEVELS.into_iter().rev().find(|level| *level < less);
+                level.unwrap_or(now).min(below.unwrap_or(LevelFilter::Error))
+            }
+            _ => level.map_or(level_of(word)?, |level| level.max(level_of(word).unwrap_or(level))),
+        });
+    }
+    level
+}
+
+/// Changes what is logged from now on; false if the words mean nothing.
+pub fn set_level(text: &str) -> bool {
+    let Some(level) = parse_level(text, log::max_level()) else { return false };
+    log::set_max_level(level);
+    true
+}
+
 fn install(sink: Sink, level: LevelFilter) {
     // A second call in one process (tests) keeps the first logger, which is as good.
-    if log::set_boxed_logger(Box::new(Logger { sink: Mutex::new(sink) })).is_ok() {
+    if log::set_boxed_logger(Box::new(Logger { state: Mutex::new(State { sink, limit: Limit::default() }) }))
+        .is_ok()
+    {
         log::set_max_level(level);
     }
 }
@@ -63,28 +141,59 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let line = line(SystemTime::now(), record.level(), record.target(), &record.args().to_string());
-        let mut sink = self.sink.lock();
-        // There is nowhere to report that a log line could not be written.
-        let _ = match &mut *sink {
-            Sink::Stderr => io::stderr().write_all(line.as_bytes()),
-            Sink::File { path, file, written } => append(path, file, written, &line),
-        };
+        let (level, target, now) = (record.level(), record.target(), Instant::now());
+        let message = record.args().to_string();
+        let peer = record.key_values().get("peer".into()).map_or_else(String::new, |peer| peer.to_string());
+        let origin = (record.file().unwrap_or(target), record.line().unwrap_or(0));
+        let mut state = self.state.lock();
+        state.write_left_out(now);
+        // Rate limits do not apply to levels above the default.
+        if level > Level::Info
+            || state.limit.admit(now, &Line { level, target, origin, peer: &peer, message: &message })
+        {
+            state.write(level, target, &message);
+        }
     }
 
-    fn flush(&self) {}
+    /// Says what was left out, where it is time for that.
+    fn flush(&self) {
+        self.state.lock().write_left_out(Instant::now());
+    }
 }
 
 fn append(path: &Path, file: &mut File, written: &mut u64, line: &str) -> io::Result<()> {
     if *written + line.len() as u64 > LOG_BYTES_MAX {
-        let mut old = path.as_os_str().to_owned();
-        old.push(".1");
-        std::fs::rename(path, old)?;
-        (*file, *written) = open(path)?;
+        let old = |number: u32| PathBuf::from(format!("{}.{number}", path.display()));
+        for number in (1..OLD_MAX).rev() {
+            // Those that are not there yet.
+            let _ = std::fs::rename(old(number), old(number + 1));
+        }
+        std::fs::rename(path, old(1))?;
+        reopen(path, file, written)?;
+    } else if rustix::fs::fstat(&*file).is_ok_and(|found| found.st_nlink == 0) {
+        // The file was removed. Where its directory is gone, too, the process makes that again.
+        let _ = reopen(path, file, written);
     }
     file.write_all(line.as_bytes())?;
     *written += line.len() as u64;
     Ok(())
+}
+
+fn reopen(path: &Path, file: &mut File, written: &mut u64) -> io::Result<()> {
+    let takes_stderr = is_same(&*file, rustix::stdio::stderr());
+    (*file, *written) = open(path)?;
+    if takes_stderr {
+        // Panics and what libraries say belong to the new one; it is worth no more than trying.
+        let _ = rustix::stdio::dup2_stderr(&*file);
+    }
+    Ok(())
+}
+
+fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
+    match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
 }
 
 fn line(now: SystemTime, level: Level, target: &str, message: &str) -> String {
@@ -131,13 +240,36 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_is_put_aside_once() {
+    fn levels_have_names_of_their_own_and_those_of_lustre() {
+        let level = |text: &str| parse_level(text, LevelFilter::Info);
+        assert_eq!(level("debug"), Some(LevelFilter::Debug));
+        assert_eq!(level("WARN"), Some(LevelFilter::Warn));
+        assert_eq!(level("error warning"), Some(LevelFilter::Warn));
+        assert_eq!((level("-1"), level("0")), (Some(LevelFilter::Trace), Some(LevelFilter::Error)));
+        assert_eq!(level("+rpctrace"), Some(LevelFilter::Trace));
+        assert_eq!(level("+warning"), Some(LevelFilter::Info), "it is more already");
+        assert_eq!(level("-ha"), Some(LevelFilter::Warn));
+        assert_eq!(level("-trace"), Some(LevelFilter::Info), "it is less already");
+        for text in ["", "loud", "+loud", "-", "1"] {
+            assert_eq!(level(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn full_logs_are_put_aside_and_the_oldest_goes() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.log");
         let (mut file, mut written) = open(&path).expect("open");
-        written += LOG_BYTES_MAX;
-        append(&path, &mut file, &mut written, "line\n").expect("append");
-        assert_eq!(std::fs::read_to_string(&path).expect("read"), "line\n");
-        assert!(dir.path().join("x.log.1").exists());
+        for round in 0..OLD_MAX + 3 {
+            written += LOG_BYTES_MAX;
+            append(&path, &mut file, &mut written, &format!("line {round}\n")).expect("append");
+        }
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), format!("line {}\n", OLD_MAX + 2));
+        let oldest = dir.path().join(format!("x.log.{OLD_MAX}"));
+        assert_eq!(std::fs::read_to_string(oldest).expect("read"), "line 2\n");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("read").count() as u32, OLD_MAX + 1);
+        std::fs::remove_file(&path).expect("cleaned away");
+        append(&path, &mut file, &mut written, "again\n").expect("append");
+        assert_eq!(std::fs::read_to_string(&path).expect("made again"), "again\n");
     }
 }

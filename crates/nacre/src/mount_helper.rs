@@ -3,13 +3,15 @@
 //!
 //! Exit codes are those of mount(8): 0 success, 1 wrong call, 2 system error, 32 mount failure.
 
+mod kept_back;
+
 use crate::cli;
 use crate::failure::EXIT_USAGE;
 use std::ffi::OsString;
 use std::path::Path;
 
 const USAGE: &str = "\
-usage: mount.nacre NID[:NID..]:/FSNAME MOUNT_POINT [-sfnv] [-o OPTIONS]
+usage: mount.nacre NID[:NID..]:/FSNAME[/DIRECTORY] MOUNT_POINT [-sfnv] [-o OPTIONS]
   -s   ignore options that are not known
   -f   only check, do not mount
   -n   do not write /etc/mtab (never done)
@@ -33,7 +35,7 @@ struct Call {
 
 /// Runs `mount.nacre ARGS` and returns the exit code.
 pub fn main(args: &[OsString]) -> i32 {
-    let call = match parse(args) {
+    let mut call = match parse(args) {
         Ok(call) => call,
         Err(message) => return wrong_call(&message),
     };
@@ -44,7 +46,7 @@ pub fn main(args: &[OsString]) -> i32 {
     let [source, mount_point] = call.operands.as_slice() else {
         return wrong_call("a source and a mount point are needed");
     };
-    let source = source.to_string_lossy();
+    let source = source.to_string_lossy().into_owned();
     if call.fake {
         return match cli::MountOptions::parse(&call.options, call.sloppy) {
             Ok(_) => 0,
@@ -52,6 +54,7 @@ pub fn main(args: &[OsString]) -> i32 {
         };
     }
     let mount_point = Path::new(mount_point);
+    call.options.extend(kept_back::words(&call.options, &source, mount_point));
     let outcome = match call.remount {
         true => cli::remount(mount_point, &call.options),
         false => cli::mount_source(&source, mount_point, &call.options, call.sloppy),

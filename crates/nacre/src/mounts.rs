@@ -20,16 +20,17 @@ const LINKS_MAX: usize = 40;
 /// One mount of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// `NID[:NID..]:/FSNAME`.
+    /// `NID[:NID..]:/FSNAME[/DIRECTORY]`.
     pub source: String,
     /// Where it is mounted.
     pub mount_point: PathBuf,
 }
 
 impl MountEntry {
-    /// The file system's name: what follows the last `:/` of the source.
+    /// The file system's name: what follows the first `:/` of the source.
     pub fn fsname(&self) -> &str {
-        self.source.rsplit_once(":/").map_or("", |(_, name)| name)
+        let below = self.source.split_once(":/").map_or("", |(_, below)| below);
+        below.split('/').next().unwrap_or_default()
     }
 }
 
@@ -80,6 +81,13 @@ pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
         Err(_) => plain,
     };
     Ok(innermost(&table, &real).and_then(|mount| mount.entry.clone()))
+}
+
+/// Whether a path (absolute) is `mount_point`, a mount of ours, when symbolic links are followed; the mount is not asked.
+pub fn is_same_place(path: &Path, mount_point: &Path) -> bool {
+    let plain = |table: &[AnyMount]| without_links(path, |path| is_ours(table, path)).ok();
+    let table = fs::read("/proc/self/mountinfo").map(|table| parse_all(&table)).unwrap_or_default();
+    plain(&table).is_some_and(|plain| plain == mount_point)
 }
 
 fn is_ours(table: &[AnyMount], path: &Path) -> bool {
@@ -143,6 +151,14 @@ pub fn mounted_on(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(nacre_mounts()?.into_iter().rfind(|mount| mount.mount_point == path))
 }
 
+/// Whether a process sees a mount of this device, major and minor number; `None` if that cannot be read.
+pub fn has_device(pid: u32, (major, minor): (u32, u32)) -> Option<bool> {
+    let table = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
+    let wanted = format!("{major}:{minor}");
+    let mut devices = table.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(2));
+    Some(devices.any(|device| device == wanted.as_bytes()))
+}
+
 /// True if anything at all is mounted exactly on `path`.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
@@ -187,7 +203,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
 }
 
 /// Blanks, tabs, newlines and backslashes stand as three octal digits.
-fn unescape(field: &[u8]) -> OsString {
+pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {

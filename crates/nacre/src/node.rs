@@ -30,8 +30,10 @@ mod targets;
 use crate::control::ControlSocket;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
+use crate::listen::Endpoint;
 use crate::local_params;
 use crate::process::{Herald, RunDir, RunLock};
+use crate::public;
 use links::Links;
 use mounted::Mounted;
 use nacre_fuse::front::LockScope;
@@ -41,7 +43,6 @@ use nacre_types::{ClientUuid, Nid, TargetId};
 use nacre_wire::mgs::FsConfig;
 use params::Params;
 use parking_lot::Mutex;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -49,12 +50,15 @@ use targets::Services;
 
 pub use adding::configuration_at;
 pub use mounted::{MountPlan, recorded_mount_point};
-pub use targets::{attach_caches, format_target_on, open_objects, open_uncached};
+pub use targets::{attach_caches, format_target_on, look_at_objects, open_objects, open_uncached};
 
 /// How long one request for a newer configuration waits at the management server.
 const WATCH_WAIT_MS: u32 = 30_000;
 /// Pause after the management server gave an error, so that a broken one is not asked without end.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a process looks whether commands can find it.
+const REACH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What a process is to do.
 #[derive(Debug)]
@@ -69,8 +73,8 @@ pub struct Plan {
     pub fsname: String,
     /// Targets to serve.
     pub targets: Vec<TargetId>,
-    /// Address to serve them on; `None` for this process only.
-    pub listen: Option<Nid>,
+    /// Where to serve them; empty for this process only.
+    pub listen: Vec<Endpoint>,
     /// Where the management server is, if not in this process.
     pub mgs: Vec<Nid>,
     /// What to mount.
@@ -80,13 +84,17 @@ pub struct Plan {
 impl Plan {
     /// Who decides about file locks unless the user says: the kernel, which is quicker, where nobody else can mount.
     fn lock_scope(&self) -> LockScope {
-        let alone = self.mgs.is_empty() && self.listen.is_none();
+        let alone = self.mgs.is_empty() && self.listen.is_empty();
         if alone { LockScope::Local } else { LockScope::Cluster }
     }
 
-    /// In one process with several targets the direct way comes first; others skip it.
-    fn local_nid(&self) -> Option<Nid> {
-        (self.targets.len() > 1).then_some(Nid::Lo)
+    /// Where its targets are reached, when `server` serves them. In one process with several targets the direct way comes first;
+    /// others skip it.
+    fn nids(&self, server: Option<&Server>) -> Vec<Nid> {
+        let local = (self.targets.len() > 1).then_some(Nid::Lo);
+        let bound = server.map_or(&[][..], Server::addrs);
+        let remote = self.listen.iter().zip(bound).flat_map(|(endpoint, addr)| endpoint.nids(*addr));
+        local.into_iter().chain(remote).collect()
     }
 }
 
@@ -103,7 +111,15 @@ pub struct Node {
     mount: Mutex<Option<Mounted>>,
     /// Version of the configuration that is used. Held while another one is taken up.
     used: Mutex<u64>,
-    _lock: RunLock,
+    reach: Mutex<Reach>,
+}
+
+/// How commands of this host find this process.
+struct Reach {
+    lock: RunLock,
+    socket: Option<ControlSocket>,
+    /// For those who may only read.
+    public: Option<ControlSocket>,
 }
 
 impl Node {
@@ -111,12 +127,12 @@ impl Node {
     ///
     /// # Errors
     /// One sentence that says what to do.
-    pub fn start(plan: Plan, herald: &Herald) -> Result<(Arc<Node>, ControlSocket)> {
+    pub fn start(plan: Plan, herald: &Herald) -> Result<Arc<Node>> {
         let lock = plan.run.lock(&plan.name)?;
         crate::registry::add(&plan.run)?;
         let client = ClientUuid(random_uuid()?);
         let services = Arc::new(Services::default());
-        if plan.listen.is_some() {
+        if !plan.listen.is_empty() {
             services.await_listening();
         }
         if let Some(instance) = &plan.instance {
@@ -132,7 +148,7 @@ impl Node {
             check_identity(instance, &config)?;
             services.open_mdts(instance, &plan.targets, &config, &links)?;
         }
-        let server = plan.listen.map(|nid| listen(nid, &services, &plan)).transpose()?;
+        let server = listen(&services, &plan)?;
         services.on_listening();
         let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
         let params = Arc::new(Params::new());
@@ -161,11 +177,62 @@ impl Node {
             server,
             mount: Mutex::new(mount),
             used: Mutex::new(version),
-            _lock: lock,
+            reach: Mutex::new(Reach { lock, socket: None, public: None }),
         });
         node.watch_configuration(version)?;
         let socket = ControlSocket::serve(&node.plan.run.socket(&node.plan.name), node.clone())?;
-        Ok((node, socket))
+        let public = node.serve_public();
+        {
+            let mut reach = node.reach.lock();
+            (reach.socket, reach.public) = (Some(socket), public);
+        }
+        node.stay_reachable()?;
+        Ok(node)
+    }
+
+    /// Lets other users read some parameters; all else works without.
+    fn serve_public(self: &Arc<Node>) -> Option<ControlSocket> {
+        public::serve(&self.plan.run, &self.plan.name, self.clone()).unwrap_or_else(|failure| {
+            log::warn!("other users cannot read parameters: {failure}");
+            None
+        })
+    }
+
+    /// Keeps this process registered, also after the runtime directories were cleaned.
+    fn stay_reachable(self: &Arc<Node>) -> Result<()> {
+        let node = Arc::downgrade(self);
+        let look = move || {
+            loop {
+                std::thread::sleep(REACH_INTERVAL);
+                let Some(node) = node.upgrade() else { return };
+                if let Err(failure) = node.look_whether_reachable() {
+                    log::warn!("commands do not find this process: {failure}");
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("reach".into()).spawn(look);
+        thread.map(drop).map_err(Failure::because("start a thread"))
+    }
+
+    fn look_whether_reachable(self: &Arc<Node>) -> Result<()> {
+        let Plan { run, name, .. } = &self.plan;
+        let mut reach = self.reach.lock();
+        // Without one it is stopping.
+        let Some(has_socket) = reach.socket.as_ref().map(ControlSocket::is_there) else { return Ok(()) };
+        if !run.is_held(name, &reach.lock) {
+            reach.lock = run.lock(name)?;
+            log::warn!("{} was removed while this process runs: made again", run.path.display());
+        }
+        if !has_socket {
+            reach.socket = Some(ControlSocket::serve(&run.socket(name), self.clone())?);
+        }
+        if reach.public.as_ref().is_some_and(|socket| !socket.is_there()) {
+            reach.public = self.serve_public();
+        }
+        if let Some(mount) = self.mount.lock().as_ref() {
+            mount.keep_record()?;
+        }
+        crate::registry::add(run)
     }
 
     /// Follows the configuration: targets that join are used as soon as they are known.
@@ -221,6 +288,10 @@ impl Node {
             server.stop();
         }
         let stopped = self.services.stop();
+        {
+            let mut reach = self.reach.lock();
+            (reach.socket, reach.public) = (None, None);
+        }
         unmounted.and(stopped)
     }
 }
@@ -229,6 +300,7 @@ impl Node {
 fn watch(node: &Weak<Node>, links: &Links, mut version: u64) {
     loop {
         let newer = links.config(version, WATCH_WAIT_MS);
+        log::logger().flush();
         let Some(node) = node.upgrade() else { return };
         match newer {
             Ok(config) if config.version > version => {
@@ -272,33 +344,16 @@ fn check_identity(instance: &Instance, config: &FsConfig) -> Result<()> {
     )))
 }
 
-fn listen(nid: Nid, services: &Services, plan: &Plan) -> Result<Server> {
-    let Nid::Tcp(addr) = nid else {
-        return Err(Failure::usage("0@lo cannot be listened on: give an address such as 10.0.0.1@tcp"));
-    };
-    let config = ServerConfig { fsname: plan.fsname.clone(), ..ServerConfig::default() };
-    Server::bind(&[addr], services.offered(&plan.targets), config)
-        .map_err(|error| not_listening(addr, &error))
-}
-
-/// Whether an address can be listened on; somebody else may take it before it is.
-///
-/// # Errors
-/// One sentence that says why not.
-pub fn check_listen(addr: SocketAddr) -> Result<()> {
-    TcpListener::bind(addr).map(drop).map_err(|error| not_listening(addr, &error))
-}
-
-fn not_listening(addr: SocketAddr, error: &std::io::Error) -> Failure {
-    match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            Failure::new(format!("port {} of {} is in use: choose another one", addr.port(), addr.ip()))
-        }
-        std::io::ErrorKind::AddrNotAvailable => {
-            Failure::new(format!("{} is not an address of this host: choose one that is", addr.ip()))
-        }
-        _ => Failure::new(format!("cannot listen on {addr}: {error}")),
+fn listen(services: &Services, plan: &Plan) -> Result<Option<Server>> {
+    if plan.listen.is_empty() {
+        return Ok(None);
     }
+    // Each is tried by itself first, so that the error names the one that fails.
+    crate::listen::check(&plan.listen)?;
+    let addrs: Vec<_> = plan.listen.iter().map(|endpoint| endpoint.bind).collect();
+    let config = ServerConfig { fsname: plan.fsname.clone(), ..ServerConfig::default() };
+    let server = Server::bind(&addrs, services.offered(&plan.targets), config);
+    server.map(Some).map_err(|error| Failure::new(error.to_string()))
 }
 
 /// File in a run directory that says where its process mounts.

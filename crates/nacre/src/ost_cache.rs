@@ -5,6 +5,7 @@
 use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance;
+use nacre_store::object::block::device::shadow::ShadowDevice;
 use nacre_store::object::block::device::{BlockDevice, DirectDevice, DirectDeviceOptions};
 use nacre_store::object::nxd::{
     LogSurvey, Nxd, NxdOptions, cache_of, check_unused, check_without, survey_in,
@@ -190,13 +191,32 @@ pub fn with_cache(
     }
 }
 
+/// As [`with_cache`], for looking at both.
+///
+/// # Errors
+/// As there.
+pub fn look_with_cache(
+    dir: &Path,
+    store: Box<dyn ObjectStore>,
+) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
+    let Some(path) = cache_of(dir)? else { return Ok(store) };
+    match ShadowDevice::open(&path) {
+        Ok(device) => {
+            let options = NxdOptions { read_only: true, ..NxdOptions::default() };
+            Ok(Box::new(Nxd::open(dir, Arc::from(store), Arc::new(device), &options)?))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => check_without(dir).map(|()| store),
+        Err(source) => Err(ObjectError::Path { action: "open the cache", path, source }),
+    }
+}
+
 /// What the log of the cache of the target in `dir` holds; `None` if it has no cache, or that is away or another one.
 ///
 /// # Errors
 /// If it cannot be read.
 pub fn survey(dir: &Path) -> nacre_store::object::Result<Option<LogSurvey>> {
     let Some(path) = cache_of(dir)? else { return Ok(None) };
-    match open_device(&path, None) {
+    match ShadowDevice::open(&path) {
         Ok(device) => survey_in(dir, &device),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ObjectError::Path { action: "open the cache", path, source }),

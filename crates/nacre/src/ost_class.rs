@@ -13,37 +13,50 @@ use std::path::Path;
 const FLASH: &str = "flash";
 const DISK: &str = "disk";
 
-/// Keeps what the lists of OSTs say: those of `flash` are on flash, those of `disk` are not.
-///
-/// # Errors
-/// If a list is none, names an OST that is not here or in both lists, or cannot be kept.
-pub fn keep(instance: &Instance, flash: Option<&str>, disk: Option<&str>) -> Result<()> {
-    let read = |option: &str, list: Option<&str>| -> Result<Vec<u16>> {
-        let Some(list) = list else { return Ok(Vec::new()) };
-        let indexes = ost_list::indexes(list, 10)
-            .ok_or_else(|| Failure::usage(format!("{option} {list} is no list of OSTs such as 0-3,8")))?;
-        let here = instance.targets();
-        match indexes.iter().find(|index| !here.contains(&TargetId::ost(**index))) {
-            Some(index) => Err(Failure::usage(format!(
-                "{option}: there is no OST {index}, the last one is {}",
-                here.iter()
-                    .filter(|known| known.kind == TargetKind::Ost)
-                    .map(|ost| ost.index)
-                    .max()
-                    .unwrap_or(0)
-            ))),
-            None => Ok(indexes),
+/// The classes that OSTs are to have.
+pub struct OstClasses(Vec<(u16, bool)>);
+
+impl OstClasses {
+    /// Reads lists of OSTs: those of `flash` are on flash, those of `disk` are not.
+    ///
+    /// # Errors
+    /// If a list is none, or names an OST that is not among `targets` or in both lists.
+    pub fn parse(targets: &[TargetId], flash: Option<&str>, disk: Option<&str>) -> Result<OstClasses> {
+        let read = |option: &str, list: Option<&str>| -> Result<Vec<u16>> {
+            let Some(list) = list else { return Ok(Vec::new()) };
+            let indexes = ost_list::indexes(list, 10)
+                .ok_or_else(|| Failure::usage(format!("{option} {list} is no list of OSTs such as 0-3,8")))?;
+            match indexes.iter().find(|index| !targets.contains(&TargetId::ost(**index))) {
+                Some(index) => Err(Failure::usage(format!(
+                    "{option}: there is no OST {index}, the last one is {}",
+                    targets
+                        .iter()
+                        .filter(|known| known.kind == TargetKind::Ost)
+                        .map(|ost| ost.index)
+                        .max()
+                        .unwrap_or(0)
+                ))),
+                None => Ok(indexes),
+            }
+        };
+        let (flash, disk) = (read("--flash", flash)?, read("--disk", disk)?);
+        if let Some(both) = flash.iter().find(|index| disk.contains(index)) {
+            return Err(Failure::usage(format!("OST {both} cannot be on flash and on disk")));
         }
-    };
-    let (flash, disk) = (read("--flash", flash)?, read("--disk", disk)?);
-    if let Some(both) = flash.iter().find(|index| disk.contains(index)) {
-        return Err(Failure::usage(format!("OST {both} cannot be on flash and on disk")));
+        let all =
+            flash.into_iter().map(|index| (index, true)).chain(disk.into_iter().map(|index| (index, false)));
+        Ok(OstClasses(all.collect()))
     }
-    let all = flash.iter().map(|index| (index, FLASH)).chain(disk.iter().map(|index| (index, DISK)));
-    for (index, class) in all {
-        keep_for(&instance.target_dir(TargetId::ost(*index)), class == FLASH)?;
+
+    /// Keeps them.
+    ///
+    /// # Errors
+    /// If one cannot be written.
+    pub fn keep(&self, instance: &Instance) -> Result<()> {
+        let keep =
+            |&(index, is_flash): &(u16, bool)| keep_for(&instance.target_dir(TargetId::ost(index)), is_flash);
+        self.0.iter().try_for_each(keep)
     }
-    Ok(())
 }
 
 /// Keeps the class of the OST in a directory.

@@ -1,4 +1,4 @@
-//! What commands print. Whoever reads it may go away, as `head` does: then the rest is for nobody, and the command ends as one
+//! What commands print. The reader may go away, as `head` does: then the rest is for nobody, and the command ends as one
 //! that a closed pipe stops.
 
 use std::fmt::Arguments;

@@ -3,40 +3,42 @@
 
 use crate::failure::{Failure, Result};
 use crate::instance::write_durably;
-use nacre_types::Nid;
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_with};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "ports";
 /// Below this are the ports of well-known services.
 const LASTING_FIRST: u16 = 10_000;
-const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Ports that are tried before a failure on another address is an error.
+const PASSING_TRIES: usize = 100;
 
 /// Ports by process name.
 #[derive(Debug)]
 pub struct Ports {
     dir: PathBuf,
+    /// Addresses on which each process listens with its port.
+    hosts: Vec<IpAddr>,
     ports: BTreeMap<String, u16>,
 }
 
 impl Ports {
-    /// Reads the ports of a run directory; none if nothing was chosen yet.
+    /// Reads the ports of a run directory; none if nothing was chosen yet. They have to be free on all of `hosts`.
     ///
     /// # Errors
     /// If the file is there but cannot be read.
-    pub fn load(run_dir: &Path) -> Result<Ports> {
+    pub fn load(run_dir: &Path, hosts: Vec<IpAddr>) -> Result<Ports> {
         let path = run_dir.join(FILE);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(Failure::because(format!("read {}", path.display()))(error)),
         };
-        Ok(Ports { dir: run_dir.to_path_buf(), ports: parse(&text) })
+        Ok(Ports { dir: run_dir.to_path_buf(), hosts, ports: parse(&text) })
     }
 
     /// Chooses a port for a process that does not run: `wanted`, else the one that it had, else a free one.
@@ -46,7 +48,7 @@ impl Ports {
     pub fn choose(&mut self, name: &str, wanted: Option<u16>) -> Result<()> {
         let port = match wanted.or_else(|| self.ports.get(name).copied()) {
             Some(port) => {
-                bind(port).map_err(|error| {
+                self.take(port).map_err(|error| {
                     Failure::new(format!(
                         "port {port} for {name} cannot be used: {error}; free it or choose others with --port"
                     ))
@@ -64,7 +66,7 @@ impl Ports {
     fn free_port(&self) -> Result<u16> {
         let table = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
         let mut lasting = lasting_ports(&table, RandomState::new().build_hasher().finish());
-        let is_free = |port: &u16| !self.is_promised(*port) && bind(*port).is_ok();
+        let is_free = |port: &u16| !self.is_promised(*port) && self.take(*port).is_ok();
         lasting.find(is_free).map_or_else(|| self.passing_port(), Ok)
     }
 
@@ -74,20 +76,36 @@ impl Ports {
 
     /// Any port that is free now.
     fn passing_port(&self) -> Result<u16> {
+        let fail = || Failure::because("find a free port");
+        let first = self.hosts.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1]));
         // Held until the choice is made, so that the system does not offer the same one twice.
         let mut held = Vec::new();
         loop {
-            let (socket, port) = bind(0).map_err(Failure::because("find a free port"))?;
-            if !self.is_promised(port) {
+            let (socket, port) = bind(first, 0).map_err(fail())?;
+            let others = self.hosts.iter().skip(1).try_for_each(|host| bind(*host, port).map(drop));
+            if !self.is_promised(port) && others.is_ok() {
                 return Ok(port);
             }
             held.push(socket);
+            if held.len() > PASSING_TRIES {
+                others.map_err(fail())?;
+            }
         }
     }
 
-    /// Where a process is reached.
-    pub fn nid(&self, name: &str) -> Option<Nid> {
-        self.ports.get(name).map(|&port| Nid::Tcp(SocketAddr::new(HOST, port)))
+    /// Whether a port of all hosts is free.
+    fn take(&self, port: u16) -> std::io::Result<()> {
+        self.hosts.iter().try_for_each(|host| bind(*host, port).map(drop))
+    }
+
+    /// The port of a process.
+    pub fn port(&self, name: &str) -> Option<u16> {
+        self.ports.get(name).copied()
+    }
+
+    /// Nothing was chosen yet.
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty()
     }
 
     /// Writes the choice down.
@@ -100,20 +118,21 @@ impl Ports {
     }
 }
 
-/// Takes a port of this host, any with 0, as long as the socket lives.
+/// Takes a port of an address of this host, any with 0, as long as the socket lives.
 ///
 /// It does not listen: then a copy that a process has which another thread is just starting keeps nobody from the port
 /// after it was given up.
-fn bind(port: u16) -> std::io::Result<(OwnedFd, u16)> {
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+fn bind(host: IpAddr, port: u16) -> std::io::Result<(OwnedFd, u16)> {
+    let family = if host.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &SocketAddr::new(HOST, port))?;
+    rustix::net::bind(&socket, &SocketAddr::new(host, port))?;
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok((socket, bound.port()))
 }
 
 /// Ports outside of the range in `table` (`ip_local_port_range`), from which connections get theirs. They begin at a place that
-/// `random` says: whoever else chooses at the same time begins elsewhere.
+/// `random` says: another process that chooses at the same time begins elsewhere.
 fn lasting_ports(table: &str, random: u64) -> impl Iterator<Item = u16> {
     // Linux's own range, if it does not say.
     let first: u16 = table.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(32_768);
@@ -138,28 +157,34 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
+    const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn load(dir: &Path) -> Ports {
+        Ports::load(dir, vec![HOST]).expect("nothing yet, or what was saved")
+    }
+
     #[test]
     fn a_port_that_was_given_up_can_be_listened_on_while_a_process_that_starts_has_a_copy_of_its_socket() {
-        let (socket, port) = bind(0).expect("a port");
+        let (socket, port) = bind(HOST, 0).expect("a port");
         let copy = socket.try_clone().expect("a descriptor");
         drop(socket);
         let listener = TcpListener::bind((HOST, port)).expect("nobody listens there");
-        assert!(bind(port).is_err());
+        assert!(bind(HOST, port).is_err());
         drop((copy, listener));
     }
 
     #[test]
     fn ports_are_kept_and_never_given_twice() {
         let scratch = tempfile::tempdir().expect("a directory");
-        let mut ports = Ports::load(scratch.path()).expect("nothing yet");
+        let mut ports = load(scratch.path());
         for name in ["mgs", "mdt0000", "ost0000"] {
             ports.choose(name, None).expect("a free port");
         }
         ports.save().expect("save");
-        let mut again = Ports::load(scratch.path()).expect("load");
+        let mut again = load(scratch.path());
         assert_eq!(again.ports, ports.ports);
         again.choose("mgs", None).expect("still free");
-        assert_eq!(again.nid("mgs"), ports.nid("mgs"));
+        assert_eq!(again.port("mgs"), ports.port("mgs"));
         let distinct: std::collections::BTreeSet<u16> = ports.ports.values().copied().collect();
         assert_eq!(distinct.len(), 3);
     }
@@ -177,7 +202,7 @@ mod tests {
         assert_eq!(lasting_ports("1024 65535", 5).count(), 0);
         assert_eq!(lasting_ports("10050 65535", 5).count(), 0);
         let scratch = tempfile::tempdir().expect("a directory");
-        let ports = Ports::load(scratch.path()).expect("nothing yet");
+        let ports = load(scratch.path());
         assert!(ports.passing_port().is_ok());
     }
 
@@ -186,7 +211,7 @@ mod tests {
         let taken = TcpListener::bind((HOST, 0)).expect("a port");
         let port = taken.local_addr().expect("its address").port();
         let scratch = tempfile::tempdir().expect("a directory");
-        let mut ports = Ports::load(scratch.path()).expect("nothing yet");
+        let mut ports = load(scratch.path());
         let failure = ports.choose("mgs", Some(port)).expect_err("in use");
         assert!(failure.message.contains(&format!("port {port}")), "{failure}");
     }

@@ -9,10 +9,11 @@ use crate::{instance, logger};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -38,11 +39,35 @@ fn is_dying(pid: i32) -> bool {
     state == Some("Z") || flags & EXITING != 0
 }
 
+/// State of a process as the kernel shows it. Source: proc_pid_stat(5).
+fn state_of(pid: i32) -> Option<char> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// True for a process that a signal has stopped, until it is continued.
+pub fn is_stopped(pid: i32) -> bool {
+    matches!(state_of(pid), Some('T' | 't'))
+}
+
+/// Why a process that runs may not answer, as far as the kernel tells, and what to do: half a sentence.
+pub fn why_silent(pid: i32) -> String {
+    match state_of(pid) {
+        Some('T' | 't') => format!("it is stopped by a signal: continue it with 'kill -CONT {pid}'"),
+        Some('D') => "it waits for a device: look at the kernel's log".to_owned(),
+        _ => format!(
+            "it hangs or is overloaded: see its log, or end it with 'kill -9 {pid}' and start it again"
+        ),
+    }
+}
+
 /// A directory with the pid files, control sockets and logs of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {
     /// The directory, mode 0700.
     pub path: PathBuf,
+    /// The log of its one process, if that is elsewhere.
+    log: Option<PathBuf>,
 }
 
 /// The lock that says "this process runs"; let go when dropped.
@@ -63,7 +88,12 @@ impl Drop for RunLock {
 impl RunDir {
     /// Names a run directory, which need not exist.
     pub fn new(path: PathBuf) -> RunDir {
-        RunDir { path }
+        RunDir { path, log: None }
+    }
+
+    /// The same for one process that has its log elsewhere.
+    pub fn with_log(self, log: PathBuf) -> RunDir {
+        RunDir { log: Some(log), ..self }
     }
 
     /// Control socket of process `name`.
@@ -76,7 +106,7 @@ impl RunDir {
 
     /// Log of process `name`.
     pub fn log(&self, name: &str) -> PathBuf {
-        self.path.join(format!("{name}.log"))
+        self.log.clone().unwrap_or_else(|| self.path.join(format!("{name}.log")))
     }
 
     fn pid_file(&self, name: &str) -> PathBuf {
@@ -106,6 +136,14 @@ impl RunDir {
         file.set_len(0).and_then(|()| file.rewind()).map_err(fail())?;
         writeln!(file, "{}", std::process::id()).map_err(fail())?;
         Ok(RunLock { file })
+    }
+
+    /// Whether `lock` is still what others look at: directories of the running system are cleaned now and then.
+    pub fn is_held(&self, name: &str, lock: &RunLock) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let found = fs::symlink_metadata(self.pid_file(name)).map(|found| (found.dev(), found.ino()));
+        let held = lock.file.metadata().map(|held| (held.dev(), held.ino()));
+        matches!((found, held), (Ok(found), Ok(held)) if found == held)
     }
 
     /// Process id of `name` if it runs. One that is on its way out after a kill is waited for, so that nobody takes it for
@@ -154,6 +192,12 @@ impl RunDir {
         true
     }
 
+    /// Takes hold of process `name` to see its end; `None` if it does not run.
+    pub fn watch(&self, name: &str) -> Option<Watched> {
+        let pid = self.pid(name).and_then(rustix::process::Pid::from_raw)?;
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok().map(Watched)
+    }
+
     /// Asks `name` to stop by signal, for when its control socket does not answer.
     pub fn terminate(&self, name: &str) {
         if let Some(pid) = self.pid(name).and_then(rustix::process::Pid::from_raw) {
@@ -163,18 +207,49 @@ impl RunDir {
     }
 }
 
+/// A process of which the kernel tells when it has ended: with all its threads, and all its files closed.
+pub struct Watched(OwnedFd);
+
+impl Watched {
+    /// Waits for its end; false if it has not come after `limit`.
+    pub fn wait_ended(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            let mut fds = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = rustix::event::Timespec::try_from(left).ok();
+            match rustix::event::poll(&mut fds, wait.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                ended => return ended.is_ok_and(|count| count > 0),
+            }
+        }
+    }
+}
+
 /// Name of the process that runs everything.
 pub const NODE: &str = "node";
 /// Name of the process that has the mount when servers have processes of their own.
 pub const MOUNT: &str = "mount";
 
+/// Has `ps`, `top` and `pgrep` show this process by its role: the file that it was started from is `exe`, or the program's, which says
+/// nothing of it.
+pub fn show_as(role: &str) {
+    let name: String = format!("nacre-{role}").chars().filter(|&char| char != '\0').collect();
+    if let Ok(name) = std::ffi::CString::new(name) {
+        // The kernel cuts it at 15 bytes; nothing depends on it.
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
 /// Starts this program again in the background with `args` and waits until it says that it is ready.
 ///
 /// # Errors
 /// What the new process reports, with its exit code.
-pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -> Result<()> {
+pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -> Result<Child> {
     let (log_file, _) = logger::open(log).map_err(Failure::because(format!("open {}", log.display())))?;
+    // The program's file may have been replaced; what runs here is what is started.
     let mut child = Command::new("/proc/self/exe")
+        .arg0("nacre")
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -185,7 +260,7 @@ pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -
     for line in BufReader::new(output).lines() {
         let line = line.map_err(Failure::because("hear from the background process"))?;
         match line.split_once(' ').unwrap_or((&line, "")) {
-            ("ready", _) => return Ok(()),
+            ("ready", _) => return Ok(child),
             ("progress", text) => progress.show(text),
             ("slow", text) => progress.tell(text),
             ("error", rest) => {
@@ -210,7 +285,7 @@ pub struct Herald {
 }
 
 impl Herald {
-    /// In a background process, lets go of the terminal of whoever started it.
+    /// In a background process, lets go of the terminal that it was started from.
     ///
     /// # Errors
     /// If the current directory cannot be left.
@@ -238,14 +313,14 @@ impl Herald {
         self.say(&format!("slow {text}"));
     }
 
-    /// Tells that everything runs, and lets go of whoever waits. False if nobody does any more: the start was called off.
+    /// Tells that everything runs, and lets the waiting command go. False if none waits any more: the start was called off.
     #[must_use]
     pub fn ready(&self) -> bool {
         let heard = self.say("ready");
         if self.background
             && let Ok(null) = OpenOptions::new().write(true).open("/dev/null")
         {
-            // Whoever started us must not wait for the end of our output.
+            // The command that started this process must not wait for the end of its output.
             let _ = rustix::stdio::dup2_stdout(&null);
         }
         heard
@@ -387,6 +462,18 @@ mod tests {
         assert_eq!(run.pid("ost0000"), None);
         assert!(run.running().is_empty());
         assert!(run.wait_stopped("ost0000", Duration::ZERO));
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_cleaned_away_is_taken_again() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let run = RunDir::new(scratch.path().join("run"));
+        let lock = run.lock(MOUNT).expect("free");
+        assert!(run.is_held(MOUNT, &lock));
+        fs::remove_dir_all(&run.path).expect("cleaned");
+        assert!(!run.is_held(MOUNT, &lock) && run.pid(MOUNT).is_none());
+        let again = run.lock(MOUNT).expect("nobody has it");
+        assert!(run.is_held(MOUNT, &again) && !run.is_held(MOUNT, &lock));
     }
 
     #[test]

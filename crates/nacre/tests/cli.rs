@@ -61,11 +61,42 @@ fn every_command_explains_itself() {
 
 #[test]
 fn wrong_calls_exit_with_2() {
-    for args in [&["frobnicate"][..], &[], &["up"], &["up", "/x"], &["down"], &["status", "--bogus"]] {
+    for args in [&["frobnicate"][..], &[], &["up"], &["down"], &["status", "--bogus"]] {
         assert_eq!(code(&nacre(args)), 2, "{args:?}");
     }
-    let listen = ["up", "/x", "--mount", "/y", "--separate", "--listen", "10.0.0.1@tcp"];
-    assert_eq!(code(&nacre(&listen)), 2);
+    assert_eq!(code(&nacre(&["up", "/x", "--mount", "/y", "--separate", "--one-process"])), 2);
+}
+
+#[test]
+fn up_with_a_slip_of_the_pen_makes_nothing() {
+    // What every mount needs is looked for first.
+    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| text(&scratch.path().join(name)).to_owned();
+    fs::write(scratch.path().join("file"), "x").expect("write");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its address").port();
+    let in_use = format!("127.0.0.1:{port}@tcp");
+    let (fs_dir, mount, missing, file) = (path("fs"), path("mnt"), path("no/mnt"), path("file"));
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&[], 2, "--mount"),
+        (&["--mount", &missing], 1, "cannot be made"),
+        (&["--mount", &file], 1, "is not a directory"),
+        (&["--mount", &fs_dir], 2, "on itself"),
+        (&["--mount", &mount, "--listen", "192.0.2.1@tcp"], 1, "192.0.2.1 is not an address of this host"),
+        (&["--mount", &mount, "--listen", &in_use], 1, "is in use"),
+        (&["--mount", &mount, "--separate", "--port", &port.to_string()], 1, "cannot be used"),
+        (&["--mount", &mount, "--listen", "no-such-host.invalid@tcp"], 1, "no-such-host.invalid"),
+        (&["--mount", &mount, "--flash", "9"], 2, "there is no OST 9"),
+        (&["--mount", &mount, "-o", "bogus"], 2, "'bogus'"),
+    ];
+    for (options, exit, part) in cases {
+        let output = nacre(&[&["up", &fs_dir, "--osts", "3"], options].concat());
+        assert_one_sentence(&output, exit, part);
+        assert_eq!(fs::read_dir(scratch.path()).expect("there").count(), 1, "{options:?} made something");
+    }
 }
 
 #[test]
@@ -129,13 +160,39 @@ fn other_formats_and_damage_are_named() {
     newer[8] = 200;
     fs::write(&superblock, &newer).expect("write");
     assert_one_sentence(&nacre(&["status", &dir]), 1, "newer");
+    fs::write(&superblock, &good).expect("write");
     let mut damaged = good.clone();
     damaged[50] ^= 1;
-    fs::write(&superblock, &damaged).expect("write");
+    let copy = Path::new(&dir).join("superblock.copy");
+    let config = Path::new(&dir).join("mgs/config");
+    // The superblock and the configuration are there twice.
+    for (path, copy, bytes) in [
+        (&superblock, &copy, damaged.as_slice()),
+        (&copy, &superblock, &damaged),
+        (&config, &Path::new(&dir).join("mgs/config.copy"), b"nonsense"),
+    ] {
+        let whole = fs::read(path).expect("read");
+        fs::write(path, bytes).expect("write");
+        let output = nacre(&["check", &dir]);
+        assert_eq!(code(&output), 1);
+        let named = format!("{} is damaged, its other copy is not", path.display());
+        assert!(stdout(&output).contains(&named), "{}", stdout(&output));
+        assert_eq!(fs::read(path).expect("read"), bytes, "a check changes nothing");
+        let output = nacre(&["check", &dir, "--repair"]);
+        assert!(stdout(&output).contains("1 problems found and repaired"), "{}", stdout(&output));
+        assert_eq!((fs::read(path).expect("read"), fs::read(copy).expect("read")), (whole.clone(), whole));
+        assert_eq!(code(&nacre(&["check", &dir])), 0);
+    }
+    for path in [&superblock, &copy] {
+        fs::write(path, &damaged).expect("write");
+    }
     assert_one_sentence(&nacre(&["check", &dir]), 1, "damaged");
-
-    fs::write(&superblock, &good).expect("write");
-    fs::write(Path::new(&dir).join("mgs/config"), "nonsense").expect("write");
+    for path in [&superblock, &copy] {
+        fs::write(path, &good).expect("write");
+    }
+    for name in ["mgs/config", "mgs/config.copy"] {
+        fs::write(Path::new(&dir).join(name), "nonsense").expect("write");
+    }
     let output = nacre(&["check", &dir]);
     assert_eq!(code(&output), 1);
     assert!(stdout(&output).contains("damaged at line 1"), "{}", stdout(&output));
@@ -162,6 +219,39 @@ fn mounts_that_cannot_be_are_refused() {
     let missing = format!("{point}/missing");
     assert_one_sentence(&nacre(&["mount", "10.0.0.1@tcp:/nacre", &missing]), 1, "does not exist");
     assert_one_sentence(&nacre(&["umount", point]), 1, "no NacreFS is mounted");
+}
+
+#[test]
+fn an_installed_program_is_stripped_and_has_its_debug_information_beside_it() {
+    if Command::new("objcopy").arg("--version").output().is_err() {
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (build, root) = (scratch.path().join("build"), scratch.path().join("root"));
+    fs::create_dir(&build).expect("made");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install");
+    // No Rust in sight, as for root.
+    let install = || {
+        let mut command = Command::new(&script);
+        let command = command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env("BUILD", &build).env("DESTDIR", &root).env("PREFIX", "/usr").output().expect("it runs")
+    };
+    let unbuilt = install();
+    assert!(
+        code(&unbuilt) == 1 && stderr(&unbuilt).contains("run 'make build' first"),
+        "{}",
+        stderr(&unbuilt)
+    );
+    fs::copy(NACRE, build.join("nacre")).expect("copied");
+    fs::write(build.join("libnacre_preload.so"), "").expect("written");
+    let installed = install();
+    assert_eq!(code(&installed), 0, "{}", stderr(&installed));
+    let bin = root.join("usr/bin");
+    let bytes = fs::read(bin.join("nacre")).expect("installed");
+    assert!(bytes.windows(14).any(|bytes| bytes == b".gnu_debuglink") && bin.join("nacre.debug").exists());
+    assert!(bytes.len() as u64 <= fs::metadata(NACRE).expect("built").len());
+    assert_eq!(code(&run_program(&bin.join("lfs"), &["--version"])), 0);
+    assert_eq!(fs::read_link(root.join("sbin/mount.nacre")).expect("a link"), Path::new("/usr/bin/nacre"));
 }
 
 #[test]
@@ -194,7 +284,7 @@ fn lfs_by_name_and_by_sub_command_are_the_same() {
 }
 
 #[test]
-fn lfs_usage_errors_exit_with_4_and_show_the_usage() {
+fn lfs_usage_errors_exit_with_4_and_say_what_is_wrong_last() {
     let cases = [
         (&["setstripe", "-c", "5000", "q1"][..], "lfs setstripe setstripe: invalid stripe count '5000'\n"),
         (&["setstripe", "-S", "100000", "q1"], "lfs setstripe setstripe: invalid stripe size '100000'\n"),
@@ -202,11 +292,11 @@ fn lfs_usage_errors_exit_with_4_and_show_the_usage() {
         (&["setstripe"], "lfs setstripe setstripe: FILE must be specified\n"),
         (&["getstripe"], "error: getstripe: no filename|pathname\n"),
     ];
-    for (args, first_line) in cases {
+    for (args, sentence) in cases {
         let output = nacre(&[&["lfs"], args].concat());
         assert_eq!(code(&output), 4, "{args:?}");
-        assert!(stderr(&output).starts_with(first_line), "{}", stderr(&output));
-        assert!(stderr(&output).contains("usage: lfs "), "{}", stderr(&output));
+        let hint = format!("See 'lfs {} --help'.\n", args[0]);
+        assert_eq!(stderr(&output), hint + sentence);
         assert!(!Path::new("q1").exists(), "a wrong call makes no file");
     }
 }
@@ -246,4 +336,14 @@ fn lctl_tells_unknown_commands_and_addresses() {
     assert!(stderr(&output).contains("'frobnicate' is not a valid command"), "{}", stderr(&output));
     assert_eq!(code(&nacre(&["lctl", "ping", "nonsense"])), 22);
     assert_eq!(code(&nacre(&["lctl", "get_param"])), 4);
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let nid =
+        |listener: &std::net::TcpListener| format!("{}@tcp", listener.local_addr().expect("its address"));
+    // It is listened on, and never answered.
+    let silent = nacre(&["lctl", "ping", &nid(&nobody), "1"]);
+    assert!(code(&silent) == 5 && stderr(&silent).contains("timed out"), "{}", stderr(&silent));
+    let address = nid(&nobody);
+    drop(nobody);
+    let refused = nacre(&["lctl", "ping", &address]);
+    assert!(code(&refused) == 5 && stderr(&refused).contains("connection refused"), "{}", stderr(&refused));
 }

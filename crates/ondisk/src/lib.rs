@@ -16,6 +16,7 @@ pub mod members;
 pub mod nxd;
 pub mod object;
 pub mod server;
+pub mod start;
 pub mod superblock;
 
 pub use codec::DecodeError;

@@ -98,6 +98,84 @@ impl AheadRecord {
     }
 }
 
+/// Bytes that one checksum is of.
+pub const SUM_BLOCK: u64 = 4096;
+/// Checksums of one record.
+pub const SUMS_MAX: usize = 256;
+
+/// Checksums (CRC-32C) of the blocks of 1 MiB of an object that are known; what lies behind its end counts as zeros. Key: the FID in key
+/// form, and the number of the MiB, 4 bytes, big-endian.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SumsRecord {
+    known: [u64; SUMS_MAX / 64],
+    sums: [u32; SUMS_MAX],
+}
+
+impl Default for SumsRecord {
+    fn default() -> SumsRecord {
+        SumsRecord { known: [0; SUMS_MAX / 64], sums: [0; SUMS_MAX] }
+    }
+}
+
+impl SumsRecord {
+    /// The checksum of a block, if it is known.
+    pub fn get(&self, block: usize) -> Option<u32> {
+        let is_known = self.known.get(block / 64)? & (1 << (block % 64)) != 0;
+        is_known.then(|| self.sums[block])
+    }
+
+    /// Makes the checksum of a block known.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn set(&mut self, block: usize, sum: u32) {
+        self.known[block / 64] |= 1 << (block % 64);
+        self.sums[block] = sum;
+    }
+
+    /// Forgets the checksum of a block.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn clear(&mut self, block: usize) {
+        self.known[block / 64] &= !(1 << (block % 64));
+        self.sums[block] = 0;
+    }
+
+    /// No checksum is known.
+    pub fn is_empty(&self) -> bool {
+        self.known == [0; SUMS_MAX / 64]
+    }
+
+    /// The record's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![OBJECT_VERSION, 0, 0, 0];
+        self.known.iter().for_each(|word| out.extend(word.to_le_bytes()));
+        (0..SUMS_MAX).filter_map(|block| self.get(block)).for_each(|sum| out.extend(sum.to_le_bytes()));
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<SumsRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, OBJECT_VERSION)?;
+        reader.reserved::<3>()?;
+        let mut record = SumsRecord::default();
+        for word in &mut record.known {
+            *word = u64::from_le_bytes(reader.array()?);
+        }
+        for block in 0..SUMS_MAX {
+            if record.known[block / 64] & (1 << (block % 64)) != 0 {
+                record.sums[block] = reader.u32()?;
+            }
+        }
+        reader.end()?;
+        Ok(record)
+    }
+}
+
 /// State of the index as a whole; one per store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectStoreRecord {
@@ -159,7 +237,13 @@ pub struct ObjectDirectoryHeader {
     pub created: Timestamp,
     /// Name of the target, such as `nacre-OST0001`; printable ASCII, empty if none was given.
     pub label: String,
+    /// The index holds checksums of data ([`SumsRecord`]).
+    pub checksums: bool,
 }
+
+/// Where the header says whether there are checksums: bit 0.
+const FLAGS_AT: usize = 44;
+const FLAG_CHECKSUMS: u8 = 1;
 
 /// Why bytes are no header of an object directory that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -191,7 +275,9 @@ impl From<HeadError> for ObjectDirectoryError {
 impl ObjectDirectoryHeader {
     /// The bytes that are stored. A label that is too long is cut.
     pub fn encode(&self) -> [u8; OBJECT_DIRECTORY_LEN] {
-        FORM.encode((&self.uuid, self.created, &self.label), |_| {})
+        FORM.encode((&self.uuid, self.created, &self.label), |out| {
+            out[FLAGS_AT] = if self.checksums { FLAG_CHECKSUMS } else { 0 };
+        })
     }
 
     /// Reads a header back.
@@ -199,8 +285,12 @@ impl ObjectDirectoryHeader {
     /// # Errors
     /// The version is looked at before the checksum, so that another format is named as such.
     pub fn decode(bytes: &[u8]) -> Result<ObjectDirectoryHeader, ObjectDirectoryError> {
-        let (Head { uuid, created, label }, _) = FORM.decode(bytes)?;
-        Ok(ObjectDirectoryHeader { uuid, created, label })
+        let (Head { uuid, created, label }, bytes) = FORM.decode(bytes)?;
+        let flags = bytes[FLAGS_AT];
+        if flags & !FLAG_CHECKSUMS != 0 {
+            return Err(ObjectDirectoryError::Damaged("flags that are not known"));
+        }
+        Ok(ObjectDirectoryHeader { uuid, created, label, checksums: flags & FLAG_CHECKSUMS != 0 })
     }
 }
 
@@ -218,7 +308,29 @@ mod tests {
             uuid: *b"0123456789abcdef",
             created: Timestamp::new(1_700_000_000, 5),
             label: "nacre-OST0001".to_owned(),
+            checksums: false,
         }
+    }
+
+    #[test]
+    fn checksums_of_a_chunk_are_read_back_and_others_refused() {
+        let mut sums = SumsRecord::default();
+        for (block, sum) in [(0, 7), (63, 0), (64, u32::MAX), (255, 9)] {
+            sums.set(block, sum);
+        }
+        sums.set(3, 1);
+        sums.clear(3);
+        let bytes = sums.encode();
+        assert_eq!(bytes.len(), 36 + 4 * 4);
+        assert_eq!(SumsRecord::decode(&bytes), Ok(sums.clone()));
+        assert_eq!(
+            [0, 1, 3, 63, 64, 255].map(|block| sums.get(block)),
+            [Some(7), None, None, Some(0), Some(u32::MAX), Some(9)]
+        );
+        assert_eq!(SumsRecord::decode(&bytes[..bytes.len() - 1]), Err(DecodeError::Short));
+        assert_eq!(SumsRecord::decode(&[&bytes[..], &[0]].concat()), Err(DecodeError::Trailing));
+        let with = ObjectDirectoryHeader { checksums: true, ..header() };
+        assert_eq!(ObjectDirectoryHeader::decode(&with.encode()), Ok(with));
     }
 
     #[test]
@@ -294,7 +406,8 @@ mod tests {
             uuid: [u8; 16], sec: i64, nsec in 0u32..1_000_000_000, label in "[!-~]{0,48}",
             noise in proptest::collection::vec(any::<u8>(), 0..256),
         ) {
-            let header = ObjectDirectoryHeader { uuid, created: Timestamp::new(sec, nsec), label };
+            let checksums = sec % 2 == 0;
+            let header = ObjectDirectoryHeader { uuid, created: Timestamp::new(sec, nsec), label, checksums };
             prop_assert_eq!(ObjectDirectoryHeader::decode(&header.encode()), Ok(header));
             let _ = ObjectDirectoryHeader::decode(&noise);
             let mut named = OBJECT_DIRECTORY_MAGIC.to_vec();

@@ -20,4 +20,4 @@ mod versions;
 pub use service::{
     AHEAD_MAX, DESTROY_MAX, ObjectServer, OssConfig, PRECREATE_MAX, STATFS_AGE_MAX, StopError,
 };
-pub use stats::{Operation, PeerStats};
+pub use stats::{Operation, PeerStats, SERVICES};

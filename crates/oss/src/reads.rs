@@ -51,6 +51,15 @@ impl ObjectServer {
         }
         let mut failures: Vec<(usize, ObjectError)> = Vec::new();
         self.target.store.read_all(&mut asked, &mut |number, error| failures.push((number, error)));
+        for (number, asked) in asked.iter().enumerate() {
+            let written = matches!(begun[number].request, OssRequest::Read { written: true, .. });
+            if let Err(error) = self.check_there(asked.object, written && asked.read < asked.buffer.len()) {
+                failures.push((number, error));
+            }
+        }
+        // The first failure of a read counts.
+        failures.sort_by_key(|(number, _)| *number);
+        failures.dedup_by_key(|(number, _)| *number);
         let mut failures = failures.into_iter().peekable();
         for (number, (begun, asked)) in begun.into_iter().zip(&asked).enumerate() {
             let Begun { in_progress, transfer, job, request, result } = begun;
@@ -149,8 +158,22 @@ mod tests {
             plain(object(9), 0, 4096),
             plain(object(0), 0, 4096),
             plain(object(1), 0, 20_000),
-            OssRequest::Read { object: object(1), offset: 0, len: 4096, ahead: 0, lock: IoLock::Held },
-            OssRequest::Read { object: object(1), offset: 0, len: 4096, ahead: 0, lock: IoLock::Server },
+            OssRequest::Read {
+                object: object(1),
+                offset: 0,
+                len: 4096,
+                ahead: 0,
+                lock: IoLock::Held,
+                written: false,
+            },
+            OssRequest::Read {
+                object: object(1),
+                offset: 0,
+                len: 4096,
+                ahead: 0,
+                lock: IoLock::Server,
+                written: false,
+            },
         ];
         requests.extend(odd);
         let answers = read_all(&server, &requests);

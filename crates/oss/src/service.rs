@@ -188,6 +188,11 @@ impl ObjectServer {
         &self.counters.succeeded
     }
 
+    /// All requests with the time that they took, by their names in Lustre, see [`crate::SERVICES`].
+    pub fn services(&self) -> &EventStats {
+        &self.counters.services
+    }
+
     /// Requests of a kind that failed since the service was made.
     pub fn failed(&self, operation: Operation) -> u64 {
         self.counters.failed(operation)
@@ -280,12 +285,13 @@ impl ObjectServer {
 
     fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
-            OssRequest::Write { object, offset, sync, granted, lock, .. } => {
-                let how = WriteHow { sync: *sync, granted: *granted, lock: *lock };
+            OssRequest::Write { object, offset, sync, granted, lock, written, .. } => {
+                let how = WriteHow { sync: *sync, granted: *granted, lock: *lock, written: *written };
                 self.write(export, *object, *offset, &how, bulk)
             }
-            OssRequest::Read { object, offset, len, ahead, lock } => {
-                self.read(export, (*object, *lock), *offset, (*len, *ahead), bulk)
+            OssRequest::Read { object, offset, len, ahead, lock, written } => {
+                let how = ReadHow { ahead: *ahead, lock: *lock, written: *written };
+                self.read(export, *object, (*offset, *len), &how, bulk)
             }
             OssRequest::GetAttr { object, glimpse } => {
                 check_object(*object, self.target.index)?;
@@ -303,24 +309,27 @@ impl ObjectServer {
                 let version = version.unwrap_or_else(|| self.versions.of(*object, found.mtime));
                 Ok((OssReply::Version { attr: attr(found), version }, 0))
             }
-            OssRequest::Truncate { object, size, lock } => {
+            OssRequest::Truncate { object, size, lock, written } => {
                 check_object(*object, self.target.index)?;
                 check_range(*size, 0)?;
+                self.check_there(*object, *written)?;
                 let _change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
                 let after = self.target.store.truncate(*object, *size);
                 self.object_changed(*object);
                 Ok((OssReply::Attr(attr(after?)), 0))
             }
-            OssRequest::Fallocate { object, kind, offset, len, lock } => {
+            OssRequest::Fallocate { object, kind, offset, len, lock, written } => {
                 check_object(*object, self.target.index)?;
                 check_range(*offset, *len)?;
+                self.check_there(*object, *written)?;
                 let _change = self.lock_change(export, *lock, *object, extent(*offset, *len))?;
                 let after = self.target.store.fallocate(*object, fallocate(*kind), *offset, *len);
                 self.object_changed(*object);
                 Ok((OssReply::Attr(attr(after?)), *len))
             }
-            OssRequest::Seek { object, offset, kind, lock } => {
+            OssRequest::Seek { object, offset, kind, lock, written } => {
                 check_object(*object, self.target.index)?;
+                self.check_there(*object, *written)?;
                 let what = match kind {
                     SeekKind::Data => Seek::Data,
                     SeekKind::Hole => Seek::Hole,
@@ -400,6 +409,7 @@ impl ObjectServer {
         check_bulk(data.len())?;
         check_range(offset, data.len() as u64)?;
         let _change = self.lock_change(export, how.lock, object, extent(offset, data.len() as u64))?;
+        self.check_there(object, how.written)?;
         let transfer = self.begin_transfer(export, Direction::Write, offset, data.len() as u64);
         let written = match how.granted {
             true => self.target.store.write_promised(object, offset, data),
@@ -419,19 +429,28 @@ impl ObjectServer {
     fn read(
         &self,
         export: &Export,
-        (object, lock): (Fid, IoLock),
-        offset: u64,
-        (len, ahead): (u32, u32),
+        object: Fid,
+        (offset, len): (u64, u32),
+        how: &ReadHow,
         bulk: Bulk<'_>,
     ) -> Outcome {
         check_object(object, self.target.index)?;
         let Bulk::Receive(buffer) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(len as usize)?;
         let Some(buffer) = buffer.get_mut(..len as usize) else { return Err(Status::EINVAL.into()) };
-        let _lock = self.lock_read(export, lock, object, extent(offset, u64::from(len)))?;
+        let _lock = self.lock_read(export, how.lock, object, extent(offset, u64::from(len)))?;
         let _transfer = self.begin_transfer(export, Direction::Read, offset, buffer.len() as u64);
-        let read = self.target.store.read(object, offset, buffer, ahead.min(AHEAD_MAX))?;
+        let read = self.target.store.read(object, offset, buffer, how.ahead.min(AHEAD_MAX))?;
+        self.check_there(object, how.written && read < buffer.len())?;
         Ok((OssReply::Read(read as u32), read as u64))
+    }
+
+    /// An object that was `written` to before has to exist.
+    pub(crate) fn check_there(&self, object: Fid, written: bool) -> Result<(), ObjectError> {
+        match written && !self.target.store.exists(object)? {
+            true => Err(ObjectError::Lost(object)),
+            false => Ok(()),
+        }
     }
 
     /// A read or write goes to the store; counted for the target and for the client's address.
@@ -514,6 +533,16 @@ struct WriteHow {
     sync: bool,
     granted: bool,
     lock: IoLock,
+    /// The object was written to before.
+    written: bool,
+}
+
+/// How data is to be read.
+struct ReadHow {
+    ahead: u32,
+    lock: IoLock,
+    /// The object was written to before.
+    written: bool,
 }
 
 /// The bytes of a request; `None` if there are none.
@@ -601,7 +630,7 @@ impl OssService for ObjectServer {
                 in_progress.count(operation, Some(amount));
                 self.count_for(export, job, request, (operation, amount));
                 if matches!(request, OssRequest::Write { sync: true, .. }) {
-                    in_progress.count(Operation::Sync, Some(0));
+                    self.counters.succeeded.count(Operation::Sync as usize, 0);
                 }
                 Ok(reply)
             }

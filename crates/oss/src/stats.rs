@@ -97,7 +97,62 @@ impl Operation {
     }
 }
 
+impl Operation {
+    /// Row of the service that serves such requests, with Lustre's name.
+    const fn service_row(self) -> Event {
+        let name = match self {
+            Operation::Read => "ost_read",
+            Operation::Write => "ost_write",
+            Operation::GetAttr => "ost_getattr",
+            Operation::Truncate => "ost_punch",
+            Operation::Fallocate => "ost_fallocate",
+            Operation::Seek => "ost_seek",
+            Operation::Sync => "ost_sync",
+            Operation::Statfs => "ost_statfs",
+            Operation::Precreate => "ost_create",
+            Operation::DestroyOrphans => "ost_destroy_orphans",
+            Operation::Destroy => "ost_destroy",
+            Operation::Ping => "obd_ping",
+            Operation::Grant => "ost_set_info",
+            Operation::Locks => "ldlm_extent_enqueue",
+            Operation::Evict => "ost_evict",
+            Operation::Advise => "ost_ladvise",
+        };
+        Event { name, unit: "usecs" }
+    }
+}
+
+/// Lustre's services of object servers, and the requests of each.
+pub const SERVICES: [(&str, &[&str]); 3] = [
+    (
+        "ost",
+        &[
+            "ost_getattr",
+            "ost_sync",
+            "ost_statfs",
+            "ost_destroy",
+            "ost_set_info",
+            "ost_evict",
+            "ldlm_extent_enqueue",
+            "obd_ping",
+        ],
+    ),
+    ("ost_create", &["ost_create", "ost_destroy_orphans"]),
+    ("ost_io", &["ost_read", "ost_write", "ost_punch", "ost_fallocate", "ost_seek", "ost_ladvise"]),
+];
+
 const KINDS: usize = Operation::ALL.len();
+
+/// The rows of services, in the order of [`Operation::ALL`].
+const SERVICE_EVENTS: &[Event] = &{
+    let mut events = [Event { name: "", unit: "" }; KINDS];
+    let mut index = 0;
+    while index < KINDS {
+        events[index] = Operation::ALL[index].service_row();
+        index += 1;
+    }
+    events
+};
 
 /// The rows, in the order of [`Operation::ALL`].
 const EVENTS: &[Event] = &{
@@ -124,6 +179,8 @@ struct Shard {
 pub(crate) struct Counters {
     /// Requests that succeeded, with their amounts.
     pub succeeded: EventStats,
+    /// Microseconds of all requests.
+    pub services: EventStats,
     failed: [AtomicU64; KINDS],
     shards: [Shard; SHARDS],
     /// New requests are refused, and those that end say so.
@@ -136,6 +193,7 @@ impl Default for Counters {
     fn default() -> Counters {
         Counters {
             succeeded: EventStats::new(EVENTS),
+            services: EventStats::new(SERVICE_EVENTS),
             failed: [const { AtomicU64::new(0) }; KINDS],
             shards: Default::default(),
             is_stopping: AtomicBool::new(false),
@@ -149,6 +207,7 @@ impl Default for Counters {
 pub(crate) struct InProgress<'a> {
     counters: &'a Counters,
     shard: &'a Shard,
+    began: Instant,
 }
 
 impl Counters {
@@ -157,7 +216,7 @@ impl Counters {
         let shard = &self.shards[thread_number() % SHARDS];
         // Ordered with the flag: either who stops the service sees this request, or the request sees the flag.
         shard.in_progress.fetch_add(1, Ordering::SeqCst);
-        let request = InProgress { counters: self, shard };
+        let request = InProgress { counters: self, shard, began: Instant::now() };
         (!self.is_stopping.load(Ordering::SeqCst)).then_some(request)
     }
 
@@ -196,6 +255,7 @@ impl Counters {
 impl InProgress<'_> {
     /// Counts the outcome: the amount of a request that succeeded.
     pub(crate) fn count(&self, operation: Operation, outcome: Option<u64>) {
+        self.counters.services.count_since(operation as usize, self.began);
         match outcome {
             Some(amount) => self.counters.succeeded.count(operation as usize, amount),
             None => {

@@ -1,18 +1,20 @@
 //! Lustre's parameters: a tree of named values that can be read and set while a process runs.
 //!
 //! A name has components with dots between them: `osc.nacre-OST0000-osc-5f1c0d2e.max_dirty_mb` is the kind of thing, which one,
-//! and what of it. Whoever puts a process together enters each parameter in a [`Tree`] with functions that read and set
+//! and what of it. The node of a process enters each parameter in a [`Tree`] with functions that read and set
 //! it; `lctl` finds them by [`Pattern`]s. Values are text; [`value`] reads numbers the way that Lustre's users write them.
 //! Nothing here knows what a parameter means.
 
 pub mod jobs;
 pub mod known;
 pub mod pattern;
+mod rule;
 pub mod stats;
 pub mod tree;
 pub mod value;
 
 pub use jobs::JobStats;
 pub use pattern::Pattern;
+pub use rule::{LOG_WORDS, is_job_format};
 pub use stats::{Event, EventStats, thread_number};
 pub use tree::{Access, Family, Found, Kind, Tree};

@@ -146,7 +146,8 @@ pub(crate) fn components(text: &str) -> Vec<String> {
 /// Length of the address `A.B.C.D@NET` at the beginning of the text, 0 if there is none.
 fn address(text: &str) -> usize {
     let Some((host, net)) = text.split_once('@') else { return 0 };
-    let numbers: Vec<&str> = host.split('.').collect();
+    // The way to a management server is named after its address.
+    let numbers: Vec<&str> = host.strip_prefix("MGC").unwrap_or(host).split('.').collect();
     let is_number = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if numbers.len() != 4 || !numbers.iter().all(is_number) {
         return 0;

@@ -136,8 +136,36 @@ impl EventStats {
 
     /// The text of the parameter: a head with times, then a row for each event that happened.
     pub fn text(&self) -> String {
-        let rows = self.events.iter().enumerate().map(|(index, event)| (*event, self.row(index)));
-        stats_text(self.started.load(Ordering::Relaxed), rows)
+        EventStats::sum_text(&[self], |_| true)
+    }
+
+    /// The text of several counters of the same events as one, with those rows alone that are wanted. Without counters it
+    /// has a head that begins now.
+    pub fn sum_text(all: &[&EventStats], is_wanted: impl Fn(&str) -> bool) -> String {
+        let started = all.iter().map(|stats| stats.started.load(Ordering::Relaxed)).min();
+        let events = all.first().map_or(&[][..], |stats| stats.events);
+        let wanted = events.iter().enumerate().filter(|(_, event)| is_wanted(event.name));
+        let rows = wanted.map(|(index, event)| {
+            let sum = all.iter().map(|stats| stats.row(index)).reduce(Row::plus);
+            (*event, sum.unwrap_or_default())
+        });
+        stats_text(started.unwrap_or_else(now_ns), rows)
+    }
+}
+
+impl Row {
+    fn plus(self, other: Row) -> Row {
+        match (self.samples, other.samples) {
+            (0, _) => other,
+            (_, 0) => self,
+            _ => Row {
+                samples: self.samples + other.samples,
+                sum: self.sum.wrapping_add(other.sum),
+                sum_of_squares: self.sum_of_squares.wrapping_add(other.sum_of_squares),
+                min: self.min.min(other.min),
+                max: self.max.max(other.max),
+            },
+        }
     }
 }
 
@@ -225,5 +253,23 @@ mod tests {
         assert_eq!(lines[3..], ["read_bytes                2 samples [bytes] 4096 8192 12288 83886080"]);
         stats.count(1, 1);
         assert!(stats.text().ends_with("open                      1 samples [reqs]\n"));
+    }
+
+    #[test]
+    fn counters_of_several_targets_are_shown_as_one() {
+        const EVENTS: &[Event] =
+            &[Event { name: "read", unit: "usecs" }, Event { name: "sync", unit: "usecs" }];
+        let (first, second) = (EventStats::new(EVENTS), EventStats::new(EVENTS));
+        first.count(0, 3);
+        second.count(0, 1);
+        second.count(0, 8);
+        second.count(1, 5);
+        let rows = |wanted: &str| {
+            let text = EventStats::sum_text(&[&first, &second], |name| name == wanted);
+            text.lines().skip(3).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(rows("read"), [format!("{:<25} 3 samples [usecs] 1 8 12 74", "read")]);
+        assert_eq!(rows("sync"), [format!("{:<25} 1 samples [usecs] 5 5 5 25", "sync")]);
+        assert_eq!(EventStats::sum_text(&[], |_| true).lines().count(), 3);
     }
 }

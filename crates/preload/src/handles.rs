@@ -2,7 +2,7 @@
 
 use crate::{mounts, next};
 use nacre_types::Fid;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// Types of handles: FUSE's without and with the parent, and Lustre's.
 const FUSE: c_int = 0x81;
@@ -43,12 +43,17 @@ fn to_lustre(handle: &[u8]) -> Option<[u8; LUSTRE_BYTES]> {
 }
 
 /// FUSE's handle for one of Lustre's.
-fn to_fuse(handle: &[u8; LUSTRE_BYTES]) -> Option<[u8; FUSE_BYTES]> {
-    let node = Fid::from_le_bytes(handle.first_chunk()?).inode_number();
+fn to_fuse(handle: &[u8; LUSTRE_BYTES]) -> [u8; FUSE_BYTES] {
+    let [fid, _] = handle.as_chunks::<16>().0 else { return [0; FUSE_BYTES] };
+    node_handle(Fid::from_le_bytes(fid).inode_number())
+}
+
+/// FUSE's handle of a node.
+fn node_handle(node: u64) -> [u8; FUSE_BYTES] {
     let mut out = [0; FUSE_BYTES];
     out[..4].copy_from_slice(&((node >> 32) as u32).to_ne_bytes());
     out[4..8].copy_from_slice(&(node as u32).to_ne_bytes());
-    Some(out)
+    out
 }
 
 /// name_to_handle_at(2): on our mounts handles are Lustre's, if there is room for them.
@@ -97,6 +102,42 @@ pub unsafe extern "C" fn name_to_handle_at(
     result
 }
 
+/// Directories that no listing has, and where they are below the root: the kernel opens a directory by its handle only if it finds it in
+/// the listing of the one above.
+const HIDDEN: [(Fid, &CStr); 2] =
+    [(Fid::new(0x2_0000_0002, 1, 0), c".lustre"), (Fid::new(0x2_0000_0002, 2, 0), c".lustre/fid")];
+
+/// Opens what one of FUSE's handles names.
+fn open_node(real: OpenByHandle, mount: c_int, node: &[u8; FUSE_BYTES], flags: c_int) -> c_int {
+    // Aligned as the kernel's structure is.
+    #[repr(C, align(4))]
+    struct Handle([u8; HEADER_BYTES + FUSE_BYTES]);
+    let mut own = Handle([0; HEADER_BYTES + FUSE_BYTES]);
+    own.0[..4].copy_from_slice(&(FUSE_BYTES as u32).to_ne_bytes());
+    own.0[4..HEADER_BYTES].copy_from_slice(&FUSE.to_ne_bytes());
+    own.0[HEADER_BYTES..].copy_from_slice(node);
+    // SAFETY: the handle is complete and lives for the call.
+    unsafe { real(mount, (&raw mut own).cast(), flags) }
+}
+
+/// Opens a path below the root of the file system that `mount` is on.
+fn open_below_root(real: OpenByHandle, mount: c_int, path: &CStr, flags: c_int) -> c_int {
+    let root = open_node(real, mount, &node_handle(Fid::ROOT.inode_number()), libc::O_PATH | libc::O_CLOEXEC);
+    if root < 0 {
+        return root;
+    }
+    // SAFETY: the path ends with NUL and lives for the call; the descriptor is this function's own.
+    let opened = unsafe { libc::openat(root, path.as_ptr(), flags) };
+    let error = std::io::Error::last_os_error();
+    // SAFETY: nobody else has the descriptor.
+    unsafe { libc::close(root) };
+    if opened < 0 {
+        // SAFETY: the calling thread's own errno, which closing may have changed.
+        unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or(libc::EIO) };
+    }
+    opened
+}
+
 /// open_by_handle_at(2): takes Lustre's handles for files on our mounts.
 ///
 /// # Safety
@@ -117,17 +158,11 @@ pub unsafe extern "C" fn open_by_handle_at(mount: c_int, handle: *mut c_void, fl
     if is_lustres && mounts::is_ours_by_fd(mount) {
         // SAFETY: the header says that so many bytes follow.
         let bytes: [u8; LUSTRE_BYTES] = unsafe { mounts::bytes_at(handle.byte_add(HEADER_BYTES)) };
-        if let Some(converted) = to_fuse(&bytes) {
-            // Aligned as the kernel's structure is.
-            #[repr(C, align(4))]
-            struct Handle([u8; HEADER_BYTES + FUSE_BYTES]);
-            let mut own = Handle([0; HEADER_BYTES + FUSE_BYTES]);
-            own.0[..4].copy_from_slice(&(FUSE_BYTES as u32).to_ne_bytes());
-            own.0[4..HEADER_BYTES].copy_from_slice(&FUSE.to_ne_bytes());
-            own.0[HEADER_BYTES..].copy_from_slice(&converted);
-            // SAFETY: the handle is complete and lives for the call.
-            return unsafe { real(mount, (&raw mut own).cast(), flags) };
-        }
+        let fid = bytes.first_chunk().map(Fid::from_le_bytes);
+        return match HIDDEN.iter().find(|(hidden, _)| fid == Some(*hidden)) {
+            Some((_, path)) => open_below_root(real, mount, path, flags),
+            None => open_node(real, mount, &to_fuse(&bytes), flags),
+        };
     }
     // SAFETY: as the caller promises.
     unsafe { real(mount, handle, flags) }

@@ -10,10 +10,13 @@ use nacre_types::ioctl::{LIST_MAX, MountInfo, POOLS_MAX, Payload, PoolList, Pool
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Where Lustre's modules have them.
 const ROOT: &str = "/proc/fs/lustre";
@@ -40,10 +43,7 @@ fn tree() -> Option<&'static Path> {
             return None;
         }
         let path = make_directory()?;
-        for mount in mounts::points() {
-            // A mount that does not answer has no parameters.
-            let _ = fill(&path, &mount);
-        }
+        fill_all(&path, mounts::points());
         // SAFETY: the function takes nothing and lives as long as the process, as this library is never unloaded.
         unsafe { libc::atexit(remove) };
         Some(Tree { path, pid: std::process::id() })
@@ -109,11 +109,54 @@ fn put(directory: &Path, name: &str, value: impl std::fmt::Display) -> io::Resul
     fs::write(directory.join(name), format!("{value}\n"))
 }
 
+/// How long all mounts together may take: one whose metadata server is away does not answer, and programs go on without its parameters.
+const FILLED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Asks all mounts at the same time. One that answers too late has a part of its parameters or none.
+fn fill_all(tree: &Path, mounts: Vec<PathBuf>) {
+    let (done, answers) = mpsc::channel();
+    let mut asked = 0;
+    let signals = blocked_signals();
+    for mount in mounts {
+        let (tree, done) = (tree.to_owned(), done.clone());
+        let ask = move || {
+            let _ = fill(&tree, &mount);
+            let _ = done.send(());
+        };
+        asked += usize::from(thread::Builder::new().spawn(ask).is_ok());
+    }
+    if let Some(signals) = signals {
+        // SAFETY: the set was filled in by the call that blocked the signals.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const signals, std::ptr::null_mut()) };
+    }
+    let deadline = Instant::now() + FILLED_WITHIN;
+    for _ in 0..asked {
+        if answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Blocks all signals of this thread, so that threads which it starts take none of the program's, and gives those that were blocked before.
+fn blocked_signals() -> Option<libc::sigset_t> {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the calls fill in the sets that they are given.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        let result = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        (result == 0).then(|| before.assume_init())
+    }
+}
+
 /// Puts what a mount has to tell into the tree.
 fn fill(tree: &Path, mount: &Path) -> io::Result<()> {
     let directory = fs::File::open(mount)?;
     let MountInfo { fsname, instance } = ask(&directory, MountInfo::default())?;
-    for (kind, side, word) in [(TargetKind::Ost, "lov", "OST"), (TargetKind::Mdt, "lmv", "MDT")] {
+    let place = tree.join("llite").join(format!("{fsname}-{instance}"));
+    fs::create_dir_all(&place)?;
+    put(&place, "uuid", &instance)?;
+    put(&place, "fstype", "lustre")?;
+    for (kind, side, word) in [(TargetKind::Mdt, "lmv", "MDT"), (TargetKind::Ost, "lov", "OST")] {
         let place = tree.join(side).join(format!("{fsname}-cli{side}-{instance}"));
         fs::create_dir_all(&place)?;
         let (mut targets, mut inactive, mut from) = (Vec::new(), Vec::new(), 0);
@@ -139,14 +182,12 @@ fn fill(tree: &Path, mount: &Path) -> io::Result<()> {
         let lines: Vec<String> = targets.iter().map(line).collect();
         put(&place, "target_obd", lines.join("\n"))?;
         if kind == TargetKind::Ost {
-            fill_defaults(&place, &directory)?;
             fill_pools(&place.join("pools"), &directory, &fsname)?;
+            // Last, as it takes an answer of a metadata server.
+            fill_defaults(&place, &directory)?;
         }
     }
-    let place = tree.join("llite").join(format!("{fsname}-{instance}"));
-    fs::create_dir_all(&place)?;
-    put(&place, "uuid", &instance)?;
-    put(&place, "fstype", "lustre")
+    Ok(())
 }
 
 /// Striping where directories say nothing: what the root shows.

@@ -68,6 +68,11 @@ pub trait ClientCallbacks: Send + Sync {
     /// The server cannot call back until the client has reached it again: the connection for it has ended. Must return soon and must
     /// not wait for a server.
     fn callbacks_lost(&self) {}
+
+    /// How long nothing at all has come from the client, which pings every few seconds; 0 for one in this process.
+    fn silent_for(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Callbacks of somebody who caches nothing: servers among each other.
@@ -126,6 +131,8 @@ pub struct Export {
     pub callbacks: Arc<dyn ClientCallbacks>,
     /// What the service counts for it.
     counters: OnceLock<Arc<dyn Any + Send + Sync>>,
+    /// Frames of its address whose checksum was wrong.
+    damaged: OnceLock<Arc<AtomicU64>>,
     has_ended: AtomicBool,
     /// Requests that are changing something.
     changes: AtomicU64,
@@ -167,6 +174,7 @@ impl Export {
             is_server: false,
             callbacks,
             counters: OnceLock::new(),
+            damaged: OnceLock::new(),
             has_ended: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changes_ended: (Mutex::new(()), Condvar::new()),
@@ -181,6 +189,18 @@ impl Export {
     /// Has what the service counts for this client be found again without looking for it. Only the first call counts.
     pub(crate) fn set_counters(&self, counters: Arc<dyn Any + Send + Sync>) {
         let _ = self.counters.set(counters);
+    }
+
+    /// Has its damaged frames counted there. Only the first call counts.
+    pub(crate) fn set_damaged(&self, damaged: Arc<AtomicU64>) {
+        let _ = self.damaged.set(damaged);
+    }
+
+    /// A frame came whose checksum was wrong.
+    pub(crate) fn note_damaged(&self) {
+        if let Some(damaged) = self.damaged.get() {
+            damaged.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// What the service counts for this client ([`crate::Exports::join`]); `None` if that is nothing, or of another type.
@@ -351,6 +371,15 @@ pub trait OssEndpoint: Send + Sync {
         self.call(request, Bulk::None)
     }
 
+    /// Runs a request without data, and waits for the target no longer than `limit`. Targets in this process always answer.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if it does not answer by then; `EIO` if it is out of use; `EINTR`; what the target answers.
+    fn call_within(&self, request: &OssRequest, limit: Duration) -> StatusResult<OssReply> {
+        let _ = limit;
+        self.call(request, Bulk::None)
+    }
+
     /// What may be changed while the endpoint is in use; `osc.*` of one target.
     fn tunables(&self) -> Option<&Arc<Tunables>> {
         None
@@ -403,6 +432,11 @@ pub enum Started<'a> {
 pub trait MgsEndpoint: Send + Sync {
     /// Runs one request.
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply>;
+
+    /// State of the way to the server; `None` if it is in this process.
+    fn import(&self) -> Option<ImportInfo> {
+        None
+    }
 }
 
 /// One of several object requests that run at the same time.

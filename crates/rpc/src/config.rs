@@ -91,6 +91,8 @@ pub struct ServerConfig {
     /// [`ClientConfig::show_interval`]. Locks of one that is silent are taken from it when others want them, so this only
     /// bounds memory. One whose process has ended on this host is dropped at once. Default 1 h.
     pub object_client_grace: Duration,
+    /// How long a new connection may take in all to say what it is, however little of that is missing. Default 10 s.
+    pub handshake_max: Duration,
     /// A peer that stops in the middle of a frame, or does not take replies, is cut off after so long. Default 20 s.
     pub stall_max: Duration,
     /// How long [`crate::tcp::Server::stop`] lets running requests finish before it interrupts them. Default 10 s.
@@ -110,6 +112,7 @@ impl Default for ServerConfig {
             client_grace: Duration::from_secs(60),
             client_grace_local: Duration::from_secs(2),
             object_client_grace: Duration::from_secs(3600),
+            handshake_max: Duration::from_secs(10),
             stall_max: Duration::from_secs(20),
             stop_grace: Duration::from_secs(10),
             bulk_checksums: true,

@@ -6,6 +6,7 @@ use nacre_types::{ClientUuid, Nid};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Addresses without clients that are remembered at most.
@@ -19,6 +20,7 @@ pub struct Exports<T> {
 
 struct Entry<T> {
     counters: Arc<T>,
+    damaged: Arc<AtomicU64>,
     exports: Vec<Weak<Export>>,
 }
 
@@ -39,7 +41,7 @@ impl<T> Default for Exports<T> {
 }
 
 /// The address without the port, which differs with each connection.
-fn host_of(nid: Nid) -> Nid {
+pub(crate) fn host_of(nid: Nid) -> Nid {
     match nid {
         Nid::Lo => Nid::Lo,
         Nid::Tcp(address) => Nid::Tcp(SocketAddr::new(address.ip(), PORT_DEFAULT)),
@@ -53,12 +55,15 @@ impl<T: Send + Sync + 'static> Exports<T> {
         if nids.len() >= GONE_MAX {
             nids.retain(|_, entry| entry.clients().next().is_some());
         }
-        let entry = nids
-            .entry(host_of(export.nid))
-            .or_insert_with(|| Entry { counters: Arc::new(new()), exports: Vec::new() });
+        let entry = nids.entry(host_of(export.nid)).or_insert_with(|| Entry {
+            counters: Arc::new(new()),
+            damaged: Arc::default(),
+            exports: Vec::new(),
+        });
         entry.exports.retain(|export| export.strong_count() > 0);
         entry.exports.push(Arc::downgrade(export));
         export.set_counters(entry.counters.clone());
+        export.set_damaged(entry.damaged.clone());
     }
 
     /// The addresses as text, in their order.
@@ -73,10 +78,22 @@ impl<T: Send + Sync + 'static> Exports<T> {
         Some((entry.counters.clone(), entry.clients().collect()))
     }
 
+    /// Frames from an address whose checksum was wrong.
+    pub fn damaged(&self, name: &str) -> Option<u64> {
+        let nids = self.nids.lock();
+        nids.get(&host_of(name.parse().ok()?)).map(|entry| entry.damaged.load(Ordering::Relaxed))
+    }
+
+    /// The same from all addresses.
+    pub fn all_damaged(&self) -> u64 {
+        self.nids.lock().values().map(|entry| entry.damaged.load(Ordering::Relaxed)).sum()
+    }
+
     /// Forgets addresses without clients, and gives the counters of the others, to be set to 0.
     pub fn clear(&self) -> Vec<Arc<T>> {
         let mut nids = self.nids.lock();
         nids.retain(|_, entry| entry.clients().next().is_some());
+        nids.values().for_each(|entry| entry.damaged.store(0, Ordering::Relaxed));
         nids.values().map(|entry| entry.counters.clone()).collect()
     }
 }
@@ -85,7 +102,6 @@ impl<T: Send + Sync + 'static> Exports<T> {
 mod tests {
     use super::*;
     use crate::api::NoCallbacks;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn export(number: u8, nid: &str) -> Arc<Export> {
         let nid = nid.parse().expect("a NID");
@@ -104,6 +120,10 @@ mod tests {
         assert_eq!(exports.names(), ["0@lo", "10.0.0.1@tcp"]);
         let (counters, clients) = exports.find("10.0.0.1@tcp").expect("known");
         assert_eq!((counters.load(Ordering::Relaxed), clients), (2, vec![a.client, b.client]));
+        a.note_damaged();
+        b.note_damaged();
+        assert_eq!((exports.damaged("10.0.0.1@tcp"), exports.damaged("0@lo")), (Some(2), Some(0)));
+        assert_eq!((exports.damaged("10.0.0.2@tcp"), exports.all_damaged()), (None, 2));
         assert!(exports.find("10.0.0.2@tcp").is_none() && exports.find("nonsense").is_none());
         a.end();
         drop(b);

@@ -9,7 +9,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Requests that come by themselves.
-const UNCOUNTED: [&str; 6] = ["Ping", "Statfs", "Precreate", "DestroyOrphans", "LeaseReleased", "Evict"];
+const UNCOUNTED: [&str; 7] =
+    ["Ping", "RunStart", "Statfs", "Precreate", "DestroyOrphans", "LeaseReleased", "Evict"];
 
 /// When a request is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -105,6 +105,8 @@ pub struct ImportInfo {
     pub in_flight: u64,
     /// Requests that were sent again because their connection was lost or silent.
     pub timeouts: u64,
+    /// Frames to or from the target whose checksum was wrong; what they carried was sent again.
+    pub damaged: u64,
     /// Last transaction that was replayed, 0 if not known.
     pub last_replay: u64,
     /// Last transaction that the server has made durable, 0 if not known.
@@ -127,6 +129,7 @@ impl ImportInfo {
             generation: 0,
             in_flight: 0,
             timeouts: 0,
+            damaged: 0,
             last_replay: 0,
             peer_committed: 0,
             averages: Default::default(),
@@ -171,6 +174,7 @@ impl Display for ImportInfo {
         writeln!(f, "    rpcs:")?;
         writeln!(f, "       inflight: {}", self.in_flight)?;
         writeln!(f, "       timeouts: {}", self.timeouts)?;
+        writeln!(f, "       checksum_errors: {}", self.damaged)?;
         writeln!(f, "       avg_waittime: {} usec", time_us.checked_div(rpcs).unwrap_or(0))?;
         writeln!(f, "    transactions:")?;
         writeln!(f, "       last_replay: {}", self.last_replay)?;
@@ -217,6 +221,7 @@ mod tests {
             generation: 0,
             in_flight: 3,
             timeouts: 4,
+            damaged: 5,
             last_replay: 0,
             peer_committed: 12,
             averages: [Averages { rpcs: 2, bytes: 2 << 20, time_us: 1000 }, Averages::default()],
@@ -237,6 +242,7 @@ mod tests {
     rpcs:
        inflight: 3
        timeouts: 4
+       checksum_errors: 5
        avg_waittime: 500 usec
     transactions:
        last_replay: 0

@@ -52,7 +52,7 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// What whoever prints figures measured over it has to print too.
+    /// Text that goes with all figures that were measured over it.
     pub fn describe(&self) -> String {
         self.to_string()
     }

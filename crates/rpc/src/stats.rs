@@ -3,6 +3,7 @@
 use nacre_params::stats::{now_ns, times};
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::fmt::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -158,35 +159,36 @@ pub struct Averages {
     pub time_us: u64,
 }
 
-/// A request under way; it is counted until this is dropped.
+/// A request with data. It is in flight from [`CountedRpc::sent`] until this is dropped.
 #[derive(Debug)]
 pub struct CountedRpc<'a> {
     stats: &'a RpcStats,
     direction: Direction,
+    offset: u64,
     bytes: u64,
-    started: Instant,
+    sent: OnceLock<Instant>,
 }
 
 impl RpcStats {
-    /// A read or write begins. `offset` and `bytes` in the object.
+    /// A read or write that is sent now. `offset` and `bytes` in the object.
     pub fn begin(&self, direction: Direction, offset: u64, bytes: u64) -> CountedRpc<'_> {
-        let number = self.in_flight[direction as usize].fetch_add(1, Ordering::Relaxed) + 1;
-        let page = crate::tunables::PAGE_BYTES;
-        let pages = (offset % page + bytes).div_ceil(page);
-        self.histograms.count(PAGES, direction, power_row(pages));
-        self.histograms.count(IN_FLIGHT, direction, usize::try_from(number).unwrap_or(ROWS));
-        self.histograms.count(OFFSET, direction, bit_row(offset / page % OFFSET_PAGES));
-        CountedRpc { stats: self, direction, bytes, started: Instant::now() }
+        let counted = self.prepare(direction, offset, bytes);
+        counted.sent();
+        counted
     }
 
-    /// A request begins; `None` if it carries no data.
-    pub(crate) fn begin_request(&self, request: &OssRequest, bulk: &Bulk<'_>) -> Option<CountedRpc<'_>> {
+    fn prepare(&self, direction: Direction, offset: u64, bytes: u64) -> CountedRpc<'_> {
+        CountedRpc { stats: self, direction, offset, bytes, sent: OnceLock::new() }
+    }
+
+    /// A request that is about to wait for its turn; `None` if it carries no data.
+    pub(crate) fn prepare_request(&self, request: &OssRequest, bulk: &Bulk<'_>) -> Option<CountedRpc<'_>> {
         match (request, bulk) {
             (OssRequest::Read { offset, len, .. }, _) => {
-                Some(self.begin(Direction::Read, *offset, u64::from(*len)))
+                Some(self.prepare(Direction::Read, *offset, u64::from(*len)))
             }
             (OssRequest::Write { offset, .. }, Bulk::Send(data)) => {
-                Some(self.begin(Direction::Write, *offset, data.len() as u64))
+                Some(self.prepare(Direction::Write, *offset, data.len() as u64))
             }
             _ => None,
         }
@@ -278,10 +280,27 @@ fn table(out: &mut String, title: &str, unit: &str, rows: &Rows, first: usize, l
     }
 }
 
+impl CountedRpc<'_> {
+    /// It has gone out. Only the first call counts: a request that is sent again was one before.
+    pub(crate) fn sent(&self) {
+        if self.sent.set(Instant::now()).is_err() {
+            return;
+        }
+        let (stats, direction) = (self.stats, self.direction);
+        let number = stats.in_flight[direction as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        let page = crate::tunables::PAGE_BYTES;
+        let pages = (self.offset % page + self.bytes).div_ceil(page);
+        stats.histograms.count(PAGES, direction, power_row(pages));
+        stats.histograms.count(IN_FLIGHT, direction, usize::try_from(number).unwrap_or(ROWS));
+        stats.histograms.count(OFFSET, direction, bit_row(self.offset / page % OFFSET_PAGES));
+    }
+}
+
 impl Drop for CountedRpc<'_> {
     fn drop(&mut self) {
+        let Some(sent) = self.sent.get() else { return };
         let (stats, side) = (self.stats, self.direction as usize);
-        let us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let us = u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX);
         stats.in_flight[side].fetch_sub(1, Ordering::Relaxed);
         stats.histograms.count(LATENCY, self.direction, bit_row(us));
         stats.bytes[side].fetch_add(self.bytes, Ordering::Relaxed);

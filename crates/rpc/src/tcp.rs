@@ -17,5 +17,6 @@ mod socket;
 mod threads;
 
 pub use client::{ClientIdentity, ClientStats, MdsEvents, TcpMds, TcpMgs, TcpOss};
+pub use handshake::ping;
 pub use server::{Server, Targets};
 pub(crate) use socket::TICK;

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 /// Bytes of the pages that `max_pages_per_rpc` counts.
 pub const PAGE_BYTES: u64 = 4096;
-/// Largest `short_io_bytes`. Lustre takes values up to 1 MiB and cuts them to what fits in a request.
+/// Largest `short_io_bytes`. Lustre takes values up to 1 MiB and cuts them without a word; larger ones are refused here.
 pub const SHORT_IO_MAX: u64 = 64 << 10;
 /// Smallest `short_io_bytes` that is not "off".
 const SHORT_IO_MIN: u64 = 64;
-/// Values of `short_io_bytes` up to this are accepted and cut to [`SHORT_IO_MAX`]; larger ones are refused.
-const SHORT_IO_ACCEPTED: u64 = 1 << 20;
+/// Most pages that a frame carries.
+const RPC_PAGES_MAX: u64 = nacre_types::limits::BULK_MAX as u64 / PAGE_BYTES;
 /// Stands for "as the shared parameters have it".
 const INHERIT: u64 = u64::MAX;
 
@@ -24,11 +24,10 @@ pub enum Tunable {
     /// `max_rpcs_in_flight`: reads and writes under way to one target, 1 to 256. As long as nobody sets it, the default
     /// does not hold up short ones (`short_io_bytes`): to wait for a turn costs them more than to be sent.
     MaxRpcsInFlight = 0,
-    /// `max_pages_per_rpc`: pages of 4 KiB in one request, 16 to 16,384 (64 MiB). Requests are never longer than
-    /// [`nacre_types::limits::BULK_MAX`].
+    /// `max_pages_per_rpc`: pages of 4 KiB in one request, 16 to what a frame carries
+    /// ([`nacre_types::limits::BULK_MAX`]).
     MaxPagesPerRpc,
-    /// `short_io_bytes`: data up to so many bytes is received together with its header, 0 for none, else at least 64. Up
-    /// to 1 MiB is accepted and cut to 64 KiB.
+    /// `short_io_bytes`: data up to so many bytes is received together with its header, 0 for none, else 64 to 65,536.
     ShortIoBytes,
     /// `checksums`: 1 if bulk data carries a checksum, 0 if not.
     Checksums,
@@ -72,9 +71,9 @@ impl Tunable {
         };
         match self {
             Tunable::MaxRpcsInFlight => within(1..=256),
-            Tunable::MaxPagesPerRpc => within(16..=16_384),
+            Tunable::MaxPagesPerRpc => within(16..=RPC_PAGES_MAX),
             Tunable::ShortIoBytes if value == 0 => Ok(0),
-            Tunable::ShortIoBytes => within(SHORT_IO_MIN..=SHORT_IO_ACCEPTED).map(|n| n.min(SHORT_IO_MAX)),
+            Tunable::ShortIoBytes => within(SHORT_IO_MIN..=SHORT_IO_MAX),
             Tunable::Checksums | Tunable::Active if value > 1 => Err(Status::EINVAL),
             Tunable::Checksums | Tunable::Active => Ok(value),
             Tunable::ChecksumType if value > ChecksumType::Adler as u64 => Err(Status::EINVAL),
@@ -152,7 +151,7 @@ impl Tunables {
 
     /// Longest data of one request in bytes.
     pub fn rpc_bytes_max(&self) -> usize {
-        (self.get(Tunable::MaxPagesPerRpc) * PAGE_BYTES).min(nacre_types::limits::BULK_MAX as u64) as usize
+        (self.get(Tunable::MaxPagesPerRpc) * PAGE_BYTES) as usize
     }
 
     /// Data up to so many bytes travels inline; 0 for none.
@@ -210,7 +209,7 @@ mod tests {
         let tunables = Tunables::default();
         let range = [
             (Tunable::MaxRpcsInFlight, 1, 256),
-            (Tunable::MaxPagesPerRpc, 16, 16_384),
+            (Tunable::MaxPagesPerRpc, 16, 1024),
             (Tunable::ConnsPerPeer, 1, 16),
             (Tunable::ResendCount, 0, 1000),
             (Tunable::IdleTimeout, 0, 50),
@@ -231,15 +230,15 @@ mod tests {
     }
 
     #[test]
-    fn short_io_is_off_or_at_least_64_bytes_and_cut_to_what_fits() {
+    fn short_io_is_off_or_between_64_bytes_and_what_fits() {
         let tunables = Tunables::default();
         let set = |bytes| tunables.set(Tunable::ShortIoBytes, bytes).map(|()| tunables.short_io_bytes());
         assert_eq!(tunables.short_io_bytes(), 16 << 10);
         assert_eq!(set(0), Ok(0));
         assert_eq!(set(63), Err(Status::ERANGE));
         assert_eq!(set(64), Ok(64));
-        assert_eq!(set(512 << 10), Ok(64 << 10));
-        assert_eq!(set(2 << 20), Err(Status::ERANGE));
+        assert_eq!(set(64 << 10), Ok(64 << 10));
+        assert_eq!(set((64 << 10) + 1), Err(Status::ERANGE));
     }
 
     #[test]
@@ -257,7 +256,7 @@ mod tests {
     fn requests_never_grow_beyond_what_a_frame_carries() {
         let tunables = Tunables::default();
         assert_eq!(tunables.rpc_bytes_max(), 4 << 20);
-        tunables.set(Tunable::MaxPagesPerRpc, 16_384).unwrap();
-        assert_eq!(tunables.rpc_bytes_max(), nacre_types::limits::BULK_MAX);
+        tunables.set(Tunable::MaxPagesPerRpc, 16).unwrap();
+        assert_eq!(tunables.rpc_bytes_max(), 64 << 10);
     }
 }

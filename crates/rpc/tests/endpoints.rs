@@ -205,8 +205,8 @@ fn no_more_than_max_rpcs_in_flight_are_under_way() {
     let oss = oss_at(&[nid(server.addrs()[0])], &quick());
     for max in [1, 3, 8, 20] {
         set(&oss, Tunable::MaxRpcsInFlight, max);
-        services.oss.gate.set_closed(true);
         std::thread::scope(|scope| {
+            let closed = services.oss.gate.close();
             // One thread starts more than may be under way, and others add to it.
             for _ in 0..3 {
                 scope.spawn(|| ten_reads_at_once(&oss));
@@ -216,7 +216,10 @@ fn no_more_than_max_rpcs_in_flight_are_under_way() {
             // What is not limited still goes through, and nothing more arrives meanwhile.
             assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
             assert_eq!(waiting(), max);
-            services.oss.gate.set_closed(false);
+            // A thread counts its request after it has sent it.
+            let in_flight = || oss.rpc_stats().map(|stats| stats.in_flight(Direction::Read));
+            eventually("what waits for its turn was not sent", || in_flight() == Some(max));
+            drop(closed);
         });
         assert_eq!(oss.stats().in_flight, 0);
     }

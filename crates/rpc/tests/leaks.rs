@@ -26,13 +26,13 @@ fn nothing_is_left_of_clients_and_servers() {
             TcpMds::connect(0, &nids, &identity(1), &quick(), Arc::new(Events::default())).expect("connect");
         let oss = TcpOss::new(0, &nids, &identity(1), &quick()).expect("oss");
         mds.call(&Cred::new(0, 0), &MdsRequest::Statfs).expect("answer");
-        services.oss.gate.set_closed(true);
         std::thread::scope(|scope| {
+            let closed = services.oss.gate.close();
             let reader = scope.spawn(|| ten_reads_at_once(&oss));
             eventually("ten requests wait on as many threads", || {
                 services.oss.gate.waiting.load(std::sync::atomic::Ordering::SeqCst) == 10
             });
-            services.oss.gate.set_closed(false);
+            drop(closed);
             reader.join().expect("reader");
         });
         drop((mds, oss));

@@ -8,7 +8,7 @@ use nacre_rpc::tcp::{Server, Targets, TcpMds, TcpOss};
 use nacre_rpc::{ClientConfig, MdsEndpoint, OssEndpoint, ServerConfig};
 use nacre_types::{Cred, Fid, Status, TargetId, Xid};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
-use nacre_wire::mds::{FileLock, LockMode, LockOwner, MdsRequest};
+use nacre_wire::mds::{FileLock, LockMode, LockOwner, MdsRequest, ProcessLock};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::{Decode, Encode, connect};
 use services::*;
@@ -33,7 +33,7 @@ fn lock_request() -> MdsRequest<'static> {
         last: u64::MAX,
         pid: 1,
     };
-    MdsRequest::SetLock { fid: Fid::ROOT, lock, wait: true }
+    MdsRequest::LockFile { fid: Fid::ROOT, lock: ProcessLock { lock, process: 0 }, wait: true, asked_ns: 0 }
 }
 
 /// Runs `work` as an interruptible request and interrupts it once `ready` holds.
@@ -60,7 +60,7 @@ fn an_interrupted_lock_stops_waiting_at_the_server_too() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
     let mds = mds_at(server.addrs()[0], 1, &quick());
-    services.mds.gate.set_closed(true);
+    let _closed = services.mds.gate.close();
     let result = interrupted(
         || mds.call(&Cred::new(0, 0), &lock_request()),
         || services.mds.gate.waiting.load(Ordering::SeqCst) == 1,
@@ -79,7 +79,7 @@ fn an_interrupted_read_leaves_its_buffer_alone() {
     let object = Fid::new(9, 1, 0);
     let data = vec![7u8; 300_000];
     oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data)).expect("write");
-    services.oss.gate.set_closed(true);
+    let closed = services.oss.gate.close();
     let mut buffer = vec![1u8; data.len()];
     let read = OssRequest::plain_read(object, 0, data.len() as u32);
     let result = interrupted(
@@ -87,7 +87,7 @@ fn an_interrupted_read_leaves_its_buffer_alone() {
         || services.oss.gate.waiting.load(Ordering::SeqCst) == 1,
     );
     assert_eq!(result, Err(Status::EINTR));
-    services.oss.gate.set_closed(false);
+    drop(closed);
     // The late answer is read by the next caller and thrown away.
     for _ in 0..10 {
         assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
@@ -116,8 +116,8 @@ fn more_waiting_locks_than_the_server_has_threads_do_not_block_others() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig { threads_max: 12, ..ServerConfig::default() });
     let mds = mds_at(server.addrs()[0], 1, &quick());
-    services.mds.gate.set_closed(true);
     std::thread::scope(|scope| {
+        let closed = services.mds.gate.close();
         let lockers: Vec<_> = (0..8)
             .map(|_| {
                 let mds = &mds;
@@ -126,7 +126,7 @@ fn more_waiting_locks_than_the_server_has_threads_do_not_block_others() {
             .collect();
         eventually("locks wait", || services.mds.gate.waiting.load(Ordering::SeqCst) == 8);
         assert!(mds.call(&Cred::new(0, 0), &MdsRequest::Statfs).is_ok());
-        services.mds.gate.set_closed(false);
+        drop(closed);
         for locker in lockers {
             assert!(locker.join().expect("locker").is_ok());
         }
@@ -224,6 +224,29 @@ fn malformed_peers_are_cut_off_and_others_served() {
 }
 
 #[test]
+fn a_connect_has_to_be_there_in_time_however_it_comes() {
+    let services = Services::default();
+    let config = ServerConfig { handshake_max: Duration::from_millis(300), ..ServerConfig::default() };
+    let server = services.serve(any_port(), config);
+    let connect = Header::new(FrameKind::Connect, TargetId::mdt(0), Xid(0));
+    let announces_a_body = Header { body_len: 4000, ..connect }.to_bytes();
+    let nothing: &[u8] = &[];
+    for begin in [nothing, &announces_a_body] {
+        let mut stream = TcpStream::connect(server.addrs()[0]).expect("connect");
+        stream.write_all(begin).expect("send");
+        stream.set_read_timeout(Some(Duration::from_millis(10))).expect("a time");
+        // A byte now and then is progress, and is not enough.
+        let drops = announces_a_body.iter().cycle().take(1000);
+        let taken = drops.take_while(|byte| {
+            let waits = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+            stream.write_all(&[**byte]).is_ok() && stream.read(&mut [0]).is_err_and(waits)
+        });
+        assert!((2..200).contains(&taken.count()), "not at once, and not for ever");
+    }
+    eventually("their connections end", || server.connection_count() == 0);
+}
+
+#[test]
 fn a_client_that_went_is_disconnected_after_its_grace() {
     let services = Services::default();
     let config = ServerConfig { client_grace_local: Duration::from_millis(300), ..ServerConfig::default() };
@@ -258,20 +281,20 @@ fn stopping_finishes_running_requests_and_interrupts_those_that_wait_for_ever() 
     let server = services.serve(any_port(), config);
     let deadline = ClientConfig { deadline: Some(Duration::from_millis(100)), ..quick() };
     let mds = mds_at(server.addrs()[0], 1, &deadline);
-    services.mds.gate.set_closed(true);
     std::thread::scope(|scope| {
+        let closed = services.mds.gate.close();
         let finished = scope.spawn(|| mds.call(&Cred::new(0, 0), &create(b"slow")));
         eventually("it runs", || services.mds.gate.waiting.load(Ordering::SeqCst) == 1);
         let stopper = scope.spawn(|| server.stop());
-        services.mds.gate.set_closed(false);
+        drop(closed);
         assert!(finished.join().expect("caller").is_ok(), "answered although the server stops");
         stopper.join().expect("stop");
     });
     let server = services
         .serve(any_port(), ServerConfig { stop_grace: Duration::from_millis(100), ..Default::default() });
     let mds = mds_at(server.addrs()[0], 1, &deadline);
-    services.mds.gate.set_closed(true);
     std::thread::scope(|scope| {
+        let _closed = services.mds.gate.close();
         let waiting = scope.spawn(|| mds.call(&Cred::new(0, 0), &lock_request()));
         eventually("it waits", || services.mds.gate.waiting.load(Ordering::SeqCst) == 1);
         server.stop();
@@ -285,12 +308,12 @@ fn started_requests_that_are_dropped_leave_nothing_behind() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &quick()).expect("oss");
-    services.oss.gate.set_closed(true);
+    let closed = services.oss.gate.close();
     let read = OssRequest::plain_read(Fid::new(9, 1, 0), 0, 100_000);
     let mut buffer = vec![1u8; 100_000];
     // SAFETY: dropped at once.
     drop(unsafe { oss.start(&read, Bulk::Receive(&mut buffer)) });
-    services.oss.gate.set_closed(false);
+    drop(closed);
     eventually("its answer is thrown away", || {
         oss.call(&OssRequest::Ping, Bulk::None).is_ok() && oss.stats().in_flight == 0
     });
@@ -302,8 +325,8 @@ fn closing_an_endpoint_ends_calls_that_wait() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &quick()).expect("oss");
-    services.oss.gate.set_closed(true);
     std::thread::scope(|scope| {
+        let closed = services.oss.gate.close();
         let caller = scope.spawn(|| {
             let mut buffer = [0u8; 10];
             let read = OssRequest::plain_read(Fid::new(9, 1, 0), 0, 10);
@@ -312,7 +335,7 @@ fn closing_an_endpoint_ends_calls_that_wait() {
         eventually("it waits", || services.oss.gate.waiting.load(Ordering::SeqCst) == 1);
         oss.close();
         assert_eq!(caller.join().expect("caller"), Err(Status::ESHUTDOWN));
-        services.oss.gate.set_closed(false);
+        drop(closed);
     });
 }
 

@@ -46,8 +46,8 @@ fn threads_that_meet_an_eviction_together_recover_once() {
     let events = Arc::new(Events::default());
     let client = identity(1).client;
     let endpoint = LoOss::with_events(oss.clone(), client, events.clone()).expect("endpoint");
-    oss.write_gate.set_closed(true);
     std::thread::scope(|scope| {
+        let closed = oss.write_gate.close();
         let writers: Vec<_> = (0..8)
             .map(|number| {
                 let endpoint = &endpoint;
@@ -58,7 +58,7 @@ fn threads_that_meet_an_eviction_together_recover_once() {
             .collect();
         eventually("all are there", || oss.write_gate.waiting.load(Ordering::SeqCst) == 8);
         oss.evict(client);
-        oss.write_gate.set_closed(false);
+        drop(closed);
         for writer in writers {
             let (incarnation, result) = writer.join().expect("writer");
             assert_eq!(result, if incarnation == 0 { WRITTEN } else { Err(Status::EVICTED) });

@@ -228,8 +228,8 @@ fn writes_that_were_under_way_at_an_eviction_fail_and_those_of_no_life_do_not() 
         let proxy = Proxy::start(server.addrs()[0]);
         let events = Arc::new(Events::default());
         let oss = client(proxy.addr, &events);
-        services.oss.write_gate.set_closed(true);
         std::thread::scope(|scope| {
+            let closed = services.oss.write_gate.close();
             let writers: Vec<_> = (0..6)
                 .map(|number| {
                     let oss = &oss;
@@ -254,7 +254,7 @@ fn writes_that_were_under_way_at_an_eviction_fail_and_those_of_no_life_do_not() 
                 // Their answers never come, so they are to be sent again.
                 proxy.cut_all();
             }
-            services.oss.write_gate.set_closed(false);
+            drop(closed);
             for writer in writers {
                 let (incarnation, result) = writer.join().expect("writer");
                 let expected = if incarnation == 0 { WRITTEN } else { Err(Status::EVICTED) };

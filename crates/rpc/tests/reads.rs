@@ -132,6 +132,7 @@ fn small_reads_that_wait_already_run_together_and_each_gets_its_own_answer() {
         len: 4096,
         ahead: 0,
         lock: IoLock::Server,
+        written: false,
     };
     // Fewer than a client may have under way, or it would wait for the one that waits for it.
     let mut requests: Vec<OssRequest> =

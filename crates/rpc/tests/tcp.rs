@@ -112,8 +112,8 @@ fn a_waiting_request_does_not_hold_up_others_and_replies_come_out_of_order() {
     for oid in 0..8 {
         oss.call(&write(oid), Bulk::Send(&pattern(1000, oid as u8))).expect("write");
     }
-    services.oss.gate.set_closed(true);
     std::thread::scope(|scope| {
+        let closed = services.oss.gate.close();
         let reader = scope.spawn(|| {
             let mut buffers: Vec<Vec<u8>> = (0..8).map(|_| vec![0; 1000]).collect();
             let calls = buffers
@@ -133,7 +133,7 @@ fn a_waiting_request_does_not_hold_up_others_and_replies_come_out_of_order() {
         eventually("four requests wait", || services.oss.gate.waiting.load(Ordering::SeqCst) == 4);
         let mut buffer = vec![0; 1000];
         assert_eq!(oss.call(&read(2, 1000), Bulk::Receive(&mut buffer)), Ok(OssReply::Read(1000)));
-        services.oss.gate.set_closed(false);
+        drop(closed);
         reader.join().expect("reader");
     });
 }

@@ -174,7 +174,7 @@ impl Import {
         (self.backoff.next_pause(), report)
     }
 
-    /// Whoever was connecting gives up (interrupted, deadline): others may try.
+    /// The caller that was connecting gives up (interrupted, deadline): others may try.
     pub fn on_abandoned(&mut self) {
         self.state = ImportState::Disconnected;
     }

@@ -17,7 +17,19 @@ impl Exclusive {
     /// # Errors
     /// Those of `flock(2)`, on file systems without locks.
     pub fn take(fd: OwnedFd) -> Result<Option<Exclusive>, Errno> {
-        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Exclusive::lock(fd, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Takes a shared lock; `None` if another process has an exclusive one.
+    ///
+    /// # Errors
+    /// As [`Exclusive::take`].
+    pub fn share(fd: OwnedFd) -> Result<Option<Exclusive>, Errno> {
+        Exclusive::lock(fd, FlockOperation::NonBlockingLockShared)
+    }
+
+    fn lock(fd: OwnedFd, how: FlockOperation) -> Result<Option<Exclusive>, Errno> {
+        match flock(&fd, how) {
             Ok(()) => Ok(Some(Exclusive(fd))),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error),

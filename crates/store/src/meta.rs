@@ -17,6 +17,7 @@ mod log;
 mod map;
 mod options;
 mod overlay;
+mod pages;
 mod patience;
 mod recovery;
 mod report;
@@ -47,6 +48,7 @@ pub use nacre_types::TransNo;
 pub use options::MetaStoreOptions;
 pub use report::{MetaStoreStats, VerifyProblem, VerifyReport};
 pub use scan::Visitor;
+pub(crate) use wal::crc32c;
 
 /// A name space of keys inside one store; callers define constants. All 256 values are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,7 +65,7 @@ pub struct MetaStore {
     threads: Mutex<Vec<JoinHandle<()>>>,
     stop: StopSignal,
     /// Last field: the lock goes after everything that uses the files.
-    _lock: Exclusive,
+    _lock: Option<Exclusive>,
 }
 
 impl MetaStore {
@@ -75,6 +77,7 @@ impl MetaStore {
     /// [`MetaError::TooNew`], [`MetaError::TooOld`], [`MetaError::Corrupt`] if durable bytes are damaged.
     pub fn open(dir: &Path, options: MetaStoreOptions) -> Result<Self> {
         let periodic_sync = options.commit_interval_ms > 0;
+        let is_quiet = options.read_only;
         let (engine, lock) = recovery::open(dir, options)?;
         let store = MetaStore {
             engine: Arc::new(engine),
@@ -82,6 +85,9 @@ impl MetaStore {
             stop: StopSignal::default(),
             _lock: lock,
         };
+        if is_quiet {
+            return Ok(store);
+        }
         let engine = store.engine.clone();
         store.spawn(dir, "nacre-ckpt", move || engine.run_checkpoints())?;
         if periodic_sync {
@@ -89,6 +95,28 @@ impl MetaStore {
             store.spawn(dir, "nacre-sync", move || engine.run_periodic_syncs(&stop))?;
         }
         Ok(store)
+    }
+
+    /// Repairs what is damaged in the store in `dir` and has one right answer: superblocks, and pages of the base that say where others are.
+    /// Returns how many problems of [`MetaStore::verify`] that were. To be called when a check has found damage, as it writes the base anew.
+    ///
+    /// # Durability
+    /// Durable on return.
+    ///
+    /// # Errors
+    /// As [`MetaStore::open`].
+    pub fn repair(dir: &Path, options: &MetaStoreOptions) -> Result<u64> {
+        let looking = MetaStoreOptions { read_only: true, create: false, ..options.clone() };
+        let report = MetaStore::open(dir, looking)?.verify(&mut |_| ())?;
+        if report.problem_count == 0 || !report.keeps_entries() {
+            return Ok(0);
+        }
+        if report.problems.iter().any(|problem| !matches!(problem, VerifyProblem::Copy { .. })) {
+            recovery::rebuild_base(dir, options)?;
+        }
+        // Opening writes the superblock anew.
+        MetaStore::open(dir, MetaStoreOptions { create: false, ..options.clone() })?.close()?;
+        Ok(report.problem_count)
     }
 
     /// Calls `f` with the newest value of `key`, or `None`, without copying it.
@@ -166,6 +194,25 @@ impl MetaStore {
         nacre_env::blocking(|| self.engine.checkpoint())
     }
 
+    /// Has all recent changes moved to the base, without waiting for it: what they delete becomes free pages. Does nothing
+    /// while an earlier move is under way.
+    pub fn begin_checkpoint(&self) {
+        if !self.engine.options.read_only && !self.engine.log.latch().is_set() {
+            self.engine.try_freeze();
+        }
+    }
+
+    /// Bytes for which the file of the base has room already: its free pages, less those that are set aside where the disk is too full
+    /// for the reserve. The file never shrinks, so to a file system these bytes are in use.
+    pub fn free_inside(&self) -> u64 {
+        self.engine.free_inside()
+    }
+
+    /// Bytes of recent changes, which have yet to take their room in the base.
+    pub fn recent_bytes(&self) -> u64 {
+        self.engine.overlay.bytes()
+    }
+
     /// Checkpoints and closes; later calls return [`MetaError::Closed`]. Dropping the store does the same but hides errors.
     ///
     /// # Errors
@@ -197,6 +244,12 @@ impl MetaStore {
     /// Only if reading itself fails; damage is listed in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<VerifyReport> {
         self.engine.verify(progress)
+    }
+
+    /// Whether scans of a store that was opened for looking have passed over damage so far, or its log lacks something: what was not found
+    /// may be there.
+    pub fn is_partial(&self) -> bool {
+        self.engine.is_partial()
     }
 
     fn spawn(&self, dir: &Path, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {

@@ -50,6 +50,7 @@ use crate::meta::{MetaStore, Table};
 use block::device::model::SimulatedDevice;
 use nacre_types::{Fid, Timestamp};
 use std::ops::{Bound, ControlFlow, Range};
+use std::path::Path;
 use std::time::Instant;
 
 /// Attributes of an object; the default is that of one that does not exist.
@@ -195,6 +196,14 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// Those of the medium.
     fn attr(&self, object: Fid) -> Result<ObjectAttr>;
+
+    /// Whether an object exists: something has written to it, or sized it, and it was not destroyed.
+    ///
+    /// # Errors
+    /// Those of the index.
+    fn exists(&self, object: Fid) -> Result<bool> {
+        Ok(self.attr(object)?.mtime.is_some())
+    }
 
     /// The version of an object's data, another one after every change, if the attributes tell it: `None` where two changes may
     /// have the same time. 0 for one that does not exist.
@@ -405,6 +414,16 @@ pub trait ObjectStore: Send + Sync {
 /// Most objects that [`ObjectStore::destroy_orphans`] takes for orphans: five times the largest reservation (20000), as
 /// in Lustre (reference 4.5).
 pub const ORPHANS_MAX: u64 = 100_000;
+
+/// Repairs what has one right answer in the index of the store in `dir`, which nobody uses, and returns how many problems that were.
+///
+/// # Errors
+/// As [`MetaStore::repair`].
+pub fn repair_index(dir: &Path) -> Result<u64> {
+    let index = dir.join(file::INDEX);
+    let options = crate::meta::MetaStoreOptions { map_bytes: 1 << 40, ..Default::default() };
+    Ok(MetaStore::repair(&index, &options)?)
+}
 
 /// Visits the objects that have a record in a table of the index of a store, in the order of their FIDs.
 ///

@@ -1,6 +1,6 @@
 //! One flush for many callers.
 //!
-//! Whoever wants something durable either flushes, or waits for the flush that is under way and then for the next, which covers him. When a
+//! Group commit: a caller leads a flush, or waits for the flush that is under way and then for the next, which covers it. When a
 //! flush ends, those whom it served come back with more work a moment later; a caller who has waited meanwhile would flush for
 //! himself alone, and the many would wait for him: half of all flushes would serve one. So the next flush waits for those who were
 //! there last time, for a part of the time that a flush takes; the last of them to come begins it.

@@ -89,7 +89,7 @@ impl Run {
     /// A command whose process, with all its descendants, ends with the run.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.env(MARK, &self.directory);
+        command.env(MARK, &self.directory).env("NACRE_LOG_DIR", &self.directory);
         command
     }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::program::Outcome;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, Stopped, program, text, wait};
+use nacre_testkit::{Cluster, Shape, Stopped, errno, program, text, wait};
 use rustix::fs::{Mode, OFlags};
 
 /// What nobody may have to wait for. On an idle machine it takes 1 to 4 s with a server that is stopped.
@@ -382,4 +382,128 @@ fn opens_that_were_interrupted_do_not_stay_open() {
         fs::remove_file(beyond.join(path.file_name().expect("a name"))).expect("removed");
     }
     cluster.stop_and_check();
+}
+
+/// Copies a directory with its holes.
+fn copy(from: &Path, to: &Path) {
+    let arguments = ["-a", "--sparse=always", text(from), text(to)];
+    program::run("cp", arguments).success();
+}
+
+/// A file of four stripes of 64 KiB, on OST 1, OST 0, OST 1 and OST 0.
+fn striped(cluster: &Cluster, path: &Path) -> Vec<u8> {
+    cluster.lfs(&["setstripe", "-c", "2", "-i", "1", "-S", "64K", text(path)]).success();
+    let bytes: Vec<u8> = (0..4 << 16).map(|at| (at / 99 % 251) as u8).collect();
+    fs::write(path, &bytes).expect("written");
+    bytes
+}
+
+/// Both mounts, right after the OST has come back.
+fn what_is_lost_is_an_error_and_the_rest_goes_on(
+    cluster: &Cluster,
+    dirs: &[PathBuf],
+    other: &Path,
+    bytes: &[u8],
+) {
+    let below = |dir: &PathBuf| other.join(dir.file_name().expect("a name"));
+    for dir in dirs {
+        let lost = [dir.join("new"), below(dir).join("theirs"), dir.join("moved"), below(dir).join("new")];
+        for path in &lost {
+            assert_eq!(errno(fs::read(path)), libc::EIO, "{}", path.display());
+            let file = fs::OpenOptions::new().read(true).write(true).open(path).expect("opens");
+            let mut half = [0; 100];
+            file.read_exact_at(&mut half, 1 << 16).expect("the other OST has its part");
+            assert_eq!(half, bytes[1 << 16..][..100]);
+            let written = file.write_all_at(b"x", 10).and_then(|()| file.sync_all());
+            assert_eq!(errno(written), libc::EIO, "it would stand among zeros");
+            drop(file);
+            cluster.lfs(&["migrate", "-c", "1", "-i", "0", text(path)]).fails_with(libc::EIO);
+            assert_eq!(errno(fs::read(path)), libc::EIO, "a copy has no zeros in place of what is lost");
+        }
+        assert_eq!(fs::read(dir.join("old")).expect("read"), bytes);
+        let sparse = fs::read(below(dir).join("sparse")).expect("read");
+        assert!(sparse[..3 << 16].iter().all(|byte| *byte == 0) && sparse.ends_with(b"data"));
+        // New objects have ids of their own.
+        for number in 0..40 {
+            let path = dir.join(format!("after{number}"));
+            fs::write(&path, number.to_string()).expect("written");
+        }
+        let path = dir.join("moved");
+        fs::write(&path, b"anew").expect("written");
+        assert_eq!(fs::read(below(dir).join("moved")).expect("read"), b"anew");
+    }
+}
+
+/// OST 1 comes back from a copy of its directory that is older than some files on both MDTs, while the MDTs go on.
+fn an_ost_is_restored_from_an_older_copy(name: &str, backend: &str) {
+    let backend = backend.to_owned();
+    let options = Options {
+        mdts: 2,
+        osts: 2,
+        ost_backend: vec![backend],
+        fsname: name.to_owned(),
+        ..Options::default()
+    };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    let dirs: Vec<PathBuf> = (0..2).map(|mdt| cluster.mount().join(format!("m{mdt}"))).collect();
+    for (mdt, dir) in dirs.iter().enumerate() {
+        cluster.lfs(&["mkdir", "-i", &mdt.to_string(), text(dir)]).success();
+        striped(&cluster, &dir.join("old"));
+    }
+    cluster.stop();
+    let (ost, kept) = (cluster.data().join("ost0001"), cluster.run().directory().join("kept"));
+    copy(&ost, &kept);
+    cluster.start_all();
+    let other = cluster.add_mount();
+    let below = |dir: &PathBuf| other.join(dir.file_name().expect("a name"));
+    let mut bytes = Vec::new();
+    for dir in &dirs {
+        bytes = striped(&cluster, &dir.join("new"));
+        striped(&cluster, &below(dir).join("theirs"));
+        striped(&cluster, &dir.join("moved"));
+        cluster.lfs(&["migrate", "-c", "2", "-i", "1", "-S", "64K", text(&dir.join("moved"))]).success();
+        // Nothing was ever written to its first object.
+        cluster.lfs(&["setstripe", "-c", "2", "-i", "1", "-S", "64K", text(&dir.join("sparse"))]).success();
+        let sparse = fs::File::create(dir.join("sparse")).expect("made");
+        sparse.write_all_at(b"data", 3 << 16).expect("written");
+    }
+    cluster.kill("ost0001");
+    fs::remove_dir_all(&ost).expect("removed");
+    copy(&kept, &ost);
+    cluster.start_all();
+    what_is_lost_is_an_error_and_the_rest_goes_on(&cluster, &dirs, &other, &bytes);
+    cluster.stop();
+    let found = cluster.nacre(&["check", text(cluster.data())]).fails_with(1).stdout;
+    for path in ["m0/new", "m0/theirs", "m1/new", "m1/theirs"] {
+        let named = |line: &&str| line.contains(&format!("(/{path})")) && line.contains("on OST0001");
+        assert_eq!(found.lines().filter(named).count(), 1, "{path}: {found}");
+    }
+    assert_eq!(found.matches("is missing").count(), 4, "{found}");
+    cluster.nacre(&["check", "--repair", text(cluster.data())]).fails_with(1);
+    cluster.start_all();
+    for dir in &dirs {
+        assert_eq!(errno(fs::read(dir.join("new"))), libc::EIO, "nobody makes zeros of it");
+        fs::remove_file(dir.join("new")).expect("removed");
+        fs::remove_file(dir.join("theirs")).expect("removed");
+        for number in 0..40 {
+            let content = fs::read_to_string(dir.join(format!("after{number}"))).expect("read");
+            assert_eq!(content, number.to_string());
+        }
+        assert_eq!(fs::read(dir.join("old")).expect("read"), bytes);
+    }
+    cluster.stop_and_check();
+}
+
+#[test]
+fn data_that_an_older_copy_of_an_ost_lacks_is_an_error_and_is_named_by_check() {
+    if have_root() {
+        an_ost_is_restored_from_an_older_copy("oldfile", "file");
+    }
+}
+
+#[test]
+fn data_that_an_older_copy_of_a_device_lacks_is_an_error_and_is_named_by_check() {
+    if have_root() {
+        an_ost_is_restored_from_an_older_copy("oldblock", "block,size=1G");
+    }
 }

@@ -80,7 +80,22 @@ fn files_survive_stops_and_kills_of_separate_processes() {
 
 #[test]
 fn damaged_data_is_an_error_and_the_check_names_it() {
-    let Some(mut cluster) = start(Shape::Embedded, "blk2", &[BACKEND]) else { return };
+    damage("blk2", BACKEND, |cluster| vec![data_of(cluster, 0)]);
+}
+
+#[test]
+fn damaged_data_in_files_with_checksums_is_an_error_and_the_check_names_it() {
+    damage("blk3", "file,checksums", |cluster| {
+        let list = |dir: &Path| -> Vec<PathBuf> {
+            fs::read_dir(dir).expect("listed").map(|entry| entry.expect("listed").path()).collect()
+        };
+        list(&cluster.data().join("ost0000/objects")).iter().flat_map(|below| list(below)).collect()
+    });
+}
+
+/// Flips a bit of a file of an OST of this back end, whose data lies in the files that `images` names.
+fn damage(name: &str, backend: &str, images: impl Fn(&Cluster) -> Vec<PathBuf>) {
+    let Some(mut cluster) = start(Shape::Embedded, name, &[backend]) else { return };
     let directory = cluster.directory("files");
     cluster.lfs(&["setstripe", "-c", "1", "-i", "0", &directory.to_string_lossy()]).success();
     let (good, bad) = (directory.join("good"), directory.join("bad"));
@@ -88,20 +103,28 @@ fn damaged_data_is_an_error_and_the_check_names_it() {
     fs::write(&good, &bytes).expect("written");
     fs::write(&bad, content(4, 300_000)).expect("written");
     cluster.stop();
-    let device = data_of(&cluster, 0);
-    let image = fs::read(&device).expect("read");
     let wanted = &content(4, 300_000)[8192..8192 + 512];
-    let at = image.chunks(4096).position(|block| &block[..512] == wanted).expect("the block is there") * 4096;
-    let file = OpenOptions::new().read(true).write(true).open(&device).expect("opened");
+    let place = |image: &PathBuf| {
+        let bytes = fs::read(image).expect("read");
+        let at = bytes.chunks(4096).position(|block| block.get(..512) == Some(wanted))?;
+        Some((image.clone(), at * 4096))
+    };
+    let (image, at) = images(&cluster).iter().find_map(place).expect("the block is there");
+    let file = OpenOptions::new().read(true).write(true).open(&image).expect("opened");
     file.write_all_at(&[wanted[100] ^ 1], at as u64 + 100).expect("flipped");
     drop(file);
     let outcome = cluster.nacre(&["check".as_ref(), cluster.data().as_os_str()]);
     assert_ne!(outcome.code(), 0);
     let text = outcome.stdout + &outcome.stderr;
-    assert!(
-        text.contains(&format!("data at offset 8192 is damaged (block at {at} of the device)")),
-        "{text}"
-    );
+    let named = match backend == BACKEND {
+        true => format!("data at offset 8192 is damaged (block at {at} of the device)"),
+        false => "data at offset 8192 is damaged".to_owned(),
+    };
+    assert!(text.contains(&named), "{text}");
+    let other = if backend == BACKEND { "file,checksums" } else { "file" };
+    let refused =
+        cluster.nacre(&["up", nacre_testkit::text(cluster.data()), "--ost-backend", other]).fails_with(1);
+    assert!(refused.stderr.contains("was made with --ost-backend"), "{refused}");
     cluster.start_all();
     assert!(fs::read(&good).expect("read") == bytes);
     let error = fs::read(&bad).expect_err("noticed");
@@ -349,6 +372,8 @@ fn a_stopped_target_is_inspected_without_being_changed() {
     for text in ["blk7-OST0000", "that of this store", "2, 1 of them in their records", "; closed in order"] {
         assert!(shown.contains(text), "{text} in {shown}");
     }
+    let json = inspect(&cluster, &["--json"]).success().stdout;
+    assert!(json.contains(r#""closed_in_order": true"#) && json.contains(r#""damage": []"#), "{json}");
     let objects = inspect(&cluster, &["--objects"]).success().stdout;
     let fids: Vec<&str> = objects.lines().filter(|line| line.starts_with('[')).collect();
     assert_eq!(fids.len(), 2, "{objects}");

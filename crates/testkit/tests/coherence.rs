@@ -459,6 +459,145 @@ fn what_was_done_before_a_look_is_seen_by_it(shape: Shape) {
     cluster.stop_and_check();
 }
 
+/// Requests for names and attributes that all metadata servers have answered.
+fn asked_all(cluster: &Cluster) -> u64 {
+    let text = cluster.lctl(&["get_param", "-n", &format!("mdt.{}-MDT*.md_stats", cluster.fsname())]);
+    let text = text.success().stdout;
+    let counts = text.lines().filter(|line| line.starts_with("getattr"));
+    let count = |line: &str| line.split_whitespace().nth(1).and_then(|count| count.parse::<u64>().ok());
+    counts.map(|line| count(line).expect("a count")).sum()
+}
+
+/// Lists a directory and looks at each entry on the way, as `ls -l` does, which does not ask for the time of birth; gives names,
+/// sizes and modes.
+fn list_long(directory: &Path) -> Vec<(String, u64, u32)> {
+    let open = File::open(directory).expect("open");
+    let look = |entry: io::Result<fs::DirEntry>| {
+        let name = entry.expect("read").file_name().into_string().expect("plain");
+        let stat = rustix::fs::statat(&open, &name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).expect("there");
+        (name, stat.st_size as u64, stat.st_mode & 0o777)
+    };
+    let mut all: Vec<_> = fs::read_dir(directory).expect("listed").map(look).collect();
+    all.sort();
+    all
+}
+
+/// A mount that lists beside another gets attributes with the names, with locks on them: of plain directories, of those over several
+/// MDTs, and of names whose inodes lie on another MDT.
+#[test]
+fn listings_beside_other_clients_bring_attributes_that_are_kept() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let options = Options { listen: true, mdts: 2, fsname: "longls".into(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let root = cluster.mount().to_path_buf();
+    let (plain, striped, split) = (root.join("plain"), root.join("striped"), root.join("split"));
+    cluster.lfs(&["mkdir".as_ref(), "-c".as_ref(), "2".as_ref(), striped.as_os_str()]).success();
+    for directory in [&plain, &split] {
+        cluster.lfs(&["mkdir".as_ref(), "-i".as_ref(), "0".as_ref(), directory.as_os_str()]).success();
+    }
+    const FILES: usize = 600;
+    for directory in [&plain, &striped, &split] {
+        (0..FILES).for_each(|number| fs::write(directory.join(format!("f{number}")), b"x").expect("written"));
+    }
+    cluster.lfs(&["setdirstripe".as_ref(), "-c".as_ref(), "2".as_ref(), split.as_os_str()]).success();
+    wait::until(LIMIT, "names are split", || {
+        let list = cluster.lfs(&["getdirstripe".as_ref(), "-H".as_ref(), split.as_os_str()]).success().stdout;
+        (!list.contains("migrating")).then_some(())
+    });
+    for name in ["plain", "striped", "split"] {
+        let second = cluster.add_mount();
+        let (here, there) = (root.join(name), second.join(name));
+        let before = asked_all(&cluster);
+        let all = list_long(&there);
+        assert_eq!(all.len(), FILES);
+        assert!(all.iter().all(|(_, size, mode)| (*size, *mode) == (1, 0o644)));
+        let first = asked_all(&cluster) - before;
+        assert!(first < 60, "{name}: {first} requests for the first look at {FILES} files");
+        let before = asked_all(&cluster);
+        assert_eq!(list_long(&there), all);
+        let again = asked_all(&cluster) - before;
+        assert!(again < 20, "{name}: {again} requests for the second look");
+        fs::set_permissions(here.join("f7"), fs::Permissions::from_mode(0o600)).expect("chmod");
+        fs::remove_file(here.join("f8")).expect("unlink");
+        fs::rename(here.join("f9"), here.join("g9")).expect("rename");
+        fs::write(here.join("f10"), b"longer").expect("write");
+        fs::create_dir(here.join("new")).expect("mkdir");
+        let listed = list_long(&there);
+        let find =
+            |wanted: &str| listed.iter().find(|(name, ..)| name == wanted).map(|found| (found.1, found.2));
+        assert_eq!((find("f7"), find("f8"), find("f9")), (Some((1, 0o600)), None, None), "{name}");
+        assert_eq!(
+            (find("g9"), find("f10"), find("new").map(|new| new.1)),
+            (Some((1, 0o644)), Some((6, 0o644)), Some(0o755)),
+            "{name}"
+        );
+        let text = |number: usize| fs::read(there.join(format!("f{number}"))).expect("read");
+        assert!((20..60).all(|number| text(number) == b"x"));
+    }
+    cluster.stop_and_check();
+}
+
+/// One mount changes while others list and look at each entry: nobody sees less than what was done before the listing began.
+#[test]
+fn what_was_done_before_a_listing_is_seen_by_it() {
+    const CHANGES: u64 = 250;
+    let Some(mut cluster) = start_named(Shape::Separate, "lists") else { return };
+    let first = cluster.directory("d");
+    let others = [cluster.add_mount().join("d"), cluster.add_mount().join("d"), first.clone()];
+    let_them_fight(&cluster);
+    for number in 0..40 {
+        fs::write(first.join(format!("still{number}")), b"x").expect("write");
+    }
+    let marked = File::create(first.join("marked")).expect("create");
+    File::create(first.join("name0")).expect("create");
+    let time = |number: u64| std::time::UNIX_EPOCH + Duration::from_secs(number);
+    marked.set_modified(time(0)).expect("utimes");
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for directory in &others {
+            let done = &done;
+            scope.spawn(move || {
+                while done.load(Ordering::SeqCst) < CHANGES {
+                    let before = done.load(Ordering::SeqCst);
+                    let (mut seen, mut number) = (None, None);
+                    for entry in fs::read_dir(directory).expect("listed").map(|entry| entry.expect("read")) {
+                        let name = entry.file_name().into_string().expect("plain");
+                        // One that was renamed meanwhile is not there.
+                        let Ok(metadata) = entry.metadata() else { continue };
+                        match name.strip_prefix("name") {
+                            Some(found) => number = number.max(found.parse::<u64>().ok()),
+                            None if name == "marked" => seen = Some(metadata.mtime().unsigned_abs()),
+                            None => assert_eq!(metadata.len(), 1),
+                        }
+                    }
+                    assert!(seen.is_some_and(|seen| seen >= before), "{seen:?} < {before}");
+                    let after = done.load(Ordering::SeqCst);
+                    let is_missed = number.is_none_or(|number| number < before);
+                    assert!(!is_missed || (number.is_none() && after + 1 > before), "{number:?} < {before}");
+                }
+            });
+        }
+        for number in 1..=CHANGES {
+            marked.set_modified(time(number)).expect("utimes");
+            let name = |number: u64| first.join(format!("name{number}"));
+            fs::rename(name(number - 1), name(number)).expect("rename");
+            if number % 10 == 0 {
+                let gone = first.join(format!("still{}", number / 10));
+                fs::remove_file(&gone).expect("unlink");
+                assert!(others.iter().all(|other| !other.join(gone.file_name().expect("named")).exists()));
+            }
+            done.store(number, Ordering::SeqCst);
+        }
+    });
+    drop(marked);
+    cluster.stop_and_check();
+}
+
 #[test]
 fn what_was_done_before_a_look_is_seen_by_it_embedded() {
     what_was_done_before_a_look_is_seen_by_it(Shape::Embedded);

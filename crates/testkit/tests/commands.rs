@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -47,6 +48,8 @@ on_every_shape! {
         cluster.kill("mdt0000");
         let (data, mount) = (text(cluster.data()).to_owned(), text(cluster.mount()).to_owned());
         let refused = cluster.nacre(&["up", &data, "--mount", &mount, "--foreground"]).fails_with(1);
+        assert!(refused.stderr.contains("it is running already"), "{refused}");
+        let refused = cluster.nacre(&["up", &data, "--one-process"]).fails_with(1);
         assert!(refused.stderr.contains("it runs in separate processes"), "{refused}");
         let up = cluster.nacre(&["up", &data, "--mount", &mount]).success();
         assert!(up.stdout.contains("started again: mdt0000"), "{up}");
@@ -68,6 +71,51 @@ on_every_shape! {
         let elsewhere = cluster.run().make("elsewhere");
         let refused = cluster.nacre(&["up", &data, "--mount", text(&elsewhere)]).fails_with(1);
         assert!(refused.stderr.contains("mounted on"), "{refused}");
+    }
+
+    fn a_server_that_is_stopped_is_not_responding_and_one_that_was_killed_does_not_run(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let (data, mount) = (text(cluster.data()).to_owned(), text(cluster.mount()).to_owned());
+        let server = if cluster.shape() == Shape::Embedded { "node" } else { "ost0000" };
+        let pid = cluster.pid(server).to_string();
+        shell(Path::new("/"), "kill -STOP \"$1\"", [Path::new(&pid)]).success();
+        let status = cluster.nacre(&["status", &data]).fails_with(1).stdout;
+        let up = cluster.nacre(&["up", &data]).fails_with(1);
+        let down = cluster.nacre(&["down", &data]).fails_with(1);
+        shell(Path::new("/"), "kill -CONT \"$1\"", [Path::new(&pid)]).success();
+        for said in [&status, &up.stderr, &down.stderr] {
+            assert!(said.contains("is not responding: it is stopped by a signal"), "{said}");
+        }
+        assert!(!status.contains("does not run"), "{status}");
+        for path in [&data, &mount] {
+            cluster.nacre(&["status", path]).success();
+        }
+        cluster.kill(server);
+        let status = cluster.nacre(&["status", &data]).fails_with(1).stdout;
+        assert!(!status.contains("not responding"), "{status}");
+        cluster.start_all();
+    }
+
+    fn what_holds_a_mount_that_was_taken_away_is_named(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let (data, mount) = (text(cluster.data()).to_owned(), text(cluster.mount()).to_owned());
+        let mut holder = cluster.run().command("sleep");
+        let mut holder = holder.arg("1000").current_dir(cluster.mount()).spawn().expect("sleep starts");
+        let named = format!("in use by sleep (pid {})", holder.id());
+        let busy = cluster.nacre(&["down", &mount]).fails_with(1);
+        assert!(busy.stderr.contains(&named), "{busy}");
+        shell(Path::new("/"), "umount -l \"$1\"", [cluster.mount()]).success();
+        let status = cluster.nacre(&["status", &data]).fails_with(1).stdout;
+        let up = cluster.nacre(&["up", &data]).fails_with(1);
+        holder.kill().expect("kill");
+        holder.wait().expect("wait");
+        assert!(status.contains(&named) && status.contains("is unmounted"), "{status}");
+        assert!(up.stderr.contains(&named), "{up}");
+        cluster.start_all();
     }
 
     fn a_busy_mount_is_not_taken_down(cluster) {
@@ -161,22 +209,86 @@ fn mount_and_umount_take_the_type_nacre() {
         mount -o remount,rw "$2"
         umount "$2"
         # What is not named stays: also what is allowed, for which the table of mounts has no word.
-        for options in dev,nosuid nodev,noexec; do
+        for options in dev,suid nodev,noexec; do
             mount -t nacre -o "$options" "$1" "$2"
             before=$(findmnt -no OPTIONS "$2")
+            case $options in
+                dev,suid) [[ $before != *nodev* && $before != *nosuid* ]] ;;
+                *) [[ $before == *nosuid,nodev,noexec* ]] ;;
+            esac
             mount -o remount,ro "$2"
             test "$(findmnt -no OPTIONS "$2")" = "ro${before#rw}"
             mount -o remount,rw "$2"
             test "$(findmnt -no OPTIONS "$2")" = "$before"
             umount "$2"
         done
+        echo "$1 $2 nacre suid,retry=2 0 0" > "$2.fstab"
+        mount -T "$2.fstab" "$2"
+        [[ $(findmnt -no OPTIONS "$2") == *nodev* && $(findmnt -no OPTIONS "$2") != *nosuid* ]]
+        umount "$2"
     "#;
     let mut command = cluster.run().command_with_mount_helpers("bash");
     command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(cluster.source()).arg(&point);
     let outcome = run_command(command, LIMIT).success();
     assert_eq!(outcome.stdout, "text\n");
     assert_eq!(fs::read(cluster.mount().join("file")).expect("the other mount sees it"), b"text\n");
+    below_a_directory(&cluster, &point);
+    before_its_servers(&mut cluster, &point);
     cluster.stop_and_check();
+}
+
+/// Mounts a directory of the file system.
+fn below_a_directory(cluster: &Cluster, point: &Path) {
+    let whole = cluster.directory("project");
+    fs::create_dir(whole.join("dir")).expect("made");
+    fs::write(whole.join("dir/file"), "text").expect("written");
+    fs::hard_link(whole.join("dir/file"), cluster.mount().join("outside")).expect("linked");
+    std::os::unix::fs::symlink("project", cluster.mount().join("link")).expect("linked");
+    let source = |directory: &str| format!("{}/{directory}", cluster.source());
+    for (directory, reason) in [("none", "ENOENT"), ("link/dir", "ENOTDIR"), ("outside", "ENOTDIR")] {
+        let refused = cluster.nacre(&["mount", &source(directory), text(point)]).fails_with(1);
+        assert!(refused.stderr.contains(directory) && refused.stderr.contains(reason), "{refused}");
+    }
+    cluster.nacre(&["mount", &source("project/dir"), text(point)]).success();
+    let [here, there] = [point, &whole.join("dir")].map(|path| fs::metadata(path).expect("stat"));
+    assert_eq!((here.ino(), here.mode()), (there.ino(), there.mode()));
+    assert_eq!(fs::read(point.join("file")).expect("read"), b"text");
+    assert!(!point.join(".lustre").exists() && !point.join("outside").exists());
+    for (made, seen) in [(point, &*whole.join("dir")), (&*whole.join("dir"), point)] {
+        let name = if made == point { "here" } else { "there" };
+        fs::create_dir(made.join(name)).expect("made");
+        assert!(seen.join(name).is_dir(), "{name}");
+        fs::rename(made.join(name), made.join("moved")).expect("renamed");
+        assert!(!seen.join(name).exists() && seen.join("moved").is_dir(), "{name}");
+        fs::remove_dir(made.join("moved")).expect("removed");
+    }
+    fs::set_permissions(whole.join("dir"), std::os::unix::fs::PermissionsExt::from_mode(0o711))
+        .expect("chmod");
+    assert_eq!(fs::metadata(point).expect("stat").mode() & 0o777, 0o711, "as the other mount has set it");
+    let fid_of = |path: &Path| cluster.lfs(&["path2fid", text(path)]).success().stdout.trim().to_owned();
+    assert_eq!(fid_of(point), fid_of(&whole.join("dir")));
+    let path_of = |fid: &str| cluster.lfs(&["fid2path", text(point), fid]);
+    assert_eq!(path_of(&fid_of(&point.join("file"))).success().stdout.trim(), text(&point.join("file")));
+    path_of(&fid_of(&whole)).fails_with(libc::ENOENT);
+    cluster.lfs(&["df", text(point)]).success();
+    cluster.nacre(&["umount", text(point)]).success();
+}
+
+/// Mounts while the management server is away.
+fn before_its_servers(cluster: &mut Cluster, point: &Path) {
+    let source = cluster.source();
+    cluster.kill("mgs");
+    let mut command = cluster.run().command(binary::nacre());
+    command.args(["mount", "-o", "retry=20", &source, text(point)]).stderr(Stdio::piped());
+    let mut mounting = command.spawn().expect("it starts");
+    let mut said = BufReader::new(mounting.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("read");
+    assert!(line.contains("try 1 of 20 follows in 1 s"), "{line}");
+    cluster.start_all();
+    assert!(mounting.wait().expect("it ends").success());
+    assert_eq!(fs::read(point.join("file")).expect("read"), b"text\n");
+    cluster.nacre(&["umount", text(point)]).success();
 }
 
 /// A process in another mount namespace that sees a mount, and opens files there that it is told of.
@@ -256,8 +368,123 @@ fn down_spares_files_that_are_open_in_another_mount_namespace_unless_forced() {
     elsewhere.open(&file);
     let data = text(cluster.data()).to_owned();
     let outcome = cluster.nacre(&["down", &data]).fails_with(1);
-    assert!(outcome.stderr.contains("1 of its files are open in another mount namespace"), "{outcome}");
+    assert!(outcome.stderr.contains("1 of its files are still open, in use by bash (pid "), "{outcome}");
     cluster.nacre(&["down", "--force", &data]).success();
+}
+
+/// A script of bash over `nacre`, `$1`, in the directory of a run of its own.
+fn as_a_user(script: &str, ports: [u16; 2]) {
+    let run = Run::new();
+    let mut command = run.command("bash");
+    command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(binary::nacre());
+    command.args(ports.map(|port| port.to_string())).current_dir(run.directory());
+    run_command(command, LIMIT).success();
+}
+
+/// Ports that nobody listens on now.
+fn free_ports() -> [u16; 2] {
+    let sockets = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+    sockets.map(|socket| socket.local_addr().expect("its address").port())
+}
+
+#[test]
+fn up_alone_starts_a_file_system_as_it_was_started_last() {
+    if !have(&["/dev/fuse", "ps"]) || !have_root() {
+        return;
+    }
+    let script = r#"
+        # Several addresses, one of IPv6, one by name; a shape, options.
+        "$1" up data --mount mnt --osts 2 --fsname start --listen "127.0.0.3:$2@tcp" --listen "[::1]:$2@tcp" -o noexec
+        mkdir other
+        for address in "127.0.0.3:$2" "[::1]:$2"; do
+            "$1" lctl ping "$address@tcp"
+            "$1" mount "$address@tcp:/start" other
+            echo "$address" > other/file
+            test "$(cat mnt/file)" = "$address"
+            "$1" umount other
+        done
+        "$1" down mnt
+        "$1" up data
+        findmnt -no OPTIONS mnt | grep -w noexec > there
+        "$1" lctl list_nids | grep -F "[::1]:$2@tcp" > there
+        "$1" lctl ping 0@lo
+        pid=$(cat data/run/node.pid)
+        test "$(ps -o comm= -p "$pid")" = nacre-node
+        ps -o args= -p "$pid" | grep '^nacre serve --role node ' > there
+        # What runs is not changed; what is changed is said once, and kept.
+        if "$1" up data --listen none 2> said; then exit 7; fi
+        grep -q "it is served on 127.0.0.3:$2@tcp, \[::1\]:$2@tcp: stop it" said
+        "$1" down data
+        "$1" up data --separate --listen "localhost:$3@tcp" 2> said
+        test "$(wc -l < said)" = 1
+        grep -q 'in separate processes (before: in one process)' said
+        "$1" down data
+        "$1" up data 2> said
+        test ! -s said
+        test "$(ps -o comm= -p "$(cat data/run/mdt0000.pid)")" = nacre-mdt0000
+        "$1" lctl ping "localhost:$3@tcp"
+        "$1" mount "localhost:$3@tcp:/start" other
+        test -s other/file
+        "$1" status other | grep '^log .*/mount-.*other.log$' > there
+        "$1" umount other
+        test -s mount-*other.log
+        "$1" down mnt
+        "$1" check mnt
+    "#;
+    as_a_user(script, free_ports());
+}
+
+#[test]
+fn two_file_systems_of_one_name_are_told_apart() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let script = r#"
+        "$1" up a --mount mnt-a --osts 1 --fsname same
+        "$1" up b --mount mnt-b --osts 1 --fsname same 2> said
+        grep -q "the file system in $PWD/a has the name 'same', too" said
+        if "$1" lctl pool_new same.p 2> said; then exit 7; fi
+        grep -qF "in $PWD/a and $PWD/b: choose one with" said
+        "$1" lctl --fs mnt-b pool_new same.p
+        test -z "$("$1" lctl --fs a pool_list same | grep -v '^Pools from')"
+        "$1" lctl --fs b pool_list same | grep -x same.p > there
+        "$1" lctl --fs a set_param debug=debug
+        test "$("$1" lctl --fs mnt-a get_param -n debug)" = debug
+        test "$("$1" lctl --fs b get_param -n debug)" = info
+        "$1" down a && "$1" down b
+    "#;
+    as_a_user(script, free_ports());
+}
+
+#[test]
+fn separate_servers_in_front_end_together_and_with_a_signal() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let script = r#"
+        start() {
+            "$1" up data --mount mnt --osts 1 --fsname front --separate --foreground >> log 2>&1 &
+            pid=$!
+            until "$1" status data > status 2>&1 && grep -q 'is running, mounted' status; do
+                kill -0 $pid
+            done
+        }
+        start "$1"
+        echo text > mnt/file
+        if "$1" up data --foreground 2> said; then exit 7; fi
+        grep -q 'running already' said
+        kill -TERM $pid
+        wait $pid
+        test -z "$(ls -A mnt)" && test "$("$1" status data | head -n 1)" = "file system 'front' is stopped"
+        start "$1"
+        test "$(cat mnt/file)" = text
+        kill -KILL "$(cat data/run/ost0000.pid)"
+        if wait $pid; then exit 7; fi
+        grep -q 'ost0000 has ended' log
+        test "$("$1" status data | head -n 1)" = "file system 'front' is stopped"
+        "$1" check data
+    "#;
+    as_a_user(script, free_ports());
 }
 
 #[test]
@@ -326,135 +553,6 @@ fn a_user_without_privileges_runs_a_file_system_of_their_own() {
         return;
     }
     run_command(command, LIMIT).success();
-}
-
-/// Fills a file system on a disk of so many MiB with files of `piece` bytes, and empties it.
-fn fill_and_empty(mib: u64, osts: usize, piece: usize) {
-    if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
-        return;
-    }
-    let run = Run::new();
-    let disk = run.small_disk(mib);
-    let options = Options { data: Some(disk.join("data")), osts, ..Options::default() };
-    let mut cluster = Cluster::start_with(Shape::Embedded, &options);
-    if cluster.is_foreign() {
-        return;
-    }
-    let root = cluster.directory("d");
-    let kept = vec![7u8; piece];
-    fs::write(root.join("kept"), &kept).expect("there is room");
-    fs::File::open(root.join("kept")).expect("open").sync_all().expect("fsync");
-    let mut failed = None;
-    for index in 0..400 {
-        let path = root.join(format!("fill-{index}"));
-        let result = fs::write(&path, vec![1u8; piece]).and_then(|()| fs::File::open(&path)?.sync_all());
-        if let Err(error) = result {
-            failed = Some(error);
-            break;
-        }
-    }
-    let error = failed.expect("the disk is full at some time");
-    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
-    assert!(fs::read(root.join("kept")).expect("read") == kept);
-    let names: Vec<_> =
-        fs::read_dir(&root).expect("directory").map(|entry| entry.expect("entry").path()).collect();
-    for path in names.iter().filter(|path| !path.ends_with("kept")) {
-        fs::remove_file(path).unwrap_or_else(|error| panic!("a full disk can be emptied: {error}"));
-    }
-    nacre_testkit::wait::until(std::time::Duration::from_secs(60), "there is room again", || {
-        let path = root.join("again");
-        let result = fs::write(&path, vec![2u8; 5 * piece]).and_then(|()| fs::File::open(&path)?.sync_all());
-        result.ok()
-    });
-    assert!(fs::read(root.join("kept")).expect("read") == kept);
-    cluster.stop_and_check();
-}
-
-#[test]
-fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
-    fill_and_empty(700, 2, 4 << 20);
-}
-
-#[test]
-fn a_disk_of_50_mib_is_enough_for_a_file_system() {
-    fill_and_empty(50, 1, 1 << 20);
-}
-
-#[test]
-fn a_disk_of_1_gib_has_800_mib_for_data_again_and_again() {
-    if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
-        return;
-    }
-    let run = Run::new();
-    let disk = run.small_disk(1024);
-    let options = Options { data: Some(disk.join("data")), osts: 1, ..Options::default() };
-    let mut cluster = Cluster::start_with(Shape::Embedded, &options);
-    if cluster.is_foreign() {
-        return;
-    }
-    let path = cluster.directory("d").join("large");
-    let piece = vec![5u8; 8 << 20];
-    for round in 0..3 {
-        let write = || -> std::io::Result<()> {
-            let mut file = fs::File::create(&path)?;
-            for _ in 0..100 {
-                file.write_all(&piece)?;
-            }
-            file.sync_all()
-        };
-        write().unwrap_or_else(|error| panic!("round {round}: {error}"));
-        assert_eq!(fs::metadata(&path).expect("stat").len(), 800 << 20);
-        fs::remove_file(&path).expect("removed");
-    }
-    cluster.stop_and_check();
-}
-
-/// Writes in small pieces until the disk is full; gives how much was answered.
-fn fill(path: &Path, seed: u8) -> u64 {
-    let mut file = fs::File::create(path).expect("create");
-    let mut written = 0;
-    let error = loop {
-        match file.write(&[seed; 8_000]) {
-            Ok(bytes) => written += bytes as u64,
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
-    file.sync_all().expect("nothing that was answered finds the disk full");
-    written
-}
-
-#[test]
-fn what_is_held_back_never_finds_the_disk_full() {
-    if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
-        return;
-    }
-    for shape in [Shape::Embedded, Shape::Separate] {
-        let run = Run::new();
-        let disk = run.make("disk");
-        let script = r#"truncate -s 900M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
-        shell(Path::new("/"), script, [run.directory(), &disk]).success();
-        let options = Options { data: Some(disk.join("data")), osts: 2, ..Options::default() };
-        let mut cluster = Cluster::start_with(shape, &options);
-        if cluster.is_foreign() {
-            return;
-        }
-        let root = cluster.directory("d");
-        let writers: Vec<_> = (1..=4)
-            .map(|seed| {
-                let path = root.join(seed.to_string());
-                std::thread::spawn(move || (fill(&path, seed), path, seed))
-            })
-            .collect();
-        for writer in writers {
-            let (written, path, seed) = writer.join().expect("the writer does not panic");
-            let found = fs::read(&path).expect("read");
-            assert_eq!(found.len() as u64, written, "{path:?}");
-            assert!(found.iter().all(|&byte| byte == seed), "{path:?}");
-        }
-        fs::remove_dir_all(&root).expect("a full disk can be emptied");
-        cluster.stop_and_check();
-    }
 }
 
 #[test]

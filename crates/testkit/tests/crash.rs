@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::Random;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, Stopped, mounts, program, wait};
+use nacre_testkit::{Cluster, Shape, Stopped, errno, mounts, program, text, wait};
 
 /// Longest time that a call may take around a crash: resends, recovery window, and a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -418,6 +419,75 @@ fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
     cluster.stop_and_check();
 }
 
+/// Copies the directory of a target over another one.
+fn replace_dir(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status().expect("cp runs");
+    assert!(copied.success(), "{}", from.display());
+}
+
+#[test]
+fn fsync_and_close_tell_what_an_mdt_has_lost_with_its_host() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let options = Options { fsname: "power".to_owned(), mdts: 2, ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let path = cluster.mount().join("d");
+    cluster.lfs(&["mkdir", "-i", "1", path.to_str().expect("text")]).success();
+    for name in ["removed", "renamed", "changed", "closed", "untouched"] {
+        fs::write(path.join(name), name).expect("write");
+    }
+    let open = |name: &str| File::open(path.join(name)).expect("open");
+    let (directory, other) = (File::open(&path).expect("open"), File::open(cluster.mount()).expect("open"));
+    let (changed, closed, untouched) = (open("changed"), open("closed"), open("untouched"));
+    directory.sync_all().expect("fsync");
+    // What its disk has when the power goes.
+    let (target, disk) = (cluster.data().join("mdt0001"), cluster.data().join("disk"));
+    let stopped = Stopped::begin(&cluster, cluster.pid("mdt0001"));
+    replace_dir(&target, &disk);
+    drop(stopped);
+
+    let mut made = File::create(path.join("made")).expect("create");
+    made.write_all(b"data").expect("write");
+    fs::remove_file(path.join("removed")).expect("unlink");
+    fs::rename(path.join("renamed"), path.join("new name")).expect("rename");
+    for file in [&changed, &closed] {
+        file.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
+    }
+    fs::write(cluster.mount().join("elsewhere"), "on the other MDT").expect("write");
+    cluster.kill("mdt0001");
+    replace_dir(&disk, &target);
+    fs::remove_dir_all(&disk).expect("removed");
+    cluster.start_all();
+
+    let fsync = |file: &File| file.sync_all().map_err(|error| error.raw_os_error());
+    assert_eq!(errno(directory.sync_all()), libc::EIO);
+    assert_eq!(fsync(&directory), Ok(()), "told once");
+    assert_eq!(errno(made.sync_all()), libc::EIO);
+    assert_eq!(errno(changed.sync_all()), libc::EIO);
+    assert_eq!(fsync(&changed), Ok(()), "told once");
+    // SAFETY: the descriptor is this function's own.
+    let outcome = unsafe { libc::close(closed.into_raw_fd()) };
+    assert_eq!((outcome, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EIO)));
+    assert_eq!((fsync(&untouched), fsync(&other)), (Ok(()), Ok(())), "nothing of these is lost");
+    // It was the truth.
+    let mode = |name: &str| fs::metadata(path.join(name)).expect("there").permissions().mode() & 0o777;
+    assert_eq!((path.join("removed").exists(), path.join("made").exists()), (true, false));
+    assert_eq!((path.join("new name").exists(), mode("renamed"), mode("changed")), (false, 0o644, 0o644));
+    // What is changed and synced now stays, though the numbers of transactions are used again.
+    changed.set_permissions(fs::Permissions::from_mode(0o640)).expect("chmod");
+    assert_eq!((fsync(&changed), fsync(&directory)), (Ok(()), Ok(())));
+    cluster.kill("mdt0001");
+    cluster.start_all();
+    assert_eq!((mode("changed"), fsync(&changed), fsync(&directory)), (0o640, Ok(()), Ok(())));
+    drop((directory, other, made, changed, untouched));
+    cluster.stop_and_check();
+}
+
 /// The MDT has answered an open, and the mount waits for an OST before it can be used: also such a file is open at an MDT that is started again.
 #[test]
 fn a_file_that_is_being_opened_when_the_mds_is_killed_outlives_its_name() {
@@ -440,7 +510,9 @@ fn a_file_that_is_being_opened_when_the_mds_is_killed_outlives_its_name() {
     });
     wait::until(wait::SOON, "the MDT has opened it", || is_open(&cluster));
     cluster.kill("mdt0000");
-    cluster.start_all();
+    // It starts the MDT, and names the server that does not answer.
+    let up = cluster.nacre(&["up", text(cluster.data())]).fails_with(1);
+    assert!(up.stderr.contains("ost0000") && up.stderr.contains("is not responding"), "{up}");
     wait::deadline(LIMIT, "the mount is back", {
         let other = directory.join("other");
         move || fs::create_dir(other).expect("mkdir")

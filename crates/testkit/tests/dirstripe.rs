@@ -333,7 +333,12 @@ fn who_may_not_choose_mdts_sets_no_default() {
             command.args(["lfs", "setdirstripe"]).args(arguments).arg(text(own));
             user.act(|| program::run_command(command, program::LIMIT))
         };
-        as_user(&["-D", "-i", "1"]).fails_with(libc::EPERM);
+        let outcome = as_user(&["-D", "-i", "1"]).fails_with(libc::EPERM);
+        assert!(outcome.stderr.contains("mdt.*.enable_remote_dir_gid"), "{outcome}");
+        let mut command = cluster.command();
+        command.args(["lfs", "mkdir", "-i", "1"]).arg(own.join("chosen"));
+        let outcome = user.act(|| program::run_command(command, program::LIMIT)).fails_with(libc::EPERM);
+        assert!(outcome.stderr.contains("mdt.*.enable_remote_dir_gid"), "{outcome}");
         as_user(&["-d"]).fails_with(libc::EPERM);
         assert_eq!(lfs(cluster, &["getdirstripe", "-D", "-R", text(own)]), "");
         for mdt in 0..2 {
@@ -382,8 +387,12 @@ fn wrong_calls_are_refused_with_lustres_words_and_numbers() {
             &["mkdir", "--max-inherit-rr", "2", missing],
             &["setdirstripe", "-d", "-c", "2", missing],
         ] {
-            cluster.lfs(arguments).fails_with(4);
+            let outcome = cluster.lfs(arguments).fails_with(4);
+            let help = format!("See 'lfs mkdir --help'.\nlfs {}: ", arguments[0]);
+            assert!(outcome.stderr.starts_with(&help), "what is wrong comes last: {outcome}");
         }
+        let outcome = cluster.lfs(&["setdirstripe", "-D", "-i", "2", text(&top)]).fails_with(libc::EINVAL);
+        assert!(outcome.stderr.contains("there is no MDT 2"), "{outcome}");
         cluster.lfs(&["mkdir", "-i", "2", missing]).fails_with(libc::EINVAL);
         assert!(fs::symlink_metadata(missing).is_err());
         fs::create_dir(missing).expect("made");
@@ -431,6 +440,19 @@ fn directories_are_shown_in_all_forms() {
         assert_eq!(show(&["-c", "-O", &uuid], &here), "");
         cluster.lfs(&["getdirstripe", "-O", "nobody", text(&here)]).fails_with(libc::EINVAL);
         assert_eq!(show(&["-i", "--hex-idx"], &there), "0x1\n");
+        let json = show(&["--json"], &there);
+        let expected = format!(
+            r#""fid":"{fid}","hash":null,"max_inherit":null,"max_inherit_rr":null,"mdt_count":0,"mdt_index":1"#
+        );
+        assert!(json.contains(&expected) && json.lines().count() == 1, "{json}");
+        let mdts = lfs(cluster, &["mdts", "--json", text(&top)]);
+        assert!(mdts.contains(&format!(r#""uuid": "{fsname}-MDT0001_UUID""#)), "{mdts}");
+        let space = lfs(cluster, &["df", "--json", text(&top)]);
+        for part in [r#""type": "OST""#, r#""type": "MDT""#, r#""available_bytes": "#, r#""free_inodes": "#] {
+            assert!(space.contains(part), "{space}");
+        }
+        let layout = lfs(cluster, &["getstripe", "--json", "-d", text(&top)]);
+        assert!(layout.contains(r#""type":"directory""#) && layout.lines().count() == 1, "{layout}");
         let all = show(&["-r", "-i"], &top);
         let expected = format!("{}\n1\n", text(&there));
         assert!(all.starts_with(text(&top)) && all.contains(&expected), "{all}");

@@ -1,14 +1,16 @@
 //! Clients that do not answer: others wait for them no longer than the operator says, and what they have not written is lost.
 
+use std::fs::Permissions;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, Stopped, errno};
+use nacre_testkit::{Cluster, Shape, Stopped, errno, text, wait};
 
 /// One test at a time: a process that one of them starts has copies of the files of the other until it runs its program, and
 /// closing those waits for a mount that is stopped, or is told of lost data in place of the test.
@@ -68,6 +70,54 @@ fn a_stopped_mount_is_fenced_off_and_goes_on_without_what_it_held_back() {
     for mount in [&first, &second] {
         let found = fs::read(mount.join("file")).expect("read");
         assert!(found.len() == 3 * PIECE && found.iter().all(|byte| *byte == b'b'), "{}", mount.display());
+    }
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_mount_that_is_evicted_while_it_moves_a_file_changes_nothing_of_it_afterwards() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let _alone = alone();
+    let options = Options { osts: 2, fsname: "evmove".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let set = |cluster: &Cluster, what: String| drop(cluster.lctl(&["set_param", "-n", &what]).success());
+    for kind in ["mdt", "obdfilter"] {
+        set(&cluster, format!("{kind}.evmove-*.ldlm_timeout=2"));
+    }
+    let first = cluster.directory("d");
+    let second = cluster.add_mount().join("d");
+    let steps = [
+        ("obdfilter.evmove-OST0001", "before Write"),
+        ("mdt.evmove-MDT0000", "before SwapLayouts"),
+        ("mdt.evmove-MDT0000", "after SwapLayouts"),
+    ];
+    for (number, (target, step)) in steps.into_iter().enumerate() {
+        let [here, there] = [&first, &second].map(|mount| mount.join(number.to_string()));
+        cluster.lfs(&["setstripe", "-c", "1", "-i", "0", text(&here)]).success();
+        fs::write(&here, vec![b'a'; 3 << 20]).expect("written");
+        set(&cluster, format!("{target}.hold_request={step}"));
+        let words = ["lfs", "migrate", "-c", "1", "-i", "1", text(&here)];
+        let mut moving = cluster.command().args(words).spawn().expect("lfs starts");
+        wait::until(wait::SOON, "the step is reached", || {
+            let shown =
+                cluster.lctl(&["get_param", "-n", &format!("{target}.hold_request")]).success().stdout;
+            shown.starts_with("held").then_some(())
+        });
+        let stopped = Stopped::begin(&cluster, cluster.pid("mount"));
+        set(&cluster, format!("{target}.hold_request=none"));
+        let began = Instant::now();
+        fs::write(&there, "anew").expect("others go on");
+        assert!(began.elapsed() < LIMIT, "{step}: {:?}", began.elapsed());
+        drop(stopped);
+        moving.wait().expect("lfs ends");
+        for path in [&here, &there] {
+            assert_eq!(fs::read_to_string(path).expect("read"), "anew", "{step}: {}", path.display());
+        }
     }
     cluster.stop_and_check();
 }
@@ -156,5 +206,99 @@ fn an_ost_fences_off_a_stopped_mount_that_holds_a_lock_beside_others() {
     here.sync_all().expect("fsync");
     assert_eq!(timeouts(), 1);
     drop((here, there));
+    each_server_gives_up_who_has_said_nothing_for_long(&cluster, pid, [&first, &second]);
+    cluster.stop_and_check();
+}
+
+/// A mount that holds something at two OSTs and the MDT stops: the first that needs an answer waits for its deadline, and the others
+/// find that nothing was heard of the mount for as long.
+fn each_server_gives_up_who_has_said_nothing_for_long(cluster: &Cluster, pid: u32, mounts: [&Path; 2]) {
+    const DEADLINE: Duration = Duration::from_secs(10);
+    cluster
+        .lctl(&["set_param", "obdfilter.evost-*.ldlm_timeout=10", "mdt.evost-*.ldlm_timeout=10"])
+        .success();
+    let [here, there] = mounts.map(|path| path.parent().expect("a directory"));
+    for index in ["0", "1"] {
+        cluster.lfs(&["setstripe", "-c", "1", "-i", index, text(&here.join(index))]).success();
+        fs::write(here.join(index), "old").expect("write");
+        assert_eq!(fs::read(there.join(index)).expect("read"), b"old");
+        // From now on the lock is here.
+        let file = OpenOptions::new().write(true).open(here.join(index)).expect("open");
+        file.write_all_at(b"new", 0).and_then(|()| file.sync_all()).expect("write");
+    }
+    fs::create_dir(there.join("held")).expect("mkdir");
+    fs::metadata(here.join("held")).expect("stat");
+    let stopped = Stopped::begin(cluster, pid);
+    let timed = |what: &dyn Fn()| {
+        let began = Instant::now();
+        what();
+        began.elapsed()
+    };
+    let read = |index: &str| assert_eq!(fs::read(there.join(index)).expect("read"), b"new");
+    let change = || fs::set_permissions(there.join("held"), Permissions::from_mode(0o700)).expect("chmod");
+    let waits = [timed(&|| read("0")), timed(&|| read("1")), timed(&change)];
+    drop(stopped);
+    println!("{waits:?}");
+    assert!(waits[0] < DEADLINE + LIMIT, "{waits:?}");
+    assert!(waits[1..].iter().all(|wait| *wait < DEADLINE / 2), "{waits:?}");
+    assert_eq!(fs::read(here.join("1")).expect("read"), b"new");
+}
+
+/// Mounts that stop at the same moment.
+const MOUNTS: usize = 5;
+
+#[test]
+fn mounts_that_stop_at_once_hold_others_up_no_longer_than_one_does() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let _alone = alone();
+    let options = Options { fsname: "evmany".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    cluster.lctl(&["set_param", "mdt.evmany-*.ldlm_timeout=4"]).success();
+    let here = cluster.directory("d");
+    let names: Vec<String> = (0..MOUNTS).map(|number| format!("f{number}")).collect();
+    for name in &names {
+        fs::write(here.join(name), "data").expect("write");
+    }
+    let known = cluster.processes().len();
+    let mounts: Vec<_> = (0..MOUNTS).map(|_| cluster.add_mount().join("d")).collect();
+    let pids: Vec<u32> = cluster.processes().split_off(known).into_iter().map(|(_, pid)| pid).collect();
+    assert_eq!(pids.len(), MOUNTS);
+    // All have all files open and know their attributes: the first client that is evicted has handles of files that requests wait for.
+    let mut open = Vec::new();
+    for mount in &mounts {
+        for name in &names {
+            let file = File::open(mount.join(name)).expect("open");
+            file.metadata().expect("stat");
+            open.push(file);
+        }
+    }
+    let stopped: Vec<Stopped> = pids.iter().map(|pid| Stopped::begin(&cluster, *pid)).collect();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let change = |name: &String| {
+            let path = here.join(name);
+            scope.spawn(move || fs::set_permissions(path, Permissions::from_mode(0o600)).expect("chmod"));
+        };
+        change(&names[0]);
+        // The first deadline passes while changes of files that the first mount has open wait for the others'.
+        std::thread::sleep(Duration::from_secs(2));
+        names[1..].iter().for_each(change);
+    });
+    let listed = fs::read_dir(&here).expect("ls").count();
+    fs::write(here.join("new"), "goes on").expect("touch");
+    let waited = began.elapsed();
+    drop(stopped);
+    assert!(waited < LIMIT, "{waited:?}");
+    assert_eq!(listed, MOUNTS);
+    // They come back as clients like any other.
+    for mount in &mounts {
+        assert_eq!(fs::read(mount.join("new")).expect("read"), b"goes on");
+    }
+    drop(open);
     cluster.stop_and_check();
 }

@@ -113,6 +113,20 @@ const SAME: &[&str] = &[
     "-type f -name *.dat -size -3 -perm -400",
 ];
 
+/// `-printf` of layouts: a striped file, one with components, a directory.
+fn layouts_are_printed(cluster: &Cluster, root: &Path) {
+    let printed = |name: &str, format: &str| {
+        let path = root.join(name);
+        cluster.lfs(&["find", text(&path), "-maxdepth", "0", "-printf", format]).success().stdout
+    };
+    assert_eq!(printed("two", "%Lc %LS %Li %Lo [%Lp] %LP %Lh\n"), "2 1048576 1 [1,2] [] 0 \n");
+    let shown = printed("pfl", "%Lc %Lo\n");
+    assert!(shown.starts_with("1 [") && shown.ends_with("][?,?,?,?]\n"), "{shown}");
+    assert_eq!(printed("wide", "%Lc %Lh %Li %Lo %LS\n"), "0 none 0 [0] \n");
+    let fid = cluster.lfs(&["path2fid", text(&root.join("two"))]).success().stdout;
+    assert_eq!(format!("[{}]\n", printed("two", "%LF")), fid);
+}
+
 on_every_shape! {
     fn what_find_lists_lfs_find_lists(cluster) {
         if cluster.is_foreign() || !have(&["find"]) {
@@ -186,14 +200,15 @@ on_every_shape! {
         for (predicates, expected) in [
             ("-c 2", &["two"][..]),
             ("-stripe-count 3", &["wide", "wide/empty", "wide/inherited"]),
-            ("--stripe-count -2", &["one", "pfl"]),
+            ("--stripe-count -2 ! -type d", &["link", "one", "pfl"]),
             ("-c +1 -type f", &["two", "wide/empty", "wide/inherited"]),
             ("! -c 3 -type f", &["one", "pfl", "two"]),
             ("-S 1M -type f", &["pfl", "two"]),
-            ("--component-count +1", &["pfl"]),
-            ("--component-count 1 -type f", &["one", "two", "wide/empty", "wide/inherited"]),
-            ("--comp-start +0", &["pfl"]),
-            ("--comp-end 1M", &["pfl"]),
+            ("--component-count +1", &["", "pfl"]),
+            ("--component-count 0 ! -type d", &["link", "one", "two", "wide/empty", "wide/inherited"]),
+            ("--component-count 0 -type d", &["wide"]),
+            ("--comp-start +0", &["", "pfl"]),
+            ("--comp-end 1M -type f", &["pfl"]),
             ("--comp-end 1M --comp-flags init", &["pfl"]),
             ("--comp-start 1M --comp-flags init", &[]),
             ("--comp-flags ^init -type f", &["pfl", "wide/empty"]),
@@ -201,7 +216,7 @@ on_every_shape! {
             ("--ost 1-2 -name two", &["two"]),
             ("--ost 0,3 -name two", &[]),
             ("-O nacre-OST0001_UUID -name two", &["two"]),
-            ("--layout mdt", &[]),
+            ("--layout mdt -type f", &[]),
             ("--layout raid0 -name t*", &["two"]),
             ("--mirror-count 1 -name pfl", &["pfl"]),
             ("--mirror-state ro", &[]),
@@ -216,11 +231,7 @@ on_every_shape! {
         ] {
             assert_eq!(names(predicates), expected, "{predicates}");
         }
-        let line = cluster.lfs(&["find", text(&root.join("two")), "-printf", "%Lc %LS %Li %Lo [%Lp] %LP %Lh\\n"]);
-        assert_eq!(line.success().stdout, "2 1048576 1 1,2 [] 0 \n");
-        let fid = cluster.lfs(&["path2fid", text(&root.join("two"))]).success().stdout;
-        let line = cluster.lfs(&["find", text(&root.join("two")), "-printf", "%LF\\n"]);
-        assert_eq!(line.success().stdout, fid);
+        layouts_are_printed(cluster, &root);
         rustix::fs::setxattr(root.join("two"), "user.job", b"17", rustix::fs::XattrFlags::empty()).expect("setxattr");
         assert_eq!(names("--xattr user\\.j.*"), ["two"]);
         assert_eq!(names("--xattr user.job=1."), ["two"]);
@@ -235,7 +246,7 @@ on_every_shape! {
         let root = cluster.directory("d");
         let told = |arguments: &[&str], code: i32, message: &str| {
             let outcome = cluster.lfs(arguments).fails_with(code);
-            assert_eq!(outcome.stderr.lines().next(), Some(message), "{arguments:?}");
+            assert_eq!(outcome.stderr.lines().last(), Some(message), "{arguments:?}");
         };
         told(&["find"], 4, "error: find: no filename|pathname");
         told(&["find", text(&root), "--bogus"], 4, "lfs find: unrecognized option '--bogus'");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::text;
-use nacre_testkit::{Cluster, Shape, errno, on_each_shape_of, wait};
+use nacre_testkit::{Cluster, Shape, errno, on_each_shape_of, program, wait};
 
 /// Far more than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -59,8 +59,9 @@ fn listings_tell_it(cluster: &Cluster, root: &Path) {
     assert!(!lfs(cluster, &["df", text(root)]).contains("OST0001"), "it is no news");
     let fs = cluster.fsname();
     let osts = lfs(cluster, &["osts", text(root)]);
-    let expected =
-        format!("0: {fs}-OST0000_UUID ACTIVE\n1: {fs}-OST0001_UUID INACTIVE\n2: {fs}-OST0002_UUID ACTIVE");
+    let expected = format!(
+        "OBDS:\n0: {fs}-OST0000_UUID ACTIVE\n1: {fs}-OST0001_UUID INACTIVE\n2: {fs}-OST0002_UUID ACTIVE"
+    );
     assert_eq!(osts, expected);
     let checked = lfs(cluster, &["check", "osts", text(root)]);
     let states: Vec<&str> = checked.lines().filter_map(|line| line.rsplit(' ').next()).collect();
@@ -283,4 +284,215 @@ fn two_mounts_go_on_without_an_ost_in_one_process() {
 #[test]
 fn two_mounts_go_on_without_an_ost_over_the_network() {
     two_mounts_go_on_without_an_ost(Shape::Separate, "inas");
+}
+
+/// Files in all places that a file of a file system of two MDTs can have, each with an object on OST 0, and their contents.
+fn everywhere(cluster: &Cluster) -> Vec<PathBuf> {
+    let top = cluster.directory("d");
+    let on = |name: &str, how: &[&str]| {
+        let path = top.join(name);
+        lfs(cluster, &[&["mkdir"], how, &[text(&path)]].concat());
+        path
+    };
+    let (first, second) = (on("first", &["-i", "0"]), on("second", &["-i", "1"]));
+    let striped = on("striped", &["-c", "2", "-i", "1"]);
+    let mut files: Vec<PathBuf> = ["a", "b"].map(|name| first.join(name)).to_vec();
+    files.extend(["a", "moves", "linked"].map(|name| second.join(name)));
+    files.extend((0..6).map(|number| striped.join(format!("f{number}"))));
+    for path in &files {
+        lfs(cluster, &["setstripe", "-i", "0", "-c", "1", text(path)]);
+        fs::write(path, path.as_os_str().as_encoded_bytes()).expect("write");
+    }
+    // Names that lead to another MDT.
+    fs::rename(second.join("moves"), first.join("moved")).expect("rename");
+    fs::hard_link(second.join("linked"), first.join("link")).expect("link");
+    lfs(cluster, &["setstripe", "-i", "0", "-c", "1", text(&second.join("never written"))]);
+    files.retain(|path| path.exists());
+    files
+}
+
+/// Each MDT has files on an OST that is emptied, and what cannot be looked at does not count as empty.
+#[test]
+fn an_ost_is_emptied_of_the_files_of_all_mdts() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let fsname = "indra".to_owned();
+    let options = Options { mdts: 2, osts: 2, listen: true, fsname, ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let other = cluster.add_mount();
+    let files = everywhere(&cluster);
+    let moved = cluster.mount().join("d/first/moved");
+    let content = fs::read(&moved).expect("read");
+    let nameless = other.join("d/second/nameless");
+    lfs(&cluster, &["setstripe", "-i", "0", "-c", "1", text(&nameless)]);
+    fs::write(&nameless, b"open").expect("write");
+    let open = fs::File::open(&nameless).expect("open");
+    fs::remove_file(&nameless).expect("unlink");
+    cluster.lctl(&["set_param", "-n", "obdfilter.indra-OST0000.no_create=1"]).success();
+    let drain = || cluster.nacre(&["rebalance", text(cluster.mount()), "--drain", "0", "--rate", "0"]);
+    let mdt = cluster.pid("mdt0001");
+    cluster.signal(mdt, libc::SIGSTOP);
+    let refused = drain();
+    cluster.signal(mdt, libc::SIGCONT);
+    assert!(refused.code() != 0 && refused.stderr.contains("MDT0001 does not answer"), "{refused:?}");
+    // The file without a name moves with the others.
+    drain().success();
+    for path in &files {
+        let found = fs::read(path).expect("read");
+        assert!(found == path.as_os_str().as_encoded_bytes(), "{}", path.display());
+        assert_eq!(lfs(&cluster, &["getstripe", "-i", text(path)]), "1", "{}", path.display());
+    }
+    assert!(fs::read(&moved).expect("read") == content);
+    let mut piece = [0; 4];
+    open.read_exact_at(&mut piece, 0).expect("read");
+    assert_eq!(&piece, b"open");
+    // It may be gone for good.
+    cluster.kill("ost0000");
+    assert!(fs::read(other.join("d/first/moved")).expect("read") == content);
+    drop(open);
+    cluster.start_all();
+    cluster.stop_and_check();
+}
+
+/// New files on both MDTs: each is made and written from a mount, and says which OST it is on.
+fn new_files(cluster: &Cluster, mounts: [&Path; 2], name: &str) -> Vec<String> {
+    let make = |number: usize| {
+        let path = mounts[number % 2].join(format!("d/{}/{name}{number}", number / 2 % 2));
+        fs::write(&path, b"data").expect("write");
+        lfs(cluster, &["getstripe", "-i", text(&path)])
+    };
+    (0..12).map(make).collect()
+}
+
+/// OSTs of files that get objects without being written, from both MDTs.
+fn given(cluster: &Cluster, round: &mut usize) -> Vec<String> {
+    *round += 1;
+    let give = |number: usize| {
+        let path = cluster.mount().join(format!("d/{}/given{round}-{number}", number % 2));
+        lfs(cluster, &["setstripe", "-c", "1", text(&path)]);
+        lfs(cluster, &["getstripe", "-i", text(&path)])
+    };
+    (0..12).map(give).collect()
+}
+
+/// An OST that has answered just now counts as there: the condition is the passing of this time itself.
+const JUST_NOW: Duration = Duration::from_millis(200);
+
+/// A file on an OST that is being written, through two mounts.
+struct Written {
+    writer: fs::File,
+    there: PathBuf,
+}
+
+impl Written {
+    /// The OST is back.
+    fn goes_on(self) {
+        let size = || fs::metadata(&self.there).expect("stat").len();
+        wait::until(LIMIT, "the size is the true one again", || (size() == 4).then_some(()));
+        self.writer.write_all_at(b"more", 4).and_then(|()| self.writer.sync_all()).expect("write");
+        assert_eq!(size(), 8);
+    }
+}
+
+/// An OST goes away by `leave`. What has no data is written to others right after that, and listings end although a file on the OST is
+/// being written.
+fn right_after(cluster: &Cluster, mounts: [&Path; 2], gone: &str, leave: impl FnOnce()) -> Written {
+    let on_it = |mount: &Path, mdt: usize, name: &str| {
+        let path = mount.join(format!("d/{mdt}/{name}{gone}"));
+        lfs(cluster, &["setstripe", "-c", "1", "-i", gone, text(&path)]);
+        path
+    };
+    let path = on_it(mounts[0], 0, "written");
+    let writer = OpenOptions::new().write(true).open(&path).expect("open");
+    writer.write_all_at(b"data", 0).and_then(|()| writer.sync_all()).expect("write");
+    let there = mounts[1].join(path.strip_prefix(mounts[0]).expect("below"));
+    let given = [on_it(mounts[0], 0, "given"), on_it(mounts[1], 1, "given")];
+    let create = |number: usize| {
+        let path = mounts[number % 2].join(format!("d/{}/new{gone}-{number}", number / 2 % 2));
+        (fs::File::create(&path).expect("open"), path)
+    };
+    let files: Vec<_> = (0..12).map(create).collect();
+    let paths: Vec<PathBuf> = given.iter().chain(files.iter().map(|(_, path)| path)).cloned().collect();
+    leave();
+    std::thread::sleep(JUST_NOW);
+    let begin = Instant::now();
+    wait::deadline(LIMIT, "files without data are written", move || {
+        files.iter().for_each(|(file, _)| file.write_all_at(b"data", 0).expect("write"));
+        files.iter().for_each(|(file, _)| file.sync_all().expect("fsync"));
+        given.iter().for_each(|path| fs::write(path, "data").expect("write"));
+    });
+    println!("writes: {:?}", begin.elapsed());
+    for path in paths {
+        assert_ne!(lfs(cluster, &["getstripe", "-i", text(&path)]), gone, "{}", path.display());
+    }
+    for mount in mounts {
+        let begin = Instant::now();
+        let listed = program::run("ls", ["-l", text(&mount.join("d/0"))]).success().stdout;
+        println!("ls: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < LIMIT / 2, "it does not wait for the OST");
+        assert!(listed.contains(&format!("written{gone}")), "{listed}");
+    }
+    Written { writer, there }
+}
+
+/// Files go elsewhere while an OST is dead or hangs, whatever ids MDTs have in stock, and to it when it answers again.
+#[test]
+fn new_files_are_not_given_to_an_ost_that_does_not_answer() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let fsname = "inaway".to_owned();
+    let options = Options { mdts: 2, osts: 3, listen: true, fsname, ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    cluster.set_default(&["-c", "1"]);
+    let other = cluster.add_mount();
+    let (first, mut round) = (cluster.mount().to_owned(), 0);
+    let root = cluster.directory("d");
+    for mdt in ["0", "1"] {
+        lfs(&cluster, &["mkdir", "-i", mdt, text(&root.join(mdt))]);
+        // The other MDT learns the default of the root a second later.
+        lfs(&cluster, &["setstripe", "-c", "1", text(&root.join(mdt))]);
+    }
+    let of = |all: &[String], index: &str| all.iter().any(|found| found == index);
+    let mut until_used = |cluster: &Cluster, index: &str, used: bool| {
+        wait::until(LIMIT, "the MDTs know it", || {
+            (of(&given(cluster, &mut round), index) == used).then_some(())
+        });
+    };
+    until_used(&cluster, "1", true);
+    new_files(&cluster, [&first, &other], "before");
+    let written = right_after(&cluster, [&first, &other], "1", || cluster.kill("ost0001"));
+    until_used(&cluster, "1", false);
+    let begin = Instant::now();
+    assert!(!of(&new_files(&cluster, [&first, &other], "dead"), "1"));
+    let refused = cluster.lfs(&["setstripe", "-o", "1,2", text(&root.join("0/exact"))]);
+    assert!(refused.code() != 0 && refused.stderr.contains("inactive OST"), "{refused:?}");
+    let undrained = cluster.nacre(&["rebalance", text(&first), "--drain", "1"]);
+    assert!(undrained.code() != 0 && undrained.stderr.contains("OST0001 does not answer"), "{undrained:?}");
+    assert!(lfs(&cluster, &["df", "-v", text(&first)]).contains("OST0001             : inactive device"));
+    assert!(begin.elapsed() < LIMIT / 2, "{:?}", begin.elapsed());
+    let status = cluster.nacre(&["status", text(cluster.data())]).fails_with(1).stdout;
+    assert!(status.contains("ost0001   does not run"), "{status}");
+    let status = cluster.nacre(&["status", text(&other)]).stdout;
+    assert!(status.contains("waits for OST0001: see 'lfs check all"), "{status}");
+    cluster.start_all();
+    until_used(&cluster, "1", true);
+    written.goes_on();
+    let hung = cluster.pid("ost0002");
+    let stop = || cluster.signal(hung, libc::SIGSTOP);
+    let written = right_after(&cluster, [&first, &other], "2", stop);
+    until_used(&cluster, "2", false);
+    assert!(!of(&new_files(&cluster, [&first, &other], "hung"), "2"));
+    cluster.signal(hung, libc::SIGCONT);
+    until_used(&cluster, "2", true);
+    written.goes_on();
+    new_files(&cluster, [&first, &other], "after");
+    cluster.stop_and_check();
 }

@@ -130,6 +130,10 @@ fn mdts_join_while_two_mounts_make_files_and_are_used_at_once() {
         assert!(shown.contains(&format!("{fsname}-MDT0002_UUID")), "{shown}");
         let devices = cluster.lctl(&["dl"]).success().stdout;
         assert!(devices.contains(&format!(" mdt {fsname}-MDT0002 ")), "{devices}");
+        assert!(devices.contains(&format!(" mdc {fsname}-MDT0002-mdc-")), "{devices}");
+        assert!(devices.contains(&format!(" lmv {fsname}-clilmv ")), "{devices}");
+        let devices = cluster.lctl(&["dl", "--json"]).success().stdout;
+        assert!(devices.contains(&format!(r#""name": "{fsname}-MDT0002""#)), "{devices}");
         for parameter in [
             format!("mdt.{fsname}-MDT0002.uuid"),
             format!("mdc.{fsname}-MDT0002-mdc-*.state"),
@@ -152,9 +156,22 @@ fn an_ost_joins_and_new_files_use_it() {
     on_each_shape_with("joib", &shared(), |cluster, fsname| {
         let (first, second) = (cluster.mount().to_owned(), cluster.add_mount());
         let dirs = [cluster.directory("first")];
+        // What was set to last holds for targets that come later, at the server and in every mount.
+        for setting in ["obdfilter.*.job_cleanup_interval=37", "osc.*.max_rpcs_in_flight=9"] {
+            cluster.lctl(&["set_param", "-P", setting]).success();
+        }
         while_used(&dirs, || {
             let said = cluster.add_target("ost", &[]).success().stdout;
             assert_eq!(said, format!("OST0002 has joined file system '{fsname}'\n"));
+        });
+        let values = |name: &str| -> Vec<String> {
+            let shown = cluster.lctl(&["get_param", "-n", name]).success().stdout;
+            shown.lines().map(str::to_owned).collect()
+        };
+        wait::until(wait::SOON, "it has the parameters", || {
+            let server = values(&format!("obdfilter.{fsname}-OST0002.job_cleanup_interval"));
+            let mounts = values(&format!("osc.{fsname}-OST0002-*.max_rpcs_in_flight"));
+            (server == ["37"] && !mounts.is_empty() && mounts.iter().all(|value| value == "9")).then_some(())
         });
         let path = first.join("wide");
         wait::until(wait::SOON, "the MDT gives objects on it", || {

@@ -66,6 +66,11 @@ const REFUSED: &[(&str, i32, &str)] = &[
     ),
     ("setstripe -c 2 DIR/f1", 17, "lfs setstripe: setstripe error for 'DIR/f1': stripe already set"),
     ("setstripe -E 1M -L mdt -E 2M -L mdt -E -1 DIR/q", 22, "error: 'mdt' layout can be only the first one"),
+    (
+        "setstripe -E 1M -L mdt -c 2 -E -1 DIR/q",
+        22,
+        "Option 'stripe-count' can't be specified with Data-on-MDT component: 2",
+    ),
     ("setstripe -E 2G -L mdt -E -1 DIR/q", 27, "error: 'mdt' layout size is too big"),
     ("setstripe -o 0,1 -c 3 DIR/q", 4, "stripe_count(3) != nr_tgts(2)"),
     (
@@ -126,7 +131,8 @@ on_every_shape! {
             let arguments: Vec<&str> = line.split_whitespace().collect();
             let outcome = cluster.lfs(&arguments).fails_with(*code);
             let expected = message.replace("DIR", text(&root));
-            assert_eq!(outcome.stderr.lines().next(), Some(expected.as_str()), "{line}");
+            let mut told = outcome.stderr.lines().skip_while(|line| line.starts_with("See 'lfs "));
+            assert_eq!(told.next(), Some(expected.as_str()), "{line}");
             assert!(!root.join("q").exists(), "{line} leaves no file behind");
         }
     }
@@ -149,7 +155,7 @@ on_every_shape! {
         let both = lfs(cluster, &["path2fid", text(&root.join("one")), text(&root.join("two"))]);
         assert_eq!(both, format!("{}: {one}\n{}: {two}\n", text(&root.join("one")), text(&root.join("two"))));
         let told = lfs(cluster, &["fid2path", "-f", "-c", "-n", &mount, &one]);
-        assert_eq!(told, format!("{one} 0 one\n{one} 1 uno\n"));
+        assert_eq!(told, format!("{one} 1 one\n{one} 1 uno\n"));
         assert_eq!(lfs(cluster, &["fid2path", "-c", "-n", "--link=1", &mount, &one]), "1 uno\n");
         let bare = one.trim_matches(['[', ']']);
         assert_eq!(lfs(cluster, &["fid2path", "-n", "-l", "0", "-0", &mount, bare]), "one\0");
@@ -234,6 +240,45 @@ on_every_shape! {
         assert_eq!(name, "nacre\n");
         let instance = lfs(cluster, &["getname", "-i", &mount]);
         assert_eq!(lfs(cluster, &["getname", &mount]), format!("nacre-{instance}"));
+    }
+
+    fn what_has_no_layout_says_so_and_links_are_followed_in_a_listing(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        let at = |name: &str| text(&root.join(name)).to_owned();
+        lfs(cluster, &["setstripe", "-c", "2", &at("two")]);
+        fs::create_dir(root.join("wide")).expect("made");
+        lfs(cluster, &["setstripe", "-c", "3", &at("wide")]);
+        for (target, name) in [("two", "link"), ("wide", "dirlink"), ("nowhere", "dangling"), ("/proc/self", "out")] {
+            std::os::unix::fs::symlink(target, root.join(name)).expect("linked");
+        }
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");
+        // A link that is named is what Lustre asks about, not what it leads to.
+        for path in ["link", "pipe"].map(&at) {
+            for options in [&[][..], &["-c"], &["-F"], &["--no-follow", "-c"]] {
+                let line = [&["getstripe"], options, &[&*path]].concat();
+                assert_eq!(lfs(cluster, &line), format!("{path} has no stripe info\n"), "{options:?}");
+            }
+        }
+        assert_eq!(lfs(cluster, &["getstripe", "-d", "-c", &at("dirlink")]).trim(), "3");
+        let shown = |options: &[&str]| -> Vec<String> {
+            let listed = lfs(cluster, &[&["getstripe", "-c", "-r"], options, &[text(&root)]].concat());
+            let below = listed.replace(&at(""), "");
+            let blocks = below.replace(" has no stripe info\n", "\n-\n\n");
+            let mut found: Vec<String> = blocks
+                .split("\n\n")
+                .filter_map(|block| block.trim().split_once('\n'))
+                .filter(|(name, _)| !name.starts_with('/'))
+                .map(|(name, value)| format!("{name} {}", value.trim()))
+                .collect();
+            found.sort();
+            found
+        };
+        assert_eq!(shown(&[]), ["dirlink 3", "link 2", "out -", "pipe -", "two 2", "wide 3"]);
+        let unfollowed = ["dangling -", "dirlink -", "link -", "out -", "pipe -", "two 2", "wide 3"];
+        assert_eq!(shown(&["--no-follow"]), unfollowed);
     }
 
     fn trees_show_the_layouts_that_files_show_alone(cluster) {

@@ -11,7 +11,7 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::program::Outcome;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, text, wait, work_in};
-use rustix::fs::XattrFlags;
+use rustix::fs::{FlockOperation, XattrFlags};
 
 /// Of the names that are made by work, one of 20 stays, 100 at most.
 const KEPT: (usize, usize) = (20, 100);
@@ -285,6 +285,7 @@ fn what_cannot_move_is_named_and_stays() {
             fs::hard_link(top.join("linked"), top.join(format!("link{number}"))).expect("linked");
         }
         let open = fs::File::options().append(true).open(top.join("open")).expect("opened");
+        rustix::fs::flock(&open, FlockOperation::NonBlockingLockExclusive).expect("locked");
         let outcome = migrate(cluster, &["-m", "1"], &top);
         assert!([libc::EBUSY, libc::EMLINK].contains(&outcome.code()), "the first that was found");
         let told: Vec<&str> = outcome.stderr.lines().collect();
@@ -297,6 +298,10 @@ fn what_cannot_move_is_named_and_stays() {
         is_told("linked", "Too many links (-31)");
         assert_eq!([mdt_of(cluster, &top), mdt_of(cluster, &top.join("closed"))], [1, 1]);
         assert_eq!([mdt_of(cluster, &top.join("open")), mdt_of(cluster, &top.join("linked"))], [0, 0]);
+        let other = fs::File::open(top.join("open")).expect("opened");
+        let theirs = rustix::fs::flock(&other, FlockOperation::NonBlockingLockShared);
+        assert_eq!(theirs, Err(rustix::io::Errno::WOULDBLOCK), "its lock stays, too");
+        drop(other);
         (&open).write_more();
         drop(open);
         fs::remove_file(top.join("link0")).expect("removed");
@@ -382,18 +387,25 @@ fn an_mdt_is_emptied() {
         for number in 0..60 {
             fs::write(top.join(format!("over all/{number}")), b"content").expect("written");
         }
+        // More than move together, in a directory that stays where it is: one of them with names elsewhere, one open.
+        let many = top.join("many");
+        cluster.lfs(&["mkdir", "-i", "1", text(&many)]).success();
+        (0..100).for_each(|number| fs::write(many.join(number.to_string()), b"content").expect("written"));
+        fs::hard_link(many.join("50"), top.join("second of 50")).expect("linked");
+        migrate(cluster, &["-m", "2", "-d"], &many).success();
         let before = look(&top);
         let drain = |target: &str| cluster.nacre(&["target", "drain", text(cluster.mount()), target]);
         let refused = drain("MDT0000");
         assert!(refused.code() != 0 && refused.stderr.contains("root directory"), "{}", refused.stderr);
         assert!(drain("MDT0007").stderr.contains("there is no MDT0007"));
 
-        let open = fs::File::open(top.join("small")).expect("opened");
+        let open = [top.join("small"), many.join("70")].map(|path| fs::File::open(path).expect("opened"));
         let some = drain("MDT0001");
         assert_eq!(some.code(), 1, "{} {}", some.stdout, some.stderr);
         let small = [top.join("small"), top.join("second"), top.join("sub/link")];
         let is_named = |path: &PathBuf| some.stdout.contains(&format!("{}: it is open", text(path)));
-        assert!(some.stdout.contains("; 1 left") && small.iter().any(is_named), "{}", some.stdout);
+        assert!(some.stdout.contains("; 2 left") && small.iter().any(is_named), "{}", some.stdout);
+        assert!(is_named(&many.join("70")), "{}", some.stdout);
         drop(open);
         let rest =
             wait::until(wait::SOON, "it is empty", || Some(drain("1")).filter(|rest| rest.code() == 0));

@@ -1,6 +1,9 @@
 //! `lctl get_param`, `set_param` and `list_param` on a file system that runs: what they show is true, what they set takes
 //! effect.
 
+#[path = "parameters/monitoring.rs"]
+mod monitoring;
+
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -56,6 +59,14 @@ fn values_are_shown_in_the_forms_that_scripts_expect() {
             text.lines().all(|line| line.contains(".target_obd=")) && text.lines().count() == 2,
             "{text}"
         );
+        let text = show(&["--json", &uuid]);
+        assert!(text.contains(&format!(r#""value": "{fs}-OST0001_UUID""#)), "{text}");
+        let text = show(&["--json", &format!("obdfilter.{fs}-OST0001.degraded")]);
+        assert!(text.contains(r#""value": 0"#), "{text}");
+        let help = cluster.lctl(&["help_param", "osc.max_rpcs_in_flight"]).success().stdout;
+        assert_eq!(help, "osc.*.max_rpcs_in_flight: a number from 1 to 256\n");
+        let outcome = cluster.lctl(&["get_param"]).fails_with(4);
+        assert_eq!(outcome.stderr, "See 'lctl help'.\nlctl get_param: a parameter is needed\n");
         // One bad pattern is told and does not hinder the others.
         let outcome = cluster.lctl(&["get_param", "-n", "nosuch", &uuid]);
         assert_eq!((outcome.code(), outcome.stdout.trim()), (libc::ENOENT, &*format!("{fs}-OST0001_UUID")));
@@ -91,6 +102,38 @@ fn space_and_counters_follow_what_happens() {
         };
         fs::File::open(cluster.mount().join("file6")).and_then(|file| file.sync_all()).expect("synced");
         assert!(written(0) + written(1) >= 4);
+        monitoring::check_exported(cluster);
+        monitoring::check_for_everybody(cluster, fs);
+        // The services of Lustre count what was done: seven files were made and opened, and written.
+        let of_this = |pattern: &str| {
+            let mount = cluster.mount().to_str().expect("plain");
+            cluster.lctl(&["--fs", mount, "get_param", "-n", pattern]).success().stdout.trim().to_owned()
+        };
+        let (mdt, ost) = (of_this("mds.MDS.mdt.stats"), of_this("ost.OSS.ost_io.stats"));
+        assert!(samples(&mdt, "mds_reint_open") >= 7 && samples(&mdt, "mds_reint_unlink") >= 3, "{mdt}");
+        // Of each process.
+        let writes: u64 = ost
+            .lines()
+            .filter(|line| line.starts_with("ost_write"))
+            .map(|line| samples(line, "ost_write"))
+            .sum();
+        assert!(writes >= 4, "{ost}");
+        assert_eq!(
+            get(cluster, &format!("osd-*.{fs}-MDT0000.kbytestotal")),
+            get(cluster, &format!("mdt.{fs}-MDT0000.kbytestotal"))
+        );
+        assert_eq!(get(cluster, &format!("lod.{fs}-MDT0000-mdtlov.numobd")), "2");
+        let targets = get(cluster, &format!("lod.{fs}-MDT0000-mdtlov.target_obd"));
+        assert_eq!(targets, format!("0: {fs}-OST0000_UUID ACTIVE\n1: {fs}-OST0001_UUID ACTIVE"));
+        let stock = |leaf: &str| {
+            let name = format!("osp.{fs}-OST0000-osc-MDT0000.{leaf}");
+            get(cluster, &name).parse::<u64>().expect("a number")
+        };
+        assert!(stock("prealloc_next_id") <= stock("prealloc_last_id") && stock("create_count") >= 32);
+        assert_eq!(stock("prealloc_status"), 0);
+        assert_eq!(get(cluster, &format!("osp.{fs}-OST0000-osc-MDT0000.state")), "current_state: FULL");
+        assert_eq!(of_this("mgc.*.state"), "current_state: FULL");
+        assert_eq!(get(cluster, &format!("mdt.{fs}-MDT0000.instance")), "1");
     });
 }
 
@@ -165,9 +208,47 @@ fn whatever_can_be_set_can_be_set_for_good() {
         let names = cluster.lctl(&["list_param", "-Rw", &kinds, &locks]).success().stdout;
         assert!(names.contains("contended_locks"), "{names}");
         assert!(names.lines().count() >= 8, "{names}");
-        for name in names.lines() {
-            cluster.lctl(&["set_param", "-P", "-d", name]).success();
+        let all = |options: &[&str], settings: &[String]| {
+            let words: Vec<&str> = settings.iter().map(String::as_str).collect();
+            let mount = cluster.mount().to_str().expect("plain");
+            cluster.lctl(&[&["--fs", mount, "set_param"], options, &words].concat())
+        };
+        // A value that a node has is one that it takes.
+        let values = cluster.lctl(&["get_param", "-RwH", &kinds, &locks]).success().stdout;
+        let count = |name: &str| values.lines().filter(|line| line.split('=').next() == Some(name)).count();
+        let taken: Vec<String> = values
+            .lines()
+            .filter(|line| {
+                line.split_once('=').is_some_and(|(name, value)| count(name) == 1 && !value.is_empty())
+            })
+            .filter(|line| !line.ends_with(']') && !line.contains(".job_stats="))
+            .map(str::to_owned)
+            .collect();
+        assert!(taken.len() > 40, "{values}");
+        all(&["-P"], &taken).success();
+        // What no node takes is not kept for them.
+        let refused = |options: &[&str], settings: &[String]| -> Vec<String> {
+            let outcome = all(options, settings);
+            let names =
+                outcome.stderr.lines().filter_map(|line| line.split("setting ").nth(1)?.split('=').next());
+            let mut names: Vec<String> = names.map(str::to_owned).collect();
+            names.sort();
+            names
+        };
+        let odd_ones = ["neither this", "-7", "99999999999999999999"];
+        for odd in odd_ones.into_iter().filter(|_| cluster.shape() == Shape::Embedded) {
+            // A job that one node does not know may be known to another.
+            let names = names.lines().filter(|name| !name.ends_with(".job_stats"));
+            let settings: Vec<String> = names.map(|name| format!("{name}={odd}")).collect();
+            assert_eq!(refused(&["-P"], &settings), refused(&[], &settings), "{odd}");
         }
+        let setting = format!("osc.{fs}-*.max_rpcs_in_flight=300");
+        let outcome = cluster.lctl(&["set_param", "-P", &setting]).fails_with(libc::ERANGE);
+        let expected = format!("setting {setting}: it takes a number from 1 to 256");
+        assert!(outcome.stderr.contains(&expected), "{outcome}");
+        let names: Vec<String> = names.lines().map(str::to_owned).collect();
+        all(&["-P", "-d"], &names).success();
+        assert_eq!(cluster.lctl(&["llog_print", &format!("{fs}-params")]).success().stdout, "");
     });
 }
 
@@ -186,6 +267,10 @@ fn default_striping_is_one_value_with_many_names() {
         });
         cluster.lctl(&["conf_param", &format!("{fs}.lov.stripecount=1")]).success();
         assert_eq!(get(cluster, &format!("lov.{fs}-*.stripecount")), "1");
+        cluster.lctl(&["conf_param", &format!("{fs}.sys.jobid_var=procname_uid")]).success();
+        let mount = cluster.mount().to_str().expect("plain");
+        let jobs = || cluster.lctl(&["--fs", mount, "get_param", "-n", "jobid_var"]).success().stdout;
+        wait::until(wait::SOON, "the mount has it", || (jobs() == "procname_uid\n").then_some(()));
         cluster.lctl(&["set_param", &format!("lov.{fs}-*.stripesize=100000")]).fails_with(libc::EINVAL);
     });
 }
@@ -229,8 +314,8 @@ fn ways_to_targets_are_tuned_and_their_requests_counted() {
         write();
         for (bad, errno) in [
             ("max_rpcs_in_flight=0", libc::ERANGE),
-            ("max_pages_per_rpc=1G", libc::ERANGE),
-            ("short_io_bytes=2M", libc::ERANGE),
+            ("max_pages_per_rpc=1025", libc::ERANGE),
+            ("short_io_bytes=65537", libc::ERANGE),
             ("checksum_type=md5", libc::EINVAL),
             ("checksums=perhaps", libc::EINVAL),
         ] {
@@ -535,6 +620,9 @@ fn parameters_are_found_by_parts_of_their_names_and_shown_as_wanted() {
         assert_eq!(names.lines().count(), 4, "{names}");
         let degraded = format!("obdfilter.{fs}-OST0001.degraded");
         assert_eq!(lctl(&["find_param", &format!("{fs}-OST0001[.]degraded$")]), format!("{degraded}=0\n"));
+        let json = lctl(&["find_param", "--json", &format!("{fs}-OST0001[.]degraded$")]);
+        let is_there = json.contains(&format!(r#""name": "{degraded}""#)) && json.contains(r#""value": 0"#);
+        assert!(is_there && json.starts_with('['), "{json}");
         assert_eq!(lctl(&["list_param", "-pF", &degraded]), format!("{}=\n", degraded.replace('.', "/")));
         assert_eq!(lctl(&["get_param", "--yaml", &degraded]), format!("{degraded}: 0\n"));
         let outcome = cluster.lctl(&["find_param", &format!("{fs}.*nosuch")]).fails_with(libc::ENOENT);

@@ -138,6 +138,8 @@ fn what_cannot_be_a_pool_is_refused() {
         let gone = format!("pool 'b fsname {fs}' does not exist: No such file or directory (2)");
         set(&["-p", "b"], &gone);
         set(&["-E", "1M", "-E", "-1", "-p", "b"], &gone);
+        let other = format!("pools of file system 'other' are not in '{fs}': Invalid argument (22)");
+        set(&["-p", "other.a"], &other);
         set(&["-p", "toolongpoolname123"], "Invalid Poolname 'toolongpoolname123': Invalid argument (22)");
         set(
             &["-p", "a", "-i", "1"],

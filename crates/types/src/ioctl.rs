@@ -10,6 +10,10 @@ use crate::ids::{TargetId, TargetKind};
 use crate::limits::NAME_MAX;
 use crate::lustre::ProjectCall;
 
+mod inodes;
+
+pub use inodes::{FILES_MAX, FilesOn, FilesWanted, MIGRATED_MAX, MigrateFiles};
+
 /// Type byte of all native ioctls.
 pub const MAGIC: u8 = b'N';
 /// Longest path that [`FidToPath`] gives, in bytes.
@@ -222,19 +226,6 @@ impl FileCall {
     pub const ASK_LEASE: u32 = 4;
 }
 
-/// Files that have objects on an OST, or inodes of an MDT that have names, in the order of their FIDs. Needs `CAP_SYS_ADMIN`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FilesOn {
-    /// The OST or MDT.
-    pub target: TargetId,
-    /// Give files after this one.
-    pub after: Fid,
-    /// The answer, at most [`FILES_MAX`].
-    pub fids: Vec<Fid>,
-    /// Ask again from behind this one; zero: these were all.
-    pub next: Fid,
-}
-
 /// Removes all names of a file, whatever they are. Needs `CAP_DAC_READ_SEARCH`, and for each name what unlink(2) needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoveFid {
@@ -268,8 +259,9 @@ pub struct MakeDirectory {
 /// MDTs in one [`MakeDirectory`].
 pub const MDTS_MAX: usize = 2000;
 
-/// Files in one [`FilesOn`].
-pub const FILES_MAX: usize = 512;
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
@@ -565,38 +557,6 @@ impl Payload for FileCall {
     }
 }
 
-impl Payload for FilesOn {
-    const COMMAND: u32 = number(READ_WRITE, 33, Self::SIZE);
-    const SIZE: usize = 8 + (2 + FILES_MAX) * FID_BYTES;
-
-    fn to_bytes(&self) -> Vec<u8> {
-        let fids = &self.fids[..self.fids.len().min(FILES_MAX)];
-        let is_mdt = self.target.kind == TargetKind::Mdt;
-        let mut out = (u32::from(self.target.index) | u32::from(is_mdt) << 16).to_le_bytes().to_vec();
-        out.extend_from_slice(&(fids.len() as u32).to_le_bytes());
-        out.extend_from_slice(&self.after.to_le_bytes());
-        out.extend_from_slice(&self.next.to_le_bytes());
-        out.extend(fids.iter().flat_map(Fid::to_le_bytes));
-        out.resize(Self::SIZE, 0);
-        out
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<FilesOn> {
-        let len = u32_at(bytes, 4)? as usize;
-        let (fids, _) = bytes.get(40..Self::SIZE)?.as_chunks::<FID_BYTES>();
-        Some(FilesOn {
-            target: match u32_at(bytes, 0)? {
-                ost @ 0..=0xffff => TargetId::ost(ost as u16),
-                mdt @ 0x1_0000..=0x1_ffff => TargetId::mdt(mdt as u16),
-                _ => return None,
-            },
-            after: fid_at(bytes, 8)?,
-            next: fid_at(bytes, 24)?,
-            fids: fids.get(..len)?.iter().map(Fid::from_le_bytes).collect(),
-        })
-    }
-}
-
 impl Payload for RemoveFid {
     const COMMAND: u32 = number(WRITE, 34, Self::SIZE);
     const SIZE: usize = FID_BYTES;
@@ -717,10 +677,18 @@ mod tests {
         round_trip(MakeDirectory { name: b"d".to_vec(), mdts: vec![7], ..MakeDirectory::default() });
         round_trip(ProjectCall { kind: 2, id: 1, xflags: 0, name: Vec::new() });
         let fids = vec![Fid::new(0x2_0000_0400, 4, 0), Fid::new(0x2_0000_0400, 9, 0)];
-        let on_ost =
-            FilesOn { target: TargetId::ost(3), after: Fid::ROOT, next: fids[1], fids: fids.clone() };
-        round_trip(FilesOn { target: TargetId::mdt(0xffff), ..on_ost.clone() });
+        let on_ost = FilesOn {
+            wanted: FilesWanted::Objects(3),
+            after: Fid::ROOT,
+            next: fids[1],
+            fids: vec![fids[0]; FILES_MAX],
+        };
+        round_trip(FilesOn { wanted: FilesWanted::Directories(0xffff), ..on_ost.clone() });
+        round_trip(FilesOn { wanted: FilesWanted::Files { mdt: 1, named_on: 0xfffe }, ..on_ost.clone() });
         round_trip(on_ost);
+        round_trip(MigrateFiles { mdt: 7, fids: fids.clone(), outcomes: Vec::new() });
+        let outcomes = (0..MIGRATED_MAX as u16).collect();
+        round_trip(MigrateFiles { mdt: 0xffff, fids: vec![fids[1]; MIGRATED_MAX], outcomes });
         let mut statfs = TargetStatfs::question(TargetId::mdt(3));
         (statfs.blocks, statfs.files, statfs.block_size) = ([1, 2, u64::MAX], [4, 5], 4096);
         round_trip(statfs);
@@ -733,6 +701,8 @@ mod tests {
         assert_eq!(PoolMembers::from_bytes(&[0xff; PoolMembers::SIZE]), None);
         assert_eq!(ScanDirectory::from_bytes(&[0xff; ScanDirectory::SIZE]), None);
         assert_eq!(FidToPath::from_bytes(&[0xff; FidToPath::SIZE]), None);
+        assert_eq!(FilesOn::from_bytes(&[0xff; FilesOn::SIZE]), None);
+        assert_eq!(MigrateFiles::from_bytes(&[0xff; MigrateFiles::SIZE]), None);
         assert_eq!(MountInfo::from_bytes(&[0xff; MountInfo::SIZE]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Network identifiers: where a server is reached.
 //!
 //! Written `ADDRESS[:PORT]@NETWORK`, for example `10.0.0.1@tcp`, `127.0.0.1:7990@tcp`, `[::1]@tcp` or `0@lo` for "in
-//! this process". A mount source is `NID[:NID..]:/FSNAME`.
+//! this process". A mount source is `NID[:NID..]:/FSNAME[/DIRECTORY]`.
 
 use crate::limits::{FSNAME_MAX, PORT_DEFAULT};
 use std::fmt;
@@ -39,8 +39,10 @@ pub enum ParseNidError {
     /// The part after `@` names a network this program does not speak.
     #[error("'{0}' names an unknown network: only tcp and lo are known")]
     Network(String),
-    /// Not `NID[:NID..]:/FSNAME`.
-    #[error("'{0}' is not a mount source: write NID[:NID..]:/FSNAME, for example 10.0.0.1@tcp:/nacre")]
+    /// Not `NID[:NID..]:/FSNAME[/DIRECTORY]`.
+    #[error(
+        "'{0}' is not a mount source: write NID[:NID..]:/FSNAME[/DIRECTORY], for example 10.0.0.1@tcp:/nacre"
+    )]
     Source(String),
     /// The file system name is empty, too long, or has characters other than letters, digits, '_' and '-'.
     #[error("'{0}' is not a file system name: use 1 to 8 letters, digits, '_' or '-'")]
@@ -84,6 +86,19 @@ pub struct MountSource {
     pub nids: Vec<Nid>,
     /// File system name.
     pub fsname: String,
+    /// The directory that is mounted, from the root of the file system on, without slashes at either end; empty: the root.
+    pub directory: String,
+}
+
+/// The parts of a mount source as they are written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SourceWords<'a> {
+    /// At least one; may also be names of hosts.
+    pub nids: Vec<&'a str>,
+    /// Checked.
+    pub fsname: &'a str,
+    /// As [`MountSource::directory`].
+    pub directory: String,
 }
 
 impl fmt::Display for MountSource {
@@ -91,7 +106,43 @@ impl fmt::Display for MountSource {
         for nid in &self.nids {
             write!(f, "{nid}:")?;
         }
-        write!(f, "/{}", self.fsname)
+        write!(f, "/{}", self.fsname)?;
+        if self.directory.is_empty() { Ok(()) } else { write!(f, "/{}", self.directory) }
+    }
+}
+
+impl MountSource {
+    /// The root of a file system.
+    pub fn whole(nids: Vec<Nid>, fsname: &str) -> MountSource {
+        MountSource { nids, fsname: fsname.to_owned(), directory: String::new() }
+    }
+
+    /// The words of a mount source.
+    ///
+    /// # Errors
+    /// If it is not `NID[:NID..]:/FSNAME[/DIRECTORY]`, or the directory has `.` or `..` in it.
+    pub fn split(text: &str) -> Result<SourceWords<'_>, ParseNidError> {
+        let fail = || ParseNidError::Source(text.to_owned());
+        let (nids_text, below) = text.split_once(":/").ok_or_else(fail)?;
+        let (fsname, directory) = below.split_once('/').unwrap_or((below, ""));
+        check_fsname(fsname)?;
+        let names: Vec<&str> = directory.split('/').filter(|name| !name.is_empty()).collect();
+        if names.iter().any(|name| matches!(*name, "." | "..")) {
+            return Err(fail());
+        }
+        let mut words = Vec::new();
+        let mut rest = nids_text;
+        while !rest.is_empty() {
+            // A port or an IPv6 address has colons of its own, so a NID ends at the first colon after its '@'.
+            let at = rest.find('@').ok_or_else(fail)?;
+            let end = rest[at..].find(':').map_or(rest.len(), |i| at + i);
+            words.push(&rest[..end]);
+            rest = rest.get(end + 1..).unwrap_or("");
+        }
+        if words.is_empty() {
+            return Err(fail());
+        }
+        Ok(SourceWords { nids: words, fsname, directory: names.join("/") })
     }
 }
 
@@ -99,22 +150,9 @@ impl FromStr for MountSource {
     type Err = ParseNidError;
 
     fn from_str(text: &str) -> Result<MountSource, ParseNidError> {
-        let fail = || ParseNidError::Source(text.to_owned());
-        let (nids_text, fsname) = text.rsplit_once(":/").ok_or_else(fail)?;
-        check_fsname(fsname)?;
-        let mut nids = Vec::new();
-        let mut rest = nids_text;
-        while !rest.is_empty() {
-            // A port or an IPv6 address has colons of its own, so a NID ends at the first colon after its '@'.
-            let at = rest.find('@').ok_or_else(fail)?;
-            let end = rest[at..].find(':').map_or(rest.len(), |i| at + i);
-            nids.push(rest[..end].parse()?);
-            rest = rest.get(end + 1..).unwrap_or("");
-        }
-        if nids.is_empty() {
-            return Err(fail());
-        }
-        Ok(MountSource { nids, fsname: fsname.to_owned() })
+        let words = MountSource::split(text)?;
+        let nids = words.nids.into_iter().map(str::parse).collect::<Result<_, _>>()?;
+        Ok(MountSource { nids, fsname: words.fsname.to_owned(), directory: words.directory })
     }
 }
 
@@ -137,7 +175,13 @@ mod tests {
         let source: MountSource = "10.0.0.1@tcp:[::1]:9000@tcp:/nacre".parse().expect("two NIDs");
         assert_eq!(source.nids.len(), 2);
         assert_eq!(source.to_string(), "10.0.0.1@tcp:[::1]:9000@tcp:/nacre");
-        for bad in ["10.0.0.1@tcp", ":/nacre", "10.0.0.1@tcp:/", "10.0.0.1@tcp:/toolongname", "x:/fs"] {
+        for (text, directory) in [("/fs", ""), ("/fs/", ""), ("/fs/a", "a"), ("/fs//a/b:/c/", "a/b:/c")] {
+            let source: MountSource = format!("[::1]@tcp:{text}").parse().expect(text);
+            assert_eq!((&*source.fsname, &*source.directory), ("fs", directory));
+            assert_eq!(source.to_string().parse(), Ok(source));
+        }
+        let bad = ["10.0.0.1@tcp", ":/nacre", "10.0.0.1@tcp:/", "10.0.0.1@tcp:/toolongname", "x:/fs"];
+        for bad in bad.into_iter().chain(["10.0.0.1@tcp:/fs/a/../b", "10.0.0.1@tcp://a"]) {
             assert!(bad.parse::<MountSource>().is_err(), "{bad}");
         }
     }

@@ -18,6 +18,19 @@ pub struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
+    /// A number of process `pid` of the same PID namespace that all processes there find alike; 0 if the host or the process
+    /// is not known.
+    pub fn number_of(&self, pid: u32) -> u64 {
+        if self.boot == [0; 16] || pid == 0 {
+            return 0;
+        }
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&self.boot);
+        bytes[16..20].copy_from_slice(&((self.namespaces >> 32) as u32).to_le_bytes());
+        bytes[20..].copy_from_slice(&pid.to_le_bytes());
+        xxhash_rust::xxh3::xxh3_64(&bytes).max(1)
+    }
+
     /// True if both run, or ran, under the same boot of the same host.
     pub fn shares_boot(&self, other: &ProcessIdentity) -> bool {
         self.boot == other.boot && self.boot != [0; 16]

@@ -90,6 +90,8 @@ errnos! {
     BAD_VERSION = 10005, "the peer speaks another protocol version";
     WRONG_FSNAME = 10006, "the server serves a file system of another name";
     WRONG_SHARD = 10007, "names of this directory lie in shards: fetch the list again";
+    RECOVERING = 10008, "the server waits for clients of its last run: ask again";
+    OBJECT_LOST = 10009, "the target has lost an object that data was written to";
 }
 
 impl Status {

@@ -405,6 +405,24 @@ macro_rules! wire_code {
     };
 }
 
+/// Lists: for each kind of item, how many there may be, the bytes that one takes at least, and what they are called in errors.
+macro_rules! wire_lists {
+    ($($item:ty: $max:expr, $bytes:expr, $what:literal;)*) => {
+        $(
+            impl $crate::codec::Encode for Vec<$item> {
+                fn encode(&self, out: &mut Vec<u8>) {
+                    $crate::codec::put_list(out, self);
+                }
+            }
+            impl $crate::codec::Decode<'_> for Vec<$item> {
+                fn decode(reader: &mut $crate::codec::Reader<'_>) -> $crate::codec::DecodeResult<Vec<$item>> {
+                    reader.list($max, $bytes, $what)
+                }
+            }
+        )*
+    };
+}
+
 /// An enum with data: one byte with the given number, then the fields in the given order. `enum<'a>` if it borrows.
 macro_rules! wire_enum {
     ($type:ident $(<$life:lifetime>)? { $($code:literal = $variant:ident
@@ -454,4 +472,4 @@ macro_rules! wire_enum {
     };
 }
 
-pub(crate) use {wire_code, wire_enum, wire_flags, wire_newtype, wire_struct};
+pub(crate) use {wire_code, wire_enum, wire_flags, wire_lists, wire_newtype, wire_struct};

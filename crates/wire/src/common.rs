@@ -23,7 +23,7 @@ const COMPONENT_BYTES_MIN: usize = 39;
 /// Bytes of an encoded wish for a component that asks for nothing.
 const COMPONENT_SPEC_BYTES_MIN: usize = 25;
 /// Bytes of an encoded stripe object.
-const STRIPE_OBJECT_BYTES: usize = 18;
+const STRIPE_OBJECT_BYTES: usize = 19;
 
 wire_newtype!(TransNo, Xid, ClientUuid, OpenHandle, Status);
 wire_flags!(AttrFlags, ComponentFlags, SetAttrValid);
@@ -43,7 +43,7 @@ wire_struct!(SetAttr { valid, mode, uid, gid, projid, size, atime, mtime, ctime 
 wire_struct!(Extent { start, end });
 wire_struct!(ComponentSpec { extent, flags, spec });
 wire_struct!(ProcessIdentity { machine, boot, namespaces, pid, started });
-wire_struct!(StripeObject { ost_index, object });
+wire_struct!(StripeObject { ost_index, object, written });
 
 impl Encode for Fid {
     fn encode(&self, out: &mut Vec<u8>) {

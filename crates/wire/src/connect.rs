@@ -10,9 +10,9 @@ use bitflags::bitflags;
 use nacre_types::{ClientUuid, ProcessIdentity};
 
 /// Oldest protocol version that this program speaks.
-pub const VERSION_MIN: u16 = 1;
-/// Newest protocol version that this program speaks. 1: the first.
-pub const VERSION_MAX: u16 = 1;
+pub const VERSION_MIN: u16 = 2;
+/// Newest protocol version that this program speaks. 1: the first; 2: layouts, closes and requests to objects say what was written to.
+pub const VERSION_MAX: u16 = 2;
 
 bitflags! {
     /// What a peer can do beyond the version; both sides use what both have.
@@ -96,6 +96,17 @@ pub struct Connected {
     pub lease: Option<LeaseGrant>,
 }
 
+/// How a run of a metadata server began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunStart {
+    /// Number of the run, one more with each start.
+    pub run: u64,
+    /// The newest transaction of earlier runs that the log had then: what was answered beyond it is lost.
+    pub newest: u64,
+    /// Boot id of the server's host.
+    pub boot_id: [u8; 16],
+}
+
 /// Why a connection was refused, when versions do not meet; other refusals have an empty body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
@@ -108,6 +119,7 @@ pub struct Refusal {
 wire_flags!(ConnectFlags);
 wire_struct!(Connect { version_min, version_max, features, flags, client, fsname, process, cpu, instance });
 wire_struct!(Connected { version, features, instance, boot_id, known, generation, in_flight_max, lease });
+wire_struct!(RunStart { run, newest, boot_id });
 wire_struct!(Refusal { version_min, version_max });
 
 /// The newest version that both ranges hold, if any.
@@ -122,9 +134,9 @@ mod tests {
 
     #[test]
     fn versions_meet_at_the_newest_common_one() {
-        assert_eq!(agree_version(1, 1), Some(1));
-        assert_eq!(agree_version(1, 9), Some(1));
-        assert_eq!(agree_version(2, 9), None);
+        assert_eq!(agree_version(2, 2), Some(2));
+        assert_eq!(agree_version(1, 9), Some(2));
+        assert_eq!([agree_version(1, 1), agree_version(3, 9)], [None; 2]);
         assert_eq!(agree_version(0, 0), None);
         assert_eq!(agree_version(5, 1), None);
     }

@@ -1,11 +1,11 @@
 //! Building and reading the pages of a directory.
 //!
 //! Bytes of an entry: cookie u64, FID 16 bytes, kind u8, what follows u8 (bits: 1 attributes, 2 a layout, 4 a layout that was
-//! too long), name length u16, name, then the attributes (120 bytes) and the layout (length u32, bytes) if present. Entries
-//! follow each other without padding.
+//! too long, 8 a lock), name length u16, name, then the attributes (120 bytes), the lock (u64) and the layout (length u32, bytes)
+//! if present. Entries follow each other without padding.
 
 use crate::codec::{Decode, DecodeError, DecodeResult, Encode, Reader};
-use crate::mds::{DirEntry, DirPage, ListedLayout};
+use nacre_lock::LockHandle;
 use nacre_types::limits::{NAME_MAX, XATTR_VALUE_MAX};
 use nacre_types::name::COOKIE_FIRST;
 use nacre_types::{Attr, Fid, FileKind};
@@ -16,12 +16,63 @@ pub const DIR_PAGE_MAX: usize = 1 << 20;
 const ENTRY_HEAD_BYTES: usize = 28;
 /// Bytes of encoded attributes.
 pub const ATTR_BYTES: usize = 120;
+/// Bytes of the name of a lock.
+pub const LOCK_BYTES: usize = 8;
 /// Bytes before a layout.
 const LAYOUT_LEN_BYTES: usize = 4;
 /// Bits of what follows an entry's name.
 const HAS_ATTR: u8 = 1;
 const HAS_LAYOUT: u8 = 2;
 const LAYOUT_TOO_LONG: u8 = 4;
+const HAS_LOCK: u8 = 8;
+
+/// Entries of a directory in encoded form, so that a page costs one allocation.
+///
+/// Each entry: cookie u64, FID 16 bytes, kind u8, what follows u8, name length u16, name, then the attributes and the layout
+/// (see `docs/protocol`) if present. Little-endian.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DirPage {
+    /// Encoded entries.
+    pub bytes: Vec<u8>,
+    /// No entry follows the last one of this page.
+    pub end: bool,
+    /// True if everybody may search the directory, see [`crate::mds::MdsReply::Entry`].
+    pub public: bool,
+    /// The lock on the content of the directory, if the request asked for one: as in [`crate::mds::MdsReply::Intent`]. No name has changed
+    /// from the moment in which the page was read.
+    pub lock: LockHandle,
+}
+
+/// One entry of a [`DirPage`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirEntry<'a> {
+    /// Position after this entry, at least [`nacre_types::name::COOKIE_FIRST`].
+    pub cookie: u64,
+    /// The inode.
+    pub fid: Fid,
+    /// Its kind.
+    pub kind: FileKind,
+    /// The name.
+    pub name: &'a [u8],
+    /// Its attributes, if they were asked for and the inode still exists.
+    pub attr: Option<Attr>,
+    /// The lock on the inode, if one was asked for: as in [`crate::mds::MdsReply::Intent`].
+    pub lock: LockHandle,
+    /// Its layout, if that was asked for.
+    pub layout: ListedLayout<'a>,
+}
+
+/// The layout of an entry of a [`DirPage`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ListedLayout<'a> {
+    /// It has none, or was not asked for it.
+    #[default]
+    None,
+    /// Lustre's form of it, as the attribute `lustre.lov` has it.
+    Bytes(&'a [u8]),
+    /// It has one that does not fit into a page: the attribute tells.
+    TooLong,
+}
 
 impl DirEntry<'_> {
     /// Bytes that this entry takes in a page.
@@ -30,16 +81,20 @@ impl DirEntry<'_> {
             ListedLayout::Bytes(bytes) => LAYOUT_LEN_BYTES + bytes.len(),
             ListedLayout::None | ListedLayout::TooLong => 0,
         };
-        ENTRY_HEAD_BYTES + self.name.len() + if self.attr.is_some() { ATTR_BYTES } else { 0 } + layout
+        let attr = if self.attr.is_some() { ATTR_BYTES } else { 0 };
+        let lock = if self.lock.0 != 0 { LOCK_BYTES } else { 0 };
+        ENTRY_HEAD_BYTES + self.name.len() + attr + lock + layout
     }
 
     fn contents(&self) -> u8 {
         let attr = if self.attr.is_some() { HAS_ATTR } else { 0 };
-        attr | match self.layout {
-            ListedLayout::None => 0,
-            ListedLayout::Bytes(_) => HAS_LAYOUT,
-            ListedLayout::TooLong => LAYOUT_TOO_LONG,
-        }
+        let lock = if self.lock.0 != 0 { HAS_LOCK } else { 0 };
+        attr | lock
+            | match self.layout {
+                ListedLayout::None => 0,
+                ListedLayout::Bytes(_) => HAS_LAYOUT,
+                ListedLayout::TooLong => LAYOUT_TOO_LONG,
+            }
     }
 }
 
@@ -62,6 +117,9 @@ impl DirPage {
         out.extend_from_slice(entry.name);
         if let Some(attr) = &entry.attr {
             attr.encode(out);
+        }
+        if entry.lock.0 != 0 {
+            entry.lock.encode(out);
         }
         if let ListedLayout::Bytes(bytes) = entry.layout {
             bytes.encode(out);
@@ -96,7 +154,9 @@ impl DirPage {
             let rest = self.bytes.get(at..)?;
             let head: &[u8; ENTRY_HEAD_BYTES] = rest.first_chunk()?;
             let name_len = usize::from(u16::from_le_bytes([head[26], head[27]]));
-            let mut len = ENTRY_HEAD_BYTES + name_len + if head[25] & HAS_ATTR != 0 { ATTR_BYTES } else { 0 };
+            let mut len = ENTRY_HEAD_BYTES + name_len;
+            len += if head[25] & HAS_ATTR != 0 { ATTR_BYTES } else { 0 };
+            len += if head[25] & HAS_LOCK != 0 { LOCK_BYTES } else { 0 };
             if head[25] & HAS_LAYOUT != 0 {
                 let layout: &[u8; LAYOUT_LEN_BYTES] = rest.get(len..)?.first_chunk()?;
                 len += LAYOUT_LEN_BYTES + u32::from_le_bytes(*layout) as usize;
@@ -156,8 +216,8 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> DecodeResult<DirEntry<'a>> {
     let fid = Fid::decode(reader)?;
     let kind = FileKind::decode(reader)?;
     let contents = u8::decode(reader)?;
-    if contents & !(HAS_ATTR | HAS_LAYOUT | LAYOUT_TOO_LONG) != 0 || contents >= HAS_LAYOUT | LAYOUT_TOO_LONG
-    {
+    let both = HAS_LAYOUT | LAYOUT_TOO_LONG;
+    if contents & !(HAS_ATTR | HAS_LOCK | both) != 0 || contents & both == both {
         return Err(DecodeError::Unknown {
             what: "content of a directory entry",
             value: u64::from(contents),
@@ -169,6 +229,13 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> DecodeResult<DirEntry<'a>> {
     }
     let name = reader.take(name_len, "file name")?;
     let attr = if contents & HAS_ATTR != 0 { Some(Attr::decode(reader)?) } else { None };
+    let lock = match contents & HAS_LOCK {
+        0 => LockHandle(0),
+        _ => LockHandle::decode(reader)?,
+    };
+    if contents & HAS_LOCK != 0 && lock.0 == 0 {
+        return Err(DecodeError::Invalid { what: "lock of a directory entry" });
+    }
     let layout = match contents {
         bits if bits & HAS_LAYOUT != 0 => {
             ListedLayout::Bytes(reader.bytes(XATTR_VALUE_MAX, "listed layout")?)
@@ -176,13 +243,14 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> DecodeResult<DirEntry<'a>> {
         bits if bits & LAYOUT_TOO_LONG != 0 => ListedLayout::TooLong,
         _ => ListedLayout::None,
     };
-    Ok(DirEntry { cookie, fid, kind, name, attr, layout })
+    Ok(DirEntry { cookie, fid, kind, name, attr, lock, layout })
 }
 
 impl Encode for DirPage {
     fn encode(&self, out: &mut Vec<u8>) {
         self.end.encode(out);
         self.public.encode(out);
+        self.lock.encode(out);
         self.bytes.encode(out);
     }
 }
@@ -191,8 +259,9 @@ impl Decode<'_> for DirPage {
     fn decode(reader: &mut Reader<'_>) -> DecodeResult<DirPage> {
         let end = bool::decode(reader)?;
         let public = bool::decode(reader)?;
+        let lock = LockHandle::decode(reader)?;
         let bytes = reader.bytes(DIR_PAGE_MAX, "directory page")?.to_vec();
-        let page = DirPage { bytes, end, public };
+        let page = DirPage { bytes, end, public, lock };
         page.check()?;
         Ok(page)
     }
@@ -204,7 +273,8 @@ mod tests {
 
     fn entry(name: &[u8], attr: Option<Attr>) -> DirEntry<'_> {
         let layout = ListedLayout::None;
-        DirEntry { cookie: 77, fid: Fid::new(5, 6, 0), kind: FileKind::Regular, name, attr, layout }
+        let (fid, kind, lock) = (Fid::new(5, 6, 0), FileKind::Regular, LockHandle(0));
+        DirEntry { cookie: 77, fid, kind, name, attr, lock, layout }
     }
 
     #[test]
@@ -228,6 +298,8 @@ mod tests {
             with(ListedLayout::Bytes(b"layout")),
             with(ListedLayout::TooLong),
             DirEntry { layout: ListedLayout::Bytes(b""), ..entry(b"b", None) },
+            DirEntry { lock: LockHandle(7), ..with(ListedLayout::Bytes(b"layout")) },
+            DirEntry { lock: LockHandle(8), ..entry(b"c", Some(attr)) },
         ];
         let mut page = DirPage::default();
         assert!(entries.iter().all(|entry| page.push(entry, 4096)));
@@ -246,7 +318,7 @@ mod tests {
         assert_eq!(page.entries().collect::<Vec<_>>(), entries);
         assert_eq!(DirPage::from_bytes(&page.to_bytes()), Ok(page.clone()));
         assert!(!page.push(&with(ListedLayout::Bytes(&[0; 100])), page.bytes.len() as u32 + 200));
-        for contents in [8, 6, 7] {
+        for contents in [16, 6, 7, 14] {
             page.bytes[25] = contents;
             assert!(page.check().is_err(), "{contents}");
         }

@@ -11,6 +11,7 @@ pub mod codec;
 mod common;
 pub mod connect;
 pub mod dir;
+mod file_lock;
 pub mod frame;
 pub mod lock;
 pub mod mds;

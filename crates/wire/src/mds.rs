@@ -1,12 +1,13 @@
 //! Requests to a metadata server.
 
+pub use crate::dir::{DirEntry, DirPage, ListedLayout};
+pub use crate::file_lock::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock, REPLAYED_LOCKS_MAX};
 use crate::lock::LockRequest;
 use crate::peer::{PeerReply, PeerRequest};
 use bitflags::bitflags;
 use nacre_layout::{Layout, Wish};
 use nacre_lock::{LockHandle, Outcome};
-use nacre_types::attr::FileKind;
-use nacre_types::{Attr, Fid, OpenHandle, SetAttr, Timestamp, TransNo};
+use nacre_types::{Attr, Fid, OpenHandle, SetAttr, Status, Timestamp, TransNo};
 use std::sync::Arc;
 
 bitflags! {
@@ -121,49 +122,6 @@ pub struct ClosingData<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Owner of a byte-range lock at its client.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct LockOwner(pub u64);
-
-/// Kinds of file locks.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum LockFamily {
-    /// Byte ranges (`fcntl`).
-    Range = 0,
-    /// The whole file (`flock`).
-    File = 1,
-}
-
-/// A lock on a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FileLock {
-    /// Which kind of lock; locks of different kinds never conflict.
-    pub family: LockFamily,
-    /// Who holds it.
-    pub owner: LockOwner,
-    /// What is held or wanted.
-    pub mode: LockMode,
-    /// First byte.
-    pub start: u64,
-    /// Last byte, inclusive as in `fcntl`; `u64::MAX` for "to the end".
-    pub last: u64,
-    /// Process that asked, shown by `F_GETLK`.
-    pub pid: u32,
-}
-
-/// What a file lock allows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum LockMode {
-    /// Shared.
-    Read = 0,
-    /// Exclusive.
-    Write = 1,
-    /// No lock: releases.
-    Unlock = 2,
-}
-
 /// One request to a metadata server. FIDs of new files are chosen by the client from a sequence that it was given, so
 /// that a resend names the same file.
 #[derive(Clone, PartialEq, Debug)]
@@ -261,6 +219,8 @@ pub enum MdsRequest<'a> {
         handle: OpenHandle,
         /// Size and times, if they changed.
         update: DataUpdate,
+        /// Objects that the client wrote to and whose layout did not say so; at most 4096.
+        written: Vec<Fid>,
     },
     /// As `Close`, with data that is written in the same transaction, or nothing happens: `EAGAIN` if the client is not the only
     /// one or the file has other objects, `EBADF` if the handle is not known. Then the client writes it as data of any object, and
@@ -283,6 +243,8 @@ pub enum MdsRequest<'a> {
         update: DataUpdate,
         /// Record the size as exact although writers have the file open (used after a recovery by glimpse).
         exact: bool,
+        /// As for [`MdsRequest::Close`].
+        written: Vec<Fid>,
     },
     /// Makes sure that `[start, end)` has objects, and everything before it, for a write or an extending truncate. What lies behind
     /// the last component is left out. Reply: `Layout`; `ENODATA` if all of it lies there.
@@ -323,6 +285,9 @@ pub enum MdsRequest<'a> {
         max_bytes: u32,
         /// With attributes of each entry.
         plus: bool,
+        /// For a client that wants to keep the answer: names of the locks on the directory and on the entries' inodes, which are
+        /// granted at once or not at all. Then attributes come with a lock or not at all.
+        locks: LockRange,
     },
     /// A page of a directory with the attributes of each entry, for programs that look at all of them: needs permission to
     /// search, as each entry's attributes would. Reply: `Directory`.
@@ -343,6 +308,8 @@ pub enum MdsRequest<'a> {
         parent: Fid,
         /// The names, each ended by NUL: [`LOOKUP_MANY_MAX`] at most, more are left out.
         names: &'a [u8],
+        /// As in `ReadDir`.
+        locks: LockRange,
     },
     /// Target of a symbolic link. Reply: `Bytes`.
     ReadLink {
@@ -412,8 +379,7 @@ pub enum MdsRequest<'a> {
         /// The file.
         fid: Fid,
     },
-    /// Sets or releases a lock. Without `wait` a conflict gives `EAGAIN`; with it the request blocks (interruptible) until
-    /// granted. Reply: `Done`.
+    /// [`MdsRequest::LockFile`] of clients that know neither processes nor recovery. Reply: `Done`.
     SetLock {
         /// The file.
         fid: Fid,
@@ -422,7 +388,27 @@ pub enum MdsRequest<'a> {
         /// Wait for conflicting locks to go away.
         wait: bool,
     },
-    /// The first lock that conflicts with the given one. Reply: `Lock`.
+    /// Sets or releases a lock. Without `wait` a conflict gives `EAGAIN`, and `RECOVERING` while clients of the last run
+    /// may still bring back locks; with it the request blocks (interruptible) until granted. Reply: `Done`.
+    LockFile {
+        /// The file.
+        fid: Fid,
+        /// The lock.
+        lock: ProcessLock,
+        /// Wait for conflicting locks to go away.
+        wait: bool,
+        /// When the program asked, in nanoseconds since the epoch by the client's clock: the order in which calls that
+        /// waited when the MDT restarted wait on.
+        asked_ns: u64,
+    },
+    /// Brings back locks that programs of this client held on a file when the MDT restarted. Reply: `RefusedLocks`.
+    ReplayFileLocks {
+        /// The file.
+        fid: Fid,
+        /// At most [`REPLAYED_LOCKS_MAX`]; none of them a release.
+        locks: Vec<ProcessLock>,
+    },
+    /// The first lock that conflicts with the given one; `RECOVERING` as for `LockFile`. Reply: `Lock`.
     GetLock {
         /// The file.
         fid: Fid,
@@ -511,6 +497,8 @@ pub enum MdsRequest<'a> {
         fids: Vec<Fid>,
         /// With layouts.
         layouts: bool,
+        /// As in `ReadDir`, though the first one is used for no directory.
+        locks: LockRange,
     },
     /// Gives an inode another FID, and with that another MDT. Reply: `Done`; of a directory when that has begun: its names move in the
     /// background, and can be used meanwhile. `EBUSY` while anybody has a file open, while names of a directory move, and of the root;
@@ -523,15 +511,34 @@ pub enum MdsRequest<'a> {
         /// Of a directory: the shards that it is to have there ([`nacre_layout::DirLayout`]); nothing: it is to be whole.
         lmv: &'a [u8],
     },
-    /// Inodes of the asked MDT that have names, for a shard its directory; for administrators. Reply: `Files`.
+    /// `Migrate` for files and whatever else holds no names: the MDT moves as many as it can in one operation. Reply: `Outcomes`,
+    /// in the order of the request; `EISDIR` for a directory.
+    MigrateFiles {
+        /// FID now, and from then on; up to [`nacre_types::ioctl::MIGRATED_MAX`].
+        moves: Vec<(Fid, Fid)>,
+    },
+    /// Inodes of the asked MDT that have names; for administrators. Reply: `Files`.
     Inodes {
         /// Those after this one.
         after: Fid,
         /// How many at most.
         count_max: u32,
+        /// Which of them.
+        kind: InodeKind,
     },
     /// Of another metadata server. Reply: `Peer`. `EPERM` for anybody else.
     Peer(PeerRequest),
+    /// What the server began its present run with. Part of a client's recovery. Reply: `RunStart`.
+    RunStart,
+}
+
+/// A part of the inodes of an MDT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InodeKind {
+    /// Directories; for a shard, the directory that it is a shard of.
+    Directories,
+    /// Whatever else has its first name on the MDT with this index.
+    NamedOn(u16),
 }
 
 /// What the owner of an open file is sure of as long as its lease is there. A lease ends without a word when somebody does what it
@@ -572,6 +579,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::FidToLink { .. }
                 | MdsRequest::FidToPath { .. }
                 | MdsRequest::GetLock { .. }
+                | MdsRequest::ReplayFileLocks { .. }
                 | MdsRequest::Ping
                 | MdsRequest::LeaseReleased { .. }
                 | MdsRequest::Locks { .. }
@@ -579,6 +587,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::OpenLease { .. }
                 | MdsRequest::FilesOn { .. }
                 | MdsRequest::Inodes { .. }
+                | MdsRequest::RunStart
         )
     }
 }
@@ -692,6 +701,8 @@ pub enum MdsReply {
     },
     /// The conflicting lock; `None` if the lock could be set.
     Lock(Option<FileLock>),
+    /// File locks that were not taken back: they are lost.
+    RefusedLocks(Vec<ProcessLock>),
     /// What may be cached.
     Lease(LeaseGrant),
     /// What became of a request for a lock.
@@ -711,6 +722,8 @@ pub enum MdsReply {
     },
     /// What lease there is, or was before it changed.
     OpenLease(LeaseKind),
+    /// For each part of a request: `None` if it was done, or why not.
+    Outcomes(Vec<Option<Status>>),
     /// Files.
     Files {
         /// Them.
@@ -727,6 +740,8 @@ pub enum MdsReply {
     },
     /// To another metadata server.
     Peer(PeerReply),
+    /// What the present run began with.
+    RunStart(crate::connect::RunStart),
     /// A looked-up name that leads to an inode of another MDT, which knows the rest.
     Remote {
         /// The inode.
@@ -751,45 +766,11 @@ pub struct MdsAnswer {
     pub reply: MdsReply,
 }
 
-/// Entries of a directory in encoded form, so that a page costs one allocation.
-///
-/// Each entry: cookie u64, FID 16 bytes, kind u8, what follows u8, name length u16, name, then the attributes and the layout
-/// (see `docs/protocol`) if present. Little-endian.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct DirPage {
-    /// Encoded entries.
-    pub bytes: Vec<u8>,
-    /// No entry follows the last one of this page.
-    pub end: bool,
-    /// True if everybody may search the directory, see [`MdsReply::Entry`].
-    pub public: bool,
-}
-
-/// One entry of a [`DirPage`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DirEntry<'a> {
-    /// Position after this entry, at least [`nacre_types::name::COOKIE_FIRST`].
-    pub cookie: u64,
-    /// The inode.
-    pub fid: Fid,
-    /// Its kind.
-    pub kind: FileKind,
-    /// The name.
-    pub name: &'a [u8],
-    /// Its attributes, if they were asked for and the inode still exists.
-    pub attr: Option<Attr>,
-    /// Its layout, if that was asked for.
-    pub layout: ListedLayout<'a>,
-}
-
-/// The layout of an entry of a [`DirPage`].
+/// Consecutive names of locks that the answer to a request may bring; none if there are 0 of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ListedLayout<'a> {
-    /// It has none, or was not asked for it.
-    #[default]
-    None,
-    /// Lustre's form of it, as the attribute `lustre.lov` has it.
-    Bytes(&'a [u8]),
-    /// It has one that does not fit into a page: the attribute tells.
-    TooLong,
+pub struct LockRange {
+    /// The first one, that of the lock on the directory.
+    pub first: LockHandle,
+    /// How many.
+    pub count: u32,
 }

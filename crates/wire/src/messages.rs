@@ -4,15 +4,17 @@
 
 use crate::codec::{
     Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_code, wire_enum, wire_flags,
-    wire_newtype, wire_struct,
+    wire_lists, wire_newtype, wire_struct,
 };
 use crate::mds::{
-    ClosingData, DataUpdate, FileLock, LeaseGrant, LeaseKind, LockFamily, LockMode, LockOwner, MdsAnswer,
-    MdsReply, MdsRequest, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
+    ClosingData, DataUpdate, FileLock, InodeKind, LeaseGrant, LeaseKind, LockFamily, LockMode, LockOwner,
+    LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags, ProcessLock, REPLAYED_LOCKS_MAX,
+    RenameFlags, Statfs, XattrFlags,
 };
 use crate::mgs::{FsConfig, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig};
 use crate::oss::{Advice, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
-use nacre_types::Fid;
+use nacre_types::ioctl::MIGRATED_MAX;
+use nacre_types::{Fid, Status};
 
 /// Objects in one `Destroy`.
 pub const DESTROY_MAX: usize = 4096;
@@ -24,6 +26,9 @@ pub const NIDS_MAX: usize = 64;
 pub const PARAMS_MAX: usize = 65536;
 /// Pools in one configuration.
 pub const POOLS_MAX: usize = 4096;
+
+/// Family, owner, mode, first and last byte, two numbers of the process.
+const PROCESS_LOCK_BYTES: usize = 1 + 8 + 1 + 8 + 8 + 4 + 8;
 
 wire_newtype!(LockOwner);
 wire_flags!(OpenFlags, RenameFlags, XattrFlags);
@@ -42,7 +47,9 @@ wire_code!(FallocateKind {
 wire_struct!(DataUpdate { size_blocks, mtime, atime, order });
 wire_struct!(ClosingData<'a> { object, offset, bytes });
 wire_struct!(FileLock { family, owner, mode, start, last, pid });
+wire_struct!(ProcessLock { lock, process });
 wire_struct!(LeaseGrant { exclusive, epoch });
+wire_struct!(LockRange { first, count });
 wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });
 wire_struct!(ObjectAttr { size, blocks, mtime });
 wire_struct!(MdsAnswer { transno, last_committed, reply });
@@ -56,6 +63,11 @@ wire_enum!(NewFile<'a> {
     5 = ChosenDirectory { default },
 });
 
+wire_enum!(InodeKind {
+    0 = Directories,
+    1 = NamedOn(mdt),
+});
+
 wire_enum!(MdsRequest<'a> {
     1 = Statfs,
     2 = AllocateSequence,
@@ -67,13 +79,13 @@ wire_enum!(MdsRequest<'a> {
     8 = Unlink { parent, name, directory },
     9 = Rename { from_parent, from_name, to_parent, to_name, flags },
     10 = Open { fid, handle, flags, lock },
-    11 = Close { fid, handle, update },
-    12 = UpdateData { fid, update, exact },
+    11 = Close { fid, handle, update, written },
+    12 = UpdateData { fid, update, exact, written },
     13 = LayoutIntent { fid, start, end },
     14 = GetLayout { fid },
     15 = SetLayout { fid, wish },
     16 = GetDefaultLayout { fid },
-    17 = ReadDir { fid, cookie, max_bytes, plus },
+    17 = ReadDir { fid, cookie, max_bytes, plus, locks },
     18 = ReadLink { fid },
     19 = GetXattr { fid, name },
     20 = ListXattr { fid },
@@ -88,7 +100,7 @@ wire_enum!(MdsRequest<'a> {
     29 = LeaseReleased { epoch },
     30 = Locks { request },
     31 = Intent { fid, name, handle },
-    32 = LookupMany { parent, names },
+    32 = LookupMany { parent, names, locks },
     33 = Scan { fid, cookie, max_bytes, layouts },
     34 = LayoutAccess { fid, range, lock },
     35 = SwapLayouts { first, second, versions, keep_times, lease },
@@ -99,9 +111,13 @@ wire_enum!(MdsRequest<'a> {
     40 = CloseWrite { fid, handle, update, data },
     41 = Peer(request),
     42 = Restripe { fid, wish },
-    43 = ListInodes { fids, layouts },
+    43 = ListInodes { fids, layouts, locks },
     44 = Migrate { fid, to, lmv },
-    45 = Inodes { after, count_max },
+    45 = Inodes { after, count_max, kind },
+    46 = ReplayFileLocks { fid, locks },
+    47 = LockFile { fid, lock, wait, asked_ns },
+    48 = RunStart,
+    49 = MigrateFiles { moves },
 });
 
 wire_enum!(MdsReply {
@@ -129,15 +145,18 @@ wire_enum!(MdsReply {
     21 = Peer(reply),
     22 = Remote { fid, public, names, directory },
     23 = Shard { page, version, moved },
+    24 = RefusedLocks(locks),
+    25 = RunStart(start),
+    26 = Outcomes(outcomes),
 });
 
 wire_enum!(OssRequest {
-    1 = Write { object, offset, sync, granted, lock, incarnation },
-    2 = Read { object, offset, len, ahead, lock },
+    1 = Write { object, offset, sync, granted, lock, incarnation, written },
+    2 = Read { object, offset, len, ahead, lock, written },
     3 = GetAttr { object, glimpse },
-    4 = Truncate { object, size, lock },
-    5 = Fallocate { object, kind, offset, len, lock },
-    6 = Seek { object, offset, kind, lock },
+    4 = Truncate { object, size, lock, written },
+    5 = Fallocate { object, kind, offset, len, lock, written },
+    6 = Seek { object, offset, kind, lock, written },
     7 = Sync { object },
     8 = Statfs,
     9 = Precreate { sequence, count },
@@ -185,16 +204,11 @@ wire_enum!(MgsReply {
     1 = Config(config),
 });
 
-impl Encode for Vec<Fid> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_list(out, self);
-    }
-}
-
-impl Decode<'_> for Vec<Fid> {
-    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Vec<Fid>> {
-        reader.list(DESTROY_MAX, nacre_types::fid::FID_BYTES, "objects")
-    }
+wire_lists! {
+    Fid: DESTROY_MAX, nacre_types::fid::FID_BYTES, "objects";
+    (Fid, Fid): MIGRATED_MAX, 2 * nacre_types::fid::FID_BYTES, "inodes";
+    Option<Status>: MIGRATED_MAX, 1, "outcomes";
+    ProcessLock: REPLAYED_LOCKS_MAX, PROCESS_LOCK_BYTES, "file locks";
 }
 
 impl Encode for TargetConfig {

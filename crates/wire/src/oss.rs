@@ -1,6 +1,7 @@
 //! Requests to an object server. Each goes to one OST.
 //!
-//! Objects appear with the first write to them: reading one that was never written gives zeros, its size is 0.
+//! Objects appear with the first write to them: reading one that was never written gives zeros, its size is 0. A request says
+//! what its client knows of the object from the layout: one that was written to before has to be there.
 
 use crate::lock::{IoLock, LockRequest};
 pub use crate::mds::Statfs;
@@ -62,6 +63,10 @@ pub enum OssRequest {
         /// [`IoLock::Held`]); 0 for whichever it is. Looked at by the client's own endpoint: what is left of a life that
         /// was ended by an eviction is not sent.
         incarnation: u64,
+        /// The object was written to before: [`Status::OBJECT_LOST`] if it is not there.
+        ///
+        /// [`Status::OBJECT_LOST`]: nacre_types::Status::OBJECT_LOST
+        written: bool,
     },
     /// Reads into the bulk buffer. Reply: `Read`: fewer bytes than asked for only at the end of the object.
     Read {
@@ -75,6 +80,8 @@ pub enum OssRequest {
         ahead: u32,
         /// What keeps others away.
         lock: IoLock,
+        /// As for [`OssRequest::Write`].
+        written: bool,
     },
     /// Size, space and times. An object that does not exist is empty. Reply: `Attr`.
     GetAttr {
@@ -91,6 +98,8 @@ pub enum OssRequest {
         size: u64,
         /// What keeps others away.
         lock: IoLock,
+        /// As for [`OssRequest::Write`].
+        written: bool,
     },
     /// Allocates, frees or zeroes a range. Reply: `Attr`.
     Fallocate {
@@ -104,6 +113,8 @@ pub enum OssRequest {
         len: u64,
         /// What keeps others away.
         lock: IoLock,
+        /// As for [`OssRequest::Write`].
+        written: bool,
     },
     /// Looks for data or a hole. Reply: `Position`; `ENXIO` if there is none at or after `offset`.
     Seek {
@@ -115,6 +126,8 @@ pub enum OssRequest {
         kind: SeekKind,
         /// What keeps others away.
         lock: IoLock,
+        /// As for [`OssRequest::Write`].
+        written: bool,
     },
     /// Makes an object's data and existence durable. Reply: `Done`.
     Sync {
@@ -186,13 +199,13 @@ pub enum OssRequest {
 impl OssRequest {
     /// A read of `len` bytes for whom nobody else is in the way, and who will read nothing else soon.
     pub const fn plain_read(object: Fid, offset: u64, len: u32) -> OssRequest {
-        OssRequest::Read { object, offset, len, ahead: 0, lock: IoLock::Lease }
+        OssRequest::Read { object, offset, len, ahead: 0, lock: IoLock::Lease, written: false }
     }
 
     /// A write for whom nobody else is in the way, into space that nobody has promised; not durable.
     pub const fn plain_write(object: Fid, offset: u64) -> OssRequest {
         let (sync, granted, lock, incarnation) = (false, false, IoLock::Lease, 0);
-        OssRequest::Write { object, offset, sync, granted, lock, incarnation }
+        OssRequest::Write { object, offset, sync, granted, lock, incarnation, written: false }
     }
 
     /// It may wait until another client gives a lock up.

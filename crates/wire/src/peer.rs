@@ -1,14 +1,14 @@
 //! What metadata servers ask each other: operations over several MDTs. See `docs/design/dne.md`.
 
-use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, put_list, wire_enum, wire_struct};
+use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, wire_enum, wire_lists, wire_struct};
 use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, Xid};
 
 /// MDTs that one operation may touch at most: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;
 /// Names of an inode at most that moves to another MDT: all of them are locked together.
 pub const LEADS_MAX: usize = 1000;
-/// Inodes that an operation changes on one MDT beside those names, at most.
-const INODES_MAX: usize = 64;
+/// Inodes that an operation changes on one MDT besides those names, at most.
+pub const INODES_MAX: usize = 128;
 /// Changes of one operation on one MDT.
 pub const UPDATES_MAX: usize = LEADS_MAX + INODES_MAX;
 /// Inodes and names that one `Prepare` asks for: while names of a directory move, one may be in either of two places.
@@ -462,25 +462,7 @@ wire_struct!(Part { mdt, updates });
 wire_struct!(Operation { id, stamp, client, now, parts });
 wire_struct!(Found { fid, record });
 
-macro_rules! lists {
-    ($($item:ty: $max:expr, $bytes:expr, $what:literal;)*) => {
-        $(
-            impl Encode for Vec<$item> {
-                fn encode(&self, out: &mut Vec<u8>) {
-                    put_list(out, self);
-                }
-            }
-            impl Decode<'_> for Vec<$item> {
-                fn decode(reader: &mut Reader<'_>) -> DecodeResult<Vec<$item>> {
-                    reader.list($max, $bytes, $what)
-                }
-            }
-        )*
-    };
-}
-
-// The second number is that of the bytes which an item takes at least.
-lists! {
+wire_lists! {
     OpId: OPERATIONS_MAX, 18, "operations";
     Operation: OPERATIONS_MAX, 50, "operations";
     Part: PARTS_MAX, 6, "parts";

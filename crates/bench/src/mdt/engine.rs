@@ -7,7 +7,7 @@ use nacre_mds::{Mds, MdsConfig, first_layout};
 use nacre_rpc::{Call, Export, MdsService, NoCallbacks, ReplySlot};
 use nacre_types::fid::OIDS_PER_SEQUENCE;
 use nacre_types::{ClientUuid, Cred, Fid, FileKind, Nid, OpenHandle, Status, TransNo, Xid};
-use nacre_wire::mds::{DataUpdate, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
+use nacre_wire::mds::{DataUpdate, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 
 use super::Scene;
 use crate::error::Error;
@@ -184,7 +184,7 @@ impl Files {
                 exclusive: true,
             };
             engine.call(&request, self.slot(engine, thread, 2 * number))?;
-            let close = MdsRequest::Close { fid, handle, update: DataUpdate::default() };
+            let close = MdsRequest::Close { fid, handle, update: DataUpdate::default(), written: Vec::new() };
             engine.call(&close, self.slot(engine, thread, 2 * number + 1))?;
         }
         Ok(u64::from(self.count))
@@ -211,7 +211,7 @@ impl Files {
         let (fid, max_bytes, plus) = (self.directories[thread], PAGE_BYTES, true);
         let (mut cookie, mut entries) = (0, 0);
         loop {
-            let request = MdsRequest::ReadDir { fid, cookie, max_bytes, plus };
+            let request = MdsRequest::ReadDir { fid, cookie, max_bytes, plus, locks: LockRange::default() };
             let MdsReply::Directory(page) = engine.call(&request, None)?.reply else {
                 return Err(Error::Worker("a listing is no page".to_owned()));
             };

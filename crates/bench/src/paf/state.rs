@@ -17,7 +17,7 @@ const STATE: &str = "state.json";
 const STATE_NEW: &str = "state.json.new";
 /// Version of what is in it.
 const VERSION: u32 = 1;
-/// Whoever works in the directory has a lock on this file.
+/// The process that works in the directory has a lock on this file.
 const LOCK: &str = "lock";
 /// What a report writes beside it.
 pub(super) const REPORTS: [&str; 5] = ["table.txt", "results.json", "write.svg", "read.svg", "report.html"];

@@ -96,7 +96,7 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
     let server = Server::bind(&[local], targets, ServerConfig::default())
         .map_err(Error::io("listen on", "127.0.0.1"))?;
     println!("{}@tcp {reads_at_once}", server.addrs()[0]);
-    // Whoever started this process is gone when its input ends.
+    // The process that started this one is gone when its input ends.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     server.stop();
     let stopped = service.stop(STOP_PATIENCE);

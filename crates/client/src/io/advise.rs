@@ -54,34 +54,42 @@ impl Client {
         Ok(())
     }
 
-    /// Asks for locks to read or write `[start, end)` before they are needed, and for no byte more, so that clients that write by turns
-    /// do not take them from each other. With `no_wait` only for what nobody has. A client that is alone needs none, nor does one that has
-    /// the file in a group.
+    /// Asks for locks to read or write `[start, end)` of an open file before they are needed, and for no byte more, so that clients
+    /// that write by turns do not take them from each other. With `no_wait` only for what nobody has. A file that is open for writing
+    /// gets its objects in that range first, since locks are on objects. A file that is in a group needs no other lock.
     ///
     /// # Errors
-    /// `EINVAL` for an empty range and for what is no regular file; `EINTR`; what an OST answers.
+    /// `EINVAL` for an empty range and for what is no regular file; `EINTR`; what the MDT or an OST answers.
     pub fn lock_ahead(
         &self,
-        fid: Fid,
+        handle: u64,
         (start, end): (u64, u64),
         write: bool,
         no_wait: bool,
     ) -> StatusResult<LockedAhead> {
-        let attr = self.getattr(fid)?;
-        if start >= end || !attr.is_regular() {
+        let open = self.handles.file(handle).map_err(|_| Status::EINVAL)?;
+        if start >= end {
             return Err(Status::EINVAL);
         }
-        let pin = self.pin(fid);
-        let file = &pin.file;
-        if self.is_alone() || file.is_grouped() {
+        let file = &*open.file;
+        if file.is_grouped() {
             return Ok(LockedAhead::Asked);
         }
-        let used = self.use_layout(file)?;
+        let used = if open.writable() {
+            // Held-back data decides where the head of the file lies.
+            self.settle(file, 0, u64::MAX)?;
+            self.with_space(file.fid, || self.use_layout_for_writing(file, start, end))?
+        } else {
+            self.use_layout(file)?
+        };
         let Some(layout) = used.layout().filter(|layout| layout.has_objects()) else {
             return Ok(LockedAhead::Asked);
         };
         // Pages of a file that is written may be stored to, which takes a lock for that.
         let mode = if write || file.lock().writers > 0 { Mode::Pw } else { Mode::Pr };
-        self.lock_exactly(file, layout, (start, end), mode, no_wait)
+        let found = self.lock_exactly(file, layout, (start, end), mode, no_wait)?;
+        // The lease of a client that is alone is a lock on all bytes of the files that it has data of.
+        let is_leased = found == LockedAhead::Asked && self.is_alone() && self.getattr(file.fid)?.size > 0;
+        Ok(if is_leased { LockedAhead::Different } else { found })
     }
 }

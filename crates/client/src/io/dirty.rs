@@ -116,7 +116,7 @@ impl Client {
             let key = Key { object: stripe.object, number: at / WINDOW_BYTES };
             let start = (at % WINDOW_BYTES) as usize;
             let (piece, after) = rest.split_at(rest.len().min(WINDOW_BYTES as usize - start));
-            if !self.cache_piece(file, stripe.ost_index, (key, start), piece, alone) {
+            if !self.cache_piece(file, stripe, (key, start), piece, alone) {
                 break;
             }
             at += piece.len() as u64;
@@ -128,7 +128,7 @@ impl Client {
     fn cache_piece(
         &self,
         file: &Arc<FileState>,
-        ost_index: u16,
+        stripe: StripeObject,
         (key, start): (Key, usize),
         piece: &[u8],
         alone: bool,
@@ -137,7 +137,7 @@ impl Client {
         let window = loop {
             match file.dirty.begin_fill(key, &mut fresh) {
                 Fill::Into(window) => break window,
-                Fill::NeedsWindow => match self.new_window(ost_index) {
+                Fill::NeedsWindow => match self.new_window(stripe) {
                     Some(window) => fresh = Some(window),
                     None => return false,
                 },
@@ -153,13 +153,14 @@ impl Client {
         // window, or copies from it, only when nobody fills it.
         unsafe { self.copy_raw(piece.as_ptr(), window.add(start), piece.len()) };
         if file.dirty.end_fill(key, (start as u32, (start + piece.len()) as u32), alone) {
-            self.dirty.queue(file, ost_index, key);
+            self.dirty.queue(file, stripe.ost_index, key);
         }
         true
     }
 
     /// A window for data of an OST; waits for room. `None` if there is no grant, no memory, or the caller was interrupted.
-    fn new_window(&self, ost_index: u16) -> Option<Window> {
+    fn new_window(&self, stripe: StripeObject) -> Option<Window> {
+        let ost_index = stripe.ost_index;
         let budget = self.dirty.budget(ost_index);
         let tunables = &self.dirty.tunables;
         let incarnation = self.ost(ost_index).ok()?.incarnation();
@@ -168,7 +169,7 @@ impl Client {
             let now = Instant::now();
             match budget.claim(budget.max_bytes(tunables.max_dirty_per_ost()), now) {
                 Claim::Taken => match self.dirty.pool.take(self.dirty_room(WINDOW_BYTES)) {
-                    Some(buffer) => return Some(Window::new(buffer, budget, now, incarnation)),
+                    Some(buffer) => return Some(Window::new(buffer, budget, stripe, now, incarnation)),
                     None => budget.give_back(false),
                 },
                 Claim::NoGrant => match self.ask_grant(&budget) {
@@ -221,7 +222,7 @@ impl Client {
     }
 
     /// Makes every byte of `[start, end)` that was written here reach its object. To be called before the objects are asked
-    /// about that range; whoever needs the answer to stay true holds the range.
+    /// about that range; a caller that needs the answer to stay true holds the range.
     ///
     /// # Errors
     /// `EINTR`; what an OST answers.

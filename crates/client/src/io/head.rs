@@ -206,7 +206,12 @@ impl Client {
             let (written, touched) =
                 self.write_layout(file.fid, layout, place, (false, IoLock::Lease), &mut notes);
             let mut inner = file.lock();
-            touched.iter().for_each(|&(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
+            for (stripe, epoch) in touched {
+                inner.mark_dirty(stripe, *epoch);
+                if written == Ok(bytes.len()) {
+                    inner.written.note(stripe);
+                }
+            }
             drop(inner);
             counters.rpcs.fetch_add(1, Ordering::Relaxed);
             counters.sent_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::file::FileState;
+use crate::io::written::{Written, check_there};
 use nacre_layout::{Layout, StripeObject, object_ranges, object_sizes};
 use nacre_rpc::{IoCall, OssEndpoint, run_all};
 use nacre_types::{Fid, Status, StatusResult, TargetId, Timestamp};
@@ -43,34 +44,48 @@ impl Client {
     }
 
     /// Size, space and time as the objects have them, and other clients that write to them.
-    pub(crate) fn glimpse(&self, layout: &Layout) -> StatusResult<Glimpse> {
+    ///
+    /// The second value: objects that exist without a mark in the layout, while no other client writes.
+    ///
+    /// # Errors
+    /// [`Status::OBJECT_LOST`]; what an OST answers.
+    pub(crate) fn glimpse(&self, layout: &Layout) -> StatusResult<(Glimpse, Written)> {
         let glimpse = !self.is_alone();
         let mut objects = layout.objects();
         let (first, more) = (objects.next(), objects.next().is_some());
-        let Some(first) = first else { return Ok(Glimpse::default()) };
-        let mut sum = Glimpse::default();
+        let Some(first) = first else { return Ok(<(Glimpse, Written)>::default()) };
+        let (mut sum, mut written) = <(Glimpse, Written)>::default();
+        // Otherwise it may be what another client is about to write.
+        let mut note = |stripe: &StripeObject, attr: &ObjectAttr| {
+            if !glimpse && attr.mtime.is_some() {
+                written.note(stripe);
+            }
+            check_there(stripe, attr)
+        };
         if !more {
             let attr = object_attr(
                 self.on_object(first.ost_index, &OssRequest::GetAttr { object: first.object, glimpse })?,
             )?;
+            note(first, &attr)?;
             sum.add(&attr);
             sum.size = layout.file_size(&[attr.size]);
-            return Ok(sum);
+            return Ok((sum, written));
         }
         let requests = layout
             .objects()
             .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }));
         let mut sizes = Vec::new();
-        for reply in self.on_objects(requests)? {
+        for (stripe, reply) in layout.objects().zip(self.on_objects(requests)?) {
             let attr = object_attr(reply)?;
+            note(stripe, &attr)?;
             sum.add(&attr);
             sizes.push(attr.size);
         }
         sum.size = layout.file_size(&sizes);
-        Ok(sum)
+        Ok((sum, written))
     }
 
-    /// The same of some of the objects, as if the others were empty.
+    /// The same of some of the objects, as if the others were empty; lost ones are.
     pub(crate) fn glimpse_some(
         &self,
         layout: &Layout,
@@ -121,6 +136,15 @@ impl Client {
         range: (u64, u64),
         outcome: StatusResult<R>,
     ) -> StatusResult<R> {
+        if let Err(Status::OBJECT_LOST) = outcome
+            && !std::mem::replace(&mut file.lock().told_of_lost, true)
+        {
+            log::error!(
+                "{}: data is lost, as an object of the file is not on its OST any more: the log of the OST names the object, and \
+                 'nacre check' the file",
+                file.fid
+            );
+        }
         if let Err(Status::EIO) = outcome {
             let layout = file.lock().layout.clone();
             layout.iter().for_each(|layout| self.tell_of_inactive(file, layout, range));
@@ -131,7 +155,9 @@ impl Client {
     /// Sets the sizes of objects to what a file of `size` bytes has there.
     pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> StatusResult<()> {
         let requests = object_sizes(layout, size).map(|(stripe, size)| {
-            (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock })
+            // Nothing is lost where nothing is to be left.
+            let written = stripe.written && size > 0;
+            (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written })
         });
         self.on_objects(requests).map(drop)
     }

@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn pieces_cover_a_chunk() {
-        let stripe = StripeObject { ost_index: 1, object: Fid::ost_object(1, 1) };
+        let stripe = StripeObject::new(1, Fid::ost_object(1, 1));
         for (at, len) in [(0, 4 << 20), (5, 1 << 20), (REQUEST_PIECE - 1, 2 * REQUEST_PIECE + 2)] {
             let chunk = Chunk { file_offset: 77, object: Some(stripe), object_offset: at, len };
             let pieces: Vec<Chunk> = cut(&chunk).collect();

@@ -9,7 +9,7 @@ use crate::locks::cover::{Fill, Want};
 use crate::locks::folios::Pages;
 use crate::locks::groups::Who;
 use crate::node::Warrant;
-use nacre_layout::{Chunk, Layout, chunks};
+use nacre_layout::{Chunk, Layout, StripeObject, chunks};
 use nacre_lock::Mode;
 use nacre_rpc::IoCall;
 use nacre_types::{Status, StatusResult};
@@ -276,7 +276,7 @@ impl Client {
             buffer.fill(0);
             return Ok(());
         };
-        let request = read_request(chunk, stripe.object, (ahead, lock));
+        let request = read_request(chunk, &stripe, (ahead, lock));
         let reply = self.ost(stripe.ost_index)?.call(&request, Bulk::Receive(buffer))?;
         fill_short(reply, buffer)
     }
@@ -313,7 +313,7 @@ impl Client {
                 match chunk.object {
                     Some(stripe) => calls.push(IoCall {
                         endpoint: self.ost(stripe.ost_index)?,
-                        request: read_request(chunk, stripe.object, (share, lock)),
+                        request: read_request(chunk, &stripe, (share, lock)),
                         bulk: Bulk::Receive(mine),
                     }),
                     None => mine.fill(0),
@@ -337,8 +337,9 @@ impl Client {
     }
 }
 
-fn read_request(chunk: &Chunk, object: nacre_types::Fid, (ahead, lock): (u32, IoLock)) -> OssRequest {
-    OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead, lock }
+fn read_request(chunk: &Chunk, stripe: &StripeObject, (ahead, lock): (u32, IoLock)) -> OssRequest {
+    let StripeObject { object, written, .. } = *stripe;
+    OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead, lock, written }
 }
 
 /// The object ends inside the file: the rest of its part is a hole.

@@ -192,17 +192,17 @@ impl Client {
         self.refresh_size_to(file, need)
     }
 
-    /// Asks the objects for the size, as far as it matters for a range that ends at `need`: those on OSTs that are out of use need
-    /// not say how much they have if the others reach that far.
+    /// Asks the objects for the size, as far as it matters for a range that ends at `need`: those on OSTs that are out of use, and lost
+    /// ones, need not say how much they have if the others reach that far.
     ///
     /// # Errors
     /// `EIO` if they do not; as for [`Client::refresh_size`].
     pub(crate) fn refresh_size_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
         match self.refresh_size(file) {
-            Err(Status::EIO) => {
-                let size = self.size_of_the_rest(file)?.size;
+            Err(status @ (Status::EIO | Status::OBJECT_LOST)) => {
+                let size = self.size_of_the_rest(file, status)?.size;
                 if need > size {
-                    return Err(Status::EIO);
+                    return Err(status);
                 }
                 let mut inner = file.lock();
                 inner.size = inner.size.max(size);
@@ -212,15 +212,15 @@ impl Client {
         }
     }
 
-    /// What the objects say that are not on OSTs out of use.
+    /// What the objects say that are not on OSTs out of use and not lost, after asking all has failed with `status`.
     ///
     /// # Errors
-    /// `EIO` if all are in use: then something else is wrong.
-    fn size_of_the_rest(&self, file: &FileState) -> StatusResult<Glimpse> {
+    /// `EIO` if all are in use and none is lost: then something else is wrong.
+    pub(crate) fn size_of_the_rest(&self, file: &FileState, status: Status) -> StatusResult<Glimpse> {
         let used = self.use_layout(file)?;
         let layout = used.layout().ok_or(Status::EIO)?;
         let is_out = |stripe: &StripeObject| self.is_out_of_use(stripe.ost_index);
-        if !layout.objects().any(is_out) {
+        if status != Status::OBJECT_LOST && !layout.objects().any(is_out) {
             return Err(Status::EIO);
         }
         self.tell_of_inactive(file, layout, (0, u64::MAX));
@@ -245,10 +245,11 @@ impl Client {
             }
         }
         let era = file.lock_era.load(Ordering::Acquire);
-        let size = match self.refresh_size_of(file, Some(layout)) {
-            Err(Status::EIO) => {
-                let size = self.size_of_the_rest(file)?.size;
-                return if need <= size { Ok(size) } else { Err(Status::EIO) };
+        let settled = self.settle(file, 0, u64::MAX);
+        let size = match settled.and_then(|()| self.refresh_size_of(file, Some(layout))) {
+            Err(status @ (Status::EIO | Status::OBJECT_LOST)) => {
+                let size = self.size_of_the_rest(file, status)?.size;
+                return if need <= size { Ok(size) } else { Err(status) };
             }
             outcome => outcome?.size,
         };
@@ -264,12 +265,22 @@ impl Client {
 
     /// Asks the objects for the size and notes it.
     pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
+        self.refresh_size_after(file, |file| self.settle(file, 0, u64::MAX))
+    }
+
+    /// The same; what was written here has arrived when `settle` returns.
+    pub(crate) fn refresh_size_after(
+        &self,
+        file: &FileState,
+        settle: impl Fn(&FileState) -> StatusResult<()>,
+    ) -> StatusResult<Glimpse> {
         loop {
             if let Some(frozen) = &file.lock().frozen {
                 return Ok(frozen.seen);
             }
             let changes = self.relayouts.count(file.fid);
             let used = self.use_layout(file)?;
+            settle(file)?;
             let glimpse = self.refresh_size_of(file, used.layout())?;
             // Otherwise objects may have been asked that are not the file's any more.
             if changes == self.relayouts.count(file.fid) {
@@ -278,14 +289,18 @@ impl Client {
         }
     }
 
-    /// The same with a layout that is in use.
+    /// The same with a layout that is in use, for a file whose data has been settled.
     fn refresh_size_of(&self, file: &FileState, layout: Option<&Arc<Layout>>) -> StatusResult<Glimpse> {
         let lease = self.lease.number();
         let era = file.lock_era.load(Ordering::Acquire);
-        let changes = file.lock().changes();
-        self.settle(file, 0, u64::MAX)?;
+        // What was written here since is not in the objects yet.
+        let changes = file.lock().changes().filter(|_| file.dirty.is_clean());
         let glimpse = match layout {
-            Some(layout) => self.glimpse(layout)?,
+            Some(layout) => {
+                let (glimpse, written) = self.glimpse(layout)?;
+                file.lock().written.add(written.all());
+                glimpse
+            }
             None => Glimpse::default(),
         };
         let mut inner = file.lock();
@@ -359,10 +374,7 @@ impl Client {
             (attr.size, attr.blocks) = (size, blocks);
             return Ok(());
         }
-        let glimpse = match self.refresh_size(file) {
-            Err(Status::EIO) => self.size_of_the_rest(file)?,
-            outcome => outcome?,
-        };
+        let (glimpse, _) = self.look_at_size(file, attr)?;
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
         if !mtime_is_ours {
             show_written(attr, glimpse.mtime);
@@ -382,10 +394,8 @@ impl Client {
     fn recover_size(&self, attr: &mut Attr) -> StatusResult<()> {
         let lease = self.lease.number();
         let pin = self.pin(attr.fid);
-        let (glimpse, is_whole) = match self.refresh_size(&pin.file) {
-            Err(Status::EIO) => (self.size_of_the_rest(&pin.file)?, false),
-            outcome => (outcome?, true),
-        };
+        let (glimpse, is_whole) = self.look_at_size(&pin.file, attr)?;
+        let written = pin.file.lock().written.take();
         drop(pin);
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
         show_written(attr, glimpse.mtime);
@@ -396,7 +406,7 @@ impl Client {
         {
             let size_blocks = Some((glimpse.size, glimpse.blocks));
             let update = DataUpdate { size_blocks, mtime: Some(attr.mtime), ..DataUpdate::default() };
-            let request = MdsRequest::UpdateData { fid: attr.fid, update, exact: true };
+            let request = MdsRequest::UpdateData { fid: attr.fid, update, exact: true, written };
             attr.version = self.call_system(attr.fid, &request)?.attr()?.version;
             attr.size_source = SizeSource::Exact;
         }
@@ -427,8 +437,10 @@ impl Client {
         }
         let size = self.size_blocks(file)?;
         let update = file.lock().update_to_tell(Some(size));
-        let request = MdsRequest::UpdateData { fid: file.fid, update, exact: false };
-        let answer = self.call_system(file.fid, &request)?;
+        let written = file.lock().written.take();
+        let (fid, exact) = (file.fid, false);
+        let request = MdsRequest::UpdateData { fid, update, exact, written: written.clone() };
+        let answer = self.call_system(fid, &request).inspect_err(|_| file.lock().written.add(written))?;
         let mut inner = file.lock();
         inner.was_told(&update, size.changes);
         inner.transno = inner.transno.max(answer.transno);

@@ -3,12 +3,10 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileState, KnownSize};
-use crate::io::objects::touched;
 use crate::io::ranges::Use;
 use crate::io::write::WriteOptions;
 use crate::locks::groups::Who;
-use nacre_layout::object_ranges;
-use nacre_layout::{Component, Layout};
+use nacre_layout::{Component, Layout, StripeObject, object_ranges, object_sizes};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
 use nacre_wire::lock::IoLock;
@@ -100,20 +98,24 @@ impl Client {
         // All objects, those included that others have made since.
         let used = self.use_layout(file)?;
         let Some(layout) = used.with_objects() else { return Ok(()) };
-        let epochs: Vec<_> =
-            layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();
+        let epochs: Vec<_> = layout.objects().map(|s| (*s, self.epoch_of(s.ost_index))).collect();
         self.discard(file, size, u64::MAX)?;
         self.cut_objects(layout, size, self.server_lock(file))?;
         let mut inner = file.lock();
-        epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
+        epochs.into_iter().for_each(|(stripe, epoch)| inner.mark_dirty(&stripe, epoch));
+        let sized = object_sizes(layout, size).filter(|(_, size)| *size > 0);
+        sized.for_each(|(stripe, _)| inner.written.note(&stripe));
         Ok(())
     }
 
     fn tell_size(&self, file: &FileState, size: u64) -> StatusResult<Attr> {
         let known = self.size_blocks(file)?;
         let update = file.lock().update_to_tell(Some(KnownSize { size, ..known }));
-        let request = MdsRequest::UpdateData { fid: file.fid, update, exact: self.lease.exclusive() };
-        let attr = self.call_system(file.fid, &request)?.attr()?;
+        let written = file.lock().written.take();
+        let exact = self.lease.exclusive();
+        let request = MdsRequest::UpdateData { fid: file.fid, update, exact, written: written.clone() };
+        let answer = self.call_system(file.fid, &request).inspect_err(|_| file.lock().written.add(written));
+        let attr = answer?.attr()?;
         file.lock().was_told(&update, known.changes);
         Ok(attr)
     }
@@ -138,6 +140,7 @@ impl Client {
         if len == 0 {
             return Err(Status::EINVAL);
         }
+        self.flocks.check_write(&open.file.fid, handle, None)?;
         let file = &*open.file;
         if file.lock().privileged {
             self.drop_privileges_unless_allowed(caller, file.fid)?;
@@ -154,14 +157,16 @@ impl Client {
         if grows && end > layout.end() {
             return Err(Status::ENODATA);
         }
-        let epochs: Vec<_> =
-            touched(layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
+        let epochs: Vec<_> = object_ranges(layout, offset, end)
+            .map(|range| (range.stripe, self.epoch_of(range.stripe.ost_index)))
+            .collect();
         self.settle(file, offset, end)?;
         let outcome = self.with_space(file.fid, || {
             let lock = self.server_lock(file);
             let requests = object_ranges(layout, offset, end).map(|range| {
                 let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
-                (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len, lock })
+                let written = range.stripe.written;
+                (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len, lock, written })
             });
             self.on_objects(requests)
         });
@@ -172,7 +177,12 @@ impl Client {
             inner.blocks = None;
             inner.data_changed = true;
             inner.mtime = Some(now);
-            epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
+            for (stripe, epoch) in &epochs {
+                inner.mark_dirty(stripe, *epoch);
+                if outcome.is_ok() && kind != FallocateKind::Punch {
+                    inner.written.note(stripe);
+                }
+            }
             match &outcome {
                 Ok(_) if grows && alone => inner.size = inner.size.max(end),
                 // What is known of the size is asked for again.
@@ -239,7 +249,7 @@ impl Client {
             let mut best: Option<u64> = None;
             for (index, stripe) in component.objects.iter().enumerate() {
                 let start = math.object_size(index as u16, from);
-                if let Some(found) = self.seek_object(stripe.ost_index, stripe.object, start, (kind, lock))? {
+                if let Some(found) = self.seek_object(stripe, start, (kind, lock))? {
                     let position = math.file_offset(index as u16, found).max(from);
                     best = Some(best.map_or(position, |best| best.min(position)));
                 }
@@ -254,12 +264,12 @@ impl Client {
     /// Data or hole in one object; behind its end there is nothing but hole.
     fn seek_object(
         &self,
-        ost_index: u16,
-        object: Fid,
+        stripe: &StripeObject,
         offset: u64,
         (kind, lock): (SeekKind, IoLock),
     ) -> StatusResult<Option<u64>> {
-        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock }) {
+        let StripeObject { ost_index, object, written } = *stripe;
+        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock, written }) {
             Ok(OssReply::Position(position)) => Ok(Some(position)),
             Ok(_) => Err(Status::EPROTO),
             Err(Status::ENXIO) if kind == SeekKind::Hole => Ok(Some(offset)),
@@ -283,6 +293,7 @@ impl Client {
         if !source.flags.contains(OpenFlags::READ) || !target.writable() {
             return Err(Status::EBADF);
         }
+        self.flocks.check_write(&target.file.fid, to.0, None)?;
         let (mut from, mut to) = (from.1, to.1);
         let len = len.min(self.size_up_to(&source.file, from.saturating_add(len))?.saturating_sub(from));
         if source.file.fid == target.file.fid

@@ -24,7 +24,15 @@ impl Client {
         let settled = self.settle(&open.file, 0, u64::MAX);
         let outcome =
             settled.and_then(|()| self.sync_objects(&open.file)).and_then(|()| self.commit_file(&open.file));
+        self.note_lost(&open.file);
         open.check_error().and(outcome)
+    }
+
+    /// Has each open of a file told if its MDT has lost what was changed of it.
+    fn note_lost(&self, file: &FileState) {
+        if self.take_lost(&file.fid) {
+            file.lock().record_error(Status::EIO);
+        }
     }
 
     /// Syncs what is dirty. What could not be synced stays dirty.
@@ -51,10 +59,11 @@ impl Client {
         let mut inner = file.lock();
         if lost {
             inner.record_error(Status::EIO);
+            inner.written.forget();
         }
         if outcome.is_err() {
             for one in dirty {
-                inner.mark_dirty(one.ost_index, one.object, self.epoch_of(one.ost_index));
+                inner.mark_dirty_object(one.ost_index, one.object, self.epoch_of(one.ost_index));
             }
         }
         outcome
@@ -83,12 +92,14 @@ impl Client {
     /// `EIO` once for each open if data was lost since it was written.
     pub fn flush(&self, handle: u64) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
+        self.note_lost(&open.file);
         {
             let mut inner = open.file.lock();
             inner.closing += u32::from(!open.closing.swap(true, Ordering::Relaxed));
             let lost = inner.dirty.iter().any(|one| self.epoch_of(one.ost_index) != one.epoch);
             if lost {
                 inner.record_error(Status::EIO);
+                inner.written.forget();
                 for one in &mut inner.dirty {
                     one.epoch = self.epoch_of(one.ost_index);
                 }
@@ -100,13 +111,19 @@ impl Client {
     /// Makes everything durable that this client changed in the namespace of the MDT of `fid`.
     ///
     /// # Errors
-    /// What the MDT answers.
+    /// What the MDT answers; `EIO` once if it has lost what this client had changed in the directory.
     pub fn sync_namespace(&self, fid: Fid) -> StatusResult<()> {
-        for part in self.parts_of(fid) {
+        let parts = self.parts_of(fid);
+        for &part in &parts {
             let upto = TransNo(self.mdt(part)?.last_transno.load(Ordering::Relaxed));
             self.commit(part, upto)?;
         }
-        Ok(())
+        // After the commit: that met the server as it is now.
+        let mut lost = false;
+        for part in parts.iter().chain([&fid]) {
+            lost |= self.take_lost(part);
+        }
+        if lost { Err(Status::EIO) } else { Ok(()) }
     }
 
     /// Makes the whole file system durable: all OSTs, then all MDTs.

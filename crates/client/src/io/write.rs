@@ -12,14 +12,14 @@ use crate::locks::cover::{Cover, Fill, Want};
 use crate::locks::folios::Pages;
 use crate::locks::groups::Who;
 use crate::node::Warrant;
-use nacre_layout::{Chunk, Layout, chunks};
+use nacre_layout::{Chunk, Layout, StripeObject, chunks};
 use nacre_lock::Mode;
 use nacre_rpc::IoCall;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult, TransNo};
 use nacre_wire::lock::IoLock;
-use nacre_wire::mds::MdsRequest;
+use nacre_wire::mds::{LockOwner, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,6 +42,8 @@ pub struct WriteOptions {
     pub direct: bool,
     /// `EAGAIN` rather than wait for a group of this mount that has the file (`O_NONBLOCK`).
     pub hurried: bool,
+    /// Owner of `fcntl` locks of the writer, if the kernel names it.
+    pub owner: Option<LockOwner>,
 }
 
 impl WriteOptions {
@@ -95,7 +97,7 @@ fn inside<'a>(layout: &Layout, at: u64, data: &'a [u8]) -> &'a [u8] {
 }
 
 /// An object that was written, with its OST's epoch before that.
-pub(crate) type Touched = (u16, Fid, u64);
+pub(crate) type Touched = (StripeObject, u64);
 
 /// Where [`Client::write_layout`] notes what it wrote: usually one object, which then costs no allocation.
 #[derive(Default)]
@@ -110,8 +112,8 @@ impl Client {
     /// only with [`WriteOptions::sync`].
     ///
     /// # Errors
-    /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; `EBUSY` or `EAGAIN` because of a group; what an OST answers, when
-    /// nothing could be written.
+    /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; `EBUSY` or `EAGAIN` because of a group; `EIO` if a lock was lost
+    /// under which the caller writes; what an OST answers, when nothing could be written.
     pub fn write(
         &self,
         caller: &Caller,
@@ -123,6 +125,10 @@ impl Client {
         let open = self.handles.file(handle)?;
         if !open.writable() {
             return Err(Status::EBADF);
+        }
+        // Write-back of the kernel: the data was accepted earlier, and its writer is not known.
+        if !options.from_cache {
+            self.flocks.check_write(&open.file.fid, handle, options.owner)?;
         }
         self.write_open(caller, &open, offset, data, options)
     }
@@ -388,7 +394,10 @@ impl Client {
                 inner.on_written_in_part(at, at + len);
             }
             if !sync || written < len {
-                touched.iter().for_each(|&(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
+                touched.iter().for_each(|(stripe, epoch)| inner.mark_dirty(stripe, *epoch));
+            }
+            if written == len {
+                touched.iter().for_each(|(stripe, _)| inner.written.note(stripe));
             }
         };
         match range {
@@ -494,7 +503,7 @@ impl Client {
         match (parts.next(), parts.next()) {
             (Some(chunk), None) => {
                 let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
-                one[0] = (stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index));
+                one[0] = (stripe, self.epoch_of(stripe.ost_index));
                 // Durable writes stay whole: several would be several flushes of a disk.
                 let pieces = if how.0 { None } else { self.divided(&chunk, &self.dirty.pace) };
                 let outcome = self.with_space(fid, || match &pieces {
@@ -506,8 +515,8 @@ impl Client {
             (first, second) => {
                 let parts: Vec<Chunk> = first.into_iter().chain(second).chain(parts).collect();
                 for stripe in parts.iter().filter_map(|chunk| chunk.object) {
-                    if !many.iter().any(|known: &Touched| known.1 == stripe.object) {
-                        many.push((stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index)));
+                    if !many.iter().any(|known: &Touched| known.0.object == stripe.object) {
+                        many.push((stripe, self.epoch_of(stripe.ost_index)));
                     }
                 }
                 (self.with_space(fid, || self.write_chunks(&parts, data, how)), many)
@@ -525,6 +534,7 @@ impl Client {
             granted: false,
             lock,
             incarnation: endpoint.incarnation(),
+            written: stripe.written,
         };
         let data = &data[..chunk.len as usize];
         written(endpoint.call(&request, Bulk::Send(data))?)
@@ -552,6 +562,7 @@ impl Client {
                     granted: false,
                     lock,
                     incarnation: endpoint.incarnation(),
+                    written: stripe.written,
                 },
                 bulk: Bulk::Send(mine),
             });

@@ -7,8 +7,6 @@ use std::str::FromStr;
 
 /// The form that names have if nobody says otherwise: command and user.
 pub const DEFAULT_FORMAT: &str = "%e.%u";
-/// Longest form in bytes.
-const FORMAT_MAX: usize = 64;
 /// Longest name of a variable in bytes.
 const VARIABLE_MAX: usize = 64;
 
@@ -89,13 +87,7 @@ impl FromStr for JobFormat {
     type Err = Status;
 
     fn from_str(text: &str) -> Result<JobFormat, Status> {
-        let mut letters = text.chars();
-        while let Some(letter) = letters.next() {
-            if letter == '%' && !letters.next().is_some_and(|code| "eugphHj?%".contains(code)) {
-                return Err(Status::EINVAL);
-            }
-        }
-        let fits = (1..=FORMAT_MAX).contains(&text.len());
+        let fits = nacre_params::is_job_format(text);
         fits.then(|| JobFormat { text: text.to_owned() }).ok_or(Status::EINVAL)
     }
 }

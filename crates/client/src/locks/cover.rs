@@ -191,7 +191,7 @@ impl Client {
             }
             let home = || Home { node: file.node, layout: layout.clone() };
             let endpoint = self.ost(stripe.ost_index)?;
-            match space.acquire(locks, endpoint, (&resource, &need), flags, home)? {
+            match space.acquire(locks, endpoint, (&resource, &need), flags, &[], home)? {
                 Use::Held(handle) => cover.held.push((space, handle)),
                 Use::Server => return Ok(Some(Cover::new(locks, IoLock::Server))),
             }
@@ -215,7 +215,7 @@ impl Client {
         let locks = &**self.lease.locks();
         let flags = EnqueueFlags { no_expansion: true, no_wait, ..EnqueueFlags::default() };
         let mut found = LockedAhead::Asked;
-        for range in object_ranges(layout, start, end).filter(|range| !range.stripe.is_on_mdt()) {
+        for range in object_ranges(layout, start, end) {
             let Some(extent) = Extent::new(range.start, range.end - 1) else { continue };
             let need = Need::extent(mode, extent.aligned_to_pages());
             let resource = ResourceId::of_fid(&range.stripe.object);
@@ -228,7 +228,7 @@ impl Client {
             }
             let home = || Home { node: file.node, layout: layout.clone() };
             let endpoint = self.ost(range.stripe.ost_index)?;
-            match space.acquire(locks, endpoint, (&resource, &need), flags, home) {
+            match space.acquire(locks, endpoint, (&resource, &need), flags, &[], home) {
                 Ok(Use::Held(handle)) => space.release(locks, handle),
                 Ok(Use::Server) => {}
                 // Somebody has it: who did not want to wait gets it when he needs it.
@@ -275,7 +275,7 @@ impl Client {
         let locks = self.lease.locks();
         for stripe in layout.objects() {
             let space = locks.space(stripe.ost_index);
-            space.surrender(locks, &ResourceId::of_fid(&stripe.object), Mode::Pr)?;
+            space.surrender(locks, &ResourceId::of_fid(&stripe.object), Mode::Pr).map(drop)?;
         }
         Ok(())
     }

@@ -3,14 +3,26 @@
 use super::Locks;
 use nacre_rpc::{ClientCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery};
 use nacre_types::StatusResult;
-use nacre_wire::lock::LockMessage;
+use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::LeaseGrant;
+use nacre_wire::oss::{Bulk, OssRequest};
 use std::sync::Arc;
 
 /// The events of one OST.
 struct OstEvents {
     locks: Arc<Locks>,
     ost_index: u16,
+}
+
+impl OstEvents {
+    fn lose_all(&self) {
+        let ost_index = self.ost_index;
+        log::warn!("OST{ost_index:04x} has given this client up: its locks there are lost");
+        match self.locks.client() {
+            Some(client) => client.lose_locks(ost_index),
+            None => drop(self.locks.space(ost_index).on_evicted(&self.locks)),
+        }
+    }
 }
 
 impl ClientCallbacks for OstEvents {
@@ -27,13 +39,16 @@ impl OssEvents for OstEvents {
         let ost_index = self.ost_index;
         match recovery {
             Recovery::None => Ok(()),
-            Recovery::ServerRestarted => self.locks.space(ost_index).replay(&self.locks, endpoint),
-            Recovery::Evicted => {
-                log::warn!("OST{ost_index:04x} has given this client up: its locks there are lost");
-                match self.locks.client() {
-                    Some(client) => client.lose_locks(ost_index),
-                    None => drop(self.locks.space(ost_index).on_evicted(&self.locks)),
+            Recovery::ServerRestarted => {
+                if !self.locks.space(ost_index).replay(&self.locks, endpoint)? {
+                    // Asked again it would say the same: it was restored from an older copy, say.
+                    self.lose_all();
+                    endpoint.call(&OssRequest::Locks { request: LockRequest::ReplayDone }, Bulk::None)?;
                 }
+                Ok(())
+            }
+            Recovery::Evicted => {
+                self.lose_all();
                 Ok(())
             }
         }

@@ -173,7 +173,7 @@ mod tests {
     fn an_object_is_a_comb_of_the_file() {
         let spec = LayoutSpec { stripe_size: Some(65536), stripe_count: Some(2), ..LayoutSpec::default() };
         let mut layout = spec.to_layout();
-        let objects = (0..2).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 1) }).collect();
+        let objects = (0..2).map(|i| StripeObject::new(i, Fid::ost_object(i, 1))).collect();
         layout.components[0].objects = objects;
         let second = Fid::ost_object(1, 1);
         let all = file_ranges(&layout, second, (0, u64::MAX), (0, 4 * 65536));

@@ -25,6 +25,11 @@ use nacre_lock::{EnqueueFlags, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{OpenHandle, Status, StatusResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long an operation of this mount may take to end before a group is refused to a caller that does not wait for others: one that waits
+/// for another mount takes longer.
+const OWN_OPERATIONS_END: Duration = Duration::from_secs(5);
 
 /// A lock on an object that a group of this mount has.
 struct Held {
@@ -244,10 +249,12 @@ impl Client {
 
     /// Takes the group's locks on all objects, which are made first.
     fn lock_for_group(&self, file: &FileState, gid: u64, no_wait: bool) -> StatusResult<()> {
-        // Those who use the file right now come to an end; from here on others do not begin.
+        // Operations of this mount that are under way come to an end, and from here on no others begin. Write-back that follows the
+        // program's last write is one of them, so a caller that does not wait for others waits for these.
+        let deadline = no_wait.then(|| Instant::now() + OWN_OPERATIONS_END);
         let is_idle = |inner: &mut FileInner| match inner.group_in_force().is_some() || inner.ranges.is_idle()
         {
-            false if no_wait => Some(Err(Status::EAGAIN)),
+            false if deadline.is_some_and(|deadline| Instant::now() >= deadline) => Some(Err(Status::EAGAIN)),
             is_idle => is_idle.then_some(Ok(())),
         };
         file.wait_for(is_idle)??;
@@ -262,29 +269,30 @@ impl Client {
                 continue;
             }
             // This client's own locks are in the way like others'.
+            let mut cancelled = Vec::new();
             for mode in [Mode::Pr, Mode::Pw] {
-                space.surrender(locks, &resource, mode)?;
+                cancelled.extend(space.surrender(locks, &resource, mode)?);
             }
-            self.lock_object(file, layout, stripe, gid, no_wait)?;
+            self.lock_object(file, layout, stripe, (gid, no_wait), &cancelled)?;
         }
         Ok(())
     }
 
-    /// Has the group keep a lock on an object.
+    /// Has the group keep a lock on an object, on which this client has given up the locks in `cancelled`.
     fn lock_object(
         &self,
         file: &FileState,
         layout: &Arc<Layout>,
         stripe: &StripeObject,
-        gid: u64,
-        no_wait: bool,
+        (gid, no_wait): (u64, bool),
+        cancelled: &[LockHandle],
     ) -> StatusResult<()> {
         let locks = self.lease.locks();
         let (space, resource) = (locks.space(stripe.ost_index), ResourceId::of_fid(&stripe.object));
         let home = || Home { node: file.node, layout: layout.clone() };
         let flags = EnqueueFlags { no_wait, ..EnqueueFlags::default() };
         let endpoint = self.ost(stripe.ost_index)?;
-        let taken = space.acquire(locks, endpoint, (&resource, &Need::group(gid)), flags, home)?;
+        let taken = space.acquire(locks, endpoint, (&resource, &Need::group(gid)), flags, cancelled, home)?;
         let Use::Held(handle) = taken else { return Err(Status::EIO) };
         let mut inner = file.lock();
         match &mut inner.group {
@@ -320,7 +328,7 @@ impl Client {
             (gid, inner.group.as_ref().is_some_and(|group| group.has(&resource)))
         };
         if !is_held {
-            self.lock_object(file, layout, stripe, gid, false)?;
+            self.lock_object(file, layout, stripe, (gid, false), &[])?;
         }
         Ok(Some(Need::group(gid)))
     }

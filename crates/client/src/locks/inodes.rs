@@ -21,7 +21,7 @@ use nacre_lock::client::{ClientConfig, ClientStats, Effect, LockClient};
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{Cred, Fid};
 use nacre_wire::lock::{HANDLES_MAX, LockMessage, LockRequest};
-use nacre_wire::mds::MdsRequest;
+use nacre_wire::mds::{LockRange, MdsRequest};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -112,17 +112,55 @@ impl InodeSpace {
     /// A name for the lock on a directory, followed by one for the lock on an inode, for a request. Given back by
     /// [`InodeSpace::settle`] or [`InodeSpace::forget`].
     pub fn reserve(&self) -> LockHandle {
-        let mut state = self.state.lock();
-        let first = state.engine.reserve();
-        state.engine.reserve();
-        first
+        self.state.lock().engine.reserve_many(2)
     }
 
-    /// The request has failed.
+    /// Names for the locks of a page, that on the directory first. Given back by [`InodeSpace::forget`].
+    pub fn reserve_page(&self, count: u32) -> LockRange {
+        LockRange { first: self.state.lock().engine.reserve_many(u64::from(count)), count }
+    }
+
+    /// The request whose first name this is has failed, or everything that it brought was adopted.
     pub fn forget(&self, first: LockHandle) {
+        self.state.lock().engine.forget_reserved(first);
+    }
+
+    /// Makes the locks that came with a page locks of this client, unused for now.
+    pub fn adopt_page(
+        self: &Arc<Self>,
+        range: LockRange,
+        directory: Option<Granted>,
+        inodes: impl Iterator<Item = Granted>,
+    ) {
+        let is_new = |granted: &Granted| {
+            granted.handle.0.checked_sub(range.first.0).is_some_and(|place| place < u64::from(range.count))
+        };
+        let directory = directory.into_iter().map(|granted| (granted, InodeBits::UPDATE));
+        let all = directory.chain(inodes.map(|granted| (granted, INODE)));
+        let (now, mut effects) = (Instant::now(), Vec::new());
         let mut state = self.state.lock();
-        state.engine.forget_reserved(first);
-        state.engine.forget_reserved(next(first));
+        for (granted, bits) in all.filter(|(granted, _)| is_new(granted)) {
+            let resource = ResourceId::of_fid(&granted.fid);
+            if state.engine.adopt(granted.handle, &resource, &need(bits), &mut effects) {
+                state.engine.release(now, granted.handle, &mut effects);
+            }
+        }
+        self.perform(&mut state, effects);
+        drop(state);
+        if let Some(locks) = self.locks.upgrade() {
+            locks.clock.wake();
+        }
+    }
+
+    /// Has `remember` enter what is known under a lock where a flush looks, unless the lock was called back. False if it
+    /// was.
+    pub fn confirm(&self, handle: LockHandle, remember: impl FnOnce()) -> bool {
+        let state = self.state.lock();
+        let usable = state.engine.is_usable(handle);
+        if usable {
+            remember();
+        }
+        usable
     }
 
     /// The answer to a request is there. `remember` gets to know what it may be kept under, and enters it where a flush looks:
@@ -139,6 +177,7 @@ impl InodeSpace {
         let (directory, new_directory) =
             state.engine_adopt(first, directory, InodeBits::UPDATE, &mut effects);
         let (inode, new_inode) = state.engine_adopt(next(first), inode, INODE, &mut effects);
+        state.engine.forget_reserved(first);
         let result = remember(Held { directory, inode });
         for (held, is_new) in [(directory, new_directory), (inode, new_inode)] {
             if let Some(handle) = held.filter(|_| is_new) {
@@ -395,7 +434,6 @@ impl State {
                 (is_new.then_some(reserved), is_new)
             }
             other => {
-                self.engine.forget_reserved(reserved);
                 let held = other.map(|granted| granted.handle);
                 (held.filter(|handle| self.engine.is_usable(*handle)), false)
             }

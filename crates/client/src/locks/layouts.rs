@@ -11,7 +11,7 @@
 //!
 //! The MDT waits for references while it holds the inode in its table, so who has a reference asks the MDT nothing that needs
 //! the table, and waits only for OSTs. Requests of the kernel that hold pages are noted before they wait for a layout
-//! ([`super::folios`]), so whoever drops pages leaves them out.
+//! ([`super::folios`]), so a thread that drops pages leaves them out.
 
 use super::Locks;
 use crate::client::Client;
@@ -233,7 +233,7 @@ impl LayoutSpace {
         Ok(())
     }
 
-    /// All locks are lost: whoever reads or writes next asks again.
+    /// All locks are lost: the next read or write asks again.
     pub fn lose(self: &Arc<Self>) {
         let mut effects = Vec::new();
         {

@@ -100,7 +100,8 @@ impl Namespace {
         }
     }
 
-    /// A lock for `need` on an object. Waits for it, or with `flags.deny_on_contention` says that the server is to lock.
+    /// A lock for `need` on an object. Waits for it, or with `flags.deny_on_contention` says that the server is to lock. `cancelled` are
+    /// locks that this client has given up and the OST may not have heard of.
     ///
     /// # Errors
     /// `EINTR`; `ENOLCK` if there are too many locks; what the OST answers.
@@ -110,6 +111,7 @@ impl Namespace {
         endpoint: &dyn OssEndpoint,
         (resource, need): (&ResourceId, &Need),
         flags: EnqueueFlags,
+        cancelled: &[LockHandle],
         home: impl Fn() -> Home,
     ) -> StatusResult<Use> {
         loop {
@@ -129,7 +131,7 @@ impl Namespace {
                 Acquire::Contended => return Ok(Use::Server),
                 Acquire::Pending(handle) => handle,
             };
-            let asked = self.ask(locks, endpoint, effects);
+            let asked = self.ask(locks, endpoint, cancelled, effects);
             match asked.and_then(|()| self.wait(handle)) {
                 Ok(None) => return Ok(Use::Held(handle)),
                 Ok(Some(Refusal::Contended { .. })) if flags.deny_on_contention => {
@@ -158,6 +160,7 @@ impl Namespace {
         self: &Arc<Namespace>,
         locks: &Locks,
         endpoint: &dyn OssEndpoint,
+        cancelled: &[LockHandle],
         effects: Vec<Effect>,
     ) -> StatusResult<()> {
         let mut others = Vec::new();
@@ -165,7 +168,7 @@ impl Namespace {
             match effect {
                 Effect::SendEnqueue(request) => {
                     let handle = request.handle;
-                    let request = LockRequest::Enqueue { request, cancels: Vec::new() };
+                    let request = LockRequest::Enqueue { request, cancels: cancelled.to_vec() };
                     let outcome = outcome_of(endpoint, request)?;
                     self.on_outcome(locks, handle, &outcome);
                 }
@@ -220,7 +223,8 @@ impl Namespace {
         self.state.lock().engine.is_still_held(resource, need)
     }
 
-    /// Gives up all locks of a mode on an object and waits until they are gone.
+    /// Gives up all locks of a mode on an object and waits until they are gone here; says which they were. The OST hears of it from another
+    /// thread: a request that must not meet them there names them.
     ///
     /// # Errors
     /// `EINTR`.
@@ -229,11 +233,12 @@ impl Namespace {
         locks: &Locks,
         resource: &ResourceId,
         mode: Mode,
-    ) -> StatusResult<()> {
-        if !self.step(locks, |state, effects| state.engine.surrender(resource, mode, effects)) {
-            return Ok(());
+    ) -> StatusResult<Vec<LockHandle>> {
+        let handles = self.step(locks, |state, effects| state.engine.surrender(resource, mode, effects));
+        if !handles.is_empty() {
+            self.wait_gone(resource, mode)?;
         }
-        self.wait_gone(resource, mode)
+        Ok(handles)
     }
 
     /// Waits until no lock of a mode is left on an object.
@@ -359,11 +364,12 @@ impl Namespace {
         lost
     }
 
-    /// The OST has restarted: brings back all locks, on this thread and through `endpoint`.
+    /// The OST has restarted: brings back all locks, on this thread and through `endpoint`. False if it does not take them, since it
+    /// does not know that this client had any: then none is left, as after an eviction.
     ///
     /// # Errors
-    /// `EVICTED` if it does not take them; what it answers.
-    pub fn replay(self: &Arc<Namespace>, locks: &Locks, endpoint: &dyn OssEndpoint) -> StatusResult<()> {
+    /// What it answers.
+    pub fn replay(self: &Arc<Namespace>, locks: &Locks, endpoint: &dyn OssEndpoint) -> StatusResult<bool> {
         let mut effects = Vec::new();
         self.state.lock().engine.on_restarted(Instant::now(), &mut effects);
         for _ in 0..REPLAY_ROUNDS {
@@ -380,13 +386,13 @@ impl Namespace {
                         let request = OssRequest::Locks { request: LockRequest::ReplayDone };
                         endpoint.call(&request, Bulk::None)?;
                     }
-                    Effect::Reconnect => return Err(Status::EVICTED),
+                    Effect::Reconnect => return Ok(false),
                     other => others.push(other),
                 }
             }
             self.perform(locks, others);
             if next.is_empty() {
-                return Ok(());
+                return Ok(true);
             }
             effects = next;
         }

@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::client::{Answer, Client};
 use crate::ops::lock::Closes;
+use crate::ops::xattr::LUSTRE_LOV;
 use nacre_layout::{LayoutForm, user};
 use nacre_types::{Caps, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, MdsReply, MdsRequest, OpenFlags};
@@ -80,6 +81,14 @@ impl Client {
         self.open_lease(caller, handle, Some(LeaseKind::None))
     }
 
+    /// True if the open file has a lease, also one that was broken since.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn has_lease(&self, handle: u64) -> StatusResult<bool> {
+        Ok(self.handles.file(handle)?.leased.load(Ordering::Acquire))
+    }
+
     /// Removes the first name of a file by that name. Who moves another file there at the same instant loses that one, as with `rm`.
     fn remove_named(&self, caller: &Caller, fid: Fid) -> StatusResult<Answer> {
         let (parent, name) = self.parent_of(caller, fid, 0)?;
@@ -139,13 +148,13 @@ impl Client {
         }
     }
 
-    /// The layout of a file or the default layout of a directory in Lustre's binary form, as Lustre's programs expect it: with an
+    /// The layout of a file or a directory's own default layout in Lustre's binary form, as Lustre's programs expect it: with an
     /// object for each stripe that it names, or composite.
     ///
     /// # Errors
     /// `ENODATA` if there is none: also for a file of one striping before its first write.
     pub fn layout_bytes(&self, caller: &Caller, fid: Fid, is_dir: bool) -> StatusResult<Vec<u8>> {
-        let bytes = self.getxattr(caller, fid, b"lustre.lov")?;
+        let bytes = self.own_xattr(caller, fid, LUSTRE_LOV)?;
         let is_wish =
             || user::decode_layout(&bytes).is_ok_and(|l| l.form == LayoutForm::Plain && !l.has_objects());
         if !is_dir && is_wish() { Err(Status::ENODATA) } else { Ok(bytes) }

@@ -66,7 +66,7 @@ impl Absences {
     /// A directory that everybody may search was found empty, and this client has put nothing anywhere since `look`.
     pub fn on_found_empty(&self, look: Option<Look>, dir: Fid, warrant: Warrant) {
         let mut dirs = self.dirs.lock();
-        // Before the look is judged: whoever begins to put a name somewhere after that sees it, waits for the lock, and finds
+        // Before the look is judged: a thread that begins to put a name somewhere after that sees it, waits for the lock, and finds
         // the directory.
         self.count.store(dirs.len() + 1, Ordering::SeqCst);
         if look.is_some_and(|Look(begun)| self.begun.load(Ordering::SeqCst) == begun) {

@@ -38,8 +38,8 @@ impl Client {
             return match self.ask_with_locks(None, fid, None) {
                 Ok(answered) => {
                     let attr = answered.attr.ok_or(Status::EPROTO)?;
-                    let keeps = answered.keeps_attr();
-                    Ok((self.complete_attr(attr, 0)?, keeps))
+                    let (attr, is_sure) = self.complete_attr_to_keep(attr, 0)?;
+                    Ok((attr, is_sure && answered.keeps_attr()))
                 }
                 Err(status) => Ok((self.removed(fid, status)?, false)),
             };
@@ -51,7 +51,8 @@ impl Client {
         let lease = answer.lease;
         let attr = answer.attr()?;
         self.nodes.note(fid.inode_number(), &attr, lease.into());
-        Ok((self.complete_attr(attr, lease)?, self.keep_of(lease).attr))
+        let (attr, is_sure) = self.complete_attr_to_keep(attr, lease)?;
+        Ok((attr, is_sure && self.keep_of(lease).attr))
     }
 
     /// Changes attributes; gives them afterwards, and whether everybody could search the directory before but cannot

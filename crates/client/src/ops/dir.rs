@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::node::node_of;
 use crate::ops::dot_lustre::virtual_attr;
 use crate::ops::namespace::Keep;
+use crate::ops::statahead::Origin;
 use ahead::{Page, PageAhead, Wanted};
 use merge::{Merge, room_of};
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult, perm};
@@ -168,8 +169,10 @@ impl Client {
             }
         };
         if self.notes_names(plus, page.lease) {
-            let mut listed = self.statahead.listing(fid, page.lease, cookie);
-            page.page.entries().for_each(|entry| listed.note(entry.name, entry.cookie));
+            let mut listed = self.statahead.listing(fid, page.lease, cookie, self.tunables.statahead_max());
+            let DirPage { lock: names, public, .. } = page.page;
+            let origin = Origin { home: fid, names, changes: page.changes, public };
+            page.page.entries().for_each(|entry| listed.note(&entry, &origin));
             self.statahead.on_listed(listed);
         }
         let (next, whole) = self.list_page(&page.page, page.lease, plus, take)?;
@@ -179,9 +182,10 @@ impl Client {
         Ok(())
     }
 
-    /// True if names are remembered that go out under a lease, for whoever asks for their attributes afterwards.
+    /// True if names that are listed without attributes are remembered for later requests for the attributes.
     fn notes_names(&self, plus: bool, lease: u64) -> bool {
-        !plus && self.tunables.statahead_max() > 0 && lease != 0 && !self.is_embedded()
+        let with_attributes = plus && lease != 0;
+        !with_attributes && self.tunables.statahead_max() > 0 && !self.is_embedded()
     }
 
     /// Where the next names of a directory come from, with shards or without.
@@ -222,8 +226,8 @@ impl Client {
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
     ) -> StatusResult<bool> {
         let node = node_of(entry.fid)?;
-        // A directory with shards needs theirs: whoever wants that asks for it.
-        let attr = entry.attr.filter(|attr| !attr.flags.contains(AttrFlags::STRIPED));
+        // The attributes of a striped directory need those of its shards: that is left to a request. Attributes under a lock serve lookups.
+        let attr = entry.attr.filter(|attr| !attr.flags.contains(AttrFlags::STRIPED) && entry.lock.0 == 0);
         let attr = attr.and_then(|attr| self.sure_attr(attr, lease));
         let listed = ListedEntry {
             name: entry.name,
@@ -257,7 +261,7 @@ impl Client {
         if attr.size_source == SizeSource::Objects && !self.lease.exclusive() {
             return None;
         }
-        self.complete_attr(attr, lease).ok()
+        self.complete_attr_to_keep(attr, lease).ok().and_then(|(attr, is_sure)| is_sure.then_some(attr))
     }
 
     /// Lists `.` and `..`; false if the receiver has no room left.

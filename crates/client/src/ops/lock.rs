@@ -3,13 +3,17 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileInner, FileState, OpenFile};
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_lock::flock::held::End;
+use nacre_types::{Fid, OpenHandle, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long a release may take to arrive after its descriptor was closed. Who asks for a lock without waiting is answered soon.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// First and longest pause between questions to an MDT that waits for clients of its last run.
+const RECOVERY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
 /// What is known of opens of which a descriptor was closed.
 pub(crate) enum Closes<'a> {
@@ -20,11 +24,13 @@ pub(crate) enum Closes<'a> {
 }
 
 impl Client {
-    /// Sets or releases a lock; with `wait` until it is granted.
+    /// Sets or releases a lock through open file `handle`; with `wait` until it is granted.
     ///
     /// # Errors
-    /// `EAGAIN` if another holds it and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`.
-    pub fn set_lock(&self, caller: &Caller, fid: Fid, lock: FileLock, wait: bool) -> StatusResult<()> {
+    /// `EBADF`; `EAGAIN` if another holds it and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`; `EIO` for a lock if its owner
+    /// has lost others on the file, as the MDT had dropped this client, and has not unlocked them yet.
+    pub fn set_lock(&self, caller: &Caller, handle: u64, lock: FileLock, wait: bool) -> StatusResult<()> {
+        let fid = self.fid_of_handle(handle)?;
         if lock.family == LockFamily::Range
             && lock.mode != LockMode::Unlock
             && let Some(file) = self.nodes.file(fid.inode_number())
@@ -32,13 +38,45 @@ impl Client {
             // Before the request: a lock that was granted although the answer got lost must be given back too.
             file.lock().range_locked = true;
         }
-        let request = MdsRequest::SetLock { fid, lock, wait };
-        match self.call(caller, fid, &request) {
-            // What is in the way may belong to a descriptor that was closed before.
-            Err(Status::EAGAIN) if self.await_unlocks(fid, lock.family)? => {
-                self.call(caller, fid, &request).map(drop)
+        let asked = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let asked_ns = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
+        let request = MdsRequest::LockFile { fid, lock: self.flocks.of_process(&lock), wait, asked_ns };
+        let call = self.flocks.begin(&fid, &lock, handle)?;
+        loop {
+            let outcome = match self.ask_for_lock(caller, fid, &request) {
+                // What is in the way may belong to a descriptor that was closed before.
+                Err(Status::EAGAIN) => match self.await_unlocks(fid, lock.family) {
+                    Ok(true) => self.ask_for_lock(caller, fid, &request),
+                    Ok(false) => Err(Status::EAGAIN),
+                    Err(status) => Err(status),
+                },
+                outcome => outcome,
+            };
+            if let End::Over(result) = self.flocks.end(&fid, call, outcome.map(drop)) {
+                return result;
             }
-            outcome => outcome.map(drop),
+        }
+    }
+
+    /// Asks the MDT about a lock, again and again while it waits for clients of its last run.
+    fn ask_for_lock(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        let mut pause = RECOVERY_PAUSE.0;
+        loop {
+            match self.call(caller, fid, request) {
+                Err(Status::RECOVERING) => {}
+                outcome => return outcome.map(|answer| answer.reply),
+            }
+            let until = Instant::now() + pause;
+            nacre_env::blocking(|| {
+                while Instant::now() < until {
+                    if nacre_env::interrupted() {
+                        return Err(Status::EINTR);
+                    }
+                    std::thread::sleep(RECOVERY_PAUSE.0);
+                }
+                Ok(())
+            })?;
+            pause = (pause * 2).min(RECOVERY_PAUSE.1);
         }
     }
 
@@ -51,30 +89,34 @@ impl Client {
         Ok(may_come && self.await_closes(fid, &Closes::Told(None), RELEASE_PATIENCE)?)
     }
 
-    /// Notes that `owner` is about to set `fcntl` locks through an open file.
+    /// Notes that `owner` is about to set locks through an open file.
     ///
     /// The kernel tells of the end of an open file late, and may have given its number as an owner to the next one by then: what that
     /// one locks from now on does not go with the one before.
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn note_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
+    pub fn note_locker(&self, handle: u64, family: LockFamily, owner: LockOwner) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         let mut lockers = open.file.lockers.lock();
-        lockers.retain(|(locker, _)| *locker != owner);
-        lockers.push((owner, open.handle));
+        lockers.retain(|(locker, _)| *locker != (family, owner));
+        lockers.push(((family, owner), open.handle));
         Ok(())
     }
 
-    /// Notes that `owner` has closed a descriptor of an open file, and with it given back all locks that he had on the file.
+    /// Notes that `owner` has closed a descriptor of an open file, which releases all `fcntl` locks that it held on
+    /// the file.
     ///
     /// # Errors
     /// `EBADF`.
     pub fn forget_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         let mut lockers = open.file.lockers.lock();
-        lockers.retain(|(locker, _)| *locker != owner);
-        let leaves = lockers.iter().any(|(_, through)| *through == open.handle);
+        lockers.retain(|(locker, _)| *locker != (LockFamily::Range, owner));
+        let leaves = |((family, _), through): &((LockFamily, LockOwner), OpenHandle)| {
+            *family == LockFamily::Range && *through == open.handle
+        };
+        let leaves = lockers.iter().any(leaves);
         drop(lockers);
         if leaves && !open.leaves_locks.swap(true, Ordering::Relaxed) {
             open.file.lock().leaving_locks += 1;
@@ -82,20 +124,21 @@ impl Client {
         Ok(())
     }
 
-    /// Has `unlock` give back the locks that go with an open file: those of open file descriptions (`F_OFD_SETLK`), of whose end the kernel says
-    /// nothing else. Processes have given theirs back, each when it closed its descriptor. Until it is done nobody sets locks in their names.
+    /// Has `unlock` give back the locks that go with an open file: `flock`s, and those of open file descriptions (`F_OFD_SETLK`), of whose end
+    /// the kernel says nothing else. Processes have given theirs back, each when it closed its descriptor. Until it is done nobody sets locks
+    /// in their names.
     ///
     /// # Errors
     /// `EBADF`; the first of `unlock`.
     pub fn unlock_with_open(
         &self,
         handle: u64,
-        mut unlock: impl FnMut(LockOwner) -> StatusResult<()>,
+        mut unlock: impl FnMut(LockFamily, LockOwner) -> StatusResult<()>,
     ) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         let mut lockers = open.file.lockers.lock();
         let own = lockers.extract_if(.., |(_, through)| *through == open.handle).collect::<Vec<_>>();
-        own.into_iter().try_for_each(|(owner, _)| unlock(owner))
+        own.into_iter().try_for_each(|((family, owner), _)| unlock(family, owner))
     }
 
     /// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.
@@ -136,7 +179,7 @@ impl Client {
     /// # Errors
     /// What the MDT answers.
     pub fn get_lock(&self, caller: &Caller, fid: Fid, lock: FileLock) -> StatusResult<Option<FileLock>> {
-        let ask = || match self.call(caller, fid, &MdsRequest::GetLock { fid, lock })?.reply {
+        let ask = || match self.ask_for_lock(caller, fid, &MdsRequest::GetLock { fid, lock })? {
             MdsReply::Lock(conflict) => Ok(conflict),
             _ => Err(Status::EPROTO),
         };

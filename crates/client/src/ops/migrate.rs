@@ -9,7 +9,7 @@ use nacre_layout::DirDefault;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::{DirFlags, DirLayout};
 use nacre_types::{Attr, Fid, Status, StatusResult};
-use nacre_wire::mds::MdsRequest;
+use nacre_wire::mds::{InodeKind, MdsReply, MdsRequest};
 
 impl Client {
     /// Moves what a name leads to to the first MDT of a wish; of a directory, the names to the MDTs of it. A file goes to the MDT of its name,
@@ -75,7 +75,7 @@ impl Client {
         self.call(caller, fid, &MdsRequest::Migrate { fid, to, lmv: &lmv })?;
         self.forget_absences(fid);
         self.shard_lists.forget(fid);
-        self.forget_inode(fid);
+        self.forget_inodes(std::iter::once(fid));
         Ok(())
     }
 
@@ -90,25 +90,60 @@ impl Client {
     }
 
     fn migrate_file(&self, caller: &Caller, attr: &Attr, mdt: u16) -> StatusResult<()> {
-        let fid = attr.fid;
-        if fid.mdt_index() == mdt {
-            return Err(Status::EALREADY);
-        }
-        if self.nodes.file(fid.inode_number()).is_some() {
-            return Err(Status::EBUSY);
-        }
-        let to = self.fresh_fid(mdt)?;
-        // What this client has closed is not open any more when the MDT hears of it; its data has arrived before.
-        self.mdt(fid)?.endpoint.wait_for_posts()?;
-        self.call(caller, fid, &MdsRequest::Migrate { fid, to, lmv: b"" })?;
-        self.forget_inode(fid);
-        Ok(())
+        self.migrate_files(caller, &[attr.fid], mdt)?.pop().unwrap_or(Err(Status::EPROTO))
     }
 
-    /// An inode has another FID now.
-    fn forget_inode(&self, fid: Fid) {
-        if let Some(kernel) = self.kernel.get() {
+    /// Moves inodes of one MDT that hold no names to another one; gives the outcome of each.
+    ///
+    /// # Errors
+    /// Of all of them: `EPERM`; `EINVAL` if there is no such MDT, or if they are on several. Of each: those of [`Client::migrate`], and
+    /// `EISDIR` for a directory.
+    pub fn migrate_files(
+        &self,
+        caller: &Caller,
+        fids: &[Fid],
+        mdt: u16,
+    ) -> StatusResult<Vec<StatusResult<()>>> {
+        let Some(first) = fids.first() else { return Ok(Vec::new()) };
+        let is_alike = |fid: &Fid| fid.mdt_index() == first.mdt_index();
+        if !self.has_mdt(mdt)? || !self.has_mdt(first.mdt_index())? || !fids.iter().all(is_alike) {
+            return Err(Status::EINVAL);
+        }
+        if first.mdt_index() == mdt {
+            return Ok(vec![Err(Status::EALREADY); fids.len()]);
+        }
+        // Files that this mount has open, or still writes back, stay: the MDT is not asked for them.
+        let is_in_use = |fid: &Fid| self.nodes.file(fid.inode_number()).is_some();
+        let with_target = |fid: &Fid| Ok((*fid, self.fresh_fid(mdt)?));
+        let free = fids.iter().filter(|fid| !is_in_use(fid));
+        let moves = free.map(with_target).collect::<StatusResult<Vec<(Fid, Fid)>>>()?;
+        let mut moved = Vec::new();
+        if !moves.is_empty() {
+            // What this client has closed is not open any more when the MDT hears of it; its data has arrived before.
+            self.mdt(*first)?.endpoint.wait_for_posts()?;
+            let request = MdsRequest::MigrateFiles { moves: moves.clone() };
+            let MdsReply::Outcomes(outcomes) = self.call(caller, *first, &request)?.reply else {
+                return Err(Status::EPROTO);
+            };
+            moved = moves.iter().zip(outcomes).map(|((fid, _), failure)| (*fid, failure)).collect();
+        }
+        self.forget_inodes(moved.iter().filter(|(_, failure)| failure.is_none()).map(|(fid, _)| *fid));
+        let mut moved = moved.into_iter().peekable();
+        let outcome = |fid: &Fid| match moved.next_if(|(asked, _)| asked == fid) {
+            Some((_, failure)) => failure.map_or(Ok(()), Err),
+            None => Err(Status::EBUSY),
+        };
+        Ok(fids.iter().map(outcome).collect())
+    }
+
+    /// Inodes have other FIDs now.
+    fn forget_inodes(&self, fids: impl Iterator<Item = Fid>) {
+        let Some(kernel) = self.kernel.get() else { return };
+        let mut fids = fids.peekable();
+        if fids.peek().is_some() {
             kernel.expire_names();
+        }
+        for fid in fids {
             kernel.drop_attributes(fid.inode_number());
         }
     }
@@ -120,7 +155,7 @@ impl Client {
     pub fn inodes_on(
         &self,
         caller: &Caller,
-        mdt: u16,
+        (mdt, kind): (u16, InodeKind),
         after: Fid,
         count_max: u32,
     ) -> StatusResult<(Vec<Fid>, Option<Fid>)> {
@@ -128,8 +163,8 @@ impl Client {
             return Err(Status::EINVAL);
         }
         let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
-        match self.call(caller, place, &MdsRequest::Inodes { after, count_max })?.reply {
-            nacre_wire::mds::MdsReply::Files { fids, next } => Ok((fids, next)),
+        match self.call(caller, place, &MdsRequest::Inodes { after, count_max, kind })?.reply {
+            MdsReply::Files { fids, next } => Ok((fids, next)),
             _ => Err(Status::EPROTO),
         }
     }

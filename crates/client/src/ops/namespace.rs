@@ -97,7 +97,11 @@ impl Client {
             return Ok(Ok(found));
         }
         if self.asks_with_locks() && name != b".." {
-            return self.lookup_with_locks(caller, home, name, is_gone);
+            let found = self.lookup_with_locks(caller, home, name, is_gone)?;
+            if found.is_ok() {
+                self.note_looked_up(parent, 0, name);
+            }
+            return Ok(found);
         }
         let answer = self.call(caller, home, &MdsRequest::Lookup { parent: home, name })?;
         let lease = answer.lease;
@@ -156,8 +160,9 @@ impl Client {
             return Ok(Err(Absent { public: answered.public, keep }));
         };
         let node = attr.fid.inode_number();
-        let attr = self.complete_attr(attr, 0).inspect_err(|_| self.nodes.forget(node, 1))?;
-        let keep = Keep { name: answered.keeps_name(self, parent), attr: answered.keeps_attr() };
+        let completed = self.complete_attr_to_keep(attr, 0);
+        let (attr, is_sure) = completed.inspect_err(|_| self.nodes.forget(node, 1))?;
+        let keep = Keep { name: answered.keeps_name(self, parent), attr: is_sure && answered.keeps_attr() };
         Ok(Ok(Found { node, attr, public: answered.public, keep }))
     }
 
@@ -361,9 +366,11 @@ impl Client {
     /// Completes attributes and counts a lookup.
     pub(crate) fn found(&self, attr: Attr, lease: u64, public: bool) -> StatusResult<Found> {
         let node = node_of(attr.fid)?;
-        let attr = self.complete_attr(attr, lease)?;
+        let (attr, is_sure) = self.complete_attr_to_keep(attr, lease)?;
         self.nodes.remember(node, &attr, lease.into(), 1);
-        Ok(Found { node, attr, public, keep: self.keep_of(lease) })
+        let mut keep = self.keep_of(lease);
+        keep.attr &= is_sure;
+        Ok(Found { node, attr, public, keep })
     }
 
     /// A directory is a level below another one: how far a default reaches need not be asked then.

@@ -359,11 +359,14 @@ impl Client {
             None
         };
         let turn = file.tell();
-        let update = file.lock().update_to_tell(size);
+        let (update, written) = {
+            let mut inner = file.lock();
+            (inner.update_to_tell(size), inner.written.take())
+        };
         self.nodes.note_told(file.node, &update, self.lease.number());
         self.changes.fetch_add(1, Ordering::Release);
-        self.post_close(file.fid, open.handle, update);
-        // Not before: whoever finds nothing to be told in the state has to find it among what was told.
+        self.post_close(file.fid, open.handle, (update, written));
+        // Not before: a thread that finds no error to report in the state has to find it among the reported ones.
         file.lock().was_told(&update, size.and_then(|size| size.changes));
         drop(turn);
         self.nodes.detach(file.node);
@@ -439,14 +442,14 @@ impl Client {
 
     /// Closes what no program has got.
     fn close_unused(&self, fid: Fid, handle: OpenHandle) {
-        self.post_close(fid, handle, DataUpdate::default());
+        self.post_close(fid, handle, <(DataUpdate, Vec<Fid>)>::default());
     }
 
     /// Tells the MDT of a close. A recovery from now on does not open the file for this handle.
-    fn post_close(&self, fid: Fid, handle: OpenHandle, update: DataUpdate) {
+    fn post_close(&self, fid: Fid, handle: OpenHandle, (update, written): (DataUpdate, Vec<Fid>)) {
         self.handles.remove_pending(handle);
         if let Ok(mdt) = self.mdt(fid) {
-            let request = MdsRequest::Close { fid, handle, update };
+            let request = MdsRequest::Close { fid, handle, update, written };
             mdt.endpoint.post(&nacre_types::Cred::system(), &request);
         }
     }

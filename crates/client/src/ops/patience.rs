@@ -1,4 +1,4 @@
-//! Questions to many servers of which some may be gone: whoever answers soon counts, nobody is waited for.
+//! Questions to many servers of which some may be gone: answers that come soon count, no server is waited for.
 
 use nacre_env::InterruptTarget;
 use nacre_types::{Status, StatusResult};
@@ -90,7 +90,7 @@ fn serve<Q, R>(
                 break;
             }
             state.next += 1;
-            // Under the lock, so that whoever sets `late` finds this question.
+            // Under the lock, so that the thread that sets `late` finds this question.
             target.begin(state.next as u64);
             state.next - 1
         };

@@ -12,6 +12,8 @@ use crate::client::Client;
 use crate::file::{FileState, Frozen, OpenFile};
 use crate::io::objects::Glimpse;
 use crate::io::ranges::Use;
+use crate::io::written::check_there;
+use crate::ops::patience::ask_all;
 use nacre_layout::Layout;
 use nacre_lock::Mode;
 use nacre_types::{Fid, Status, StatusResult, perm};
@@ -125,9 +127,14 @@ impl Client {
         let requests = layout
             .objects()
             .map(|stripe| (stripe.ost_index, OssRequest::DataVersion { object: stripe.object }));
-        self.on_objects(requests)?.into_iter().try_fold(0u64, |sum, reply| match reply {
-            OssReply::Version { version, .. } => Ok(sum.wrapping_add(version)),
-            _ => Err(Status::EPROTO),
+        self.on_objects(requests)?.into_iter().zip(layout.objects()).try_fold(0u64, |sum, (reply, stripe)| {
+            match reply {
+                OssReply::Version { attr, version } => {
+                    check_there(stripe, &attr)?;
+                    Ok(sum.wrapping_add(version))
+                }
+                _ => Err(Status::EPROTO),
+            }
         })
     }
 
@@ -278,7 +285,7 @@ impl Client {
         let MdsReply::Layout(layout) = reply else { return Err(Status::EPROTO) };
         let layout = layout.filter(|layout| layout.has_objects());
         let seen = match &layout {
-            Some(layout) => self.glimpse(layout)?,
+            Some(layout) => self.glimpse(layout)?.0,
             None => Glimpse::default(),
         };
         Ok((before, layout, seen))
@@ -294,10 +301,11 @@ impl Client {
         }
     }
 
-    /// A page of the files that have objects on an OST, after `after`; and from where to go on.
+    /// A page of the files that have objects on an OST, after `after`; and from where to go on. A FID names its MDT, so a page of one MDT
+    /// after the other covers the file system.
     ///
     /// # Errors
-    /// `EPERM` for others than administrators; what the MDT answers.
+    /// `EPERM` for others than administrators; `ETIMEDOUT` if the MDT does not answer soon; what it answers.
     pub fn files_on(
         &self,
         caller: &Caller,
@@ -305,11 +313,21 @@ impl Client {
         after: Fid,
         count_max: u32,
     ) -> StatusResult<(Vec<Fid>, Option<Fid>)> {
-        let request = MdsRequest::FilesOn { ost_index, after, count_max };
-        match self.call(caller, Fid::ROOT, &request)?.reply {
-            MdsReply::Files { fids, next } => Ok((fids, next)),
-            _ => Err(Status::EPROTO),
+        let mdt = after.mdt_index();
+        let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
+        if !self.has_mdt(mdt)? {
+            return Err(Status::EINVAL);
         }
+        let request = MdsRequest::FilesOn { ost_index, after, count_max };
+        let answer = ask_all(&[place], |place| self.call(caller, *place, &request)).pop();
+        let MdsReply::Files { fids, next } = answer.unwrap_or(Err(Status::EPROTO))?.reply else {
+            return Err(Status::EPROTO);
+        };
+        let next = match next {
+            None if self.has_mdt(mdt + 1)? => Some(Fid::new(Fid::first_sequence_of_mdt(mdt + 1), 0, 0)),
+            next => next,
+        };
+        Ok((fids, next))
     }
 }
 

@@ -63,6 +63,24 @@ impl Client {
         if self.mdts.len() > 1 { self.default_of(Fid::ROOT).map(drop) } else { Ok(()) }
     }
 
+    /// A directory by its path from the root of the file system; the kernel may be given it as the root of a mount. Counts as one lookup,
+    /// for as long as the client is there.
+    ///
+    /// # Errors
+    /// `ENOENT`; `ENOTDIR`, also for symbolic links, which may lead anywhere; `EACCES`; what servers answer.
+    pub fn find_directory(&self, caller: &Caller, path: &str) -> StatusResult<Fid> {
+        let mut at = Fid::ROOT;
+        for name in path.split('/') {
+            let found = self.lookup(caller, at, name.as_bytes())?.map_err(|_| Status::ENOENT)?;
+            if !found.attr.is_dir() {
+                self.forget(found.node, 1);
+                return Err(Status::ENOTDIR);
+            }
+            at = found.attr.fid;
+        }
+        Ok(at)
+    }
+
     /// True if each MDT that has a part in the root answers a question that waits for nothing.
     pub(super) fn all_show_life(&self) -> bool {
         std::iter::once(Fid::ROOT).chain(self.parts_of(Fid::ROOT)).all(|part| {

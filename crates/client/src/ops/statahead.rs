@@ -1,7 +1,8 @@
 //! Attributes fetched before they are asked for: a program that lists a directory looks at its files next.
 //!
-//! While a program asks for attributes, listings carry them ([`Client::readdir`] with `plus`), and nothing is left to do
-//! here. Kernels change to names alone when a program lists first and asks afterwards (`du` of a large directory, `stat` of
+//! While a program asks for attributes, listings carry them ([`Client::readdir`] with `plus`). While this client is alone the
+//! kernel takes them, and nothing is left to do here; beside other clients they wait here for its lookups
+//! ([`page_locks`](super::page_locks)). Kernels change to names alone when a program lists first and asks afterwards (`du` of a large directory, `stat` of
 //! what a script or a shell has listed). Then each file would be a request. So names that were listed without attributes
 //! are remembered, and a lookup brings a batch in one request: the name, and those that will follow.
 //!
@@ -15,13 +16,14 @@
 //!
 //! # When it is true
 //!
-//! What was fetched is served only under the exclusive lease of its request, only if this client has changed nothing since,
-//! and only in directories that everybody may search. Sizes that the MDT does not know, and files that are open, are left out.
+//! What was fetched is served only under the exclusive lease of its request, or beside other clients only under the locks on the
+//! directory's names and on the inode that came with it; only if this client has changed nothing since, and only in directories
+//! that everybody may search. Sizes that the MDT does not know, and files that are open, are left out.
 //!
 //! # Bounds
 //!
 //! Directories: [`DIRS_MAX`], the oldest goes. Names remembered: see [`names`]. Attributes kept: `statahead_max` for each, or for each of its
-//! shards.
+//! shards, and those of the page that was listed last. Locks that come along are among those that `lru_size` bounds.
 //! Batches begin at 8 entries, double while they are used, and stop (reference 4.26) after 32 lookups in a row that found
 //! nothing ready, or when fewer than four of five do.
 
@@ -32,8 +34,11 @@ mod window;
 use crate::client::Client;
 use crate::node::IdMap;
 use crate::ops::namespace::Found;
+use crate::ops::page_locks::EntryLocks;
+use nacre_lock::LockHandle;
 use nacre_types::{Attr, Fid, SizeSource, StatusResult};
-use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
+use nacre_wire::dir::{ATTR_BYTES, LOCK_BYTES};
+use nacre_wire::mds::{DirEntry, DirPage, MdsReply, MdsRequest};
 use names::{Follows, Names};
 use parking_lot::Mutex;
 use series::Series;
@@ -45,12 +50,14 @@ use window::Window;
 
 /// Directories at a time (`statahead_running_max`).
 const DIRS_MAX: usize = 16;
-/// Bytes of an entry with attributes and a name of common length.
-const ENTRY_BYTES: u32 = 28 + nacre_wire::dir::ATTR_BYTES as u32 + 20;
+/// Bytes of an entry with attributes and a name of common length, and of one with a lock.
+const ENTRY_BYTES: u32 = 28 + ATTR_BYTES as u32 + 20;
+const LOCKED_ENTRY_BYTES: u32 = ENTRY_BYTES + LOCK_BYTES as u32;
 
 /// What is known of one directory.
 struct Listing {
     node: u64,
+    /// Number of the exclusive lease, 0 beside other clients.
     lease: u64,
     names: Names,
     ready: IdMap<Ready>,
@@ -63,17 +70,51 @@ impl Listing {
     }
 }
 
-/// Notes names of a directory while they go out, in their order.
+/// Where entries come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// The directory or shard that has the names, and the lock on them; 0 if there is none.
+    pub home: Fid,
+    pub names: LockHandle,
+    /// [`Client::changes`] before they were fetched.
+    pub changes: u64,
+    /// Everybody may search the directory.
+    pub public: bool,
+}
+
+impl Origin {
+    /// What says that an entry is true, if it came with a lock.
+    fn locks_of(&self, entry: &DirEntry<'_>) -> Option<EntryLocks> {
+        let Origin { home, names, .. } = *self;
+        (names.0 != 0 && entry.lock.0 != 0).then_some(EntryLocks { home, names, inode: entry.lock })
+    }
+}
+
+/// Notes names of a directory while they go out, in their order, and keeps the attributes that came with locks.
 pub(crate) struct Listed {
     listing: Listing,
     /// Position of the last one.
     before: u64,
+    /// Attributes of earlier pages that may stay; `None` once those of this one come in.
+    kept_max: Option<usize>,
+    hasher: RandomState,
 }
 
 impl Listed {
-    pub fn note(&mut self, name: &[u8], cookie: u64) {
-        self.listing.names.push(name, self.before);
-        self.before = cookie;
+    pub fn note(&mut self, entry: &DirEntry<'_>, origin: &Origin) {
+        self.listing.names.push(entry.name, self.before);
+        self.before = entry.cookie;
+        let (Some(attr), Some(locks)) = (entry.attr, origin.locks_of(entry)) else { return };
+        if !origin.public || attr.size_source != SizeSource::Exact {
+            return;
+        }
+        let ready = &mut self.listing.ready;
+        if self.kept_max.take().is_some_and(|max| ready.len() > max) {
+            // What was not asked for so far will hardly be.
+            ready.clear();
+        }
+        let (name, changes) = (entry.name.into(), origin.changes);
+        ready.insert(self.hasher.hash_one(entry.name), Ready { name, attr, changes, locks: Some(locks) });
     }
 }
 
@@ -83,6 +124,14 @@ struct Ready {
     attr: Attr,
     /// [`Client::changes`] before it was fetched.
     changes: u64,
+    /// What says that it is true, if it is not the lease of the listing.
+    locks: Option<EntryLocks>,
+}
+
+/// A page of a batch.
+struct Fetched {
+    page: DirPage,
+    origin: Origin,
 }
 
 /// Statahead of a client.
@@ -110,8 +159,8 @@ impl Statahead {
     }
 
     /// Names alone go out, from behind position `from` on: what is noted of them takes part when it is given back by
-    /// [`Statahead::on_listed`].
-    pub fn listing(&self, dir: Fid, lease: u64, from: u64) -> Listed {
+    /// [`Statahead::on_listed`]. Up to `kept_max` entries stay that are ready from earlier pages.
+    pub fn listing(&self, dir: Fid, lease: u64, from: u64, kept_max: u32) -> Listed {
         let node = dir.inode_number();
         let mut dirs = self.dirs.lock();
         let known = dirs.iter().position(|listing| listing.node == node && listing.lease == lease);
@@ -121,7 +170,8 @@ impl Statahead {
             // It is listed once more: whatever follows may follow another order.
             listing.window = Window::NEW;
         }
-        Listed { listing, before: from }
+        let (kept_max, hasher) = (Some(kept_max as usize), self.hasher.clone());
+        Listed { listing, before: from, kept_max, hasher }
     }
 
     /// The names that were noted have gone out.
@@ -185,9 +235,20 @@ enum Batch {
     Names(Vec<u8>),
 }
 
+impl Batch {
+    /// Most entries that an answer has.
+    fn entries(&self) -> usize {
+        match self {
+            // Names may be shorter than a common one.
+            Batch::Page { entries, .. } => 2 * *entries as usize,
+            Batch::Names(names) => names.iter().filter(|byte| **byte == 0).count(),
+        }
+    }
+}
+
 /// What became of a lookup.
 enum Verdict {
-    Ready(Attr),
+    Ready(Attr, Option<EntryLocks>),
     Fetch(Batch),
     /// Nothing is known.
     Alone,
@@ -200,31 +261,39 @@ impl Client {
     /// What completing the attributes of a found name answers.
     pub(crate) fn lookup_ahead(&self, parent: Fid, name: &[u8]) -> StatusResult<Option<Found>> {
         let lease = self.lease.number();
-        if !self.looks_ahead(lease) || !self.is_public(parent) {
+        if !self.looks_ahead() {
             return Ok(None);
         }
-        let attr = match self.look_ahead(parent.inode_number(), lease, name) {
-            Verdict::Ready(attr) => Some((attr, lease)),
+        // The lock on the names that an entry came with says this for the entry.
+        let public = self.is_public(parent);
+        if lease != 0 && !public {
+            return Ok(None);
+        }
+        let found = match self.look_ahead(parent.inode_number(), lease, name, public) {
+            Verdict::Ready(attr, locks) => Some((attr, locks, lease)),
             Verdict::Fetch(batch) => self.fetch_batch(parent, name, &batch),
             Verdict::Alone => None,
         };
-        let Some((attr, lease)) = attr else { return Ok(None) };
+        let Some((attr, locks, lease)) = found else { return Ok(None) };
         self.statahead.on_found(parent.inode_number(), lease, name);
-        self.found(attr, lease, true).map(Some)
+        match locks {
+            Some(locks) => self.found_under(attr, &locks),
+            None => self.found(attr, lease, true).map(Some),
+        }
     }
 
-    fn looks_ahead(&self, lease: u64) -> bool {
-        lease != 0 && self.tunables.statahead_max() > 0 && !self.is_embedded()
+    fn looks_ahead(&self) -> bool {
+        self.tunables.statahead_max() > 0 && !self.is_embedded()
     }
 
     /// A name was looked up alone, and found.
     pub(crate) fn note_looked_up(&self, parent: Fid, lease: u64, name: &[u8]) {
-        if self.looks_ahead(lease) {
+        if self.looks_ahead() {
             self.statahead.on_found(parent.inode_number(), lease, name);
         }
     }
 
-    fn look_ahead(&self, node: u64, lease: u64, name: &[u8]) -> Verdict {
+    fn look_ahead(&self, node: u64, lease: u64, name: &[u8], may_fetch: bool) -> Verdict {
         let ahead = &self.statahead;
         let numbered = ahead.with_series(node, lease, name, |_| ()).is_some();
         if !numbered && ahead.count.load(Ordering::Relaxed) == 0 {
@@ -245,9 +314,9 @@ impl Client {
         {
             listing.window.on_hit();
             ahead.hits.fetch_add(1, Ordering::Relaxed);
-            return Verdict::Ready(ready.attr);
+            return Verdict::Ready(ready.attr, ready.locks);
         }
-        if follows.is_none() && !numbered {
+        if !may_fetch || (follows.is_none() && !numbered) {
             return Verdict::Alone;
         }
         ahead.misses.fetch_add(1, Ordering::Relaxed);
@@ -273,8 +342,9 @@ impl Client {
         }
     }
 
-    /// Fetches a batch from a directory that everybody may search, with the lease under which it is true: a page of each shard.
-    fn fetch_pages(&self, parent: Fid, batch: &Batch) -> Option<(Vec<DirPage>, u64)> {
+    /// Fetches a batch from a directory that everybody may search, a page of each shard, with the lease under which it is true; 0 if the
+    /// entries have locks instead.
+    fn fetch_pages(&self, parent: Fid, batch: &Batch) -> Option<(Vec<Fetched>, u64)> {
         let list = self.shard_lists.get(parent);
         if list.as_ref().is_some_and(|list| list.change().is_some()) {
             return None;
@@ -283,12 +353,16 @@ impl Client {
         let (mut pages, mut lease) = (Vec::with_capacity(shards.len()), None);
         for fid in shards.iter().copied() {
             let mut own = Vec::new();
+            let handles = self.page_handles(fid, batch.entries());
+            let locks = handles.range();
+            let changes = self.changes.load(Ordering::Acquire);
             let request = match batch {
                 Batch::Page { cookie, entries } => {
-                    let max_bytes = entries.saturating_mul(ENTRY_BYTES);
-                    MdsRequest::ReadDir { fid, cookie: *cookie, max_bytes, plus: true }
+                    let each = if locks.count > 0 { LOCKED_ENTRY_BYTES } else { ENTRY_BYTES };
+                    let max_bytes = entries.saturating_mul(each);
+                    MdsRequest::ReadDir { fid, cookie: *cookie, max_bytes, plus: true, locks }
                 }
-                Batch::Names(names) if fid == parent => MdsRequest::LookupMany { parent, names },
+                Batch::Names(names) if fid == parent => MdsRequest::LookupMany { parent, names, locks },
                 Batch::Names(names) => {
                     for name in names.split_inclusive(|&byte| byte == 0) {
                         if self.home(parent, &name[..name.len() - 1]) == fid {
@@ -298,7 +372,7 @@ impl Client {
                     if own.is_empty() {
                         continue;
                     }
-                    MdsRequest::LookupMany { parent: fid, names: &own }
+                    MdsRequest::LookupMany { parent: fid, names: &own, locks }
                 }
             };
             // A failure is the lookup's to find.
@@ -312,19 +386,28 @@ impl Client {
                 }
                 _ => return None,
             };
-            if answer.lease == 0 || !page.public || lease.is_some_and(|lease| lease != answer.lease) {
+            handles.adopt(Some(fid), &page);
+            let can_be_kept = answer.lease != 0 || page.lock.0 != 0;
+            if !can_be_kept || !page.public || lease.is_some_and(|lease| lease != answer.lease) {
                 return None;
             }
             lease = Some(answer.lease);
-            pages.push(page);
+            let page = self.with_attributes(page, fid, answer.lease).ok()?;
+            let origin = Origin { home: fid, names: page.lock, changes, public: true };
+            pages.push(Fetched { page, origin });
         }
         Some((pages, lease?))
     }
 
-    /// Fetches a batch, keeps it, and gives the one called `name` if it is among them, with the lease of the request.
-    fn fetch_batch(&self, parent: Fid, name: &[u8], batch: &Batch) -> Option<(Attr, u64)> {
+    /// Fetches a batch, keeps it, and gives the one called `name` if it is among them, with what says that it is true: its locks, or
+    /// the lease of the request.
+    fn fetch_batch(
+        &self,
+        parent: Fid,
+        name: &[u8],
+        batch: &Batch,
+    ) -> Option<(Attr, Option<EntryLocks>, u64)> {
         let ahead = &self.statahead;
-        let changes = self.changes.load(Ordering::Acquire);
         let (pages, lease) = self.fetch_pages(parent, batch)?;
         let mut wanted = None;
         let mut dirs = ahead.dirs.lock();
@@ -332,24 +415,28 @@ impl Client {
         let listing = listing.filter(|listing| listing.lease == lease)?;
         // Of each shard.
         let room = self.tunables.statahead_max() as usize * pages.len();
-        for entry in pages.iter().flat_map(DirPage::entries) {
+        let entries = pages.iter().flat_map(|own| own.page.entries().map(|entry| (entry, own.origin)));
+        for (entry, origin) in entries {
             let exact = |attr: &Attr| attr.size_source == SizeSource::Exact;
-            let Some(attr) = entry.attr.filter(exact) else { continue };
+            let (changes, locks) = (origin.changes, origin.locks_of(&entry));
+            let is_sure = |attr: &Attr| exact(attr) && (lease != 0 || locks.is_some());
+            let Some(attr) = entry.attr.filter(is_sure) else { continue };
             if entry.name == name {
-                wanted = Some(attr);
+                wanted = Some((attr, locks));
                 continue;
             }
             if listing.ready.len() >= room {
                 // What was not asked for so far will hardly be.
                 listing.ready.clear();
             }
-            let ready = Ready { name: entry.name.into(), attr, changes };
+            let ready = Ready { name: entry.name.into(), attr, changes, locks };
             listing.ready.insert(ahead.hash(entry.name), ready);
             ahead.total.fetch_add(1, Ordering::Relaxed);
         }
         drop(dirs);
         let is_closed = |attr: &Attr| self.nodes.file(attr.fid.inode_number()).is_none();
-        wanted.filter(is_closed).map(|attr| (attr, lease))
+        let (attr, locks) = wanted.filter(|(attr, _)| is_closed(attr))?;
+        Some((attr, locks, lease))
     }
 
     /// `llite.*.statahead_stats`: entries fetched, directories given up, and lookups that found something ready or not.

@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 100;
 /// Those that follow each other at once.
 const TRIES_AT_ONCE: usize = 4;
 
-/// A list is fetched again after this time if its names moved then: whoever follows those that have left one shard asks twice.
+/// A list is fetched again after this time if its names moved then: a request for those that have left one shard is made twice.
 const MOVING_AGE: Duration = Duration::from_secs(1);
 
 /// A list as it was fetched.

@@ -10,6 +10,8 @@ const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const CAPABILITY: &[u8] = b"security.capability";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// What is listed of an inode that has a layout and nothing else.
+/// The layout of a file or the default of a directory.
+pub(super) const LUSTRE_LOV: &[u8] = b"lustre.lov";
 const LAYOUT_ALONE: &[u8] = b"lustre.lov\0";
 
 /// What brings other names into a list.
@@ -50,6 +52,20 @@ impl Client {
     /// # Errors
     /// `ENODATA` if it does not exist; `EACCES`; `EOPNOTSUPP` for a name space that we do not have.
     pub fn getxattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<Vec<u8>> {
+        match self.own_xattr(caller, fid, name) {
+            // Files that are made in a directory without a default of its own get that of the root, and so it shows that one, as on
+            // Lustre. Lists of attributes leave it out.
+            Err(Status::ENODATA)
+                if name == LUSTRE_LOV && fid != Fid::ROOT && self.getattr(fid).is_ok_and(|a| a.is_dir()) =>
+            {
+                self.own_xattr(caller, Fid::ROOT, name)
+            }
+            answer => answer,
+        }
+    }
+
+    /// The same without the default that a directory shows for lack of its own.
+    pub(super) fn own_xattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<Vec<u8>> {
         if virtual_attr(fid).is_some() {
             return Err(Status::ENODATA);
         }

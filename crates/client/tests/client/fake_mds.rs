@@ -178,6 +178,11 @@ impl FakeMds {
         self.lock().inodes.get(&fid).map_or(0, |inode| inode.opens.len())
     }
 
+    /// Whether an object of a file counts as written to.
+    pub fn is_written(&self, fid: Fid) -> bool {
+        self.lock().inodes[&fid].layout.as_ref().is_some_and(|layout| layout.is_written())
+    }
+
     /// Whether a file is there, with a name or without.
     pub fn has(&self, fid: Fid) -> bool {
         self.lock().inodes.contains_key(&fid)
@@ -187,7 +192,7 @@ impl FakeMds {
     pub fn let_closes_arrive(&self) {
         let held = self.held_closes.lock().expect("no panic inside").take();
         for (client, fid, handle, update) in held.unwrap_or_default() {
-            let request = MdsRequest::Close { fid, handle, update };
+            let request = MdsRequest::Close { fid, handle, update, written: Vec::new() };
             self.run(client, &Cred::system(), &request).expect("a close works here");
         }
     }
@@ -255,7 +260,7 @@ impl FakeMds {
         layout.place_on_mdt(fid);
         for place in layout.to_instantiate(end).collect::<Vec<_>>() {
             let count = layout.components[place].stripe_count.min(self.osts);
-            let object = |i| StripeObject { ost_index: i, object: Fid::ost_object(i, first + 1) };
+            let object = |i| StripeObject::new(i, Fid::ost_object(i, first + 1));
             layout.instantiate(place, (0..count).map(object).collect());
         }
         layout.generation += 1;
@@ -311,9 +316,7 @@ impl FakeMds {
         let mut layout = self.spec.to_layout();
         let component = &mut layout.components[0];
         let count = component.stripe_count.min(self.osts);
-        component.objects = (0..count)
-            .map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, first + 1) })
-            .collect();
+        component.objects = (0..count).map(|i| StripeObject::new(i, Fid::ost_object(i, first + 1))).collect();
         component.flags |= ComponentFlags::INIT;
         layout.generation = 1;
         let layout = Self::keep_layout(inode, layout);
@@ -382,6 +385,12 @@ impl FakeMds {
         Ok((before, inode.layout.clone()))
     }
 
+    fn mark_written(inode: &mut Inode, written: &[Fid]) {
+        if let Some(layout) = &mut inode.layout {
+            Arc::make_mut(layout).mark_written(written);
+        }
+    }
+
     fn update(inode: &mut Inode, update: &DataUpdate, exact: bool) {
         if let Some((size, blocks)) = update.size_blocks {
             (inode.attr.size, inode.attr.blocks) = (size, blocks);
@@ -437,8 +446,15 @@ impl FakeMds {
             let position = rank as u64 + 4;
             let attr = state.inodes[fid].attr;
             let (kind, layout) = (attr.kind(), ListedLayout::None);
-            let entry =
-                DirEntry { cookie: position, fid: *fid, kind, name, attr: plus.then_some(attr), layout };
+            let entry = DirEntry {
+                cookie: position,
+                fid: *fid,
+                kind,
+                name,
+                attr: plus.then_some(attr),
+                lock: LockHandle(0),
+                layout,
+            };
             if position > cookie && !page.push(&entry, max_bytes) {
                 page.end = false;
                 break;
@@ -538,8 +554,9 @@ impl FakeMds {
                 let (attr, layout) = Self::open(state, client, *fid, handle.0, *flags)?;
                 Ok(MdsReply::Opened { attr, layout, data: None, lock: nacre_lock::LockHandle(0) })
             }
-            MdsRequest::Close { fid, handle, update } => {
+            MdsRequest::Close { fid, handle, update, written } => {
                 let inode = inode!(fid);
+                Self::mark_written(inode, written);
                 inode.opens.remove(&(client, handle.0)).ok_or(Status::EBADF)?;
                 Self::update(inode, update, false);
                 if inode.attr.nlink == 0 && inode.opens.is_empty() {
@@ -548,8 +565,9 @@ impl FakeMds {
                 }
                 attr_reply(inode)
             }
-            MdsRequest::UpdateData { fid, update, exact } => {
+            MdsRequest::UpdateData { fid, update, exact, written } => {
                 let inode = inode!(fid);
+                Self::mark_written(inode, written);
                 Self::update(inode, update, *exact);
                 attr_reply(inode)
             }
@@ -582,11 +600,11 @@ impl FakeMds {
                 Ok(MdsReply::Done)
             }
             MdsRequest::GetLayout { fid } => Ok(MdsReply::Layout(inode!(fid).layout.clone())),
-            MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
+            MdsRequest::ReadDir { fid, cookie, max_bytes, plus, .. } => {
                 self.pages.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 Self::read_dir(state, *fid, *cookie, *max_bytes, *plus)
             }
-            MdsRequest::LookupMany { parent, names } => {
+            MdsRequest::LookupMany { parent, names, .. } => {
                 self.pages.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let directory = inode!(parent);
                 let mut page = DirPage {
@@ -601,7 +619,15 @@ impl FakeMds {
                 for (name, fid) in found {
                     let attr = inode!(&fid).attr;
                     let (kind, layout) = (attr.kind(), ListedLayout::None);
-                    let entry = DirEntry { cookie: 4, fid, kind, name, attr: Some(attr), layout };
+                    let entry = DirEntry {
+                        cookie: 4,
+                        fid,
+                        kind,
+                        name,
+                        attr: Some(attr),
+                        lock: LockHandle(0),
+                        layout,
+                    };
                     assert!(page.push(&entry, 1 << 20));
                 }
                 Ok(MdsReply::Directory(page))
@@ -621,7 +647,7 @@ impl FakeMds {
                 Ok(MdsReply::Done)
             }
             // Tests with several clients append one after the other.
-            MdsRequest::SetLock { .. } => Ok(MdsReply::Done),
+            MdsRequest::LockFile { .. } => Ok(MdsReply::Done),
             _ => Err(Status::EOPNOTSUPP),
         }
     }
@@ -655,7 +681,7 @@ impl MdsEndpoint for FakeEndpoint {
     }
 
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
-        if let (MdsRequest::Close { fid, handle, update }, Some(held)) =
+        if let (MdsRequest::Close { fid, handle, update, .. }, Some(held)) =
             (request, self.mds.held_closes.lock().expect("no panic inside").as_mut())
         {
             return held.push((self.client, *fid, *handle, *update));

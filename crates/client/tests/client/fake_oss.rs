@@ -63,6 +63,20 @@ impl Object {
         }
     }
 
+    fn fallocate(&mut self, kind: FallocateKind, offset: u64, len: u64) {
+        match kind {
+            FallocateKind::Allocate => {
+                let size = self.data.len() as u64;
+                self.resize(size.max(offset + len));
+                self.pages.extend(offset / PAGE..(offset + len).div_ceil(PAGE));
+            }
+            FallocateKind::AllocateKeepSize => {}
+            FallocateKind::Punch => self.punch(offset, len),
+            FallocateKind::Zero => self.zero(offset, len, false),
+            FallocateKind::ZeroKeepSize => self.zero(offset, len, true),
+        }
+    }
+
     fn attr(&self) -> ObjectAttr {
         ObjectAttr {
             size: self.data.len() as u64,
@@ -161,7 +175,7 @@ fn need_of(request: &OssRequest) -> Option<(Fid, Need, IoLock)> {
         OssRequest::Read { object, offset, len, lock, .. } => {
             Some((*object, need(Mode::Pr, *offset, u64::from(*len)), *lock))
         }
-        OssRequest::Truncate { object, size, lock } => {
+        OssRequest::Truncate { object, size, lock, .. } => {
             Some((*object, need(Mode::Pw, *size, u64::MAX), *lock))
         }
         OssRequest::Fallocate { object, offset, len, lock, .. } => {
@@ -182,7 +196,9 @@ impl OssEndpoint for Way {
         if let OssRequest::GetAttr { object, glimpse: true } = request {
             self.oss.attrs.fetch_add(1, Ordering::Relaxed);
             let lvb = locks.glimpse(&*self.oss, &ResourceId::of_fid(object), &self.export)?;
-            let attr = ObjectAttr { size: lvb.size_bytes, blocks: lvb.blocks, mtime: None };
+            let objects = self.oss.objects.lock().expect("no test panics inside");
+            let mtime = objects.get(object).and_then(|object| object.attr().mtime);
+            let attr = ObjectAttr { size: lvb.size_bytes, blocks: lvb.blocks, mtime };
             return Ok(OssReply::Attr(attr));
         }
         let _locked = match need_of(request) {
@@ -205,10 +221,27 @@ impl OssEndpoint for Way {
     }
 }
 
+/// The object that a request says was written to before.
+fn has_to_be_there(request: &OssRequest) -> Option<Fid> {
+    match request {
+        OssRequest::Write { object, written: true, .. }
+        | OssRequest::Read { object, written: true, .. }
+        | OssRequest::Truncate { object, written: true, .. }
+        | OssRequest::Fallocate { object, written: true, .. }
+        | OssRequest::Seek { object, written: true, .. } => Some(*object),
+        _ => None,
+    }
+}
+
 impl FakeOss {
     /// Objects that are there.
     pub fn names(&self) -> Vec<Fid> {
         self.objects.lock().expect("no test panics inside").keys().copied().collect()
+    }
+
+    /// Loses all objects.
+    pub fn lose_all(&self) {
+        self.objects.lock().expect("no test panics inside").clear();
     }
 
     /// Writes to an object as its own server does.
@@ -222,6 +255,9 @@ impl FakeOss {
             meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         }
         let mut objects = self.objects.lock().expect("no test panics inside");
+        if has_to_be_there(request).is_some_and(|object| !objects.contains_key(&object)) {
+            return Err(Status::OBJECT_LOST);
+        }
         match (request, bulk) {
             (OssRequest::Write { object, offset, .. }, Bulk::Send(data)) => {
                 if let Some(status) = self.fail_write.lock().expect("no panic inside").take() {
@@ -245,9 +281,13 @@ impl FakeOss {
                 buffer[bytes..].fill(0xee);
                 Ok(OssReply::Read(bytes as u32))
             }
+            (OssRequest::Ping, _) => Ok(OssReply::Done),
             (OssRequest::GetAttr { object, .. }, _) => {
                 self.attrs.fetch_add(1, Ordering::Relaxed);
                 Ok(OssReply::Attr(objects.get(object).map(Object::attr).unwrap_or_default()))
+            }
+            (OssRequest::Truncate { object, size: 0, .. }, _) if !objects.contains_key(object) => {
+                Ok(OssReply::Attr(ObjectAttr::default()))
             }
             (OssRequest::Truncate { object, size, .. }, _) => {
                 objects.entry(*object).or_default().resize(*size);
@@ -255,17 +295,7 @@ impl FakeOss {
             }
             (OssRequest::Fallocate { object, kind, offset, len, .. }, _) => {
                 let entry = objects.entry(*object).or_default();
-                match kind {
-                    FallocateKind::Allocate => {
-                        let size = entry.data.len() as u64;
-                        entry.resize(size.max(offset + len));
-                        entry.pages.extend(offset / PAGE..(offset + len).div_ceil(PAGE));
-                    }
-                    FallocateKind::AllocateKeepSize => {}
-                    FallocateKind::Punch => entry.punch(*offset, *len),
-                    FallocateKind::Zero => entry.zero(*offset, *len, false),
-                    FallocateKind::ZeroKeepSize => entry.zero(*offset, *len, true),
-                }
+                entry.fallocate(*kind, *offset, *len);
                 Ok(OssReply::Attr(entry.attr()))
             }
             (OssRequest::Seek { object, offset, kind, .. }, _) => {

@@ -1,7 +1,7 @@
 //! Errors, durability, permissions and concurrency of open files.
 
 use super::*;
-use nacre_client::LockOwner;
+use nacre_client::{LockFamily, LockOwner};
 use nacre_types::{SetAttr, SetAttrValid, Status, Timestamp};
 use std::os::unix::fs::MetadataExt;
 
@@ -307,7 +307,7 @@ fn times_that_are_set_after_a_close_are_not_undone_by_it() {
 /// A file that another thread has open gets its first objects, and is closed, while the answer to an open of it is on its way.
 fn is_read_by_who_opened_it_meanwhile(world: &World, client: &Arc<Client>, name: &'static str, len: usize) {
     let (fid, handle) = create(client, name);
-    let bytes: Vec<u8> = (0..len).map(|at| (at / 100) as u8 + 1).collect();
+    let bytes: Vec<u8> = (0..len).map(|at| (at / 100 % 250) as u8 + 1).collect();
     let writer = (client.clone(), bytes.clone());
     *world.mds.after_open.lock().expect("no panic") = Some(Box::new(move || {
         let (client, bytes) = writer;
@@ -350,21 +350,63 @@ fn the_late_end_of_an_open_file_leaves_the_locks_of_the_next_one_with_its_number
     let next = open(&client, fid, READ_WRITE);
     let unlocked = |handle| {
         let mut owners = Vec::new();
-        let unlock = |LockOwner(owner)| {
+        let unlock = |_, LockOwner(owner)| {
             owners.push(owner);
             Ok(())
         };
         client.unlock_with_open(handle, unlock).expect("open");
         owners
     };
+    let family = LockFamily::Range;
     for owner in [7, 8] {
-        client.note_locker(first, LockOwner(owner)).expect("open");
+        client.note_locker(first, family, LockOwner(owner)).expect("open");
     }
-    client.note_locker(next, LockOwner(7)).expect("open");
+    client.note_locker(next, family, LockOwner(7)).expect("open");
     assert_eq!(unlocked(first), [8]);
     assert_eq!((unlocked(first), unlocked(next)), (Vec::new(), vec![7]));
     // A process that closes a descriptor gives back what it has on the file, through whatever open it locked.
-    client.note_locker(next, LockOwner(9)).expect("open");
+    client.note_locker(next, family, LockOwner(9)).expect("open");
+    client.note_locker(next, LockFamily::File, LockOwner(9)).expect("open");
     client.forget_locker(first, LockOwner(9)).expect("open");
-    assert_eq!(unlocked(next), [] as [u64; 0]);
+    assert_eq!(unlocked(next), [9], "the other family stays until the open file ends");
+}
+
+#[test]
+fn an_object_that_was_written_to_and_is_lost_is_an_error_until_the_file_is_emptied_and_one_never_written_a_hole()
+ {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    client.write_back().set_enabled(false);
+    let (fid, handle) = create(&client, "file");
+    assert_eq!(write(&client, handle, 65536, &[1; 10]), Ok(10));
+    assert_eq!(write(&client, handle, 3 * 65536, &[2; 10]), Ok(10));
+    client.release(handle).expect("closed");
+    let handle = open(&client, fid, READ_WRITE);
+    assert_eq!(read(&client, handle, 0, 100), [0; 100], "the first object was never written");
+    assert_eq!(read(&client, handle, 65536, 20)[..10], [1; 10]);
+    assert_eq!(write(&client, handle, 5, &[3; 5]), Ok(5));
+    client.release(handle).expect("closed");
+    world.osts[0].lose_all();
+    let handle = open(&client, fid, READ_WRITE);
+    assert_eq!(client.read(handle, 0, &mut [0; 10]), Err(Status::OBJECT_LOST));
+    assert_eq!(write(&client, handle, 20, &[3; 5]), Err(Status::OBJECT_LOST), "it would stand among zeros");
+    assert_eq!(read(&client, handle, 65536, 20)[..10], [1; 10], "the other one is there");
+    let set = SetAttr { valid: SetAttrValid::SIZE, size: 0, ..SetAttr::default() };
+    client.setattr(&root(), fid, set).expect("emptied");
+    assert_eq!(write(&client, handle, 0, &[4; 5]), Ok(5));
+    assert_eq!(read(&client, handle, 0, 10), [4; 5]);
+    client.release(handle).expect("closed");
+}
+
+#[test]
+fn what_an_open_has_written_that_lasts_is_told_with_the_close_of_another_one() {
+    let world = World::new(65536, 1);
+    let first = world.client();
+    let (fid, handle) = create(&first, "file");
+    assert_eq!(write(&first, handle, 0, &[1; 10]), Ok(10));
+    first.fsync(handle).expect("synced");
+    assert!(!world.mds.is_written(fid));
+    let open = open(&first, fid, READ_WRITE);
+    first.release(open).expect("closed");
+    assert!(world.mds.is_written(fid), "any close tells it");
 }

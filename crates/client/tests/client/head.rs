@@ -19,7 +19,7 @@ fn data_objects(world: &World) -> Vec<Fid> {
 fn pieces(world: &World, count: u64) -> (Arc<Client>, Fid, u64, Vec<u8>) {
     let client = world.client();
     let (fid, handle) = create(&client, "f");
-    let bytes: Vec<u8> = (0..count * 4 * KIB).map(|at| (at / 100) as u8 + 1).collect();
+    let bytes: Vec<u8> = (0..count * 4 * KIB).map(|at| (at / 100 % 250) as u8 + 1).collect();
     for (piece, at) in bytes.chunks(4 << 10).zip((0..).step_by(4 << 10)) {
         assert_eq!(write(&client, handle, at, piece), Ok(piece.len()));
     }

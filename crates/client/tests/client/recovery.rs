@@ -20,7 +20,7 @@ fn restarting(world: &World, client: &Arc<Client>) -> Box<dyn FnOnce() + Send> {
 /// Writes what is held back until the file is closed.
 fn write_pieces(client: &Client, handle: u64) -> Vec<u8> {
     client.write_back().set_age(std::time::Duration::from_secs(3600));
-    let bytes: Vec<u8> = (0..32 << 10).map(|at| (at / 100) as u8 + 1).collect();
+    let bytes: Vec<u8> = (0..32 << 10).map(|at| (at / 100 % 250) as u8 + 1).collect();
     for (piece, at) in bytes.chunks(4 << 10).zip((0..).step_by(4 << 10)) {
         assert_eq!(write(client, handle, at, piece), Ok(piece.len()));
     }

@@ -3,9 +3,9 @@
 use crate::support::*;
 use nacre_lock::server::ServerConfig;
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Lvb, Outcome};
-use nacre_types::Status;
+use nacre_types::{ClientUuid, Status};
 use nacre_wire::lock::{LockMessage, LockRequest};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_conflict_is_called_back_and_its_end_completes_who_waits() {
@@ -54,6 +54,31 @@ fn messages_of_one_client_come_in_the_order_of_the_engine() {
     // Granted, and called back at once for the one behind.
     second.next_is_completion(1);
     second.next_is_blocking(1);
+}
+
+#[test]
+fn clients_of_which_nothing_is_heard_for_long_cost_others_no_deadline_each() {
+    let target = Target::new(ServerConfig { callback_timeout: Duration::from_secs(60), ..patient() });
+    let waiting = target.client(9);
+    // A minute is what each would have for an answer; 30 s without a word are not that long.
+    for (number, silent_s) in [(1, 61), (2, 3600), (3, 61), (4, 30)] {
+        let client = target.client(number);
+        let exactly = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };
+        let granted = client.flagged(1, write(pages(u64::from(number), 1)), exactly);
+        assert!(matches!(granted, Ok(Outcome::Granted(_))), "{granted:?}");
+        client.was_silent_for(Duration::from_secs(silent_s));
+    }
+    let began = Instant::now();
+    for number in 1..4 {
+        assert_eq!(waiting.enqueue(number, write(pages(number, 1))), Ok(Outcome::Waiting));
+        waiting.next_is_completion(number);
+    }
+    assert!(began.elapsed() < Duration::from_secs(30), "a second each");
+    let evicted = target.owner.evicted.lock().clone();
+    assert_eq!(evicted, [1, 2, 3].map(|number| ClientUuid([number; 16])));
+    assert_eq!(waiting.enqueue(4, write(pages(4, 1))), Ok(Outcome::Waiting));
+    assert_eq!((waiting.pending(), target.service.stats().evictions), (0, 3));
+    target.stop();
 }
 
 #[test]

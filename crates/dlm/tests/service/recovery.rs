@@ -33,9 +33,15 @@ fn others_wait_until_all_who_are_expected_have_replayed() {
     drop(target.service.lock_held(&first.export, &FILE, write(pages(0, 1))).expect("it was replayed"));
     assert_eq!(first.request(LockRequest::ReplayDone), Ok(None));
     assert!(target.service.is_recovering());
+    let report = target.service.recovery_report().expect("clients are expected");
+    assert_eq!((report.expected, report.completed, report.given_up, report.took), (2, 1, 0, None));
+    assert!(report.remaining > Duration::ZERO);
     assert_eq!(replay(&first, 8, 1), Outcome::Refused(Refusal::ReplayRefused), "it had said that was all");
     assert_eq!(second.request(LockRequest::ReplayDone), Ok(None));
     assert!(!target.service.is_recovering());
+    let report = target.service.recovery_report().expect("there was a recovery");
+    assert!(report.completed == 2 && report.took.is_some() && report.remaining == Duration::ZERO);
+    assert_eq!(Target::new(patient()).service.recovery_report(), None);
     first.next_is_blocking(7);
     first.cancel(7);
     new.next_is_completion(1);
@@ -94,4 +100,6 @@ fn a_client_whose_process_has_ended_is_not_waited_for() {
     let target = Target::expecting(patient(), expected, LONG);
     until("it is given up", || !target.service.is_recovering());
     until("the owner is told", || !target.owner.given_up.lock().is_empty());
+    let report = target.service.recovery_report().expect("there was a recovery");
+    assert_eq!((report.completed, report.given_up), (0, 1));
 }

@@ -52,6 +52,7 @@ struct Inbox {
     messages: Mutex<Vec<LockMessage>>,
     arrived: Condvar,
     reaction: Mutex<Option<(Weak<Client>, Reaction)>>,
+    silent_for: Mutex<Duration>,
 }
 
 impl ClientCallbacks for Inbox {
@@ -66,6 +67,10 @@ impl ClientCallbacks for Inbox {
         {
             reaction(&client, &message);
         }
+    }
+
+    fn silent_for(&self) -> Duration {
+        *self.silent_for.lock()
     }
 }
 
@@ -130,6 +135,11 @@ impl Client {
             LockMessage::Completion { handle: LockHandle(granted), outcome } if granted == handle => outcome,
             other => panic!("not a completion of {handle}: {other:?}"),
         }
+    }
+
+    /// Nothing has been heard of it for this long.
+    pub fn was_silent_for(&self, time: Duration) {
+        *self.inbox.silent_for.lock() = time;
     }
 
     /// Messages that came and were not taken.

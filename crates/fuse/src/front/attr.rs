@@ -151,7 +151,7 @@ impl Front {
     /// The protocol's form of a name that was found or made.
     pub(super) fn entry(&self, found: &Found) -> crate::reply::Entry {
         crate::reply::Entry {
-            node_id: found.node,
+            node_id: if self.options.root == Some(found.attr.fid) { super::ROOT_NODE } else { found.node },
             // FIDs are never used again, so neither are node ids.
             generation: 0,
             entry_timeout: self.entry_timeout(found.public && found.keep.name),

@@ -1,6 +1,6 @@
 //! Open files and their data. Reads and writes go between the transport's buffer and the client without a copy.
 
-use nacre_client::{FallocateKind, LockOwner, OpenFlags, OpenedFile, SeekKind, WriteOptions};
+use nacre_client::{FallocateKind, LockFamily, LockOwner, OpenFlags, OpenedFile, SeekKind, WriteOptions};
 use nacre_types::{Status, StatusResult};
 
 use super::open_mode::{OpenCase, open_flags};
@@ -65,6 +65,7 @@ impl Front {
                     through_cache: write.lock_owner.is_none() && !write.from_cache,
                     direct: flags & libc::O_DIRECT != 0,
                     hurried: flags & libc::O_NONBLOCK != 0,
+                    owner: write.lock_owner.map(LockOwner),
                 };
                 let bytes =
                     self.client.write(&caller(request), write.fh, write.offset, write.data, options)?;
@@ -76,8 +77,8 @@ impl Front {
                 let opened = self.client.open(&caller(request), fid, open, sync).map_err(gone)?;
                 reply.opened(&self.opened(&opened, open, flags)?);
             }
-            Operation::Release { fh, lock_owner, flock_unlock, .. } => {
-                self.release(request, fh, flock_unlock.then_some(lock_owner))?;
+            Operation::Release { fh, .. } => {
+                self.release(request, fh)?;
                 reply.ok();
             }
             Operation::Flush { fh, lock_owner } => {
@@ -121,17 +122,16 @@ impl Front {
     fn flush(&self, request: &Request<'_>, fh: u64, lock_owner: u64) -> StatusResult<()> {
         let outcome = self.client.flush(fh);
         if self.options.locks == LockScope::Cluster && self.client.may_hold_range_locks(fh) {
-            self.unlock(request, fh, lock_owner, false)?;
+            self.unlock(request, fh, LockFamily::Range, LockOwner(lock_owner))?;
             self.client.forget_locker(fh, LockOwner(lock_owner))?;
         }
         outcome
     }
 
-    fn release(&self, request: &Request<'_>, fh: u64, flock_owner: Option<u64>) -> StatusResult<()> {
-        let unlocked = flock_owner.map_or(Ok(()), |owner| self.unlock(request, fh, owner, true));
-        let all_unlocked = self.unlock_all(request, fh);
+    fn release(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
+        let unlocked = self.unlock_all(request, fh);
         self.client.release(fh)?;
-        unlocked.and(all_unlocked)
+        unlocked
     }
 
     /// What the kernel is told about an open file.

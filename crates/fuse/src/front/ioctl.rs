@@ -4,17 +4,15 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nacre_client::{Caller, Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
+use nacre_client::{Caller, Created, InodeKind, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
 use nacre_layout::{DirDefault, DirFlags, DirHash, Inherit};
 use nacre_types::ioctl::{
-    Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MakeDirectory, MountInfo,
-    PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid, SCAN_BYTES_MAX, ScanDirectory,
-    SizeOnMdt, TargetList, TargetStatfs,
+    Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, FilesWanted, LIST_MAX, MakeDirectory,
+    MigrateFiles, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid,
+    SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::lustre::{Ladvise, ProjectCall};
-use nacre_types::{
-    AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetId, TargetKind,
-};
+use nacre_types::{AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
 
 use super::{Front, caller};
 use crate::reply::Reply;
@@ -121,7 +119,7 @@ impl Front {
             PathToFid::COMMAND => answer(&PathToFid { fid: self.fid(request.node_id)? }, call, reply),
             FidToPath::COMMAND => {
                 let mut ask: FidToPath = question(call)?;
-                ask.path = self.client.fid_to_path(&caller(request), ask.fid, ask.link)?;
+                ask.path = self.path_of(&caller(request), ask.fid, ask.link)?;
                 if ask.path.len() > PATH_MAX {
                     return Err(Status::ENAMETOOLONG);
                 }
@@ -226,6 +224,7 @@ impl Front {
                 answer(&self.project_call(request, fid, question(call)?)?, call, reply)
             }
             FilesOn::COMMAND => answer(&self.files_on(request, question(call)?)?, call, reply),
+            MigrateFiles::COMMAND => answer(&self.migrate_files(request, question(call)?)?, call, reply),
             _ => self.foreign_ioctl(request, call, reply),
         }
     }
@@ -242,8 +241,7 @@ impl Front {
         let place = (parent, &ask.name[..]);
         if ask.migrates {
             let outcome = self.client.migrate(&caller(request), place, &wish);
-            // One whose answer was lost may have moved.
-            self.expire_names();
+            self.expire_moved(outcome.as_ref().err());
             return outcome;
         }
         self.make_or_restripe(&caller(request), place, &what, &wish, ask.restripes)
@@ -277,13 +275,31 @@ impl Front {
     }
 
     fn files_on(&self, request: &Request<'_>, mut ask: FilesOn) -> StatusResult<FilesOn> {
-        let count_max = FILES_MAX as u32;
-        let TargetId { kind, index } = ask.target;
-        let found = match kind {
-            TargetKind::Mdt => self.client.inodes_on(&caller(request), index, ask.after, count_max)?,
-            _ => self.client.files_on(&caller(request), index, ask.after, count_max)?,
+        let (caller, count_max) = (caller(request), FILES_MAX as u32);
+        let inodes_on = |of| self.client.inodes_on(&caller, of, ask.after, count_max);
+        let found = match ask.wanted {
+            FilesWanted::Objects(ost) => self.client.files_on(&caller, ost, ask.after, count_max)?,
+            FilesWanted::Directories(mdt) => inodes_on((mdt, InodeKind::Directories))?,
+            FilesWanted::Files { mdt, named_on } => inodes_on((mdt, InodeKind::NamedOn(named_on)))?,
         };
         (ask.fids, ask.next) = (found.0, found.1.unwrap_or(Fid::ZERO));
+        Ok(ask)
+    }
+
+    /// What was to move and may have, as its answer was lost: what has moved for sure the client has had the kernel forget, and what a
+    /// caller may not do changes nothing.
+    fn expire_moved(&self, failure: Option<&Status>) {
+        if failure.is_some_and(|status| !matches!(*status, Status::EPERM | Status::EINVAL | Status::EALREADY))
+        {
+            self.expire_names();
+        }
+    }
+
+    fn migrate_files(&self, request: &Request<'_>, mut ask: MigrateFiles) -> StatusResult<MigrateFiles> {
+        let outcomes = self.client.migrate_files(&caller(request), &ask.fids, ask.mdt);
+        self.expire_moved(outcomes.as_ref().err());
+        ask.outcomes =
+            outcomes?.iter().map(|outcome| outcome.err().map_or(0, |status| status.errno() as u16)).collect();
         Ok(ask)
     }
 

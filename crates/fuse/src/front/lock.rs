@@ -45,19 +45,20 @@ fn to_wire(lock: Option<FileLock>) -> abi::FileLock {
 
 impl Front {
     pub(super) fn lock_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let (fid, caller) = (self.fid(request.node_id)?, caller(request));
+        let caller = caller(request);
         match request.op {
             Operation::GetLk { owner, lock, flock, .. } => {
+                let fid = self.fid(request.node_id)?;
                 let conflict = self.client.get_lock(&caller, fid, to_lock(&lock, owner, flock)?)?;
                 reply.lock(&to_wire(conflict));
             }
             Operation::SetLk { fh, owner, lock, flock, wait } => {
                 let lock = to_lock(&lock, owner, flock)?;
                 // Before the request: a lock that was granted although the answer got lost must be given back too.
-                if lock.family == LockFamily::Range && lock.mode != LockMode::Unlock {
-                    self.client.note_locker(fh, lock.owner)?;
+                if lock.mode != LockMode::Unlock {
+                    self.client.note_locker(fh, lock.family, lock.owner)?;
                 }
-                self.client.set_lock(&caller, fid, lock, wait)?;
+                self.client.set_lock(&caller, fh, lock, wait)?;
                 reply.ok();
             }
             _ => return Err(Status::ENOSYS),
@@ -67,21 +68,20 @@ impl Front {
 
     /// The last descriptor of an open file is closed: locks that belong to it go.
     pub(super) fn unlock_all(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
-        self.client.unlock_with_open(fh, |owner| self.unlock(request, fh, owner.0, false))
+        self.client.unlock_with_open(fh, |family, owner| self.unlock(request, fh, family, owner))
     }
 
     /// A descriptor was closed: locks of its owner go.
-    pub(super) fn unlock(&self, request: &Request<'_>, fh: u64, owner: u64, flock: bool) -> StatusResult<()> {
-        let fid = self.client.fid_of_handle(fh)?;
-        let lock = FileLock {
-            family: family(flock),
-            owner: LockOwner(owner),
-            mode: LockMode::Unlock,
-            start: 0,
-            last: u64::MAX,
-            pid: request.pid,
-        };
-        self.client.set_lock(&caller(request), fid, lock, false)
+    pub(super) fn unlock(
+        &self,
+        request: &Request<'_>,
+        fh: u64,
+        family: LockFamily,
+        owner: LockOwner,
+    ) -> StatusResult<()> {
+        let mode = LockMode::Unlock;
+        let lock = FileLock { family, owner, mode, start: 0, last: u64::MAX, pid: request.pid };
+        self.client.set_lock(&caller(request), fh, lock, false)
     }
 }
 

@@ -73,7 +73,7 @@ impl Worker {
     /// The thread starts to serve `request`.
     pub fn begin(&self, request: &Request<'_>) {
         let lock_wait = matches!(request.op, Operation::SetLk { wait: true, .. });
-        // Nobody waits for the end of these, whoever caused them.
+        // No thread waits for the end of these, whatever caused them.
         let unattended = matches!(request.op, Operation::Release { .. } | Operation::ReleaseDir { .. });
         self.caller.store(if unattended { 0 } else { request.pid }, Ordering::Relaxed);
         self.any_signal.store(lock_wait, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl InterruptWatch {
         let mut wake = self.wake.lock();
         *wake = false;
         self.asleep.store(true, Ordering::SeqCst);
-        // Whoever began to wait before that store did not wake us.
+        // A thread that began to wait before that store did not wake this one.
         while !*wake && !channel.is_stopping() && !channel.has_requests() {
             self.change.wait(&mut wake);
         }

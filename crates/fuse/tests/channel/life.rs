@@ -221,7 +221,7 @@ fn the_mount_table_shows_source_type_and_options() {
         let line =
             table.lines().find(|line| line.split(' ').nth(4) == mount.root().to_str()).expect("a line");
         assert!(line.contains(" - fuse.nacretest 0@lo:/na,cre "), "{line}");
-        assert!(line.contains(" ro,nodev"), "{line}");
+        assert!(line.contains(" ro,nosuid,nodev"), "{line}");
         assert!(line.contains("allow_other"), "{line}");
         let error = File::create(mount.path("file")).expect_err("read only");
         assert_eq!(error.raw_os_error(), Some(libc::EROFS));

@@ -33,7 +33,7 @@ impl Osts {
             assert!(!osts.is_empty(), "room was found");
             let object = |ost: u16| {
                 let number = self.next_object + u32::from(ost);
-                StripeObject { ost_index: ost, object: Fid::ost_object(ost, number) }
+                StripeObject::new(ost, Fid::ost_object(ost, number))
             };
             let objects = osts.into_iter().map(object).collect();
             self.next_object += u32::from(OSTS);

@@ -10,6 +10,7 @@
 //!      +--answer without a lock, or no answer--> forget_reserved
 //! ```
 
+use super::reserved::Fate;
 use super::{Effect, Link, Lock, LockClient, State};
 use crate::bits::InodeBits;
 use crate::resource::{EnqueueFlags, LockHandle, Need, Policy, ResourceId};
@@ -18,26 +19,33 @@ impl LockClient {
     /// A handle for a lock that the answer to a request may bring. It is given back by [`LockClient::adopt`] or
     /// [`LockClient::forget_reserved`].
     pub fn reserve(&mut self) -> LockHandle {
-        self.handles += 1;
-        let handle = LockHandle(self.handles);
-        self.reserved.insert(handle, false);
-        handle
+        self.reserve_many(1)
     }
 
-    /// The request brought no lock, or has failed. If the server has granted one all the same, it hears so when it calls it
-    /// back.
-    pub fn forget_reserved(&mut self, handle: LockHandle) {
-        self.reserved.remove(&handle);
+    /// The first of `count` consecutive handles for locks that the answer to one request may bring. More than one are given back
+    /// by [`LockClient::forget_reserved`] when the answer has been dealt with.
+    pub fn reserve_many(&mut self, count: u64) -> LockHandle {
+        let first = LockHandle(self.handles + 1);
+        self.handles += count;
+        self.reserved.add(first, count);
+        first
+    }
+
+    /// The request whose first handle this is brings no further locks, or has failed. If the server has granted one all the
+    /// same, it hears so when it calls it back.
+    pub fn forget_reserved(&mut self, first: LockHandle) {
+        self.reserved.remove(first);
     }
 
     /// True if a request is on its way that may bring a lock under this handle.
     pub fn is_reserved(&self, handle: LockHandle) -> bool {
-        self.reserved.contains_key(&handle)
+        self.reserved.contains(handle)
     }
 
     /// The answer says that the lock was granted. True if it is held from now on: the caller has a reference, puts what came
     /// with the answer into its cache, and then calls [`LockClient::release`]. False if it was called back on the way, or
-    /// belongs to a life of this client that has ended: what came may be used once and not kept.
+    /// belongs to a life of this client that has ended: what came may be used once and not kept. An answer may name one lock
+    /// twice (an inode with two names in a page): false for the second time, and the lock stays.
     pub fn adopt(
         &mut self,
         handle: LockHandle,
@@ -45,9 +53,12 @@ impl LockClient {
         need: &Need,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let called_back = self.reserved.remove(&handle);
+        let fate = self.reserved.adopt(handle);
+        if fate == Fate::Adopted {
+            return false;
+        }
         let makes_sense = need.is_valid() && matches!(need.policy, Policy::Bits(_));
-        if called_back != Some(false) || !makes_sense {
+        if fate != Fate::Open || !makes_sense {
             self.send(effects, Effect::SendCancel(handle));
             return false;
         }

@@ -69,8 +69,7 @@ impl LockClient {
     /// wanted. May come before the grant, after the cancel, and more than once.
     pub fn on_callback(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
         self.stats.callbacks += 1;
-        if let Some(called_back) = self.reserved.get_mut(&handle) {
-            *called_back = true;
+        if self.reserved.call_back(handle) {
             return;
         }
         let Some(&key) = self.by_handle.get(&handle) else {

@@ -442,14 +442,14 @@ fn locks_of_one_mode_can_be_surrendered() {
     let mut world = World::new();
     let reading = world.held(read(pages(0, 1)), read(pages(0, 1)));
     let writing = world.cached(write(pages(2, 1)), write(pages(2, 1)));
-    assert!(world.client.surrender(&OBJECT, Mode::Pr, &mut world.effects));
+    assert_eq!(world.client.surrender(&OBJECT, Mode::Pr, &mut world.effects), [reading]);
     assert_eq!(world.effects, [], "its user goes first");
     world.release(reading);
     assert!(matches!(world.effects[..], [Effect::Flush { handle, .. }] if handle == reading));
     assert!(world.client.has_mode(&OBJECT, Mode::Pr));
     world.client.on_flushed(world.now, reading, &mut world.effects);
     assert!(!world.client.has_mode(&OBJECT, Mode::Pr) && world.client.is_valid(writing));
-    assert!(!world.client.surrender(&OBJECT, Mode::Pr, &mut world.effects), "none is left");
+    assert!(world.client.surrender(&OBJECT, Mode::Pr, &mut world.effects).is_empty(), "none is left");
 }
 
 fn update() -> Need {
@@ -496,6 +496,43 @@ fn an_answer_that_never_came_leaves_nothing_and_its_lock_is_cancelled_when_it_is
     assert_eq!(world.effects, [Effect::SendCancel(handle)]);
     world.effects.clear();
     assert!(!world.client.adopt(handle, &INODE, &update(), &mut world.effects), "it comes too late");
+}
+
+#[test]
+fn an_answer_about_a_page_brings_the_locks_that_nobody_has_called_back_on_the_way() {
+    let mut world = World::new();
+    let first = world.client.reserve_many(4);
+    let handle = |number: u64| LockHandle(first.0 + number);
+    world.call_back(handle(1), Need::bits(Mode::Pw, InodeBits::UPDATE));
+    assert_eq!(world.effects, []);
+    let node = |number: u64| ResourceId([7, number, 0, 0]);
+    let adopted: Vec<bool> = (0..3)
+        .map(|number| world.client.adopt(handle(number), &node(number), &update(), &mut world.effects))
+        .collect();
+    assert_eq!(
+        (&adopted[..], &world.effects[..]),
+        (&[true, false, true][..], &[Effect::SendCancel(handle(1))][..])
+    );
+    world.effects.clear();
+    assert!(!world.client.adopt(handle(2), &node(2), &update(), &mut world.effects), "named twice");
+    assert_eq!((&world.effects[..], world.client.locks()), (&[][..], 2));
+    assert!(world.client.is_reserved(handle(3)) && !world.client.is_reserved(handle(4)));
+    world.client.forget_reserved(first);
+    for number in 0..4 {
+        world.client.release(world.now, handle(number), &mut world.effects);
+    }
+    // Known, gone, known, and granted without a word of it.
+    for (number, is_known) in [(0, true), (1, false), (2, true), (3, false)] {
+        world.effects.clear();
+        world.call_back(handle(number), Need::bits(Mode::Pw, InodeBits::UPDATE));
+        let expected = if is_known {
+            matches!(world.effects[..], [Effect::Flush { .. }])
+        } else {
+            world.effects == [Effect::SendCancel(handle(number))]
+        };
+        assert!(expected, "{number}: {:?}", world.effects);
+    }
+    assert_eq!(world.client.reserve(), handle(4));
 }
 
 #[test]

@@ -107,6 +107,40 @@ impl File {
         }
     }
 
+    /// True if the owner holds anything.
+    pub(super) fn has_any(&self, family: Family, owner: Owner) -> bool {
+        self.owned.range((family, owner, 0)..=(family, owner, u64::MAX)).next().is_some()
+    }
+
+    /// What the owner holds of a range, in order.
+    pub(super) fn pieces(&self, family: Family, owner: Owner, extent: Extent) -> Vec<FileLock> {
+        let keys = self.owned_in(family, owner, extent);
+        keys.into_iter()
+            .map(|key| {
+                let held = self.locks[key];
+                let (start, last) = (held.extent.start.max(extent.start), held.extent.last.min(extent.last));
+                FileLock { extent: Extent { start, last }, ..held }
+            })
+            .collect()
+    }
+
+    /// True if the owner holds all of a range at least as the lock says.
+    pub(super) fn covers(&self, lock: &FileLock) -> bool {
+        let mut next = Some(lock.extent.start);
+        for piece in self.pieces(lock.family, lock.owner, lock.extent) {
+            if next != Some(piece.extent.start)
+                || (lock.access == Access::Write && piece.access == Access::Read)
+            {
+                return false;
+            }
+            if piece.extent.last == lock.extent.last {
+                return true;
+            }
+            next = piece.extent.last.checked_add(1);
+        }
+        false
+    }
+
     /// The owner's locks that overlap the range.
     fn owned_in(&self, family: Family, owner: Owner, extent: Extent) -> Vec<u32> {
         let before = self.owned.range((family, owner, 0)..(family, owner, extent.start)).next_back();

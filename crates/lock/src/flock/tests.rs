@@ -12,15 +12,19 @@ fn owner(client: u8, number: u64) -> Owner {
 }
 
 fn range(owner: Owner, access: Access, start: u64, last: u64) -> FileLock {
-    FileLock { family: Family::Range, owner, access, extent: Extent { start, last }, pid: 7 }
+    FileLock { family: Family::Range, owner, access, extent: Extent { start, last }, pid: 7, process: 0 }
 }
 
 fn whole(owner: Owner, access: Access) -> FileLock {
     FileLock { family: Family::File, ..range(owner, access, 0, 0) }
 }
 
+fn turn(id: u64) -> Turn {
+    Turn { id: WaitId(id), asked: id }
+}
+
 fn table() -> FileLocks {
-    FileLocks::new(FlockConfig::default())
+    FileLocks::new(FlockConfig::default(), false)
 }
 
 /// Sets without waiting, for cases in which nobody is served by it.
@@ -32,7 +36,7 @@ fn set(locks: &mut FileLocks, resource: &ResourceId, lock: FileLock) -> StatusRe
 }
 
 fn wait(locks: &mut FileLocks, resource: &ResourceId, lock: FileLock, id: u64) -> StatusResult<SetOutcome> {
-    locks.on_set(resource, &lock, Some(WaitId(id)), &mut Vec::new())
+    locks.on_set(resource, &lock, Some(turn(id)), &mut Vec::new())
 }
 
 fn unlock(
@@ -173,8 +177,73 @@ fn flocks_that_wait_in_a_circle_wait_as_on_linux() {
 }
 
 #[test]
+fn a_circle_through_two_mounts_of_a_host_is_one_of_processes() {
+    // The same two processes through the mounts 1 and 2 of their host; one on another host has their number by chance.
+    let (mut locks, a, b) = (table(), [owner(1, 1), owner(2, 7)], [owner(1, 2), owner(2, 8)]);
+    let byte = |owner, offset, process| FileLock { process, ..range(owner, Access::Write, offset, offset) };
+    assert_eq!(set(&mut locks, &FILE, byte(a[0], 0, 10)), DONE);
+    assert_eq!(set(&mut locks, &OTHER, byte(b[1], 0, 20)), DONE);
+    assert_eq!(wait(&mut locks, &OTHER, byte(a[1], 0, 10), 1), WAITING);
+    assert_eq!(wait(&mut locks, &FILE, byte(b[0], 0, 20), 2), Err(Status::EDEADLK));
+    let itself = byte(a[1], 0, 10);
+    assert_eq!(
+        wait(&mut locks, &FILE, itself, 3),
+        Err(Status::EDEADLK),
+        "what it holds through the other mount"
+    );
+    assert_eq!(
+        wait(&mut locks, &FILE, byte(owner(1, 2), 0, 0), 4),
+        WAITING,
+        "not known: its own owner alone"
+    );
+    // Two open files of one process through one mount are two.
+    assert_eq!(set(&mut locks, &FILE, byte(owner(3, 1), 5, 30)), DONE);
+    assert_eq!(wait(&mut locks, &FILE, byte(owner(3, 2), 5, 30), 5), WAITING);
+}
+
+#[test]
+fn a_circle_through_two_mounts_that_closes_when_a_lock_is_granted_ends() {
+    let (mut locks, a, b, c) = (table(), [owner(1, 1), owner(2, 7)], owner(3, 1), owner(4, 1));
+    let byte = |owner, offset, process| FileLock { process, ..range(owner, Access::Write, offset, offset) };
+    assert_eq!(set(&mut locks, &FILE, byte(b, 0, 20)), DONE);
+    assert_eq!(set(&mut locks, &FILE, byte(c, 1, 30)), DONE);
+    assert_eq!(wait(&mut locks, &FILE, byte(a[0], 0, 10), 1), WAITING);
+    assert_eq!(wait(&mut locks, &FILE, byte(a[1], 1, 10), 2), WAITING);
+    assert_eq!(wait(&mut locks, &FILE, byte(b, 1, 20), 3), WAITING);
+    assert_eq!(unlock(&mut locks, &FILE, c, 1, 1), [(2, true), (1, false)]);
+}
+
+#[test]
+fn while_clients_bring_back_locks_nothing_new_is_granted_and_then_the_oldest_call_first() {
+    let mut locks = FileLocks::new(FlockConfig::default(), true);
+    let (a, b, c) = (owner(1, 1), owner(2, 1), owner(3, 1));
+    assert_eq!(locks.on_replay(&FILE, &range(a, Access::Write, 0, 9), true), Ok(()));
+    assert_eq!(set(&mut locks, &FILE, range(b, Access::Read, 50, 59)), Err(Status::RECOVERING));
+    let mut wait_since = |lock: FileLock, id, asked| {
+        let turn = Turn { id: WaitId(id), asked };
+        assert_eq!(locks.on_set(&FILE, &lock, Some(turn), &mut Vec::new()), WAITING, "whether free or not");
+    };
+    wait_since(range(b, Access::Write, 0, 9), 1, 200);
+    wait_since(range(c, Access::Write, 0, 9), 2, 100);
+    wait_since(range(c, Access::Write, 70, 79), 3, 300);
+    assert_eq!(locks.on_replay(&FILE, &range(b, Access::Write, 5, 5), true), Err(Status::ESTALE), "taken");
+    assert_eq!(locks.on_replay(&FILE, &range(b, Access::Write, 60, 60), false), Err(Status::ESTALE), "late");
+    assert_eq!(locks.on_replay(&FILE, &range(a, Access::Read, 2, 3), false), Ok(()), "as it holds more");
+    assert_eq!(unlock(&mut locks, &FILE, a, 0, 4), [], "unlocking works, and serves nobody yet");
+    let mut completions = Vec::new();
+    locks.end_recovery(&mut completions);
+    let served = |completions: &[Completion]| completions.iter().map(|done| done.wait.0).collect::<Vec<_>>();
+    assert_eq!(served(&completions), [3]);
+    assert_eq!(locks.on_replay(&FILE, &range(b, Access::Write, 60, 60), true), Err(Status::ESTALE));
+    assert_eq!(unlock(&mut locks, &FILE, a, 5, 9), [(2, true)]);
+    assert_eq!(unlock(&mut locks, &FILE, c, 0, 99), [(1, true)]);
+    unlock(&mut locks, &FILE, b, 0, 99);
+    assert_eq!((locks.files(), locks.waiting()), (0, 0));
+}
+
+#[test]
 fn bounds_are_errors_and_nothing_is_lost() {
-    let mut locks = FileLocks::new(FlockConfig { locks_per_file_max: 3, waits_max: 1 });
+    let mut locks = FileLocks::new(FlockConfig { locks_per_file_max: 3, waits_max: 1 }, false);
     let (a, b) = (owner(1, 1), owner(2, 1));
     assert_eq!(set(&mut locks, &FILE, range(a, Access::Write, 0, 99)), DONE);
     unlock(&mut locks, &FILE, a, 50, 50);
@@ -214,7 +283,7 @@ impl Model {
         }
     }
 
-    fn set(&mut self, lock: &FileLock, wait: Option<WaitId>) {
+    fn set(&mut self, lock: &FileLock, wait: Option<Turn>) {
         let (is_free, mut completions) = (self.is_free(lock), Vec::new());
         match self.locks.on_set(&FILE, lock, wait, &mut completions) {
             Ok(SetOutcome::Done) => {
@@ -223,7 +292,7 @@ impl Model {
             }
             Ok(SetOutcome::Waiting) => {
                 assert!(!is_free);
-                self.waiting.push((wait.expect("only these wait"), *lock));
+                self.waiting.push((wait.expect("only these wait").id, *lock));
             }
             Err(status) => {
                 assert!(!is_free);
@@ -296,7 +365,7 @@ proptest! {
                 0 => model.unlock(lock.owner, lock.extent),
                 1 => model.release(lock.owner.client),
                 2 => model.set(&lock, None),
-                _ => model.set(&lock, Some(WaitId(id as u64))),
+                _ => model.set(&lock, Some(turn(id as u64))),
             }
             model.check();
         }

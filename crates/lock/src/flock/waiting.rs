@@ -1,6 +1,7 @@
 //! Calls that wait for file locks, and circles among them.
 
-use super::{Completion, Family, FileLock, FileLocks, Owner, WaitId};
+use super::{Completion, Family, FileLock, FileLocks, Turn, WaitId};
+use crate::hash::WordMap;
 use nacre_types::{Status, StatusResult};
 use std::collections::BTreeSet;
 
@@ -9,63 +10,79 @@ use std::collections::BTreeSet;
 pub(super) struct Wait {
     file: u32,
     pub(super) lock: FileLock,
-    id: WaitId,
+    pub(super) turn: Turn,
+}
+
+/// True if the same process may ask for both: as one owner, or through two mounts of a host.
+fn is_same(first: &FileLock, second: &FileLock) -> bool {
+    let is_known = first.process != 0 && first.owner.client != second.owner.client;
+    first.owner == second.owner || (is_known && first.process == second.process)
 }
 
 impl FileLocks {
-    pub(super) fn begin_wait(&mut self, file: u32, lock: &FileLock, id: WaitId) {
-        let key = self.waits.insert(Wait { file, lock: *lock, id });
-        self.by_wait.insert((lock.owner.client, id), key);
+    pub(super) fn begin_wait(&mut self, file: u32, lock: &FileLock, turn: Turn) {
+        let key = self.waits.insert(Wait { file, lock: *lock, turn });
+        self.by_wait.insert((lock.owner.client, turn.id), key);
         self.files[file].waiting.push(key);
         if lock.family == Family::Range {
             self.waiting_owners.entry(lock.owner).or_default().push(key);
+            if lock.process != 0 {
+                self.waiting_processes.entry(lock.process).or_default().push(key);
+            }
         }
     }
 
     /// Forgets a wait; says on which file it was.
     pub(super) fn end_wait(&mut self, key: u32) -> u32 {
-        let Wait { file, lock, id } = &self.waits[key];
-        let (file, owner) = (*file, lock.owner);
-        self.by_wait.remove(&(owner.client, *id));
+        let Wait { file, lock, turn } = &self.waits[key];
+        let (file, owner, process) = (*file, lock.owner, lock.process);
+        self.by_wait.remove(&(owner.client, turn.id));
         self.files[file].waiting.retain(|other| *other != key);
-        if let Some(waits) = self.waiting_owners.get_mut(&owner) {
-            waits.retain(|other| *other != key);
-            if waits.is_empty() {
-                self.waiting_owners.remove(&owner);
-            }
-        }
+        forget(&mut self.waiting_owners, &owner, key);
+        forget(&mut self.waiting_processes, &process, key);
         self.waits.remove(key);
         file
     }
 
     /// Something may have become free on a file: serves those who wait, in order.
     pub(super) fn serve(&mut self, file: u32, completions: &mut Vec<Completion>) {
-        let mut owners: Vec<Owner> = Vec::new();
+        if self.is_recovering {
+            return;
+        }
+        let mut granted: Vec<FileLock> = Vec::new();
         let mut place = 0;
         while let Some(&key) = self.files[file].waiting.get(place) {
-            let Wait { lock, id, .. } = &self.waits[key];
-            let (lock, id) = (*lock, *id);
+            let Wait { lock, turn, .. } = &self.waits[key];
+            let (lock, id) = (*lock, turn.id);
             if self.files[file].blockers(&lock).next().is_some() {
                 place += 1;
                 continue;
             }
             let result = self.set(file, &lock);
             self.complete(key, id, &lock, result, completions);
-            owners.push(lock.owner);
+            granted.push(lock);
             // The new lock may be weaker than what it replaces, which lets in others who came before.
             place = 0;
         }
-        for owner in owners {
-            self.end_circles(owner, completions);
+        for lock in granted {
+            self.end_circles(&lock, completions);
         }
     }
 
-    /// An owner has a new lock. If it has several threads, another one may be waiting for somebody who now waits for this
-    /// lock: that wait ends with an error.
-    pub(super) fn end_circles(&mut self, owner: Owner, completions: &mut Vec<Completion>) {
-        for key in self.waiting_owners.get(&owner).cloned().unwrap_or_default() {
-            let Wait { file, lock, id } = &self.waits[key];
-            let (file, lock, id) = (*file, *lock, *id);
+    /// Calls of an owner that wait, and those of the same process through other mounts.
+    fn waits_of(&self, lock: &FileLock) -> Vec<u32> {
+        let own = self.waiting_owners.get(&lock.owner).into_iter().flatten();
+        let others = self.waiting_processes.get(&lock.process).into_iter().flatten();
+        let others = others.filter(|key| self.waits[**key].lock.owner.client != lock.owner.client);
+        own.chain(others).copied().collect()
+    }
+
+    /// An owner has a new lock. If its process has several threads, another one may be waiting for an owner that now waits
+    /// for this lock: that wait ends with an error.
+    pub(super) fn end_circles(&mut self, granted: &FileLock, completions: &mut Vec<Completion>) {
+        for key in self.waits_of(granted) {
+            let Wait { file, lock, turn } = &self.waits[key];
+            let (file, lock, id) = (*file, *lock, turn.id);
             if self.would_deadlock(file, &lock) {
                 self.complete(key, id, &lock, Err(Status::EDEADLK), completions);
             }
@@ -84,20 +101,30 @@ impl FileLocks {
         completions.push(Completion { client: lock.owner.client, wait, result });
     }
 
-    /// True if somebody whom the lock's owner would wait for waits, directly or not, for that owner.
+    /// Deadlock detection: true if a process that the lock's process would wait for waits, directly or not, for that process.
     pub(super) fn would_deadlock(&self, file: u32, lock: &FileLock) -> bool {
         let (mut seen, mut ahead) = (BTreeSet::new(), vec![(file, *lock)]);
         while let Some((file, wanted)) = ahead.pop() {
             for held in self.files[file].blockers(&wanted) {
-                if held.owner == lock.owner {
+                if is_same(&held, lock) {
                     return true;
                 }
-                if seen.insert(held.owner) {
-                    let waits = self.waiting_owners.get(&held.owner).into_iter().flatten();
-                    ahead.extend(waits.map(|key| (self.waits[*key].file, self.waits[*key].lock)));
+                if seen.insert((held.owner, held.process)) {
+                    let waits = self.waits_of(&held).into_iter();
+                    ahead.extend(waits.map(|key| (self.waits[key].file, self.waits[key].lock)));
                 }
             }
         }
         false
+    }
+}
+
+/// Takes one entry out of a list, and the list if it was the last.
+fn forget<K: Eq + std::hash::Hash>(lists: &mut WordMap<K, Vec<u32>>, of: &K, key: u32) {
+    if let Some(list) = lists.get_mut(of) {
+        list.retain(|other| *other != key);
+        if list.is_empty() {
+            lists.remove(of);
+        }
     }
 }

@@ -80,15 +80,38 @@ impl LockServer {
         late.dedup();
         for peer in late {
             // Evicting one may have answered what another was late for, but it was late.
-            self.stats.evictions += 1;
-            effects.push(Effect::Evict { peer });
-            self.on_disconnect(now, peer.client, effects);
+            self.evict(now, peer, effects);
+        }
+    }
+
+    fn evict(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
+        self.stats.evictions += 1;
+        effects.push(Effect::Evict { peer });
+        self.on_disconnect(now, peer.client, effects);
+    }
+
+    /// The shell has found out that this client is not there: if an answer of it is waited for, it is late at once.
+    pub fn on_lost(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
+        if self.is_awaited(peer) {
+            self.evict(now, peer, effects);
         }
     }
 
     /// When [`LockServer::on_tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// True if this client can be late: it was called back or asked, and has not answered.
+    fn is_awaited(&self, peer: Peer) -> bool {
+        let Some(client) = self.clients.get(&peer.client).filter(|c| c.generation == peer.generation) else {
+            return false;
+        };
+        let has_deadline = |called: &Called| called.deadline.is_some();
+        let is_called = |key: &u32| self.locks[*key].called.as_ref().is_some_and(has_deadline);
+        let is_asked = |pending: &PendingGlimpse| pending.outstanding.iter().any(|(asked, _)| *asked == peer);
+        (client.called_back > 0 && client.locks.values().any(is_called))
+            || self.glimpses.values().any(is_asked)
     }
 
     /// The client works under this lock (inodes): if it was called back, its time begins again.

@@ -22,6 +22,8 @@ pub type ObjectName = (u16, Fid);
 pub struct ObjectReferences {
     /// The file of each object that a layout names, files without names included.
     pub used: HashMap<ObjectName, Fid>,
+    /// Those among them that data was written to, as the layout says: they have to be there.
+    pub written: HashSet<ObjectName>,
     /// Objects that a second file names too: the object and that file.
     pub shared: Vec<(ObjectName, Fid)>,
     /// Objects that wait to be destroyed.
@@ -42,7 +44,7 @@ pub struct ObjectReferences {
 /// # Errors
 /// If the store cannot be opened or read.
 pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferences, MdsError> {
-    let store = MetaStore::open(&store_path(dir), config.store.clone())?;
+    let store = MetaStore::open(&store_path(dir), super::looking(config))?;
     let mut found = ObjectReferences::default();
     store.scan(INODES, &[], Bound::Unbounded, &mut |key, value| {
         let taken =
@@ -75,7 +77,7 @@ pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferen
         }
         ControlFlow::Continue(())
     })?;
-    store.close()?;
+    found.is_partial |= store.is_partial();
     Ok(found)
 }
 
@@ -87,6 +89,7 @@ impl ObjectReferences {
                 self.shared.push((name, first));
             }
         }
+        self.written.extend(other.written);
         self.shared.extend(other.shared);
         self.destroying.extend(other.destroying);
         self.awaited.extend(other.awaited);
@@ -101,9 +104,13 @@ impl ObjectReferences {
 
     /// `None` if the record cannot be read.
     fn take_inode(&mut self, fid: Fid, value: &[u8]) -> Option<()> {
-        for name in objects_of(fid, value)? {
+        for stripe in objects_of(fid, value)? {
+            let name = name_of(&stripe);
             if let Some(first) = self.used.insert(name, fid) {
                 self.shared.push((name, first));
+            }
+            if stripe.written {
+                self.written.insert(name);
             }
         }
         Some(())
@@ -113,7 +120,7 @@ impl ObjectReferences {
     fn take_operation(&mut self, operation: &Operation) -> Option<()> {
         for update in operation.parts.iter().flat_map(|part| &part.updates) {
             if let Update::InodeIn { fid, record, .. } | Update::NewInode { fid, record, .. } = update {
-                self.awaited.extend(objects_of(*fid, &record.0)?);
+                self.awaited.extend(objects_of(*fid, &record.0)?.iter().map(name_of));
             }
         }
         Some(())
@@ -125,12 +132,12 @@ fn name_of(object: &StripeObject) -> ObjectName {
 }
 
 /// The objects that the record of an inode names; `None` if it cannot be read.
-fn objects_of(fid: Fid, value: &[u8]) -> Option<Vec<ObjectName>> {
+fn objects_of(fid: Fid, value: &[u8]) -> Option<Vec<StripeObject>> {
     let record = InodeRecord::decode(fid, value).ok()?;
     let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
     if record.attr.kind() != FileKind::Regular || !has_objects {
         return Some(Vec::new());
     }
     let layout = user::decode_layout(&record.body).ok()?;
-    Some(layout.objects().map(name_of).collect())
+    Some(layout.objects().copied().collect())
 }

@@ -3,11 +3,12 @@
 use super::Problem;
 use crate::error::MdsError;
 use crate::operations::decode_record;
-use crate::tables::{FINISHED, OPERATIONS};
-use nacre_store::MetaStore;
+use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key, op_key};
+use nacre_store::{Batch, MetaStore};
 use nacre_types::Fid;
+use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_wire::peer::{OpId, Operation};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
 /// What an MDT knows of operations.
@@ -61,4 +62,51 @@ pub fn unfinished(stores: &[(&MetaStore, u16)]) -> Result<Vec<Problem>, MdsError
         .filter_map(|operation| lacks(operation).map(|mdt| (operation.id, mdt)))
         .map(problem)
         .collect())
+}
+
+/// What is prepared on these MDTs, by index, and is never decided: its coordinator does not exist, or has forgotten it. `all` are the indexes
+/// of all MDTs of the file system, if they are known; without them only what no MDT can have coordinated is told. Nothing is told that a
+/// damaged store may have lost.
+///
+/// # Errors
+/// If a store cannot be read.
+pub fn abandoned(stores: &[(&MetaStore, u16)], all: Option<&[u16]>) -> Result<Vec<(u16, OpId)>, MdsError> {
+    let mut committed = HashSet::new();
+    let mut prepared = Vec::new();
+    let mut is_damaged = false;
+    for (store, index) in stores {
+        store.scan(OPERATIONS, &[], Bound::Unbounded, &mut |_, value| {
+            match decode_record::<Operation>(value) {
+                Some(operation) => drop(committed.insert(operation.id)),
+                None => is_damaged = true,
+            }
+            ControlFlow::Continue(())
+        })?;
+        store.scan(PREPARED, &[], Bound::Unbounded, &mut |key, _| {
+            prepared.extend(decode_op_key(key).map(|op| (*index, op)));
+            ControlFlow::Continue(())
+        })?;
+        is_damaged |= store.is_partial();
+    }
+    let here: BTreeSet<u16> = stores.iter().map(|(_, index)| *index).collect();
+    let are_all_here = all.is_some_and(|all| all.iter().all(|index| here.contains(index)));
+    let is_abandoned = |(index, op): &(u16, OpId)| match here.contains(&op.mdt) {
+        _ if op.mdt == *index || op.mdt >= MDT_COUNT_MAX => true,
+        // The participant that has it reports it to its coordinator.
+        true => are_all_here && !is_damaged && !committed.contains(op),
+        false => all.is_some_and(|all| !all.contains(&op.mdt)),
+    };
+    Ok(prepared.into_iter().filter(is_abandoned).collect())
+}
+
+/// Removes the record of what is prepared.
+///
+/// # Errors
+/// What the store says.
+pub fn forget(store: &MetaStore, ops: &[OpId]) -> Result<(), MdsError> {
+    let mut batch = Batch::new();
+    batch.set_releasing(true);
+    ops.iter().for_each(|op| batch.delete(PREPARED, op_key(op).as_slice()));
+    let transno = store.commit(&batch)?;
+    Ok(store.sync(transno)?)
 }

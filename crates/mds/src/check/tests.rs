@@ -1,7 +1,11 @@
 use super::*;
+use crate::operations::encode_record;
 use crate::tables::{DIRENTS, INODES, XATTRS, dirent_key, xattr_key};
+use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tests::{Fixture, config};
 use nacre_store::Batch;
+use nacre_types::{ClientUuid, Timestamp};
+use nacre_wire::peer::Operation;
 
 /// Breaks the store of a small tree with `damage`, checks, repairs, and checks again.
 fn damage_and_repair(damage: impl FnOnce(&MetaStore, Fid, Fid, &mut Batch), expected: &str) {
@@ -139,4 +143,52 @@ fn data_that_belongs_to_no_file_is_found_and_removed() {
         },
         "belongs to no file",
     );
+}
+
+/// The directory of an MDT that was stopped, whose store `change` has changed.
+fn stopped(change: impl FnOnce(&mut Batch)) -> tempfile::TempDir {
+    let f = Fixture::new();
+    f.mds.stop().expect("stops");
+    let Fixture { dir, mds, .. } = f;
+    drop(mds);
+    let store = MetaStore::open(&store_path(dir.path()), config().store).expect("opens");
+    let mut batch = Batch::new();
+    change(&mut batch);
+    store.commit(&batch).expect("commits");
+    store.close().expect("closes");
+    dir
+}
+
+#[test]
+fn what_nobody_will_decide_is_told_and_removed_and_nothing_else() {
+    let op = |mdt| OpId { mdt, boot: 3, number: 4 };
+    // The record of what is locked matters to nobody here.
+    let first = stopped(|b| {
+        for mdt in [1, 2] {
+            b.put(PREPARED, op_key(&op(mdt)).as_slice(), b"");
+        }
+    });
+    let second = stopped(|_| ());
+    let decided = stopped(|b| {
+        let (client, now) = (ClientUuid([9; 16]), Timestamp::default());
+        let operation = Operation { id: op(1), stamp: 1, client, now, parts: Vec::new() };
+        b.put(OPERATIONS, op_key(&op(1)).as_slice(), &encode_record(&operation));
+    });
+    let find = |other: &tempfile::TempDir, all: Option<&[u16]>, repair| {
+        let dirs = [&first, other].map(tempfile::TempDir::path).map(Path::to_owned);
+        let dirs: Vec<(PathBuf, u16)> = dirs.into_iter().zip([0, 1]).collect();
+        let found = abandoned_operations(&dirs, all, &config(), repair).expect("readable");
+        found.into_iter().map(|found| (found.mdt, found.text, found.is_removed)).collect::<Vec<_>>()
+    };
+    let text = |coordinator: u16| {
+        format!(
+            "operation {} is prepared and nobody decides it: MDT{coordinator:04x} does not exist or has forgotten it",
+            op(coordinator)
+        )
+    };
+    assert_eq!(find(&second, None, true), [], "nobody knows what there is");
+    assert_eq!(find(&second, Some(&[0, 1, 2]), true), [], "MDT 2 may have either");
+    assert_eq!(find(&decided, Some(&[0, 1]), false), [(0, text(2), false)], "MDT 1 has decided");
+    assert_eq!(find(&second, Some(&[0, 1]), true), [(0, text(1), true), (0, text(2), true)]);
+    assert_eq!(find(&second, Some(&[0, 1]), false), []);
 }

@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 
 /// Names that a step looks at, most of which may stay.
 const STEP_LOOKS: usize = 4096;
-/// Names that a step moves to a directory that takes the place of theirs: their inodes are told, so all of them are locked, beside the
+/// Names that a step moves to a directory that takes the place of theirs: their inodes change too, so all of them are locked, besides the
 /// shards.
-const STEP_INODES: usize = 10;
+const STEP_INODES: usize = 96;
 
 /// The next names of an old shard.
 #[derive(Default, PartialEq, Eq, Debug)]

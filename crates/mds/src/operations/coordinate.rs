@@ -1,7 +1,7 @@
 //! The side that is asked by a client.
 
 use super::{Bug, encode_record, wants_of};
-use crate::locks::{HELD_MAX, Kept, Reach, unless_interrupted};
+use crate::locks::{Kept, Reach, unless_interrupted};
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tables::{OPERATIONS, op_key};
@@ -10,7 +10,9 @@ use nacre_rpc::{Export, Moment};
 use nacre_types::{Cred, Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
-use nacre_wire::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update};
+use nacre_wire::peer::{
+    Found, INODES_MAX, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update,
+};
 use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -137,7 +139,7 @@ impl Mds {
             fids.dedup();
             let names = names.iter().filter(|(parent, _)| parent.mdt_index() == mdt);
             if mdt == self.index {
-                if fids.len() > HELD_MAX {
+                if fids.len() > INODES_MAX {
                     log::error!("an operation wants {} inodes: a list of shards is damaged", fids.len());
                     return Err(Status::EUCLEAN);
                 }
@@ -235,7 +237,7 @@ impl Mds {
         self.operations.note_open(&operation, transno);
         let transno = self.commit_called_back(&mut tx).inspect_err(|_| self.operations.retract(&id))?;
         gathered.is_decided = true;
-        // Whoever sees here what has happened is after the latches: then others who ask are told of it.
+        // A request that sees here what has happened comes after the latches: by then other MDTs that ask get the decision.
         self.operations.decided(&id);
         drop(latched);
         self.operations.note_open(&operation, transno);

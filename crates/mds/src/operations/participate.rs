@@ -104,6 +104,13 @@ impl Mds {
     }
 
     fn prepare(&self, op: OpId, fids: &[Fid], names: &[Name]) -> StatusResult<PeerReply> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Status::ESHUTDOWN);
+        }
+        if self.operations.is_no_other(op.mdt) {
+            log::warn!("MDT{:04x}: {op} is refused: the file system has no MDT{:04x}", self.index, op.mdt);
+            return Err(Status::EPROTO);
+        }
         fids.iter().chain(names.iter().map(|name| &name.parent)).try_for_each(|fid| self.check_local(fid))?;
         let _under_way = UnderWay::begin(self, op)?;
         if !self.operations.state.lock().prepared.contains_key(&op) {
@@ -391,7 +398,7 @@ impl Mds {
         Ok(PeerReply::Done)
     }
 
-    /// Whoever holds the tree may have given it back without being heard.
+    /// The holder of the tree may have given it back without being heard.
     fn ask_for_tree(&self, holder: &OpId) {
         let outcome = match holder.mdt == self.index {
             true => self.outcome(holder),

@@ -24,7 +24,9 @@ impl Mds {
             self.start_moving().map_err(MdsError::Thread)?;
         }
         let mut resolver = self.resolver.lock();
-        if resolver.is_none() && self.operations.has_peers() && !self.stopping.load(Ordering::Acquire) {
+        // What is prepared is to be decided or given up also where no other MDT is left.
+        let is_needed = self.operations.has_peers() || self.operations.has_prepared();
+        if resolver.is_none() && is_needed && !self.stopping.load(Ordering::Acquire) {
             let (weak, signal) = (Arc::downgrade(self), self.signal.clone());
             let body = move || resolve(&weak, &signal);
             let thread = std::thread::Builder::new().name("mds-resolve".into()).spawn(body);

@@ -157,7 +157,18 @@ impl Mds {
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
-            if let Err(status) = self.learn_outcome(op) {
+            let outcome = match self.operations.is_no_other(op.mdt) {
+                // Nobody can have decided it, and nobody ever will.
+                true => self.abort(&op).map(|_| {
+                    log::warn!(
+                        "MDT{:04x}: {op} is given up: the file system has no MDT{:04x}",
+                        self.index,
+                        op.mdt
+                    )
+                }),
+                false => self.learn_outcome(op),
+            };
+            if let Err(status) = outcome {
                 log::debug!("MDT{:04x}: {op} is still not decided: {status}", self.index);
             }
         }

@@ -212,7 +212,7 @@ impl Mds {
         };
         tx.note_opened(*fid, handle, flags);
         let answer = self.finish(caller, tx, reply)?;
-        self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
+        self.note_open(caller, *fid, (handle, flags), opened.began_exact);
         Ok(answer)
     }
 
@@ -289,7 +289,7 @@ impl Mds {
         }
         let answer = self.finish(caller, tx, reply)?;
         if let Some((handle, flags)) = open {
-            let is_open = self.opens.add(wanted.fid, caller.client, handle, flags, true);
+            let is_open = self.note_open(caller, wanted.fid, (handle, flags), true);
             if is_open && writes {
                 self.opens.note_made(&wanted.fid);
             }

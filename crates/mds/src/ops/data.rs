@@ -1,7 +1,7 @@
 //! Data on this MDT where it meets metadata: sizes that its objects tell, data that comes with a close; and size and times
 //! of any data, told while a file stays open or after objects were cut.
 
-use super::layout::{object_on_mdt, place};
+use super::layout::{mark_written, object_on_mdt, place};
 use super::open_close::Word;
 use crate::locks::Want;
 use crate::mds::Mds;
@@ -174,7 +174,7 @@ impl Mds {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        update: &DataUpdate,
+        (update, written): (&DataUpdate, &[Fid]),
         exact: bool,
     ) -> StatusResult<MdsAnswer> {
         let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
@@ -191,6 +191,7 @@ impl Mds {
         }
         let mut changed = InodeRecord::clone(&record);
         word.apply(&mut changed.attr, &update);
+        mark_written(&mut changed, written)?;
         if changed.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             // While somebody writes, the truth stays in the objects whatever is said about it.
             if session.is_none() && update.size_blocks.is_some() {

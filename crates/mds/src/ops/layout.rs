@@ -236,7 +236,7 @@ impl Mds {
     /// the file `record` with this layout: `commit` gets
     /// the changed record, the layout, and a transaction in which the objects are marked as given out. `informed` learns of the
     /// layout from the answer.
-    fn instantiate(
+    pub(super) fn instantiate(
         &self,
         record: &InodeRecord,
         mut layout: Layout,
@@ -423,6 +423,33 @@ pub(super) fn place(record: &mut InodeRecord, layout: &mut Layout) {
     record.body = user::encode_layout(&record.attr.fid, layout);
     record.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
     record.attr.size_source = SizeSource::Objects;
+}
+
+/// Records which objects of a file have been written to.
+pub(super) fn mark_written(record: &mut InodeRecord, objects: &[Fid]) -> StatusResult<()> {
+    edit_objects(record, !objects.is_empty(), |layout| layout.mark_written(objects))
+}
+
+/// Records that nothing is in the objects of a file: one that is not there is not missed.
+pub(super) fn forget_written(record: &mut InodeRecord) -> StatusResult<()> {
+    edit_objects(record, true, Layout::forget_written)
+}
+
+/// Changes the stored layout of a file, if it is wanted, the file has objects, and `edit` says that it has changed something.
+fn edit_objects(
+    record: &mut InodeRecord,
+    is_wanted: bool,
+    edit: impl FnOnce(&mut Layout) -> bool,
+) -> StatusResult<()> {
+    if !is_wanted || !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+        return Ok(());
+    }
+    let fid = record.attr.fid;
+    let mut layout = user::decode_layout(&record.body).map_err(|error| damaged(&fid, &error))?;
+    if edit(&mut layout) {
+        record.body = user::encode_layout(&fid, &layout);
+    }
+    Ok(())
 }
 
 /// The object that a file gets on this MDT. Those that were made for it before may be other files' ([`super::relayout`]).

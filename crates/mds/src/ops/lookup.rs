@@ -1,5 +1,6 @@
 //! Looking up names.
 
+use super::readdir::check_range;
 use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
@@ -8,8 +9,8 @@ use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{Attr, Fid, Status, StatusResult, perm};
-use nacre_wire::dir::DIR_PAGE_MAX;
-use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, ListedLayout, MdsAnswer, MdsReply};
+use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX, LOCK_BYTES};
+use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, ListedLayout, LockRange, MdsAnswer, MdsReply};
 use std::sync::Arc;
 
 /// How often a name may change its inode under a lookup before it gives up.
@@ -47,17 +48,22 @@ impl Mds {
         Ok(self.answer(MdsReply::Entry { attr, public }))
     }
 
-    /// Looks many names up, each ended by NUL; those that are not there are left out.
+    /// Looks many names up, each ended by NUL; those that are not there are left out. With `locks` as for a listing.
     pub(crate) fn lookup_many(
         &self,
         caller: &Caller<'_>,
         parent: &Fid,
         names: &[u8],
+        locks: LockRange,
     ) -> StatusResult<MdsAnswer> {
+        check_range(locks)?;
+        let with_locks = locks.count > 0;
         let directory = self.with_names(parent)?;
         self.check_access(&directory, caller.cred(), perm::EXEC)?;
         let public = perm::searchable_by_all(&directory.attr);
-        let mut page = DirPage { bytes: Vec::new(), end: true, public };
+        let mut page = DirPage { end: true, public, ..DirPage::default() };
+        let later_bytes = if with_locks { ATTR_BYTES + LOCK_BYTES } else { 0 };
+        let room = (DIR_PAGE_MAX - later_bytes * LOOKUP_MANY_MAX) as u32;
         for name in names.split(|&byte| byte == 0).take(LOOKUP_MANY_MAX) {
             if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX {
                 continue;
@@ -73,18 +79,23 @@ impl Mds {
             };
             let is_here = found.fid.mdt_index() == self.index;
             let attr = match is_here {
+                // Read with its lock.
+                true if with_locks => None,
                 true => self.find_inode(&found.fid)?.map(|record| self.told(&record)).transpose()?,
-                // Whoever wants them asks that MDT.
+                // Clients that want them ask that MDT.
                 false => None,
             };
-            if attr.is_none() && is_here {
+            if attr.is_none() && is_here && !with_locks {
                 continue;
             }
-            let layout = ListedLayout::None;
-            let entry = DirEntry { cookie, fid: found.fid, kind: found.kind, name, attr, layout };
-            if !page.push(&entry, DIR_PAGE_MAX as u32) {
+            let (lock, layout) = (LockHandle(0), ListedLayout::None);
+            let entry = DirEntry { cookie, fid: found.fid, kind: found.kind, name, attr, lock, layout };
+            if !page.push(&entry, room) {
                 break;
             }
+        }
+        if with_locks {
+            page = self.page_with_locks(caller.export, page, Some((&directory, true)), locks)?;
         }
         Ok(self.answer(MdsReply::Directory(page)))
     }

@@ -3,7 +3,7 @@
 use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_types::{Fid, Status, StatusResult, TransNo};
-use nacre_wire::mds::{FileLock, MdsAnswer, MdsReply};
+use nacre_wire::mds::{FileLock, MdsAnswer, MdsReply, MdsRequest, ProcessLock};
 use std::time::Duration;
 
 /// Longest wait for objects to be destroyed when everything is to be made durable.
@@ -23,15 +23,36 @@ impl Mds {
         Ok(self.answer(MdsReply::Done))
     }
 
-    pub(crate) fn set_lock(
+    /// What a client says about file locks.
+    pub(crate) fn serve_file_locks(
+        &self,
+        caller: &Caller<'_>,
+        request: &MdsRequest<'_>,
+    ) -> StatusResult<MdsAnswer> {
+        match request {
+            MdsRequest::SetLock { fid, lock, wait } => {
+                self.set_lock(caller, fid, &ProcessLock { lock: *lock, process: 0 }, *wait, 0)
+            }
+            MdsRequest::LockFile { fid, lock, wait, asked_ns } => {
+                self.set_lock(caller, fid, lock, *wait, *asked_ns)
+            }
+            MdsRequest::ReplayFileLocks { fid, locks } => self.replay_file_locks(caller, fid, locks),
+            MdsRequest::GetLock { fid, lock } => self.get_lock(caller, fid, lock),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    fn set_lock(
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        lock: &FileLock,
+        lock: &ProcessLock,
         wait: bool,
+        asked_ns: u64,
     ) -> StatusResult<MdsAnswer> {
         self.check_lockable(fid)?;
-        self.flocks.set(fid, caller.client, lock, wait)?;
+        self.note_recovered();
+        self.flocks.set(fid, caller.client, lock, wait, asked_ns)?;
         // Dropped meanwhile: its locks may have been released before this one was set.
         if let Err(status) = self.clients.check(&caller.client) {
             self.flocks.release_client(&caller.client);
@@ -40,17 +61,26 @@ impl Mds {
         Ok(self.answer(MdsReply::Done))
     }
 
-    pub(crate) fn get_lock(
+    /// Takes back locks that a client held in the last run. The end of the replay comes with the end of that of its other locks.
+    fn replay_file_locks(
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        lock: &FileLock,
+        locks: &[ProcessLock],
     ) -> StatusResult<MdsAnswer> {
+        self.check_lockable(fid)?;
+        let may_restore = self.mdlocks.awaits(&caller.client);
+        let refused = self.flocks.replay(fid, caller.client, locks, may_restore);
+        Ok(self.answer(MdsReply::RefusedLocks(refused)))
+    }
+
+    fn get_lock(&self, caller: &Caller<'_>, fid: &Fid, lock: &FileLock) -> StatusResult<MdsAnswer> {
         self.check_lockable(fid)?;
         if lock.start > lock.last {
             return Err(Status::EINVAL);
         }
-        Ok(self.answer(MdsReply::Lock(self.flocks.conflict(fid, caller.client, lock))))
+        self.note_recovered();
+        Ok(self.answer(MdsReply::Lock(self.flocks.conflict(fid, caller.client, lock)?)))
     }
 
     fn check_lockable(&self, fid: &Fid) -> StatusResult<()> {

@@ -1,5 +1,6 @@
 //! Opening and closing regular files.
 
+use super::layout::{forget_written, mark_written};
 use super::setattr::{drop_privileges, valid_time};
 use crate::locks::Want;
 use crate::mds::Mds;
@@ -56,8 +57,25 @@ impl Mds {
         let lock = self.grant_layout(caller, lock, fid)?;
         let reply = MdsReply::Opened { attr: opened.attr, layout: opened.layout, data, lock };
         let answer = self.finish(caller, tx, reply)?;
-        self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
+        self.note_open(caller, *fid, (handle, flags), opened.began_exact);
         Ok(answer)
+    }
+
+    /// Notes a handle that was opened for a client; `exact`: the stored size is exact now. False if the client has closed
+    /// it already.
+    pub(super) fn note_open(
+        &self,
+        caller: &Caller<'_>,
+        fid: Fid,
+        (handle, flags): (OpenHandle, OpenFlags),
+        exact: bool,
+    ) -> bool {
+        let is_open = self.opens.add(fid, caller.client, handle, flags, exact);
+        // An eviction ends the export first and then looks for its handles, so one of the two sees the other.
+        if caller.export.has_ended() && self.clients.export_of(&caller.client).is_none() {
+            self.departed.close_all_of(&caller.client, self.opens.abandon(&caller.client));
+        }
+        is_open
     }
 
     /// The bytes of a small file on this MDT, for a client elsewhere that is about to read them and is the only one: then nothing
@@ -95,16 +113,25 @@ impl Mds {
             }
         }
         let is_replay = flags.contains(OpenFlags::REPLAY);
+        let moved = match flags.contains(OpenFlags::WRITE) && !is_replay {
+            true => self.leave_silent_osts(record)?,
+            false => None,
+        };
+        let record = moved.as_ref().unwrap_or(record);
         let truncates = flags.contains(OpenFlags::TRUNCATE) && !is_replay;
-        let record = &if is_replay { record.clone() } else { self.settled(record)? };
+        let record = if is_replay { record.clone() } else { self.settled(record)? };
         let exact = record.attr.size_source == SizeSource::Exact;
         let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
         let unsure = exact && has_objects && (flags.contains(OpenFlags::WRITE) || truncates);
-        let layout = self.layout_of(record)?.map(Arc::new);
+        let mut record = record;
+        if truncates {
+            forget_written(Arc::make_mut(&mut record))?;
+        }
+        let layout = self.layout_of(&record)?.map(Arc::new);
         if !unsure && !truncates {
             return Ok(Opened { attr: record.shown(), layout, began_exact: exact });
         }
-        let mut record = InodeRecord::clone(record);
+        let mut record = Arc::unwrap_or_clone(record);
         if unsure {
             // From now on the objects may change behind our back.
             record.attr.size_source = SizeSource::Objects;
@@ -136,7 +163,7 @@ impl Mds {
         caller: &Caller<'_>,
         fid: &Fid,
         handle: OpenHandle,
-        update: &DataUpdate,
+        (update, written): (&DataUpdate, &[Fid]),
     ) -> StatusResult<MdsAnswer> {
         let locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let session = self.opens.session(fid);
@@ -156,6 +183,7 @@ impl Mds {
         let word = Word::of(session, &caller.client, update);
         let mut changed = InodeRecord::clone(&record);
         word.apply(&mut changed.attr, update);
+        mark_written(&mut changed, written)?;
         if record.attr.size_source == SizeSource::Objects
             && let Some(ended) = closed.ended
         {
@@ -186,7 +214,10 @@ impl Mds {
     /// have found another file under its name.
     fn close_unknown(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<MdsAnswer> {
         let fid = self.opens.close_early(&caller.client, handle).ok_or(Status::EBADF)?;
-        self.close_abandoned(&caller.client, &fid, handle)?;
+        let _locked = self.locks.lock(&[Want::Whole(fid)])?;
+        if self.opens.remove(&fid, &caller.client, handle).is_some_and(|closed| closed.last) {
+            self.destroy_orphan_locked(&fid)?;
+        }
         Ok(self.answer(MdsReply::Done))
     }
 
@@ -208,7 +239,8 @@ impl Mds {
         }
     }
 
-    /// Closes a handle whose client is gone. If it wrote, the size stays to be asked from the objects.
+    /// Closes a handle whose client is gone, unless it has come back and opened it again. If it wrote, the size stays to be
+    /// asked from the objects.
     pub(crate) fn close_abandoned(
         &self,
         client: &ClientUuid,
@@ -216,7 +248,7 @@ impl Mds {
         handle: OpenHandle,
     ) -> StatusResult<()> {
         let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        match self.opens.remove(fid, client, handle) {
+        match self.opens.remove_abandoned(fid, client, handle) {
             Some(closed) if closed.last => self.destroy_orphan_locked(fid),
             _ => Ok(()),
         }

@@ -6,11 +6,13 @@ use crate::mds::Mds;
 use crate::service::Caller;
 use crate::shards::place_of;
 use crate::tables::{DIRENTS, split_dirent_key};
+use nacre_lock::LockHandle;
 use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_rpc::Export;
 use nacre_types::name::{COOKIE_FIRST, COOKIE_MAX};
 use nacre_types::{Fid, Status, StatusResult, perm};
-use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX};
-use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, MdsAnswer, MdsReply};
+use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX, LOCK_BYTES};
+use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, LockRange, MdsAnswer, MdsReply};
 use std::ops::{Bound, ControlFlow};
 
 /// Access times older than this many seconds are renewed even if nothing changed (as `relatime` of Linux does).
@@ -27,22 +29,44 @@ pub(crate) enum Details {
     Layouts,
 }
 
+/// Which part of a directory is listed, and what is said of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listing {
+    pub fid: Fid,
+    /// Entries after this position.
+    pub cookie: u64,
+    pub max_bytes: u32,
+    pub details: Details,
+    /// Locks that the answer may bring. Then attributes come with a lock or not at all.
+    pub locks: LockRange,
+}
+
 /// A page in the making. Names of equal hash share a cookie, so they are never parted.
 struct PageBuilder {
     page: DirPage,
     max_bytes: u32,
+    /// Bytes of each entry that are put in afterwards, and how many entries there are.
+    later_bytes: u32,
+    entries: u32,
     /// Hash of the last entry, and where the entries with this hash begin.
     group: (u64, usize),
     full: bool,
 }
 
 impl PageBuilder {
+    fn new(page: DirPage, max_bytes: u32, later_bytes: usize) -> PageBuilder {
+        let later_bytes = later_bytes as u32;
+        PageBuilder { page, max_bytes, later_bytes, entries: 0, group: (0, 0), full: false }
+    }
+
     /// Adds an entry; false if the page is full.
     fn add(&mut self, entry: &DirEntry<'_>) -> bool {
         if entry.cookie != self.group.0 {
             self.group = (entry.cookie, self.page.bytes.len());
         }
-        if self.page.push(entry, self.max_bytes) {
+        self.entries += 1;
+        let later = self.later_bytes.saturating_mul(self.entries);
+        if self.page.push(entry, self.max_bytes.saturating_sub(later)) {
             return true;
         }
         if self.group.1 == 0 && !self.page.is_empty() {
@@ -53,6 +77,13 @@ impl PageBuilder {
         self.full = true;
         false
     }
+}
+
+/// # Errors
+/// `EINVAL` for names of locks that there are not.
+pub(crate) fn check_range(locks: LockRange) -> StatusResult<()> {
+    let is_sound = locks.first.0 > 0 && locks.first.0.checked_add(u64::from(locks.count)).is_some();
+    if locks.count == 0 || is_sound { Ok(()) } else { Err(Status::EINVAL) }
 }
 
 impl Mds {
@@ -67,63 +98,53 @@ impl Mds {
     ) -> StatusResult<MdsAnswer> {
         self.check_access(&*self.with_names(fid)?, caller.cred(), perm::EXEC)?;
         let details = if layouts { Details::Layouts } else { Details::Attributes };
-        self.read_dir(fid, cookie, max_bytes, details)
+        let (fid, locks) = (*fid, LockRange::default());
+        self.read_dir(caller.export, &Listing { fid, cookie, max_bytes, details, locks })
     }
 
-    pub(crate) fn read_dir(
-        &self,
-        fid: &Fid,
-        cookie: u64,
-        max_bytes: u32,
-        details: Details,
-    ) -> StatusResult<MdsAnswer> {
-        let directory = self.with_names(fid)?;
+    /// # Errors
+    /// `WRONG_SHARD` if names are elsewhere; `EINVAL` if not even one entry fits, or for names of locks that there are not.
+    pub(crate) fn read_dir(&self, export: &Export, listing: &Listing) -> StatusResult<MdsAnswer> {
+        let Listing { ref fid, cookie, max_bytes, details, locks } = *listing;
+        check_range(locks)?;
+        let with_locks = locks.count > 0;
+        let mut directory = self.with_names(fid)?;
         let place = place_of(&directory)?;
         if place.is_some() {
             // Names that have come to it according to the shard that they have left.
             self.await_decision(&Want::Still(*fid))?;
         }
         self.await_names(fid)?;
-        let public = perm::searchable_by_all(&directory.attr);
         if cookie == 0 {
-            self.touch_directory(&directory)?;
+            // A kernel asks for the time again after a listing, so its client need not give up what it has.
+            self.touch_directory(&directory, Some(export).filter(|_| with_locks))?;
+            directory = self.with_names(fid)?;
         }
+        // With locks, attributes are read after the names, when the walk over the store is over: each under the latch of its inode.
+        let later_bytes = if with_locks && details > Details::Names { ATTR_BYTES + LOCK_BYTES } else { 0 };
         let each = match details {
             Details::Names => ENTRY_BYTES,
             Details::Attributes | Details::Layouts => ENTRY_BYTES + ATTR_BYTES as u64,
         };
         let capacity = (directory.entries().saturating_mul(each)).min(u64::from(max_bytes)) as usize;
         let capacity = capacity.min(DIR_PAGE_MAX);
-        let page = DirPage { bytes: Vec::with_capacity(capacity), end: false, public };
-        let mut builder = PageBuilder { page, max_bytes, group: (0, 0), full: false };
-        let prefix = fid.to_key();
-        if cookie < COOKIE_MAX {
-            let from = crate::tables::dirent_key(fid, cookie + 1, b"");
-            let mut failed = None;
-            self.store
-                .scan(DIRENTS, &prefix, Bound::Included(from.as_slice()), &mut |key, value| match self
-                    .add_entry(&mut builder, key, value, details)
-                {
-                    Ok(true) => ControlFlow::Continue(()),
-                    Ok(false) => ControlFlow::Break(()),
-                    Err(status) => {
-                        failed = Some(status);
-                        ControlFlow::Break(())
-                    }
-                })
-                .map_err(|error| self.store_failed(&error))?;
-            if let Some(status) = failed {
-                return Err(status);
-            }
-        }
+        let public = perm::searchable_by_all(&directory.attr);
+        let page = DirPage { bytes: Vec::with_capacity(capacity), public, ..DirPage::default() };
+        let mut builder = PageBuilder::new(page, max_bytes, later_bytes);
+        let while_walking = if with_locks { Details::Names } else { details };
+        self.walk(&mut builder, fid, cookie, while_walking)?;
         if builder.full && builder.page.is_empty() {
             return Err(Status::EINVAL);
         }
         builder.page.end = !builder.full;
-        let page = builder.page;
+        let mut page = builder.page;
         // What has left meanwhile is told of: a name goes from the store a moment before the record in memory says so.
         self.locks.await_commit(fid);
         let now = place_of(&*self.with_names(fid)?)?;
+        if with_locks {
+            let of_inodes = details > Details::Names;
+            page = self.page_with_locks(export, page, Some((&directory, of_inodes)), locks)?;
+        }
         match (place, now) {
             (None, None) => Ok(self.answer(MdsReply::Directory(page))),
             (Some(before), Some(now)) if before.version == now.version => {
@@ -134,37 +155,109 @@ impl Mds {
         }
     }
 
+    /// Adds entries behind a position until there are no more, or no more room.
+    fn walk(&self, builder: &mut PageBuilder, fid: &Fid, cookie: u64, details: Details) -> StatusResult<()> {
+        if cookie >= COOKIE_MAX {
+            return Ok(());
+        }
+        let (prefix, from) = (fid.to_key(), crate::tables::dirent_key(fid, cookie + 1, b""));
+        let mut failed = Ok(());
+        self.store
+            .scan(DIRENTS, &prefix, Bound::Included(from.as_slice()), &mut |key, value| match self
+                .add_entry(builder, key, value, details)
+            {
+                Ok(true) => ControlFlow::Continue(()),
+                Ok(false) => ControlFlow::Break(()),
+                Err(status) => {
+                    failed = Err(status);
+                    ControlFlow::Break(())
+                }
+            })
+            .map_err(|error| self.store_failed(&error))?;
+        failed
+    }
+
     /// What a listing says of inodes whose names lie on other MDTs.
     ///
     /// # Errors
     /// `EINVAL` for too many; `WRONG_TARGET` for one of another MDT; what the store says.
-    pub(crate) fn list_inodes(&self, fids: &[Fid], layouts: bool) -> StatusResult<MdsAnswer> {
+    pub(crate) fn list_inodes(
+        &self,
+        export: &Export,
+        fids: &[Fid],
+        layouts: bool,
+        locks: LockRange,
+    ) -> StatusResult<MdsAnswer> {
+        check_range(locks)?;
         if fids.len() > LIST_INODES_MAX {
             return Err(Status::EINVAL);
         }
-        let mut page = DirPage { bytes: Vec::new(), end: true, public: false };
-        for fid in fids {
+        let with_locks = locks.count > 0;
+        let later_bytes = if with_locks { ATTR_BYTES + LOCK_BYTES } else { 0 };
+        let mut page = DirPage { end: true, ..DirPage::default() };
+        for (number, fid) in fids.iter().enumerate() {
             self.await_decision(&Want::Still(*fid))?;
             let Some(record) = self.find_inode(fid)? else { continue };
-            let attr = self.told(&record)?;
+            let attr = if with_locks { None } else { Some(self.told(&record)?) };
             let layout = if layouts { self.system_xattr(&record, System::Lov)? } else { None };
             let mut entry = DirEntry {
                 cookie: COOKIE_FIRST,
                 fid: *fid,
-                kind: attr.kind(),
+                kind: record.attr.kind(),
                 name: b".",
-                attr: Some(attr),
+                attr,
+                lock: LockHandle(0),
                 layout: layout.as_deref().map_or(ListedLayout::None, ListedLayout::Bytes),
             };
             if entry.encoded_len() > DIR_PAGE_MAX {
                 entry.layout = ListedLayout::TooLong;
             }
-            if !page.push(&entry, DIR_PAGE_MAX as u32) {
+            if !page.push(&entry, (DIR_PAGE_MAX - later_bytes * (number + 1)) as u32) {
                 page.end = false;
                 break;
             }
         }
+        if with_locks {
+            page = self.page_with_locks(export, page, None, locks)?;
+        }
         Ok(self.answer(MdsReply::Directory(page)))
+    }
+
+    /// Puts the lock on a directory into a page of names of it that was read from the record that is given, and with `true` beside it,
+    /// or without a directory, attributes and locks of the inodes that lie here. An entry whose lock is not to be had stays without.
+    ///
+    /// Nothing here waits for anybody: a change may already be waiting for this client to give up a lock that was granted a moment
+    /// ago, of which it hears by this answer.
+    pub(crate) fn page_with_locks(
+        &self,
+        export: &Export,
+        mut page: DirPage,
+        directory: Option<(&InodeRecord, bool)>,
+        locks: LockRange,
+    ) -> StatusResult<DirPage> {
+        if let Some((seen, of_inodes)) = directory {
+            page.lock = self.lock_on_names(export, seen, locks.first)?;
+            // Without it no name is worth anything, nor what it leads to.
+            if page.lock.0 == 0 || !of_inodes {
+                return Ok(page);
+            }
+        }
+        let (mut at, mut handles) = (0, (1..locks.count).map(|number| locks.first.0 + u64::from(number)));
+        let mut locked = DirPage { bytes: Vec::with_capacity(4 * page.bytes.len()), ..page };
+        while let Some((entry, next)) = page.entry_from(at) {
+            let is_here = entry.fid.mdt_index() == self.index;
+            let handle = if is_here { handles.next() } else { None };
+            let found = handle.map(|handle| self.attr_with_lock(export, &entry.fid, LockHandle(handle)));
+            let found = found.transpose()?.flatten();
+            let full = found.map(|(attr, lock)| DirEntry { attr: Some(attr), lock, ..entry });
+            // The rest has to fit, too.
+            let room = (DIR_PAGE_MAX - (page.bytes.len() - next)) as u32;
+            if !full.is_some_and(|full| locked.push(&full, room)) && !locked.push(&entry, room) {
+                return Err(Status::EIO);
+            }
+            at = next;
+        }
+        Ok(locked)
     }
 
     fn add_entry(
@@ -197,6 +290,7 @@ impl Mds {
             kind: found.kind,
             name,
             attr,
+            lock: LockHandle(0),
             layout: layout.as_deref().map_or(ListedLayout::None, ListedLayout::Bytes),
         };
         // One that would not even fit into a page of its own.
@@ -206,11 +300,11 @@ impl Mds {
         Ok(builder.add(&entry))
     }
 
-    /// Renews a directory's access time, at most once per change or day.
+    /// Renews a directory's access time, at most once per change or day; the client of `export` keeps its locks.
     ///
     /// # Errors
     /// As [`Mds::with_names`]: a shard may be given up while its lock is waited for, which no program is to take for an empty directory.
-    pub(crate) fn touch_directory(&self, seen: &InodeRecord) -> StatusResult<()> {
+    pub(crate) fn touch_directory(&self, seen: &InodeRecord, export: Option<&Export>) -> StatusResult<()> {
         let now = self.now();
         let due = |attr: &nacre_types::Attr| {
             attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= ATIME_AGE_MAX
@@ -228,6 +322,13 @@ impl Mds {
         let mut changed = InodeRecord::clone(&record);
         changed.attr.atime = now;
         tx.put_inode(changed);
-        self.commit(&mut tx).map(|_| ())
+        match self.commit_as(export, &mut tx) {
+            // A full or broken disk is no reason not to list what is there.
+            Err(status @ (Status::ENOSPC | Status::EIO | Status::EROFS)) => {
+                log::debug!("the access time of {fid} is not renewed: {status}");
+                Ok(())
+            }
+            outcome => outcome.map(drop),
+        }
     }
 }

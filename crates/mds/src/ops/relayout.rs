@@ -7,6 +7,7 @@
 
 use crate::locks::Want;
 use crate::mds::Mds;
+use crate::moving::{ShardLists, holds_names};
 use crate::service::Caller;
 use crate::shards::is_shard;
 use crate::tables::INODES;
@@ -14,19 +15,21 @@ use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Caps, Fid, OpenHandle, SizeSource, Status, StatusResult};
-use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
+use nacre_wire::mds::{InodeKind, LeaseKind, MdsAnswer, MdsReply};
 use std::ops::{Bound, ControlFlow};
 
 /// Inodes that one request looks at, so that it is answered soon.
 const SCANNED_MAX: usize = 4096;
 
 /// What the objects of a file say of it, together.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Content {
     size: u64,
     /// In units of 512 bytes.
     blocks: u64,
     version: u64,
+    /// Objects that are there.
+    written: Vec<Fid>,
 }
 
 /// What is to be exchanged, and on which conditions.
@@ -65,7 +68,7 @@ impl Mds {
             self.call_back_layout(fid, true, None)?;
         }
         self.check_not_frozen(caller, swap)?;
-        let mut contents = [Content::default(); 2];
+        let mut contents = [Content::default(), Content::default()];
         for (index, record) in records.iter().enumerate() {
             contents[index] = self.content_of(record)?;
             if swap.versions[index].is_some_and(|expected| expected != contents[index].version) {
@@ -81,7 +84,7 @@ impl Mds {
             }
         }
         for (own, other) in [(0, 1), (1, 0)] {
-            tx.put_inode(self.with_objects_of(&records[own], &records[other], contents[other], swap)?);
+            tx.put_inode(self.with_objects_of(&records[own], &records[other], &contents[other], swap)?);
         }
         let answer = self.finish(caller, tx, MdsReply::Done)?;
         swap.files.iter().for_each(|fid| self.opens.note_exact(fid));
@@ -94,7 +97,7 @@ impl Mds {
         &self,
         own: &InodeRecord,
         other: &InodeRecord,
-        content: Content,
+        content: &Content,
         swap: &Swap,
     ) -> StatusResult<InodeRecord> {
         const LAYOUT: AttrFlags = AttrFlags::HAS_LAYOUT.union(AttrFlags::HAS_OBJECTS);
@@ -106,6 +109,7 @@ impl Mds {
                 if layout.form == LayoutForm::Composite {
                     layout.generation = layout.generation.wrapping_add(1);
                 }
+                layout.mark_written(&content.written);
                 user::encode_layout(&fid, &layout)
             }
             (false, true) => Vec::new(),
@@ -154,15 +158,19 @@ impl Mds {
             let attr = store.attr(object.object).map_err(|error| self.data_failed(&error))?;
             add(attr.size, attr.blocks, store.version_in(&attr).unwrap_or(0));
         }
-        for (attr, version) in self.osts.ask(layout.objects().filter(|object| !object.is_on_mdt()))? {
+        let on_osts = || layout.objects().filter(|object| !object.is_on_mdt());
+        let mut written = Vec::new();
+        for (stripe, (attr, version)) in on_osts().zip(self.osts.ask(on_osts())?) {
             add(attr.size, attr.blocks, version);
+            written.extend(attr.mtime.map(|_| stripe.object));
         }
+        content.written = written;
         content.size = layout.file_size(&sizes);
         Ok(content)
     }
 
     /// Waits until what was answered is durable.
-    fn make_durable(&self, answer: &MdsAnswer) -> StatusResult<()> {
+    pub(super) fn make_durable(&self, answer: &MdsAnswer) -> StatusResult<()> {
         self.store.sync(answer.transno).map_err(|error| self.store_failed(&error))
     }
 
@@ -252,17 +260,42 @@ impl Mds {
         self.page_of_inodes(caller, after, count_max, has_object)
     }
 
-    /// A page of the inodes that have names, here or elsewhere; for a shard of a directory, the directory.
-    pub(crate) fn inodes(&self, caller: &Caller<'_>, after: &Fid, count_max: u32) -> StatusResult<MdsAnswer> {
-        let named = |fid: &Fid, record: &[u8]| {
+    /// A page of the inodes that have names, here or elsewhere.
+    pub(crate) fn inodes(
+        &self,
+        caller: &Caller<'_>,
+        after: &Fid,
+        count_max: u32,
+        kind: InodeKind,
+    ) -> StatusResult<MdsAnswer> {
+        let mut leads = Vec::new();
+        let wanted = |fid: &Fid, record: &[u8]| {
             let record = InodeRecord::decode(*fid, record).ok()?;
-            if is_shard(&record) {
-                Some(record.parent)
-            } else {
-                Some(*fid).filter(|_| !record.name.is_empty())
+            match kind {
+                InodeKind::Directories if is_shard(&record) => Some(record.parent),
+                InodeKind::Directories => {
+                    Some(*fid).filter(|_| holds_names(&record) && !record.name.is_empty())
+                }
+                InodeKind::NamedOn(_) if is_shard(&record) || holds_names(&record) => None,
+                InodeKind::NamedOn(_) if record.name.is_empty() => None,
+                InodeKind::NamedOn(_) => {
+                    leads.push((record.parent, record.name));
+                    Some(*fid)
+                }
             }
         };
-        self.page_of_inodes(caller, after, count_max, named)
+        let mut answer = self.page_of_inodes(caller, after, count_max, wanted)?;
+        if let (InodeKind::NamedOn(mdt), MdsReply::Files { fids, .. }) = (kind, &mut answer.reply) {
+            let mut lists = ShardLists::new();
+            let mut is_there = |parent: &Fid, name: &[u8]| {
+                let homes = self.homes_of(parent, name, &mut lists);
+                // While names move, one may be in either of two places: it is found by the next call.
+                homes.is_ok_and(|homes| homes.iter().all(|home| home.mdt_index() == mdt))
+            };
+            let mut leads = leads.iter();
+            fids.retain(|_| leads.next().is_some_and(|(parent, name)| is_there(parent, name)));
+        }
+        Ok(answer)
     }
 
     fn page_of_inodes(
@@ -270,7 +303,7 @@ impl Mds {
         caller: &Caller<'_>,
         after: &Fid,
         count_max: u32,
-        wanted: impl Fn(&Fid, &[u8]) -> Option<Fid>,
+        mut wanted: impl FnMut(&Fid, &[u8]) -> Option<Fid>,
     ) -> StatusResult<MdsAnswer> {
         match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
             Verdict::Granted => {}

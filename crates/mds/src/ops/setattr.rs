@@ -1,6 +1,7 @@
 //! Changing attributes. Source: chmod(2), chown(2), utimensat(2), truncate(2).
 
 use super::create::may_keep_sgid;
+use super::layout::forget_written;
 use crate::mds::{Mds, acl_of};
 use crate::opens::WriteSession;
 use crate::service::Caller;
@@ -94,9 +95,6 @@ impl Mds {
         if valid.contains(SetAttrValid::GID) {
             perm::may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
         }
-        if valid.contains(SetAttrValid::PROJECT_INHERIT) && !attr.is_dir() {
-            return Err(Status::EINVAL);
-        }
         let project = SetAttrValid::PROJID | SetAttrValid::PROJECT_INHERIT | SetAttrValid::NO_PROJECT_INHERIT;
         if valid.intersects(SetAttrValid::MODE | project) {
             perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
@@ -143,11 +141,12 @@ impl Mds {
             record.attr.projid = set.projid;
         }
         if valid.intersects(SetAttrValid::PROJECT_INHERIT | SetAttrValid::NO_PROJECT_INHERIT) {
-            let inherit = valid.contains(SetAttrValid::PROJECT_INHERIT);
+            // Only directories hand a project down. Lustre's clients set the flag on whole trees, and it is ignored on files there, too.
+            let inherit = valid.contains(SetAttrValid::PROJECT_INHERIT) && record.attr.is_dir();
             record.attr.flags.set(AttrFlags::PROJECT_INHERIT, inherit);
         }
         if valid.contains(SetAttrValid::SIZE) {
-            apply_size(&mut record.attr, set.size);
+            apply_size(record, set.size)?;
             record.attr.mtime = now;
         }
         let pick = |exact, at_now, given: Timestamp, old| {
@@ -189,14 +188,17 @@ pub(super) fn valid_time(time: Timestamp) -> Timestamp {
 }
 
 /// A size change is only recorded: where there are objects, they tell the size until the client has cut them.
-fn apply_size(attr: &mut Attr, size: u64) {
-    attr.size = size;
+fn apply_size(record: &mut InodeRecord, size: u64) -> StatusResult<()> {
+    record.attr.size = size;
     if size == 0 {
-        attr.blocks = 0;
+        record.attr.blocks = 0;
+        forget_written(record)?;
     }
+    let attr = &mut record.attr;
     if attr.flags.contains(AttrFlags::HAS_OBJECTS) {
         attr.size_source = SizeSource::Objects;
     }
+    Ok(())
 }
 
 /// Takes away what a changed or given-away file must not keep: set-id bits and file capabilities. Set-group-id without

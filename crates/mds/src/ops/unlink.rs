@@ -60,10 +60,10 @@ impl Mds {
             if seen.name.is_empty() {
                 return Err(Status::ENOENT);
             }
-            // Whoever asks goes on by name where the name lies elsewhere.
+            // The client goes on by name where the name lies elsewhere.
             let dir = self.directory(&seen.parent)?;
             let home = match shards_of(&dir)? {
-                // Whoever asks by name finds it.
+                // A request by name finds it.
                 Some(shards) if shards.change().is_some() => return Err(Status::WRONG_TARGET),
                 Some(shards) => shards.shard_of(&seen.name).map_or(Fid::ZERO, |place| shards.shards[place]),
                 None => seen.parent,

@@ -60,6 +60,8 @@ fn class_of(name: &[u8]) -> Class {
         LMA => Class::System(System::Lma),
         TRUSTED_LINK => Class::System(System::Link),
         CAPABILITY => Class::Capability,
+        // Pools that a file is to stay in, for programs that move files between pools.
+        b"lustre.pin" => Class::User,
         _ if longer_than(name, b"user.") => Class::User,
         b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" => {
             Class::System(System::Internal)

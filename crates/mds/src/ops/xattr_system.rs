@@ -99,7 +99,10 @@ impl Mds {
                 {
                     return Ok(Some(user::encode_layout(&attr.fid, &layout)));
                 }
-                Ok(has.then(|| record.body.clone()))
+                Ok(has.then(|| match attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+                    true => user::for_programs(&attr.fid, &record.body),
+                    false => record.body.clone(),
+                }))
             }
             System::Lma => {
                 // No compat or incompat flags.

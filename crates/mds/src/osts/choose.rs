@@ -2,7 +2,8 @@
 //! `docs/operations/pools.md` says it for administrators.
 //!
 //! - What is full or takes no new objects is left out; so is, while there are enough others, what has no object ids ready, what
-//!   other components of the file use, and what is degraded, given up in this order.
+//!   other components of the file use, and what is degraded, given up in this order. The OST that is asked for as the first one is
+//!   left out only if it is full or does not answer.
 //! - In turn: one rotation for each pool over its OSTs, those of different servers alternating. Every so often it begins
 //!   anew anywhere, so that many metadata servers do not march in step.
 //! - By free space: a draw with chances in proportion to weights, which are the free space less a penalty that an OST (and its
@@ -28,8 +29,10 @@ pub struct Candidate {
     pub full: bool,
     /// An operator has taken it out of use; then it is `full` too.
     pub inactive: bool,
-    /// Did not answer lately.
+    /// Failed lately, or does not answer.
     pub down: bool,
+    /// Does not answer; then it is `down` too.
+    pub away: bool,
     /// Works, but slowly: an operator said so.
     pub degraded: bool,
     /// Has object ids ready.
@@ -131,8 +134,10 @@ fn usable(candidates: &[Candidate], wanted: &Wanted<'_>) -> Vec<usize> {
         &|c| up(c) && !c.degraded,
         &|c| up(c),
     ];
+    // An OST that is asked for by its index is waited for, as long as it can give objects at all.
+    let is_named = |c: &Candidate| wanted.first == Some(c.index) && up(c);
     let places = |fits: &dyn Fn(&Candidate) -> bool| -> Vec<usize> {
-        (0..candidates.len()).filter(|&i| fits(&candidates[i])).collect()
+        (0..candidates.len()).filter(|&i| fits(&candidates[i]) || is_named(&candidates[i])).collect()
     };
     let count = usize::from(wanted.count);
     // Who names the first one has neighbours in mind.

@@ -18,6 +18,14 @@ const STOCK_MIN: u32 = 32;
 pub const STOCK_MAX: u32 = 20000;
 /// An OST that failed is left alone for this long.
 const REST: Duration = Duration::from_secs(1);
+/// An OST that was heard of so lately is there: only one that was not is asked before a file gets objects of it.
+const HEARD_AGE: Duration = Duration::from_millis(50);
+/// How long it may take for the answer then; others are chosen after that, as far as there are any.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How long an OST may take for a request that costs it little, which a request of a client may wait for.
+const SOON: Duration = Duration::from_secs(5);
+/// The same for one that may have much to do first.
+const IN_TIME: Duration = Duration::from_secs(60);
 /// Objects to be destroyed that are kept in memory; more are found in the log later.
 const PENDING_MAX: usize = 64 << 10;
 /// `OS_STATFS_*` bits that mean "no new objects": read-only, no-create, out of space, out of inodes.
@@ -37,6 +45,21 @@ pub struct Pending {
     pub object: Fid,
 }
 
+/// Object ids that are reserved at an OST.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reserved {
+    /// Sequence of the objects.
+    pub sequence: u64,
+    /// The id that is used next; beyond `last` if none is reserved.
+    pub next: u32,
+    /// The last one that is reserved, or was used.
+    pub last: u32,
+    /// Ids to reserve next time.
+    pub refill: u32,
+    /// The OST refused the last reservation for lack of space.
+    pub no_space: bool,
+}
+
 /// The part of an OST that changes.
 pub struct OstState {
     /// Sequence of its objects.
@@ -47,12 +70,19 @@ pub struct OstState {
     stock: VecDeque<(u32, u32)>,
     /// Ids to reserve next time.
     refill: u32,
-    /// Objects of lost transactions have been destroyed, so ids may be reserved.
+    /// The OST has heard which ids were given out since it, or this MDT, was last started: objects of lost transactions have been
+    /// destroyed, and what is reserved lies above all that files use.
     pub prepared: bool,
+    /// How often the OST was found to have restarted.
+    restarts: u64,
     statfs: Option<(Instant, Statfs)>,
     /// Somebody wants to know the free space.
     pub statfs_wanted: bool,
     resting_until: Option<Instant>,
+    /// When it last answered.
+    heard: Option<Instant>,
+    /// It does not answer ([`super::watch`]): nothing is asked of it but whether it is back.
+    away: bool,
     /// It refused the last reservation for lack of space.
     no_space: bool,
     /// To be destroyed, oldest first.
@@ -118,9 +148,9 @@ impl OstState {
         self.in_stock() < mark
     }
 
-    /// True while the OST is left alone after a failure.
+    /// True while the OST is left alone: after a failure, or because it does not answer.
     pub fn is_resting(&self, now: Instant) -> bool {
-        self.resting_until.is_some_and(|until| now < until)
+        self.away || self.resting_until.is_some_and(|until| now < until)
     }
 }
 
@@ -140,6 +170,8 @@ pub struct Ost {
     reserving: Mutex<()>,
     /// Held while the OST is told of evictions.
     telling: Mutex<()>,
+    /// Held while it is asked whether it is there.
+    asking: Mutex<()>,
 }
 
 impl Ost {
@@ -156,9 +188,12 @@ impl Ost {
                 stock: VecDeque::new(),
                 refill: if gives_ids { STOCK_MIN } else { 0 },
                 prepared: !gives_ids,
+                restarts: 0,
                 statfs: None,
                 statfs_wanted: gives_ids,
                 resting_until: None,
+                heard: None,
+                away: false,
                 no_space: false,
                 pending: VecDeque::new(),
                 destroying: 0,
@@ -176,6 +211,19 @@ impl Ost {
             changed: Condvar::new(),
             reserving: Mutex::new(()),
             telling: Mutex::new(()),
+            asking: Mutex::new(()),
+        }
+    }
+
+    /// What is in stock.
+    pub fn reserved(&self) -> Reserved {
+        let state = self.state.lock();
+        Reserved {
+            sequence: state.sequence,
+            next: state.stock.front().map_or(state.last_used.saturating_add(1), |(first, _)| *first),
+            last: state.stock.back().map_or(state.last_used, |(_, end)| end - 1),
+            refill: state.refill.min(state.create_count_max),
+            no_space: state.no_space,
         }
     }
 
@@ -187,8 +235,75 @@ impl Ost {
             let _ = endpoint.set_active(false);
         }
         *self.endpoint.write() = endpoint;
-        self.state.lock().resting_until = None;
+        {
+            let mut state = self.state.lock();
+            state.resting_until = None;
+            // The new way is looked at.
+            state.away = false;
+        }
         self.work.notify_all();
+    }
+
+    /// Notes whether it answers.
+    pub fn note_away(&self, away: bool) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.away, away) == away {
+            return;
+        }
+        match away {
+            true => log::warn!("OST{:04x} does not answer: it gets no new objects until it does", self.index),
+            false => log::info!("OST{:04x} answers again", self.index),
+        }
+        state.resting_until = None;
+        drop(state);
+        self.work.notify_all();
+        self.changed.notify_all();
+    }
+
+    /// Asks whether it is there, and waits for the answer no longer than `limit`.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT`, `EINTR`.
+    pub fn ping(&self, limit: Duration) -> StatusResult<()> {
+        self.endpoint().call_within(&OssRequest::Ping, limit)?;
+        self.state.lock().heard = Some(Instant::now());
+        Ok(())
+    }
+
+    /// True if it was heard of just now, or answers at once: what is written to its objects will get there. One that does not answer
+    /// rests. To be called without locks.
+    pub fn answers(&self) -> bool {
+        let is_there = |state: &OstState| state.heard.is_some_and(|at| at.elapsed() < HEARD_AGE);
+        if is_there(&self.state.lock()) {
+            return true;
+        }
+        // Only a way over a network can fail.
+        if self.endpoint().is_local() {
+            return true;
+        }
+        let _only_one = self.asking.lock();
+        {
+            let state = self.state.lock();
+            if is_there(&state) || state.is_resting(Instant::now()) {
+                return is_there(&state);
+            }
+        }
+        match self.ping(ANSWER_MAX) {
+            // An interrupted request says nothing about the OST.
+            Ok(()) | Err(Status::EINTR) => true,
+            Err(_) => {
+                self.state.lock().resting_until = Some(Instant::now() + REST);
+                false
+            }
+        }
+    }
+
+    /// Waits for `time`, or until the OST is stopped; false then.
+    pub fn wait_unless_stopped(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.stopped && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+        !state.stopped
     }
 
     /// Takes it out of use, or back into it.
@@ -248,6 +363,7 @@ impl Ost {
             full: full || state_has(STATE_REFUSES) || state.inactive || state.create_count_max == 0,
             inactive: state.inactive,
             down: state.is_resting(now),
+            away: state.away,
             degraded: state_has(STATE_DEGRADED),
             ready: state.has_ids(1),
         }
@@ -261,13 +377,27 @@ impl Ost {
     /// Sends a request; a failure lets the OST rest.
     pub fn call(&self, request: &OssRequest) -> StatusResult<OssReply> {
         let endpoint = self.endpoint.read().clone();
-        let result = endpoint.call(request, Bulk::None);
+        let result = match request {
+            // Its thread alone waits for these, and they may take as long as they like.
+            OssRequest::Destroy { .. } => endpoint.call(request, Bulk::None),
+            OssRequest::Statfs | OssRequest::Precreate { .. } => endpoint.call_within(request, SOON),
+            _ => endpoint.call_within(request, IN_TIME),
+        };
         if result.is_ok() {
             *self.server.lock() = server_of(&*endpoint, true);
         }
+        let restarts = endpoint.import().map_or(0, |import| import.generation);
         let mut state = self.state.lock();
         match &result {
-            Ok(_) => state.resting_until = None,
+            Ok(_) => {
+                state.resting_until = None;
+                state.heard = Some(Instant::now());
+                if restarts != state.restarts && gives_ids(self.index) {
+                    // Perhaps from an older copy of its directory.
+                    (state.restarts, state.prepared) = (restarts, false);
+                    self.work.notify_one();
+                }
+            }
             Err(status) => {
                 if state.resting_until.is_none() {
                     log::warn!("OST{:04x}: {status}", self.index);
@@ -280,13 +410,17 @@ impl Ost {
 
     /// Makes the OST ready if it is not, and puts ids into stock if there are few, or fewer than `needed`.
     pub fn prepare(&self, needed: u32) -> StatusResult<()> {
+        // Before others are waited for that ask it just now.
+        if self.state.lock().away {
+            return Err(Status::EAGAIN);
+        }
         let _only_one = self.reserving.lock();
-        let (sequence, last_used, prepared, resting) = {
+        let (sequence, resting) = {
             let state = self.state.lock();
-            if state.has_ids(needed) && !state.is_low() {
+            if state.prepared && state.has_ids(needed) && !state.is_low() {
                 return Ok(());
             }
-            (state.sequence, state.last_used, state.prepared, state.is_resting(Instant::now()))
+            (state.sequence, state.is_resting(Instant::now()))
         };
         if resting {
             return Err(Status::EAGAIN);
@@ -295,11 +429,32 @@ impl Ost {
             return Err(Status::EIO);
         }
         self.tell_evictions()?;
-        if !prepared {
-            self.call(&OssRequest::DestroyOrphans { sequence, last_used })?;
-            self.state.lock().prepared = true;
+        self.tell_last_id(sequence)?;
+        match self.reserve(sequence, needed) {
+            // It is behind what was given out, which it has to hear first.
+            Err(Status::EPROTO) if !self.state.lock().prepared => {
+                self.tell_last_id(sequence)?;
+                self.reserve(sequence, needed)
+            }
+            outcome => outcome,
         }
-        self.reserve(sequence, needed)
+    }
+
+    /// Says up to which id objects may be files', if the OST has not heard that since it was started: none of these is given out
+    /// again, and what lies above them belongs to nobody.
+    fn tell_last_id(&self, sequence: u64) -> StatusResult<()> {
+        let (restarts, last_used) = {
+            let state = self.state.lock();
+            if state.prepared {
+                return Ok(());
+            }
+            // What is in stock may be given to a file at any moment.
+            (state.restarts, state.stock.back().map_or(state.last_used, |(_, end)| end - 1))
+        };
+        self.call(&OssRequest::DestroyOrphans { sequence, last_used })?;
+        let mut state = self.state.lock();
+        state.prepared = state.restarts == restarts;
+        Ok(())
     }
 
     fn reserve(&self, sequence: u64, needed: u32) -> StatusResult<()> {
@@ -320,10 +475,15 @@ impl Ost {
         let floor = state.stock.back().map_or(state.last_used + 1, |(_, end)| *end);
         if count == 0 || first < floor {
             log::error!(
-                "OST{:04x} offers ids from {first} again: those below {floor} are in use",
+                "OST{:04x} offers ids from {first} again, and those below {floor} are in use: it was restored from an older copy; \
+                 'nacre check' names the files whose data is lost",
                 self.index
             );
-            state.resting_until = Some(Instant::now() + REST);
+            // Told where it stands, it goes on above; until then it gets nothing.
+            let is_first = std::mem::take(&mut state.prepared);
+            if !is_first {
+                state.resting_until = Some(Instant::now() + REST);
+            }
             return Err(Status::EPROTO);
         }
         match state.stock.back_mut() {
@@ -546,64 +706,4 @@ fn server_of(endpoint: &dyn OssEndpoint, has_answered: bool) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An OST at an address of a host.
-    struct At(&'static str, u64);
-
-    impl OssEndpoint for At {
-        fn call(&self, _: &OssRequest, _: Bulk<'_>) -> StatusResult<OssReply> {
-            Ok(OssReply::Done)
-        }
-        fn durability_epoch(&self) -> u64 {
-            self.1
-        }
-        fn import(&self) -> Option<nacre_rpc::ImportInfo> {
-            let nids = vec![self.0.parse().expect("a NID")];
-            Some(nacre_rpc::ImportInfo { nids, ..nacre_rpc::ImportInfo::local(String::new()) })
-        }
-    }
-
-    #[test]
-    fn osts_of_one_host_with_several_addresses_are_of_one_server() {
-        let ost = |nid, boot| {
-            let mark = OstMarkRecord { sequence: 1, last_used: 0 };
-            Ost::new(0, Arc::new(At(nid, boot)), mark)
-        };
-        let server = |ost: &Ost| ost.candidate(Duration::MAX).server;
-        let osts = [ost("10.0.0.1@tcp", 7), ost("10.1.0.1@tcp", 7), ost("10.0.0.2@tcp", 8)];
-        assert_ne!(server(&osts[0]), server(&osts[1]), "nothing else is known yet");
-        osts.iter().for_each(|ost| drop(ost.call(&OssRequest::Ping)));
-        assert_eq!(server(&osts[0]), server(&osts[1]));
-        assert_ne!(server(&osts[0]), server(&osts[2]));
-    }
-
-    #[test]
-    fn ids_are_taken_in_order_and_can_be_given_back() {
-        struct Nobody;
-        impl OssEndpoint for Nobody {
-            fn call(&self, _: &OssRequest, _: Bulk<'_>) -> StatusResult<OssReply> {
-                Err(Status::EIO)
-            }
-            fn durability_epoch(&self) -> u64 {
-                0
-            }
-        }
-        let ost = Ost::new(0, Arc::new(Nobody), OstMarkRecord { sequence: 1, last_used: 4 });
-        assert_eq!(ost.prepare(1), Err(Status::EIO));
-        assert_eq!(ost.prepare(1), Err(Status::EAGAIN), "it rests after a failure");
-        let mut state = ost.state.lock();
-        state.stock = VecDeque::from([(5, 6), (9, 11)]);
-        assert_eq!((state.take(), state.last_used), (Some(5), 5));
-        state.give_back(4, &[5]);
-        assert_eq!((state.has_ids(3), state.has_ids(4)), (true, false));
-        assert_eq!(
-            (state.take(), state.take(), state.take(), state.last_used),
-            (Some(5), Some(9), Some(10), 10)
-        );
-        state.give_back(5, &[9, 10]);
-        assert_eq!(state.last_used, 5);
-        assert_eq!((state.take(), state.take(), state.take()), (Some(9), Some(10), None));
-    }
-}
+mod tests;

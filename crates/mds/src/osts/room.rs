@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 /// How long to wait for figures of OSTs, which are taken as they are after that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An OST that is slow or takes no new objects is not to hold more of a file than it does.
+/// An OST that is slow, does not answer or takes no new objects is not to hold more of a file than it does.
 fn is_fit(candidate: &Candidate, bytes: u64) -> bool {
-    candidate.has_free(bytes) && !candidate.degraded
+    candidate.has_free(bytes) && !candidate.degraded && !candidate.away
 }
 
 impl OstSet {

@@ -45,7 +45,13 @@ fn work(f: &Fixture, dirs: &[Fid], seed: u64, steps: usize) {
                 Ok(_) => continue,
                 Err(status) => Err(status),
             },
-            6 => f.run(&MdsRequest::ReadDir { fid: dir, cookie: 0, max_bytes: 4096, plus: true }),
+            6 => f.run(&MdsRequest::ReadDir {
+                fid: dir,
+                cookie: 0,
+                max_bytes: 4096,
+                plus: true,
+                locks: LockRange::default(),
+            }),
             _ => f.run(&MdsRequest::Rename {
                 from_parent: dir,
                 from_name: name.as_bytes(),

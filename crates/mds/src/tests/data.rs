@@ -212,7 +212,7 @@ fn the_size_of_a_file_here_is_that_of_its_object_unless_somebody_writes() {
     let dir = directory(&f);
     let (empty, handle, _) = create(&f, dir, "empty", OpenFlags::WRITE);
     let nothing = DataUpdate { size_blocks: Some((0, 0)), ..DataUpdate::default() };
-    let close = MdsRequest::Close { fid: empty.fid, handle, update: nothing };
+    let close = MdsRequest::Close { fid: empty.fid, handle, update: nothing, written: Vec::new() };
     assert_eq!(f.answer(&f.cred, &close).expect("closed").transno, TransNo(0), "no transaction");
     let stat = f.stat(empty.fid).expect("there");
     assert_eq!((stat.size, stat.blocks, stat.size_source), (0, 0, SizeSource::Exact));

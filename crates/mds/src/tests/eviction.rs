@@ -1,5 +1,6 @@
 //! Clients that are given up, and what object servers hear of it.
 
+use super::mdlocks::{Cacher, chmod};
 use super::*;
 use nacre_types::ProcessIdentity;
 
@@ -65,4 +66,118 @@ fn osts_hear_of_a_client_that_died_but_not_of_one_that_left() {
     f.mds.connect(&dead).expect("alone");
     f.mds.connect(&export_of(6, running)).expect("let in");
     eventually("the OST hears of it", || evicted(&f.osts[0]) == [dead.client]);
+}
+
+/// Clients that hold files open and cache one each, and then say nothing any more.
+const DEAD: u8 = 5;
+
+/// `DEAD` of them, each with all the files open; the file with its number is cached by it alone.
+fn silent_clients(f: &Fixture) -> Vec<(Arc<Cacher>, Fid)> {
+    let files: Vec<Fid> = (0..DEAD).map(|n| f.file(Fid::ROOT, &format!("f{n}")).expect("made").fid).collect();
+    let clients: Vec<Arc<Cacher>> = (0..DEAD).map(|number| Cacher::connect(f, 10 + number)).collect();
+    for client in &clients {
+        for fid in &files {
+            let open = MdsRequest::Open {
+                fid: *fid,
+                handle: f.handle(),
+                flags: OpenFlags::READ,
+                lock: LockHandle(0),
+            };
+            client.run(&open).expect("open");
+        }
+    }
+    clients
+        .into_iter()
+        .zip(files)
+        .map(|(client, fid)| {
+            client.caches(fid);
+            client.falls_silent();
+            (client, fid)
+        })
+        .collect()
+}
+
+#[test]
+fn clients_that_die_together_are_evicted_whatever_their_files_are_waited_for() {
+    let f = Fixture::new();
+    let timeout = Duration::from_millis(100);
+    // Who is late first, and whose file is already waited for when the handles of that one are closed: neighbours and the
+    // ends of the table, both ways round.
+    for (first, second) in [(0, 1), (1, 0), (0, DEAD - 1), (DEAD - 1, 0)] {
+        let dead = silent_clients(&f);
+        f.mds.set_release_timeout(timeout);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let change = |number: u8, mode: u32| {
+                let f = &f;
+                let fid = dead[usize::from(number)].1;
+                scope.spawn(move || f.attr(&chmod(fid, mode)).map(|attr| attr.mode & 0o777))
+            };
+            let one = change(first, 0o600);
+            eventually("the first is called back", || !dead[usize::from(first)].0.called_back().is_empty());
+            let another = change(second, 0o640);
+            assert_eq!(one.join().expect("no panic"), Ok(0o600));
+            assert_eq!(another.join().expect("no panic"), Ok(0o640));
+            let rest: Vec<_> =
+                (0..DEAD).filter(|n| ![first, second].contains(n)).map(|n| change(n, 0o660)).collect();
+            rest.into_iter().for_each(|change| assert_eq!(change.join().expect("no panic"), Ok(0o660)));
+        });
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        for (client, fid) in &dead {
+            eventually("the eviction", || client.run(&MdsRequest::Ping) == Err(Status::EVICTED));
+            eventually("the close", || !f.mds.opens.is_open(fid));
+        }
+        for number in 0..DEAD {
+            f.unlink(Fid::ROOT, &format!("f{number}")).expect("removed");
+        }
+    }
+    f.check();
+}
+
+#[test]
+fn evictions_do_not_wait_for_an_ost_that_is_away_one_after_the_other() {
+    let f = Fixture::with_osts(2);
+    ready(&f);
+    let dead = silent_clients(&f);
+    f.mds.set_release_timeout(Duration::from_millis(100));
+    *f.osts[1].fail.lock() = Some(Status::ETIMEDOUT);
+    let began = Instant::now();
+    for (_, fid) in &dead {
+        f.attr(&chmod(*fid, 0o600)).expect("changed");
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    *f.osts[1].fail.lock() = None;
+    eventually("both OSTs hear of all", || f.osts.iter().all(|ost| evicted(ost).len() == usize::from(DEAD)));
+}
+
+#[test]
+fn a_client_that_comes_back_at_once_keeps_what_it_opens_again() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let late = Cacher::connect(&f, 2);
+    let handle = f.handle();
+    let open = |flags| MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) };
+    late.run(&open(OpenFlags::READ)).expect("open");
+    // What is closed for it waits for the inode, which this has.
+    let keeps = f.mds.locks.lock(&[crate::locks::Want::Whole(fid)]).expect("free");
+    f.mds.evict_late(&ClientUuid([2; 16]));
+    assert_eq!(late.run(&MdsRequest::Ping), Err(Status::EVICTED));
+    let (back, _) = export(2, tcp_nid());
+    f.mds.connect(&back).expect("let in");
+    drop(keeps);
+    let run = |request| f.mds.handle(&back, &Call::new(&f.cred), &request).map(|answer| answer.reply);
+    run(open(OpenFlags::READ | OpenFlags::REPLAY)).expect("open again");
+    f.unlink(Fid::ROOT, "a").expect("removed");
+    // Whatever is left of its earlier life has been seen to when that of another client, which went later, has.
+    let other = Cacher::connect(&f, 3);
+    let second = f.file(Fid::ROOT, "b").expect("made").fid;
+    let request = MdsRequest::Open { fid: second, handle, flags: OpenFlags::READ, lock: LockHandle(0) };
+    other.run(&request).expect("open");
+    f.mds.disconnect(ClientUuid([3; 16]));
+    eventually("the close", || !f.mds.opens.is_open(&second));
+    assert_eq!(run(MdsRequest::GetAttr { fid }).map(|_| ()), Ok(()), "it has no name and is open");
+    run(MdsRequest::Close { fid, handle, update: Default::default(), written: Default::default() })
+        .expect("it was open");
+    assert_eq!(run(MdsRequest::GetAttr { fid }), Err(Status::ENOENT));
+    f.check();
 }

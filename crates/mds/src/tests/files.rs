@@ -12,7 +12,8 @@ impl Fixture {
     }
 
     fn close_with(&self, fid: Fid, handle: OpenHandle, update: DataUpdate) -> Attr {
-        attr_of(self.run(&MdsRequest::Close { fid, handle, update }).expect("closes")).expect("attributes")
+        attr_of(self.run(&MdsRequest::Close { fid, handle, update, written: Vec::new() }).expect("closes"))
+            .expect("attributes")
     }
 }
 
@@ -74,7 +75,9 @@ fn the_size_is_in_the_objects_while_somebody_writes_and_exact_afterwards() {
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Exact, "no object, no doubt");
     f.write_intent(fid);
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
-    let told = f.attr(&MdsRequest::UpdateData { fid, update: wrote(7), exact: false }).expect("told");
+    let told = f
+        .attr(&MdsRequest::UpdateData { fid, update: wrote(7), exact: false, written: Vec::new() })
+        .expect("told");
     assert_eq!((told.size, told.size_source), (7, SizeSource::Objects));
     let mtime = Timestamp::new(1_900_000_000, 1);
     let closed = f.close_with(fid, handle, DataUpdate { mtime: Some(mtime), ..wrote(9) });
@@ -128,20 +131,23 @@ fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
     call(&MdsRequest::Open { fid, handle: theirs, flags: OpenFlags::WRITE, lock: LockHandle(0) })
         .expect("opens");
     f.close_with(fid, mine, wrote(10));
-    call(&MdsRequest::Close { fid, handle: theirs, update: wrote(20) }).expect("closes");
+    call(&MdsRequest::Close { fid, handle: theirs, update: wrote(20), written: Vec::new() }).expect("closes");
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
-    let told = f.attr(&MdsRequest::UpdateData { fid, update: wrote(20), exact: true }).expect("told");
+    let told = f
+        .attr(&MdsRequest::UpdateData { fid, update: wrote(20), exact: true, written: Vec::new() })
+        .expect("told");
     assert_eq!((told.size, told.size_source), (20, SizeSource::Exact));
     // An older answer of the objects comes too late.
     let update = DataUpdate { mtime: Some(Timestamp::new(1_900_000_000, 0)), ..wrote(15) };
-    let late = f.attr(&MdsRequest::UpdateData { fid, update, exact: true }).expect("told");
+    let late =
+        f.attr(&MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() }).expect("told");
     assert_eq!((late.size, late.mtime, late.ctime), (20, told.mtime, told.ctime));
     f.check();
 }
 
 #[test]
 fn a_writer_that_dies_leaves_the_size_to_the_objects() {
-    let f = Fixture::new();
+    let mut f = Fixture::new();
     let fid = f.file(Fid::ROOT, "a").expect("made").fid;
     let (other, _) = export(9, Nid::Lo);
     f.mds.disconnect(f.export.client);
@@ -152,6 +158,8 @@ fn a_writer_that_dies_leaves_the_size_to_the_objects() {
     call(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("objects");
     f.mds.disconnect(other.client);
     assert_eq!(call(&MdsRequest::GetAttr { fid }), Err(Status::EVICTED));
+    // Its old life is over.
+    (f.export, _) = export(1, Nid::Lo);
     f.mds.connect(&f.export).expect("alone");
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
     f.check();
@@ -346,5 +354,57 @@ fn a_handle_that_is_given_back_before_its_open_runs_is_never_open() {
     let fid = f.file(Fid::ROOT, "d").expect("made").fid;
     let handle = f.open(fid, flags).expect("opens");
     assert!(f.close(fid, handle).is_ok());
+    f.check();
+}
+
+#[test]
+fn what_was_written_to_is_recorded_with_the_layout_goes_with_it_and_is_forgotten_with_the_data() {
+    let f = Fixture::with_osts(2);
+    let made = |name: &str| {
+        let fid = f.file(Fid::ROOT, name).expect("made").fid;
+        f.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("objects");
+        fid
+    };
+    let written = |fid: Fid| match f.run(&MdsRequest::GetLayout { fid }) {
+        Ok(MdsReply::Layout(Some(layout))) => {
+            layout.objects().map(|stripe| stripe.written).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    let object = |fid: Fid| match f.run(&MdsRequest::GetLayout { fid }) {
+        Ok(MdsReply::Layout(Some(layout))) => layout.objects().next().expect("one").object,
+        other => panic!("{other:?}"),
+    };
+    let xattr = |fid: Fid| f.run(&MdsRequest::GetXattr { fid, name: b"lustre.lov" }).expect("there");
+    let (one, two) = (made("one"), made("two"));
+    let shown = xattr(one);
+    let close = |fid: Fid, objects: Vec<Fid>| {
+        let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+        f.run(&MdsRequest::Close { fid, handle, update: wrote(5), written: objects }).expect("closes");
+    };
+    close(one, vec![object(two)]);
+    assert_eq!(written(one), [false], "that is no object of its");
+    close(one, vec![object(one)]);
+    assert_eq!((written(one), written(two), xattr(one)), (vec![true], vec![false], shown));
+    // A swap takes what is recorded along, and adds what it finds.
+    let attr = nacre_wire::oss::ObjectAttr { size: 5, blocks: 8, mtime: Some(Timestamp::new(1, 0)) };
+    for ost in &f.osts {
+        ost.data.lock().insert(object(two), (attr, 1));
+    }
+    let (versions, keep_times, lease) = ((None, None), false, None);
+    f.run(&MdsRequest::SwapLayouts { first: one, second: two, versions, keep_times, lease })
+        .expect("swapped");
+    assert_eq!((written(one), written(two)), (vec![true], vec![true]));
+    let f = f.crash();
+    let empty = SetAttr { valid: SetAttrValid::SIZE, size: 0, ..SetAttr::default() };
+    let layout = |fid| match f.run(&MdsRequest::GetLayout { fid }) {
+        Ok(MdsReply::Layout(Some(layout))) => layout.is_written(),
+        other => panic!("{other:?}"),
+    };
+    f.attr(&MdsRequest::SetAttr { fid: one, set: SetAttr { size: 3, ..empty } }).expect("cut");
+    assert!(layout(one) && layout(two), "it is kept on disk, and by a cut that leaves something");
+    f.attr(&MdsRequest::SetAttr { fid: one, set: empty }).expect("emptied");
+    f.open(two, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("emptied");
+    assert!(!layout(one) && !layout(two));
     f.check();
 }

@@ -85,7 +85,7 @@ fn a_file_that_stays_empty_is_as_in_a_file_system_that_asks_for_nothing() {
     let f = fixture();
     let (empty, handle, _) = create(&f, Fid::ROOT, "empty", OpenFlags::WRITE);
     let nothing = DataUpdate { size_blocks: Some((0, 0)), ..DataUpdate::default() };
-    let close = MdsRequest::Close { fid: empty.fid, handle, update: nothing };
+    let close = MdsRequest::Close { fid: empty.fid, handle, update: nothing, written: Vec::new() };
     assert_eq!(f.answer(&f.cred, &close).expect("closed").transno, TransNo(0), "no transaction");
     let stat = f.stat(empty.fid).expect("there");
     assert_eq!((stat.size, stat.size_source), (0, SizeSource::Exact));

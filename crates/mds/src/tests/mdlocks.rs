@@ -1,10 +1,11 @@
 //! What clients cache of inodes is called back before it changes.
 
 use super::*;
+use crate::locks::{Reach, Want};
 use nacre_lock::LockHandle;
 use nacre_types::{SetAttr, SetAttrValid};
 use nacre_wire::lock::{LockMessage, LockRequest};
-use nacre_wire::mds::DataUpdate;
+use nacre_wire::mds::{DataUpdate, DirEntry, DirPage};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
@@ -71,12 +72,22 @@ impl Cacher {
         (some(directory), some(inode), attr)
     }
 
+    /// Caches the attributes of an inode.
+    pub fn caches(&self, fid: Fid) {
+        assert!(self.intend(fid, None).1.is_some());
+    }
+
+    /// Answers no callback any more.
+    pub fn falls_silent(&self) {
+        self.answers.store(false, Ordering::Relaxed);
+    }
+
     pub fn called_back(&self) -> Vec<LockHandle> {
         std::mem::take(&mut self.called_back.lock())
     }
 }
 
-fn chmod(fid: Fid, mode: u32) -> MdsRequest<'static> {
+pub(super) fn chmod(fid: Fid, mode: u32) -> MdsRequest<'static> {
     let set = SetAttr { valid: SetAttrValid::MODE, mode, ..SetAttr::default() };
     MdsRequest::SetAttr { fid, set }
 }
@@ -141,9 +152,9 @@ fn a_file_that_is_written_to_is_not_kept_and_whoever_begins_to_write_is_called_b
     assert_eq!(other.called_back(), [handle]);
     assert_eq!(other.intend(fid, None).1, None, "its size is with its objects");
     let update = DataUpdate { size_blocks: Some((1, 8)), ..DataUpdate::default() };
-    other.run(&MdsRequest::UpdateData { fid, update, exact: true }).expect("told");
+    other.run(&MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() }).expect("told");
     assert_eq!(other.intend(fid, None).1, None, "it is still open");
-    other.run(&MdsRequest::Close { fid, handle: fresh, update }).expect("closed");
+    other.run(&MdsRequest::Close { fid, handle: fresh, update, written: Vec::new() }).expect("closed");
     let handle = other.intend(fid, None).1.expect("nobody writes to it any more");
     let again = OpenHandle(901);
     other
@@ -240,4 +251,118 @@ fn after_a_restart_changes_wait_until_clients_of_before_have_dropped_what_they_c
         assert_eq!(mode(), 0o600);
     });
     mds.stop().expect("stops");
+}
+
+/// A page of names with the lock on them, and of each the lock on its inode if it came with attributes.
+fn listed(page: &DirPage) -> (Option<LockHandle>, Vec<(String, Option<LockHandle>)>) {
+    let some = |handle: LockHandle| Some(handle).filter(|handle| handle.0 != 0);
+    let name = |entry: &DirEntry<'_>| String::from_utf8_lossy(entry.name).into_owned();
+    let entries = page.entries().map(|entry| {
+        assert_eq!(entry.attr.is_some(), entry.lock.0 != 0, "attributes without a lock are worth nothing");
+        (name(&entry), some(entry.lock))
+    });
+    let mut entries: Vec<_> = entries.collect();
+    entries.sort();
+    (some(page.lock), entries)
+}
+
+impl Cacher {
+    fn page(&self, request: impl FnOnce(LockRange) -> MdsRequest<'static>) -> DirPage {
+        let first = LockHandle(self.next.fetch_add(100, Ordering::Relaxed) + 1);
+        let reply = self.run(&request(LockRange { first, count: 100 })).expect("answered");
+        let MdsReply::Directory(page) = reply else { panic!("{reply:?}") };
+        page
+    }
+
+    fn list(&self, fid: Fid, plus: bool) -> DirPage {
+        self.page(|locks| MdsRequest::ReadDir { fid, cookie: 0, max_bytes: 1 << 16, plus, locks })
+    }
+}
+
+#[test]
+fn a_page_brings_locks_on_its_names_and_inodes_and_each_is_called_back_by_its_own_change() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    let files = ["a", "b", "c"].map(|name| f.file(dir, name).expect("made").fid);
+    let other = Cacher::connect(&f, 2);
+    let (names, entries) = listed(&other.list(dir, true));
+    let names = names.expect("granted");
+    let locks: Vec<LockHandle> = entries.iter().map(|(_, lock)| lock.expect("granted")).collect();
+    assert_eq!((locks.len(), f.mds.mdlocks.lock_count()), (3, 4));
+    assert_eq!(listed(&other.list(dir, true)), (Some(names), entries.clone()), "what it has already");
+    let many = other.page(|locks| MdsRequest::LookupMany { parent: dir, names: b"c\0none\0a\0", locks });
+    assert_eq!(listed(&many), (Some(names), vec![entries[0].clone(), entries[2].clone()]));
+    let fids = files[..2].to_vec();
+    let inodes = other.page(|locks| MdsRequest::ListInodes { fids, layouts: false, locks });
+    assert_eq!(inodes.entries().map(|entry| entry.lock).collect::<Vec<_>>(), locks[..2]);
+    assert_eq!(inodes.lock, LockHandle(0));
+    assert_eq!(f.mds.mdlocks.lock_count(), 4);
+    f.run(&chmod(files[0], 0o600)).expect("changed");
+    assert_eq!(other.called_back(), [locks[0]]);
+    f.file(dir, "e").expect("made");
+    assert_eq!(other.called_back(), [names], "what is known of the files stays");
+    f.unlink(dir, "b").expect("removed");
+    assert_eq!(other.called_back(), [locks[1]]);
+    let (names, entries) = listed(&other.list(dir, false));
+    assert!(names.is_some() && entries.iter().all(|(_, lock)| lock.is_none()), "{entries:?}");
+}
+
+#[test]
+fn a_page_brings_no_lock_on_what_others_write_or_change() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    let [written, plain] = ["a", "b"].map(|name| f.file(dir, name).expect("made").fid);
+    let other = Cacher::connect(&f, 2);
+    let handle = OpenHandle(900);
+    f.run(&MdsRequest::Open { fid: written, handle, flags: OpenFlags::WRITE, lock: LockHandle(0) })
+        .expect("open");
+    f.run(&MdsRequest::LayoutIntent { fid: written, start: 0, end: 1 }).expect("objects");
+    let has_lock =
+        |page: &DirPage| listed(page).1.into_iter().map(|(_, lock)| lock.is_some()).collect::<Vec<_>>();
+    assert_eq!(has_lock(&other.list(dir, true)), [false, true]);
+    // A change of the other file waits for this client: nothing new is granted on it, and nobody waits for it.
+    other.answers.store(false, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let change = scope.spawn(|| f.run(&chmod(plain, 0o600)));
+        eventually("the callback", || f.mds.mdlocks.lock_count() == 3);
+        let held = other.called_back();
+        held.iter().for_each(|handle| other.cancel(*handle));
+        change.join().expect("no panic").expect("changed");
+    });
+    other.answers.store(true, Ordering::Relaxed);
+    let kept = f.mds.locks.keep(&[Want::Whole(plain)], Reach::Here, &|| Ok(())).expect("kept");
+    assert_eq!(has_lock(&other.list(dir, true)), [false, false]);
+    drop(kept);
+    assert_eq!(has_lock(&other.list(dir, true)), [false, true]);
+    // Names that have changed since they were read, or are about to, come without the lock on them, and so with none at all.
+    let seen = f.mds.inode(&dir).expect("there");
+    f.file(dir, "c").expect("made");
+    let export = other.export.get().expect("set");
+    assert_eq!(f.mds.lock_on_names(export, &seen, LockHandle(5000)), Ok(LockHandle(0)));
+    let kept = f.mds.locks.keep(&[Want::Name(dir, b"b")], Reach::Here, &|| Ok(())).expect("kept");
+    assert_eq!(listed(&other.list(dir, true)).0, None);
+    assert_eq!(has_lock(&other.list(dir, true)), [false, false, false]);
+    drop(kept);
+    let bad = LockRange { first: LockHandle(u64::MAX), count: 2 };
+    let request = MdsRequest::ReadDir { fid: dir, cookie: 0, max_bytes: 4096, plus: true, locks: bad };
+    assert_eq!(other.run(&request), Err(Status::EINVAL));
+}
+
+#[test]
+fn pages_with_locks_have_room_for_what_comes_with_them() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    for number in 0..40 {
+        f.file(dir, &format!("f{number}")).expect("made");
+    }
+    let other = Cacher::connect(&f, 2);
+    let (mut cookie, mut found) = (0, 0);
+    for max_bytes in [500, 600, 4096].into_iter().cycle() {
+        let page = other.page(|locks| MdsRequest::ReadDir { fid: dir, cookie, max_bytes, plus: true, locks });
+        assert!(page.bytes.len() <= max_bytes as usize && page.entries().all(|entry| entry.lock.0 != 0));
+        found += page.entries().count();
+        let Some(last) = page.entries().last().filter(|_| !page.end) else { break };
+        cookie = last.cookie;
+    }
+    assert_eq!(found, 40);
 }

@@ -2,7 +2,7 @@ use super::*;
 use nacre_layout::user::{self, Foreign};
 use nacre_types::limits::LINK_MAX;
 use nacre_types::{SetAttr, SetAttrValid};
-use nacre_wire::mds::{LIST_INODES_MAX, XattrFlags};
+use nacre_wire::mds::{LIST_INODES_MAX, LockRange, XattrFlags};
 
 #[test]
 fn a_file_is_found_under_its_name_with_the_attributes_it_was_made_with() {
@@ -124,7 +124,13 @@ fn foreign_directories_have_no_entries_and_can_be_removed() {
     assert_eq!(get(dir, b"lustre.lov"), Err(Status::ENODATA));
     assert_eq!(f.file(dir, "a"), Err(Status::ENODATA));
     assert_eq!(f.dir(dir, "a").map(drop), Err(Status::ENODATA));
-    let list = MdsRequest::ReadDir { fid: dir, cookie: 0, max_bytes: 4096, plus: false };
+    let list = MdsRequest::ReadDir {
+        fid: dir,
+        cookie: 0,
+        max_bytes: 4096,
+        plus: false,
+        locks: LockRange::default(),
+    };
     assert_eq!(f.run(&list).map(drop), Err(Status::ENODATA));
     let file = f.file(parent, "file").expect("made").fid;
     let link = MdsRequest::Link { fid: file, parent: dir, name: b"l" };
@@ -209,7 +215,8 @@ fn a_listing_in_pages_gives_every_name_once() {
         listed.sort();
         assert_eq!(listed, names, "{max_bytes}");
     }
-    let tiny = MdsRequest::ReadDir { fid: dir, cookie: 0, max_bytes: 20, plus: false };
+    let tiny =
+        MdsRequest::ReadDir { fid: dir, cookie: 0, max_bytes: 20, plus: false, locks: LockRange::default() };
     assert_eq!(f.run(&tiny), Err(Status::EINVAL));
     f.check();
 }
@@ -223,7 +230,13 @@ fn names_removed_while_a_directory_is_listed_do_not_hide_others() {
     }
     let (mut cookie, mut seen) = (0, 0);
     loop {
-        let reply = f.run(&MdsRequest::ReadDir { fid: dir, cookie, max_bytes: 500, plus: false });
+        let reply = f.run(&MdsRequest::ReadDir {
+            fid: dir,
+            cookie,
+            max_bytes: 500,
+            plus: false,
+            locks: LockRange::default(),
+        });
         let Ok(MdsReply::Directory(page)) = reply else { panic!("{reply:?}") };
         for entry in page.entries() {
             cookie = entry.cookie;
@@ -294,15 +307,15 @@ fn many_names_are_looked_up_at_once_by_those_who_may_search() {
     let dir = f.dir(Fid::ROOT, "dir").expect("made").fid;
     let (b, a) = (f.file(dir, "b").expect("made"), f.file(dir, "a").expect("made"));
     let names = [b"b\0none\0..\0\0a\0".as_slice(), &[b'x'; 300]].concat();
-    let request = MdsRequest::LookupMany { parent: dir, names: &names };
+    let request = MdsRequest::LookupMany { parent: dir, names: &names, locks: LockRange::default() };
     let Ok(MdsReply::Directory(page)) = f.run(&request) else { panic!("answered") };
     let found: Vec<_> = page.entries().map(|entry| (entry.name, entry.attr)).collect();
     assert_eq!(found, [(b"b".as_slice(), Some(b)), (b"a".as_slice(), Some(a))]);
     assert!(page.public);
-    let request = MdsRequest::LookupMany { parent: a.fid, names: &names };
+    let request = MdsRequest::LookupMany { parent: a.fid, names: &names, locks: LockRange::default() };
     assert_eq!(f.run(&request), Err(Status::ENOTDIR));
     let closed = f.create_as(&f.cred, Fid::ROOT, "closed", NewFile::Directory, 0o040700).expect("made");
-    let request = MdsRequest::LookupMany { parent: closed.fid, names: &names };
+    let request = MdsRequest::LookupMany { parent: closed.fid, names: &names, locks: LockRange::default() };
     assert_eq!(f.run_as(&user(5, 5, &[]), &request), Err(Status::EACCES));
 }
 
@@ -312,7 +325,8 @@ fn inodes_are_listed_by_fid_in_the_order_asked_for_without_those_that_are_gone()
     let made: Vec<Attr> =
         (0..5).map(|number| f.file(Fid::ROOT, &format!("f{number}")).expect("made")).collect();
     f.unlink(Fid::ROOT, "f2").expect("removed");
-    let list = |fids: Vec<Fid>| f.run(&MdsRequest::ListInodes { fids, layouts: false });
+    let list =
+        |fids: Vec<Fid>| f.run(&MdsRequest::ListInodes { fids, layouts: false, locks: LockRange::default() });
     let asked: Vec<Fid> = made.iter().rev().map(|attr| attr.fid).collect();
     let Ok(MdsReply::Directory(page)) = list(asked) else { panic!("a page") };
     let found: Vec<(Fid, Option<u32>)> =

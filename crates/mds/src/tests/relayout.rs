@@ -276,22 +276,6 @@ fn a_component_behind_the_mdt_goes_and_what_is_on_the_mdt_stays() {
 fn files_on_an_ost_are_found_page_by_page() {
     let f = Fixture::with_osts(2);
     let on = |first_ost| Wish::Plain(LayoutSpec { first_ost: Some(first_ost), ..LayoutSpec::default() });
-    // An OST that has given no ids yet is passed over.
-    let mut tries = 0;
-    for ost in [0, 1] {
-        eventually("the OST gives objects", || {
-            tries += 1;
-            let name = format!("try{tries}");
-            let fid = f.file(Fid::ROOT, &name).expect("made").fid;
-            f.attr(&MdsRequest::SetLayout { fid, wish: on(ost) }).expect("set");
-            f.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("given");
-            let Ok(MdsReply::Layout(Some(layout))) = f.run(&MdsRequest::GetLayout { fid }) else {
-                panic!("a layout")
-            };
-            f.unlink(Fid::ROOT, &name).expect("removed");
-            layout.objects().all(|object| object.ost_index == ost)
-        });
-    }
     let mut expected: Vec<Fid> = Vec::new();
     for number in 0..20 {
         let fid = f.file(Fid::ROOT, &number.to_string()).expect("made").fid;

@@ -5,11 +5,14 @@ mod objects;
 use super::CheckArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::Instance;
+use crate::named;
 use crate::node;
 use crate::process::{MOUNT, NODE, RunDir, RunLock};
 use crate::progress::Progress;
+use nacre_mds::check::Abandoned;
 use nacre_store::object::block::is_block_store;
 use nacre_store::object::nxd::{LogDamage, LogSurvey};
+use nacre_store::object::repair_index;
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
 
@@ -28,20 +31,35 @@ struct TargetReport {
     /// Its objects cannot be looked at.
     #[serde(skip)]
     is_closed: bool,
+    /// Records of its index are damaged or missing.
+    #[serde(skip)]
+    has_lost_records: bool,
 }
 
-/// Runs the command.
+/// Runs the command. Without `--repair` everything is opened for reading alone, and the directory may be one where nothing can be
+/// written.
 pub fn run(args: &CheckArgs) -> Result<i32> {
-    let instance = Instance::open_existing(&args.dir)?;
+    let instance = named::directory(&args.dir)?;
     let run = RunDir::new(instance.run_dir());
-    let _locks = take_all(&instance, &run)?;
+    let _locks = if args.repair { take_all(&instance, &run)? } else { refuse_running(&instance, &run)? };
     let mut progress = Progress::new(args.json);
-    let mut reports = Vec::new();
+    let mut reports: Vec<TargetReport> = check_superblock(&instance, args.repair)?.into_iter().collect();
+    // First, as the checks of MDTs leave alone what something that is prepared may need.
+    let abandoned = abandoned_operations(&instance, args.repair);
     for target in instance.targets() {
         progress.show(&format!("checking {target}"));
-        reports.push(check_target(&instance, target, args.repair, &mut progress)?);
+        let report = check_target(&instance, target, args.repair, &mut progress);
+        reports.push(report.unwrap_or_else(|failure| TargetReport::unreadable(target, &failure)));
     }
-    compare_mdts(&instance, &mut reports, &mut progress)?;
+    for found in abandoned {
+        let name = TargetId::mdt(found.mdt).to_string();
+        if let Some(report) = reports.iter_mut().find(|report| report.target == name) {
+            report.problems.push(found.text);
+            report.problem_count += 1;
+            report.repaired += u64::from(found.is_removed);
+        }
+    }
+    compare_mdts(&instance, &mut reports, &mut progress);
     progress.show("comparing objects with files");
     objects::compare(&instance, args.repair, &mut reports)?;
     drop(progress);
@@ -50,21 +68,64 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
     Ok(if left == 0 { 0 } else { EXIT_FAILURE })
 }
 
+impl TargetReport {
+    /// Of a target that cannot be looked at; others are.
+    fn unreadable(target: TargetId, failure: &Failure) -> TargetReport {
+        TargetReport {
+            target: target.to_string(),
+            checked: "not readable".to_owned(),
+            problems: vec![failure.message.clone()],
+            problem_count: 1,
+            is_closed: true,
+            ..TargetReport::default()
+        }
+    }
+
+    /// What a second look says of the problems of the first one.
+    fn set_repaired(&mut self, left: u64) {
+        self.repaired = self.problem_count.saturating_sub(left);
+    }
+}
+
+/// What of the superblock of the whole directory is damaged, if anything is.
+fn check_superblock(instance: &Instance, repair: bool) -> Result<Option<TargetReport>> {
+    let damaged = instance.damaged_copies();
+    if damaged.is_empty() {
+        return Ok(None);
+    }
+    if repair {
+        instance.restore_copies().map_err(Failure::because("write the superblock anew"))?;
+    }
+    let mut report = TargetReport { target: "DIR".to_owned(), ..TargetReport::default() };
+    report.checked = "1 superblock".to_owned();
+    report.problems = damaged.iter().map(|path| copy_text(path)).collect();
+    report.problem_count = damaged.len() as u64;
+    report.set_repaired(instance.damaged_copies().len() as u64);
+    Ok(Some(report))
+}
+
+fn copy_text(path: &std::path::Path) -> String {
+    format!("{} is damaged, its other copy is not", path.display())
+}
+
+fn is_running(instance: &Instance, name: &str) -> Failure {
+    let dir = instance.dir.display();
+    Failure::new(format!("'{name}' of {dir} is running: stop the file system with 'nacre down {dir}' first"))
+}
+
+/// A file system that runs is not looked at. What starts meanwhile is kept off each target while that is looked at.
+fn refuse_running(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
+    match run.running().first() {
+        Some(name) => Err(is_running(instance, name)),
+        None => Ok(Vec::new()),
+    }
+}
+
 /// Nothing may start while targets are looked at.
 pub(super) fn take_all(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
     let names = [NODE.to_owned(), MOUNT.to_owned()];
     let targets = instance.targets().into_iter().map(crate::instance::target_name);
-    let dir = instance.dir.display();
-    targets
-        .chain(names)
-        .map(|name| {
-            run.lock(&name).map_err(|_| {
-                Failure::new(format!(
-                    "'{name}' of {dir} is running: stop the file system with 'nacre down {dir}' first"
-                ))
-            })
-        })
-        .collect()
+    targets.chain(names).map(|name| run.lock(&name).map_err(|_| is_running(instance, &name))).collect()
 }
 
 fn check_target(
@@ -75,22 +136,27 @@ fn check_target(
 ) -> Result<TargetReport> {
     let mut show = |count: u64| progress.show(&format!("checking {target}: {count}"));
     let report = match target.kind {
-        TargetKind::Mgt => check_mgt(instance, target),
+        TargetKind::Mgt => check_mgt(instance, target, repair)?,
         TargetKind::Ost => check_ost(instance, target, repair, &mut show)?,
         TargetKind::Mdt => check_mdt(instance, target, repair, &mut show)?,
     };
     Ok(TargetReport { target: target.to_string(), ..report })
 }
 
-fn check_mgt(instance: &Instance, target: TargetId) -> TargetReport {
-    let problem = match nacre_mgs::service::load(&instance.target_dir(target)) {
-        Ok(config) if config.fs_uuid == instance.superblock.fs_uuid => None,
-        Ok(_) => Some("the configuration belongs to another file system".to_owned()),
-        Err(error) => Some(error.to_string()),
-    };
-    let problem_count = u64::from(problem.is_some());
-    let problems = problem.into_iter().collect();
-    TargetReport { checked: "1 configuration".to_owned(), problems, problem_count, ..TargetReport::default() }
+fn check_mgt(instance: &Instance, target: TargetId, repair: bool) -> Result<TargetReport> {
+    let dir = instance.target_dir(target);
+    let failed = || Failure::because(format!("check {target}"));
+    let found = nacre_mgs::service::load_copies(&dir).map_err(failed())?;
+    let mut report = TargetReport { checked: "1 configuration".to_owned(), ..TargetReport::default() };
+    report.problems = found.damaged.iter().map(|path| copy_text(path)).collect();
+    if found.value.fs_uuid != instance.superblock.fs_uuid {
+        report.problems.push("the configuration belongs to another file system".to_owned());
+    } else if repair && !found.damaged.is_empty() {
+        nacre_mgs::service::restore(&dir).map_err(failed())?;
+        report.repaired = found.damaged.len() as u64;
+    }
+    report.problem_count = report.problems.len() as u64;
+    Ok(report)
 }
 
 /// The objects of an OST, or of an MDT that keeps data of files in a store of its own.
@@ -100,28 +166,55 @@ fn check_ost(
     repair: bool,
     show: &mut dyn FnMut(u64),
 ) -> Result<TargetReport> {
+    let mut report = look_at_ost(instance, target, show)?;
+    if !repair || report.problem_count == 0 || report.is_closed {
+        return Ok(report);
+    }
+    let failed = || Failure::because(format!("repair {target}"));
+    if report.has_lost_records {
+        // Changes to an index that has lost records could only make it worse.
+        return Ok(report);
+    }
+    repair_index(&instance.objects_dir(target)).map_err(failed())?;
+    let store = node::open_objects(instance, target)?;
+    store.verify(true, show).map_err(failed())?;
+    store.close().map_err(failed())?;
+    drop(store);
+    report.set_repaired(look_at_ost(instance, target, show)?.problem_count);
+    Ok(report)
+}
+
+/// As [`check_ost`], without changing anything.
+fn look_at_ost(instance: &Instance, target: TargetId, show: &mut dyn FnMut(u64)) -> Result<TargetReport> {
     let failed = || Failure::because(format!("check the cache of {target}"));
     let mut cache =
         CacheReport::of(crate::ost_cache::survey(&instance.target_dir(target)).map_err(failed())?);
-    if cache.is_refused {
-        return Ok(TargetReport {
-            checked: "its cache only, as it does not open with that".to_owned(),
-            problem_count: cache.count,
-            problems: cache.problems,
-            is_closed: true,
-            ..TargetReport::default()
-        });
-    }
-    let store = node::open_objects(instance, target)?;
-    let report = store.verify(repair, show).map_err(Failure::because(format!("check {target}")))?;
-    store.close().map_err(Failure::because(format!("close {target}")))?;
+    let opened = match cache.is_refused {
+        true => None,
+        false => Some(node::look_at_objects(instance, target)),
+    };
+    let store = match opened {
+        Some(Ok(store)) => store,
+        refused => {
+            cache.problems.extend(refused.and_then(std::result::Result::err).map(|error| error.to_string()));
+            let only = "its cache only, as it does not open with that";
+            return Ok(TargetReport {
+                checked: if cache.is_refused { only } else { "not readable" }.to_owned(),
+                problem_count: cache.count.max(cache.problems.len() as u64),
+                problems: cache.problems,
+                is_closed: true,
+                ..TargetReport::default()
+            });
+        }
+    };
+    let report = store.verify(false, show).map_err(Failure::because(format!("check {target}")))?;
     let objects = report.problems.iter().map(ToString::to_string);
     cache.problems.extend(objects.chain(report.index.problems.iter().map(ToString::to_string)));
     Ok(TargetReport {
         checked: format!("{} objects{}", report.objects, cache.checked),
         problems: cache.problems,
         problem_count: cache.count + report.problem_count + report.index.problem_count,
-        repaired: cache.repaired + report.repaired,
+        has_lost_records: !report.index.keeps_entries(),
         ..TargetReport::default()
     })
 }
@@ -132,14 +225,12 @@ struct CacheReport {
     checked: String,
     problems: Vec<String>,
     count: u64,
-    repaired: u64,
     is_refused: bool,
 }
 
 impl CacheReport {
     fn of(survey: Option<LogSurvey>) -> CacheReport {
         let Some(survey) = survey else { return CacheReport::default() };
-        let is_copy = |damage: &&LogDamage| matches!(damage, LogDamage::Superblock { .. });
         let is_refused = survey.is_refused();
         // If the store opens it names itself what is damaged and not covered by anything newer.
         let counts = |damage: &&LogDamage| is_refused || !matches!(damage, LogDamage::Data { .. });
@@ -149,8 +240,6 @@ impl CacheReport {
             checked: format!(", {} batches of the cache", survey.batches),
             problems: problems.collect(),
             count: survey.damage_count - if is_refused { 0 } else { survey.damaged_data },
-            // Opening the store writes them anew.
-            repaired: if is_refused { 0 } else { survey.damage.iter().filter(is_copy).count() as u64 },
             is_refused,
         }
     }
@@ -169,7 +258,7 @@ fn check_mdt(
     let mut found = TargetReport {
         checked: format!("{} inodes, {} names", report.inodes, report.names),
         problems: report.problems.iter().map(text_of).collect(),
-        problem_count: report.problems.len() as u64,
+        problem_count: report.problem_count(),
         repaired: report.repaired,
         ..TargetReport::default()
     };
@@ -183,16 +272,52 @@ fn check_mdt(
     Ok(found)
 }
 
-/// Adds what only a look at all MDTs together tells, which is not repaired.
-fn compare_mdts(instance: &Instance, reports: &mut [TargetReport], progress: &mut Progress) -> Result<()> {
-    let mdts = || instance.targets().into_iter().filter(|target| target.kind == TargetKind::Mdt);
-    if mdts().count() < 2 {
-        return Ok(());
+/// What is prepared on MDTs and never decided, which a repair has removed; nothing where an MDT cannot be read, which its own check tells.
+fn abandoned_operations(instance: &Instance, repair: bool) -> Vec<Abandoned> {
+    let targets = instance.targets();
+    let of = |kind: TargetKind| targets.iter().filter(move |target| target.kind == kind);
+    let dirs: Vec<_> =
+        of(TargetKind::Mdt).map(|target| (instance.target_dir(*target), target.index)).collect();
+    // Only the MGS knows what there is on other hosts. One that has not registered yet is here.
+    let config = of(TargetKind::Mgt).find_map(|mgt| {
+        nacre_mgs::service::load_copies(&instance.target_dir(*mgt)).ok().map(|found| found.value)
+    });
+    let all: Option<Vec<u16>> = config.map(|config| {
+        let known = config.targets.iter().map(|known| known.target);
+        let mdts = known.filter(|target| target.kind == TargetKind::Mdt).map(|target| target.index);
+        mdts.chain(dirs.iter().map(|(_, index)| *index)).collect()
+    });
+    let config = nacre_mds::MdsConfig::default();
+    nacre_mds::check::abandoned_operations(&dirs, all.as_deref(), &config, repair).unwrap_or_default()
+}
+
+/// Adds what only a look at all MDTs together tells, which is not repaired. One that cannot be read is left out, and named already.
+fn compare_mdts(instance: &Instance, reports: &mut [TargetReport], progress: &mut Progress) {
+    let is_open = |target: &TargetId| {
+        let name = target.to_string();
+        !reports.iter().any(|report| report.target == name && report.is_closed)
+    };
+    let mdts: Vec<TargetId> = instance
+        .targets()
+        .into_iter()
+        .filter(|target| target.kind == TargetKind::Mdt && is_open(target))
+        .collect();
+    if mdts.len() < 2 {
+        return;
     }
-    let dirs: Vec<_> = mdts().map(|target| (instance.target_dir(target), target.index)).collect();
+    let dirs: Vec<_> = mdts.iter().map(|target| (instance.target_dir(*target), target.index)).collect();
     let mut show = |count: u64| progress.show(&format!("comparing metadata targets: {count}"));
-    let found = nacre_mds::check::check_dirs(&dirs, &nacre_mds::MdsConfig::default(), &mut show)
-        .map_err(Failure::because("compare the metadata targets"))?;
+    let found = match nacre_mds::check::check_dirs(&dirs, &nacre_mds::MdsConfig::default(), &mut show) {
+        Ok(found) => found,
+        Err(error) => {
+            let first = mdts[0].to_string();
+            if let Some(report) = reports.iter_mut().find(|report| report.target == first) {
+                report.problems.push(format!("the metadata targets cannot be compared: {error}"));
+                report.problem_count += 1;
+            }
+            return;
+        }
+    };
     for problem in found {
         let target = TargetId::mdt(if problem.fid.is_zero() { 0 } else { problem.fid.mdt_index() });
         let Some(report) = reports.iter_mut().find(|report| report.target == target.to_string()) else {
@@ -204,7 +329,6 @@ fn compare_mdts(instance: &Instance, reports: &mut [TargetReport], progress: &mu
             report.problem_count += 1;
         }
     }
-    Ok(())
 }
 
 fn text_of(problem: &nacre_mds::check::Problem) -> String {

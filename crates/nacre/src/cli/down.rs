@@ -4,29 +4,37 @@ use super::DownArgs;
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::Instance;
-use crate::mounts;
-use crate::process::{MOUNT, NODE, RunDir};
+use crate::process::{MOUNT, NODE, RunDir, is_stopped, why_silent};
 use crate::progress::Progress;
-use std::time::Duration;
+use crate::{mounts, named};
+use nacre_store::object::block::device_of;
+use nacre_store::object::nxd::cache_of;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longest time that rings of a process that has ended may take, and how often they are looked at.
+const RINGS_LIMIT: Duration = Duration::from_secs(5);
+const RINGS_POLL: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 pub fn run(args: &DownArgs) -> Result<i32> {
-    let instance = Instance::open_existing(&args.dir)?;
+    let instance = named::directory(&args.dir)?;
     let run = RunDir::new(instance.run_dir());
-    let mut names = run.running();
-    // Clients before servers, metadata before objects, the configuration last.
-    names.sort_by_key(|name| match name.as_str() {
-        MOUNT | NODE => 0,
-        name if name.starts_with("mdt") => 1,
-        name if name.starts_with("ost") => 2,
-        _ => 3,
-    });
+    let names = names_in_order(&run);
     let mut progress = Progress::new(false);
+    // Before anything ends: the others could not end without it, or half of it would run.
+    names.iter().try_for_each(|name| check_not_stopped(&run, name))?;
     for name in &names {
         progress.show(&format!("stopping {name}"));
         stop(&run, name, args.force, Duration::from_secs(args.timeout))?;
     }
     drop(progress);
+    if !names.is_empty() {
+        await_devices(&instance);
+    }
     clear_stale_mount(&run)?;
     if names.is_empty() {
         println!(
@@ -40,22 +48,76 @@ pub fn run(args: &DownArgs) -> Result<i32> {
     Ok(0)
 }
 
+/// Stops all processes of a directory.
+///
+/// # Errors
+/// The first one that does not end; those behind it go on.
+pub(super) fn stop_all(run: &RunDir, force: bool, limit: Duration) -> Result<()> {
+    names_in_order(run).iter().try_for_each(|name| stop(run, name, force, limit))
+}
+
+/// All that run: clients before servers, metadata before objects, the configuration last.
+fn names_in_order(run: &RunDir) -> Vec<String> {
+    let mut names = run.running();
+    names.sort_by_key(|name| match name.as_str() {
+        MOUNT | NODE => 0,
+        name if name.starts_with("mdt") => 1,
+        name if name.starts_with("ost") => 2,
+        _ => 3,
+    });
+    names
+}
+
+/// A process that a signal has stopped does nothing, also not end, until it is continued.
+fn check_not_stopped(run: &RunDir, name: &str) -> Result<()> {
+    match run.pid(name).filter(|pid| is_stopped(*pid)) {
+        Some(pid) => Err(Failure::new(format!("{name} (pid {pid}) is not responding: {}", why_silent(pid)))),
+        None => Ok(()),
+    }
+}
+
 /// Stops one process: asks it, and sends a signal if it does not answer.
 fn stop(run: &RunDir, name: &str, force: bool, limit: Duration) -> Result<()> {
+    check_not_stopped(run, name)?;
+    let process = run.watch(name);
     match control::ask(&run.socket(name), &Request::Stop { force }) {
         Ok(Answer::Error { message, .. }) => return Err(Failure::new(message)),
         Ok(_) => {}
         Err(_) => run.terminate(name),
     }
-    if run.wait_stopped(name, limit) {
+    // It gives up its lock before its files: those keep the file system busy on which the directory lies.
+    if run.wait_stopped(name, limit) && process.is_none_or(|process| process.wait_ended(limit)) {
         return Ok(());
     }
-    let pid = run.pid(name).unwrap_or_default();
+    // It may have ended just now.
+    let Some(pid) = run.pid(name) else { return Ok(()) };
     Err(Failure::new(format!(
-        "{name} (pid {pid}) has not stopped after {} s: see {}",
+        "{name} (pid {pid}) has not stopped after {} s: {} (its log is {})",
         limit.as_secs(),
+        why_silent(pid),
         run.log(name).display()
     )))
+}
+
+/// The kernel takes down rings of a process after its end, and with them its last hold on files that are devices of targets: waits until
+/// nobody has them open.
+fn await_devices(instance: &Instance) {
+    let deadline = Instant::now() + RINGS_LIMIT;
+    let devices = instance.targets().into_iter().map(|target| instance.objects_dir(target));
+    let paths = devices.flat_map(|dir| [device_of(&dir), cache_of(&dir).ok().flatten()]).flatten();
+    for path in paths.filter(|path| path.is_file()) {
+        while is_open_elsewhere(&path) && Instant::now() < deadline {
+            std::thread::sleep(RINGS_POLL);
+        }
+    }
+}
+
+/// Whether anything but this call has a file open. The kernel gives leases on files that nobody else has.
+fn is_open_elsewhere(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    // SAFETY: the call takes a number and changes nothing of ours; closing the file gives the lease up.
+    let leased = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+    leased != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }
 
 /// A process that was killed leaves a dead mount where it said that it mounts.
@@ -64,7 +126,7 @@ fn clear_stale_mount(run: &RunDir) -> Result<()> {
         return Ok(());
     };
     if mounts::is_dead_mount_point(&mount_point) {
-        super::up::clear_dead(&mount_point)?;
+        super::mount_point::clear_dead(&mount_point)?;
     }
     Ok(())
 }

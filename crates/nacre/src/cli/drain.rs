@@ -1,20 +1,23 @@
 //! `nacre target drain`: moves what lies on an MDT to the others.
 //!
 //! The MDT says which inodes with names it has, and of which directories it has a shard. Directories move first, each as `lfs migrate -m -d`
-//! moves it, to MDTs that have room; then files go where their names are. Nothing is remembered anywhere: what has moved is not on the MDT any
-//! more, so a command that was ended and is started again goes on where it was.
+//! moves it, to MDTs that have room; then files go where their names are, many in one request. Nothing is remembered anywhere: what has moved
+//! is not on the MDT any more, so a command that was ended and is started again goes on where it was.
 
 use super::TargetDrainArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::lfs::migrate::directory::{Wish, migrate_one};
 use crate::lfs::mounted::{self, Mounted};
 use crate::progress::Progress;
+use nacre_layout::dir_layout::DirFlags;
 use nacre_layout::{DirLayout, user};
+use nacre_types::ioctl::{FilesWanted, MIGRATED_MAX};
 use nacre_types::{Fid, TargetId, TargetKind};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// State bits of targets that get nothing: read-only, no new inodes, no space, no inodes (`OS_STATFS_*`).
@@ -26,6 +29,10 @@ const ROUNDS: usize = 3;
 /// How long mounts may take to hear that the MDT takes nothing new.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Requests at the same time: the MDTs make what several of them change durable at once.
+const THREADS: usize = 8;
+/// A file may have just been closed, and the MDT not have heard of it: it is tried again for so long.
+const CLOSED_AFTER: Duration = Duration::from_secs(1);
 /// What is left is printed up to so many; all are counted.
 const SHOWN_MAX: usize = 20;
 /// An MDT with nine tenths of the room of the best one is as good.
@@ -43,18 +50,18 @@ pub fn run(args: &TargetDrainArgs) -> Result<i32> {
     }
     close(&mount, index)?;
     let root = mount.root().map_err(Failure::because("find the mount point"))?;
-    let mut drain =
-        Drain { mount: &mount, root, index, targets: targets_of(&mount, index)?, turn: 0, moved: 0 };
+    let others = targets_of(&mount, index)?;
+    let mut drain = Drain { mount: &mount, root, index, others, turn: 0, moved: 0, left: BTreeMap::new() };
     let mut progress = Progress::new(false);
-    let mut left = BTreeMap::new();
     for _ in 0..ROUNDS {
         let before = drain.moved;
-        left = drain.round(&mut progress)?;
-        if left.is_empty() || drain.moved == before {
+        drain.round(&mut progress)?;
+        if drain.left.is_empty() || drain.moved == before {
             break;
         }
     }
     drop(progress);
+    let left = &drain.left;
     println!("moved {} inodes from MDT{index:04x}; {} left", drain.moved, left.len());
     for (path, error) in left.iter().take(SHOWN_MAX) {
         println!("  {}: {error}", path.display());
@@ -123,92 +130,165 @@ struct Drain<'a> {
     mount: &'a Mounted,
     root: PathBuf,
     index: u16,
-    /// MDTs that get what moves, in turn.
-    targets: Vec<u16>,
+    /// MDTs that get the directories, in turn.
+    others: Vec<u16>,
     turn: usize,
     moved: u64,
+    /// What the last round has left, and why.
+    left: BTreeMap<PathBuf, String>,
 }
 
 impl Drain<'_> {
-    /// Moves what is there; gives what is left, and why.
-    fn round(&mut self, progress: &mut Progress) -> Result<BTreeMap<PathBuf, String>> {
-        let (mut left, mut files) = (BTreeMap::new(), Vec::new());
-        let mut after = Some(Fid::ZERO);
-        while let Some(from) = after {
-            let found = self.mount.files_on(TargetId::mdt(self.index), from);
-            let (fids, next) =
-                found.map_err(Failure::because(format!("ask what is on MDT{:04x}", self.index)))?;
-            for fid in fids {
-                // What has lost its names meanwhile goes by itself.
-                let Ok(paths) = self.mount.paths_of(&fid, Some(0)) else { continue };
-                let Some(path) = paths.first().map(|path| self.root.join(path)) else { continue };
-                match path.symlink_metadata() {
-                    Ok(found) if found.is_dir() => self.move_directory(&path, progress, &mut left),
-                    Ok(_) => files.push(path),
-                    Err(_) => {}
-                }
+    /// Moves what is there.
+    fn round(&mut self, progress: &mut Progress) -> Result<()> {
+        self.left.clear();
+        self.move_directories(progress)?;
+        let mdts = self.mount.targets().map_err(Failure::because("ask for the MDTs"))?;
+        let mdts = mdts.iter().filter(|row| row.target.kind == TargetKind::Mdt);
+        for mdt in mdts.map(|row| row.target.index) {
+            let files = self.all_of(FilesWanted::Files { mdt: self.index, named_on: mdt })?;
+            match mdt == self.index {
+                true => files.iter().for_each(|fid| self.leave(fid, "its name is still there")),
+                false => self.move_files(&files, mdt, progress),
             }
+        }
+        Ok(())
+    }
+
+    /// All inodes of a kind that the MDT has now.
+    fn all_of(&self, wanted: FilesWanted) -> Result<Vec<Fid>> {
+        let (mut all, mut after) = (Vec::new(), Some(Fid::ZERO));
+        while let Some(from) = after {
+            let page = self.mount.files_on(wanted, from);
+            let (fids, next) =
+                page.map_err(Failure::because(format!("ask what is on MDT{:04x}", self.index)))?;
+            all.extend(fids);
             after = next;
         }
-        for path in files {
-            let wish = self.wish(self.targets_in_turn(2));
-            self.note(&path, migrate_one(&wish, &path), progress, &mut left);
-        }
-        Ok(left)
+        Ok(all)
     }
 
-    /// So many of the others, from the one whose turn it is.
-    fn targets_in_turn(&self, count: usize) -> Vec<u16> {
-        self.targets.iter().copied().cycle().skip(self.turn).take(count).collect()
-    }
-
-    fn wish(&self, mdts: Vec<u16>) -> Wish {
-        let count = mdts.len() as i32;
-        Wish { mdts, count, hash: 0, only_directories: true, is_verbose: false }
-    }
-
-    fn move_directory(&mut self, path: &Path, progress: &mut Progress, left: &mut BTreeMap<PathBuf, String>) {
-        let stored = mounted::directory_layout(path).ok().flatten();
-        let stored = stored.filter(|stored| !user::is_foreign_directory(stored));
-        let shards =
-            stored.and_then(|stored| DirLayout::decode(&stored).ok()).map_or(1, |list| list.shards.len());
-        let mdts = match shards {
-            1 => self.targets_in_turn(1),
-            // As many shards as before, if the others may have them.
-            count => self.targets_in_turn(count.min(5 * self.targets.len())),
-        };
-        self.turn = (self.turn + 1) % self.targets.len();
-        let mut wish = self.wish(mdts);
-        if wish.count > self.targets.len() as i32 {
-            wish.hash |= nacre_layout::dir_layout::DirFlags::OVERSTRIPED.bits();
-        }
-        self.note(path, migrate_one(&wish, path), progress, left);
-    }
-
-    fn note(
-        &mut self,
-        path: &Path,
-        outcome: io::Result<bool>,
-        progress: &mut Progress,
-        left: &mut BTreeMap<PathBuf, String>,
-    ) {
-        match outcome {
-            Ok(true) => {
-                self.moved += 1;
-                progress.show(&format!("{} inodes moved", self.moved));
-            }
-            Ok(false) => drop(left.insert(path.to_owned(), "its name is still there".to_owned())),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-            Err(error) => {
-                let reason = match error.raw_os_error() {
-                    Some(libc::EBUSY) => "it is open".to_owned(),
-                    Some(libc::EMLINK) => "it has more than 1000 names".to_owned(),
-                    _ => error.to_string(),
-                };
-                left.insert(path.to_owned(), reason);
+    /// Moves each directory to the MDTs whose turn it is.
+    fn move_directories(&mut self, progress: &mut Progress) -> Result<()> {
+        let mut fids = self.all_of(FilesWanted::Directories(self.index))?;
+        // One with several shards there comes several times.
+        fids.sort_unstable();
+        fids.dedup();
+        let first = self.turn;
+        self.turn += fids.len();
+        let in_turn: Vec<(usize, Fid)> = (first..).zip(fids).collect();
+        let (mount, root, others) = (self.mount, &self.root, &self.others);
+        let outcomes = side_by_side(&in_turn, |(turn, fid)| {
+            // What has lost its names meanwhile goes by itself.
+            let path = root.join(mount.paths_of(fid, Some(0)).ok()?.first()?);
+            let outcome = migrate_one(&wish_for(&path, *turn, others), &path);
+            Some((path, outcome))
+        });
+        for (path, outcome) in outcomes.into_iter().flatten() {
+            match outcome {
+                Ok(true) => self.moved += 1,
+                Ok(false) => drop(self.left.insert(path, "its name is still there".to_owned())),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => drop(self.left.insert(path, reason_of(&error))),
             }
         }
+        self.show(progress);
+        Ok(())
     }
+
+    /// Moves files to the MDT that has their names.
+    fn move_files(&mut self, files: &[Fid], mdt: u16, progress: &mut Progress) {
+        let groups: Vec<&[Fid]> = files.chunks(MIGRATED_MAX).collect();
+        // A progress line between them, and not more results than that in memory.
+        for groups in groups.chunks(THREADS * 8) {
+            let outcomes = side_by_side(groups, |group| self.move_group(group, mdt));
+            for (fid, outcome) in outcomes.into_iter().flatten() {
+                match outcome {
+                    Ok(()) => self.moved += 1,
+                    Err(error) if is_gone(&error) => {}
+                    Err(error) => self.leave(&fid, &reason_of(&error)),
+                }
+            }
+            self.show(progress);
+        }
+    }
+
+    /// Moves files together, and those that are open once more as long as they may have just been closed.
+    fn move_group(&self, files: &[Fid], mdt: u16) -> Vec<(Fid, io::Result<()>)> {
+        let deadline = Instant::now() + CLOSED_AFTER;
+        let (mut outcomes, mut open) = (Vec::new(), files.to_vec());
+        loop {
+            let found = self.mount.migrate_files(&open, mdt).unwrap_or_else(|error| {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                open.iter().map(|_| Err(io::Error::from_raw_os_error(errno))).collect()
+            });
+            let is_over = Instant::now() >= deadline;
+            let may_close = |outcome: &io::Result<()>| {
+                let errno = outcome.as_ref().err().and_then(io::Error::raw_os_error);
+                matches!(errno, Some(libc::EBUSY | libc::EAGAIN)) && !is_over
+            };
+            let (again, done): (Vec<_>, Vec<_>) =
+                open.into_iter().zip(found).partition(|(_, outcome)| may_close(outcome));
+            outcomes.extend(done);
+            if again.is_empty() {
+                return outcomes;
+            }
+            open = again.into_iter().map(|(fid, _)| fid).collect();
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn show(&self, progress: &mut Progress) {
+        progress.show(&format!("{} inodes moved", self.moved));
+    }
+
+    /// Notes what stays; what has lost its names meanwhile goes by itself.
+    fn leave(&mut self, fid: &Fid, reason: &str) {
+        let path = self.mount.paths_of(fid, Some(0)).ok().and_then(|paths| paths.into_iter().next());
+        if let Some(path) = path {
+            self.left.insert(self.root.join(path), reason.to_owned());
+        }
+    }
+}
+
+/// Where a directory is to be: as many shards as before, if the others may have them.
+fn wish_for(path: &Path, turn: usize, others: &[u16]) -> Wish {
+    let stored = mounted::directory_layout(path).ok().flatten();
+    let stored = stored.filter(|stored| !user::is_foreign_directory(stored));
+    let shards =
+        stored.and_then(|stored| DirLayout::decode(&stored).ok()).map_or(1, |list| list.shards.len());
+    let count = shards.min(5 * others.len());
+    let mdts: Vec<u16> = others.iter().copied().cycle().skip(turn % others.len()).take(count).collect();
+    let hash = if count > others.len() { DirFlags::OVERSTRIPED.bits() } else { 0 };
+    Wish { mdts, count: count as i32, hash, only_directories: true, is_verbose: false }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOENT)
+}
+
+fn reason_of(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => "it is open".to_owned(),
+        Some(libc::EMLINK) => "it has more than 1000 names".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Does `work` for each item, several at the same time; gives the results as they come.
+fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let one = || {
+        let mine = || items.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(mine).map(&work).collect::<Vec<R>>()
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS.min(items.len())).map(|_| scope.spawn(one)).collect();
+        let results = workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        results.flatten().collect()
+    })
 }
 
 #[cfg(test)]

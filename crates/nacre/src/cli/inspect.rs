@@ -1,6 +1,8 @@
 //! `nacre inspect`: shows what the store of a target on a device is, what an object in it is, and what the log of a cache of small writes
 //! holds, without changing anything.
 
+mod json;
+
 use super::InspectArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::MDT_DATA;
@@ -11,6 +13,7 @@ use nacre_store::object::block::inspect::{Inspector, ObjectInspection, StoreInsp
 use nacre_store::object::block::is_block_store;
 use nacre_store::object::nxd::{LogSurvey, cache_of};
 use nacre_types::Fid;
+use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +29,7 @@ macro_rules! row {
 pub fn run(args: &InspectArgs) -> Result<i32> {
     let shown = args.dir.display();
     if let Some(device) = cache_device(args)? {
-        return inspect_cache(&device);
+        return inspect_cache(&device, args.json);
     }
     // Its own, or that of an MDT for data of files.
     let dirs = [args.dir.clone(), args.dir.join(MDT_DATA)];
@@ -40,11 +43,14 @@ pub fn run(args: &InspectArgs) -> Result<i32> {
     let inspector = opened.map_err(Failure::because(format!("inspect {shown}")))?;
     let failed = || Failure::because(format!("inspect {shown}"));
     let (mut text, mut damage) = (String::new(), 0);
+    let mut shown_json = json!({});
     if args.object.is_empty() {
         let store = inspector.store().map_err(failed())?;
         store_text(&mut text, &store);
+        shown_json["store"] = json::store(&store);
         damage += store.damage.len();
     }
+    let mut objects = Vec::new();
     for object in &args.object {
         let fid: Fid = object.parse().map_err(|_| {
             Failure::usage(format!("--object {object}: write a FID such as [0x100000000:0x2:0x0]"))
@@ -52,16 +58,22 @@ pub fn run(args: &InspectArgs) -> Result<i32> {
         let found = inspector.object(fid).map_err(failed())?;
         let found = found.ok_or_else(|| Failure::new(format!("{shown} has no object {fid}")))?;
         object_text(&mut text, fid, &found, args.checksums);
+        objects.push(json::object(fid, &found, args.checksums));
         damage += found.damage.len();
     }
     if args.objects {
         inspector
             .for_each_object(&mut |fid| {
                 let _ = writeln!(text, "{fid}");
+                objects.push(json!({ "fid": fid.to_string() }));
             })
             .map_err(failed())?;
     }
-    print!("{text}");
+    shown_json["objects"] = objects.into();
+    match args.json {
+        true => println!("{shown_json:#}"),
+        false => print!("{text}"),
+    }
     Ok(if damage == 0 { 0 } else { EXIT_FAILURE })
 }
 
@@ -75,13 +87,17 @@ fn cache_device(args: &InspectArgs) -> Result<Option<PathBuf>> {
     found.map(Some).ok_or_else(|| Failure::new(format!("{shown} has no cache of small writes")))
 }
 
-fn inspect_cache(path: &Path) -> Result<i32> {
+fn inspect_cache(path: &Path, json: bool) -> Result<i32> {
     let action = format!("inspect {}", path.display());
     let device = open_device(path, None).map_err(Failure::because(&action))?;
     let survey = LogSurvey::of(&device).map_err(Failure::because(&action))?;
-    let mut text = String::new();
-    cache_text(&mut text, path, &survey);
-    print!("{text}");
+    if json {
+        println!("{:#}", json::cache(path, &survey));
+    } else {
+        let mut text = String::new();
+        cache_text(&mut text, path, &survey);
+        print!("{text}");
+    }
     Ok(if survey.damage.is_empty() { 0 } else { EXIT_FAILURE })
 }
 

@@ -1,10 +1,10 @@
 //! `nacre mount` and `nacre umount`, also for `mount.nacre`.
 
 use super::MountArgs;
-use crate::failure::{Failure, Result};
+use crate::failure::{EXIT_USAGE, Failure, Result};
 use crate::process::{self, MOUNT, RunDir};
 use crate::progress::Progress;
-use crate::{instance, mounts, node, path, registry};
+use crate::{holders, instance, listen, mounts, node, path, registry};
 use nacre_fuse::TransportChoice;
 use nacre_fuse::front::LockScope;
 use nacre_rpc::Shape;
@@ -20,6 +20,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// For how long a remount is tried again while files are on their way out.
 const BUSY_LIMIT: Duration = Duration::from_secs(1);
 const BUSY_POLL: Duration = Duration::from_millis(10);
+/// Time before the first try after one that failed; each later one takes twice as long.
+const RETRY_WAIT_MIN: Duration = Duration::from_secs(1);
+const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Options of a mount, as given with `-o`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub struct MountOptions {
     pub relatime: bool,
     /// A slow network to simulate on the way to the servers.
     pub simulate: Option<Shape>,
+    /// How often a mount that fails is tried again.
+    pub retries: u32,
 }
 
 impl MountOptions {
@@ -57,13 +62,14 @@ impl MountOptions {
             read_only: false,
             allow_other: None,
             nodev: true,
-            nosuid: false,
+            nosuid: true,
             noexec: false,
             default_permissions: false,
             transport: TransportChoice::Auto,
             locks: None,
             relatime: true,
             simulate: None,
+            retries: 0,
         };
         options.changed_by(lists, sloppy)
     }
@@ -102,13 +108,18 @@ impl MountOptions {
             // Meant for mount(8), or always so here.
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
             | "nofail" | "async" | "user_xattr" | "acl" | "nodiratime" | "diratime" | "lazystatfs" => {}
-            word => match word.strip_prefix("simulate=") {
+            word => match word.split_once('=') {
                 // Commas part mount options, so colons part those of the network.
-                Some(fabric) => match fabric.replace(':', ",").parse() {
+                Some(("simulate", fabric)) => match fabric.replace(':', ",").parse() {
                     Ok(shape) => self.simulate = Some(shape),
                     Err(_) => return false,
                 },
-                None => return word.starts_with("x-") || word.starts_with("comment="),
+                Some(("retry", times)) => match times.parse() {
+                    Ok(times) => self.retries = times,
+                    Err(_) => return false,
+                },
+                Some(("comment", _)) => {}
+                _ => return word.starts_with("x-"),
             },
         }
         true
@@ -128,13 +139,14 @@ pub fn run(args: &MountArgs) -> Result<i32> {
 }
 
 fn parse_source(text: &str) -> Result<MountSource> {
-    let source: MountSource = text.parse().map_err(|error| Failure::usage(format!("{error}")))?;
-    if source.nids.contains(&Nid::Lo) {
+    let words = MountSource::split(text).map_err(|error| Failure::usage(error.to_string()))?;
+    let is_inside = words.nids.iter().any(|word| word.parse() == Ok(Nid::Lo));
+    if is_inside {
         return Err(Failure::usage(
             "0@lo is inside the process that serves it: give the address that was listened on, for example 127.0.0.1@tcp:/nacre",
         ));
     }
-    Ok(source)
+    listen::resolve_source(text)
 }
 
 /// An existing directory where nothing is mounted; a dead mount of ours is cleared first.
@@ -146,23 +158,38 @@ fn checked_mount_point(path: &Path) -> Result<PathBuf> {
             path.display()
         )));
     }
-    super::up::prepare_mount_point(&absolute)?;
+    super::mount_point::prepare(&absolute)?;
     absolute.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))
 }
 
-/// Mounts `source` in the background.
+/// Mounts `source` in the background; tries again as often as the options say, as when a host starts before the servers.
 ///
 /// # Errors
 /// If the source, the options or the mount point are wrong, or no server answers.
 pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool) -> Result<()> {
-    MountOptions::parse(options, sloppy)?;
+    let retries = MountOptions::parse(options, sloppy)?.retries;
+    let mut wait = RETRY_WAIT_MIN;
+    for retry in 1..=retries {
+        match mount_once(source, mount_point, options, sloppy) {
+            Err(failure) if failure.exit != EXIT_USAGE => {
+                eprintln!("{failure}; try {retry} of {retries} follows in {} s", wait.as_secs());
+            }
+            outcome => return outcome,
+        }
+        std::thread::sleep(wait);
+        wait = RETRY_WAIT_MAX.min(2 * wait);
+    }
+    mount_once(source, mount_point, options, sloppy)
+}
+
+fn mount_once(source: &str, mount_point: &Path, options: &[String], sloppy: bool) -> Result<()> {
     let source = parse_source(source)?;
     let mount_point = checked_mount_point(mount_point)?;
     let run = registry::mount_run_dir(&mount_point)?;
     instance::make_dir(&run.path, 0o700)?;
     // The process behind a mount that was just taken away still tells the servers.
     if run.pid(MOUNT).is_some() {
-        super::up::ends_by_itself(&run, MOUNT, &mount_point)?;
+        super::mount_point::ends_by_itself(&run, MOUNT, &mount_point)?;
     }
     let mut words: Vec<OsString> = ["serve", "--background", "--role", MOUNT].map(OsString::from).to_vec();
     words.extend(["--source".into(), source.to_string().into()]);
@@ -173,7 +200,7 @@ pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool)
     for option in options {
         words.extend(["-o".into(), option.into()]);
     }
-    process::start(&words, &run.log(MOUNT), &mut Progress::new(false))
+    process::start(&words, &run.log(MOUNT), &mut Progress::new(false)).map(drop)
 }
 
 /// Changes flags of a mount: `ro`, `rw`, `dev`, `suid`, `exec`, `noatime` and their opposites. Options that are not flags
@@ -243,6 +270,7 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     if dead {
         return detach(&real, true);
     }
+    let device = holders::device_of(&real);
     detach(&real, false)?;
     // The process ends by itself; waiting for it means that all is written when we return.
     let ours = |run: &RunDir| node::recorded_mount_point(run).is_some_and(|recorded| recorded == real);
@@ -250,9 +278,10 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
         if !run.wait_stopped(MOUNT, STOP_LIMIT) {
             eprintln!(
                 "{} is unmounted here; its process (pid {}) goes on until nobody in another mount namespace (a container, a \
-                 service) has it any more",
+                 service) has it any more: it is {}",
                 real.display(),
-                run.pid(MOUNT).unwrap_or_default()
+                run.pid(MOUNT).unwrap_or_default(),
+                holders::named(&device.map(holders::of_device).unwrap_or_default())
             );
         }
     }
@@ -291,9 +320,11 @@ pub fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
 }
 
 fn busy(mount_point: &Path) -> Failure {
+    let users = holders::device_of(mount_point).map(holders::of_device).unwrap_or_default();
     Failure::new(format!(
-        "{} is busy: close files and leave directories in it, then try again",
-        mount_point.display()
+        "{} is busy, {}: close files and leave directories in it, then try again",
+        mount_point.display(),
+        holders::named(&users)
     ))
 }
 
@@ -317,7 +348,10 @@ mod tests {
     fn options_of_fstab_are_understood() {
         let options = parse("ro,nosuid,_netdev,x-systemd.automount,defaults,transport=dev").expect("known");
         assert!(options.read_only && options.nosuid && options.nodev && !options.default_permissions);
+        assert_eq!((options.retries, parse("retry=5,comment=a=b").expect("known").retries), (0, 5));
+        assert!(parse("retry=-1").is_err() && parse("retry").is_err());
         assert!(!parse("dev").expect("known").nodev);
+        assert!(parse("dev").expect("known").nosuid && !parse("suid").expect("known").nosuid);
         assert!(parse("default_permissions").expect("known").default_permissions);
         assert_eq!(options.transport, TransportChoice::Dev);
         assert!(!parse("ro,rw").expect("the last counts").read_only);

@@ -1,9 +1,10 @@
 //! `nacre rebalance`: moves the data of files off OSTs that are fuller than the others, or are to be emptied.
 //!
-//! The MDT says which files have objects on an OST; each is moved as `lfs migrate` moves it, with its own layout and on OSTs that
-//! have room. A file that somebody writes to is left for a later round; in the last one, writers of files that are not large wait for the copy. Nothing is remembered anywhere: what was moved is not on the OST any
+//! Each MDT says which of its files have objects on an OST, files without names included; each is moved as `lfs migrate` moves it, with its own
+//! layout and on OSTs that have room. A file that is being written to is left for a later round; in the last one, writers of files that are not large wait for the copy. Nothing is remembered anywhere: what was moved is not on the OST any
 //! more, so a command that was ended and is started again goes on where it was.
 
+mod left;
 mod plan;
 
 use super::RebalanceArgs;
@@ -13,7 +14,8 @@ use crate::lfs::mounted::Mounted;
 use crate::lfs::relocate::{Manner, Order, Stopped, relocate};
 use crate::progress::Progress;
 use nacre_layout::user;
-use nacre_types::{Fid, TargetId};
+use nacre_types::ioctl::FilesWanted;
+use nacre_types::{Fid, TargetId, TargetKind};
 use plan::{Plan, Use};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
@@ -30,10 +32,8 @@ const ROUNDS: u32 = 3;
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
 /// Files that take longer to copy are not taken away from their writers; a second or less on a slow disk.
 const WAITED_FOR_BYTES: u64 = 64 << 20;
-/// How long files that lost their last descriptor may take to go.
-const CLOSED_WITHIN: Duration = Duration::from_secs(3);
-/// Time between two looks at that.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long an MDT may take to answer which files it has, which is asked again meanwhile.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Failures that are printed; all are counted.
 const SHOWN_MAX: usize = 20;
 
@@ -79,36 +79,35 @@ pub fn run(args: &RebalanceArgs) -> Result<i32> {
     drop(progress);
     show(args, &report)?;
     let is_well = report.failed_files == 0 && report.busy_files == 0;
-    let mut emptied = drained.iter().filter(|_| is_well && !args.dry_run);
-    if let Some(ost) = emptied.find(|ost| !is_empty_soon(&mount, **ost)) {
-        eprintln!("nacre: files without a name that are open still have objects on OST{ost:04x}");
-        return Ok(EXIT_FAILURE);
+    if is_well && !args.dry_run {
+        drained.into_iter().try_for_each(|ost| left::check_empty(&mount, ost))?;
     }
     Ok(if is_well { 0 } else { EXIT_FAILURE })
 }
 
-/// True if no file has objects on the OST. What was just moved off it belongs to files without a name that are being closed.
-fn is_empty_soon(mount: &Mounted, ost: u16) -> bool {
-    let deadline = Instant::now() + CLOSED_WITHIN;
+/// A page of the files that have objects on an OST.
+///
+/// # Errors
+/// With the name of the MDT that does not tell.
+fn page_of_files(mount: &Mounted, ost: u16, after: Fid) -> Result<(Vec<Fid>, Option<Fid>)> {
+    let mdt = TargetId::mdt(after.mdt_index());
+    let deadline = Instant::now() + ANSWERS_WITHIN;
     loop {
-        match has_files(mount, ost) {
-            Ok(false) => return true,
-            _ if Instant::now() >= deadline => return false,
-            _ => std::thread::sleep(LOOK_AGAIN),
+        match mount.files_on(FilesWanted::Objects(ost), after) {
+            Err(error) if error.raw_os_error() != Some(libc::ETIMEDOUT) => {
+                return Err(Failure::because(format!("ask {mdt} for files on OST{ost:04x}"))(error));
+            }
+            Err(_) if Instant::now() >= deadline => return Err(silent(mdt)),
+            Err(_) => {}
+            Ok(page) => return Ok(page),
         }
     }
 }
 
-fn has_files(mount: &Mounted, ost: u16) -> std::io::Result<bool> {
-    let mut after = Some(Fid::ZERO);
-    while let Some(from) = after {
-        let (fids, next) = mount.files_on(TargetId::ost(ost), from)?;
-        if !fids.is_empty() {
-            return Ok(true);
-        }
-        after = next;
-    }
-    Ok(false)
+fn silent(mdt: TargetId) -> Failure {
+    Failure::new(format!(
+        "{mdt} does not answer, and may have files on the OST: start it, then run this again"
+    ))
 }
 
 fn show(args: &RebalanceArgs, report: &Report) -> Result<()> {
@@ -131,7 +130,21 @@ fn show(args: &RebalanceArgs, report: &Report) -> Result<()> {
 /// Space of all OSTs that answer.
 fn uses(mount: &Mounted, args: &RebalanceArgs) -> Result<Vec<Use>> {
     let rows = mount.targets_with_space().map_err(Failure::because("ask for the space of targets"))?;
-    let osts = rows.into_iter().filter(|row| row.target.kind == nacre_types::TargetKind::Ost);
+    // Whose files cannot be asked for now cannot be moved either.
+    if let Some(mdt) = rows.iter().find(|row| row.target.kind == TargetKind::Mdt && row.space.is_none()) {
+        return Err(silent(mdt.target));
+    }
+    let is_silent = |row: &&crate::lfs::mounted::TargetRow| {
+        let is_drained = row.target.kind == TargetKind::Ost && args.drain.contains(&row.target.index);
+        is_drained && row.space.is_none() && row.errno == libc::ETIMEDOUT
+    };
+    if let Some(ost) = rows.iter().find(is_silent) {
+        let target = ost.target;
+        return Err(Failure::new(format!(
+            "{target} does not answer, so what is on it cannot be read: start it, then run this again"
+        )));
+    }
+    let osts = rows.into_iter().filter(|row| row.target.kind == TargetKind::Ost);
     let used = |row: crate::lfs::mounted::TargetRow| {
         // One that is to be emptied need not say what it has.
         let drained = args.drain.contains(&row.target.index);
@@ -160,10 +173,7 @@ impl Work<'_> {
     fn empty(&mut self, source: u16, plan: &mut Plan) -> Result<()> {
         let mut after = Fid::ZERO;
         loop {
-            let (fids, next) = self
-                .mount
-                .files_on(TargetId::ost(source), after)
-                .map_err(Failure::because(format!("ask for files on OST{source:04x}")))?;
+            let (fids, next) = page_of_files(self.mount, source, after)?;
             for fid in fids {
                 if !plan.has_too_much(source) {
                     return Ok(());
@@ -178,10 +188,19 @@ impl Work<'_> {
     }
 
     fn move_one(&mut self, fid: Fid, source: u16, plan: &mut Plan) {
-        // One that has lost its names meanwhile goes by itself.
-        let Ok(paths) = self.mount.paths_of(&fid, Some(0)) else { return };
-        let Some(path) = paths.first().map(|path| self.root().join(path)) else { return };
-        let Ok(metadata) = path.symlink_metadata() else { return };
+        let root = self.root();
+        let (path, directory) = match self.mount.paths_of(&fid, Some(0)) {
+            Ok(paths) => (paths.first().map(|path| root.join(path)), None),
+            // It has lost its names, but may still be open.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (None, Some(&*root)),
+            Err(error) => return self.note_failure(&format!("{fid}: cannot find a name: {error}")),
+        };
+        let path = path.unwrap_or_else(|| root.join(format!(".lustre/fid/{fid}")));
+        let metadata = match path.symlink_metadata() {
+            Ok(metadata) => metadata,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return,
+            Err(error) => return self.note_failure(&format!("{}: cannot stat: {error}", path.display())),
+        };
         let (stripes, bytes) = (objects_of(&path).len().max(1) as u64, metadata.blocks() * BLOCK_UNIT);
         let share = bytes / stripes;
         let target = plan.target_for(source, share);
@@ -193,7 +212,7 @@ impl Work<'_> {
         // Copied at once, so that nobody waits for long; a limit would make it long.
         let may_wait = self.is_last && (self.args.block || bytes <= WAITED_FOR_BYTES);
         let manner = if may_wait { Manner::Block } else { Manner::Try };
-        match self.relocate(&path, (source, target.filter(|_| stripes == 1)), manner, plan) {
+        match self.relocate((&path, directory), (source, target.filter(|_| stripes == 1)), manner, plan) {
             Ok(_) => {
                 self.note_moved(bytes);
                 plan.moved(source, target, share);
@@ -201,12 +220,16 @@ impl Work<'_> {
             Err(stopped) if stopped.is_for_now() => self.report.busy_files += 1,
             Err(stopped) if stopped.error.raw_os_error() == Some(libc::ENOENT) => {}
             Err(stopped) => {
-                self.report.failed_files += 1;
-                if self.report.failed_files as usize <= SHOWN_MAX {
-                    let (path, action, error) = (path.display(), stopped.action, &stopped.error);
-                    self.progress.tell(&format!("{path}: cannot {action}: {error}"));
-                }
+                let (path, action, error) = (path.display(), stopped.action, &stopped.error);
+                self.note_failure(&format!("{path}: cannot {action}: {error}"));
             }
+        }
+    }
+
+    fn note_failure(&mut self, what: &str) {
+        self.report.failed_files += 1;
+        if self.report.failed_files as usize <= SHOWN_MAX {
+            self.progress.tell(what);
         }
     }
 
@@ -219,7 +242,7 @@ impl Work<'_> {
 
     fn relocate(
         &self,
-        path: &Path,
+        (path, directory): (&Path, Option<&Path>),
         (source, first): (u16, Option<u16>),
         manner: Manner,
         plan: &Plan,
@@ -235,6 +258,7 @@ impl Work<'_> {
         };
         let mut order = Order {
             layout: &layout,
+            directory,
             manner,
             bytes_per_second: (self.args.rate > 0 && manner == Manner::Try).then_some(self.args.rate << 20),
             progress: &mut nothing,

@@ -1,12 +1,14 @@
 //! `nacre serve`: one process of a file system, in the background or in the foreground.
 
+use super::ServeArgs;
 use super::mount::{MountOptions, run_dir_of};
-use super::{ServeArgs, UpArgs};
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, target_name};
+use crate::listen::{self, Address};
 use crate::logger;
 use crate::node::{MountPlan, Node, Plan};
-use crate::process::{Herald, MOUNT, NODE, RunDir, StopSignals};
+use crate::process::{Herald, MOUNT, NODE, RunDir, StopSignals, show_as};
+use crate::start::Start;
 use log::LevelFilter;
 use nacre_types::nid::MountSource;
 use nacre_types::{Nid, TargetId};
@@ -14,10 +16,11 @@ use std::path::Path;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ServeArgs) -> i32 {
+    show_as(&args.role);
     let prepared =
         StopSignals::take().and_then(|signals| Ok((signals, Herald::new(args.background)?, plan_of(args)?)));
     match prepared {
-        Ok((signals, herald, plan)) => serve(plan, &herald, &signals, args.background),
+        Ok((signals, herald, plan)) => serve(plan, &herald, &signals, args.background, || Ok(())).code,
         Err(failure) => {
             Herald::only_to_fail(args.background).failed(&failure);
             failure.exit
@@ -25,8 +28,22 @@ pub fn run(args: &ServeArgs) -> i32 {
     }
 }
 
-/// Runs everything in this process and stays.
-pub fn foreground(instance: &Instance, mount_point: &Path, args: &UpArgs) -> Result<i32> {
+/// How a process ended.
+pub struct Served {
+    /// Exit code.
+    pub code: i32,
+    /// It ran before.
+    pub was_ready: bool,
+}
+
+/// Runs everything in this process and stays. `on_ready` is called when everything runs; if it fails, everything ends.
+pub fn foreground(
+    instance: &Instance,
+    start: &Start,
+    mount_point: &Path,
+    on_ready: impl FnOnce() -> Result<()>,
+) -> Result<Served> {
+    show_as(NODE);
     let signals = StopSignals::take()?;
     let herald = Herald::new(false)?;
     let plan = Plan {
@@ -34,29 +51,42 @@ pub fn foreground(instance: &Instance, mount_point: &Path, args: &UpArgs) -> Res
         run: RunDir::new(instance.run_dir()),
         fsname: instance.superblock.fsname.clone(),
         targets: instance.targets(),
-        listen: args.listen,
+        listen: listen::endpoints(&start.listen)?,
         mgs: Vec::new(),
-        mount: Some(local_mount(instance, mount_point, &args.options)?),
+        mount: Some(local_mount(instance, mount_point, std::slice::from_ref(&start.options))?),
         instance: Some(instance.clone()),
     };
-    Ok(serve(plan, &herald, &signals, false))
+    Ok(serve(plan, &herald, &signals, false, on_ready))
 }
 
 /// Mounts what others serve and stays.
 pub fn foreground_mount(source: &MountSource, mount_point: &Path, options: MountOptions) -> Result<i32> {
+    show_as(MOUNT);
     let signals = StopSignals::take()?;
     let herald = Herald::new(false)?;
     let plan = remote_plan(source, mount_point, options)?;
-    Ok(serve(plan, &herald, &signals, false))
+    Ok(serve(plan, &herald, &signals, false, || Ok(())).code)
 }
 
-fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -> i32 {
+fn serve(
+    plan: Plan,
+    herald: &Herald,
+    signals: &StopSignals,
+    background: bool,
+    on_ready: impl FnOnce() -> Result<()>,
+) -> Served {
+    let not_started = |failure: &Failure| {
+        log::error!("not started: {failure}");
+        herald.failed(failure);
+        Served { code: failure.exit, was_ready: false }
+    };
     if background {
         let path = plan.run.log(&plan.name);
         if let Err(error) = logger::to_file(&path, LevelFilter::Info) {
-            let failure = Failure::new(format!("the log {} cannot be written: {error}", path.display()));
-            herald.failed(&failure);
-            return failure.exit;
+            return not_started(&Failure::new(format!(
+                "the log {} cannot be written: {error}",
+                path.display()
+            )));
         }
     } else {
         logger::to_stderr(LevelFilter::Info);
@@ -64,15 +94,14 @@ fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -
     raise_file_limit();
     let (name, fsname) = (plan.name.clone(), plan.fsname.clone());
     log::info!("{name} of file system '{fsname}' starts, version {}", env!("CARGO_PKG_VERSION"));
-    let (node, socket) = match Node::start(plan, herald) {
+    let node = match Node::start(plan, herald) {
         Ok(running) => running,
-        Err(failure) => {
-            log::error!("not started: {failure}");
-            herald.failed(&failure);
-            return failure.exit;
-        }
+        Err(failure) => return not_started(&failure),
     };
     signals.set_ready();
+    if let Err(failure) = on_ready() {
+        log::error!("{failure}");
+    }
     if herald.ready() {
         log::info!("{name} is ready");
         signals.wait();
@@ -81,8 +110,7 @@ fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -
     }
     log::info!("{name} stops");
     let stopped = node.stop();
-    drop(socket);
-    match stopped {
+    let code = match stopped {
         Ok(()) => {
             log::info!("{name} has stopped");
             0
@@ -91,7 +119,8 @@ fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -
             log::error!("{failure}");
             failure.exit
         }
-    }
+    };
+    Served { code, was_ready: true }
 }
 
 /// Object stores keep many files open; the soft limit is low for programs that use select(2), which this is not.
@@ -107,23 +136,24 @@ fn raise_file_limit() {
 fn plan_of(args: &ServeArgs) -> Result<Plan> {
     if args.role == MOUNT && args.dir.is_none() {
         let source = args.source.as_deref().ok_or_else(|| Failure::usage("--source is needed"))?;
-        let source: MountSource = source.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+        let source = listen::resolve_source(source)?;
         let mount_point = args.mount.as_deref().ok_or_else(|| Failure::usage("--mount is needed"))?;
         return remote_plan(&source, mount_point, MountOptions::parse(&args.options, args.sloppy)?);
     }
     let dir = args.dir.as_deref().ok_or_else(|| Failure::usage("--dir is needed"))?;
     let instance = Instance::open_existing(dir)?;
+    // One process of a directory does it.
+    let is_first = args.role == NODE || args.role == "mgs" || instance.is_outlying();
+    if is_first && let Err(error) = instance.restore_copies() {
+        log::warn!("cannot write the copy of the superblock in {}: {error}", instance.dir.display());
+    }
     let targets = targets_of(&args.role, &instance)?;
+    let mgs = nids_of(&args.mgs)?;
     let mount = match (&args.mount, args.role.as_str()) {
         (Some(mount_point), NODE) => Some(local_mount(&instance, mount_point, &args.options)?),
         (Some(mount_point), MOUNT) => {
-            let nids = args.mgs.into_iter().collect();
-            let source = MountSource { nids, fsname: instance.superblock.fsname.clone() };
-            Some(MountPlan {
-                mount_point: mount_point.clone(),
-                source: source.to_string(),
-                options: MountOptions::parse(&args.options, args.sloppy)?,
-            })
+            let source = MountSource::whole(mgs.clone(), &instance.superblock.fsname);
+            Some(MountPlan::new(&source, mount_point, MountOptions::parse(&args.options, args.sloppy)?))
         }
         _ => None,
     };
@@ -131,13 +161,26 @@ fn plan_of(args: &ServeArgs) -> Result<Plan> {
         name: args.role.clone(),
         run: RunDir::new(instance.run_dir()),
         fsname: instance.superblock.fsname.clone(),
-        listen: args.listen,
-        mgs: args.mgs.into_iter().collect(),
+        listen: listen::endpoints(&args.listen)?,
+        mgs,
         // A mount uses nothing of the directory but its run directory.
         instance: (args.role != MOUNT).then(|| instance.clone()),
         targets,
         mount,
     })
+}
+
+/// NIDs of all these addresses, each once.
+pub(super) fn nids_of(addresses: &[Address]) -> Result<Vec<Nid>> {
+    let mut all = Vec::new();
+    for address in addresses {
+        for nid in address.nids()? {
+            if !all.contains(&nid) {
+                all.push(nid);
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn targets_of(role: &str, instance: &Instance) -> Result<Vec<TargetId>> {
@@ -157,12 +200,8 @@ fn targets_of(role: &str, instance: &Instance) -> Result<Vec<TargetId>> {
 }
 
 fn local_mount(instance: &Instance, mount_point: &Path, options: &[String]) -> Result<MountPlan> {
-    let source = MountSource { nids: vec![Nid::Lo], fsname: instance.superblock.fsname.clone() };
-    Ok(MountPlan {
-        mount_point: mount_point.to_path_buf(),
-        source: source.to_string(),
-        options: MountOptions::parse(options, false)?,
-    })
+    let source = MountSource::whole(vec![Nid::Lo], &instance.superblock.fsname);
+    Ok(MountPlan::new(&source, mount_point, MountOptions::parse(options, false)?))
 }
 
 fn remote_plan(source: &MountSource, mount_point: &Path, options: MountOptions) -> Result<Plan> {
@@ -172,12 +211,8 @@ fn remote_plan(source: &MountSource, mount_point: &Path, options: MountOptions) 
         instance: None,
         fsname: source.fsname.clone(),
         targets: Vec::new(),
-        listen: None,
+        listen: Vec::new(),
         mgs: source.nids.clone(),
-        mount: Some(MountPlan {
-            mount_point: mount_point.to_path_buf(),
-            source: source.to_string(),
-            options,
-        }),
+        mount: Some(MountPlan::new(source, mount_point, options)),
     })
 }

@@ -4,17 +4,23 @@ use super::StatusArgs;
 use crate::control::{self, Answer, ProcessStatus, Request, SpaceStatus};
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::{Instance, target_name};
-use crate::process::{MOUNT, NODE, RunDir};
-use crate::registry;
-use nacre_types::TargetKind;
+use crate::named::{self, Named};
+use crate::process::{self, MOUNT, NODE, RunDir};
+use crate::start::Start;
+use crate::{holders, mounts, registry};
+use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<i32> {
     let overviews: Vec<Overview> = match &args.dir {
-        Some(dir) => vec![Overview::of(&Instance::open_existing(dir)?)],
+        Some(path) => vec![match named::find(path)? {
+            Named::Directory(instance) => Overview::of(&instance),
+            Named::Mount(run) => Overview::of_run_dir(&run),
+        }],
         None => registry::running().iter().map(Overview::of_run_dir).collect(),
     };
     if args.json {
@@ -28,8 +34,7 @@ pub fn run(args: &StatusArgs) -> Result<i32> {
         let texts: Vec<String> = overviews.iter().map(Overview::table).collect();
         print!("{}", texts.join("\n"));
     }
-    let all_run = overviews.iter().all(|overview| overview.missing.is_empty());
-    Ok(if all_run { 0 } else { EXIT_FAILURE })
+    Ok(if overviews.iter().all(Overview::is_well) { 0 } else { EXIT_FAILURE })
 }
 
 /// State of one file system directory, or of one mount without a directory.
@@ -37,7 +42,7 @@ pub fn run(args: &StatusArgs) -> Result<i32> {
 pub struct Overview {
     /// Name.
     pub fsname: String,
-    /// `running`, `partly` or `stopped`.
+    /// `running`, `partly`, `not responding` or `stopped`.
     pub state: &'static str,
     /// Directory, if there is one on this host.
     pub dir: Option<PathBuf>,
@@ -47,30 +52,73 @@ pub struct Overview {
     pub osts: Option<u16>,
     /// Processes that run and answer.
     pub processes: Vec<ProcessStatus>,
-    /// Processes that should run and do not, or do not answer.
+    /// Processes that should run and do not.
     pub missing: Vec<String>,
+    /// Processes that are there and do not answer.
+    pub silent: Vec<Silent>,
+    /// What else is not as it should be, in sentences.
+    pub problems: Vec<String>,
     /// The command that starts them.
     #[serde(skip)]
     start: &'static str,
 }
 
+/// A process that is there and does not answer.
+#[derive(Debug, Serialize)]
+pub struct Silent {
+    /// As in [`ProcessStatus`].
+    pub name: String,
+    /// Process id.
+    pub pid: i32,
+    /// What the kernel knows of it, and what to do.
+    pub why: String,
+}
+
+impl Silent {
+    fn of(run: &RunDir, name: &str, error: &io::Error) -> Option<Silent> {
+        // One that has ended meanwhile is missing.
+        let pid = run.pid(name)?;
+        let why = match control::is_silence(error) {
+            true => process::why_silent(pid),
+            // It has no socket yet, or none any more.
+            false => "it is just starting or ending: look again in a moment".to_owned(),
+        };
+        Some(Silent { name: name.to_owned(), pid, why })
+    }
+
+    /// One sentence.
+    pub fn text(&self) -> String {
+        format!("{} (pid {}) is not responding: {}", self.name, self.pid, self.why)
+    }
+}
+
 impl Overview {
+    /// Everything that should run does, and answers.
+    pub fn is_well(&self) -> bool {
+        self.missing.is_empty() && self.silent.is_empty() && self.problems.is_empty()
+    }
+
     /// Looks at a directory's processes.
     pub fn of(instance: &Instance) -> Overview {
         let run = RunDir::new(instance.run_dir());
         let mut overview = Overview::of_run_dir(&run);
-        let expected: Vec<String> = match overview.processes.iter().any(|process| process.name == NODE) {
-            _ if instance.is_outlying() => instance.targets().into_iter().map(target_name).collect(),
-            true => vec![NODE.to_owned()],
-            // Nothing runs: then nothing says which shape it would have, and one process is the usual one.
-            false if overview.processes.is_empty() && overview.missing.is_empty() => vec![NODE.to_owned()],
-            false if overview.missing.iter().any(|name| name == NODE) => vec![NODE.to_owned()],
-            false => instance.targets().into_iter().map(target_name).chain([MOUNT.to_owned()]).collect(),
+        let is_there = |name: &str| {
+            overview.processes.iter().any(|process| process.name == name)
+                || overview.silent.iter().any(|silent| silent.name == name)
         };
-        overview.missing = expected
-            .into_iter()
-            .filter(|name| !overview.processes.iter().any(|process| process.name == *name))
-            .collect();
+        let nothing_runs = overview.processes.is_empty() && overview.silent.is_empty();
+        let is_separate = match nothing_runs {
+            // It runs as it was started last; one process is the usual shape.
+            true => Start::load(&instance.dir).ok().flatten().is_some_and(|start| start.is_separate),
+            false => !is_there(NODE),
+        };
+        let targets = instance.targets().into_iter().map(target_name);
+        let expected: Vec<String> = match is_separate {
+            _ if instance.is_outlying() => targets.collect(),
+            true => targets.chain([MOUNT.to_owned()]).collect(),
+            false => vec![NODE.to_owned()],
+        };
+        overview.missing = expected.into_iter().filter(|name| !is_there(name)).collect();
         overview.state = state(&overview);
         overview.fsname.clone_from(&instance.superblock.fsname);
         if instance.is_outlying() {
@@ -84,19 +132,23 @@ impl Overview {
 
     /// Looks at the processes of a run directory, whatever they are.
     pub fn of_run_dir(run: &RunDir) -> Overview {
-        let mut processes = Vec::new();
-        let mut missing = Vec::new();
         let mut names = run.running();
         names.sort_by_key(|name| (rank(name), name.clone()));
-        for name in names {
-            match control::ask(&run.socket(&name), &Request::Status) {
+        let sockets: Vec<PathBuf> = names.iter().map(|name| run.socket(name)).collect();
+        let (mut processes, mut silent) = (Vec::new(), Vec::new());
+        for (name, (_, answer)) in names.iter().zip(control::ask_each(&sockets, &Request::Status)) {
+            match answer {
                 Ok(Answer::Status(status)) => processes.push(status),
-                _ => missing.push(name),
+                Ok(_) => silent.extend(Silent::of(run, name, &io::ErrorKind::TimedOut.into())),
+                Err(error) => silent.extend(Silent::of(run, name, &error)),
             }
         }
+        let problems = processes.iter().filter_map(lost_mount).collect();
         let instance = run.path.parent().and_then(|dir| Instance::open(dir).ok().flatten());
-        let fsname =
-            processes.first().map_or_else(String::new, |process: &ProcessStatus| process.fsname.clone());
+        let fsname = processes.first().map(|process: &ProcessStatus| process.fsname.clone());
+        let fsname = fsname
+            .or_else(|| instance.as_ref().map(|instance| instance.superblock.fsname.clone()))
+            .unwrap_or_default();
         let mut overview = Overview {
             fsname,
             state: "stopped",
@@ -104,7 +156,9 @@ impl Overview {
             mdts: instance.as_ref().map(|instance| count(instance, TargetKind::Mdt)),
             osts: instance.as_ref().map(|instance| count(instance, TargetKind::Ost)),
             processes,
-            missing,
+            missing: Vec::new(),
+            silent,
+            problems,
             start: "nacre up",
         };
         overview.state = state(&overview);
@@ -120,6 +174,27 @@ impl Overview {
         text
     }
 
+    /// A line for each target that has no space left, and says what to free.
+    pub fn full_targets(&self) -> String {
+        let mut out = String::new();
+        let targets = self.processes.iter().flat_map(|process| &process.targets);
+        for target in
+            targets.filter(|target| target.space.as_ref().is_some_and(|space| space.available_bytes == 0))
+        {
+            let id = target.target.parse::<TargetId>().ok();
+            let place = self.dir.as_ref().zip(id).map_or_else(
+                || "where it lies".to_owned(),
+                |(dir, id)| format!("on the file system of {}", dir.join(target_name(id)).display()),
+            );
+            let _ = writeln!(
+                out,
+                "{} is full: files can be read and removed; remove some, or free space {place} (its log says how much)",
+                target.target
+            );
+        }
+        out
+    }
+
     /// Prints as JSON.
     ///
     /// # Errors
@@ -132,7 +207,8 @@ impl Overview {
         let mut out = self.headline(match self.state {
             "running" => "is running",
             "partly" => "is running in part",
-            _ => "is stopped",
+            "stopped" => "is stopped",
+            _ => "is not responding",
         });
         if let Some(dir) = &self.dir {
             let _ = write!(out, "\ndirectory {}", dir.display());
@@ -148,11 +224,28 @@ impl Overview {
         for process in &self.processes {
             rows_of(&mut out, process);
         }
+        for process in self.processes.iter().filter(|process| process.checksum_errors > 0) {
+            let (name, count) = (&process.name, process.checksum_errors);
+            let _ = writeln!(
+                out,
+                "{name:<9} {count} frames came damaged over the network and were sent again: look at \
+                 'lctl get_param *.*.import *.*.exports.*.checksum_errors'"
+            );
+        }
+        out.push_str(&self.full_targets());
         if self.state != "stopped" {
             for name in &self.missing {
                 let _ = writeln!(out, "{name:<9} does not run: start it with '{}' again", self.start);
             }
         }
+        for silent in &self.silent {
+            let _ = writeln!(out, "{:<9} {:>8} is not responding: {}", silent.name, silent.pid, silent.why);
+        }
+        // Waiting is no problem of a process: others may be about to start what it waits for.
+        for problem in self.problems.iter().cloned().chain(self.processes.iter().filter_map(unreachable)) {
+            let _ = writeln!(out, "{problem}");
+        }
+        logs(&mut out, &self.processes);
         out
     }
 }
@@ -172,10 +265,51 @@ fn count(instance: &Instance, kind: TargetKind) -> u16 {
 }
 
 fn state(overview: &Overview) -> &'static str {
-    match (overview.processes.is_empty(), overview.missing.is_empty()) {
-        (true, _) => "stopped",
-        (false, true) => "running",
-        (false, false) => "partly",
+    match (overview.processes.is_empty(), overview.silent.is_empty(), overview.missing.is_empty()) {
+        (true, true, _) => "stopped",
+        (true, false, _) => "not responding",
+        (false, true, true) => "running",
+        _ => "partly",
+    }
+}
+
+/// The sentence about targets that a mount has lost.
+fn unreachable(process: &ProcessStatus) -> Option<String> {
+    let mount = process.mount.as_ref().filter(|mount| !mount.unreachable.is_empty())?;
+    let targets = mount.unreachable.join(", ");
+    Some(format!("{0} waits for {targets}: see 'lfs check all {0}'", mount.mount_point.display()))
+}
+
+/// The sentence about a lazily unmounted mount that is still in use.
+fn lost_mount(process: &ProcessStatus) -> Option<String> {
+    let mount = process.mount.as_ref()?;
+    let device = mount.device?;
+    if mounts::has_device(process.pid, device)? {
+        return None;
+    }
+    Some(format!(
+        "{} is unmounted, and {} (pid {}) goes on as it is {}: end them, or use 'nacre down --force'",
+        mount.mount_point.display(),
+        process.name,
+        process.pid,
+        holders::named(&holders::of_device(device))
+    ))
+}
+
+/// Where the logs of the processes are: once for a directory.
+fn logs(out: &mut String, processes: &[ProcessStatus]) {
+    let logs: Vec<&Path> = processes.iter().filter_map(|process| process.log.as_deref()).collect();
+    match logs.as_slice() {
+        [] => {}
+        [one] => drop(writeln!(out, "log {}", one.display())),
+        [first, rest @ ..] => {
+            let dir = first.parent().unwrap_or(first);
+            let is_in = |log: &&Path| log.parent() == Some(dir);
+            let _ = writeln!(out, "logs {}/PROCESS.log", dir.display());
+            for log in rest.iter().copied().filter(|log| !is_in(log)) {
+                let _ = writeln!(out, "log {}", log.display());
+            }
+        }
     }
 }
 

@@ -1,24 +1,27 @@
 //! `nacre target`: adds targets to a file system, and starts those that have a directory of their own.
 
 use super::drain;
-use super::up::serve_words;
+use super::launch::{self, serve_words};
+use super::serve::nids_of;
 use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
+use crate::listen::{self, Address};
 use crate::new_target::TargetWishes;
+use crate::node;
 use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
-use crate::{node, ports};
+use crate::start::Start;
 use nacre_mgs::Mgs;
 use nacre_rpc::MgsService;
 use nacre_store::object::ADDRESS;
 use nacre_types::nid::check_fsname;
 use nacre_types::{Nid, TargetId};
 use nacre_wire::mgs::{FsConfig, MgsRequest, TargetConfig};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -40,8 +43,8 @@ pub fn run(command: &TargetCommand) -> Result<i32> {
 
 fn add(args: &TargetAddArgs) -> Result<()> {
     let wishes = &args.ost.anywhere(args.kind.kind())?;
-    if let (Some(mgs), Some(listen)) = (args.mgs, args.listen) {
-        return add_elsewhere(args, wishes, mgs, listen);
+    if !args.mgs.is_empty() {
+        return add_elsewhere(args, wishes, &Place { listen: args.listen.clone(), mgs: args.mgs.clone() });
     }
     let instance = Instance::open_existing(&args.dir)?;
     check_name(args, &instance)?;
@@ -98,24 +101,25 @@ fn add_in_node(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance,
 /// Servers have processes of their own: so will the new one.
 fn add_beside(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, run: &RunDir) -> Result<()> {
     let dir = instance.dir.display();
-    let mgs = ports::Ports::load(&run.path)?.nid("mgs").filter(|_| run.pid("mgs").is_some());
-    let mgs = mgs.ok_or_else(|| {
-        Failure::new(format!("the management server of {dir} does not run: start it with 'nacre up' first"))
-    })?;
+    let start = Start::load(&instance.dir)?.unwrap_or_default();
+    let mut ports = launch::ports_of(run, &start)?;
+    if run.pid("mgs").is_none() {
+        return Err(Failure::new(format!(
+            "the management server of {dir} does not run: start it with 'nacre up' first"
+        )));
+    }
     let mut adding = Adding::begin(instance)?;
-    let config = config_of(instance, mgs)?;
+    let config = config_of(instance, &launch::mgs_here(&start, &ports)?)?;
     let mut progress = Progress::new(false);
     progress.show("formatting");
     let target = adding.plan(args.kind.kind(), args.index, &config)?;
     let name = target_name(target);
-    let mut ports = ports::Ports::load(&run.path)?;
     if run.pid(&name).is_none() {
         ports.choose(&name, args.port)?;
         ports.save()?;
     }
     adding.make_as_wished(target, wishes)?;
-    let listen = ports.nid(&name).ok_or_else(|| Failure::new(format!("{target} has no port")))?;
-    serve(adding.instance(), target, listen, mgs, &mut progress)?;
+    serve(adding.instance(), target, launch::addresses(&start, &ports, &name)?, &mut progress)?;
     drop(progress);
     println!("{target} has joined file system '{}'", instance.superblock.fsname);
     Ok(())
@@ -149,17 +153,18 @@ fn add_while_stopped(
 }
 
 /// The management server is elsewhere: the target gets a directory and a process here.
-fn add_elsewhere(args: &TargetAddArgs, wishes: &TargetWishes, mgs: Nid, listen: Nid) -> Result<()> {
+fn add_elsewhere(args: &TargetAddArgs, wishes: &TargetWishes, place: &Place) -> Result<()> {
     let found = Instance::open(&args.dir)?;
-    let addr = with_port(listen)?;
+    let endpoints = place.endpoints()?;
+    let mgs = nids_of(&place.mgs)?;
     let mut progress = Progress::new(false);
     let Some(instance) = found else {
         let fsname = args.fsname.as_deref().unwrap_or(FSNAME_DEFAULT);
         check_fsname(fsname).map_err(|error| Failure::usage(error.to_string()))?;
-        let config = node::configuration_at(mgs, fsname)?;
+        let config = node::configuration_at(&mgs, fsname)?;
         let known = config.targets.iter().map(|known| known.target);
         let target = next_target(args.kind.kind(), args.index, known)?;
-        node::check_listen(addr)?;
+        listen::check(&endpoints)?;
         let options = FormatOptions {
             fsname: fsname.to_owned(),
             mdt_count: 0,
@@ -173,40 +178,36 @@ fn add_elsewhere(args: &TargetAddArgs, wishes: &TargetWishes, mgs: Nid, listen: 
             |text| progress.show(text),
         )?;
         let adding = Adding::begin(&instance)?;
-        return serve_elsewhere(&adding, target, (listen, mgs), progress);
+        return serve_elsewhere(&adding, target, place, progress);
     };
     check_name(args, &instance)?;
     let mut adding = Adding::begin(&instance)?;
-    let config = config_of(&instance, mgs)?;
+    let config = config_of(&instance, &mgs)?;
     let target = adding.plan(args.kind.kind(), args.index, &config)?;
     if RunDir::new(instance.run_dir()).pid(&target_name(target)).is_none() {
-        node::check_listen(addr)?;
+        listen::check(&endpoints)?;
     }
     adding.make_as_wished(target, wishes)?;
-    serve_elsewhere(&adding, target, (listen, mgs), progress)
+    serve_elsewhere(&adding, target, place, progress)
 }
 
-fn serve_elsewhere(
-    adding: &Adding,
-    target: TargetId,
-    (listen, mgs): (Nid, Nid),
-    mut progress: Progress,
-) -> Result<()> {
+fn serve_elsewhere(adding: &Adding, target: TargetId, place: &Place, mut progress: Progress) -> Result<()> {
     let instance = adding.instance();
-    let address = format!("listen {listen}\nmgs {mgs}\n");
-    instance::write_durably(&instance.target_dir(target), ADDRESS, address.as_bytes())?;
-    serve(instance, target, listen, mgs, &mut progress)?;
+    instance::write_durably(&instance.target_dir(target), ADDRESS, place.text().as_bytes())?;
+    serve(instance, target, place.words(), &mut progress)?;
     drop(progress);
     println!("{target} has joined file system '{}'", instance.superblock.fsname);
     Ok(())
 }
 
 /// What the management server at `mgs` knows, if it is that of the file system of a directory.
-fn config_of(instance: &Instance, mgs: Nid) -> Result<FsConfig> {
+fn config_of(instance: &Instance, mgs: &[Nid]) -> Result<FsConfig> {
     let config = node::configuration_at(mgs, &instance.superblock.fsname)?;
     if config.fs_uuid == instance.superblock.fs_uuid {
         return Ok(config);
     }
+    let mgs: Vec<String> = mgs.iter().map(Nid::to_string).collect();
+    let mgs = mgs.join(", ");
     Err(Failure::new(format!(
         "the management server at {mgs} knows another file system named '{}' than the one in {}: nothing was changed",
         config.fsname,
@@ -214,13 +215,51 @@ fn config_of(instance: &Instance, mgs: Nid) -> Result<FsConfig> {
     )))
 }
 
-/// A target keeps its address, so it needs to say its port.
-fn with_port(listen: Nid) -> Result<SocketAddr> {
-    match listen {
-        Nid::Tcp(addr) if addr.port() != 0 => Ok(addr),
-        _ => Err(Failure::usage(format!(
-            "{listen} cannot be listened on for good: give an address such as 10.0.0.3@tcp or 10.0.0.3:7989@tcp"
-        ))),
+/// Where a target with a directory of its own is served, and where its management server is.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Place {
+    listen: Vec<Address>,
+    mgs: Vec<Address>,
+}
+
+impl Place {
+    /// What to listen on. A target keeps its address, so it needs to say its port.
+    fn endpoints(&self) -> Result<Vec<listen::Endpoint>> {
+        match self.listen.iter().find(|address| address.port() == 0) {
+            Some(address) => Err(Failure::usage(format!(
+                "{address} cannot be listened on for good: give an address such as 10.0.0.3@tcp or 10.0.0.3:7989@tcp"
+            ))),
+            None => listen::endpoints(&self.listen),
+        }
+    }
+
+    /// Lines of its file.
+    fn text(&self) -> String {
+        let lines = |word: &str, all: &[Address]| -> String {
+            all.iter().map(|address| format!("{word} {address}\n")).collect()
+        };
+        lines("listen", &self.listen) + &lines("mgs", &self.mgs)
+    }
+
+    /// Reads its file; `None` without one of each.
+    fn parse(text: &str) -> Option<Place> {
+        let mut place = Place::default();
+        for line in text.lines() {
+            match line.split_once(' ')? {
+                ("listen", address) => place.listen.push(address.trim().parse().ok()?),
+                ("mgs", address) => place.mgs.push(address.trim().parse().ok()?),
+                _ => return None,
+            }
+        }
+        (!place.listen.is_empty() && !place.mgs.is_empty()).then_some(place)
+    }
+
+    /// Words of `nacre serve`.
+    fn words(&self) -> Vec<OsString> {
+        let words = |option: &'static str, all: &[Address]| -> Vec<OsString> {
+            all.iter().flat_map(|address| [option.into(), address.to_string().into()]).collect()
+        };
+        [words("--listen", &self.listen), words("--mgs", &self.mgs)].concat()
     }
 }
 
@@ -228,8 +267,7 @@ fn with_port(listen: Nid) -> Result<SocketAddr> {
 fn serve(
     instance: &Instance,
     target: TargetId,
-    listen: Nid,
-    mgs: Nid,
+    addresses: Vec<OsString>,
     progress: &mut Progress,
 ) -> Result<()> {
     let run = RunDir::new(instance.run_dir());
@@ -237,9 +275,8 @@ fn serve(
     if run.pid(&name).is_none() {
         progress.show(&format!("starting {target}"));
         let mut words = serve_words(&name, instance);
-        words.extend(["--listen".into(), listen.to_string().into()]);
-        words.extend(["--mgs".into(), mgs.to_string().into()]);
-        return process::start(&words, &run.log(&name), progress);
+        words.extend(addresses);
+        return process::start(&words, &run.log(&name), progress).map(drop);
     }
     // Somebody who was to wait for it has been ended.
     let deadline = Instant::now() + ADD_LIMIT;
@@ -258,13 +295,13 @@ fn start(args: &TargetStartArgs) -> Result<()> {
     let mut progress = Progress::new(false);
     let mut known = false;
     for target in instance.targets() {
-        let Some((listen, mgs)) = address_of(&instance.target_dir(target))? else { continue };
+        let Some(place) = place_of(&instance.target_dir(target))? else { continue };
         known = true;
         if run.pid(&target_name(target)).is_some() {
             println!("{target} is running already");
             continue;
         }
-        serve(&instance, target, listen, mgs, &mut progress)?;
+        serve(&instance, target, place.words(), &mut progress)?;
         println!("{target} of file system '{}' is up", instance.superblock.fsname);
     }
     if known {
@@ -277,20 +314,17 @@ fn start(args: &TargetStartArgs) -> Result<()> {
 }
 
 /// Where a target listens and where its management server is, if that was kept.
-fn address_of(dir: &Path) -> Result<Option<(Nid, Nid)>> {
+fn place_of(dir: &Path) -> Result<Option<Place>> {
     let path: PathBuf = dir.join(ADDRESS);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::because(format!("read {}", path.display()))(error)),
     };
-    let nid = |word: &str| text.lines().find_map(|line| line.strip_prefix(word)?.trim().parse::<Nid>().ok());
-    match (nid("listen "), nid("mgs ")) {
-        (Some(listen), Some(mgs)) => Ok(Some((listen, mgs))),
-        _ => {
-            Err(Failure::new(format!("{} is damaged: add lines 'listen NID' and 'mgs NID'", path.display())))
-        }
-    }
+    let damaged = || {
+        Failure::new(format!("{} is damaged: write lines 'listen ADDRESS' and 'mgs ADDRESS'", path.display()))
+    };
+    Place::parse(&text).map(Some).ok_or_else(damaged)
 }
 
 #[cfg(test)]
@@ -300,14 +334,17 @@ mod tests {
     #[test]
     fn the_address_of_a_target_is_kept_as_text() {
         let scratch = tempfile::tempdir().expect("a directory");
-        assert_eq!(address_of(scratch.path()).expect("none"), None);
-        let nid = |text: &str| text.parse::<Nid>().expect("a NID");
-        fs::write(scratch.path().join(ADDRESS), "listen 10.0.0.3:7989@tcp\nmgs 10.0.0.1@tcp\n")
-            .expect("written");
-        let expected = Some((nid("10.0.0.3:7989@tcp"), nid("10.0.0.1@tcp")));
-        assert_eq!(address_of(scratch.path()).expect("readable"), expected);
-        fs::write(scratch.path().join(ADDRESS), "listen here\n").expect("written");
-        assert!(address_of(scratch.path()).expect_err("damaged").message.contains("is damaged"));
-        assert!(with_port(Nid::Lo).is_err());
+        assert_eq!(place_of(scratch.path()).expect("none"), None);
+        let text = "listen 10.0.0.3:7989@tcp\nlisten host3-ib@tcp\nmgs 10.0.0.1@tcp\n";
+        fs::write(scratch.path().join(ADDRESS), text).expect("written");
+        let place = place_of(scratch.path()).expect("readable").expect("there");
+        assert_eq!((place.text().as_str(), place.listen.len(), place.mgs.len()), (text, 2, 1));
+        assert_eq!(place.words().len(), 6);
+        for damaged in ["listen here\n", "listen 10.0.0.3@tcp\n", "what\n"] {
+            fs::write(scratch.path().join(ADDRESS), damaged).expect("written");
+            assert!(place_of(scratch.path()).expect_err("damaged").message.contains("is damaged"));
+        }
+        let place = Place { listen: vec!["10.0.0.3:0@tcp".parse().expect("an address")], ..Place::default() };
+        assert!(place.endpoints().is_err());
     }
 }

@@ -1,22 +1,26 @@
 //! `nacre up`: formats on first use, then starts what does not run yet.
 
+use super::launch::{self, Doors, Launch, Started};
+use super::mount::MountOptions;
 use super::status::Overview;
-use super::{FormatArgs, ShapeArgs, UpArgs};
+use super::{FormatArgs, ShapeArgs, UpArgs, mount_point};
 use crate::backend::Backends;
-use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
-use crate::instance::{self, FormatOptions, Instance, target_name};
+use crate::instance::{self, FormatOptions, Formatting, Instance};
+use crate::listen::Address;
+use crate::node;
 use crate::ost_cache::OstCaches;
-use crate::process::{self, MOUNT, NODE, RunDir};
+use crate::ost_class::OstClasses;
+use crate::process::{MOUNT, NODE, RunDir, StopSignals};
 use crate::progress::Progress;
-use crate::{mounts, node, ost_class, ports};
+use crate::start::{Start, Wishes};
+use nacre_types::TargetId;
 use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::nid::check_fsname;
-use nacre_types::{Nid, TargetId, TargetKind};
-use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::io::ErrorKind;
+use std::process::Child;
+use std::time::Duration;
 
 const FSNAME_DEFAULT: &str = "nacre";
 const OSTS_DEFAULT: u16 = 2;
@@ -24,38 +28,209 @@ const OSTS_DEFAULT: u16 = 2;
 /// Runs the command.
 pub fn run(args: &UpArgs) -> Result<i32> {
     check_machine()?;
-    super::mount::MountOptions::parse(&args.options, false)?;
-    let mut progress = Progress::new(args.json);
-    let instance = open_or_format(args, &mut progress)?;
-    let caches = OstCaches::parse(&args.shape.ost_cache, instance.superblock.ost_count)?;
-    node::attach_caches(&instance, &caches)?;
-    ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
-    let run = RunDir::new(instance.run_dir());
-    let mount_point = instance::absolute(&args.mount)?;
-    let is_separate = is_separate(&run, args)?;
-    if args.foreground {
-        check_not_running(&run)?;
-        prepare_mount_point(&mount_point)?;
-        return super::serve::foreground(&instance, &mount_point, args);
-    }
-    let started = if is_separate {
-        start_separate(&instance, &run, &mount_point, args, &mut progress)?
-    } else {
-        start_node(&instance, &run, &mount_point, args, &mut progress)?
+    let found = Instance::open(&args.dir)?;
+    let before = found.as_ref().map(|instance| Start::load(&instance.dir)).transpose()?.flatten();
+    let wishes = Wishes {
+        is_separate: args.separate.then_some(true).or_else(|| args.one_process.then_some(false)),
+        listen: &args.listen,
+        mount: args.mount.as_deref(),
+        options: &args.options,
     };
-    drop(progress);
-    let overview = Overview::of(&instance);
-    if args.json {
-        overview.print_json()?;
-    } else {
-        println!("{}", summary(&overview, &started));
+    let start = wishes.applied_to(&before.clone().unwrap_or_default())?;
+    let dir = instance::absolute(&args.dir)?;
+    let run = RunDir::new(dir.join("run"));
+    let start = as_it_runs(&run, &start, before.as_ref(), args)?;
+    let Some(mount_point) = start.mount.clone() else {
+        return Err(Failure::usage(format!(
+            "{} was not mounted before: say where to with --mount DIR",
+            args.dir.display()
+        )));
+    };
+    MountOptions::parse(std::slice::from_ref(&start.options), false)?;
+    let shape = checked_shape(&args.shape)?;
+    let targets = found.as_ref().map_or_else(|| shape.targets(), Instance::targets);
+    let mounter = if start.is_separate { MOUNT } else { NODE };
+    if run.pid(mounter).is_none() {
+        mount_point::check(&mount_point, found.is_none().then_some(&*dir))?;
     }
-    Ok(0)
+    let doors = Doors::choose(&run, &targets, &start, args.port)?;
+    for doubt in start.listen.iter().filter_map(Address::doubt) {
+        eprintln!("nacre: {doubt}");
+    }
+    let mut progress = Progress::new(args.json);
+    let (instance, formatting) = open_or_format(args, found, &mut progress)?;
+    let up = Up { args, instance: &instance, start: &start, before: before.as_ref() };
+    let code = up.start(
+        &Launch { instance: &instance, start: &start, mount_point: &mount_point },
+        &doors,
+        &mut progress,
+    );
+    match (code, formatting) {
+        (Err(failure), Some(formatting)) => Err(up.take_back(failure, &formatting)),
+        (code, _) => code,
+    }
+}
+
+/// One call of the command, when everything is checked and formatted.
+struct Up<'a> {
+    args: &'a UpArgs,
+    instance: &'a Instance,
+    start: &'a Start,
+    before: Option<&'a Start>,
+}
+
+impl Up<'_> {
+    fn start(&self, launch: &Launch<'_>, doors: &Doors, progress: &mut Progress) -> Result<i32> {
+        let run = RunDir::new(self.instance.run_dir());
+        if self.args.foreground && !run.running().is_empty() {
+            return Err(Failure::new(format!(
+                "it is running already: stop it with 'nacre down {}' first",
+                self.instance.dir.display()
+            )));
+        }
+        self.tell_of_namesakes(&run);
+        let mut started = Started::default();
+        let code = self.start_in(&run, launch, doors, &mut started, progress);
+        if code.is_err() {
+            launch::take_back(started);
+        }
+        code
+    }
+
+    fn start_in(
+        &self,
+        run: &RunDir,
+        launch: &Launch<'_>,
+        doors: &Doors,
+        started: &mut Started,
+        progress: &mut Progress,
+    ) -> Result<i32> {
+        if self.args.foreground && matches!(doors, Doors::One) {
+            let served = launch.one_in_front(started, || self.keep())?;
+            return match served.was_ready {
+                true => Ok(served.code),
+                // It was told already.
+                false => Err(Failure::told(served.code)),
+            };
+        }
+        let signals = self.args.foreground.then(StopSignals::take).transpose()?;
+        launch.background(doors, started, progress)?;
+        self.keep()?;
+        if let Some(signals) = signals {
+            signals.set_ready();
+            crate::logger::to_stderr(log::LevelFilter::Info);
+            log::info!("{}", Overview::of(self.instance).headline("is up"));
+            return Ok(launch::watch(run, signals, std::mem::take(&mut started.children)));
+        }
+        progress.clear();
+        self.report(&started.children)
+    }
+
+    /// Says which other file systems of this host have the same name.
+    fn tell_of_namesakes(&self, run: &RunDir) {
+        let own = &self.instance.superblock;
+        let is_namesake = |other: &Instance| {
+            other.superblock.fsname == own.fsname && other.superblock.fs_uuid != own.fs_uuid
+        };
+        let dirs = crate::registry::running().into_iter().filter(|other| other.path != run.path);
+        let others = dirs.filter_map(|other| Instance::open(other.path.parent()?).ok().flatten());
+        if let Some(other) = others.into_iter().find(is_namesake) {
+            eprintln!(
+                "nacre: the file system in {} has the name '{}', too: lctl needs --fs to tell them apart; a new one gets another \
+                 name with --fsname",
+                other.dir.display(),
+                own.fsname
+            );
+        }
+    }
+
+    /// Keeps how it was started, and says so if that is new.
+    fn keep(&self) -> Result<()> {
+        if let Some(text) = self.before.and_then(|before| self.start.changes(before).text()) {
+            eprintln!("nacre: {text}");
+        }
+        self.start.save(self.instance)
+    }
+
+    fn report(&self, started: &[(String, Child)]) -> Result<i32> {
+        let overview = Overview::of(self.instance);
+        if self.args.json {
+            overview.print_json()?;
+        } else {
+            println!("{}", summary(&overview, started));
+            print!("{}", overview.full_targets());
+        }
+        match (overview.silent.first(), overview.problems.first()) {
+            (Some(silent), _) => Err(Failure::new(silent.text())),
+            (None, Some(problem)) => Err(Failure::new(problem.clone())),
+            (None, None) => Ok(0),
+        }
+    }
+
+    /// A new file system did not start: nothing has been stored in it, so it goes, unless others may have come meanwhile or devices
+    /// belong to it.
+    fn take_back(&self, failure: Failure, formatting: &Formatting) -> Failure {
+        let run = RunDir::new(self.instance.run_dir());
+        let has_devices =
+            [&self.args.shape.ost_backend, &self.args.shape.mdt_backend, &self.args.shape.ost_cache]
+                .iter()
+                .any(|given| !given.is_empty());
+        let stopped = super::down::stop_all(&run, true, Duration::from_secs(10));
+        if !has_devices
+            && self.start.listen.is_empty()
+            && stopped.is_ok()
+            && formatting.undo(self.instance).is_ok()
+        {
+            return failure;
+        }
+        let dir = self.instance.dir.display();
+        let message =
+            format!("{}; a file system was made in {dir}: 'nacre up {dir}' starts it", failure.message);
+        Failure { message, ..failure }
+    }
+}
+
+/// How it is to be started, given what runs of it: that is left as it is, so nothing else can be asked of it.
+fn as_it_runs(run: &RunDir, start: &Start, before: Option<&Start>, args: &UpArgs) -> Result<Start> {
+    let running = run.running();
+    if running.is_empty() {
+        return Ok(start.clone());
+    }
+    let has_node = running.iter().any(|name| name == NODE);
+    let dir = run.path.parent().unwrap_or(&run.path).display();
+    let stop_first =
+        |what: &str| Err(Failure::new(format!("it {what}: stop it with 'nacre down {dir}' first")));
+    if args.separate && has_node {
+        return stop_first("runs in one process");
+    }
+    if args.one_process && !has_node {
+        return stop_first("runs in separate processes");
+    }
+    let start = Start { is_separate: !has_node, ..start.clone() };
+    let changes = before.map(|before| start.changes(before));
+    if let Some((_, before)) = changes.as_ref().and_then(|changes| changes.listen.as_ref()) {
+        return stop_first(&format!("is served {before}"));
+    }
+    let has_mount = running.iter().any(|name| name == NODE || name == MOUNT);
+    if let Some((_, before)) =
+        changes.as_ref().and_then(|changes| changes.mount.as_ref()).filter(|_| has_mount)
+    {
+        return stop_first(&format!("is {before}"));
+    }
+    Ok(start)
 }
 
 /// What every mount needs.
 fn check_machine() -> Result<()> {
-    if !Path::new("/dev/fuse").exists() {
+    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    if let Err(error) = device.as_ref().map_err(std::io::Error::kind)
+        && error == ErrorKind::PermissionDenied
+    {
+        return Err(Failure::new(
+            "/dev/fuse may not be opened by this user: run as root, or give its mode 0666",
+        ));
+    }
+    if device.is_err() {
         return Err(Failure::new(
             "there is no /dev/fuse: load the kernel module with 'modprobe fuse' (in a container, pass the device in with '--device /dev/fuse')",
         ));
@@ -83,9 +258,11 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
     let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
     let caches = OstCaches::parse(&args.shape.ost_cache, options.ost_count)?;
     caches.check_new()?;
+    let classes =
+        OstClasses::parse(&options.targets(), args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
     let instance = Instance::format(&args.dir, &options, make, |text| progress.show(text))?;
     node::attach_caches(&instance, &caches)?;
-    ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
+    classes.keep(&instance)?;
     drop(progress);
     println!(
         "file system '{}' with {} MDT and {} OSTs made in {}",
@@ -114,18 +291,44 @@ fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
     Ok(options)
 }
 
-fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
+/// The file system of the directory, and how to undo it if it was made just now.
+fn open_or_format(
+    args: &UpArgs,
+    found: Option<Instance>,
+    progress: &mut Progress,
+) -> Result<(Instance, Option<Formatting>)> {
     let options = checked_shape(&args.shape)?;
-    let found = Instance::open(&args.dir)?;
     let (osts, mdts) = found.as_ref().map_or((options.ost_count, options.mdt_count), |instance| {
         (instance.superblock.ost_count, instance.superblock.mdt_count)
     });
     let backends = backends(&args.shape, osts, mdts)?;
-    let Some(instance) = found else {
-        OstCaches::parse(&args.shape.ost_cache, osts)?.check_new()?;
-        let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
-        return Instance::format(&args.dir, &options, make, |text| progress.show(text));
+    let caches = OstCaches::parse(&args.shape.ost_cache, osts)?;
+    let is_new = found.is_none();
+    let targets = found.as_ref().map_or_else(|| options.targets(), Instance::targets);
+    let classes = OstClasses::parse(&targets, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
+    if is_new {
+        caches.check_new()?;
+    }
+    let formatting = is_new.then(|| Formatting::of(&args.dir)).transpose()?;
+    let instance = match found {
+        Some(instance) => made_as_wished(args, instance, &backends, &options)?,
+        None => {
+            let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
+            Instance::format(&args.dir, &options, make, |text| progress.show(text))?
+        }
     };
+    node::attach_caches(&instance, &caches)?;
+    classes.keep(&instance)?;
+    Ok((instance, formatting))
+}
+
+/// A file system that is there, unless something else is wanted.
+fn made_as_wished(
+    args: &UpArgs,
+    instance: Instance,
+    backends: &Backends,
+    options: &FormatOptions,
+) -> Result<Instance> {
     if instance.is_outlying() {
         return Err(Failure::new(format!(
             "{} holds targets of file system '{}' and no management server: start them with 'nacre target start'",
@@ -141,7 +344,7 @@ fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
         )))
     };
     if args.shape.fsname.as_ref().is_some_and(|name| *name != made.fsname) {
-        return differs("the name", made.fsname.clone(), options.fsname);
+        return differs("the name", made.fsname.clone(), options.fsname.clone());
     }
     if args.shape.osts.is_some_and(|count| count != made.ost_count) {
         return differs("--osts", made.ost_count.to_string(), options.ost_count.to_string());
@@ -156,220 +359,13 @@ fn backends(shape: &ShapeArgs, osts: u16, mdts: u16) -> Result<Backends> {
     Backends::parse((&shape.ost_backend, osts), (&shape.mdt_backend, mdts))
 }
 
-/// Whether it is to run in separate processes: what runs of it already says so too, as it runs in one process or in several, not in both.
-fn is_separate(run: &RunDir, args: &UpArgs) -> Result<bool> {
-    let running = run.running();
-    let has_node = running.iter().any(|name| name == NODE);
-    let dir = run.path.parent().unwrap_or(&run.path).display();
-    if args.separate && has_node {
-        return Err(Failure::new(format!("it runs in one process: stop it with 'nacre down {dir}' first")));
-    }
-    let is_separate = args.separate || (!running.is_empty() && !has_node);
-    if is_separate && args.foreground {
-        return Err(Failure::new(format!(
-            "it runs in separate processes: stop it with 'nacre down {dir}' first"
-        )));
-    }
-    Ok(is_separate)
-}
-
-fn check_not_running(run: &RunDir) -> Result<()> {
-    match run.pid(NODE) {
-        Some(pid) => Err(Failure::new(format!("it is already running (pid {pid})"))),
-        None => Ok(()),
-    }
-}
-
-/// Makes sure that there is a free directory to mount on: makes a missing one, clears a dead mount of ours.
-pub fn prepare_mount_point(path: &Path) -> Result<()> {
-    if mounts::is_dead_mount_point(path) {
-        return clear_dead(path);
-    }
-    match fs::metadata(path) {
-        Ok(found) if found.is_dir() => {}
-        Ok(_) => return Err(Failure::new(format!("{} is not a directory: mount on one", path.display()))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            fs::create_dir(path).map_err(|error| {
-                Failure::new(format!("the mount point {} cannot be made: {error}", path.display()))
-            })?;
-        }
-        // It died after the question above.
-        Err(error) if error.raw_os_error().is_some_and(mounts::says_dead) => return clear_dead(path),
-        Err(error) => return Err(Failure::because(format!("look at {}", path.display()))(error)),
-    }
-    let real = path.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))?;
-    if mounts::is_mount_point(&real).map_err(Failure::because("read the mount table"))? {
-        return Err(Failure::new(format!(
-            "{} is in use: something is mounted there already",
-            path.display()
-        )));
-    }
-    Ok(())
-}
-
-/// Unmounts what a process of ours left when it was killed. Anything else is not touched.
-pub fn clear_dead(path: &Path) -> Result<()> {
-    let ours = mounts::mounted_on(path).map_err(Failure::because("read the mount table"))?.is_some();
-    if !ours {
-        return Err(Failure::new(format!(
-            "a mount on {} is dead and not one of NacreFS: unmount it first",
-            path.display()
-        )));
-    }
-    super::mount::detach(path, true)
-}
-
-/// Whether the running process has lost its mount (somebody unmounted it) and so was about to end; waits for that end.
-///
-/// # Errors
-/// If it runs without a mount for longer than a clean stop takes.
-pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
-    const PATIENCE: Duration = Duration::from_secs(60);
-    let start = Instant::now();
-    let mut told = false;
-    while run.pid(name).is_some() {
-        // Asking is what tells a process that serves another mount point, or that is still starting.
-        let answer = control::ask(&run.socket(name), &Request::Status);
-        if let Ok(Answer::Status(status)) = &answer
-            && let Some(mount) = &status.mount
-            && mounts::is_mount_point(&mount.mount_point).map_err(Failure::because("read the mount table"))?
-        {
-            return Ok(false);
-        }
-        if start.elapsed() > PATIENCE {
-            return Err(Failure::new(format!(
-                "it runs without a mount on {}: stop it with 'nacre down' and start it again",
-                mount_point.display()
-            )));
-        }
-        if !told {
-            log::debug!("waiting for a process that has lost its mount to end");
-            told = true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(true)
-}
-
-/// Whether process `name` runs and has its mount on `mount_point`.
-///
-/// # Errors
-/// If it has it elsewhere, or does not end without one.
-fn is_mounted(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
-    if run.pid(name).is_none() || ends_by_itself(run, name, mount_point)? {
-        return Ok(false);
-    }
-    let answer = control::ask(&run.socket(name), &Request::Status);
-    if let Ok(Answer::Status(status)) = answer
-        && let Some(mount) = status.mount
-        && mount.mount_point != real_path(mount_point)
-    {
-        return Err(Failure::new(format!(
-            "it is already running and mounted on {}",
-            mount.mount_point.display()
-        )));
-    }
-    Ok(true)
-}
-
-fn start_node(
-    instance: &Instance,
-    run: &RunDir,
-    mount_point: &Path,
-    args: &UpArgs,
-    progress: &mut Progress,
-) -> Result<Vec<String>> {
-    if is_mounted(run, NODE, mount_point)? {
-        return Ok(Vec::new());
-    }
-    prepare_mount_point(mount_point)?;
-    let mut words = serve_words(NODE, instance);
-    words.extend(["--mount".into(), mount_point.into()]);
-    if let Some(nid) = args.listen {
-        words.extend(["--listen".into(), nid.to_string().into()]);
-    }
-    add_options(&mut words, &args.options);
-    progress.show("starting");
-    process::start(&words, &run.log(NODE), progress)?;
-    Ok(vec![NODE.to_owned()])
-}
-
-fn start_separate(
-    instance: &Instance,
-    run: &RunDir,
-    mount_point: &Path,
-    args: &UpArgs,
-    progress: &mut Progress,
-) -> Result<Vec<String>> {
-    let mut ports = ports::Ports::load(&run.path)?;
-    let mut started = Vec::new();
-    let mut targets = instance.targets();
-    // Object servers first: the metadata server wants object ids from them.
-    targets.sort_by_key(|target| match target.kind {
-        TargetKind::Mgt => (0, target.index),
-        TargetKind::Ost => (1, target.index),
-        TargetKind::Mdt => (2, target.index),
-    });
-    // Who runs looks for the others where they were; those that were added may have been given another port than comes next.
-    let made = 1 + usize::from(instance.superblock.mdt_count) + usize::from(instance.superblock.ost_count);
-    let is_new = run.running().is_empty();
-    for (index, target) in instance.targets().into_iter().enumerate() {
-        let is_free = is_new && index < made || ports.nid(&target_name(target)).is_none();
-        let wanted =
-            args.port.filter(|_| is_free).map(|base| base.checked_add(index as u16).ok_or(base)).transpose();
-        let wanted =
-            wanted.map_err(|base| Failure::usage(format!("--port {base} leaves too few ports above it")))?;
-        if run.pid(&target_name(target)).is_none() {
-            ports.choose(&target_name(target), wanted)?;
-        }
-    }
-    ports.save()?;
-    let mgs = ports.nid("mgs").ok_or_else(|| Failure::new("the management server has no port"))?;
-    for target in targets {
-        let name = target_name(target);
-        if run.pid(&name).is_some() {
-            continue;
-        }
-        progress.show(&format!("starting {target}"));
-        let nid: Nid = ports.nid(&name).ok_or_else(|| Failure::new(format!("{target} has no port")))?;
-        let mut words = serve_words(&name, instance);
-        words.extend(["--listen".into(), nid.to_string().into()]);
-        words.extend(["--mgs".into(), mgs.to_string().into()]);
-        process::start(&words, &run.log(&name), progress)?;
-        started.push(name);
-    }
-    if !is_mounted(run, MOUNT, mount_point)? {
-        prepare_mount_point(mount_point)?;
-        let mut words = serve_words(MOUNT, instance);
-        words.extend(["--mount".into(), mount_point.into()]);
-        words.extend(["--mgs".into(), mgs.to_string().into()]);
-        add_options(&mut words, &args.options);
-        progress.show("mounting");
-        process::start(&words, &run.log(MOUNT), progress)?;
-        started.push(MOUNT.to_owned());
-    }
-    Ok(started)
-}
-
-pub(super) fn serve_words(role: &str, instance: &Instance) -> Vec<OsString> {
-    let dir = instance.dir.clone().into_os_string();
-    vec!["serve".into(), "--background".into(), "--role".into(), role.into(), "--dir".into(), dir]
-}
-
-fn add_options(words: &mut Vec<OsString>, options: &[String]) {
-    for option in options {
-        words.extend(["-o".into(), option.into()]);
-    }
-}
-
-fn real_path(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
-}
-
-fn summary(overview: &Overview, started: &[String]) -> String {
-    let state = match started {
+fn summary(overview: &Overview, started: &[(String, Child)]) -> String {
+    let names: Vec<&str> = started.iter().map(|(name, _)| name.as_str()).collect();
+    let is_well = overview.is_well();
+    let state = match names.as_slice() {
+        _ if !is_well => "does not run as a whole",
         [] => "was already running",
-        [one] if one == NODE => "is up",
+        [NODE] => "is up",
         names if names.len() == overview.processes.len() => "is up",
         names => return format!("{}; started again: {}", overview.headline("is up"), names.join(", ")),
     };

@@ -9,7 +9,7 @@
 //! 4. `adding` goes;
 //! 5. its server starts and registers it; `joining` goes.
 
-use super::{Instance, SUPERBLOCK, make_dir, sync_dir, target_name, write_durably};
+use super::{Instance, make_dir, sync_dir, target_name, write_durably};
 use crate::failure::{Failure, Result};
 use crate::new_target::TargetWishes;
 use crate::process::RunDir;
@@ -249,7 +249,7 @@ impl Adding {
         write(dir, &targets)?;
         if superblock.version != FORMAT_VERSION_LISTED {
             let listed = Superblock { version: FORMAT_VERSION_LISTED, ..superblock.clone() };
-            write_durably(dir, SUPERBLOCK, &listed.encode())?;
+            super::write_superblock(dir, &listed)?;
         }
         let marker = dir.join(ADDING);
         fs::remove_file(&marker).map_err(Failure::because(format!("remove {}", marker.display())))?;

@@ -13,6 +13,7 @@ use nacre_params::Pattern;
 use nacre_params::pattern::path_of;
 use options::Options;
 use regex::Regex;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// A parameter and the process that has it.
@@ -164,9 +165,17 @@ fn each(
 
 /// `lctl list_param`.
 pub fn list(args: &[String]) -> Outcome {
-    let options = Options::of_showing("list_param", args, "DFlLmMpRrtw")?;
+    let options = Options::of_showing("list_param", args, "DFJlLmMpRrtw")?;
     let show = Show::of(&options);
     let mut last = String::new();
+    if options.has('J') {
+        let mut listed = Vec::new();
+        let outcome = each("list_param", options.rest, show.recursive, |found| {
+            listed.extend(show.wants(&found.param).then(|| found.param.clone()));
+            Ok(())
+        });
+        return crate::lctl::print_json(&listed).and(outcome);
+    }
     each("list_param", options.rest, show.recursive, |found| {
         let name = show.name(&found.param);
         // What several processes have is one place for people.
@@ -179,13 +188,58 @@ pub fn list(args: &[String]) -> Outcome {
 }
 
 /// Options of `get_param` and `find_param`.
-const GET_LETTERS: &str = "FHlLmMnNpRrtwy";
+const GET_LETTERS: &str = "FHJlLmMnNpRrtwy";
 
 /// `lctl get_param`.
 pub fn get(args: &[String]) -> Outcome {
     let options = Options::of_showing("get_param", args, GET_LETTERS)?;
     let show = Show::of(&options);
-    each("get_param", options.rest, show.recursive, |found| show_value(&options, show, found))
+    if !options.has('J') {
+        return each("get_param", options.rest, show.recursive, |found| show_value(&options, show, found));
+    }
+    let mut values = Vec::new();
+    let outcome = each("get_param", options.rest, show.recursive, |found| {
+        if show.wants(&found.param) && found.param.readable {
+            values.extend(value_of(show, found)?);
+        }
+        Ok(())
+    });
+    crate::lctl::print_json(&values).and(outcome)
+}
+
+/// A parameter for programs.
+#[derive(Serialize)]
+struct NamedValue {
+    name: String,
+    /// A number, or a text.
+    value: serde_json::Value,
+}
+
+/// The name and value of a parameter; `None` if its process has ended.
+fn value_of(show: Show, found: &Found) -> Result<Option<NamedValue>, (i32, String)> {
+    let Some(text) = read(&found.socket, &found.param.name)? else { return Ok(None) };
+    let value = match text.parse::<i64>() {
+        Ok(number) => number.into(),
+        Err(_) => text.into(),
+    };
+    Ok(Some(NamedValue { name: show.name(&found.param), value }))
+}
+
+/// `lctl help_param`: what parameters take.
+pub fn help(args: &[String]) -> Outcome {
+    if args.is_empty() {
+        return Err((crate::lctl::EXIT_USAGE, "lctl help_param: a parameter is needed".to_owned()));
+    }
+    for_all(args, |name: &String| {
+        let taken = nacre_params::known::help(name);
+        if taken.is_empty() {
+            let error = missing("help_param", name);
+            eprintln!("{}", error.1);
+            return Err((error.0, String::new()));
+        }
+        taken.iter().for_each(|(name, what)| println!("{name}: {what}"));
+        Ok(())
+    })
 }
 
 /// `lctl find_param`: parameters whose names have a part that a regular expression stands for, shown as `get_param` does.
@@ -193,7 +247,14 @@ pub fn find_by_regex(args: &[String]) -> Outcome {
     let options = Options::of_showing("find_param", args, GET_LETTERS)?;
     let show = Show::of(&options);
     let all = ask_all("*", true);
-    let mut outcome = Ok(());
+    let (mut outcome, mut values) = (Ok(()), Vec::new());
+    let mut show_one = |found: &&Found| match options.has('J') {
+        true if show.wants(&found.param) && found.param.readable => {
+            value_of(show, found).map(|value| values.extend(value))
+        }
+        true => Ok(()),
+        false => show_value(&options, show, found),
+    };
     for text in options.rest {
         let failed = |errno| (errno, format!("error: find_param: param_path '{text}': {}", text_of(errno)));
         let one = match Regex::new(text) {
@@ -203,7 +264,7 @@ pub fn find_by_regex(args: &[String]) -> Outcome {
                 let found: Vec<&Found> = all.iter().filter(is_it).collect();
                 match found[..] {
                     [] => Err(failed(libc::ENOENT)),
-                    _ => for_all(&found, |found| show_value(&options, show, found)),
+                    _ => for_all(&found, &mut show_one),
                 }
             }
         };
@@ -211,6 +272,9 @@ pub fn find_by_regex(args: &[String]) -> Outcome {
             eprintln!("{message}");
         }
         outcome = one.and(outcome);
+    }
+    if options.has('J') {
+        outcome = crate::lctl::print_json(&values).and(outcome);
     }
     outcome.map_err(|(code, _)| (code, String::new()))
 }

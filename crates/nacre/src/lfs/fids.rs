@@ -19,7 +19,7 @@ Example: lfs path2fid /mnt/nacre/file
 pub const FID2PATH_USAGE: &str = "\
 usage: lfs fid2path [-0] [-c] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
   -0, --print0        end each path with NUL
-  -c, --print-link    the number of the link before each path
+  -c, --print-link    the number of the next link before each path, for the last one its own
   -f, --print-fid     the FID before each path
   -n, --name          only the last part of the path
   -l, --link LINK     only this one of several hard links, from 0
@@ -126,7 +126,10 @@ pub fn fid2path(args: &[OsString]) -> Outcome {
             let text = super::error_text(errno);
             Failure::new(errno, format!("lfs fid2path: cannot find '{fid}': {text}"))
         })?;
-        for (link, path) in (only.unwrap_or(0)..).zip(paths) {
+        // Lustre prints the number of the link that comes next, and that of the last one for the last.
+        let last = only.unwrap_or(0) + (paths.len() as u32).saturating_sub(1);
+        for (next, path) in (only.unwrap_or(0) + 1..).zip(paths) {
+            let link = next.min(last);
             let shown = match parsed.has('n') {
                 true => path.file_name().map_or_else(PathBuf::new, PathBuf::from),
                 false => mount.mount_point.join(&path),

@@ -3,6 +3,7 @@
 mod options;
 
 use super::getopt::{OptionSpec, Takes, long, opt};
+use super::json::{self, Owner};
 use super::listing::{Listing, OwnLayout};
 use super::mounted::{self, Mounted};
 use super::render::{self, Facts, Fields, Filter, Inherited, Style};
@@ -10,8 +11,8 @@ use super::view::{LayoutView, View};
 use super::{Failure, Outcome};
 use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
-use nacre_types::TargetId;
 use nacre_types::ioctl::ScanWanted;
+use nacre_types::{FileKind, TargetId};
 use options::{Level, filter_of, style_of, with_negations};
 use rustix::fs::{Mode, OFlags};
 use std::cell::RefCell;
@@ -40,6 +41,7 @@ usage: lfs getstripe [OPTIONS] FILE|DIR...
   -q, --quiet                only the objects
   -v, --verbose              also magic and identity
   -y, --yaml                 as YAML
+      --json                 a line of JSON for each file and directory, with all that is known
   -R, --raw                  what is stored, defaults not resolved
       --hex-idx              OST indices in hexadecimal
       --no-follow            a symbolic link itself
@@ -84,6 +86,7 @@ const OPTIONS: &[OptionSpec] = &[
     opt('R', "raw", Takes::Nothing),
     long('H', "hex-idx", Takes::Nothing),
     long('n', "no-follow", Takes::Nothing),
+    json::OPTION,
     opt('h', "help", Takes::Nothing),
 ];
 
@@ -108,6 +111,7 @@ pub fn run(args: &[OsString]) -> Outcome {
     let show = Show {
         style,
         level,
+        json: parsed.has('J'),
         follow: !parsed.has('n'),
         ost: parsed.value('O').map(str::to_owned),
         filter: filter_of(&parsed)?,
@@ -120,6 +124,7 @@ pub fn run(args: &[OsString]) -> Outcome {
 struct Show {
     style: Style,
     level: Level,
+    json: bool,
     follow: bool,
     ost: Option<String>,
     filter: Filter,
@@ -130,8 +135,8 @@ struct Show {
 impl Show {
     /// One path of the command line.
     fn argument(&self, path: &Path) -> Outcome {
-        let metadata = if self.follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
-        let metadata = metadata.map_err(|error| failed(path, &error))?;
+        // A link that is named leads to a directory, or has no layout: Lustre asks for the name that it is given.
+        let metadata = fs::metadata(path).map_err(|error| failed(path, &error))?;
         let place = match metadata.is_dir() {
             true => path,
             false => mounted::directory_of(path),
@@ -149,19 +154,64 @@ impl Show {
                 return Ok(());
             }
         }
-        let own = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
+        let is_itself = fs::symlink_metadata(path).is_ok_and(|itself| itself.is_file());
         let shown = match metadata.is_dir() {
-            true => self.tree(&mount, path, own, &facts, &style),
-            false => {
-                let inherited = match own {
-                    Some(_) => None,
-                    None => mounted::layout_of(place).map_err(|error| not_ours_or_failed(path, &error))?,
-                };
-                self.file(&mount, path, own, inherited.as_deref(), &facts, &style, false)
+            true => {
+                let own = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
+                self.tree(&mount, path, own, &facts, &style)
             }
+            false if is_itself => self.file_by_path(&mount, path, &facts, &style),
+            false => self.nothing(path, &facts, &style),
         };
         self.flush();
         shown
+    }
+
+    /// A file that was not found in a listing, which may be in another directory than the path tells.
+    fn file_by_path(&self, mount: &Mounted, path: &Path, facts: &Facts, style: &Style) -> Outcome {
+        let fail = |error: io::Error| not_ours_or_failed(path, &error);
+        let own = mounted::layout_of(path).map_err(fail)?;
+        let inherited = match own {
+            Some(_) => None,
+            None => {
+                let whole = fs::canonicalize(path).map_err(fail)?;
+                mounted::layout_of(mounted::directory_of(&whole)).map_err(fail)?
+            }
+        };
+        self.file(mount, path, own, inherited.as_deref(), facts, style, false)
+    }
+
+    /// What can have no layout: a link, a device, a pipe, a socket.
+    fn nothing(&self, path: &Path, facts: &Facts, style: &Style) -> Outcome {
+        let shown = path.display().to_string();
+        if self.json {
+            self.print(&owner(&shown, facts).line(None));
+        } else if style.ost.is_none() {
+            self.print(&format!("{shown} has no stripe info\n"));
+        }
+        Ok(())
+    }
+
+    /// A link in a directory: what it leads to, unless links are not followed. One that leads nowhere is left out.
+    fn link(&self, mount: &Mounted, path: &Path, facts: &Facts, style: &Style) -> Outcome {
+        let index_only = style.fields.has(Fields::MDT_INDEX);
+        if !self.follow {
+            return if index_only { Ok(()) } else { self.nothing(path, facts, style) };
+        }
+        let Ok(target) = fs::metadata(path) else { return Ok(()) };
+        // It may lead out of the file system.
+        let Ok(facts) = self.facts(path) else { return self.nothing(path, facts, style) };
+        if index_only {
+            self.mdt_index(path, &facts);
+        } else if target.is_dir() {
+            let own = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
+            self.directory(mount, path, own, &facts, style)?;
+        } else if target.is_file() {
+            self.file_by_path(mount, path, &facts, style)?;
+        } else {
+            self.nothing(path, &facts, style)?;
+        }
+        Ok(())
     }
 
     /// A directory, and what is in it if that is wanted.
@@ -250,6 +300,10 @@ impl Show {
                     Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                     Err(error) => return fail(&path, &error),
                 }
+            } else if attr.kind() == FileKind::Symlink {
+                self.link(mount, &path, &facts, style)?;
+            } else if !index_only {
+                self.nothing(&path, &facts, style)?;
             }
         }
     }
@@ -277,6 +331,10 @@ impl Show {
         let shown = path.display().to_string();
         let bytes = match layout {
             Some(bytes) => bytes,
+            None if self.json && style.raw => {
+                self.print(&owner(&shown, facts).line(None));
+                return Ok(());
+            }
             None if style.raw => {
                 if style.ost.is_none() {
                     self.print(&format!("{shown} has no stripe info\n"));
@@ -291,18 +349,27 @@ impl Show {
         };
         let refused = |what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}"));
         if let Ok(layout) = user::decode_foreign(&bytes) {
+            if self.json {
+                self.print(&owner(&shown, facts).foreign_line(&layout));
+                return Ok(());
+            }
             if listed && !style.yaml {
                 self.print(&format!("{shown}\n"));
             }
             self.print(&render::foreign(&layout, user::MAGIC_FOREIGN, style.fields.has(Fields::DETAIL)));
             return Ok(());
         }
-        match View::decode(&bytes).map_err(refused)? {
-            View::Plain(mut view) => {
-                if view.is_wish() && !style.raw {
-                    view.fid = facts.fid;
-                    mount.resolve(&mut view, &[]).map_err(|error| failed(path, &error))?;
-                }
+        let mut view = View::decode(&bytes).map_err(refused)?;
+        if let View::Plain(view) = &mut view
+            && view.is_wish()
+            && !style.raw
+        {
+            view.fid = facts.fid;
+            mount.resolve(view, &[]).map_err(|error| failed(path, &error))?;
+        }
+        match view {
+            view if self.json => self.print(&owner(&shown, facts).line(Some(&view))),
+            View::Plain(view) => {
                 self.print(&render::plain(&shown, &view, facts, style, &self.filter, None));
             }
             View::Composite(view) => {
@@ -345,6 +412,11 @@ impl Show {
         }
         let shown = path.display().to_string();
         let default_of = Some(Inherited(inherited));
+        if self.json {
+            let owner = Owner { is_directory: true, is_inherited: inherited, ..owner(&shown, facts) };
+            self.print(&owner.line(Some(&view)));
+            return Ok(());
+        }
         self.print(&match view {
             View::Plain(view) => render::plain(&shown, &view, facts, style, &self.filter, default_of),
             View::Composite(view) => render::composite(&shown, &view, facts, style, &self.filter, true),
@@ -356,6 +428,11 @@ impl Show {
         let fid = mounted::fid_of(path, self.follow).map_err(|error| not_ours_or_failed(path, &error))?;
         Ok(Facts { fid, mdt_index: fid.mdt_index() })
     }
+}
+
+/// What a file's layout is shown with.
+fn owner<'a>(path: &'a str, facts: &'a Facts) -> Owner<'a> {
+    Owner { path, facts, is_directory: false, is_inherited: false }
 }
 
 /// A directory's components as those of a file that is made there, with ids; other wishes as they are.

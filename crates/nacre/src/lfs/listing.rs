@@ -76,7 +76,7 @@ impl Listing {
                 return Ok(None);
             }
             let answer = mounted::scan(self.directory.as_fd(), self.cookie, self.wanted)?;
-            let page = DirPage { bytes: answer.entries, end: answer.end, public: false };
+            let page = DirPage { bytes: answer.entries, end: answer.end, ..DirPage::default() };
             let entries: Vec<Listed> = page
                 .entries()
                 .filter_map(|entry| {

@@ -110,6 +110,8 @@ enum Source {
 
 struct Plan {
     source: Source,
+    /// File systems that pools were named with.
+    pool_owners: Vec<String>,
     manner: Manner,
     bytes_per_second: Option<u64>,
     stats_every: Option<Duration>,
@@ -173,6 +175,7 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     let interval = parsed.value('8').map(seconds).transpose()?;
     Ok(Plan {
         source,
+        pool_owners: super::pools::owners(parsed),
         manner: if parsed.has('n') { Manner::GiveUp } else { Manner::Block },
         bytes_per_second: parsed.value('W').map(rate).transpose()?,
         stats_every: interval.or(parsed.has('7').then_some(STATS_EVERY)),
@@ -258,6 +261,7 @@ fn migrate(plan: &Plan, name: &Path, path: &Path) -> Outcome {
     };
     if let Source::Options(wish) = &plan.source {
         let mount = Mounted::open(mounted::directory_of(path)).map_err(|error| failed("open", &error))?;
+        super::pools::check_owners(NAME, &mount, &plan.pool_owners)?;
         check_targets(NAME, &mount, wish)?;
     }
     let layout = layout_for(plan, path).map_err(|error| failed("get the layout", &error))?;
@@ -269,6 +273,7 @@ fn migrate(plan: &Plan, name: &Path, path: &Path) -> Outcome {
         }
     };
     let mut order = Order {
+        directory: None,
         layout: &layout,
         manner: plan.manner,
         bytes_per_second: plan.bytes_per_second,

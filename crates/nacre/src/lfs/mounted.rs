@@ -6,8 +6,9 @@ use nacre_layout::dir_layout::USER_HEADER;
 use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{DirDefault, LayoutSpec, user};
 use nacre_types::ioctl::{
-    Advise, FidToPath, FilesOn, LIST_MAX, MakeDirectory, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList,
-    PoolMembers, RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
+    Advise, FidToPath, FilesOn, FilesWanted, LIST_MAX, MakeDirectory, MigrateFiles, MountInfo, POOLS_MAX,
+    PathToFid, Payload, PoolList, PoolMembers, RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt, TargetList,
+    TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::lustre::{self, ProjectCall};
@@ -219,7 +220,11 @@ impl Mounted {
         Ok(rows)
     }
 
-    fn space_of(&self, target: TargetId) -> io::Result<TargetSpace> {
+    /// Space of a target.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if it does not answer; those of ioctl(2).
+    pub fn space_of(&self, target: TargetId) -> io::Result<TargetSpace> {
         let found = ask(self.directory.as_fd(), &TargetStatfs::question(target))?;
         let [blocks, blocks_free, blocks_available] = found.blocks;
         let [files, files_free] = found.files;
@@ -236,28 +241,46 @@ impl Mounted {
         for link in only.unwrap_or(0)..only.map_or(LINKS_MAX, |link| link.saturating_add(1)) {
             match ask(self.directory.as_fd(), &FidToPath { fid: *fid, link, path: Vec::new() }) {
                 Ok(found) => paths.push(PathBuf::from(OsString::from_vec(found.path))),
-                Err(error) if error.raw_os_error() == Some(libc::ENODATA) && !paths.is_empty() => break,
-                Err(error) if error.raw_os_error() == Some(libc::ENODATA) => {
-                    return Err(io::Error::from_raw_os_error(libc::ENOENT));
-                }
+                // Not below the directory that is mounted.
+                Err(error) if error.raw_os_error() == Some(libc::EXDEV) && only.is_none() => continue,
+                Err(error) if error.raw_os_error() == Some(libc::ENODATA) => break,
+                Err(error) if error.raw_os_error() == Some(libc::EXDEV) => break,
                 Err(error) => return Err(error),
             }
             // The root has no link but itself.
-            if *fid == Fid::ROOT {
+            if paths.last().is_some_and(|path| path.as_os_str().is_empty()) {
                 break;
             }
         }
-        Ok(paths)
+        if paths.is_empty() { Err(io::Error::from_raw_os_error(libc::ENOENT)) } else { Ok(paths) }
     }
 
-    /// Files that have objects on an OST, or inodes of an MDT with names, after `after`; and from where to go on.
+    /// A page of files or inodes, after `after`; and from where to go on. Files with objects on an OST are those of the MDT that `after` is
+    /// of, and then of the next one, so that all MDTs are asked in turn.
     ///
     /// # Errors
-    /// `EPERM` for others than administrators; those of ioctl(2).
-    pub fn files_on(&self, target: TargetId, after: Fid) -> io::Result<(Vec<Fid>, Option<Fid>)> {
-        let ask = FilesOn { target, after, fids: Vec::new(), next: Fid::ZERO };
+    /// `EPERM` for others than administrators; `ETIMEDOUT` if an MDT does not answer; those of ioctl(2).
+    pub fn files_on(&self, wanted: FilesWanted, after: Fid) -> io::Result<(Vec<Fid>, Option<Fid>)> {
+        let ask = FilesOn { wanted, after, fids: Vec::new(), next: Fid::ZERO };
         let found = ask_raw(self.directory.as_fd(), &ask)?;
         Ok((found.fids, (!found.next.is_zero()).then_some(found.next)))
+    }
+
+    /// Moves inodes that hold no names, up to [`nacre_types::ioctl::MIGRATED_MAX`] of one MDT, to another MDT; gives the outcome of each.
+    ///
+    /// # Errors
+    /// Of all of them: `EPERM`, `EINVAL`, `ETIMEDOUT`; those of ioctl(2).
+    pub fn migrate_files(&self, fids: &[Fid], mdt: u16) -> io::Result<Vec<io::Result<()>>> {
+        let ask = MigrateFiles { mdt, fids: fids.to_vec(), outcomes: Vec::new() };
+        let outcomes = ask_raw(self.directory.as_fd(), &ask)?.outcomes;
+        let of_errno = |errno: u16| match errno {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno.into())),
+        };
+        match outcomes.len() == fids.len() {
+            true => Ok(outcomes.into_iter().map(of_errno).collect()),
+            false => Err(io::Error::from_raw_os_error(libc::EPROTO)),
+        }
     }
 
     /// Where the file system is mounted.
@@ -277,7 +300,7 @@ impl Mounted {
         if let Some(known) = self.default.get() {
             return Ok(known.clone());
         }
-        let bytes = layout_of(&self.root()?)?;
+        let bytes = shown_layout(&self.root()?)?;
         Ok(self.default.get_or_init(|| bytes).clone())
     }
 
@@ -333,15 +356,22 @@ pub fn directory_of(path: &Path) -> &Path {
 /// # Errors
 /// `ENOTTY` if it is not on NacreFS.
 pub fn layout_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let Some(layout) = shown_layout(path)? else { return Ok(None) };
+    let is_own = !path.is_dir() || lists_layout(path)?;
+    Ok(is_own.then_some(layout))
+}
+
+/// The bytes of a file's layout, or those of the default that files in a directory get.
+fn shown_layout(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut buffer = vec![0u8; XATTR_MAX];
-    match rustix::fs::getxattr(path, LAYOUT, &mut buffer[..]) {
-        Ok(len) => {
-            buffer.truncate(len);
-            Ok(Some(buffer))
-        }
-        Err(rustix::io::Errno::NODATA) => Ok(None),
-        Err(error) => Err(not_lustre(error)),
-    }
+    taken(rustix::fs::getxattr(path, LAYOUT, &mut buffer[..]), buffer).map_err(not_lustre)
+}
+
+/// True if a directory has a default layout of its own: one that it only shows is not in its list of attributes.
+fn lists_layout(path: &Path) -> io::Result<bool> {
+    let mut names = vec![0u8; XATTR_MAX];
+    let len = rustix::fs::listxattr(path, &mut names[..])?;
+    Ok(names[..len].split(|&byte| byte == 0).any(|name| name == LAYOUT.as_bytes()))
 }
 
 /// The same for a path whose last part may be a symbolic link, which is asked itself.
@@ -350,13 +380,18 @@ pub fn layout_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// Those of lgetxattr(2).
 pub fn layout_of_link(path: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut buffer = vec![0u8; XATTR_MAX];
-    match rustix::fs::lgetxattr(path, LAYOUT, &mut buffer[..]) {
+    taken(rustix::fs::lgetxattr(path, LAYOUT, &mut buffer[..]), buffer).map_err(not_lustre)
+}
+
+/// The value that a call has put into a buffer; `None` if the attribute does not exist.
+fn taken(result: rustix::io::Result<usize>, mut buffer: Vec<u8>) -> rustix::io::Result<Option<Vec<u8>>> {
+    match result {
         Ok(len) => {
             buffer.truncate(len);
             Ok(Some(buffer))
         }
         Err(rustix::io::Errno::NODATA) => Ok(None),
-        Err(error) => Err(not_lustre(error)),
+        Err(error) => Err(error),
     }
 }
 
@@ -561,15 +596,8 @@ pub fn layout_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn attribute(path: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
-    let mut value = vec![0; XATTR_MAX];
-    match rustix::fs::lgetxattr(path, name, &mut value[..]) {
-        Ok(length) => {
-            value.truncate(length);
-            Ok(Some(value))
-        }
-        Err(rustix::io::Errno::NODATA) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let mut buffer = vec![0; XATTR_MAX];
+    taken(rustix::fs::lgetxattr(path, name, &mut buffer[..]), buffer).map_err(io::Error::from)
 }
 
 /// Changes components of a file: `name` says how.

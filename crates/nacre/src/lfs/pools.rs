@@ -1,5 +1,6 @@
 //! `lfs pool_list`, and OST pools as other commands need them. Source: reference 2.5 and 2.8.
 
+use super::getopt::Parsed;
 use super::mounted::Mounted;
 use super::{Failure, Outcome, query};
 use nacre_layout::PoolName;
@@ -73,6 +74,27 @@ pub fn members_of(mount: &Mounted, pool: &str, command: &str) -> Result<Vec<u16>
 /// The pool part of `POOL` or `FSNAME.POOL`.
 pub fn name_in<'a>(word: &'a str, fsname: &str) -> &'a str {
     word.split_once('.').filter(|(known, _)| *known == fsname).map_or(word, |(_, pool)| pool)
+}
+
+/// The file systems that options `-p FSNAME.POOL` name.
+pub fn owners(parsed: &Parsed) -> Vec<String> {
+    let pools =
+        parsed.options.iter().filter(|(key, _)| *key == 'p').filter_map(|(_, value)| value.as_deref());
+    pools.filter_map(|pool| pool.rsplit_once('.')).map(|(fsname, _)| fsname.to_owned()).collect()
+}
+
+/// Refuses pools of other file systems than the mounted one.
+pub fn check_owners(command: &str, mount: &Mounted, owners: &[String]) -> Outcome {
+    let fsname = mount.fsname();
+    match owners.iter().find(|owner| **owner != fsname) {
+        None => Ok(()),
+        Some(owner) => {
+            let text = format!(
+                "{command}: pools of file system '{owner}' are not in '{fsname}': Invalid argument (22)"
+            );
+            Err(Failure::new(libc::EINVAL, text))
+        }
+    }
 }
 
 /// A pool in the words of `setstripe -p`: `None` inherits.

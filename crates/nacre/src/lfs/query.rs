@@ -5,7 +5,7 @@ use super::getopt::{OptionSpec, Takes, long, opt};
 use super::mounted::{Mounted, TargetRow};
 use super::number;
 use super::table::{self, DfStyle};
-use super::{Failure, Outcome, pools};
+use super::{Failure, Outcome, json, pools};
 use crate::mounts::{self, MountEntry};
 use nacre_types::TargetKind;
 use std::ffi::OsString;
@@ -26,13 +26,20 @@ usage: lfs df [-i] [-h|-H] [-m[INDEX]] [-o[INDEX]] [-N] [-s] [-p [FSNAME.]POOL] 
   -u, --output FIELDS    only these columns: source size used free avail pcent itotal iused
                          iavail ipcent target state
   -v, --verbose          all state letters, and OSTs that are out of use
+      --json             the targets as JSON, whole, with sizes in bytes
 Example: lfs df -h /mnt/nacre
 ";
-/// Usage of `lfs osts` and `lfs mdts`.
-pub const TARGETS_USAGE: &str = "\
-usage: lfs osts|mdts [PATH]
-Lists the OSTs or MDTs of the file system at PATH, or of all that are mounted.
+/// Usage of `lfs osts`.
+pub const OSTS_USAGE: &str = "\
+usage: lfs osts [--json] [PATH]
+Lists the OSTs of the file system at PATH, or of all that are mounted.
 Example: lfs osts /mnt/nacre
+";
+/// Usage of `lfs mdts`.
+pub const MDTS_USAGE: &str = "\
+usage: lfs mdts [--json] [PATH]
+Lists the MDTs of the file system at PATH, or of all that are mounted.
+Example: lfs mdts /mnt/nacre
 ";
 /// Usage of `lfs check`.
 pub const CHECK_USAGE: &str = "\
@@ -49,24 +56,26 @@ Example: lfs getname /mnt/nacre
 ";
 pub const HELP: OptionSpec = long('?', "help", Takes::Nothing);
 
+const DF_OPTIONS: &[OptionSpec] = &[
+    opt('i', "inodes", Takes::Nothing),
+    opt('h', "human-readable", Takes::Nothing),
+    opt('H', "si", Takes::Nothing),
+    opt('l', "lazy", Takes::Nothing),
+    opt('m', "mdt", Takes::MaybeValue),
+    opt('o', "ost", Takes::MaybeValue),
+    opt('N', "no-header", Takes::Nothing),
+    opt('s', "only-summary", Takes::Nothing),
+    long('s', "summary", Takes::Nothing),
+    opt('p', "pool", Takes::Value),
+    opt('u', "output", Takes::Value),
+    opt('v', "verbose", Takes::Nothing),
+    json::OPTION,
+    HELP,
+];
+
 /// `lfs df`.
 pub fn df(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[
-        opt('i', "inodes", Takes::Nothing),
-        opt('h', "human-readable", Takes::Nothing),
-        opt('H', "si", Takes::Nothing),
-        opt('l', "lazy", Takes::Nothing),
-        opt('m', "mdt", Takes::MaybeValue),
-        opt('o', "ost", Takes::MaybeValue),
-        opt('N', "no-header", Takes::Nothing),
-        opt('s', "only-summary", Takes::Nothing),
-        long('s', "summary", Takes::Nothing),
-        opt('p', "pool", Takes::Value),
-        opt('u', "output", Takes::Value),
-        opt('v', "verbose", Takes::Nothing),
-        HELP,
-    ];
-    let parsed = super::parse("lfs df", args, OPTIONS, DF_USAGE)?;
+    let parsed = super::parse("lfs df", args, DF_OPTIONS, DF_USAGE)?;
     if parsed.has('?') {
         return super::print_usage(DF_USAGE);
     }
@@ -100,6 +109,7 @@ pub fn df(args: &[OsString]) -> Outcome {
     let not_ours = |path: &Path| {
         Failure::new(libc::EOPNOTSUPP, format!("df:{} Not a Lustre filesystem", path.display()))
     };
+    let mut found = Vec::new();
     for mount in chosen(wanted, "df", not_ours)? {
         let opened = open(&mount, "df")?;
         let mut rows =
@@ -109,28 +119,51 @@ pub fn df(args: &[OsString]) -> Outcome {
             rows.retain(|row| row.target.kind != TargetKind::Ost || members.contains(&row.target.index));
         }
         rows.retain(|row| {
-            let wanted = if row.target.kind == TargetKind::Ost { ost } else { mdt };
-            wanted.is_none_or(|index| index == u64::from(row.target.index))
+            let (kind_wanted, wanted) = match row.target.kind {
+                TargetKind::Ost => (style.osts, ost),
+                _ => (style.mdts, mdt),
+            };
+            kind_wanted && wanted.is_none_or(|index| index == u64::from(row.target.index))
         });
+        if parsed.has('J') {
+            found.push(json::space(mount.fsname(), &mount.mount_point, &rows));
+            continue;
+        }
         let point = mount.mount_point.display().to_string();
         super::print(&table::df(&point, &rows, mount.fsname(), &style, columns.as_deref()));
+    }
+    if parsed.has('J') {
+        json::print(&found.into());
     }
     Ok(())
 }
 
 /// `lfs osts` and `lfs mdts`.
 pub fn targets(kind: TargetKind, args: &[OsString]) -> Outcome {
-    let name = if kind == TargetKind::Ost { "osts" } else { "mdts" };
-    let parsed = super::parse(&format!("lfs {name}"), args, &[HELP], TARGETS_USAGE)?;
+    let (name, usage) = match kind {
+        TargetKind::Ost => ("osts", OSTS_USAGE),
+        _ => ("mdts", MDTS_USAGE),
+    };
+    let parsed = super::parse(&format!("lfs {name}"), args, &[json::OPTION, HELP], usage)?;
     if parsed.has('?') {
-        return super::print_usage(TARGETS_USAGE);
+        return super::print_usage(usage);
     }
     let wanted = parsed.operands.first().map(Path::new);
+    let mut found = Vec::new();
     for mount in chosen(wanted, name, |path| not_on_lustre(name, path))? {
-        for row in rows_of(&mount, kind, name)? {
+        let rows = rows_of(&mount, kind, name)?;
+        if parsed.has('J') {
+            found.push(json::targets(mount.fsname(), &mount.mount_point, &rows));
+            continue;
+        }
+        super::print(if kind == TargetKind::Ost { "OBDS:\n" } else { "MDTS:\n" });
+        for row in rows {
             let state = if row.active { "ACTIVE" } else { "INACTIVE" };
             super::print(&format!("{}: {} {state}\n", row.target.index, row.target.uuid(mount.fsname())));
         }
+    }
+    if parsed.has('J') {
+        json::print(&found.into());
     }
     Ok(())
 }

@@ -36,6 +36,8 @@ pub enum Manner {
 pub struct Order<'a> {
     /// The new layout in the binary form of `lustre.lov`.
     pub layout: &'a [u8],
+    /// Where the copy is made while it has no name: the file's own directory, unless the file has none either.
+    pub directory: Option<&'a Path>,
     /// How others are kept away.
     pub manner: Manner,
     /// Bytes per second at most.
@@ -117,7 +119,8 @@ fn make_target(
     order: &Order<'_>,
 ) -> Result<OwnedFd, Stopped> {
     let failed = Stopped::at("create a volatile file");
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let own = || path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = order.directory.unwrap_or_else(own);
     let fid = ask_file(source, &PathToFid::default()).map_err(&failed)?.fid;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     let target = rustix::fs::open(directory.join(volatile_name(fid)), flags, Mode::RUSR | Mode::WUSR)

@@ -113,6 +113,8 @@ pub struct Plan {
     template: Option<String>,
     edit: Option<Edit>,
     foreign: Option<Foreign>,
+    /// File systems that pools were named with.
+    pool_owners: Vec<String>,
     paths: Vec<OsString>,
 }
 
@@ -174,7 +176,8 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     }
     let value = |key| parsed.value(key).map(str::to_owned);
     let (copy, template) = (value('Y'), value('y'));
-    Ok(Plan { wish, delete, mode, copy, template, edit, foreign, paths: parsed.operands.clone() })
+    let (pool_owners, paths) = (super::pools::owners(parsed), parsed.operands.clone());
+    Ok(Plan { wish, delete, mode, copy, template, edit, foreign, pool_owners, paths })
 }
 
 /// The layout that options of `lfs migrate` ask for; `None` if there is none among them.
@@ -241,6 +244,7 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
         }
         return mounted::remove_layout(path).map_err(|error| failed(path, &error));
     }
+    super::pools::check_owners(NAME, &mount, &plan.pool_owners)?;
     check_targets(NAME, &mount, &plan.wish)?;
     let value = match &plan.foreign {
         Some(foreign) => user::encode_foreign(foreign),
@@ -398,7 +402,7 @@ mod tests {
             (
                 "-E 1M -L mdt -c 2 -E -1 q1",
                 22,
-                "lfs setstripe: '-c' cannot be specified with '-L mdt': Invalid argument (22)",
+                "Option 'stripe-count' can't be specified with Data-on-MDT component: 2",
             ),
             ("-E -1 -L mdt q1", 27, "error: 'mdt' layout size is too big"),
             ("-L foo q1", 22, "error: layout 'foo' is unknown, supported layouts are: 'mdt', 'raid0'"),
@@ -410,6 +414,22 @@ mod tests {
         ];
         for (line, exit, message) in errors {
             assert_eq!(refusal(line), (exit, message.to_owned()), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_component_on_the_mdt_may_say_what_it_is_anyway() {
+        for line in ["-E 1M -L mdt -S 1M -E -1 f", "-E 1M -L mdt -i 0 -E -1 f", "-E 1M -L mdt -c 0 -E -1 f"] {
+            let Wish::Composite(parts) = wish(line).expect(line).wish else { panic!("{line}") };
+            assert_eq!(parts[0].spec, LayoutSpec::ON_MDT, "{line}");
+        }
+        for (option, name, value) in [
+            ("-S 64K", "stripe-size", "65536"),
+            ("-i 1", "stripe-offset", "1"),
+            ("-p flash", "pool", "'flash'"),
+        ] {
+            let message = format!("Option '{name}' can't be specified with Data-on-MDT component: {value}");
+            assert_eq!(refusal(&format!("-E 1M -L mdt {option} -E -1 f")), (22, message), "{option}");
         }
     }
 

@@ -288,7 +288,7 @@ fn human(number: u64, base: u32, plain: bool) -> String {
 }
 
 /// Letters of the state bits: errors always, others when asked.
-fn state_letters(state: u32, verbose: bool) -> String {
+pub fn state_letters(state: u32, verbose: bool) -> String {
     const ERRORS: [(u32, char); 5] = [(1, 'D'), (2, 'R'), (4, 'N'), (0x20, 'S'), (0x40, 'I')];
     const OTHERS: [(u32, char); 2] = [(0x100, 'a'), (0x200, 'f')];
     let others = if verbose { &OTHERS[..] } else { &[] };

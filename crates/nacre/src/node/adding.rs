@@ -11,7 +11,6 @@ use crate::process::NODE;
 use nacre_rpc::tcp::Server;
 use nacre_types::{ClientUuid, Nid, Status, TargetId, TargetKind};
 use nacre_wire::mgs::FsConfig;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long somebody who adds an MDT waits until the mount of this process knows it.
@@ -27,7 +26,7 @@ pub(super) fn register_all(
     let Some(instance) = &plan.instance else {
         return Ok(config);
     };
-    let nids = nids_of(plan, server);
+    let nids = plan.nids(server);
     let mut config = config;
     for target in plan.targets.iter().filter(|target| **target != TargetId::mgt()) {
         config = match instance::is_joining(instance, *target) {
@@ -44,16 +43,10 @@ pub(super) fn register_all(
 ///
 /// # Errors
 /// If it does not answer or has no such file system.
-pub fn configuration_at(mgs: Nid, fsname: &str) -> Result<FsConfig> {
+pub fn configuration_at(mgs: &[Nid], fsname: &str) -> Result<FsConfig> {
     let client = ClientUuid(random_uuid()?);
-    let links = Links::new(&Services::default(), &[mgs], fsname, client, true, None)?;
-    links.config(0, 0).map_err(|status| no_config(&[mgs], fsname, status))
-}
-
-/// Where targets of this process are reached.
-fn nids_of(plan: &Plan, server: Option<&Server>) -> Vec<Nid> {
-    let remote = server.map_or(&[][..], Server::addrs).iter().map(|addr: &SocketAddr| Nid::Tcp(*addr));
-    plan.local_nid().into_iter().chain(remote).collect()
+    let links = Links::new(&Services::default(), mgs, fsname, client, true, None)?;
+    links.config(0, 0).map_err(|status| no_config(mgs, fsname, status))
 }
 
 /// Makes a target that is served here part of the file system. From here on clients may use it.
@@ -136,7 +129,7 @@ impl Node {
         if let Some(server) = &self.server {
             server.add(self.services.offered(&[target]));
         }
-        let nids = nids_of(&self.plan, self.server.as_ref());
+        let nids = self.plan.nids(self.server.as_ref());
         join(instance, target, (&self.links, &self.services), &nids)
     }
 }

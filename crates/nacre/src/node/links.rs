@@ -21,7 +21,7 @@ const FIRST_CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a mount tries a management server that refuses connections: long enough for one that is just being started again,
 /// short enough for somebody who mistyped its address. Servers try longer: they may be started together.
 const REFUSED_LIMIT: Duration = Duration::from_secs(2);
-/// How long a request to the management server waits while it is away. Whoever needs its answer asks again.
+/// How long a request to the management server waits while it is away. A caller that needs its answer asks again.
 const MGS_AWAY_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long one metadata server waits for another that is away, before what needs it fails or is left for later.

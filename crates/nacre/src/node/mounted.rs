@@ -8,19 +8,21 @@ use super::{Plan, mount_record};
 use crate::cli::MountOptions;
 use crate::control::MountStatus;
 use crate::failure::{Failure, Result};
+use crate::holders::{self, Device};
 use crate::instance::write_private;
 use crate::process::{RunDir, request_stop};
-use nacre_client::{Client, ClientConfig, Lease, Locks};
+use nacre_client::{Caller, Client, ClientConfig, Lease, Locks};
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
-use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, Recovery};
+use nacre_rpc::{ClientCallbacks, ImportInfo, LinkState, LoMds, MdsEndpoint, Recovery};
+use nacre_types::nid::MountSource;
 use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -46,8 +48,18 @@ pub struct MountPlan {
     pub mount_point: PathBuf,
     /// First column of the mount table.
     pub source: String,
+    /// The directory that is mounted, as [`nacre_types::nid::MountSource::directory`].
+    pub directory: String,
     /// Options.
     pub options: MountOptions,
+}
+
+impl MountPlan {
+    /// A mount of `source`.
+    pub fn new(source: &MountSource, mount_point: &Path, options: MountOptions) -> MountPlan {
+        let (mount_point, directory) = (mount_point.to_path_buf(), source.directory.clone());
+        MountPlan { mount_point, source: source.to_string(), directory, options }
+    }
 }
 
 /// A mount that is served.
@@ -58,6 +70,7 @@ pub struct Mounted {
     /// What brings targets that join.
     newcomers: Arc<Newcomers>,
     record: PathBuf,
+    device: Option<Device>,
 }
 
 /// Tells a client what the configuration says that is not of targets.
@@ -82,10 +95,8 @@ impl Mounted {
         for target in config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt) {
             let index = target.target.index;
             if usize::from(index) != mdts.len() {
-                return Err(Failure::new(format!(
-                    "MDT{:04x} has not registered yet: start it first",
-                    mdts.len()
-                )));
+                let missing = format!("MDT{:04x} has not registered yet: start it first", mdts.len());
+                return Err(Failure::new(missing));
             }
             let fail =
                 |status| Failure::new(format!("{} does not let this client in: {status}", target.target));
@@ -103,8 +114,8 @@ impl Mounted {
                     target.target
                 ));
             };
-            let connected = tell_if_slow(slow, || connect(target, links, listener.clone()));
-            let endpoint = Arc::new(connected.map_err(fail)?.0);
+            let connect = || connect(target, links, listener.clone());
+            let endpoint = Arc::new(tell_if_slow(slow, connect).map_err(fail)?.0);
             mdts.push(endpoint.clone());
             remote.push(endpoint);
             events.push(listener);
@@ -129,14 +140,15 @@ impl Mounted {
         if let Err(status) = client.learn_root() {
             log::warn!("the root of {} does not show its attributes: {status}", plan.fsname);
         }
-        let front = front(mount, plan.lock_scope(), &client);
+        let front = front(mount, plan.lock_scope(), &client)?;
         let session = Arc::new(mount_session(mount, &front)?);
+        let device = holders::device_of(session.mount_point());
         let record = mount_record(&plan.run);
         write_private(&record, session.mount_point().as_os_str().as_bytes())?;
         stop_when_unmounted(&session)?;
         let newcomers = Newcomers::new(&client, services, links, params, ost_events, ways);
         client.set_newcomers(newcomers.clone());
-        Ok(Mounted { session, client, front, newcomers, record })
+        Ok(Mounted { session, client, front, newcomers, record, device })
     }
 
     /// Enters the parameters of the mount.
@@ -168,7 +180,7 @@ impl Mounted {
                 Err(Error::Busy(_)) if Instant::now() < deadline => std::thread::sleep(UNMOUNT_POLL),
                 // What nobody uses is cut off: copies in other mount namespaces come about by themselves.
                 Err(error @ (Error::Busy(_) | Error::Elsewhere(_))) => {
-                    match why_to_stay(&error, &self.client) {
+                    match why_to_stay(&error, &self.client, self.device) {
                         Some(reason) if !force => return Err(Failure::new(reason)),
                         _ => {
                             let cut = self.session.unmount(Unmount::Force);
@@ -197,12 +209,51 @@ impl Mounted {
         Ok(())
     }
 
+    /// Notes where it is mounted, if that was removed.
+    pub fn keep_record(&self) -> Result<()> {
+        if self.record.exists() {
+            return Ok(());
+        }
+        write_private(&self.record, self.session.mount_point().as_os_str().as_bytes())
+    }
+
+    /// Frames to and from its targets whose checksum was wrong.
+    pub fn checksum_errors(&self) -> u64 {
+        self.imports().map(|(_, import)| import.damaged).sum()
+    }
+
+    /// Ways to targets in other processes.
+    fn imports(&self) -> impl Iterator<Item = (TargetId, ImportInfo)> {
+        self.client.targets().into_iter().filter_map(|target| {
+            let import = match target.kind {
+                TargetKind::Ost => self.client.ost_endpoint(target.index)?.import(),
+                _ => self.client.mdt_endpoint(target.index)?.import(),
+            };
+            Some((target, import?))
+        })
+    }
+
+    /// Targets that a connection was lost to and is not restored; not those that an operator has taken out of use.
+    fn unreachable(&self) -> Vec<String> {
+        let is_active = |target: &TargetId| {
+            target.kind != TargetKind::Ost
+                || self.client.ost_endpoint(target.index).is_some_and(|ost| ost.is_active())
+        };
+        let is_lost = |import: &ImportInfo| {
+            matches!(import.state, LinkState::Connecting | LinkState::Disconnected) && import.connects > 0
+        };
+        let lost = self.imports().filter(|(target, import)| is_active(target) && is_lost(import));
+        lost.map(|(target, _)| target.to_string()).collect()
+    }
+
     /// For `nacre status`.
     pub fn status(&self, plan: &Plan) -> MountStatus {
         MountStatus {
             mount_point: self.session.mount_point().to_path_buf(),
             source: plan.mount.as_ref().map_or_else(String::new, |mount| mount.source.clone()),
             transport: self.session.transport().to_string(),
+            device: self.device,
+            unreachable: self.unreachable(),
         }
     }
 }
@@ -234,18 +285,20 @@ fn write_out(client: &Arc<Client>) {
 }
 
 /// What speaks against ending a mount by force that could not be ended cleanly.
-fn why_to_stay(error: &Error, client: &Client) -> Option<String> {
+fn why_to_stay(error: &Error, client: &Client, device: Option<Device>) -> Option<String> {
+    let users = || holders::named(&device.map(holders::of_device).unwrap_or_default());
     match error {
         Error::Busy(path) => Some(format!(
-            "{} is busy: close files and leave directories in it, or add --force",
-            path.display()
+            "{} is busy, {}: close files and leave directories in it, or add --force",
+            path.display(),
+            users()
         )),
         Error::Elsewhere(path) => match client.open_count() {
             0 => None,
             open => Some(format!(
-                "{} is unmounted here, but {open} of its files are open in another mount namespace (a container, a service): \
-                 close them there, or add --force",
-                path.display()
+                "{} is unmounted here, but {open} of its files are still open, {}: close them there, or add --force",
+                path.display(),
+                users()
             )),
         },
         _ => None,
@@ -267,13 +320,25 @@ fn tell_if_slow<R>(slow: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
     })
 }
 
-fn front(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Arc<Front> {
+fn who_mounts() -> Caller {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Caller { uid, gid, pid: std::process::id() }
+}
+
+fn front(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Arc<Front>> {
+    let no_directory =
+        |status| Failure::new(format!("/{} in the file system cannot be mounted: {status}", mount.directory));
+    let root = match mount.directory.as_str() {
+        "" => None,
+        path => Some(client.find_directory(&who_mounts(), path).map_err(no_directory)?),
+    };
     let options = FrontOptions {
         locks: mount.options.locks.unwrap_or(locks),
         kernel_checks: mount.options.default_permissions,
+        root,
         ..FrontOptions::default()
     };
-    Arc::new(Front::new(client.clone(), options))
+    Ok(Arc::new(Front::new(client.clone(), options)))
 }
 
 fn mount_session(mount: &MountPlan, front: &Arc<Front>) -> Result<Session> {
@@ -340,6 +405,11 @@ impl RemoteEvents {
     /// The client exists only after its first endpoints.
     pub fn attach(&self, client: &Arc<Client>) {
         let _ = self.client.set(Arc::downgrade(client));
+        if let Some(endpoint) = client.mdt_endpoint(self.index)
+            && let Err(status) = client.meet_run(self.index, endpoint)
+        {
+            log::warn!("MDT{:04x} was not asked what it began with: {status}", self.index);
+        }
     }
 }
 
@@ -370,23 +440,35 @@ impl MdsEvents for RemoteEvents {
             // Nothing that is cached is protected any more. Until all clients have said so, a server that has restarted lets
             // nothing be changed; so it comes before anything that changes something.
             self.locks.lose_inodes(self.index);
+            let client = self.client.get().and_then(Weak::upgrade);
             match recovery {
                 // Reads and writes go on under these, so they are not lost with the rest.
-                Recovery::ServerRestarted => self.locks.replay_layouts(self.index, endpoint)?,
-                _ => self.locks.lose_layouts(self.index),
+                Recovery::ServerRestarted => {
+                    self.locks.replay_layouts(self.index, endpoint)?;
+                    client.map_or(Ok(()), |client| client.replay_file_locks(self.index, endpoint))?;
+                }
+                _ => {
+                    self.locks.lose_layouts(self.index);
+                    client.iter().for_each(|client| client.lose_file_locks(self.index));
+                }
             }
             endpoint.call(&Cred::system(), &MdsRequest::Locks { request: LockRequest::ReplayDone })?;
         }
-        if recovery == Recovery::Evicted {
-            if let Some(client) = self.client.get().and_then(Weak::upgrade) {
-                client.lose_dirty_data();
-            }
-            // Others may have changed what is cached here, whatever may be cached from now on.
+        let client = self.client.get().and_then(Weak::upgrade);
+        let has_lost = match &client {
+            Some(client) if recovery != Recovery::None => client.meet_run(self.index, endpoint)?,
+            _ => false,
+        };
+        if let Some(client) = client.as_ref().filter(|_| recovery == Recovery::Evicted) {
+            client.lose_dirty_data();
+        }
+        if recovery == Recovery::Evicted || has_lost {
+            // Others may have changed what is cached here, or the MDT has an older state than it had: nothing of it counts,
+            // whatever may be cached from now on.
             self.lease.lease_changed(LeaseGrant { exclusive: false, ..grant });
         }
         self.lease.lease_changed(grant);
-        let Some(client) = self.client.get().and_then(Weak::upgrade) else { return Ok(()) };
-        if recovery != Recovery::None {
+        if let Some(client) = client.filter(|_| recovery != Recovery::None) {
             log::warn!("MDT{:04x} is back ({recovery:?}): opening files again", self.index);
             client.reopen_handles(self.index, endpoint)?;
         }

@@ -15,19 +15,24 @@ mod lmv;
 mod lod;
 mod nxd;
 mod osc;
+mod osp;
 mod pools;
+mod services;
 mod simulated;
 mod trim;
 
 use super::links::Links;
 use crate::local_params::Setting;
+use crate::logger;
 use nacre_client::Client;
 use nacre_fuse::front::Front;
 use nacre_layout::PoolName;
 use nacre_mds::Mds;
+use nacre_mgs::Mgs;
 use nacre_mgs::params::PARAMS;
 use nacre_oss::ObjectServer;
-use nacre_params::{Kind, Pattern, Tree, known, value};
+use nacre_params::known::{self, Refusal};
+use nacre_params::{Kind, Pattern, Tree, value};
 use nacre_rpc::{Hold, ImportInfo, OssService};
 use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
@@ -48,6 +53,7 @@ pub struct Params {
     lasting: Mutex<Vec<(String, String)>>,
     /// Settings of this host, which count more.
     local: Mutex<Vec<Setting>>,
+    targets: Arc<services::Targets>,
 }
 
 impl Params {
@@ -55,6 +61,9 @@ impl Params {
     pub fn new() -> Params {
         let params = Params::default();
         params.tree.add_read("version", || Ok(format!("{}_nacre", env!("CARGO_PKG_VERSION"))));
+        let set_level = |text: &str| logger::set_level(text).then_some(()).ok_or(Status::EINVAL);
+        params.tree.add_both("debug", || Ok(logger::level()), set_level);
+        services::enter_process(&params.tree, &params.targets);
         params
     }
 
@@ -125,7 +134,15 @@ impl Params {
         let add = |leaf: &str| format!("{below}.{leaf}");
         self.tree.add_read(&add("uuid"), text(format!("{name}_UUID")));
         let space = server.clone();
-        enter_space(&self.tree, &below, move || space.space());
+        for below in [&below, &format!("osd-file.{name}")] {
+            let space = space.clone();
+            enter_space(&self.tree, below, move || space.space());
+        }
+        let kind = if server.store().device_store().is_some() { "block" } else { "file" };
+        self.tree.add_read(&format!("osd-file.{name}.fstype"), text(kind.to_owned()));
+        self.targets.add_ost(&self.tree, &name, server);
+        let granted = server.clone();
+        self.tree.add_read(&add("tot_granted"), move || Ok(granted.granted_bytes().to_string()));
         let (stats, clear) = (server.clone(), server.clone());
         self.tree.add_both(
             &add("stats"),
@@ -135,15 +152,8 @@ impl Params {
                 Ok(())
             },
         );
-        let (brw, clear) = (server.clone(), server.clone());
-        self.tree.add_both(
-            &add("brw_stats"),
-            move || Ok(brw.brw_stats()),
-            move |_| {
-                clear.clear_brw_stats();
-                Ok(())
-            },
-        );
+        enter_brw_stats(&self.tree, &below, server);
+        enter_brw_stats(&self.tree, &format!("osd-file.{name}"), server);
         let operator = Arc::new(Mutex::new((false, false)));
         let setter = |which: fn(&mut (bool, bool)) -> &mut bool| {
             let (server, get, set) = (server.clone(), operator.clone(), operator.clone());
@@ -170,12 +180,9 @@ impl Params {
                 Ok(())
             },
         );
-        let (exports, recovery) = (server.locks().clone(), server.locks().clone());
+        let exports = server.locks().clone();
         self.tree.add_read(&add("num_exports"), move || Ok(exports.exports().len().to_string()));
-        self.tree.add_read(&add("recovery_status"), move || {
-            let status = if recovery.is_recovering() { "RECOVERING" } else { "COMPLETE" };
-            Ok(format!("status: {status}\n"))
-        });
+        services::enter_recovery(&self.tree, &add("recovery_status"), server.locks());
         ldlm::enter_timeout(&self.tree, &add("ldlm_timeout"), server.locks(), LDLM_TIMEOUT_MAX_S);
         jobs::enter_stats(&self.tree, &below, server, ObjectServer::job_stats);
         cache::enter(&self.tree, &name, server);
@@ -190,6 +197,27 @@ impl Params {
         }
     }
 
+    /// Enters what monitoring reads of a metadata target.
+    fn enter_mdt_state(&self, name: &str, mds: &Arc<Mds>) {
+        self.targets.add_mdt(&self.tree, name, mds);
+        let (mdt, osd) = (format!("mdt.{name}"), format!("osd-file.{name}"));
+        for below in [&mdt, &osd] {
+            let space = mds.clone();
+            enter_space(&self.tree, below, move || Ok(space.space()));
+        }
+        self.tree.add_read(&format!("{osd}.fstype"), text("file".to_owned()));
+        services::enter_recovery(&self.tree, &format!("{mdt}.recovery_status"), mds.inode_locks());
+        let numbers = mds.clone();
+        self.tree.add_read(&format!("{mdt}.num_exports"), move || {
+            let exports = numbers.stats().exports();
+            let nids = exports.names();
+            let clients = nids.iter().filter_map(|nid| Some(exports.find(nid)?.1.len()));
+            Ok(clients.sum::<usize>().to_string())
+        });
+        let instance = mds.clone();
+        self.tree.add_read(&format!("{mdt}.instance"), move || Ok(instance.run_number().to_string()));
+    }
+
     /// Enters those of the device on which an MDT keeps data of files, if it has one.
     fn enter_data(&self, fsname: &str, index: u16, server: &Arc<ObjectServer>) {
         let Some(data) = TargetId::mdt_data(index).filter(|_| server.store().device_store().is_some()) else {
@@ -199,15 +227,7 @@ impl Params {
         let below = format!("obdfilter.{name}");
         let space = server.clone();
         enter_space(&self.tree, &below, move || space.space());
-        let (brw, clear) = (server.clone(), server.clone());
-        self.tree.add_both(
-            &format!("{below}.brw_stats"),
-            move || Ok(brw.brw_stats()),
-            move |_| {
-                clear.clear_brw_stats();
-                Ok(())
-            },
-        );
+        enter_brw_stats(&self.tree, &below, server);
         trim::enter(&self.tree, &below, server);
         block::enter(&self.tree, &name, &below, server);
         self.apply_lasting(&below);
@@ -225,6 +245,7 @@ impl Params {
         let name = format!("{fsname}-MDT{index:04x}");
         let below = format!("mdt.{name}");
         self.tree.add_read(&format!("{below}.uuid"), text(format!("{name}_UUID")));
+        self.enter_mdt_state(&name, mds);
         let (stats, clear) = (mds.clone(), mds.clone());
         self.tree.add_both(
             &format!("{below}.md_stats"),
@@ -239,17 +260,11 @@ impl Params {
         enter_hold(&self.tree, &below, mds, Mds::hold);
         let waiters = mds.clone();
         self.tree.add_read(&format!("{below}.lock_waiters"), move || Ok(waiters.lock_waiters().to_string()));
-        let numbers = mds.clone();
-        self.tree.add_read(&format!("{below}.num_exports"), move || {
-            let exports = numbers.stats().exports();
-            let nids = exports.names();
-            let clients = nids.iter().filter_map(|nid| Some(exports.find(nid)?.1.len()));
-            Ok(clients.sum::<usize>().to_string())
-        });
         let lod = format!("lod.{name}-mdtlov");
         self.enter_layout_defaults(&lod, links);
         let known = mds.clone();
         pools::enter(&self.tree, &lod, fsname, move || known.pools());
+        osp::enter_targets(&self.tree, &lod, fsname, mds);
         dom::enter(&self.tree, &below, &lod, mds, data);
         data.iter().for_each(|data| self.enter_data(fsname, index, data));
         dne::enter(&self.tree, &below, mds);
@@ -284,37 +299,6 @@ impl Params {
         self.apply_lasting(&namespace);
     }
 
-    /// Enters those of a metadata target's ways to OSTs, as far as that has not been done. Those that Lustre has for clients
-    /// too are there under both names, so that one pattern reaches all.
-    pub fn enter_osts_of_mdt(&self, fsname: &str, index: u16, mds: &Arc<Mds>) {
-        for ost in mds.ost_set().indexes() {
-            let device = format!("{fsname}-OST{ost:04x}-osc-MDT{index:04x}");
-            let [osp, osc] = ["osp", "osc"].map(|kind| format!("{kind}.{device}"));
-            if self.tree.read(&format!("{osp}.active")).is_ok() {
-                continue;
-            }
-            for below in [&osp, &osc] {
-                let (get, set) = (mds.clone(), mds.clone());
-                self.tree.add_both(
-                    &format!("{below}.active"),
-                    move || get.ost_set().is_active(ost).map(|active| u8::from(active).to_string()),
-                    move |text| set.ost_set().set_active(ost, value::truth(text)?),
-                );
-            }
-            let (get, set) = (mds.clone(), mds.clone());
-            self.tree.add_both(
-                &format!("{osp}.max_create_count"),
-                move || get.ost_set().create_count_max(ost).map(|count| count.to_string()),
-                move |text| {
-                    let count = value::integer(text, 0, i64::from(u32::MAX))?;
-                    set.ost_set().set_create_count_max(ost, count.unsigned_abs() as u32)
-                },
-            );
-            self.apply_lasting(&osp);
-            self.apply_lasting(&osc);
-        }
-    }
-
     /// Default striping, shared by the whole file system, as parameters below `below`.
     fn enter_layout_defaults(&self, below: &str, links: &Arc<Links>) {
         for param in PARAMS {
@@ -333,6 +317,11 @@ impl Params {
                 },
             );
         }
+    }
+
+    /// Enters those of the management server.
+    pub fn enter_mgs(&self, fsname: &str, mgs: &Arc<Mgs>) {
+        services::enter_mgs(&self.tree, fsname, mgs);
     }
 
     /// Enters those of a mount and of its ways to targets.
@@ -355,6 +344,8 @@ impl Params {
         );
         llite::enter(&self.tree, &llite, client);
         llite::enter_extents(&self.tree, &llite, front);
+        services::enter_callbacks(&self.tree, client);
+        services::enter_mgc(&self.tree, links);
         jobs::enter_names(&self.tree, client);
         self.apply_lasting("jobid_");
         let lov = format!("lov.{fsname}-clilov-{instance}");
@@ -390,27 +381,30 @@ impl Params {
         let namespace = format!("ldlm.namespaces.{name}-{kind}-{}", info.instance);
         ldlm::enter_mount(&self.tree, &namespace, client, target);
         self.apply_lasting(&namespace);
-        let way = client.clone();
-        self.tree.add_read(&format!("{below}.import"), move || Ok(format!("{}\n", import(&way, target)?)));
-        let way = client.clone();
-        self.tree.add_read(&format!("{below}.state"), move || {
-            Ok(format!("current_state: {}\n", import(&way, target)?.state.name()))
-        });
+        for leaf in ["import", "state"] {
+            let way = client.clone();
+            self.tree
+                .add_read(&format!("{below}.{leaf}"), move || Ok(import_text(leaf, &import(&way, target)?)));
+        }
         self.apply_lasting(&below);
     }
 }
 
-/// Checks and keeps a setting for all nodes, for good; an empty value takes it back.
+/// Has the management server check and keep a setting for all nodes, for good; an empty value takes it back.
 ///
 /// # Errors
-/// `ENOENT` if no parameter can be meant; what the management server answers.
-pub fn set_for_good(links: &Links, name: &str, value: &str) -> StatusResult<()> {
-    let name = match shared_name(name) {
-        Some(shared) => shared.to_owned(),
-        None if known::may_be_set(name) => name.to_owned(),
-        None => return Err(Status::ENOENT),
-    };
-    links.mgs().call(&MgsRequest::SetParam { name, value: value.to_owned() }).map(drop)
+/// What the management server answers: `ENOENT` if no parameter can be meant, otherwise what is wrong with the value, with
+/// the reason as far as it is known here.
+pub fn set_for_good(links: &Links, name: &str, value: &str) -> Result<(), Refusal> {
+    let shared = shared_name(name);
+    let request = MgsRequest::SetParam { name: shared.unwrap_or(name).to_owned(), value: value.to_owned() };
+    links.mgs().call(&request).map(drop).map_err(|status| match shared {
+        None if !value.is_empty() => match known::check(name, value) {
+            Err(refusal) if refusal.status == status => refusal,
+            _ => Refusal { status, reason: String::new() },
+        },
+        _ => Refusal { status, reason: String::new() },
+    })
 }
 
 /// Has the management server change a pool.
@@ -444,6 +438,27 @@ fn import(client: &Client, target: TargetId) -> StatusResult<ImportInfo> {
     };
     let name = format!("{}-{target}", client.mount_info().fsname);
     found.ok_or(Status::ENODEV).map(|import| import.unwrap_or_else(|| ImportInfo::local(name)))
+}
+
+/// The state of a way alone, or all that is known of it.
+fn import_text(leaf: &str, import: &ImportInfo) -> String {
+    match leaf {
+        "state" => format!("current_state: {}\n", import.state.name()),
+        _ => format!("{import}\n"),
+    }
+}
+
+/// Reads and writes of a target by size, time and the like.
+fn enter_brw_stats(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
+    let (brw, clear) = (server.clone(), server.clone());
+    tree.add_both(
+        &format!("{below}.brw_stats"),
+        move || Ok(brw.brw_stats()),
+        move |_| {
+            clear.clear_brw_stats();
+            Ok(())
+        },
+    );
 }
 
 /// `hold_request` of a target.

@@ -1,11 +1,13 @@
 //! What a process answers on its control socket.
 
 use super::Node;
+use super::mounted::Mounted;
 use super::params::{change_pool, set_for_good};
 use crate::control::{
     Answer, Handler, ParamName, PoolStep, ProcessStatus, Request, SpaceStatus, TRIM_TIME, TargetStatus,
 };
 use crate::process::request_stop;
+use nacre_params::known::Refusal;
 use nacre_params::{Access, Found, Kind, Pattern, Tree};
 use nacre_store::object::Trimmed;
 use nacre_types::{Nid, Status, StatusResult, TargetId, TargetKind};
@@ -32,7 +34,11 @@ impl Handler for Node {
                 Err(status) => refused(status),
             },
             Request::WriteParam { name, value } => done(self.params.tree().write(name, value)),
-            Request::SetForGood { name, value } => done(set_for_good(&self.links, name, value)),
+            Request::SetForGood { name, value } => match set_for_good(&self.links, name, value) {
+                Ok(()) => Answer::Done,
+                Err(Refusal { status, reason }) if reason.is_empty() => refused(status),
+                Err(Refusal { status, reason }) => Answer::Error { errno: status.errno(), message: reason },
+            },
             Request::ChangePool { pool, step } => done(change_pool(&self.links, pool, pool_change(*step))),
             Request::Pools => match self.links.config(0, 0) {
                 Ok(config) => pools(config),
@@ -61,21 +67,26 @@ impl Node {
     }
 
     fn status(&self) -> ProcessStatus {
+        let targets = self.targets.lock().iter().map(|target| self.target_status(*target)).collect();
+        // Once for all that is asked of it, and after the targets, which look at it too.
+        let mount = self.mount.lock();
         ProcessStatus {
             name: self.plan.name.clone(),
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
             fsname: self.plan.fsname.clone(),
-            targets: self.targets.lock().iter().map(|target| self.target_status(*target)).collect(),
-            mount: self.mount.lock().as_ref().map(|mount| mount.status(&self.plan)),
+            targets,
+            mount: mount.as_ref().map(|mount| mount.status(&self.plan)),
+            log: crate::logger::path(),
+            checksum_errors: self.services.checksum_errors()
+                + mount.as_ref().map_or(0, Mounted::checksum_errors),
         }
     }
 
     fn target_status(&self, target: TargetId) -> TargetStatus {
-        let remote = self.server.iter().flat_map(|server| server.addrs()).map(|addr| Nid::Tcp(*addr));
         TargetStatus {
             target: target.to_string(),
-            nids: self.plan.local_nid().into_iter().chain(remote).map(|nid| nid.to_string()).collect(),
+            nids: self.plan.nids(self.server.as_ref()).iter().map(Nid::to_string).collect(),
             clients: (target.kind == TargetKind::Mdt).then(|| self.client_count()),
             space: self.space_of(target).map(space_status),
         }
@@ -93,19 +104,7 @@ impl Node {
                 let services = self.services.osts();
                 services.get(&target.index)?.space().ok()
             }
-            TargetKind::Mdt => {
-                let dir = self.plan.instance.as_ref()?.target_dir(target);
-                let found = rustix::fs::statvfs(&dir).ok()?;
-                Some(Statfs {
-                    block_size: u32::try_from(found.f_frsize).ok()?,
-                    blocks: found.f_blocks,
-                    blocks_free: found.f_bfree,
-                    blocks_available: found.f_bavail,
-                    files: found.f_files,
-                    files_free: found.f_ffree,
-                    state: 0,
-                })
-            }
+            TargetKind::Mdt => self.services.space_of_mdt(target.index),
             TargetKind::Mgt => None,
         }
     }

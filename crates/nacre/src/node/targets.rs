@@ -6,7 +6,7 @@ use crate::backend::{Backend, Backends};
 use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
-use crate::ost_cache::{OstCaches, with_cache};
+use crate::ost_cache::{OstCaches, look_with_cache, with_cache};
 use crate::ost_class;
 use nacre_layout::LayoutSpec;
 use nacre_layout::dir_hash::DirHash;
@@ -20,8 +20,10 @@ use nacre_store::object::block::{DefragSettings, is_block_store};
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
 };
-use nacre_types::{ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, TargetId, TargetKind};
-use nacre_wire::mds::MdsRequest;
+use nacre_types::{
+    ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, Status, StatusResult, TargetId, TargetKind,
+};
+use nacre_wire::mds::{MdsRequest, Statfs};
 use nacre_wire::mgs::{FsConfig, PoolConfig};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -64,7 +66,7 @@ pub fn format_target_on(instance: &Instance, target: TargetId, backends: &Backen
             }
             // First, as a device may be refused.
             let data = match backend {
-                Backend::Plain => None,
+                Backend::Plain | Backend::Summed => None,
                 Backend::Block { device, words } => Some(format_block(instance, target, device, words)?),
             };
             Mds::format(&dir, &config).map_err(Failure::because(what.clone()))?;
@@ -73,8 +75,10 @@ pub fn format_target_on(instance: &Instance, target: TargetId, backends: &Backen
             data.map_or(Ok(()), |data| data.close()).map_err(Failure::because(what))
         }
         TargetKind::Ost => match backends.of(target) {
-            Backend::Plain => {
-                let options = FileStoreOptions { create: true, ..object_options(instance, target) };
+            plain @ (Backend::Plain | Backend::Summed) => {
+                let checksums = plain == Backend::Summed;
+                let options =
+                    FileStoreOptions { create: true, checksums, ..object_options(instance, target) };
                 FileStore::open(&dir, options).and_then(|store| store.close()).map_err(Failure::because(what))
             }
             Backend::Block { device, words } => {
@@ -129,7 +133,7 @@ fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
     }
 }
 
-/// The root directory belongs to whoever makes the file system, as with mkfs for ordinary users: without root nobody else
+/// The root directory belongs to the user that makes the file system, as with mkfs for ordinary users: without root nobody else
 /// could make the first file.
 fn give_root_to_formatter(dir: &Path, config: MdsConfig, data: Option<Arc<dyn ObjectStore>>) -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -191,6 +195,33 @@ pub fn open_uncached(
     })
 }
 
+/// As [`open_objects`], for looking: nothing on disk changes, and it may lie where nothing can be written.
+///
+/// # Errors
+/// If it cannot be read, or a process has it.
+pub fn look_at_objects(
+    instance: &Instance,
+    target: TargetId,
+) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
+    let dir = instance.objects_dir(target);
+    let store: Box<dyn ObjectStore> = match is_block_store(&dir) {
+        true => {
+            let options = BlockStoreOptions {
+                create: false,
+                read_only: true,
+                scrub_bytes_per_second: 0,
+                ..block_options(instance, target)
+            };
+            Box::new(BlockStore::open(&dir, options)?)
+        }
+        false => {
+            let options = object_options(instance, target);
+            Box::new(FileStore::open(&dir, FileStoreOptions { read_only: true, ..options })?)
+        }
+    };
+    look_with_cache(&instance.target_dir(target), store)
+}
+
 /// Opens the object store of an OST, with its cache of small writes if it has one; or that of an MDT that has one.
 pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
     let opened = open_uncached(instance, target);
@@ -199,7 +230,7 @@ pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn Obj
 }
 
 /// As [`open_objects`], for the process that is to serve it and knows that no other one does: threads of one that was killed may still
-/// end and have the directory in use for that long. Whoever only looks at it, as `nacre check`, has it longer, and is named.
+/// end and have the directory in use for that long. A program that only looks at it, as `nacre check`, has it longer, and is named.
 fn open_served(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
     let opened = once_free(|| {
         open_uncached(instance, target).and_then(|store| with_cache(&instance.target_dir(target), store))
@@ -370,9 +401,7 @@ impl Services {
             self.open_data(instance, target, &mds)?;
             let (services, links) = (Arc::downgrade(self), links.clone());
             mds.set_newcomers(Box::new(move |index| {
-                if let Some(services) = services.upgrade() {
-                    services.look_for_mdt(index, &links);
-                }
+                services.upgrade().ok_or(Status::ESHUTDOWN)?.look_for_mdt(index, &links)
             }));
             self.mdts.write().insert(target.index, mds);
         }
@@ -384,17 +413,16 @@ impl Services {
         self.mdts.read().iter().map(|(index, mds)| (*index, mds.clone())).collect()
     }
 
-    /// A metadata target here was told of one that it does not know.
-    fn look_for_mdt(&self, index: u16, links: &Links) {
-        match links.config(0, 0) {
-            Ok(config) if config.targets.iter().any(|known| known.target == TargetId::mdt(index)) => {
-                if let Err(failure) = self.introduce_mdts(&config, links) {
-                    log::error!("{failure}");
-                }
-            }
-            Ok(_) => {}
-            Err(status) => log::warn!("whether there is an MDT{index:04x} is not known: {status}"),
+    /// Looks up an MDT that a metadata target here does not know, and introduces it. True if the configuration has it.
+    fn look_for_mdt(&self, index: u16, links: &Links) -> StatusResult<bool> {
+        let config = links.config(0, 0).inspect_err(|status| {
+            log::warn!("whether there is an MDT{index:04x} is not known: {status}");
+        })?;
+        let is_there = config.targets.iter().any(|known| known.target == TargetId::mdt(index));
+        if is_there && let Err(failure) = self.introduce_mdts(&config, links) {
+            log::error!("{failure}");
         }
+        Ok(is_there)
     }
 
     /// Tells the metadata targets here of each other and of those elsewhere.
@@ -529,6 +557,11 @@ impl Services {
         self.osts.read().get(&index).cloned()
     }
 
+    /// Room on the metadata target with this index, if it is here.
+    pub fn space_of_mdt(&self, index: u16) -> Option<Statfs> {
+        self.mdts.read().get(&index).map(|mds| mds.statfs())
+    }
+
     /// The service for data on the metadata target with this index, if it is here.
     pub fn data_of_mdt(&self, index: u16) -> Option<Arc<ObjectServer>> {
         let data = TargetId::mdt_data(index)?;
@@ -544,6 +577,15 @@ impl Services {
     pub fn osts(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
         let osts = self.osts.read();
         osts.iter().map(|(index, ost)| (*index, ost.clone() as Arc<dyn OssService>)).collect()
+    }
+
+    /// Frames that came to targets here and whose checksum was wrong.
+    pub fn checksum_errors(&self) -> u64 {
+        let osts = self.osts.read();
+        let mdts = self.mdts.read();
+        let of_osts = osts.values().map(|ost| ost.exports().all_damaged());
+        let of_mdts = mdts.values().map(|mds| mds.stats().exports().all_damaged());
+        of_osts.chain(of_mdts).sum()
     }
 
     /// The pools that the metadata targets here know.
@@ -565,7 +607,7 @@ impl Services {
                     mds.iter()
                         .for_each(|mds| params.enter_mdt(fsname, target.index, mds, data.as_ref(), links));
                 }
-                TargetKind::Mgt => {}
+                TargetKind::Mgt => self.mgs.get().iter().for_each(|mgs| params.enter_mgs(fsname, mgs)),
             }
         }
         self.enter_osts(params, fsname);

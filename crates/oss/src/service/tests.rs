@@ -38,7 +38,8 @@ impl World {
 
     fn read(&self, object: Fid, offset: u64, len: u32) -> StatusResult<Vec<u8>> {
         let mut buffer = vec![0xee; len as usize];
-        let request = OssRequest::Read { object, offset, len, ahead: u32::MAX, lock: IoLock::Lease };
+        let request =
+            OssRequest::Read { object, offset, len, ahead: u32::MAX, lock: IoLock::Lease, written: false };
         match self.call(request, Bulk::Receive(&mut buffer))? {
             OssReply::Read(read) => {
                 buffer.truncate(read as usize);
@@ -79,16 +80,23 @@ fn objects_are_written_read_measured_and_destroyed() {
         granted: false,
         lock: IoLock::Lease,
         incarnation: 0,
+        written: true,
     };
     assert_eq!(world.call(synced, Bulk::Send(b"d")), Ok(OssReply::Written(1)));
     match world.ask(OssRequest::GetAttr { object: fid(1), glimpse: false }) {
         Ok(OssReply::Attr(attr)) => assert_eq!((attr.size, attr.mtime.is_some()), (7, true)),
         other => panic!("{other:?}"),
     }
-    let seek = OssRequest::Seek { object: fid(1), offset: 0, kind: SeekKind::Hole, lock: IoLock::Lease };
+    let seek = OssRequest::Seek {
+        object: fid(1),
+        offset: 0,
+        kind: SeekKind::Hole,
+        lock: IoLock::Lease,
+        written: false,
+    };
     assert_eq!(world.ask(seek), Ok(OssReply::Position(7)));
     assert!(matches!(
-        world.ask(OssRequest::Truncate { object: fid(1), size: 2, lock: IoLock::Lease }),
+        world.ask(OssRequest::Truncate { object: fid(1), size: 2, lock: IoLock::Lease, written: false }),
         Ok(OssReply::Attr(oss::ObjectAttr { size: 2, .. }))
     ));
     assert_eq!(world.ask(OssRequest::Sync { object: Some(fid(1)) }), Ok(OssReply::Done));
@@ -121,7 +129,12 @@ fn senseless_requests_are_refused_and_change_nothing() {
     let foreign = OssRequest::Destroy { objects: vec![fid(1), Fid::ost_object(4, 1)] };
     assert_eq!(world.ask(foreign), Err(Status::WRONG_TARGET));
     assert_eq!(
-        world.ask(OssRequest::Truncate { object: fid(1), size: u64::MAX, lock: IoLock::Lease }),
+        world.ask(OssRequest::Truncate {
+            object: fid(1),
+            size: u64::MAX,
+            lock: IoLock::Lease,
+            written: false
+        }),
         Err(Status::EFBIG)
     );
     assert_eq!(world.server.store().stats().objects, 0);
@@ -166,6 +179,46 @@ fn any_offset() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..1 << 20, any::<u64>(), Just(u64::MAX), Just(i64::MAX as u64)]
 }
 
+#[test]
+fn an_object_that_was_written_to_and_is_gone_is_an_error_and_is_not_made_anew() {
+    let world = world();
+    world.write(fid(1), 0, b"data").expect("written");
+    let (object, lock) = (fid(1), IoLock::Lease);
+    let requests = |written| {
+        let write = OssRequest::Write {
+            object,
+            offset: 9,
+            sync: false,
+            granted: true,
+            lock,
+            incarnation: 0,
+            written,
+        };
+        let read = OssRequest::Read { object, offset: 0, len: 8, ahead: 0, lock, written };
+        let kind = FallocateKind::AllocateKeepSize;
+        let others = [
+            OssRequest::Truncate { object, size: 20, lock, written },
+            OssRequest::Fallocate { object, kind, offset: 0, len: 8, lock, written },
+            OssRequest::Seek { object, offset: 0, kind: SeekKind::Hole, lock, written },
+        ];
+        (write, read, others)
+    };
+    let run = |written| {
+        let (write, read, others) = requests(written);
+        let mut buffer = [0; 8];
+        let mut results =
+            vec![world.call(read, Bulk::Receive(&mut buffer)), world.call(write, Bulk::Send(b"more"))];
+        results.extend(others.map(|request| world.ask(request)));
+        results
+    };
+    assert!(run(true).iter().all(Result::is_ok));
+    world.ask(OssRequest::Destroy { objects: vec![object] }).expect("destroyed");
+    assert_eq!(run(true), vec![Err(Status::OBJECT_LOST); 5]);
+    let attr = world.ask(OssRequest::GetAttr { object, glimpse: false }).expect("answered");
+    assert_eq!(attr, OssReply::Attr(Default::default()), "nothing was made");
+    assert!(run(false).iter().all(Result::is_ok), "it is made by who is not known to have written");
+}
+
 fn any_request() -> impl Strategy<Value = OssRequest> {
     prop_oneof![
         (any_fid(), any_offset(), any::<bool>()).prop_map(|(object, offset, sync)| OssRequest::Write {
@@ -174,15 +227,17 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
             sync,
             granted: offset % 2 == 0,
             lock: IoLock::Lease,
-            incarnation: 0
+            incarnation: 0,
+            written: offset % 3 == 0,
         }),
         (any_fid(), any_offset(), any::<u32>(), any::<u32>()).prop_map(|(object, offset, len, ahead)| {
-            OssRequest::Read { object, offset, len, ahead, lock: IoLock::Lease }
+            OssRequest::Read { object, offset, len, ahead, lock: IoLock::Lease, written: false }
         }),
         (any_fid(), any_offset()).prop_map(|(object, size)| OssRequest::Truncate {
             object,
             size,
-            lock: IoLock::Lease
+            lock: IoLock::Lease,
+            written: false,
         }),
         (any_fid(), any_offset(), any_offset(), 0u8..5).prop_map(|(object, offset, len, kind)| {
             // Allocation of huge ranges is left to the limits of the file system, zeroing and punching are cheap.
@@ -191,13 +246,21 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
                 1 => FallocateKind::Zero,
                 _ => FallocateKind::ZeroKeepSize,
             };
-            OssRequest::Fallocate { object, kind, offset, len: len % (1 << 30), lock: IoLock::Lease }
+            OssRequest::Fallocate {
+                object,
+                kind,
+                offset,
+                len: len % (1 << 30),
+                lock: IoLock::Lease,
+                written: false,
+            }
         }),
         (any_fid(), any_offset()).prop_map(|(object, offset)| OssRequest::Seek {
             object,
             offset,
             kind: SeekKind::Data,
-            lock: IoLock::Lease
+            lock: IoLock::Lease,
+            written: false,
         }),
         any_fid().prop_map(|object| OssRequest::GetAttr { object, glimpse: false }),
         (any::<u64>(), any::<u32>()).prop_map(|(sequence, count)| OssRequest::Precreate { sequence, count }),

@@ -36,7 +36,7 @@ fn what_a_client_does_not_hold_is_refused() {
     let (first, second) = (target.client(1), target.client(2));
     let zero = |client: &Client, offset, len| {
         let (object, kind, lock) = (object(), FallocateKind::Zero, IoLock::Held);
-        client.call(OssRequest::Fallocate { object, kind, offset, len, lock }, Bulk::None)
+        client.call(OssRequest::Fallocate { object, kind, offset, len, lock, written: false }, Bulk::None)
     };
     first.lock(1, Mode::Pr, pages(0, 4));
     assert_eq!(first.write(1, &ONE, IoLock::Held), Err(Status::EIO), "held to read");
@@ -112,7 +112,7 @@ fn looking_for_data_waits_for_who_writes_behind() {
     std::thread::scope(|scope| {
         let seek = scope.spawn(|| {
             let (object, kind, lock) = (object(), SeekKind::Data, IoLock::Server);
-            seeker.call(OssRequest::Seek { object, offset: 0, kind, lock }, Bulk::None)
+            seeker.call(OssRequest::Seek { object, offset: 0, kind, lock, written: false }, Bulk::None)
         });
         writer.next_is_blocking(1);
         writer.write(5, &ONE, IoLock::Held).unwrap();

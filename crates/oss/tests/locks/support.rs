@@ -110,14 +110,22 @@ impl Client {
 
     pub fn write(&self, page: u64, data: &[u8], lock: IoLock) -> StatusResult<OssReply> {
         let (object, offset) = (object(), page * PAGE);
-        let request = OssRequest::Write { object, offset, sync: false, granted: false, lock, incarnation: 0 };
+        let request = OssRequest::Write {
+            object,
+            offset,
+            sync: false,
+            granted: false,
+            lock,
+            incarnation: 0,
+            written: false,
+        };
         self.call(request, Bulk::Send(data))
     }
 
     pub fn read(&self, page: u64, lock: IoLock) -> StatusResult<Vec<u8>> {
         let mut buffer = vec![0; PAGE as usize];
         let (object, offset, len) = (object(), page * PAGE, PAGE as u32);
-        let request = OssRequest::Read { object, offset, len, ahead: 0, lock };
+        let request = OssRequest::Read { object, offset, len, ahead: 0, lock, written: false };
         match self.call(request, Bulk::Receive(&mut buffer))? {
             OssReply::Read(read) => {
                 buffer.truncate(read as usize);
@@ -128,7 +136,7 @@ impl Client {
     }
 
     pub fn truncate(&self, size: u64, lock: IoLock) -> StatusResult<OssReply> {
-        self.call(OssRequest::Truncate { object: object(), size, lock }, Bulk::None)
+        self.call(OssRequest::Truncate { object: object(), size, lock, written: false }, Bulk::None)
     }
 
     pub fn attr(&self, glimpse: bool) -> StatusResult<ObjectAttr> {

@@ -2,7 +2,7 @@
 //! from the target.
 
 use crate::api::{Call, ClientCallbacks, Export, OssEndpoint, OssEvents, OssService};
-use crate::stats::RpcStats;
+use crate::stats::{CountedRpc, RpcStats};
 use crate::tunables::Tunables;
 use nacre_session::Recovery;
 use nacre_types::{ClientUuid, Cred, Nid, Status, StatusResult};
@@ -97,7 +97,8 @@ impl LoOss {
 
     /// Runs a request in the life that it belongs to.
     fn run(&self, request: &OssRequest, mut bulk: Bulk<'_>) -> StatusResult<OssReply> {
-        let _counted = self.stats.begin_request(request, &bulk);
+        let counted = self.stats.prepare_request(request, &bulk);
+        counted.iter().for_each(CountedRpc::sent);
         let mut life = self.life.read().clone();
         let mut status = Status::EVICTED;
         for _ in 0..=EVICTIONS_MAX {
@@ -118,7 +119,7 @@ impl LoOss {
         Err(if status == Status::EVICTED { Status::EIO } else { status })
     }
 
-    /// The life that follows one that was ended by an eviction. Whoever comes first connects and restores; others wait.
+    /// The life that follows one that was ended by an eviction. The first caller connects and restores; others wait.
     #[cold]
     fn revive(&self, ended: &Life) -> StatusResult<Arc<Life>> {
         let reviving = nacre_env::blocking(|| self.reviving.lock());

@@ -105,6 +105,36 @@ pub(crate) fn connect(
     Ok(Greeting { nid: asked.nid, connected, socket, inbox, is_local: local })
 }
 
+/// Asks whether a server answers at a NID, whatever targets it has: the time that it took.
+///
+/// # Errors
+/// `ECONNREFUSED` if nobody listens there, `ETIMEDOUT` if no answer comes within `limit`, `EPROTO` if something else does, or the
+/// operating system's.
+pub fn ping(nid: Nid, limit: Duration) -> StatusResult<Duration> {
+    let Nid::Tcp(addr) = nid else { return Err(Status::EINVAL) };
+    let start = Instant::now();
+    connect_stream(addr, start + limit, &|| Ok(()))?;
+    let asked = Asked {
+        target: TargetId::mgt(),
+        nid,
+        client: ClientUuid([0xff; 16]),
+        fsname: "",
+        cpu: u32::MAX,
+        instance: 0,
+        control: false,
+        wide: false,
+        is_server: false,
+    };
+    let no_answer = [libc::ETIMEDOUT, libc::ECONNREFUSED, libc::ECONNRESET, libc::EPROTO];
+    let left = limit.saturating_sub(start.elapsed());
+    let config = ClientConfig { connect_timeout: left, handshake_timeout: left, ..ClientConfig::default() };
+    match connect(&asked, &config, &|| Ok(())) {
+        Err(status) if no_answer.contains(&status.errno()) => Err(status),
+        // A refusal is an answer, too.
+        _ => Ok(start.elapsed()),
+    }
+}
+
 fn answer(
     asked: &Asked<'_>,
     socket: &Socket,
@@ -112,6 +142,7 @@ fn answer(
     deadline: Instant,
     may_wait: &dyn Fn() -> StatusResult<()>,
 ) -> StatusResult<Connected> {
+    inbox.end_at(Some(deadline));
     let header = loop {
         match inbox.header(socket, true) {
             Ok(header) => break header,
@@ -121,15 +152,13 @@ fn answer(
             }
             Err(_) => may_wait()?,
         }
-        if Instant::now() >= deadline {
-            return Err(Status::ETIMEDOUT);
-        }
     };
     if header.kind != FrameKind::Connected || header.bulk_len != 0 || header.body_len > ANSWER_MAX {
         return Err(Status::EPROTO);
     }
     let mut body = Vec::new();
     inbox.body(socket, &header, &mut body).map_err(status_of)?;
+    inbox.end_at(None);
     match header.status {
         Status::OK => {}
         Status::BAD_VERSION => {

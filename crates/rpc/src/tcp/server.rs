@@ -305,23 +305,25 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 fn start_connection(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+    // A socket of IPv6 shows peers of IPv4 by addresses that nobody else writes.
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let mut connections = shared.connections.lock();
     if connections.len() >= shared.config.connections_max {
-        log::warn!("connection from {peer} refused: {} are open already", connections.len());
+        log::warn!(peer:% = peer.ip(); "connection from {peer} refused: {} are open already", connections.len());
         return;
     }
     let id = shared.next_connection.fetch_add(1, Ordering::Relaxed);
     let connection = match Connection::new(shared.clone(), id, stream, peer) {
         Ok(connection) => Arc::new(connection),
         Err(error) => {
-            log::warn!("connection from {peer}: {error}");
+            log::warn!(peer:% = peer.ip(); "connection from {peer}: {error}");
             return;
         }
     };
     connections.insert(id, connection.clone());
     drop(connections);
     if let Err(error) = connection.start() {
-        log::warn!("no thread for the connection from {peer}: {error}");
+        log::warn!(peer:% = peer.ip(); "no thread for the connection from {peer}: {error}");
         shared.connection_gone(id);
     }
     if shared.is_stopping() {

@@ -28,6 +28,8 @@ const KEEPALIVE_INTERVAL_S: i32 = 10;
 const KEEPALIVE_COUNT: i32 = 3;
 /// Longest time that sent data may stay unacknowledged, in milliseconds.
 const USER_TIMEOUT_MS: i32 = 30_000;
+/// A body takes memory for so many bytes more whenever as many have arrived, whatever length was announced.
+const BODY_STEP: usize = 64 << 10;
 /// Bytes of a header and a usual body: a receive may get so many beyond what is needed.
 const INBOX_MIN: usize = 1024;
 
@@ -51,6 +53,14 @@ pub(crate) enum Closed {
     Io(io::Error),
     /// The bytes were not a valid frame.
     Frame(FrameError),
+}
+
+impl Closed {
+    /// What arrived is not what was sent, from a peer that has spoken the protocol before. A field that is wrong although the
+    /// checksum is right was sent like that.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Closed::Frame(error) if !matches!(error, FrameError::Field(_)))
+    }
 }
 
 impl std::fmt::Display for Closed {
@@ -234,11 +244,29 @@ impl Socket {
     }
 
     fn poll_writable(&self, limit: Duration) -> bool {
-        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        self.poll(libc::POLLOUT, limit)
+    }
+
+    fn poll(&self, events: libc::c_short, limit: Duration) -> bool {
+        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 };
         // Rounded up: a wait of 0 ms would be none.
         let limit_ms = limit.as_micros().div_ceil(1000) as libc::c_int;
         // SAFETY: one pollfd that lives for the call.
         unsafe { libc::poll(&raw mut poll, 1, limit_ms) > 0 }
+    }
+
+    /// Receives what is there, waiting for a tick unless the flags say otherwise, and not beyond the deadline.
+    fn receive_by(&self, deadline: Option<Instant>, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+        if let Some(deadline) = deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+            }
+            if flags & libc::MSG_DONTWAIT == 0 && !self.poll(libc::POLLIN, left.min(self.tick)) {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+        }
+        self.receive(buffer, flags)
     }
 
     fn receive(&self, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
@@ -256,12 +284,14 @@ pub(crate) struct Inbox {
     end: usize,
     /// A receive for a header takes up to so many bytes.
     reach: usize,
+    /// What is being received has to be there by then.
+    deadline: Option<Instant>,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {
         let reach = INBOX_MIN + SHORT_IO_BYTES;
-        Inbox { buffer: vec![0; reach], start: 0, end: 0, reach }
+        Inbox { buffer: vec![0; reach], start: 0, end: 0, reach, deadline: None }
     }
 
     /// Data of up to `bytes` is to arrive in the same system call as its header, at the price of copying it once more;
@@ -271,6 +301,12 @@ impl Inbox {
         if self.buffer.len() < self.reach {
             self.buffer.resize(self.reach, 0);
         }
+    }
+
+    /// All that is received from here on has to be there by then, in how many pieces it may come; `None` for no limit but
+    /// that of a peer that stops in a frame.
+    pub(crate) fn end_at(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
     }
 
     fn buffered(&self) -> &[u8] {
@@ -332,7 +368,8 @@ impl Inbox {
             let begun = self.end > 0;
             let flags = if wait || begun { 0 } else { libc::MSG_DONTWAIT };
             // Less than a header is there, so there is room.
-            match socket.receive(self.buffer.get_mut(self.end..self.reach).unwrap_or_default(), flags) {
+            let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
+            match socket.receive_by(self.deadline, room, flags) {
                 Ok(0) if begun => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -359,7 +396,7 @@ impl Inbox {
         }
         let mut stalled = Duration::ZERO;
         while !rest.is_empty() {
-            match socket.receive(rest, 0) {
+            match socket.receive_by(self.deadline, rest, 0) {
                 Ok(0) => return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame")),
                 Ok(got) => {
                     stalled = Duration::ZERO;
@@ -387,8 +424,12 @@ impl Inbox {
         body: &mut Vec<u8>,
     ) -> Result<(), LinkError> {
         body.clear();
-        body.resize(header.body_len as usize, 0);
-        self.fill(socket, body, None)?;
+        let len = header.body_len as usize;
+        while body.len() < len {
+            let start = body.len();
+            body.resize(len.min(start + BODY_STEP), 0);
+            self.fill(socket, body.get_mut(start..).unwrap_or_default(), None)?;
+        }
         header.check_body(body)?;
         Ok(())
     }

@@ -31,9 +31,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn set_closed(&self, closed: bool) {
+    fn set_closed(&self, closed: bool) {
         *self.closed.lock().unwrap() = closed;
         self.changed.notify_all();
+    }
+
+    /// Closes the gate until the result is dropped, also by a panic, so that a check that fails leaves nobody at it.
+    pub fn close(&self) -> Closed<'_> {
+        self.set_closed(true);
+        Closed(self)
     }
 
     /// Waits while the gate is closed; `EINTR` if the request is called off.
@@ -55,6 +61,15 @@ impl Gate {
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         result
+    }
+}
+
+/// A gate that is closed as long as this exists.
+pub struct Closed<'a>(&'a Gate);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.set_closed(false);
     }
 }
 
@@ -116,7 +131,7 @@ impl MdsService for FakeMds {
                 self.stored.lock().unwrap().insert((slot.client, slot.tag), (slot.xid.0, result.clone()));
                 result
             }
-            MdsRequest::SetLock { .. } => {
+            MdsRequest::LockFile { .. } => {
                 self.gate.pass()?;
                 Ok(answer(MdsReply::Done))
             }
@@ -299,7 +314,7 @@ impl OssEvents for Events {
 /// A write of what was accepted in some life of the client.
 pub fn write_of_life(oid: u32, incarnation: u64) -> OssRequest {
     let (object, lock) = (Fid::new(9, oid, 0), IoLock::Lease);
-    OssRequest::Write { object, offset: 0, sync: false, granted: false, lock, incarnation }
+    OssRequest::Write { object, offset: 0, sync: false, granted: false, lock, incarnation, written: false }
 }
 
 /// A message that can be told from others.

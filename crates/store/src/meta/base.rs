@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::error::{MetaError, Result};
 use super::map::Change;
+use super::pages::{DATA_NAME, Pages};
 use super::report::{VerifyProblem, VerifyReport};
 use super::wal::{FORMAT_VERSION, crc32c};
 
@@ -25,7 +26,7 @@ use super::wal::{FORMAT_VERSION, crc32c};
 pub(crate) const BASE_NAME: &str = "base";
 /// Bytes before each value: its checksum.
 const CHECKSUM_LEN: usize = 4;
-const STATE_KEY: &[u8] = b"state";
+pub(super) const STATE_KEY: &[u8] = b"state";
 const STATE_LEN: usize = 32;
 /// Kept read transactions; threads beyond this many share or open their own.
 const POOL_SLOTS: usize = 64;
@@ -35,6 +36,9 @@ const READERS_MAX: u32 = 1022;
 /// LMDB writes at most 64 pages, or one large value, with one call; a disk with this much left did not cut one short.
 const SHORT_WRITE_MAX: u64 = 4 << 20;
 
+/// Bytes of a transaction of a base that is made anew.
+const COPY_BYTES: usize = 64 << 20;
+
 type Reader = RoTxn<'static, WithoutTls>;
 type Bytewise = Database<'static, Bytes, Bytes>;
 
@@ -43,8 +47,81 @@ type Bytewise = Database<'static, Bytes, Bytes>;
 #[repr(align(128))]
 struct PoolSlot(Mutex<Option<Reader>>);
 
-/// An open base.
-pub(crate) struct Base {
+/// What holds everything older than the log.
+pub(crate) enum Base {
+    /// In use.
+    Open(Lmdb),
+    /// Only looked at.
+    Pages(Box<Pages>),
+}
+
+impl Base {
+    /// Reads one entry.
+    pub(crate) fn get<R>(&self, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        match self {
+            Base::Open(lmdb) => lmdb.get(key, f),
+            Base::Pages(pages) => pages.get(key, f),
+        }
+    }
+
+    /// Calls `f` with the entries from `from` on that begin with `prefix`, until it returns false. Where the base is only looked at,
+    /// entries that are damaged, or lie on damaged pages, are passed over.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        from: Bound<&[u8]>,
+        f: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        match self {
+            Base::Open(lmdb) => lmdb.scan(prefix, from, f),
+            Base::Pages(pages) => {
+                pages.scan(prefix, from, f);
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`Lmdb::write`].
+    pub(crate) fn write<'a>(
+        &self,
+        entries: &mut dyn Iterator<Item = Change<'a>>,
+        state: Option<(&[u8; 16], u64)>,
+    ) -> Result<()> {
+        match self {
+            Base::Open(lmdb) => lmdb.write(entries, state),
+            Base::Pages(_) => Err(MetaError::ReadOnly),
+        }
+    }
+
+    /// As [`Lmdb::retire_readers`].
+    pub(crate) fn retire_readers(&self) {
+        if let Base::Open(lmdb) = self {
+            lmdb.retire_readers();
+        }
+    }
+
+    /// Entries, bytes of the file in use, and how many of these are in free pages.
+    pub(crate) fn sizes(&self) -> Result<BaseSizes> {
+        match self {
+            Base::Open(lmdb) => lmdb.sizes(),
+            Base::Pages(pages) => Ok(pages.sizes()),
+        }
+    }
+
+    /// Reads every entry and compares its checksum; where the base is only looked at, every page.
+    pub(crate) fn verify(&self, report: &mut VerifyReport, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        match self {
+            Base::Open(lmdb) => lmdb.verify(report, progress),
+            Base::Pages(pages) => {
+                pages.verify(report, progress);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An open environment.
+pub(crate) struct Lmdb {
     // Kept readers must go before the environment they belong to.
     pool: Box<[PoolSlot]>,
     data: Bytewise,
@@ -95,9 +172,25 @@ fn checksum(key: &[u8], value: &[u8]) -> u32 {
 }
 
 /// The value behind a checksum that matches.
-fn open_value<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+pub(super) fn open_value<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (sum, value) = stored.split_first_chunk::<CHECKSUM_LEN>()?;
     (u32::from_le_bytes(*sum) == checksum(key, value)).then_some(value)
+}
+
+/// The transaction of a state record.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn decode_state(stored: &[u8], uuid: &[u8; 16]) -> std::result::Result<u64, &'static str> {
+    let bytes: [u8; STATE_LEN] = stored.try_into().map_err(|_| "state record")?;
+    let transno = u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i]));
+    if bytes[16..] != uuid[..] {
+        return Err("the base belongs to another store");
+    }
+    if bytes != encode_state(uuid, transno) {
+        return Err("state record");
+    }
+    Ok(transno)
 }
 
 fn encode_state(uuid: &[u8; 16], transno: u64) -> [u8; STATE_LEN] {
@@ -110,7 +203,7 @@ fn encode_state(uuid: &[u8; 16], transno: u64) -> [u8; STATE_LEN] {
     bytes
 }
 
-impl Base {
+impl Lmdb {
     /// Makes an empty base in `dir` (which must not exist) and opens it.
     pub(crate) fn create(dir: &Path, map_bytes: u64, uuid: &[u8; 16]) -> Result<()> {
         let io = |action| move |source| MetaError::Io { action, path: dir.to_owned(), source };
@@ -120,11 +213,47 @@ impl Base {
         base.write(&mut std::iter::empty(), Some((uuid, 0)))
     }
 
+    /// Makes a base in `dir` (which must not exist) with the entries of another one, as of transaction `transno`.
+    pub(crate) fn copy(
+        dir: &Path,
+        map_bytes: u64,
+        uuid: &[u8; 16],
+        transno: u64,
+        from: &Pages,
+    ) -> Result<()> {
+        Lmdb::create(dir, map_bytes, uuid)?;
+        let base = Lmdb::open_env(dir, map_bytes)?;
+        let mut txn = base.env.write_txn().map_err(failed("begin"))?;
+        let (mut result, mut bytes) = (Ok(()), 0);
+        from.scan(&[], Bound::Unbounded, &mut |key, value| {
+            let stored = [&checksum(key, value).to_le_bytes(), value].concat();
+            result = base.data.put(&mut txn, key, &stored);
+            bytes += stored.len();
+            if bytes >= COPY_BYTES && result.is_ok() {
+                bytes = 0;
+                let begun = base.env.write_txn();
+                let full = begun.map(|fresh| std::mem::replace(&mut txn, fresh));
+                result = full.and_then(RwTxn::commit);
+            }
+            result.is_ok()
+        });
+        result.map_err(failed("write"))?;
+        base.state.put(&mut txn, STATE_KEY, &encode_state(uuid, transno)).map_err(failed("write"))?;
+        txn.commit().map_err(|error| base.commit_failed(error))
+    }
+
     /// Opens the base in `dir` and returns it with the newest transno it contains.
     pub(crate) fn open(dir: &Path, map_bytes: u64, uuid: &[u8; 16]) -> Result<(Self, u64)> {
-        if !dir.join("data.mdb").exists() {
+        if !dir.join(DATA_NAME).exists() {
             return Err(MetaError::Corrupt { what: "missing base", path: dir.to_owned(), offset: 0 });
         }
+        // LMDB believes it, and would write over pages that are in use.
+        let pages = Pages::open(dir)?;
+        if let Some((page, what)) = pages.free_list_damage() {
+            let offset = pages.offset_of(page);
+            return Err(MetaError::FreePages { what, path: dir.join(DATA_NAME), offset });
+        }
+        drop(pages);
         let base = Self::open_env(dir, map_bytes)?;
         let transno = base.read_state(uuid)?;
         Ok((base, transno))
@@ -150,29 +279,18 @@ impl Base {
             unreachable!("the closure never aborts")
         };
         let pool = (0..POOL_SLOTS).map(|_| PoolSlot::default()).collect();
-        Ok(Base { pool, data, state, env, path: dir.to_owned() })
+        Ok(Lmdb { pool, data, state, env, path: dir.to_owned() })
     }
 
     fn read_state(&self, uuid: &[u8; 16]) -> Result<u64> {
         let damaged = |what| MetaError::Corrupt { what, path: self.path.clone(), offset: 0 };
         let txn = self.env.read_txn().map_err(failed("read"))?;
         let stored = self.state.get(&txn, STATE_KEY).map_err(failed("read"))?;
-        let bytes: [u8; STATE_LEN] =
-            stored.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| damaged("missing state record"))?;
-        let mut number = [0; 8];
-        number.copy_from_slice(&bytes[8..16]);
-        let transno = u64::from_le_bytes(number);
-        if bytes[16..] != uuid[..] {
-            return Err(damaged("the base belongs to another store"));
-        }
-        if bytes != encode_state(uuid, transno) {
-            return Err(damaged("state record"));
-        }
-        Ok(transno)
+        decode_state(stored.ok_or_else(|| damaged("missing state record"))?, uuid).map_err(damaged)
     }
 
     fn damaged(&self) -> MetaError {
-        MetaError::Corrupt { what: "checksum of an entry", path: self.path.join("data.mdb"), offset: 0 }
+        MetaError::Corrupt { what: "checksum of an entry", path: self.path.join(DATA_NAME), offset: 0 }
     }
 
     fn get_in<R>(&self, txn: &Reader, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
@@ -291,21 +409,26 @@ impl Base {
         let txn = self.env.read_txn().map_err(failed("begin"))?;
         for entry in self.data.iter(&txn).map_err(failed("read"))? {
             let (key, stored) = entry.map_err(failed("read"))?;
-            let table = key.first().copied().unwrap_or_default();
-            report.entries += 1;
-            report.bytes += (key.len() + stored.len()) as u64;
-            match report.tables.last_mut() {
-                Some((last, count)) if *last == table => *count += 1,
-                _ => report.tables.push((table, 1)),
-            }
-            if open_value(key, stored).is_none() {
-                report.add(VerifyProblem::Entry { table, key: key.get(1..).unwrap_or_default().to_vec() });
-            }
-            if report.entries.is_multiple_of(1 << 14) {
-                progress(report.entries);
-            }
+            note_entry(report, progress, key, stored);
         }
         progress(report.entries);
         Ok(())
+    }
+}
+
+/// Counts an entry and compares its checksum.
+pub(crate) fn note_entry(
+    report: &mut VerifyReport,
+    progress: &mut dyn FnMut(u64),
+    key: &[u8],
+    stored: &[u8],
+) {
+    let table = key.first().copied().unwrap_or_default();
+    report.note(table, key.len() + stored.len());
+    if open_value(key, stored).is_none() {
+        report.add(VerifyProblem::Entry { table, key: key.get(1..).unwrap_or_default().to_vec() });
+    }
+    if report.entries.is_multiple_of(1 << 14) {
+        progress(report.entries);
     }
 }

@@ -110,6 +110,9 @@ impl Engine {
 
     /// Moves everything committed before the call to the base.
     pub(crate) fn checkpoint(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
         self.log.latch().check()?;
         let mut state = self.checkpointer.state.lock();
         self.wait_for_pending(&mut state)?;
@@ -162,6 +165,9 @@ impl Engine {
             state.retries_now = false;
             self.attempt(&mut state);
             self.checkpointer.ended.notify_all();
+            if !state.is_pending {
+                MutexGuard::unlocked(&mut state, || self.grow_log());
+            }
         }
     }
 
@@ -226,6 +232,18 @@ impl Engine {
             self.base.write(&mut piece.iter().copied(), None)?;
         }
         self.base.write(&mut std::iter::empty(), Some((&self.uuid, transno)))
+    }
+
+    /// Makes the free segment longer if it was full, and the reserve with it. On a disk without space the log stays as it is.
+    fn grow_log(&self) {
+        let Some(growth) = self.log.growth() else { return };
+        let grown = match self.reserve.grow(self.options.reserve_for(growth.part())) {
+            true => self.log.grow(&growth),
+            false => return,
+        };
+        if let Err(error) = grown {
+            log::debug!("a segment of the log does not grow: {error}");
+        }
     }
 
     /// Body of the periodic sync thread.

@@ -34,6 +34,8 @@ pub(crate) struct Engine {
     pub(crate) is_closed: AtomicBool,
     pub(crate) stalls: AtomicU64,
     pub(crate) replayed: u64,
+    /// What opening has found of a store that is only looked at.
+    pub(crate) damage: Vec<VerifyProblem>,
 }
 
 impl Engine {
@@ -68,6 +70,14 @@ impl Engine {
         if len > max {
             return Err(MetaError::BatchLength { len, max });
         }
+        if self.options.read_only {
+            let mut locked = self.overlay.lock(batch.shard_set);
+            let transno = self.log.count(floor.0);
+            for (op, &shard) in batch.ops().zip(&batch.shards) {
+                locked.apply(shard, &op);
+            }
+            return Ok(TransNo(transno));
+        }
         let crc = body_crc(batch);
         loop {
             self.check_open()?;
@@ -93,8 +103,16 @@ impl Engine {
     fn look_for_space(&self) -> Result<()> {
         if self.reserve.is_look_due() {
             self.reserve.update(self.base.sizes()?.free_bytes);
+            // What was deleted lately becomes free pages, and a store that refuses everything else would not come to it.
+            self.try_freeze();
         }
         if self.reserve.is_full() { Err(MetaError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Bytes of free pages of the base, without those that serve as the reserve.
+    pub(crate) fn free_inside(&self) -> u64 {
+        let free = self.base.sizes().map_or(0, |sizes| sizes.free_bytes);
+        free.saturating_sub(self.reserve.missing())
     }
 
     fn freeze_if_large(&self, end: u64, len: u64) {
@@ -106,7 +124,7 @@ impl Engine {
 
     pub(crate) fn sync(&self, upto: TransNo) -> Result<()> {
         self.check_open()?;
-        if self.log.durable_transno() >= upto.0 {
+        if self.log.durable_transno() >= upto.0 || self.options.read_only {
             return Ok(());
         }
         nacre_env::blocking(|| self.log.sync(upto.0))
@@ -135,12 +153,20 @@ impl Engine {
         }
     }
 
+    /// Whether what was read may lack something: opening or a scan of a store that is only looked at has passed over damage.
+    pub(crate) fn is_partial(&self) -> bool {
+        let is_harmless = |problem: &VerifyProblem| matches!(problem, VerifyProblem::Copy { .. });
+        let base = matches!(&self.base, Base::Pages(pages) if pages.is_partial());
+        base || !self.damage.iter().all(is_harmless)
+    }
+
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<VerifyReport> {
         self.check_open()?;
         let mut report = VerifyReport::default();
+        self.damage.iter().for_each(|problem| report.add(problem.clone()));
         self.base.verify(&mut report, progress)?;
         let (records, bad) = self.log.verify_active()?;
-        report.wal_records = records;
+        report.wal_records = if self.options.read_only { self.replayed } else { records };
         if let Some((segment, offset)) = bad {
             report.add(VerifyProblem::Record { segment, offset });
         }

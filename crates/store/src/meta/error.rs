@@ -90,6 +90,18 @@ pub enum MetaError {
         /// Byte offset in the file, 0 if the place is not known.
         offset: u64,
     },
+    /// The list of free pages of the base names pages that are in use, or none. What is stored is not concerned, but nothing can be written.
+    #[error(
+        "metadata store damaged: {what} in {path} at offset {offset}: 'nacre check' lists the damage, with --repair it makes the base anew"
+    )]
+    FreePages {
+        /// What is wrong.
+        what: &'static str,
+        /// File concerned.
+        path: PathBuf,
+        /// Byte offset in the file.
+        offset: u64,
+    },
     /// A key is empty or longer than [`KEY_LEN_MAX`](super::KEY_LEN_MAX). Nothing was changed.
     #[error("metadata key of {len} bytes is outside 1..={}", super::KEY_LEN_MAX)]
     KeyLength {
@@ -110,6 +122,9 @@ pub enum MetaError {
         /// Longest accepted by this store.
         max: usize,
     },
+    /// The store was opened for looking.
+    #[error("the metadata store was opened for looking only")]
+    ReadOnly,
     /// The store was closed.
     #[error("the metadata store is closed")]
     Closed,
@@ -132,6 +147,7 @@ impl MetaError {
             MetaError::ValueLength { .. } | MetaError::BatchLength { .. } => Status::E2BIG,
             MetaError::Closed => Status::ESHUTDOWN,
             MetaError::InUse { .. } => Status::EBUSY,
+            MetaError::ReadOnly => Status::EROFS,
             MetaError::Missing { .. } => Status::ENOENT,
             _ => Status::EIO,
         }

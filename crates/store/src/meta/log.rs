@@ -6,8 +6,9 @@
 //! Appending hands the record to the kernel while the lock is held. So no record that was acknowledged can lie behind one
 //! that a killed process left half-written.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -16,7 +17,7 @@ use super::base::is_no_space;
 use super::batch::Batch;
 use super::error::{MetaError, Result};
 use super::patience::patiently;
-use super::segment::Segment;
+use super::segment::{FIRST_PART, Segment};
 use super::tail::{LONGEST, Tail};
 use super::wal::{
     RECORD_HEADER_LEN, RecordHeader, Records, SEGMENT_HEADER_LEN, SegmentHeader, crc32c, record_len,
@@ -38,7 +39,11 @@ const DIRECT_WITHIN: Duration = Duration::from_micros(500);
 
 /// The log of an open store.
 pub(crate) struct Log {
-    segments: [Segment; SEGMENTS],
+    /// None of a store that is only looked at.
+    segments: Box<[Segment]>,
+    segment_bytes: usize,
+    /// The smaller of the parts of the segments that can be used.
+    part_least: AtomicUsize,
     uuid: [u8; 16],
     front: Front,
     /// Newest durable transaction.
@@ -82,6 +87,8 @@ struct LogState {
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
+    /// Bytes of the segment that can be used: the rest is not filled yet.
+    part: usize,
     /// Offset after the last record.
     end: usize,
     /// Offset up to which the segment is durable.
@@ -95,6 +102,20 @@ struct Slot {
 impl Slot {
     fn record_bytes(&self) -> u64 {
         (self.end - SEGMENT_HEADER_LEN) as u64
+    }
+}
+
+/// A segment that is to be filled further.
+#[derive(Clone, Debug)]
+pub(crate) struct Growth {
+    slot: usize,
+    part: Range<usize>,
+}
+
+impl Growth {
+    /// Bytes of the segment that can be used afterwards.
+    pub(crate) fn part(&self) -> usize {
+        self.part.end
     }
 }
 
@@ -142,7 +163,18 @@ impl Log {
     /// A log whose segments may all hold transactions up to `last_transno`; nothing can be appended before
     /// [`Log::activate`]. `pending` tells which slots the base does not cover.
     pub(crate) fn new(segments: [Segment; SEGMENTS], uuid: [u8; 16], recovered: &Recovered) -> Self {
-        let slots = std::array::from_fn(|i| Slot {
+        let segment_bytes = segments[0].len();
+        Log::with(segments.into(), segment_bytes, uuid, recovered)
+    }
+
+    /// A log that takes nothing, of a store that is only looked at. Its segments have `segment_bytes`.
+    pub(crate) fn silent(segment_bytes: usize, recovered: &Recovered) -> Self {
+        Log::with(Box::default(), segment_bytes, [0; 16], recovered)
+    }
+
+    fn with(segments: Box<[Segment]>, segment_bytes: usize, uuid: [u8; 16], recovered: &Recovered) -> Self {
+        let slots: [Slot; SEGMENTS] = std::array::from_fn(|i| Slot {
+            part: segments.get(i).map_or(segment_bytes, Segment::filled),
             end: recovered.ends[i],
             // What was read back may sit in the page cache only: after a crash of the process alone, it was never flushed.
             synced: 0,
@@ -157,6 +189,9 @@ impl Log {
         };
         Log {
             segments,
+            segment_bytes,
+            // Less is filled only until a segment is activated.
+            part_least: AtomicUsize::new(part_least(&slots).max(FIRST_PART.min(segment_bytes))),
             uuid,
             front: Front {
                 last: AtomicU64::new(recovered.last_transno),
@@ -189,7 +224,35 @@ impl Log {
 
     /// Longest body that fits into an empty segment.
     pub(crate) fn body_len_max(&self) -> usize {
-        self.segments[0].len() - SEGMENT_HEADER_LEN - RECORD_HEADER_LEN
+        self.part() - SEGMENT_HEADER_LEN - RECORD_HEADER_LEN
+    }
+
+    /// Bytes of each segment that can be used.
+    pub(crate) fn part(&self) -> usize {
+        self.part_least.load(Ordering::Relaxed)
+    }
+
+    /// The segment that is free, if it was full and can be filled further.
+    pub(crate) fn growth(&self) -> Option<Growth> {
+        let state = self.front.state.lock();
+        let slot = (0..SEGMENTS).find(|&i| state.active != Some(i) && !state.slots[i].is_pending)?;
+        let Slot { part, end, .. } = state.slots[slot];
+        let longest = state.slots.iter().map(|slot| slot.part).max().unwrap_or(part);
+        let wanted = if end > part / 4 * 3 { longest.max(2 * part) } else { longest };
+        let wanted = wanted.min(self.segment_bytes);
+        (wanted > part && state.active.is_some()).then_some(Growth { slot, part: part..wanted })
+    }
+
+    /// Fills a segment further. It may be activated meanwhile.
+    ///
+    /// # Errors
+    /// Those of writing; nothing has changed then.
+    pub(crate) fn grow(&self, growth: &Growth) -> std::io::Result<()> {
+        self.segments[growth.slot].fill(growth.part.clone())?;
+        let mut state = self.front.state.lock();
+        state.slots[growth.slot].part = growth.part.end;
+        self.part_least.store(part_least(&state.slots), Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn last_transno(&self) -> u64 {
@@ -215,7 +278,7 @@ impl Log {
         let mut state = patiently(|| self.front.state.try_lock(), || self.front.state.lock());
         let Some(slot) = state.active else { return Ok(None) };
         let offset = state.slots[slot].end;
-        if len > self.segments[slot].len() - offset {
+        if len > state.slots[slot].part - offset {
             return Ok(None);
         }
         let transno = (state.last_transno + 1).max(floor);
@@ -235,6 +298,14 @@ impl Log {
         self.front.last.store(transno, Ordering::Release);
         state.commits += 1;
         Ok(Some(Appended { transno, end: offset + len, len }))
+    }
+
+    /// The number of a transaction that changes memory only.
+    pub(crate) fn count(&self, floor: u64) -> u64 {
+        let mut state = self.front.state.lock();
+        state.last_transno = (state.last_transno + 1).max(floor);
+        self.front.last.store(state.last_transno, Ordering::Release);
+        state.last_transno
     }
 
     /// A full disk can be waited out; after anything else nothing is certain.
@@ -280,6 +351,13 @@ impl Log {
             None => (0..SEGMENTS).min_by_key(|&i| state.slots[i].sequence).expect("there are two segments"),
         };
         assert!(!state.slots[next].is_pending, "a segment is reused only when the base has its content");
+        let part = state.slots[next].part;
+        let first = FIRST_PART.min(self.segment_bytes);
+        if part < first {
+            // As of a file that was copied without its zeros.
+            let filled = self.segments[next].fill(part..first);
+            filled.map_err(|source| self.write_failed(next, source))?;
+        }
         let header = SegmentHeader {
             uuid: self.uuid,
             sequence: state.header.sequence + 1,
@@ -298,8 +376,13 @@ impl Log {
         }
         state.header = header;
         state.salt = header.salt();
-        state.slots[next] =
-            Slot { end: SEGMENT_HEADER_LEN, synced: 0, is_pending: false, sequence: state.header.sequence };
+        state.slots[next] = Slot {
+            part: part.max(first),
+            end: SEGMENT_HEADER_LEN,
+            synced: 0,
+            is_pending: false,
+            sequence: state.header.sequence,
+        };
         state.active = Some(next);
         Ok(())
     }
@@ -369,6 +452,10 @@ impl Log {
     }
 }
 
+fn part_least(slots: &[Slot; SEGMENTS]) -> usize {
+    slots.iter().map(|slot| slot.part).min().unwrap_or_default()
+}
+
 impl LogState {
     /// Bytes appended since the store was opened.
     fn appended_bytes(&self) -> u64 {
@@ -400,7 +487,7 @@ impl LogState {
         }
         self.appended_at = Instant::now();
         if is_alone && self.appended_at - began > DIRECT_WITHIN {
-            // Whoever reads what this commit changes waits for it, too.
+            // Readers of what this commit changes wait for it, too.
             self.alone = 0;
         }
         Ok(())

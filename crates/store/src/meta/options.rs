@@ -7,11 +7,14 @@ use super::error::{MetaError, Result};
 pub struct MetaStoreOptions {
     /// Create the store if the directory is missing or empty.
     pub create: bool,
+    /// Open the store for looking: nothing on disk changes, whatever is damaged. What is committed changes memory only and is gone
+    /// when the store is closed. Several may look at the same time.
+    pub read_only: bool,
     /// Bytes of recent changes (keys, values and bookkeeping) kept in memory before they move to the base.
     /// Twice as much can be in memory while a move is under way. Reopening replays at most about this much twice.
     pub overlay_bytes: u64,
-    /// Bytes of one log segment; there are two. A multiple of 4096 from 64 KiB to 2 GiB. Fixed when the store is made, where
-    /// a small disk makes it less; the value on disk wins afterwards, and `overlay_bytes` and `reserve_bytes` follow it.
+    /// Most bytes of one log segment; there are two, which begin with 4 MiB and grow. A multiple of 4096 from 64 KiB to 2 GiB. Fixed
+    /// when the store is made, where a small disk makes it less; the value on disk wins afterwards, and `overlay_bytes` and `reserve_bytes` follow it.
     pub wal_segment_bytes: u64,
     /// Whether the log is written through a shared mapping where it is not flushed often (cheap), or always by system calls
     /// (safe on file systems that do not overwrite in place, where a mapped write could find no space and end the process).
@@ -22,7 +25,7 @@ pub struct MetaStoreOptions {
     pub commit_interval_ms: u64,
     /// Address space reserved for the base; also the largest size it can grow to. Costs neither memory nor disk.
     pub map_bytes: u64,
-    /// Bytes set aside on disk so that a full file system can still be emptied. When the disk is full, the changes
+    /// Bytes set aside on disk, when the segments have their full size, so that a full file system can still be emptied. When the disk is full, the changes
     /// already accepted must fit into them: one and a half times two segments is always enough.
     pub reserve_bytes: u64,
 }
@@ -31,6 +34,7 @@ impl Default for MetaStoreOptions {
     fn default() -> Self {
         MetaStoreOptions {
             create: false,
+            read_only: false,
             overlay_bytes: 32 << 20,
             wal_segment_bytes: 64 << 20,
             wal_mapped: None,
@@ -61,6 +65,12 @@ impl MetaStoreOptions {
         let part = |of: u64| (u128::from(of) * u128::from(bytes) / u128::from(self.wal_segment_bytes)) as u64;
         let (overlay_bytes, reserve_bytes) = (part(self.overlay_bytes), part(self.reserve_bytes));
         MetaStoreOptions { overlay_bytes, reserve_bytes, wal_segment_bytes: bytes, ..self }
+    }
+
+    /// The reserve for segments of which so many bytes are used.
+    pub(crate) fn reserve_for(&self, part_bytes: usize) -> u64 {
+        let share = u128::from(self.reserve_bytes) * part_bytes as u128 / u128::from(self.wal_segment_bytes);
+        (share as u64).min(self.reserve_bytes)
     }
 
     /// Small sizes for an index of a few thousand entries, such as that of an OST, and for tests.

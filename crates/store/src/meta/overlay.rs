@@ -167,6 +167,11 @@ impl Overlay {
         locked
     }
 
+    /// Estimated bytes in both maps.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.active_bytes() + self.frozen().iter().map(|map| map.bytes()).sum::<u64>()
+    }
+
     /// Estimated bytes in the active maps.
     pub(crate) fn active_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.active_bytes.load(Ordering::Relaxed)).sum()

@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::base::{BASE_NAME, Base, is_no_space};
+use super::base::{BASE_NAME, Base, Lmdb, is_no_space};
 use super::checkpoint::Checkpointer;
 use super::engine::Engine;
 use super::error::{MetaError, Result};
@@ -14,14 +14,19 @@ use super::log::{Log, Recovered, SEGMENTS};
 use super::map::Map;
 use super::options::MetaStoreOptions;
 use super::overlay::{Overlay, SHARDS};
+use super::pages::{DATA_NAME, Pages};
+use super::report::VerifyProblem;
 use super::reserve::{RESERVE_NAME, Reserve};
 use super::segment::{Segment, segment_path};
 use super::superblock::{SUPERBLOCK_NAME, Superblock};
 use super::wal::{Records, SEGMENT_HEADER_LEN, SegmentHeader};
 use crate::exclusive::Exclusive;
+use nacre_env::twice;
 
 const LOCK_NAME: &str = "lock";
 const SUPERBLOCK_NEW_NAME: &str = "superblock.new";
+/// Where a repair makes the base anew.
+const BASE_NEW_NAME: &str = "base.new";
 
 fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> MetaError {
     move |source| {
@@ -33,10 +38,13 @@ fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> MetaErro
 }
 
 /// Opens or makes the store. The returned file holds the lock that keeps other processes away.
-pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Exclusive)> {
+pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Option<Exclusive>)> {
     options.check()?;
-    let superblock_path = dir.join(SUPERBLOCK_NAME);
-    if !superblock_path.exists() {
+    if options.read_only {
+        return look(dir, options);
+    }
+    let is_there = || has_superblock(dir);
+    if !is_there() {
         if !options.create {
             return Err(MetaError::Missing { dir: dir.to_owned() });
         }
@@ -46,13 +54,117 @@ pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Exc
             .map_err(io_error("set the mode of", dir))?;
     }
     let lock = take_lock(dir)?;
-    if !superblock_path.exists() {
+    if !is_there() {
         create(dir, &options)?;
     }
-    let bytes = read_up_to(&superblock_path, 4096)?;
-    let superblock = Superblock::decode(&bytes, &superblock_path)?;
+    let superblock = read_superblock(dir)?;
+    let options = options.with_segment(superblock.value.wal_segment_bytes);
+    let engine = recover(dir, options, &superblock.value)?;
+    // By now it is known to be that of the store.
+    if let Err(error) = twice::restore(dir, SUPERBLOCK_NAME, &superblock) {
+        log::warn!("cannot write the copy of the superblock in {}: {error}", dir.display());
+    }
+    Ok((engine, Some(lock)))
+}
+
+fn has_superblock(dir: &Path) -> bool {
+    dir.join(SUPERBLOCK_NAME).exists() || twice::copy_path(dir, SUPERBLOCK_NAME).exists()
+}
+
+fn read_superblock(dir: &Path) -> Result<twice::Found<Superblock>> {
+    let format = twice::Format {
+        decode: Superblock::decode,
+        unreadable: |error, path| io_error("read", path)(error),
+        is_final: |error| matches!(error, MetaError::TooNew { .. } | MetaError::TooOld { .. }),
+    };
+    let found = twice::read(dir, SUPERBLOCK_NAME, &format)?;
+    found.ok_or_else(|| MetaError::Missing { dir: dir.to_owned() })
+}
+
+/// Opens a store without changing anything on disk: what the log holds beyond the base stays in memory. Goes on behind damage that does not
+/// keep everything from being read; a check names it.
+fn look(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Option<Exclusive>)> {
+    let lock_path = dir.join(LOCK_NAME);
+    let lock = match File::open(&lock_path) {
+        Ok(file) => {
+            let lock =
+                Exclusive::share(file.into()).map_err(|errno| io_error("lock", &lock_path)(errno.into()))?;
+            Some(lock.ok_or_else(|| MetaError::InUse { dir: dir.to_owned() })?)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(io_error("open", &lock_path)(error)),
+    };
+    let superblock = read_superblock(dir)?;
+    let mut damage: Vec<VerifyProblem> =
+        superblock.damaged.iter().map(|path| VerifyProblem::Copy { path: path.clone() }).collect();
+    let superblock = superblock.value;
     let options = options.with_segment(superblock.wal_segment_bytes);
-    Ok((recover(dir, options, &superblock)?, lock))
+    let base = Pages::open(&dir.join(BASE_NAME))?;
+    let base_transno = base.read_state(&superblock.uuid)?;
+    let len = segment_len(superblock.wal_segment_bytes)?;
+    let paths: [PathBuf; SEGMENTS] = std::array::from_fn(|slot| segment_path(dir, slot));
+    let mut read = |path: &PathBuf| match read_up_to(path, len as u64 + 1) {
+        Ok(bytes) if bytes.len() == len => bytes,
+        Ok(_) => {
+            damage
+                .push(VerifyProblem::File(format!("{} has not the length of a log segment", path.display())));
+            Vec::new()
+        }
+        Err(error) => {
+            damage.push(VerifyProblem::File(error.to_string()));
+            Vec::new()
+        }
+    };
+    let bytes = [read(&paths[0]), read(&paths[1])];
+    let known = damage.len();
+    let mut note = |error: MetaError| {
+        damage.push(VerifyProblem::File(error.to_string()));
+        Ok(())
+    };
+    let (recovered, maps) =
+        replay_noting(&[&bytes[0], &bytes[1]], &paths, &superblock.uuid, base_transno, &mut note)?;
+    // A segment that could not be read has no header either.
+    let is_silent = |slot: usize| bytes[slot].is_empty();
+    let missing = (0..SEGMENTS).filter(|slot| is_silent(*slot)).count();
+    damage.truncate(damage.len() - missing.min(damage.len() - known));
+    let engine = Engine {
+        overlay: Overlay::new(),
+        log: Log::silent(len, &recovered),
+        base: Base::Pages(Box::new(base)),
+        reserve: Reserve::open(dir, 0, 0),
+        checkpointer: Checkpointer::default(),
+        uuid: superblock.uuid,
+        options,
+        is_closed: AtomicBool::new(false),
+        stalls: AtomicU64::new(0),
+        replayed: recovered.replayed,
+        damage,
+    };
+    engine.overlay.set_frozen(maps);
+    Ok((engine, lock))
+}
+
+/// Makes the base anew from its entries, if nothing of it is damaged but pages that say where others are. The store must be one that
+/// [`look`] could open, and nobody may use it.
+///
+/// # Durability
+/// Durable on return; a crash leaves the old base or the new one.
+pub(crate) fn rebuild_base(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
+    let _lock = take_lock(dir)?;
+    let superblock = read_superblock(dir)?.value;
+    let (base, fresh) = (dir.join(BASE_NAME), dir.join(BASE_NEW_NAME));
+    if fresh.exists() {
+        fs::remove_dir_all(&fresh).map_err(io_error("remove", &fresh))?;
+    }
+    let pages = Pages::open(&base)?;
+    let transno = pages.read_state(&superblock.uuid)?;
+    Lmdb::copy(&fresh, options.map_bytes, &superblock.uuid, transno, &pages)?;
+    sync_dir(&fresh)?;
+    let (from, to) = (fresh.join(DATA_NAME), base.join(DATA_NAME));
+    fs::rename(&from, &to).map_err(io_error("rename", &from))?;
+    sync_dir(&base)?;
+    fs::remove_dir_all(&fresh).map_err(io_error("remove", &fresh))?;
+    sync_dir(dir)
 }
 
 fn read_up_to(path: &Path, max: u64) -> Result<Vec<u8>> {
@@ -104,7 +216,7 @@ fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
         let path = segment_path(dir, slot);
         Segment::create(&path, len, &header.encode()).map_err(io_error("write", &path))?;
     }
-    Base::create(&base, options.map_bytes, &uuid)?;
+    Lmdb::create(&base, options.map_bytes, &uuid)?;
     let superblock = Superblock { uuid, wal_segment_bytes };
     let (new, path) = (dir.join(SUPERBLOCK_NEW_NAME), dir.join(SUPERBLOCK_NAME));
     let mut file = OpenOptions::new()
@@ -119,6 +231,7 @@ fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
     sync_dir(dir)?;
     fs::rename(&new, &path).map_err(io_error("rename", &new))?;
     sync_dir(dir)?;
+    twice::write_copy(dir, SUPERBLOCK_NAME, &superblock.encode()).map_err(io_error("write", &path))?;
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         sync_dir(parent)?;
     }
@@ -148,23 +261,26 @@ fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Re
     let paths: [PathBuf; SEGMENTS] = std::array::from_fn(|slot| segment_path(dir, slot));
     let open = |slot: usize| Segment::open(&paths[slot], len, options.wal_mapped);
     let segments = [open(0)?, open(1)?];
-    let (base, base_transno) = Base::open(&dir.join(BASE_NAME), options.map_bytes, &superblock.uuid)?;
+    let (base, base_transno) = Lmdb::open(&dir.join(BASE_NAME), options.map_bytes, &superblock.uuid)?;
     let (recovered, maps) = {
         let bytes = [segments[0].load()?, segments[1].load()?];
         replay(&[&bytes[0], &bytes[1]], &paths, &superblock.uuid, base_transno)?
     };
     let free_inside = base.sizes()?.free_bytes;
+    let log = Log::new(segments, superblock.uuid, &recovered);
+    let reserve = Reserve::open(dir, options.reserve_for(log.part()), free_inside);
     let engine = Engine {
         overlay: Overlay::new(),
-        log: Log::new(segments, superblock.uuid, &recovered),
-        base,
-        reserve: Reserve::open(dir, options.reserve_bytes, free_inside),
+        log,
+        base: Base::Open(base),
+        reserve,
         checkpointer: Checkpointer::default(),
         uuid: superblock.uuid,
         options,
         is_closed: AtomicBool::new(false),
         stalls: AtomicU64::new(0),
         replayed: recovered.replayed,
+        damage: Vec::new(),
     };
     if recovered.is_pending {
         engine.overlay.set_frozen(maps);
@@ -188,16 +304,27 @@ pub(crate) fn replay(
     uuid: &[u8; 16],
     base_transno: u64,
 ) -> Result<(Recovered, Vec<Map>)> {
+    replay_noting(segments, paths, uuid, base_transno, &mut Err)
+}
+
+/// As [`replay`], but goes on with what is there if `note` takes the error.
+fn replay_noting(
+    segments: &[&[u8]; SEGMENTS],
+    paths: &[PathBuf; SEGMENTS],
+    uuid: &[u8; 16],
+    base_transno: u64,
+    note: &mut dyn FnMut(MetaError) -> Result<()>,
+) -> Result<(Recovered, Vec<Map>)> {
     let mut maps: Vec<Map> = (0..SHARDS).map(|_| Map::default()).collect();
-    let damaged = |what, slot: usize, offset: usize| {
-        Err(MetaError::Corrupt { what, path: paths[slot].clone(), offset: offset as u64 })
+    let mut damaged = |what, slot: usize, offset: usize| {
+        note(MetaError::Corrupt { what, path: paths[slot].clone(), offset: offset as u64 })
     };
     let mut headers = Vec::new();
     for (slot, bytes) in segments.iter().enumerate() {
         match SegmentHeader::decode(bytes) {
             Some(header) if header.uuid == *uuid => headers.push((slot, header)),
-            Some(_) => return damaged("log segment of another store", slot, 0),
-            None => return damaged("log segment header", slot, 0),
+            Some(_) => damaged("log segment of another store", slot, 0)?,
+            None => damaged("log segment header", slot, 0)?,
         }
     }
     headers.sort_by_key(|(_, header)| header.sequence);
@@ -214,7 +341,7 @@ pub(crate) fn replay(
         }
         if header.base_transno > recovered.last_transno {
             if header.durable_transno > recovered.last_transno {
-                return damaged("log records missing before this segment", slot, 0);
+                damaged("log records missing before this segment", slot, 0)?;
             }
             // A power cut took the end of the older segment, so what followed never was durable.
             continue;
@@ -229,7 +356,7 @@ pub(crate) fn replay(
         }
         recovered.ends[slot] = records.offset;
         if records.proves_loss_after(recovered.last_transno) {
-            return damaged("log record", slot, records.offset);
+            damaged("log record", slot, records.offset)?;
         }
     }
     recovered.is_pending = recovered.replayed > 0;

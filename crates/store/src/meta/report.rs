@@ -58,6 +58,29 @@ impl VerifyReport {
     /// Longest list of problems kept.
     pub const PROBLEMS_MAX: usize = 100;
 
+    /// Counts an entry of the base.
+    pub(crate) fn note(&mut self, table: u8, bytes: usize) {
+        self.entries += 1;
+        self.bytes += bytes as u64;
+        match self.tables.last_mut() {
+            Some((last, count)) if *last == table => *count += 1,
+            _ => self.tables.push((table, 1)),
+        }
+    }
+
+    /// Whether no entry is lost or damaged, as far as problems were kept: the base can be made anew from what it says.
+    pub fn keeps_entries(&self) -> bool {
+        let is_harmless = |problem: &VerifyProblem| {
+            matches!(
+                problem,
+                VerifyProblem::LostPages { .. }
+                    | VerifyProblem::Bookkeeping { .. }
+                    | VerifyProblem::Copy { .. }
+            )
+        };
+        self.problem_count == self.problems.len() as u64 && self.problems.iter().all(is_harmless)
+    }
+
     pub(crate) fn add(&mut self, problem: VerifyProblem) {
         self.problem_count += 1;
         if self.problems.len() < Self::PROBLEMS_MAX {
@@ -85,6 +108,39 @@ pub enum VerifyProblem {
         /// Byte offset in the file.
         offset: u64,
     },
+    /// A page of the base that contradicts itself, or others.
+    #[error("page {page} of the base: {what}")]
+    Page {
+        /// Its number.
+        page: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A page of the base that says where others are, of which what others say is enough: a meta page, or one of the list of free pages.
+    #[error("page {page} of the base: {what}; no entry is concerned")]
+    Bookkeeping {
+        /// Number of the page.
+        page: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Pages of the base that are neither in use nor free.
+    #[error("{count} pages of the base, from page {first} on, are neither in use nor free")]
+    LostPages {
+        /// The first one.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// One of the two copies of a file.
+    #[error("{} is damaged, its other copy is not", path.display())]
+    Copy {
+        /// The damaged one.
+        path: std::path::PathBuf,
+    },
+    /// Anything else that keeps a file of the store from being used.
+    #[error("{0}")]
+    File(String),
 }
 
 struct Hex<'a>(&'a [u8]);

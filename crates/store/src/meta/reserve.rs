@@ -21,21 +21,23 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// whose file never shrinks, and those pages serve as the reserve.
 pub(crate) struct Reserve {
     path: PathBuf,
-    bytes: u64,
     is_full: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
+    bytes: u64,
     is_held: bool,
+    /// The log says that the disk is full.
+    has_told: bool,
     looked_at: Instant,
 }
 
 impl Reserve {
     /// Takes the reserve if the disk has room for it; `free_inside` as for [`Reserve::update`].
     pub(crate) fn open(dir: &Path, bytes: u64, free_inside: u64) -> Self {
-        let state = Mutex::new(State { is_held: false, looked_at: Instant::now() });
-        let reserve = Reserve { path: dir.join(RESERVE_NAME), bytes, is_full: AtomicBool::new(false), state };
+        let state = Mutex::new(State { bytes, is_held: false, has_told: false, looked_at: Instant::now() });
+        let reserve = Reserve { path: dir.join(RESERVE_NAME), is_full: AtomicBool::new(false), state };
         reserve.update(free_inside);
         reserve
     }
@@ -43,6 +45,12 @@ impl Reserve {
     /// Whether only batches that free space are accepted.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that free pages of the base have to stand in for, as the disk had no room for the reserve.
+    pub(crate) fn missing(&self) -> u64 {
+        let state = self.state.lock();
+        if state.is_held { 0 } else { state.bytes }
     }
 
     /// The disk is full: gives the space to the checkpoint that needs it.
@@ -73,13 +81,46 @@ impl Reserve {
         if state.is_held {
             return;
         }
-        // Twice the space must be there to begin with, so that full and not full do not alternate.
-        state.is_held = self.allocate(self.bytes * 2).and_then(|()| self.allocate(self.bytes)).is_ok();
+        state.is_held = self.take(state.bytes).is_ok();
         if !state.is_held {
             self.remove(&mut state);
         }
-        let needed = self.bytes * if self.is_full() { 2 } else { 1 };
-        self.is_full.store(!state.is_held && free_inside < needed, Ordering::Relaxed);
+        let needed = state.bytes * if self.is_full() { 2 } else { 1 };
+        let is_full = !state.is_held && free_inside < needed;
+        let was_full = self.is_full.swap(is_full, Ordering::Relaxed);
+        if is_full && !std::mem::replace(&mut state.has_told, true) {
+            log::warn!(
+                "{}: its file system is full, and only files can be removed: free {} MiB there",
+                self.path.parent().unwrap_or(&self.path).display(),
+                (state.bytes * 2).div_ceil(1 << 20)
+            );
+        } else if !is_full && was_full {
+            state.has_told = false;
+            log::info!("{}: there is space again", self.path.parent().unwrap_or(&self.path).display());
+        }
+    }
+
+    /// Makes it larger, for more that may have to move to the base. False if the disk has no room for it: it is as it was then.
+    pub(crate) fn grow(&self, bytes: u64) -> bool {
+        let mut state = self.state.lock();
+        if bytes <= state.bytes {
+            return true;
+        }
+        if !state.is_held {
+            return false;
+        }
+        if let Err(error) = self.take(bytes) {
+            log::debug!("{} does not grow: {error}", self.path.display());
+            state.is_held = self.allocate(state.bytes).is_ok();
+            return false;
+        }
+        state.bytes = bytes;
+        true
+    }
+
+    /// Twice the space must be there to begin with, so that full and not full do not alternate.
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        self.allocate(bytes * 2).and_then(|()| self.allocate(bytes))
     }
 
     /// Whether it is time to look again on behalf of a refused commit.

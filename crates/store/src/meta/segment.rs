@@ -1,19 +1,21 @@
-//! One segment file of the log: allocated once, reused for ever.
+//! One segment file of the log: allocated once, reused for ever. Its length is fixed. At first only a part of it is filled, and what lies
+//! behind that is a hole; the part grows with use ([`Segment::fill`]), and records go to it alone.
 //!
 //! A record is given to the kernel and so outlives the process; [`Segment::persist`] makes it durable. There are three ways, and the log
 //! chooses ([`super::log`]); costs: decision 0001. A mapping and transfers around the page cache are used only where the file system overwrites in place:
-//! there all blocks were written when the file was made, so that neither can find no space, which for a mapping would be a SIGBUS. A
+//! there all blocks of the part were written before, so that neither can find no space, which for a mapping would be a SIGBUS. A
 //! copy-on-write file system may be full at any write, and `pwrite` can say so.
 //!
 //! All ways reach the same file through the same kernel, which keeps page cache and device the same; the log writes by one at a time.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use rustix::fs::{Advice, AtFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -29,6 +31,9 @@ pub(crate) fn segment_path(dir: &Path, slot: usize) -> PathBuf {
 /// What is written by calls begins and ends at multiples of this: pages that a record shares with the one before are written again.
 /// So the page cache never has to fetch a page that it lacks.
 pub(crate) const PAGE: usize = 4096;
+
+/// Bytes of a segment that are filled when it is made: a transaction fits into them.
+pub(crate) const FIRST_PART: usize = 4 << 20;
 
 /// An open segment file.
 pub(crate) struct Segment {
@@ -97,19 +102,23 @@ fn open_direct(path: &Path) -> Option<File> {
     (!tells || fits(stat.stx_dio_offset_align) && fits(stat.stx_dio_mem_align)).then_some(file)
 }
 
+fn write_zeros(file: &File, range: Range<usize>) -> io::Result<()> {
+    let zeros = vec![0u8; range.len().min(1 << 20)];
+    for at in range.clone().step_by(zeros.len().max(1)) {
+        let part = zeros.len().min(range.end - at);
+        file.write_all_at(&zeros[..part], at as u64)?;
+    }
+    Ok(())
+}
+
 impl Segment {
-    /// Makes the file of `len` bytes, begins it with `header`, and makes it durable (but not its directory entry).
+    /// Makes the file of `len` bytes, fills the first part of it, which begins with `header`, and makes it durable (but not its directory
+    /// entry).
     pub(crate) fn create(path: &Path, len: usize, header: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        let mut block = vec![0u8; 1 << 20];
-        block[..header.len()].copy_from_slice(header);
-        let mut left = len;
-        while left > 0 {
-            let part = left.min(block.len());
-            file.write_all(&block[..part])?;
-            left -= part;
-            block[..header.len()].fill(0);
-        }
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        write_zeros(&file, 0..FIRST_PART.min(len))?;
+        file.write_all_at(header, 0)?;
+        file.set_len(len as u64)?;
         file.sync_all()
     }
 
@@ -140,6 +149,28 @@ impl Segment {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes at the beginning that have no hole in them.
+    pub(crate) fn filled(&self) -> usize {
+        // A file system that does not tell of holes has none for us.
+        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(0)).unwrap_or(self.len as u64);
+        hole.min(self.len as u64) as usize / PAGE * PAGE
+    }
+
+    /// Fills a range that holds no record, durably. Records may be written before it meanwhile.
+    ///
+    /// # Errors
+    /// Those of writing; part of the range may be filled then.
+    pub(crate) fn fill(&self, range: Range<usize>) -> io::Result<()> {
+        self.check(range.start, range.len());
+        write_zeros(&self.file, range.clone())?;
+        self.file.sync_all()?;
+        // In single pages, see `load`.
+        let (at, len) = (range.start as u64, std::num::NonZeroU64::new(range.len() as u64));
+        let _ = rustix::fs::fadvise(&self.file, at, len, Advice::DontNeed);
+        let mut bytes = vec![0; range.len()];
+        self.read_at(range.start, &mut bytes)
     }
 
     pub(crate) fn path(&self) -> &Path {

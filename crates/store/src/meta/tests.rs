@@ -1,8 +1,10 @@
 //! Tests of the metadata store: against a model, through crashes, on full disks, and of its bytes.
 
 mod crash;
+mod damage;
 mod format;
 mod full_disk;
+mod growth;
 mod medium;
 mod model;
 mod opening;
@@ -40,6 +42,7 @@ impl Rng {
 fn tiny_options() -> MetaStoreOptions {
     MetaStoreOptions {
         create: true,
+        read_only: false,
         overlay_bytes: 32 << 10,
         wal_segment_bytes: 64 << 10,
         wal_mapped: None,

@@ -58,6 +58,7 @@ use ahead::Ahead;
 use allocator::Allocator;
 use defrag::Defrag;
 use device::model::SimulatedDevice;
+use device::shadow::ShadowDevice;
 use device::{BLOCK, BlockDevice, DirectDevice, DirectDeviceOptions};
 use directory::Directory;
 use durable::Durable;
@@ -174,6 +175,13 @@ impl BlockStore {
         let path = dir.join(&directory.device);
         let is_own = directory.device == Path::new(directory::OWN_DEVICE);
         let create = directory.label.is_none() && (is_own || options.size > 0);
+        if options.read_only {
+            let device = ShadowDevice::open(&path).map_err(|error| ObjectError::Device {
+                device: path.display().to_string(),
+                problem: DeviceProblem::Io(error),
+            })?;
+            return BlockStore::open_on(dir, options, directory, Arc::new(device));
+        }
         let device_options = DirectDeviceOptions {
             create_bytes: create.then_some(options.size / BLOCK * BLOCK),
             // The lock of the directory is ours: whoever has the device is about to end, or has no business with it.
@@ -218,8 +226,12 @@ impl BlockStore {
             index_options.reserve_bytes = bytes;
         }
         // Durability is in the hands of this store: a record may not say more than the device holds.
-        let index_options =
-            MetaStoreOptions { create: directory.label.is_none(), commit_interval_ms: 0, ..index_options };
+        let index_options = MetaStoreOptions {
+            create: directory.label.is_none(),
+            read_only: options.read_only,
+            commit_interval_ms: 0,
+            ..index_options
+        };
         let open_index = || MetaStore::open(&dir.join(directory::INDEX), index_options);
         let (uuid, index) = match directory.label.clone() {
             None => {
@@ -232,7 +244,7 @@ impl BlockStore {
                 (uuid, index)
             }
             Some(own) => {
-                let found = label::read(&*device, Some(own.size), true)?;
+                let found = label::read(&*device, Some(own.size), !options.read_only)?;
                 if found.uuid != own.uuid {
                     let problem = if found.label == own.label {
                         DeviceProblem::OtherStore
@@ -241,13 +253,21 @@ impl BlockStore {
                     };
                     return Err(label::refused(&*device, problem));
                 }
-                label::grow(&*device, &own, &found, |label| directory.set_label(dir, label))?;
+                match options.read_only {
+                    true => label::check_size(&*device, &own)?,
+                    false => {
+                        label::grow(&*device, &own, &found, |label| directory.set_label(dir, label))?;
+                    }
+                }
                 (own.uuid, open_index()?)
             }
         };
         let state = read_state(&index, dir, uuid)?;
         let core = Core::assemble(dir, &options, directory, device, index, state)?;
-        let upkeep = Upkeep::start(&core, options.commit_interval_ms)?;
+        let upkeep = match options.read_only {
+            true => Upkeep::none(),
+            false => Upkeep::start(&core, options.commit_interval_ms)?,
+        };
         Ok(BlockStore { core, upkeep })
     }
 }

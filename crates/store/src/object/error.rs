@@ -51,6 +51,12 @@ pub enum ObjectError {
     /// The file that the object would belong to is gone.
     #[error("object {0} belongs to no file")]
     Gone(Fid),
+    /// The object was written to before, as its file's layout says, and does not exist.
+    #[error(
+        "object {0} was written to and is not there: the target was restored from an older copy, or lost it; \
+         'nacre check' names the file"
+    )]
+    Lost(Fid),
     /// There is no data or hole at or after the offset.
     #[error("no data at or after the offset")]
     NoData,
@@ -135,6 +141,14 @@ pub enum ObjectError {
         /// Where on the device, in bytes.
         at_device: u64,
     },
+    /// The same where objects are files.
+    #[error("object {object} is damaged: the checksum at offset {offset} does not match")]
+    Sum {
+        /// The object.
+        object: Fid,
+        /// Where in it, in bytes.
+        offset: u64,
+    },
     /// The cache of small writes in front of a store cannot be used.
     #[error("the cache {device} of small writes: {problem}")]
     Cache {
@@ -181,6 +195,7 @@ impl ObjectError {
             ObjectError::Empty => Status::EINVAL,
             ObjectError::NoData => Status::ENXIO,
             ObjectError::Gone(_) => Status::ESTALE,
+            ObjectError::Lost(_) => Status::OBJECT_LOST,
             ObjectError::Missing { .. } => Status::ENOENT,
             ObjectError::InUse { .. } => Status::EBUSY,
             ObjectError::Closed => Status::ESHUTDOWN,
@@ -192,7 +207,8 @@ impl ObjectError {
             | ObjectError::OtherIndex { .. }
             | ObjectError::Device { .. }
             | ObjectError::Cache { .. }
-            | ObjectError::Checksum { .. } => Status::EIO,
+            | ObjectError::Checksum { .. }
+            | ObjectError::Sum { .. } => Status::EIO,
         }
     }
 

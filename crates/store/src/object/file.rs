@@ -15,7 +15,8 @@
 //!   are durable.
 //!
 //! Reads look into the page cache first, without waiting; only if that fails the thread says that it will wait
-//! (`nacre_env::blocking`). Write-out of streams starts early. Does not know quotas, checksums or clients.
+//! (`nacre_env::blocking`). Write-out of streams starts early. Checksums of data are kept if the store was made with them ([`sums`]).
+//! Does not know quotas or clients.
 
 mod ahead;
 mod check;
@@ -30,12 +31,14 @@ mod release;
 mod slots;
 pub(super) mod space;
 mod stream;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod trim;
 
-pub use directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS};
+pub(super) use directory::INDEX;
+pub use directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS, has_checksums};
 pub use options::{DirectIo, FileStoreOptions, default_reserve};
 pub use trim::trim_range;
 
@@ -70,6 +73,8 @@ const STORE: Table = Table(3);
 const STORE_KEY: &[u8] = b"store";
 /// Objects that may have space reserved ahead of them: FID in key form -> [`nacre_ondisk::object::AheadRecord`].
 const AHEAD: Table = Table(4);
+/// Checksums of data: FID in key form, number of the MiB, big-endian -> [`nacre_ondisk::object::SumsRecord`].
+const SUMS: Table = Table(5);
 
 /// See the [module documentation](self).
 pub struct FileStore {
@@ -81,6 +86,8 @@ pub struct FileStore {
     reserve: Arc<Reserve>,
     releaser: Arc<Releaser>,
     ahead: Arc<ahead::Book>,
+    /// If the store was made with checksums of data.
+    sums: Option<Arc<sums::Book>>,
     fetcher: Arc<Fetcher>,
     threads: Vec<JoinHandle<()>>,
     handles: Handles,
@@ -89,6 +96,8 @@ pub struct FileStore {
     /// One reservation at a time.
     reserving: Mutex<()>,
     is_closed: AtomicBool,
+    /// The last run stopped in order.
+    was_clean: bool,
     boot: u64,
     counters: Counters,
     policy: PolicyCell,
@@ -140,8 +149,14 @@ impl FileStore {
             }));
         }
         let directory = Directory::open(dir, &options)?;
+        let read_only = options.read_only;
         let (mut store, was_clean) = FileStore::assemble(dir, options, directory, shared)?;
+        store.was_clean = was_clean;
         store.load()?;
+        if read_only {
+            store.is_closed.store(true, Ordering::Relaxed);
+            return Ok(store);
+        }
         store.recover_ahead()?;
         if !was_clean {
             store.recover()?;
@@ -151,6 +166,9 @@ impl FileStore {
         store.threads.push(store.releaser.start().map_err(fail)?);
         store.threads.push(store.fetcher.start().map_err(fail)?);
         store.threads.push(store.ahead.start().map_err(fail)?);
+        if let Some(sums) = &store.sums {
+            store.threads.push(sums.start().map_err(fail)?);
+        }
         Ok(store)
     }
 
@@ -162,17 +180,18 @@ impl FileStore {
         shared: fn(BorrowedFd<'_>) -> Arc<ahead::Shared>,
     ) -> Result<(FileStore, bool)> {
         let is_new = directory.header.is_none();
-        let slots = Arc::new(Slots::open(dir)?);
+        let slots = Arc::new(Slots::open(dir, options.read_only)?);
         let total = space::total(slots.objects_fd()).map_err(|error| ObjectError::Path {
             action: "ask for the space of",
             path: dir.to_owned(),
             source: error.into(),
         })?;
         let index_options = options.index.clone().unwrap_or_else(|| options::default_index(total));
-        let index_options = MetaStoreOptions { create: is_new, ..index_options };
+        let index_options =
+            MetaStoreOptions { create: is_new, read_only: options.read_only, ..index_options };
         let index = Arc::new(MetaStore::open(&dir.join(directory::INDEX), index_options)?);
         let was_clean = if is_new {
-            let header = directory::new_header(dir, &options.label)?;
+            let header = directory::new_header(dir, &options.label, options.checksums)?;
             write_state(&index, header.uuid, false)?;
             directory.finish(dir, header)?;
             true
@@ -192,6 +211,8 @@ impl FileStore {
             shared(slots.objects_fd()),
         );
         let is_memory = is_in_memory(slots.objects_fd());
+        let has_sums = directory.header.as_ref().is_some_and(|header| header.checksums);
+        let sums = has_sums.then(|| sums::Book::new(index.clone(), options.settle_ms));
         let store = FileStore {
             dir: dir.to_owned(),
             is_memory,
@@ -205,11 +226,13 @@ impl FileStore {
             reserve,
             releaser,
             ahead,
+            sums,
             fetcher: Arc::default(),
             threads: Vec::new(),
             shared_slots: HashSet::new(),
             reserving: Mutex::new(()),
             is_closed: AtomicBool::new(false),
+            was_clean: true,
             boot: boot_identity(),
             counters: Counters::default(),
             can_read_nowait: AtomicBool::new(true),
@@ -338,6 +361,10 @@ impl FileStore {
     /// Removes the records of some objects and empties their files. Not durable yet.
     fn destroy_some(&self, objects: &[Fid]) -> Result<u64> {
         let locks = self.handles.lock_all(objects);
+        if let Some(sums) = &self.sums {
+            let forget = |object: &Fid| sums.forget_object(*object, self.handles.get(*object).as_deref());
+            objects.iter().try_for_each(forget)?;
+        }
         let mut batch = Batch::new();
         batch.set_releasing(true);
         let mut found = Vec::new();
@@ -390,6 +417,12 @@ impl FileStore {
 impl Drop for FileStore {
     /// Nobody can be inside a call now, so the state on disk can be called clean if it is.
     fn drop(&mut self) {
+        if self.options.read_only {
+            return;
+        }
+        if let Some(sums) = &self.sums {
+            sums.stop();
+        }
         self.releaser.stop();
         self.fetcher.stop();
         self.ahead.stop();
@@ -414,6 +447,8 @@ impl Drop for FileStore {
 
 fn write_state(index: &MetaStore, uuid: [u8; 16], clean: bool) -> Result<()> {
     let mut batch = Batch::new();
+    // It replaces itself: a store whose disk others have filled starts, too.
+    batch.set_releasing(true);
     batch.put(STORE, STORE_KEY, &ObjectStoreRecord { uuid, clean }.encode());
     let transno = index.commit(&batch)?;
     index.sync(transno)?;

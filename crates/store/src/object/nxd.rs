@@ -209,9 +209,12 @@ impl Nxd {
             rounds: Mutex::new(()),
         };
         core.counters.replayed.store(count, Ordering::Relaxed);
-        core.take_in(objects)?;
+        core.take_in(objects, options.read_only)?;
         let core = Arc::new(core);
-        let flusher = Flusher::start(&core)?;
+        let flusher = match options.read_only {
+            true => Flusher::none(&core),
+            false => Flusher::start(&core)?,
+        };
         Ok(Nxd { core, flusher })
     }
 }
@@ -315,7 +318,7 @@ impl Core {
 
     /// Takes in what the log held. Bytes of objects that are gone, or beyond their end, belong to changes that
     /// were not durable: nobody may ever see them again.
-    fn take_in(&self, objects: BTreeMap<Fid, Pieces>) -> Result<()> {
+    fn take_in(&self, objects: BTreeMap<Fid, Pieces>, read_only: bool) -> Result<()> {
         let (mut lost, mut forget) = (Lost::new(), Vec::new());
         for (object, mut pieces) in objects {
             if pieces.is_empty() {
@@ -332,7 +335,7 @@ impl Core {
             }
         }
         self.log.lose(&lost);
-        if forget.is_empty() {
+        if forget.is_empty() || read_only {
             return Ok(());
         }
         info!("{}: {} objects have ends in the cache that were not durable", self.name, forget.len());

@@ -134,12 +134,17 @@ impl RecordStore {
         Ok(lock.try_write().unwrap_or_else(|| nacre_env::blocking(|| lock.write())))
     }
 
+    /// Bytes that are free in space that the store holds.
+    fn free_inside(&self) -> u64 {
+        self.meta.free_inside().saturating_sub(self.meta.recent_bytes())
+    }
+
     /// Whether `len` more bytes may be allocated.
     ///
     /// # Errors
     /// [`ObjectError::NoSpace`].
     pub fn check_room(&self, len: u64) -> Result<()> {
-        if self.reserve.admits(self.dir.as_fd(), len, ops::coarse_ms()) {
+        if self.reserve.admits(self.dir.as_fd(), len, ops::coarse_ms(), || self.free_inside()) {
             return Ok(());
         }
         self.refused_full.fetch_add(1, Ordering::Relaxed);
@@ -168,7 +173,7 @@ impl RecordStore {
     fn change(&self, object: Fid, change: impl FnOnce(&mut Edit<'_>) -> Result<()>) -> Result<ObjectAttr> {
         let mut edit = self.edit(object)?;
         let existed = edit.exists();
-        // Under the lock of the object, which whoever removes the file takes after that.
+        // Under the lock of the object, which a thread that removes the file takes after that.
         if !existed
             && let Some(owned) = self.owned.get().filter(|_| !self.is_closed.load(Ordering::Relaxed))
             && !owned(&object)?
@@ -379,7 +384,7 @@ impl ObjectStore for RecordStore {
 
     fn space(&self) -> Result<Space> {
         self.reserve
-            .space(self.dir.as_fd(), 0, 0, 0)
+            .space(self.dir.as_fd(), 0, 0, self.free_inside())
             .map_err(|error| ObjectError::io("ask for the space", Fid::ZERO, error))
     }
 

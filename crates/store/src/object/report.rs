@@ -158,6 +158,20 @@ pub enum ObjectProblem {
         /// Where.
         path: PathBuf,
     },
+    /// One of the copies of what says what the store is. Mended by opening it.
+    #[error("{} is damaged, its other copy is not", path.display())]
+    Copy {
+        /// The damaged one.
+        path: PathBuf,
+    },
+    /// One of the labels of a device. Mended by writing it anew.
+    #[error("the label in the {place} block of the device {what}")]
+    Label {
+        /// Which one.
+        place: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A record of the index cannot be read by this program.
     #[error("record with key {} cannot be read: {error}", hex(key))]
     Record {
@@ -191,6 +205,14 @@ pub enum ObjectProblem {
         offset: u64,
         /// Where on the device, in bytes.
         at_device: u64,
+    },
+    /// The same where objects are files.
+    #[error("object {object}: data at offset {offset} is damaged")]
+    Sum {
+        /// The object.
+        object: Fid,
+        /// Where in it, in bytes.
+        offset: u64,
     },
     /// The data of an object cannot be read.
     #[error("object {object}: data at offset {offset} cannot be read (block at {at_device} of the device)")]

@@ -2,7 +2,7 @@
 //!
 //! A flash device that does not know what is free copies it when it clears room for new data, and a sparse file keeps it.
 //! [`Trimmer`] is a thread that tells of free space when little else is done and much was freed; [`Policy`] decides, and
-//! knows neither clocks nor stores. Whoever wants it at once calls [`trim_for`].
+//! knows neither clocks nor stores. A caller that wants it at once calls [`trim_for`].
 
 mod policy;
 mod settings;

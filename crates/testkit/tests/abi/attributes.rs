@@ -1,6 +1,6 @@
 //! Attributes of Lustre: who sees them, who may set them, and values that make no sense.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use nacre_testkit::identity::Identity;
 use nacre_testkit::{errno, on_every_shape};
 use rustix::fs::{XattrFlags, listxattr, removexattr, setxattr};
 
+use super::ioctls::{GETSTRIPE, ioctl};
 use super::{attribute, lfs, text};
 
 const LOV: &str = "lustre.lov";
@@ -68,6 +69,40 @@ on_every_shape! {
         assert_eq!(attribute(&root, LOV), Err(libc::ENODATA));
     }
 
+    fn directories_without_a_default_show_that_of_the_root(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        cluster.set_default(&["-c", "3", "-S", "128K"]);
+        let inner = cluster.directory("d").join("inner");
+        fs::create_dir(&inner).expect("mkdir");
+        let of_root = attribute(cluster.mount(), LOV).expect("set");
+        assert_eq!((attribute(&inner, LOV), listed(&inner)), (Ok(of_root.clone()), vec![]));
+        assert_eq!(attribute(&inner, "trusted.lov"), Err(libc::ENODATA), "only what is its own");
+        let mut shown = vec![0; of_root.len()];
+        assert_eq!(ioctl(&File::open(&inner).expect("open"), GETSTRIPE, &mut shown), 0);
+        assert_eq!(shown, of_root);
+        assert_eq!(lfs(cluster, &["getstripe", "-d", "-c", text(&inner)]), "3");
+        assert_eq!(lfs(cluster, &["getstripe", "-d", "-c", "--raw", text(&inner)]), "0");
+        lfs(cluster, &["setstripe", "-c", "2", text(&inner)]);
+        assert_ne!(attribute(&inner, LOV).as_ref(), Ok(&of_root));
+        assert_eq!((lfs(cluster, &["getstripe", "-d", "-c", "--raw", text(&inner)]), listed(&inner)), ("2".into(), vec![LOV.into()]));
+    }
+
+    fn pins_to_pools_are_kept_and_removed(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let path = cluster.directory("d").join("f");
+        fs::write(&path, "text").expect("write");
+        const PIN: &str = "lustre.pin";
+        assert_eq!(errno(removexattr(&path, PIN)), libc::ENODATA);
+        setxattr(&path, PIN, b"flash", ANY).expect("set");
+        assert_eq!(attribute(&path, PIN), Ok(b"flash".to_vec()));
+        removexattr(&path, PIN).expect("remove");
+        assert_eq!(attribute(&path, PIN), Err(libc::ENODATA));
+    }
+
     fn values_that_make_no_sense_are_refused_and_change_nothing(cluster) {
         if cluster.is_foreign() {
             return;
@@ -101,7 +136,7 @@ on_every_shape! {
                 Err(error) => {
                     let error = error.raw_os_error();
                     assert!([libc::EINVAL, libc::ERANGE].contains(&error), "{error}: {value:02x?}");
-                    assert_eq!(attribute(&target, LOV), Err(libc::ENODATA));
+                    assert_eq!(listed(&target), [""; 0], "none of its own");
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::path::Path;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::{errno, on_every_shape, wait};
 
+use super::groups::lock as group_lock;
 use super::ioctls::{ioctl, packed, put, u32_at, u64_at};
 use super::{attribute, lfs, text};
 
@@ -49,6 +50,14 @@ fn swap(file: &File, flags: u64, fd: i32, versions: [u64; 2]) -> i32 {
     ioctl(file, SWAP, &mut call)
 }
 
+/// An exchange on behalf of a group.
+fn swap_as(file: &File, gid: u32, fd: i32) -> i32 {
+    let mut call = [0; 32];
+    put(&mut call, 8, &fd.to_le_bytes());
+    put(&mut call, 12, &gid.to_le_bytes());
+    ioctl(file, SWAP, &mut call)
+}
+
 fn lease(file: &File, mode: u32) -> i32 {
     let mut call = [0; 12];
     put(&mut call, 0, &mode.to_le_bytes());
@@ -67,6 +76,24 @@ fn advise(file: &File, magic: u32, flags: u64, advice: &[(u16, u64, u64)]) -> i3
         put(&mut call, at + 16, &end.to_le_bytes());
     }
     ioctl(file, LADVISE, &mut call)
+}
+
+/// What became of a wish for a lock on `[start, end)` for writing that nobody is waited for: 0 asked for, 1 there is one on other bytes,
+/// too, 2 there is just this one.
+fn locked_ahead(file: &File, (start, end): (u64, u64)) -> u32 {
+    const MAGIC: u32 = 0x1ADF_1CE0;
+    const WRITE: u16 = 2;
+    let mut call = vec![0; 64];
+    put(&mut call, 0, &MAGIC.to_le_bytes());
+    put(&mut call, 4, &1u32.to_le_bytes());
+    for (at, value) in [(32, 4u16), (34, WRITE), (36, 1)] {
+        put(&mut call, at, &value.to_le_bytes());
+    }
+    put(&mut call, 40, &start.to_le_bytes());
+    put(&mut call, 48, &end.to_le_bytes());
+    put(&mut call, 56, &u32::MAX.to_le_bytes());
+    assert_eq!(ioctl(file, LADVISE, &mut call), 0);
+    u32_at(&call, 56)
 }
 
 fn fid_of(path: &Path) -> [u8; 16] {
@@ -141,12 +168,31 @@ on_every_shape! {
         assert_eq!(swap(&a, 0, 1_000_000, [0; 2]), -libc::EBADF);
         assert_eq!(swap(&a, 0x20, b.as_raw_fd(), [0; 2]), -libc::EINVAL);
         let elsewhere = open(&cluster.run().directory().join("elsewhere"));
-        assert_eq!(swap(&a, 0, elsewhere.as_raw_fd(), [0; 2]), -libc::EXDEV);
+        assert_eq!(swap(&a, 0, elsewhere.as_raw_fd(), [0; 2]), -libc::EINVAL, "not on a mount of this kind");
         // With the end of a lease.
-        assert_eq!(swap(&a, 0x10, b.as_raw_fd(), [0; 2]), -libc::EBUSY, "there is none");
+        assert_eq!(swap(&a, 0x10, b.as_raw_fd(), [0; 2]), -libc::ENOLCK, "there is none");
         assert_eq!(lease(&a, 2), 0);
         assert_eq!(swap(&a, 0x10, b.as_raw_fd(), [0; 2]), 0);
         assert_eq!((ioctl(&a, GET_LEASE, &mut []), content("a")), (0, 2));
+        assert_eq!(lease(&a, 4), -libc::ENOLCK, "the exchange has ended it");
+        // A descriptor takes part in one group at a time, and an exchange that names a group joins it.
+        assert_eq!(group_lock(&a, 7), 0);
+        assert_eq!(swap_as(&a, 9, b.as_raw_fd()), -libc::EINVAL);
+        assert_eq!((swap_as(&a, 0, b.as_raw_fd()), content("a")), (0, 1));
+    }
+
+    fn locks_ahead_are_taken_on_a_file_without_objects(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let path = cluster.directory("d").join("f");
+        let file = open(&path);
+        let (first, second) = ((0, 1 << 20), (1 << 20, 2 << 20));
+        assert_eq!((locked_ahead(&file, first), locked_ahead(&file, first)), (0, 2));
+        assert_eq!((locked_ahead(&file, second), locked_ahead(&file, second)), (0, 2));
+        assert_eq!(locked_ahead(&file, first), 2, "one does not replace the other");
+        file.write_all_at(&[1; 100], 0).expect("write");
+        assert_eq!(fs::read(&path).expect("read"), [1; 100]);
     }
 
     fn leases_are_taken_broken_and_given_up(cluster) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nacre_testkit::{Cluster, Shape, errno, wait};
+use nacre_testkit::{Cluster, Shape, Stopped, errno, wait};
 
 use super::ioctls::{ioctl, put, u32_at};
 use super::{lfs, text};
@@ -27,7 +27,7 @@ fn by_value(file: &File, command: u32, value: u64) -> i32 {
     ioctl(file, BY_VALUE, &mut call)
 }
 
-fn lock(file: &File, gid: u64) -> i32 {
+pub fn lock(file: &File, gid: u64) -> i32 {
     by_value(file, GROUP_LOCK, gid)
 }
 
@@ -265,6 +265,42 @@ fn replaced(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     assert_eq!(fs::read(&here).expect("read")[0], 4);
 }
 
+/// A caller that does not wait for others waits for what its own mount is doing.
+fn own_writes(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
+    cluster.set_default(&["-c", "1"]);
+    let path = first.join("f");
+    fs::write(&path, [1; 100]).expect("write");
+    let index: u32 = lfs(cluster, &["getstripe", "-i", text(&path)]).parse().expect("an index");
+    let direct =
+        OpenOptions::new().write(true).custom_flags(libc::O_DIRECT | libc::O_SYNC).open(&path).expect("open");
+    let role = format!("ost{index:04x}");
+    let server = cluster.processes().into_iter().find(|(process, _)| *process == role);
+    let stopped = server.map(|(_, pid)| Stopped::begin(cluster, pid));
+    let writing = begin(move || {
+        let mut pages = vec![2u8; 8192];
+        let skip = pages.as_ptr().align_offset(4096);
+        direct.write_all_at(&pages.split_off(skip)[..4096], 0)
+    });
+    // In one process the server cannot be stopped alone: there only what is held back of `fs::write` is in the way.
+    match &stopped {
+        Some(_) => assert!(waits(&writing)),
+        None => end(&writing).expect("write"),
+    }
+    let joining = begin({
+        let path = path.clone();
+        move || {
+            let member = open_impatient(&path);
+            lock(&member, 7)
+        }
+    });
+    assert!(stopped.is_none() || waits(&joining));
+    if let Some(stopped) = stopped {
+        drop(stopped);
+        end(&writing).expect("write");
+    }
+    assert_eq!(end(&joining), 0);
+}
+
 macro_rules! cases {
     ($($name:ident: $case:ident,)*) => {
         mod embedded {
@@ -282,4 +318,5 @@ cases! {
     writers_of_a_mount_wait_for_a_group_that_only_reads: readers,
     a_group_lock_ends_with_its_client: death,
     a_group_follows_its_file_to_other_objects: replaced,
+    who_does_not_wait_for_others_waits_for_writes_of_its_own_mount: own_writes,
 }

@@ -47,7 +47,7 @@ pub struct Checksum(Sum);
 #[derive(Clone)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "one at a time, on the stack of whoever receives; a box would be dearer"
+    reason = "one at a time, on the stack of the receiver; a box would be dearer"
 )]
 enum Sum {
     Crc32c(Digest),

@@ -5,7 +5,7 @@ mod peer;
 use super::*;
 use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
-use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout};
+use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout, LockRange};
 use crate::peer::PeerReply;
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
@@ -62,7 +62,7 @@ fn layout() -> Arc<Layout> {
             pool: PoolName::new(b"flash"),
             osts: Vec::new(),
             generation: 4,
-            objects: (0..2).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 9) }).collect(),
+            objects: (0..2).map(|i| StripeObject::new(i, Fid::ost_object(i, 9))).collect(),
         }],
     })
 }
@@ -103,6 +103,10 @@ fn file_lock() -> FileLock {
         last: u64::MAX,
         pid: 4321,
     }
+}
+
+fn process_lock() -> ProcessLock {
+    ProcessLock { lock: file_lock(), process: 0x1234_5678_9abc }
 }
 
 fn data_update() -> DataUpdate {
@@ -156,15 +160,28 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
             flags: OpenFlags::REPLAY,
             lock: LockHandle(7),
         },
-        MdsRequest::Close { fid: fid(1), handle: OpenHandle(78), update },
-        MdsRequest::UpdateData { fid: fid(1), update, exact: true },
+        MdsRequest::Close {
+            fid: fid(1),
+            handle: OpenHandle(78),
+            update,
+            written: vec![Fid::ost_object(1, 9)],
+        },
+        MdsRequest::UpdateData { fid: fid(1), update, exact: true, written: Vec::new() },
+    ];
+    requests.extend(layout_requests(spec));
+    requests.extend(later_requests());
+    requests
+}
+
+fn layout_requests(spec: LayoutSpec) -> Vec<MdsRequest<'static>> {
+    vec![
         MdsRequest::LayoutIntent { fid: fid(1), start: 0, end: 1 << 20 },
         MdsRequest::GetLayout { fid: fid(1) },
         MdsRequest::SetLayout { fid: fid(1), wish: Wish::Plain(spec.clone()) },
         MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(spec.clone()) },
         MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(listed(spec)) },
         MdsRequest::GetDefaultLayout { fid: fid(1) },
-        MdsRequest::ReadDir { fid: Fid::ROOT, cookie: 4, max_bytes: 65536, plus: true },
+        MdsRequest::ReadDir { fid: Fid::ROOT, cookie: 4, max_bytes: 65536, plus: true, locks: lock_range() },
         MdsRequest::ReadLink { fid: fid(1) },
         MdsRequest::GetXattr { fid: fid(1), name: b"user.a" },
         MdsRequest::ListXattr { fid: fid(1) },
@@ -175,9 +192,7 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::FidToLink { fid: fid(1), index: 2 },
         MdsRequest::SetLock { fid: fid(1), lock: file_lock(), wait: true },
         MdsRequest::GetLock { fid: fid(1), lock: file_lock() },
-    ];
-    requests.extend(later_requests());
-    requests
+    ]
 }
 
 fn later_requests() -> Vec<MdsRequest<'static>> {
@@ -187,7 +202,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Locks { request: LockRequest::ReplayDone },
         MdsRequest::Intent { fid: Fid::ROOT, name: Some(b"n"), handle: LockHandle(8) },
         MdsRequest::Intent { fid: fid(1), name: None, handle: LockHandle(9) },
-        MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0" },
+        MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0", locks: lock_range() },
         scan_request(),
         MdsRequest::LayoutAccess { fid: fid(1), range: None, lock: LockHandle(9) },
         MdsRequest::LayoutAccess { fid: fid(1), range: Some((1, 1 << 20)), lock: LockHandle(10) },
@@ -210,10 +225,18 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         },
         MdsRequest::Peer(peer::requests().remove(0)),
         MdsRequest::Restripe { fid: fid(1), wish: b"lum" },
-        MdsRequest::ListInodes { fids: vec![fid(1), fid(2)], layouts: true },
+        MdsRequest::ListInodes { fids: vec![fid(1), fid(2)], layouts: true, locks: LockRange::default() },
         MdsRequest::Migrate { fid: fid(1), to: fid(2), lmv: b"lmv" },
-        MdsRequest::Inodes { after: fid(1), count_max: 100 },
+        MdsRequest::Inodes { after: fid(1), count_max: 100, kind: InodeKind::NamedOn(3) },
+        MdsRequest::ReplayFileLocks { fid: fid(1), locks: vec![process_lock()] },
+        MdsRequest::LockFile { fid: fid(1), lock: process_lock(), wait: true, asked_ns: 17 },
+        MdsRequest::RunStart,
+        MdsRequest::MigrateFiles { moves: vec![(fid(1), fid(2))] },
     ]
+}
+
+fn lock_range() -> LockRange {
+    LockRange { first: LockHandle(40), count: 9 }
 }
 
 fn scan_request() -> MdsRequest<'static> {
@@ -229,9 +252,12 @@ fn mds_replies() -> Vec<MdsReply> {
         kind: FileKind::Regular,
         name: b"entry",
         attr: Some(attr()),
+        lock: LockHandle(0),
         layout: listed,
     };
     assert!(page.push(&entry, 4096));
+    page.lock = LockHandle(40);
+    assert!(page.push(&DirEntry { lock: LockHandle(41), ..entry }, 4096));
     let mut scanned = DirPage { end: false, ..DirPage::default() };
     assert!(scanned.push(&DirEntry { layout: ListedLayout::Bytes(b"lov"), ..entry }, 4096));
     assert!(scanned.push(&DirEntry { layout: ListedLayout::TooLong, ..entry }, 4096));
@@ -239,6 +265,7 @@ fn mds_replies() -> Vec<MdsReply> {
     let last = DirPage { end: true, ..DirPage::default() };
     vec![
         MdsReply::Done,
+        MdsReply::RunStart(crate::connect::RunStart { run: 7, newest: 0x1234, boot_id: [9; 16] }),
         MdsReply::Statfs(statfs()),
         MdsReply::Sequence(0x2_0000_0500),
         MdsReply::Attr(attr()),
@@ -266,10 +293,12 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::LockedLayout { layout: Some(layout()), lock: LockHandle(10) },
         MdsReply::OpenLease(LeaseKind::Read),
         MdsReply::Files { fids: vec![fid(1)], next: Some(fid(1)) },
+        MdsReply::Outcomes(vec![None, Some(Status::EBUSY)]),
         MdsReply::Path { top: fid(1), path: b"a/b".to_vec() },
         MdsReply::Peer(PeerReply::Done),
         MdsReply::Remote { fid: fid(1), public: true, names: Some(3), directory: LockHandle(4) },
         MdsReply::Shard { page: last, version: 3, moved: 77 },
+        MdsReply::RefusedLocks(vec![process_lock()]),
     ]
 }
 
@@ -295,12 +324,27 @@ fn oss_requests() -> Vec<OssRequest> {
             granted: false,
             lock: IoLock::Lease,
             incarnation: 0,
+            written: true,
         },
-        OssRequest::Read { object, offset: 1 << 40, len: 1 << 20, ahead: 4 << 20, lock: IoLock::Lease },
+        OssRequest::Read {
+            object,
+            offset: 1 << 40,
+            len: 1 << 20,
+            ahead: 4 << 20,
+            lock: IoLock::Lease,
+            written: false,
+        },
         OssRequest::GetAttr { object, glimpse: false },
-        OssRequest::Truncate { object, size: 77, lock: IoLock::Lease },
-        OssRequest::Fallocate { object, kind: FallocateKind::Punch, offset: 1, len: 2, lock: IoLock::Lease },
-        OssRequest::Seek { object, offset: 3, kind: SeekKind::Hole, lock: IoLock::Lease },
+        OssRequest::Truncate { object, size: 77, lock: IoLock::Lease, written: false },
+        OssRequest::Fallocate {
+            object,
+            kind: FallocateKind::Punch,
+            offset: 1,
+            len: 2,
+            lock: IoLock::Lease,
+            written: true,
+        },
+        OssRequest::Seek { object, offset: 3, kind: SeekKind::Hole, lock: IoLock::Lease, written: true },
         OssRequest::Sync { object: Some(object) },
         OssRequest::Sync { object: None },
         OssRequest::Statfs,
@@ -505,7 +549,7 @@ fn golden_text() -> String {
 #[test]
 fn every_message_has_its_golden_bytes() {
     let found = golden_text();
-    let expected = include_str!("../../golden/version-1.txt");
+    let expected = include_str!("../../golden/version-2.txt");
     for (found, expected) in found.lines().zip(expected.lines()) {
         assert_eq!(
             found, expected,
@@ -639,7 +683,10 @@ proptest! {
         let fid = Fid::new(seq, oid, 0);
         let requests = [
             MdsRequest::SetXattr { fid, name: &name, value: &value, flags: XattrFlags::from_bits_truncate(flags) },
-            MdsRequest::ReadDir { fid, cookie: number, max_bytes: oid, plus: number % 2 == 0 },
+            MdsRequest::ReadDir {
+                fid, cookie: number, max_bytes: oid, plus: number % 2 == 0,
+                locks: LockRange { first: LockHandle(seq), count: oid },
+            },
             MdsRequest::Create {
                 parent: fid, name: &name, fid, new: NewFile::Symlink { target: &value }, mode: oid, umask: flags,
                 open: (number % 3 == 0).then_some((OpenHandle(number), OpenFlags::from_bits_truncate(flags))),

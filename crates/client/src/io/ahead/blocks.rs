@@ -1,6 +1,6 @@
 //! Data fetched ahead: blocks of one file, where they come from and when they go.
 //!
-//! A block is made for a range, filled once by whoever fetches it, and read by any number of readers. It leaves its file's
+//! A block is made for a range, filled once by the thread that fetches it, and read by any number of readers. It leaves its file's
 //! list when all of it was read, when somebody writes to it, and when its reader ends or goes elsewhere; its memory is
 //! given back with the last reference, so a fetch in flight keeps what it writes to.
 

@@ -84,7 +84,7 @@ impl Client {
         {
             let mut inner = file.lock();
             inner.transno = inner.transno.max(transno);
-            inner.mark_dirty(job.window.budget.ost_index, job.key.object, epoch);
+            inner.mark_dirty_object(job.window.budget.ost_index, job.key.object, epoch);
             inner.was_told(&update, size.changes);
         }
         self.head_came_with_close(file);

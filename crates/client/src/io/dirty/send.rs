@@ -109,6 +109,7 @@ impl Client {
                 granted: true,
                 lock: if job.window.alone { IoLock::Lease } else { IoLock::Held },
                 incarnation: job.window.incarnation,
+                written: job.window.stripe.written,
             },
             bulk: Bulk::Send(data),
         })
@@ -116,10 +117,14 @@ impl Client {
 
     fn after_send(&self, file: &FileState, job: Job, epoch: u64, result: StatusResult<()>) {
         let (ost_index, object, key) = (job.window.budget.ost_index, job.key.object, job.key);
+        let stripe = job.window.stripe;
         {
-            // Before the window counts as sent, so that whoever waits for it finds the object to be synced.
+            // Before the window counts as sent, so that a caller that waits for it finds the object to be synced.
             let mut inner = file.lock();
-            inner.mark_dirty(ost_index, object, epoch);
+            inner.mark_dirty_object(ost_index, object, epoch);
+            if result.is_ok() && stripe.object == object {
+                inner.written.note(&stripe);
+            }
             if let Err(status) = result
                 && status != Status::EINTR
             {

@@ -12,6 +12,7 @@ use super::WINDOW_BYTES;
 use super::budget::Budget;
 use super::pool::Buffer;
 use super::spans::Spans;
+use nacre_layout::StripeObject;
 use nacre_types::Fid;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -48,6 +49,8 @@ impl Key {
 pub(crate) struct Window {
     pub buffer: Buffer,
     pub budget: Arc<Budget>,
+    /// The object, as the layout of then has it.
+    pub stripe: StripeObject,
     pub spans: Spans,
     pub since: Instant,
     /// Life of the client at the OST in which the first of it was written.
@@ -60,11 +63,18 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    pub fn new(buffer: Buffer, budget: Arc<Budget>, since: Instant, incarnation: u64) -> Window {
+    pub fn new(
+        buffer: Buffer,
+        budget: Arc<Budget>,
+        stripe: StripeObject,
+        since: Instant,
+        incarnation: u64,
+    ) -> Window {
         let born = BORN.fetch_add(1, Ordering::Relaxed);
         Window {
             buffer,
             budget,
+            stripe,
             spans: Spans::default(),
             since,
             incarnation,

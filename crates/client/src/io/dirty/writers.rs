@@ -160,7 +160,7 @@ impl WriteBack {
             std::thread::Builder::new().name("write-back".into()).spawn(move || serve(&this, &client));
         match spawned {
             Ok(_) => queue.threads += 1,
-            // Data waits for whoever settles it.
+            // Data waits for the thread that settles it.
             Err(error) => log::warn!("no thread for writing data out: {error}"),
         }
     }
@@ -228,7 +228,7 @@ impl WriteBack {
     /// Data was sent or forgotten.
     pub fn room_was_made(&self) {
         if self.room_waiters.load(Ordering::Acquire) > 0 {
-            // Whoever is about to wait holds the lock.
+            // A thread that is about to wait holds the lock.
             drop(self.queue.lock());
             self.room.notify_all();
         }
@@ -365,6 +365,7 @@ fn serve(dirty: &WriteBack, weak: &Weak<Client>) {
 mod tests {
     use super::*;
     use crate::io::dirty::table::Window;
+    use nacre_layout::StripeObject;
     use nacre_types::Fid;
 
     #[test]
@@ -373,7 +374,8 @@ mod tests {
         let (clean, dirty) = (file(1), file(2));
         let pool = Arc::new(Pool::default());
         let buffer = pool.take(1 << 20).expect("memory");
-        let mut window = Some(Window::new(buffer, Arc::new(Budget::new(0)), Instant::now(), 0));
+        let mut window =
+            Some(Window::new(buffer, Arc::new(Budget::new(0)), StripeObject::default(), Instant::now(), 0));
         let key = Key { object: dirty.fid, number: 0 };
         dirty.dirty.begin_fill(key, &mut window);
         dirty.dirty.end_fill(key, (0, 5), true);
@@ -394,7 +396,13 @@ mod tests {
         let pool = Arc::new(Pool::default());
         let fill = |object, number, span: (u32, u32)| {
             let buffer = pool.take(64 << 20).expect("memory");
-            let mut window = Some(Window::new(buffer, Arc::new(Budget::new(0)), Instant::now(), 0));
+            let mut window = Some(Window::new(
+                buffer,
+                Arc::new(Budget::new(0)),
+                StripeObject::default(),
+                Instant::now(),
+                0,
+            ));
             let key = Key { object, number };
             table.begin_fill(key, &mut window);
             table.end_fill(key, span, true);

@@ -6,8 +6,8 @@
 //!
 //! # When it is true
 //!
-//! A page that was fetched ahead is handed out only under the exclusive lease of its request, and only if this client has
-//! changed nothing since.
+//! A page that was fetched ahead is handed out only under the exclusive lease of its request, or beside other clients under the
+//! lock on the directory that came with it, and only if this client has changed nothing since.
 //!
 //! # Bounds
 //!
@@ -16,7 +16,8 @@
 
 use super::OpenDir;
 use crate::client::Client;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::dir::{ATTR_BYTES, LOCK_BYTES};
 use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 /// Pages at a time (as many as directories may have statahead, reference 4.26).
 const PAGES_MAX: usize = 16;
+/// Bytes of the shortest entry with attributes and a lock.
+const ENTRY_BYTES_MIN: usize = 28 + 1 + ATTR_BYTES + LOCK_BYTES;
 /// How often a wait asks whether it was interrupted.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
 
@@ -53,6 +56,13 @@ pub(super) struct Page {
     pub changes: u64,
 }
 
+impl Page {
+    /// True if there is something by which it can be known later whether the page is still true.
+    fn can_be_kept(&self) -> bool {
+        self.lease != 0 || self.page.lock.0 != 0
+    }
+}
+
 /// One of [`PAGES_MAX`].
 struct Place(Arc<AtomicUsize>);
 
@@ -74,7 +84,7 @@ impl Drop for Place {
 enum State {
     #[default]
     Idle,
-    /// No thread has begun: whoever needs the page had better ask for it.
+    /// No thread has begun: a reader that needs the page had better ask for it.
     Queued(Wanted, Place),
     Fetching(Wanted),
     Ready {
@@ -160,7 +170,8 @@ impl PageAhead {
 
     /// There is nothing behind `wanted`, which is as true as `last` was.
     fn note_end(&self, wanted: Wanted, last: &Page) {
-        let page = DirPage { bytes: Vec::new(), end: true, public: last.page.public };
+        let DirPage { public, lock, .. } = last.page;
+        let page = DirPage { bytes: Vec::new(), end: true, public, lock };
         let mut state = self.state.lock();
         if !matches!(*state, State::Fetching(_)) {
             let end = Page { page, lease: last.lease, changes: last.changes };
@@ -176,18 +187,27 @@ impl Client {
     /// What the MDT answers; `EINTR`.
     pub(super) fn dir_page(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Page> {
         if let Some(page) = dir.ahead.take(wanted)?
-            && page.lease == self.lease.number()
-            && page.changes == self.changes.load(Ordering::Acquire)
+            && self.is_true(dir.fid, &page)
         {
             return Ok(page);
         }
         self.fetch_page(dir, wanted)
     }
 
+    fn is_true(&self, directory: Fid, page: &Page) -> bool {
+        let nobody_else = match page.lease {
+            0 => self.inode_space(directory).is_usable(page.page.lock),
+            lease => lease == self.lease.number(),
+        };
+        nobody_else && page.changes == self.changes.load(Ordering::Acquire)
+    }
+
     fn fetch_page(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Page> {
         let changes = self.changes.load(Ordering::Acquire);
         let Wanted { cookie, max_bytes, plus } = *wanted;
-        let request = MdsRequest::ReadDir { fid: dir.fid, cookie, max_bytes, plus };
+        let entries = if plus { max_bytes as usize / ENTRY_BYTES_MIN } else { 0 };
+        let handles = self.page_handles(dir.fid, entries);
+        let request = MdsRequest::ReadDir { fid: dir.fid, cookie, max_bytes, plus, locks: handles.range() };
         let answer = self.call_system(dir.fid, &request)?;
         let lease = answer.lease;
         let page = match (answer.reply, dir.version) {
@@ -197,13 +217,14 @@ impl Client {
             (MdsReply::Directory(_) | MdsReply::Shard { .. }, _) => return Err(Status::WRONG_SHARD),
             _ => return Err(Status::EPROTO),
         };
-        let page = if plus { self.with_attributes(page, lease)? } else { page };
+        handles.adopt(Some(dir.fid), &page);
+        let page = if plus { self.with_attributes(page, dir.fid, lease)? } else { page };
         Ok(Page { page, lease, changes })
     }
 
     /// `page` was handed out up to `next`, all of it if `whole`: gets what will be asked for next.
     pub(super) fn page_handed_out(&self, dir: &Arc<OpenDir>, page: &Page, next: Wanted, whole: bool) {
-        if page.lease == 0 || self.is_embedded() || self.tunables.statahead_max() == 0 {
+        if !page.can_be_kept() || self.is_embedded() || self.tunables.statahead_max() == 0 {
             return;
         }
         if whole && page.page.end {
@@ -216,7 +237,7 @@ impl Client {
 
     /// Has a page fetched by another thread.
     pub(super) fn fetch_ahead(&self, dir: &Arc<OpenDir>, next: Wanted) {
-        if self.is_embedded() || !self.lease.exclusive() || self.tunables.statahead_max() == 0 {
+        if self.is_embedded() || self.tunables.statahead_max() == 0 {
             return;
         }
         let Some(place) = Place::take(&self.statahead.pages) else { return };
@@ -224,7 +245,7 @@ impl Client {
         let (me, dir) = (me.clone(), dir.clone());
         self.tasks.submit(move || {
             let Some(client) = me.upgrade() else { return };
-            dir.ahead.serve(|wanted| client.fetch_page(&dir, wanted).ok().filter(|page| page.lease != 0));
+            dir.ahead.serve(|wanted| client.fetch_page(&dir, wanted).ok().filter(Page::can_be_kept));
         });
     }
 }
@@ -236,7 +257,7 @@ mod tests {
     const FIRST: Wanted = Wanted { cookie: 10, max_bytes: 4096, plus: true };
 
     fn page(lease: u64) -> Page {
-        Page { page: DirPage { bytes: Vec::new(), end: false, public: true }, lease, changes: 0 }
+        Page { page: DirPage { public: true, ..DirPage::default() }, lease, changes: 0 }
     }
 
     fn place() -> Place {

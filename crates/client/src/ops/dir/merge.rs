@@ -10,10 +10,12 @@ use super::ahead::{Page, Wanted};
 use super::scan::{ShardPage, scan_shards};
 use super::{ListedEntry, OpenDir};
 use crate::client::Client;
+use crate::ops::statahead::Origin;
 use nacre_layout::dir_layout::DirLayout;
+use nacre_lock::LockHandle;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::dir::DIR_PAGE_MAX;
-use nacre_wire::mds::{DirEntry, MdsRequest};
+use nacre_wire::mds::{DirEntry, LockRange, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -175,10 +177,20 @@ impl Merge {
         let cursor = &self.cursors[which];
         let page = cursor.page.as_ref().ok_or(Status::EPROTO)?;
         let (mut entry, next) = page.page.entry_from(cursor.at).ok_or(Status::EPROTO)?;
-        if entry.attr.is_some() && !(plus && self.is_true(page)) {
+        // What came with a lock says by itself whether it is still true.
+        if entry.attr.is_some() && !(plus && (entry.lock.0 != 0 || self.is_true(page))) {
             entry.attr = None;
         }
         Ok((entry, next))
+    }
+
+    /// Where the entries of a cursor come from.
+    #[inline]
+    fn origin(&self, which: usize) -> Origin {
+        let cursor = &self.cursors[which];
+        let (names, changes) =
+            cursor.page.as_ref().map_or((LockHandle(0), 0), |page| (page.page.lock, page.changes));
+        Origin { home: cursor.dir.fid, names, changes, public: self.public }
     }
 
     /// Hands out the entries of one position, which are never parted: the first ones however many they are. Says whether a page is due,
@@ -210,7 +222,7 @@ impl Merge {
         for which in 0..self.cursors.len() {
             while self.heads[which] == cookie {
                 let (entry, next) = self.entry(which, plus)?;
-                if !take(&entry, self.public)? {
+                if !take(&entry, &self.origin(which))? {
                     return Err(Status::EINVAL);
                 }
                 is_due |= self.pass(which, cookie, next);
@@ -236,8 +248,8 @@ pub(super) fn room_of(name_len: usize, plus: bool) -> usize {
     head + name_len.next_multiple_of(8)
 }
 
-/// Takes an entry of shards that everybody may search, or not; false if it has no room for it.
-type Take<'a> = dyn FnMut(&DirEntry<'_>, bool) -> StatusResult<bool> + 'a;
+/// Takes an entry; false if it has no room for it.
+type Take<'a> = dyn FnMut(&DirEntry<'_>, &Origin) -> StatusResult<bool> + 'a;
 
 impl Client {
     /// The merge of a directory with shards, ready to go on where a page is wanted.
@@ -272,12 +284,13 @@ impl Client {
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
     ) -> StatusResult<()> {
         let lease = merge.lease;
-        let noted = || self.statahead.listing(dir.fid, lease, wanted.cookie);
+        let kept_max = self.tunables.statahead_max();
+        let noted = || self.statahead.listing(dir.fid, lease, wanted.cookie, kept_max);
         let mut noted = self.notes_names(wanted.plus, lease).then(noted);
-        let mut list = |entry: &DirEntry<'_>, public: bool| {
-            let taken = self.list_entry(entry, lease, public, take)?;
+        let mut list = |entry: &DirEntry<'_>, origin: &Origin| {
+            let taken = self.list_entry(entry, lease, origin.public, take)?;
             if let Some(noted) = noted.as_mut().filter(|_| taken) {
-                noted.note(entry.name, entry.cookie);
+                noted.note(entry, origin);
             }
             Ok(taken)
         };
@@ -309,7 +322,7 @@ impl Client {
                 };
                 is_due
             } else {
-                if !take(&entry, merge.public)? {
+                if !take(&entry, &merge.origin(which))? {
                     return Ok(());
                 }
                 room = room.saturating_sub(room_of(entry.name.len(), wanted.plus));
@@ -328,7 +341,13 @@ impl Client {
     pub(super) fn moving_page(&self, layout: &DirLayout, wanted: &Wanted) -> StatusResult<Page> {
         let Wanted { cookie, max_bytes, .. } = *wanted;
         let ask = |fid: Fid, max_bytes: usize| {
-            let request = MdsRequest::ReadDir { fid, cookie, max_bytes: max_bytes as u32, plus: false };
+            let request = MdsRequest::ReadDir {
+                fid,
+                cookie,
+                max_bytes: max_bytes as u32,
+                plus: false,
+                locks: LockRange::default(),
+            };
             ShardPage::of(self.call_system(fid, &request)?, layout.version)
         };
         let (page, _) = scan_shards(layout, cookie, (max_bytes as usize).min(DIR_PAGE_MAX), ask)?;
@@ -373,10 +392,11 @@ mod tests {
     fn merge(shards: &[&[(u64, &str)]]) -> Merge {
         let fid = |place: usize| Fid::new(5, place as u32 + 1, 0);
         let cursor = |(place, names): (usize, &&[(u64, &str)])| {
-            let mut page = DirPage { bytes: Vec::new(), end: true, public: true };
+            let mut page = DirPage { end: true, public: true, ..DirPage::default() };
             for &(cookie, name) in names.iter() {
-                let (kind, attr, layout) = (FileKind::Regular, None, ListedLayout::None);
-                let entry = DirEntry { cookie, fid: fid(place), kind, name: name.as_bytes(), attr, layout };
+                let (kind, lock, layout) = (FileKind::Regular, LockHandle(0), ListedLayout::None);
+                let (fid, name) = (fid(place), name.as_bytes());
+                let entry = DirEntry { cookie, fid, kind, name, attr: None, lock, layout };
                 assert!(page.push(&entry, DIR_PAGE_MAX as u32));
             }
             let mut cursor = Cursor::new(fid(place), Some(1), 0, SHARD_PAGE_MIN);
@@ -396,7 +416,7 @@ mod tests {
         while let Least { cookie, .. } = Least::of(&merge.heads)
             && cookie != END
         {
-            let mut take = |entry: &DirEntry<'_>, _: bool| {
+            let mut take = |entry: &DirEntry<'_>, _: &Origin| {
                 names.push(String::from_utf8_lossy(entry.name).into_owned());
                 Ok(true)
             };

@@ -2,11 +2,13 @@
 
 use crate::caller::Caller;
 use crate::client::{Answer, Client};
+use crate::ops::page_locks::PageHandles;
 use nacre_layout::dir_layout::DirLayout;
+use nacre_lock::LockHandle;
 use nacre_types::ioctl::ScanWanted;
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult};
 use nacre_wire::dir::DIR_PAGE_MAX;
-use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, MdsReply, MdsRequest};
+use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, LockRange, MdsReply, MdsRequest};
 use std::collections::{BTreeMap, HashMap};
 
 /// A page of a shard that a program's request is divided into has at least so many bytes.
@@ -97,7 +99,8 @@ fn join(pages: &[ShardPage], bound: Option<u64>, max_bytes: usize) -> StatusResu
     entries.sort_by(|a, b| (a.cookie, a.name).cmp(&(b.cookie, b.name)));
     entries.dedup_by(|a, b| (a.cookie, a.name) == (b.cookie, b.name));
     let public = pages.iter().all(|shard| shard.page.public);
-    let mut merged = DirPage { bytes: Vec::with_capacity(max_bytes), end: bound.is_none(), public };
+    let bytes = Vec::with_capacity(max_bytes);
+    let mut merged = DirPage { bytes, end: bound.is_none(), public, ..DirPage::default() };
     for group in entries.chunk_by(|a, b| a.cookie == b.cookie) {
         let before = merged.bytes.len();
         if !group.iter().all(|entry| merged.push(entry, max_bytes as u32)) {
@@ -153,7 +156,7 @@ impl Client {
     /// Puts in what lies on other MDTs than its name. The page may end earlier then.
     fn with_those_elsewhere(&self, page: &DirPage, max_bytes: u32, layouts: bool) -> StatusResult<DirPage> {
         let missing = page.entries().filter(|entry| entry.attr.is_none()).map(|entry| entry.fid);
-        let inodes = self.list_inodes(missing, layouts)?;
+        let inodes = self.list_inodes(missing, layouts, false)?;
         let found = inodes.by_fid();
         let mut filled = DirPage { bytes: Vec::with_capacity(max_bytes as usize), ..*page };
         // Where the names begin that have the position of the last one.
@@ -179,27 +182,32 @@ impl Client {
         if filled.is_empty() && !filled.end { Err(Status::E2BIG) } else { Ok(filled) }
     }
 
-    /// The same for a page of a kernel's listing, which was asked for under a lease: attributes that were not there come under the same
-    /// lease, or not at all. The page may grow.
+    /// The same for a page of names of `home`, which was asked for under a lease or with locks: attributes of inodes of other MDTs come
+    /// under the same lease, or each with a lock, or not at all. The page may grow.
     ///
     /// # Errors
     /// What an MDT answers.
-    pub(super) fn with_attributes(&self, page: DirPage, lease: u64) -> StatusResult<DirPage> {
-        if lease == 0 || page.entries().all(|entry| entry.attr.is_some()) {
+    pub(crate) fn with_attributes(&self, page: DirPage, home: Fid, lease: u64) -> StatusResult<DirPage> {
+        let with_locks = page.lock.0 != 0;
+        let is_elsewhere = |entry: &DirEntry<'_>| entry.fid.mdt_index() != home.mdt_index();
+        let is_missing = |entry: &DirEntry<'_>| entry.attr.is_none() && is_elsewhere(entry);
+        if (lease == 0 && !with_locks) || !page.entries().any(|entry| is_missing(&entry)) {
             return Ok(page);
         }
-        let missing = page.entries().filter(|entry| entry.attr.is_none()).map(|entry| entry.fid);
-        let inodes = self.list_inodes(missing, false)?;
-        if inodes.lease != lease {
+        let inodes =
+            self.list_inodes(page.entries().filter(is_missing).map(|entry| entry.fid), false, with_locks)?;
+        if !with_locks && inodes.lease != lease {
             return Ok(page);
         }
         let found = inodes.by_fid();
         let mut filled = DirPage { bytes: Vec::with_capacity(2 * page.bytes.len()), ..page };
         for mut entry in page.entries() {
-            entry.attr = entry.attr.or_else(|| found.get(&entry.fid)?.attr);
+            if let Some(found) = found.get(&entry.fid).filter(|_| is_missing(&entry)) {
+                (entry.attr, entry.lock) = (found.attr, found.lock);
+            }
             // Names of one position stay together: one that does not fit with its attributes comes without.
             if !filled.push(&entry, DIR_PAGE_MAX as u32)
-                && !filled.push(&DirEntry { attr: None, ..entry }, DIR_PAGE_MAX as u32)
+                && !filled.push(&DirEntry { attr: None, lock: LockHandle(0), ..entry }, DIR_PAGE_MAX as u32)
             {
                 return Ok(page);
             }
@@ -208,7 +216,12 @@ impl Client {
     }
 
     /// What listings say of inodes, asked of their MDTs many at a time.
-    fn list_inodes(&self, fids: impl Iterator<Item = Fid>, layouts: bool) -> StatusResult<ListedInodes> {
+    fn list_inodes(
+        &self,
+        fids: impl Iterator<Item = Fid>,
+        layouts: bool,
+        with_locks: bool,
+    ) -> StatusResult<ListedInodes> {
         let mut by_mdt: BTreeMap<u16, Vec<Fid>> = BTreeMap::new();
         fids.for_each(|fid| by_mdt.entry(fid.mdt_index()).or_default().push(fid));
         let (mut pages, mut lease) = (Vec::new(), None);
@@ -220,8 +233,12 @@ impl Client {
             while let Some(first) = rest.first() {
                 let some = rest[..rest.len().min(LIST_INODES_MAX)].to_vec();
                 let asked = some.len();
-                let answer = self.call_system(*first, &MdsRequest::ListInodes { fids: some, layouts })?;
+                let handles = with_locks.then(|| self.page_handles(*first, asked));
+                let locks = handles.as_ref().map_or(LockRange::default(), PageHandles::range);
+                let request = MdsRequest::ListInodes { fids: some, layouts, locks };
+                let answer = self.call_system(*first, &request)?;
                 let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO) };
+                handles.iter().for_each(|handles| handles.adopt(None, &page));
                 let under = answer.lease;
                 lease = Some(lease.map_or(under, |lease| if lease == under { lease } else { 0 }));
                 let last = page.entries().last().map(|entry| entry.fid);

@@ -69,6 +69,14 @@ impl Front {
         if call.flags & !SwapCall::KNOWN != 0 {
             return Err(Status::EINVAL);
         }
+        // Lustre takes the group's lock for the exchange, and a descriptor is in one group at a time.
+        if call.gid != 0 && self.client.group_of(asked.call.fh)? != 0 {
+            return Err(Status::EINVAL);
+        }
+        let closes = call.flags & SwapCall::CLOSE != 0;
+        if closes && !self.client.has_lease(asked.call.fh)? {
+            return Err(Status::ENOLCK);
+        }
         let memory = asked.memory()?;
         let own = memory.own_file()?;
         let other = memory.file(call.fd)?;
@@ -80,7 +88,6 @@ impl Front {
             return Ok(0);
         }
         let expected = |flag, version| (call.flags & flag != 0).then_some(version);
-        let closes = call.flags & SwapCall::CLOSE != 0;
         let conditions = SwapConditions {
             versions: (
                 expected(SwapCall::CHECK_FIRST, call.versions[0]),
@@ -93,7 +100,7 @@ impl Front {
         self.client.swap_layouts(&caller, asked.fid, other, &conditions)?;
         if closes {
             // It has served; nothing is to be told of it if it went in the meantime.
-            self.client.open_lease(&caller, asked.call.fh, Some(LeaseKind::None)).map(drop)?;
+            self.client.end_lease(&caller, asked.call.fh).map(drop)?;
         }
         Ok(0)
     }
@@ -101,7 +108,7 @@ impl Front {
     /// The FID of another file that the caller has open on this file system.
     fn fid_of_file(&self, own: &OpenFile, other: &OpenFile) -> StatusResult<Fid> {
         if own.device != other.device {
-            return Err(Status::EXDEV);
+            return Err(if other.is_ours { Status::EXDEV } else { Status::EINVAL });
         }
         let fid = self.client.fid_of(other.inode)?;
         if self.client.getattr(fid)?.is_regular() { Ok(fid) } else { Err(Status::EINVAL) }
@@ -202,7 +209,7 @@ impl Front {
             }
             (LOCK_AHEAD, MODE_READ | MODE_WRITE) => {
                 let write = one.mode == MODE_WRITE;
-                let found = self.client.lock_ahead(fid, (one.start, one.end), write, no_wait)?;
+                let found = self.client.lock_ahead(handle, (one.start, one.end), write, no_wait)?;
                 // Who waited has the lock, whatever was there before.
                 return Ok(match found {
                     LockedAhead::Different if no_wait => 1,

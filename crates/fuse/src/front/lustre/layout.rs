@@ -106,11 +106,19 @@ impl Front {
         Ok(0)
     }
 
+    /// The layout of a file, or the default layout of a directory: that of the root if it has none.
+    fn effective_layout(&self, asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
+        match attr.is_dir() {
+            true => self.client.getxattr(&caller(asked.request), attr.fid, LOV),
+            false => self.layout_of(asked, attr),
+        }
+    }
+
     /// Shows the layout of the open file, or the default of the directory.
     pub(super) fn get_stripe(&self, asked: &Asked<'_>) -> StatusResult<i32> {
         let memory = asked.memory()?;
         let attr = self.client.getattr(asked.fid)?;
-        let layout = match self.layout_of(asked, &attr) {
+        let layout = match self.effective_layout(asked, &attr) {
             Err(Status::ENODATA) if attr.is_regular() => {
                 self.client.give_objects(asked.call.fh)?;
                 self.layout_of(asked, &attr)?
@@ -131,15 +139,17 @@ impl Front {
         let memory = asked.memory()?;
         let address = memory.argument();
         let command = asked.call.cmd;
-        let attr = match command {
-            lustre::MDC_GETINFO_V1 | lustre::MDC_GETINFO_V2 => self.client.getattr(asked.fid)?,
-            _ => {
+        let is_named = !matches!(command, lustre::MDC_GETINFO_V1 | lustre::MDC_GETINFO_V2);
+        let attr = match is_named {
+            false => self.client.getattr(asked.fid)?,
+            true => {
                 let text = memory.read_text(address, NAME_ROOM)?;
                 self.attr_of_name(asked.request, asked.fid, name_in(&text).ok_or(Status::EINVAL)?)?
             }
         };
         let layout = match attr.is_regular() || attr.is_dir() {
-            true => self.layout_of(asked, &attr),
+            true if is_named => self.layout_of(asked, &attr),
+            true => self.effective_layout(asked, &attr),
             false => Err(Status::ENODATA),
         };
         let layout = match layout {

@@ -21,6 +21,8 @@ use crate::request::{Ioctl, Request};
 const PAGE_BYTES: u64 = 4096;
 /// A thread has sent its request a moment before it sleeps. Far more than that moment takes.
 const ASLEEP_WITHIN: Duration = Duration::from_secs(1);
+/// Type of our mounts, as mount tables show it.
+const MOUNT_TYPE: &str = "fuse.nacre";
 
 /// Memory of the thread behind a request.
 pub(super) struct Memory {
@@ -37,6 +39,8 @@ pub(super) struct OpenFile {
     pub inode: u64,
     /// Device number of the file system that it is on.
     pub device: (u32, u32),
+    /// On a mount of this program, or of another process of it.
+    pub is_ours: bool,
     /// Open for writing.
     pub is_writable: bool,
     /// Calls are not to wait.
@@ -200,14 +204,14 @@ fn open_file(info: &str, mounts: &str) -> Option<OpenFile> {
     let field = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
     let mount = field("mnt_id:")?;
-    let mut devices = mounts.lines().filter_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        (words.next()? == mount).then(|| words.nth(1))?
-    });
-    let (major, minor) = devices.next()?.split_once(':')?;
+    let line = mounts.lines().find(|line| line.split_ascii_whitespace().next() == Some(mount))?;
+    let (major, minor) = line.split_ascii_whitespace().nth(2)?.split_once(':')?;
+    // The type follows a lone dash, which ends the optional fields.
+    let kind = line.split_once(" - ")?.1.split_ascii_whitespace().next()?;
     Some(OpenFile {
         inode: field("ino:")?.parse().ok()?,
         device: (major.parse().ok()?, minor.parse().ok()?),
+        is_ours: kind == MOUNT_TYPE,
         is_writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
         is_nonblocking: flags & libc::O_NONBLOCK != 0,
     })
@@ -251,9 +255,16 @@ mod tests {
     fn open_files_are_found_in_what_the_kernel_tells() {
         let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 21 0:52 / /mnt rw - fuse.nacre lo:/n rw\n";
         let info = "pos:\t0\nflags:\t0100002\nmnt_id:\t36\nino:\t144115205\n";
-        let found =
-            OpenFile { inode: 144_115_205, device: (0, 52), is_writable: true, is_nonblocking: false };
+        let found = OpenFile {
+            inode: 144_115_205,
+            device: (0, 52),
+            is_ours: true,
+            is_writable: true,
+            is_nonblocking: false,
+        };
         assert_eq!(open_file(info, mounts), Some(found));
+        let elsewhere = open_file(&info.replace("36", "21"), mounts).expect("mounted");
+        assert_eq!((elsewhere.device, elsewhere.is_ours), ((8, 1), false));
         let waits_not = info.replace("0100002", "0104002");
         assert_eq!(open_file(&waits_not, mounts), Some(OpenFile { is_nonblocking: true, ..found }));
         let reads = info.replace("0100002", "0100000");

@@ -42,12 +42,16 @@ impl Front {
         if room > PATH_ROOM_MAX {
             return Err(Status::ENAMETOOLONG);
         }
-        let mut path = self.client.fid_to_path(&caller(asked.request), fid, link)?;
+        let links = self.client.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
+        // Behind the last link Lustre shows the first one again; that the number stays is how programs see the end.
+        let shown = if link < links { link } else { 0 };
+        let mut path = self
+            .path_of(&caller(asked.request), fid, shown)
+            .map_err(|status| if status == Status::EXDEV { Status::ENOENT } else { status })?;
         path.push(0);
         if path.len() > room {
             return Err(Status::EOVERFLOW);
         }
-        let links = self.client.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
         let next = if link + 1 < links { link + 1 } else { link };
         header[FID2PATH_LINK..FID2PATH_ROOM].copy_from_slice(&next.to_le_bytes());
         memory.write(address, &[header, path].concat())?;

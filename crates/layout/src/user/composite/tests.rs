@@ -24,7 +24,7 @@ fn pfl() -> Wish {
 }
 
 fn objects(first: u16, count: u16, oid: u32) -> Vec<StripeObject> {
-    (first..first + count).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, oid) }).collect()
+    (first..first + count).map(|i| StripeObject::new(i, Fid::ost_object(i, oid))).collect()
 }
 
 fn file() -> Layout {

@@ -11,6 +11,7 @@ fn ost(index: u16, available: u64) -> Candidate {
         used: Some(0),
         full: false,
         down: false,
+        away: false,
         degraded: false,
         inactive: false,
         ready: true,
@@ -95,6 +96,18 @@ fn the_wanted_first_ost_leads_and_no_ost_is_used_twice() {
     let osts = [ost(0, 1), ost(3, 1000), ost(7, 5)];
     let first = Wanted { first: Some(3), ..wish(3) };
     assert_eq!(choose(&osts, &first), [1, 2, 0]);
+}
+
+#[test]
+fn the_wanted_first_ost_is_waited_for_unless_it_is_full_or_away() {
+    let osts = [
+        Candidate { ready: false, degraded: true, ..ost(0, 100) },
+        Candidate { full: true, ..ost(1, 100) },
+        Candidate { down: true, ..ost(2, 100) },
+        ost(3, 100),
+    ];
+    let from = |first| choose(&osts, &Wanted { first: Some(first), ..wish(1) });
+    assert_eq!([from(0), from(1), from(2)], [[0], [3], [3]]);
 }
 
 #[test]

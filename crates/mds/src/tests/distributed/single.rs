@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::check::check_dir;
-use crate::ops::readdir::Details;
-use crate::tables::INODES;
+use crate::tables::{INODES, PREPARED, decode_op_key};
 use nacre_layout::dir_layout::MOVED_ALL;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::ReplySlot;
@@ -79,6 +78,65 @@ fn an_answer_that_was_lost_with_the_power_is_known_again() {
     assert_eq!(found(4, 12), Some(other.reply));
     assert_eq!(found(3, 10), None, "its client has heard it, or it would not have asked for more");
     drop(mds);
+    world.check();
+}
+
+#[test]
+fn files_move_together_and_each_moves_or_stays_on_its_own_account() {
+    let world = World::new(3, 3);
+    let directory = world.fid(1);
+    world.make(Fid::ROOT, "directory", directory, true).expect("made");
+    let files: Vec<Fid> = (0..5).map(|_| world.fid(0)).collect();
+    for (number, fid) in files.iter().enumerate() {
+        let name = format!("{number}");
+        world.make(Fid::ROOT, &name, *fid, false).expect("made");
+        world.run(0, &rename((Fid::ROOT, &name), (directory, &name))).expect("renamed");
+    }
+    let link = MdsRequest::Link { fid: files[1], parent: Fid::ROOT, name: b"link" };
+    world.run(0, &link).expect("linked");
+    let open = MdsRequest::Open {
+        fid: files[3],
+        handle: OpenHandle(1),
+        flags: OpenFlags::READ,
+        lock: LockHandle(0),
+    };
+    world.run(0, &open).expect("opened");
+    world.recover();
+
+    let inside = world.fid(0);
+    world.make(Fid::ROOT, "inside", inside, true).expect("made");
+    let absent = world.fid(0);
+    let mut moves: Vec<(Fid, Fid)> = files.iter().map(|fid| (*fid, world.fid(1))).collect();
+    moves[2].1 = world.fid(2);
+    moves.extend([
+        (inside, world.fid(1)),
+        (absent, world.fid(1)),
+        (files[4], world.fid(1)),
+        (absent, Fid::ROOT),
+    ]);
+    moves.push((world.fid(0), moves[0].1));
+    let request = MdsRequest::MigrateFiles { moves: moves.clone() };
+    let messages = world.net.endangered.load(Ordering::Relaxed);
+    let outcomes = [None, None, None, Some(Status::EBUSY), None]
+        .into_iter()
+        .chain([Status::EISDIR, Status::ENOENT, Status::EINVAL, Status::EINVAL, Status::EINVAL].map(Some))
+        .collect::<Vec<Option<Status>>>();
+    assert_eq!(world.run(0, &request), Ok(MdsReply::Outcomes(outcomes.clone())));
+    let spent = world.net.endangered.load(Ordering::Relaxed) - messages;
+    assert!(spent <= 12, "one operation over two other MDTs, not one for each file: {spent} messages");
+
+    let tree = world.tree();
+    let lead = |parent: &Fid, name: &str| tree[parent][name].fid;
+    let expected = [moves[0].1, moves[1].1, moves[2].1, files[3], moves[4].1];
+    for (number, fid) in expected.iter().enumerate() {
+        assert_eq!(lead(&directory, &format!("{number}")), *fid);
+    }
+    assert_eq!(lead(&Fid::ROOT, "link"), moves[1].1);
+    // As after an answer that was lost. What is gone was perhaps moved by somebody else, to another FID.
+    let again = world.run(0, &request);
+    assert_eq!(again, Ok(MdsReply::Outcomes(outcomes)), "those that have moved are where they should be");
+    world.recover();
+    assert_eq!(world.tree(), tree);
     world.check();
 }
 
@@ -261,6 +319,7 @@ fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
         if let (2, Some(mds), Some(net)) = (index, weak.upgrade(), net.upgrade()) {
             mds.operations.set_peers([1, 2].map(|to| way(&net, to)).into_iter().collect());
         }
+        Ok(index == 2)
     }));
     drop(mds);
     world.make(Fid::ROOT, "there", world.fid(2), true).expect("made on the one that has joined");
@@ -361,7 +420,8 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     let run = |request: &MdsRequest<'_>| mds.handle(&client, &Call::new(&cred), request);
     let attr = run(&MdsRequest::GetAttr { fid: victim }).map(|answer| attr_of(answer.reply));
     assert_eq!(attr.expect("there").expect("attributes").nlink, 0);
-    run(&MdsRequest::Close { fid: victim, handle, update: Default::default() }).expect("closed");
+    run(&MdsRequest::Close { fid: victim, handle, update: Default::default(), written: Vec::new() })
+        .expect("closed");
     assert_eq!(run(&MdsRequest::GetAttr { fid: victim }).map(drop), Err(Status::ENOENT));
     drop(mds);
     world.check();
@@ -446,7 +506,13 @@ fn a_listing_shows_what_another_mdt_has_decided() {
         world.make(parent, name, world.fid(parent.mdt_index()), false).expect("made");
     }
     let listed = |directory: Fid| {
-        let request = MdsRequest::ReadDir { fid: directory, cookie: 0, max_bytes: 1 << 16, plus: false };
+        let request = MdsRequest::ReadDir {
+            fid: directory,
+            cookie: 0,
+            max_bytes: 1 << 16,
+            plus: false,
+            locks: LockRange::default(),
+        };
         let Ok(MdsReply::Directory(page)) = world.run(directory.mdt_index(), &request) else {
             panic!("a page")
         };
@@ -555,7 +621,7 @@ fn a_shard_that_is_given_up_while_it_is_listed_says_that_its_names_are_elsewhere
     world.settle();
     assert_eq!(mds.find_inode(&shard), Ok(None));
     // Where the time of access is renewed, whoever lists it has waited for its end.
-    assert_eq!(mds.touch_directory(&seen), Err(Status::WRONG_SHARD));
+    assert_eq!(mds.touch_directory(&seen, None), Err(Status::WRONG_SHARD));
     drop(mds);
     world.check();
 }
@@ -573,8 +639,15 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
     let mut tx = mds.begin();
     mds.stage(&mut tx, &Part { mdt: 0, updates: vec![update] }, mds.now()).expect("they can leave");
     mds.store.commit(tx.batch()).expect("committed");
+    let request = MdsRequest::ReadDir {
+        fid: dir,
+        cookie: 1,
+        max_bytes: 1 << 16,
+        plus: false,
+        locks: LockRange::default(),
+    };
     let answer = std::thread::scope(|scope| {
-        let listing = scope.spawn(|| mds.read_dir(&dir, 1, 1 << 16, Details::Names));
+        let listing = scope.spawn(|| world.run(0, &request));
         while mds.locks.waiting() == 0 && !listing.is_finished() {
             std::thread::yield_now();
         }
@@ -582,6 +655,63 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
         drop(latched);
         listing.join().expect("no panic")
     });
-    let MdsReply::Shard { page, moved, .. } = answer.expect("listed").reply else { panic!("a shard") };
+    let MdsReply::Shard { page, moved, .. } = answer.expect("listed") else { panic!("a shard") };
     assert_eq!((page.entries().count(), moved), (0, MOVED_ALL));
+}
+
+/// A participant never gives up what a coordinator may have decided, and waits for nobody who is not there.
+#[test]
+fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_expires() {
+    let world = World::new(2, 5);
+    let [nobody, away] = [7, 1].map(|mdt| OpId { mdt, boot: 1, number: 999 });
+    let prepare = |mds: &Arc<Mds>, op: OpId| {
+        let way = LoMds::connect_server(mds.clone(), ClientUuid([101; 16])).expect("connected");
+        let request = PeerRequest::Prepare { op, fids: vec![Fid::ROOT], names: Vec::new() };
+        way.call(&Cred::system(), &MdsRequest::Peer(request)).map(drop)
+    };
+    let prepared = |world: &World| {
+        let mds = world.net.get(0).expect("alive");
+        let mut found = Vec::new();
+        let keep = &mut |key: &[u8], _: &[u8]| {
+            found.extend(decode_op_key(key));
+            ControlFlow::Continue(())
+        };
+        mds.store.scan(PREPARED, &[], Bound::Unbounded, keep).expect("readable");
+        found
+    };
+    let resolve = |world: &World| {
+        let mds = world.net.get(0).expect("alive");
+        mds.operations.be_impatient();
+        mds.resolve_once();
+    };
+    let first = world.net.get(0).expect("alive");
+    assert_eq!(prepare(&first, OpId { mdt: 0, ..nobody }), Err(Status::EPROTO), "its own");
+    // Nobody can say what MDTs there are, so it may be one that has just joined.
+    prepare(&first, nobody).expect("prepared");
+    drop(first);
+    world.net.kill(0);
+    world.recover();
+    assert_eq!(prepared(&world), [nobody]);
+
+    let answer = Arc::new(Mutex::new(Err(Status::ETIMEDOUT)));
+    let said = answer.clone();
+    world.net.get(0).expect("alive").set_newcomers(Box::new(move |_| *said.lock()));
+    resolve(&world);
+    assert_eq!(prepared(&world), [nobody], "the MGS does not answer");
+    *answer.lock() = Ok(false);
+    resolve(&world);
+    assert!(prepared(&world).is_empty(), "the file system has no such MDT");
+    assert_eq!(prepare(&world.net.get(0).expect("alive"), nobody), Err(Status::EPROTO));
+
+    prepare(&world.net.get(0).expect("alive"), away).expect("prepared");
+    world.net.kill(1);
+    resolve(&world);
+    assert_eq!(prepared(&world), [away], "it may have decided");
+    world.start(1);
+    world.meet();
+    resolve(&world);
+    assert!(prepared(&world).is_empty(), "it knows nothing of it");
+    world.make(Fid::ROOT, "made", world.fid(0), true).expect("the root is not locked");
+    world.recover();
+    world.check();
 }

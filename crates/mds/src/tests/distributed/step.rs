@@ -37,6 +37,10 @@ pub(super) enum Step {
         fid: Fid,
         to: Fid,
     },
+    /// Files of one MDT get others, some together, and others perhaps not.
+    MigrateFiles {
+        moves: Vec<(Fid, Fid)>,
+    },
 }
 
 impl Step {
@@ -92,7 +96,10 @@ impl Step {
                     true => Step::Unlink { parent, name: name(dice), is_dir: false },
                     false => {
                         let entry = entries[pick(dice, entries.len())];
-                        Step::migrate(dice, world, entry)
+                        match !entry.is_dir && pick(dice, 2) == 0 {
+                            true => Step::migrate_files(dice, world, (entry, &entries)),
+                            false => Step::migrate(dice, world, entry),
+                        }
                     }
                 }
             }
@@ -119,9 +126,33 @@ impl Step {
         Step::Migrate { fid: entry.fid, to }
     }
 
+    /// Up to four files of the MDT of one, to any of the others.
+    fn migrate_files(dice: &mut Dice, world: &World, (entry, entries): (&Entry, &[&Entry])) -> Step {
+        let mdt = entry.fid.mdt_index();
+        let files = entries.iter().filter(|entry| !entry.is_dir && entry.fid.mdt_index() == mdt);
+        let files: BTreeSet<Fid> = files.map(|entry| entry.fid).collect();
+        let mut to = || {
+            let others = pick(dice, usize::from(world.count()) - 1) as u16 + 1;
+            world.fid((mdt + others) % world.count())
+        };
+        Step::MigrateFiles { moves: files.into_iter().take(4).map(|fid| (fid, to())).collect() }
+    }
+
     /// True if a server may say that it does not want to.
     pub(super) fn may_be_refused(&self, status: Status) -> bool {
         matches!(self, Step::Migrate { .. }) && matches!(status, Status::EBUSY | Status::EALREADY)
+    }
+
+    /// What a namespace may be after it has failed: of several files, some may have moved.
+    pub(super) fn partly(&self, tree: &Tree) -> Vec<Tree> {
+        let Step::MigrateFiles { moves } = self else { return vec![tree.clone()] };
+        let some = |choice: u32| {
+            let mut tree = tree.clone();
+            let chosen = moves.iter().enumerate().filter(|(at, _)| choice >> at & 1 == 1);
+            chosen.for_each(|(_, (fid, to))| model::migrate(&mut tree, *fid, *to));
+            tree
+        };
+        (0..1 << moves.len()).map(some).collect()
     }
 
     pub(super) fn run(&self, world: &World) -> StatusResult<()> {
@@ -160,6 +191,14 @@ impl Step {
                 let lmv = world.layouts.lock().get(to).map(DirLayout::encode).unwrap_or_default();
                 world.run(fid.mdt_index(), &MdsRequest::Migrate { fid: *fid, to: *to, lmv: &lmv }).map(drop)
             }
+            Step::MigrateFiles { moves } => {
+                let request = MdsRequest::MigrateFiles { moves: moves.clone() };
+                let MdsReply::Outcomes(outcomes) = world.run(moves[0].0.mdt_index(), &request)? else {
+                    return Err(Status::EPROTO);
+                };
+                assert_eq!(outcomes.len(), moves.len());
+                outcomes.into_iter().flatten().next().map_or(Ok(()), Err)
+            }
         }
     }
 
@@ -184,7 +223,9 @@ impl Step {
             ]
             .concat(),
             // On all of them, so that nobody counts on its loss.
-            Step::Restripe { .. } | Step::Migrate { .. } => return (0..world.count()).collect(),
+            Step::Restripe { .. } | Step::Migrate { .. } | Step::MigrateFiles { .. } => {
+                return (0..world.count()).collect();
+            }
         };
         fids.iter().map(Fid::mdt_index).collect()
     }
@@ -227,6 +268,9 @@ impl Step {
             Step::Rename { from, to, flags } => return model::rename(tree, from, to, *flags),
             Step::Restripe { .. } => {}
             Step::Migrate { fid, to } => model::migrate(&mut tree, *fid, *to),
+            Step::MigrateFiles { moves } => {
+                moves.iter().for_each(|(fid, to)| model::migrate(&mut tree, *fid, *to));
+            }
         }
         Ok(tree)
     }

@@ -2,7 +2,9 @@
 //!
 //! An object that no layout names, that does not wait to be destroyed and that is not above the mark below which the MDT's ids
 //! lie, holds space that nobody can reach any more: repair destroys it. An object that a layout names and the OST does not have
-//! is in order, since objects are made by their first write. The same holds for an MDT that keeps data of files in a store of its own;
+//! is in order if nobody has written to it, since objects are made by their first write. If the layout says that it was written to, its
+//! data is lost: the file is named, and repair leaves it alone, since reading it is to stay an error until its owner, who alone knows
+//! where else the data may be, removes or empties the file. The same holds for an MDT that keeps data of files in a store of its own;
 //! ids are not given out there.
 //!
 //! While an operation over several MDTs is not finished, objects of the file that it moves may be named by no inode. They stay, as MDTs that
@@ -20,6 +22,7 @@ use nacre_store::object::ObjectStore;
 use nacre_store::object::block::is_block_store;
 use nacre_types::{Fid, TargetId, TargetKind};
 use nacre_wire::mgs::TargetConfig;
+use std::collections::HashSet;
 
 /// Problems of one kind that are written out for one OST.
 const SHOWN_MAX: usize = 100;
@@ -31,11 +34,14 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
     let mut known = ObjectReferences::default();
     for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Mdt) {
         let config = nacre_mds::MdsConfig { index: target.index, ..nacre_mds::MdsConfig::default() };
-        let found = object_references(&instance.target_dir(target), &config)
-            .map_err(Failure::because(format!("read the layouts of {target}")))?;
-        known.merge(found);
+        // What cannot be read is named already; it may name any object.
+        match object_references(&instance.target_dir(target), &config) {
+            Ok(found) => known.merge(found),
+            Err(_) => known.is_partial = true,
+        }
     }
     let all_mdts = has_all_mdts(instance);
+    let mut lost = Vec::new();
     for ((ost, object), file) in &known.shared {
         if let Some(report) = report_of(reports, TargetId::mdt(file.mdt_index())) {
             report.add(format!("{file}: its object {object} on OST{ost:04x} is also another file's"));
@@ -51,10 +57,51 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
             continue;
         }
         let Some(report) = report_of(reports, target).filter(|report| !report.is_closed) else { continue };
-        let store = node::open_objects(instance, target)?;
-        compare_ost(&*store, target, &known, (repair, all_mdts), report)
-            .map_err(Failure::because(format!("compare the objects of {target}")))?;
-        store.close().map_err(Failure::because(format!("close {target}")))?;
+        let failed = || Failure::because(format!("compare the objects of {target}"));
+        let store = node::look_at_objects(instance, target).map_err(failed())?;
+        let Compared { unused, lost: of_target } =
+            match compare_ost(&*store, target, &known, all_mdts, report) {
+                Ok(compared) => compared,
+                Err(error) => {
+                    report.add(format!("its objects cannot be compared with files: {error}"));
+                    continue;
+                }
+            };
+        drop(store);
+        lost.extend(of_target.into_iter().map(|(object, file)| Lost { target, object, file }));
+        if repair && !unused.is_empty() && !known.is_partial && !report.has_lost_records {
+            let store = node::open_objects(instance, target)?;
+            report.repaired += destroy(&*store, &unused).map_err(failed())?;
+            store.close().map_err(Failure::because(format!("close {target}")))?;
+        }
+    }
+    name_lost(instance, lost, reports)
+}
+
+/// An object that is not there although it was written to.
+struct Lost {
+    target: TargetId,
+    object: Fid,
+    file: Fid,
+}
+
+/// Names each file that has lost data: there is no other list of them, so it is not cut.
+fn name_lost(instance: &Instance, lost: Vec<Lost>, reports: &mut [TargetReport]) -> Result<()> {
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let mdts = instance.targets().into_iter().filter(|target| target.kind == TargetKind::Mdt);
+    let mdts: Vec<_> = mdts.map(|target| (instance.target_dir(target), target.index)).collect();
+    let files = lost.iter().map(|lost| lost.file).collect();
+    let paths = nacre_mds::check::paths_of(&mdts, &nacre_mds::MdsConfig::default(), &files)
+        .map_err(Failure::because("look for the names of files"))?;
+    for Lost { target, object, file } in lost {
+        let Some(report) = report_of(reports, target) else { continue };
+        let name = paths.get(&file).map_or_else(String::new, |path| format!(" ({path})"));
+        report.problem_count += 1;
+        report.problems.push(format!(
+            "{file}{name}: its object {object} on {target}, which was written to, is missing: data is lost"
+        ));
     }
     Ok(())
 }
@@ -81,18 +128,29 @@ impl TargetReport {
     }
 }
 
+/// What the objects of a target and the files that name them say of each other.
+#[derive(Default)]
+struct Compared {
+    /// Objects of no file.
+    unused: Vec<Fid>,
+    /// Objects that were written to and are missing, each with its file.
+    lost: Vec<(Fid, Fid)>,
+}
+
+/// Adds what is wrong on one target to its report, but for what it has lost.
 fn compare_ost(
     store: &dyn ObjectStore,
     target: TargetId,
     known: &ObjectReferences,
-    (repair, all_mdts): (bool, bool),
+    all_mdts: bool,
     report: &mut TargetReport,
-) -> nacre_store::object::Result<()> {
+) -> nacre_store::object::Result<Compared> {
     let index = match target.kind {
         TargetKind::Mdt => TargetId::mdt_data(target.index).map_or(target.index, |data| data.index),
         _ => target.index,
     };
     let mut unused: Vec<Fid> = Vec::new();
+    let mut there: HashSet<Fid> = HashSet::new();
     store.for_each_object(&mut |object| {
         let name = (index, object);
         let mark = known.marks.get(&(index, object.mdt_index()));
@@ -100,6 +158,9 @@ fn compare_ost(
             && mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
         if !known.knows(&name) && !may_be_new {
             unused.push(object);
+        }
+        if known.written.contains(&name) {
+            there.insert(object);
         }
     })?;
     if target.kind == TargetKind::Ost && !all_mdts && !unused.is_empty() {
@@ -115,26 +176,37 @@ fn compare_ost(
         };
         report.add(format!("object {object} of {size} bytes ({space} on disk) {finding}"));
     }
-    if repair && !known.is_partial {
-        for some in unused.chunks(DESTROYED_AT_ONCE) {
-            store.destroy(some)?;
-            report.repaired += some.len() as u64;
-        }
-    }
     if target.kind != TargetKind::Ost {
-        return Ok(());
+        return Ok(Compared { unused, ..Compared::default() });
     }
+    let mut lost = Vec::new();
     for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == index) {
         // What an MDT elsewhere has given out is known there.
         let own =
             known.marks.get(&(*ost, object.mdt_index())).map_or(!all_mdts, |(seq, _)| object.seq == *seq);
-        if !own {
+        // One that a cache alone has is not among those that were visited.
+        let is_lost =
+            known.written.contains(&(*ost, *object)) && !there.contains(object) && !store.exists(*object)?;
+        if is_lost {
+            lost.push((*object, *file));
+        } else if !own {
             report.add(format!("{file}: its object {object} is none of this OST"));
         } else if object.oid > store.last_reserved(object.seq)? {
-            report.add(format!("{file}: its object {object} was never given out by this OST"));
+            report.add(format!(
+                "{file}: its object {object} was given out after the state that this OST is in: it was restored from an older copy"
+            ));
         }
     }
-    Ok(())
+    lost.sort_unstable();
+    Ok(Compared { unused, lost })
+}
+
+/// Destroys objects; returns how many were given.
+fn destroy(store: &dyn ObjectStore, unused: &[Fid]) -> nacre_store::object::Result<u64> {
+    for some in unused.chunks(DESTROYED_AT_ONCE) {
+        store.destroy(some)?;
+    }
+    Ok(unused.len() as u64)
 }
 
 #[cfg(test)]
@@ -161,12 +233,17 @@ mod tests {
         known.destroying.insert((3, object(2)));
         let check = |known: &ObjectReferences, repair| {
             let mut report = TargetReport::default();
-            compare_ost(&store, TargetId::ost(3), known, (repair, true), &mut report).expect("readable");
+            let found = compare_ost(&store, TargetId::ost(3), known, true, &mut report).expect("readable");
+            let unused = found.unused;
+            if repair {
+                report.repaired = destroy(&store, &unused).expect("destroyed");
+            }
             report
         };
         let mut report = TargetReport::default();
-        compare_ost(&store, TargetId::ost(3), &known, (true, false), &mut report).expect("readable");
-        assert_eq!((report.problem_count, report.repaired), (0, 0), "files may be on MDTs elsewhere");
+        let unused =
+            compare_ost(&store, TargetId::ost(3), &known, false, &mut report).expect("readable").unused;
+        assert_eq!((report.problem_count, unused.len()), (0, 0), "files may be on MDTs elsewhere");
         assert_eq!(report.checked, ", 2 named by no MDT that is here");
         let report = check(&known, true);
         assert_eq!((report.problem_count, report.repaired), (2, 2), "{:?}", report.problems);
@@ -189,6 +266,16 @@ mod tests {
         known.used.insert((3, Fid::ost_object(4, 1)), file);
         let report = check(&known, true);
         assert_eq!((report.problem_count, report.repaired), (2, 0), "{:?}", report.problems);
+        let lost = |known: &ObjectReferences| {
+            let mut report = TargetReport::default();
+            compare_ost(&store, TargetId::ost(3), known, true, &mut report).expect("readable").lost
+        };
+        for oid in [1, 2, 3, 5] {
+            known.used.insert((3, object(oid)), file);
+        }
+        assert_eq!(lost(&known), [], "nobody is known to have written to what is not there");
+        known.written.extend([1, 3].map(|oid| (3, object(oid))));
+        assert_eq!(lost(&known), [(object(3), file)]);
     }
     /// Data that has come to an MDT before its file: no inode names it.
     #[test]
@@ -205,8 +292,9 @@ mod tests {
         let is_there = |oid| store.attr(object(oid)).expect("readable").mtime.is_some();
         let check = |known: &ObjectReferences| {
             let mut report = TargetReport::default();
-            compare_ost(&store, target, known, (true, true), &mut report).expect("readable");
-            (report.problem_count, report.repaired)
+            let unused = compare_ost(&store, target, known, true, &mut report).expect("readable").unused;
+            let destroyed = if known.is_partial { 0 } else { destroy(&store, &unused).expect("destroyed") };
+            (report.problem_count, destroyed)
         };
         let index = TargetId::mdt_data(2).expect("it has data").index;
         let awaited =

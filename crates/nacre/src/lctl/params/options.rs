@@ -28,6 +28,7 @@ const SHOWING: &[Known] = &[
     flag('D', &["dir-only"]),
     flag('F', &["classify"]),
     flag('H', &["header"]),
+    flag('J', &["json"]),
     flag('l', &["links"]),
     flag('L', &["no-links"]),
     flag('m', &["merge"]),

@@ -6,6 +6,7 @@ use super::{Found, find, for_all, missing, text_of};
 use crate::control::{self, Answer, Request};
 use crate::lctl::{EXIT_USAGE, Outcome, management};
 use crate::local_params::{self, setting_in};
+use nacre_params::known;
 use nacre_types::nid::check_fsname;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -181,15 +182,21 @@ fn set_all(settings: &[Setting], threads: usize, quiet: bool) -> Outcome {
 fn set_one(Setting { name, value, reach }: &Setting, quiet: bool) -> Outcome {
     match reach {
         Reach::Now => set_now(name, value, quiet),
-        Reach::AllNodes => set_for_good(name, value, quiet),
+        Reach::AllNodes => set_for_good(fsname_in(name), name, value, quiet),
         Reach::Mounts(fsname) => set_for_mounts(fsname.as_deref(), name, value, quiet),
     }
 }
 
 fn set_for_mounts(fsname: Option<&str>, name: &str, value: &str, quiet: bool) -> Outcome {
     let failed = |errno| (errno, format!("error: set_param: setting {name}={value}: {}", text_of(errno)));
-    if !nacre_params::known::may_be_set(name) {
-        return Err(missing("set_param", name));
+    match known::check(name, value) {
+        Err(_) if !known::may_be_set(name) => return Err(missing("set_param", name)),
+        Err(refusal) if !value.is_empty() => {
+            let reason = refusal.reason;
+            let message = format!("error: set_param: setting {name}={value}: {reason}");
+            return Err((refusal.status.errno(), message));
+        }
+        _ => {}
     }
     let path = local_params::path(fsname).ok_or_else(|| failed(libc::ENOENT))?;
     let value = Some(value).filter(|value| !value.is_empty());
@@ -228,8 +235,8 @@ fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
     for_all(&parameters, one)
 }
 
-fn set_for_good(pattern: &str, value: &str, quiet: bool) -> Outcome {
-    let socket = management(fsname_in(pattern))?;
+fn set_for_good(fsname: Option<&str>, pattern: &str, value: &str, quiet: bool) -> Outcome {
+    let socket = management(fsname)?;
     let request = Request::SetForGood { name: pattern.to_owned(), value: value.to_owned() };
     match control::ask(&socket, &request) {
         Ok(Answer::Done) if quiet || value.is_empty() => Ok(()),
@@ -278,14 +285,18 @@ pub fn conf(args: &[String]) -> Outcome {
     let options = Options::of_setting("conf_param", args, "d")?;
     let bad =
         |setting: &str| (libc::EINVAL, format!("error: conf_param: setting {setting}: Invalid argument"));
-    let mut words = vec!["-nP".to_owned()];
-    words.extend(options.has('d').then(|| "-d".to_owned()));
     for setting in some("conf_param", options.rest)? {
         let (device, rest) = setting.split_once('.').ok_or_else(|| bad(setting))?;
         let (kind, leaf) = rest.split_once('.').ok_or_else(|| bad(setting))?;
-        words.push(format!("{kind}.{device}*.{leaf}"));
+        let (leaf, value) = setting_of(leaf, options.has('d')).ok_or_else(|| bad(setting))?;
+        let fsname = device.split('-').next();
+        match kind {
+            // What each process has once.
+            "sys" => set_for_good(fsname, &leaf, &value, true)?,
+            kind => set_for_good(fsname, &format!("{kind}.{device}*.{leaf}"), &value, true)?,
+        }
     }
-    set(&words)
+    Ok(())
 }
 
 /// `lctl --device NAME activate|deactivate`: what `active` of the way to an OST does. Numbers of devices are of one host and

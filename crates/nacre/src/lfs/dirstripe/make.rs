@@ -106,7 +106,10 @@ fn run(name: &str, args: &[OsString]) -> Outcome {
     let plan = reader.plan()?;
     for_each(&plan.paths, |path| {
         match &plan.action {
-        Action::SetDefault(default) => set_default(name, path, &default.encode()),
+        Action::SetDefault(default) => {
+            check_mdts(name, path, default)?;
+            set_default(name, path, &default.encode())
+        }
         Action::RemoveDefault => set_default(name, path, &[]),
         Action::Make(_) | Action::MakeForeign(_) => make_one(path, &plan).map_err(|error| {
             // One that has as many shards as are wanted is there, no more and no less.
@@ -122,7 +125,8 @@ fn run(name: &str, args: &[OsString]) -> Outcome {
             };
             let path = path.display();
             let message = format!(
-                "{name}: dirstripe error on '{path}': {reason}\nlfs setdirstripe: cannot create dir '{path}': {text}"
+                "{name}: dirstripe error on '{path}': {reason}\nlfs setdirstripe: cannot create dir '{path}': {text}{}",
+                who_may(errno)
             );
             Failure::new(errno, message)
         }),
@@ -310,6 +314,38 @@ impl Reader<'_> {
     }
 }
 
+/// What lets others than administrators choose MDTs.
+fn who_may(errno: i32) -> &'static str {
+    match errno {
+        libc::EPERM => {
+            ": to choose MDTs is for administrators, and for the group that mdt.*.enable_remote_dir_gid names \
+             (lctl set_param -P mdt.*.enable_remote_dir_gid=GID, -1 for everybody)"
+        }
+        _ => "",
+    }
+}
+
+/// Refuses a default that names an MDT which does not exist: nothing could be made in the directory.
+fn check_mdts(name: &str, path: &Path, default: &DirDefault) -> Outcome {
+    let named = u16::try_from(default.index).ok().into_iter().chain(default.mdts.iter().copied());
+    let mut named = named.peekable();
+    if named.peek().is_none() {
+        return Ok(());
+    }
+    // What cannot be asked is told by what follows.
+    let Ok(rows) = Mounted::open(path).and_then(|mount| mount.targets()) else { return Ok(()) };
+    match named.find(|mdt| !rows.iter().any(|row| row.target == TargetId::mdt(*mdt))) {
+        None => Ok(()),
+        Some(mdt) => {
+            let path = path.display();
+            let text = format!(
+                "{name}: there is no MDT {mdt} in the file system of '{path}': Invalid argument (22)"
+            );
+            Err(Failure::new(libc::EINVAL, text))
+        }
+    }
+}
+
 fn set_default(name: &str, path: &Path, value: &[u8]) -> Outcome {
     mounted::set_dir_default(path, value).map_err(|(is_open, error)| {
         let errno = errno_of(&error);
@@ -319,8 +355,10 @@ fn set_default(name: &str, path: &Path, value: &[u8]) -> Outcome {
             true => format!("default dirstripe error on '{path}': {text}"),
             false => format!("unable to open '{path}': {text} ({errno})"),
         };
-        let message =
-            format!("{name}: {first}\nlfs setdirstripe: cannot set default stripe on dir '{path}': {text}");
+        let message = format!(
+            "{name}: {first}\nlfs setdirstripe: cannot set default stripe on dir '{path}': {text}{}",
+            who_may(errno)
+        );
         Failure::new(errno, message)
     })
 }

@@ -2,11 +2,12 @@
 
 use crate::lfs::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use crate::lfs::mounted::{self, Mounted};
-use crate::lfs::{Failure, Outcome, errno_of, error_text, for_each, parse, print, print_usage, render};
+use crate::lfs::{Failure, Outcome, errno_of, error_text, for_each, json, parse, print, print_usage, render};
 use nacre_layout::dir_default::MAGIC_DEFAULT;
 use nacre_layout::dir_layout::{MAGIC_DIRECTORY, hash_text};
 use nacre_layout::{DirDefault, DirLayout, UserDir, user};
 use nacre_types::{Fid, TargetKind};
+use serde_json::json;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
@@ -26,7 +27,8 @@ usage: lfs getdirstripe [-c|-T] [-i|-m] [-H] [-F] [-X] [--max-inherit-rr] [-D] [
       --max-inherit-rr  with -D: for how many levels in turn
   -O, --obd MDT     only if it is on that MDT: FSNAME-MDT0001_UUID, its name or number
   -r, --recursive   directories below too
-  -v, --verbose     with FID and magic      -y, --yaml  a line for each field      --hex-idx  MDTs in hexadecimal
+  -v, --verbose     with FID and magic      -y, --yaml  a line for each field      --json  a line of JSON
+      --hex-idx  MDTs in hexadecimal
 Example: lfs getdirstripe /mnt/nacre/dir
 ";
 
@@ -47,6 +49,7 @@ const SHOW_OPTIONS: &[OptionSpec] = &[
     opt('v', "verbose", Takes::Nothing),
     opt('y', "yaml", Takes::Nothing),
     opt('O', "obd", Takes::Value),
+    json::OPTION,
     opt('r', "recursive", Takes::Nothing),
     long('8', "hex-idx", Takes::Nothing),
     opt('h', "help", Takes::Nothing),
@@ -73,6 +76,7 @@ struct Style {
     default: bool,
     raw: bool,
     yaml: bool,
+    json: bool,
     hex: bool,
     recursive: bool,
     /// Only directories on this MDT.
@@ -118,6 +122,7 @@ fn style_of(parsed: &Parsed) -> Style {
         default: parsed.has('D'),
         raw: parsed.has('R'),
         yaml: parsed.has('y'),
+        json: parsed.has('J'),
         hex: parsed.has('8'),
         recursive: parsed.has('r'),
         only: parsed.value('O').map(str::to_owned),
@@ -162,17 +167,22 @@ fn show_one(path: &Path, style: &Style) -> io::Result<String> {
             None if style.raw => return Ok(String::new()),
             default => Subject::of_default(default),
         };
-        return Ok(text_of(&fid, &subject, style, only, shown_path.as_deref()));
+        return Ok(subject.shown(path, &fid, style, only, shown_path.as_deref()));
     }
     let stored = mounted::directory_layout(path)?;
     if let Some(Ok(foreign)) = stored.as_deref().map(user::decode_foreign_directory) {
+        if style.json {
+            let mut value = json::foreign(&foreign);
+            (value["path"], value["fid"]) = (path.display().to_string().into(), fid.to_string().into());
+            return Ok(format!("{value}\n"));
+        }
         return Ok(render::foreign(&foreign, user::MAGIC_FOREIGN_DIRECTORY, style.fields == ALL));
     }
     let directory = match stored {
         Some(bytes) => UserDir::from(&DirLayout::decode(&bytes).map_err(io::Error::other)?),
         None => UserDir { mdt: fid.mdt_index(), hash: 0, shards: Vec::new() },
     };
-    Ok(text_of(&fid, &Subject::of_directory(directory), style, only, shown_path.as_deref()))
+    Ok(Subject::of_directory(directory).shown(path, &fid, style, only, shown_path.as_deref()))
 }
 
 /// The MDT with this UUID, name or number.
@@ -225,6 +235,37 @@ impl Subject {
             inherit: Some((default.max_inherit.shown(), default.max_inherit_rr.shown())),
             shards: Vec::new(),
         }
+    }
+
+    /// Its text, or a line of JSON.
+    fn shown(
+        &self,
+        path: &Path,
+        fid: &Fid,
+        style: &Style,
+        only: Option<u32>,
+        shown_path: Option<&str>,
+    ) -> String {
+        if !style.json {
+            return text_of(fid, self, style, only, shown_path);
+        }
+        if only.is_some_and(|mdt| !self.is_on(mdt)) {
+            return String::new();
+        }
+        let shards = self.shards.iter();
+        let shards = shards.map(|(fid, mdt)| json!({ "mdt_index": mdt, "fid": fid.to_string() }));
+        let value = json!({
+            "path": path.display().to_string(),
+            "fid": fid.to_string(),
+            "default": self.inherit.is_some(),
+            "mdt_count": self.count,
+            "mdt_index": self.index,
+            "hash": json::hash_name(self.hash),
+            "max_inherit": self.inherit.map(|(levels, _)| levels),
+            "max_inherit_rr": self.inherit.map(|(_, levels)| levels),
+            "shards": shards.collect::<Vec<_>>(),
+        });
+        format!("{value}\n")
     }
 
     fn is_on(&self, mdt: u32) -> bool {

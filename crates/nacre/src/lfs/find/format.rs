@@ -2,9 +2,10 @@
 
 use super::layout::Shape;
 use super::mode::{kind_letter, mode_text};
-use super::predicate::Stamp;
+use super::predicate::{Spread, Stamp};
 use super::time::ctime;
 use crate::lfs::identity::{Kind, Names};
+use nacre_layout::DirHash;
 use nacre_types::Attr;
 
 /// What `--ls` stands for.
@@ -65,6 +66,8 @@ pub struct Printed<'a> {
     pub attr: &'a Attr,
     /// Its layout, if the format asks for it.
     pub shape: &'a Shape,
+    /// How names of a directory are spread, if the format asks for it.
+    pub spread: &'a Spread,
 }
 
 impl Format {
@@ -117,6 +120,11 @@ impl Format {
                 Field::StripeCount | Field::StripeIndex | Field::Targets | Field::Pool | Field::StripeSize
             )
         })
+    }
+
+    /// True if it prints how names of directories are spread.
+    pub fn needs_spread(&self) -> bool {
+        self.asks(|field| matches!(field, Field::StripeCount | Field::Targets | Field::HashType))
     }
 
     /// True if it prints what writers of a file know better than the MDT.
@@ -223,7 +231,7 @@ fn field_of(text: &[u8]) -> Option<(usize, Field)> {
 }
 
 fn value_of(field: Field, entry: &Printed<'_>, names: &mut Names) -> String {
-    let Printed { attr, shape, .. } = *entry;
+    let Printed { attr, shape, spread, .. } = *entry;
     match field {
         Field::Time(letter, epoch) => {
             let time = Stamp::from_letter(letter).unwrap_or(Stamp::Modification).of(attr);
@@ -244,12 +252,18 @@ fn value_of(field: Field, entry: &Printed<'_>, names: &mut Names) -> String {
         Field::Kind => kind_letter(attr.kind()).to_string(),
         // Files have none of the attributes that have letters.
         Field::Attributes => "---".to_owned(),
-        Field::Fid => attr.fid.to_string(),
+        Field::Fid => attr.fid.to_string().trim_matches(['[', ']']).to_owned(),
         Field::Project => attr.projid.to_string(),
-        // A directory is whole, on one MDT.
-        Field::HashType => if attr.is_dir() { "none" } else { "" }.to_owned(),
-        Field::StripeCount if attr.is_dir() => "0".to_owned(),
-        Field::StripeIndex | Field::Targets if attr.is_dir() => attr.fid.mdt_index().to_string(),
+        Field::HashType if attr.is_dir() => {
+            // The flags are above the number.
+            let hash = DirHash::from_number(spread.hash as u16);
+            hash.map_or("none", DirHash::name).to_owned()
+        }
+        Field::HashType => String::new(),
+        Field::StripeCount if attr.is_dir() => spread.mdts.len().to_string(),
+        Field::StripeIndex if attr.is_dir() => attr.fid.mdt_index().to_string(),
+        Field::Targets if attr.is_dir() && spread.mdts.is_empty() => format!("[{}]", attr.fid.mdt_index()),
+        Field::Targets if attr.is_dir() => listed(spread.mdts.iter().map(u32::to_string)),
         Field::Pool | Field::StripeSize if attr.is_dir() => String::new(),
         Field::StripeCount => {
             shape.main().map_or_else(String::new, |part| part.layout.shown_count().to_string())
@@ -257,10 +271,15 @@ fn value_of(field: Field, entry: &Printed<'_>, names: &mut Names) -> String {
         Field::StripeIndex => {
             shape.main().map_or_else(String::new, |part| part.layout.file_offset().to_string())
         }
-        Field::Targets => shape.osts().map(|ost| ost.to_string()).collect::<Vec<_>>().join(","),
+        // One list for each component; what has no object yet is not known.
+        Field::Targets => shape.parts().iter().map(|part| listed(part.places())).collect(),
         Field::Pool => shape.main().and_then(|part| part.layout.pool.clone()).unwrap_or_default(),
         Field::StripeSize => shape.stripe_size().map_or_else(String::new, |size| size.to_string()),
     }
+}
+
+fn listed(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(","))
 }
 
 #[cfg(test)]
@@ -282,7 +301,8 @@ mod tests {
             ..Attr::default()
         };
         let mut out = Vec::new();
-        let printed = Printed { path: b"./a b", attr: &attr, shape: &Shape::None };
+        let printed =
+            Printed { path: b"./a b", attr: &attr, shape: &Shape::None, spread: &Spread::default() };
         Format::parse(format).print(&printed, &mut Names::default(), &mut out);
         String::from_utf8(out).expect("text")
     }
@@ -290,7 +310,7 @@ mod tests {
     #[test]
     fn directives_and_escapes_are_replaced() {
         assert_eq!(print("%p %s %b %k %n %m %M %y\\n"), "./a b 4097 17 9 2 640 -rw-r----- f\n");
-        assert_eq!(print("%u:%U %g:%G %T@ %LP %LF %La"), "root:0 root:0 99 9 [0x200000401:0x7:0x0] ---");
+        assert_eq!(print("%u:%U %g:%G %T@ %LP %LF %La"), "root:0 root:0 99 9 0x200000401:0x7:0x0 ---");
         assert_eq!(print("100%% \\\\ \\t|"), "100% \\ \t|");
         assert_eq!(print("%Lc|%Li|%Lo|%Lp|%LS|%Lh"), "|||||", "without a layout there is nothing to say");
     }

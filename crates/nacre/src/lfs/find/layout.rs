@@ -41,6 +41,21 @@ pub struct Part<'a> {
     pub layout: &'a LayoutView,
 }
 
+impl Part<'_> {
+    /// The OST of each stripe, `?` for one without an object; nothing on an MDT.
+    pub fn places(&self) -> impl Iterator<Item = String> {
+        let objects = self.layout.placed();
+        let stripes = match self.layout.stripe_count {
+            _ if self.layout.is_on_mdt() => 0,
+            // "All OSTs" is one question mark.
+            u16::MAX => 1,
+            count => usize::from(count),
+        };
+        let known = objects.iter().map(|object| object.ost_index.to_string());
+        known.chain(std::iter::repeat("?".to_owned())).take(stripes.max(objects.len()))
+    }
+}
+
 impl Shape {
     /// Reads the bytes of `lustre.lov`.
     pub fn decode(bytes: &[u8]) -> Shape {
@@ -102,17 +117,17 @@ impl Shape {
         }
     }
 
-    /// Number of components; a plain layout counts as one.
-    pub fn component_count(&self) -> Option<u64> {
-        match self.view()? {
-            View::Plain(_) => Some(1),
-            View::Composite(view) => Some(view.entries.len() as u64),
+    /// Number of components, 0 of every other layout and of what can have none.
+    pub fn component_count(&self) -> u64 {
+        match self.view() {
+            Some(View::Composite(view)) => view.entries.len() as u64,
+            Some(View::Plain(_)) | None => 0,
         }
     }
 
-    /// Stripe count of the main component; 65535 for all OSTs.
-    pub fn stripe_count(&self) -> Option<u64> {
-        self.main().map(|part| u64::from(part.layout.stripe_count))
+    /// Stripe count of the main component; 65535 for all OSTs, 0 of what has no stripes.
+    pub fn stripe_count(&self) -> u64 {
+        self.main().map_or(0, |part| u64::from(part.layout.stripe_count))
     }
 
     /// Stripe size of the main component in bytes.
@@ -233,8 +248,8 @@ mod tests {
     fn what_a_wish_leaves_open_is_the_file_systems_default() {
         let bytes = user::encode_spec(&Fid::ZERO, &LayoutSpec::default());
         let shape = DEFAULTS.of_new_file(Some(&bytes));
-        assert_eq!((shape.stripe_count(), shape.stripe_size()), (Some(3), Some(1 << 20)));
-        assert_eq!((shape.component_count(), shape.mirror_count()), (Some(1), Some(1)));
+        assert_eq!((shape.stripe_count(), shape.stripe_size()), (3, Some(1 << 20)));
+        assert_eq!((shape.component_count(), shape.mirror_count()), (0, Some(1)));
         assert_eq!(shape.osts().count(), 0);
         assert!(shape.has_pool("") && !shape.has_pool("flash") && shape.has_pattern(1));
     }
@@ -243,7 +258,7 @@ mod tests {
     fn of_a_template_the_last_component_speaks() {
         let wish = Wish::Composite(vec![part(0, 1 << 20, Some(1)), part(1 << 20, u64::MAX, Some(2))]);
         let shape = DEFAULTS.resolved(Shape::decode(&user::encode_wish(&Fid::ZERO, &wish)));
-        assert_eq!((shape.stripe_count(), shape.component_count()), (Some(2), Some(2)));
+        assert_eq!((shape.stripe_count(), shape.component_count()), (2, 2));
         assert_eq!(shape.parts().iter().map(|part| part.end).collect::<Vec<_>>(), [1 << 20, u64::MAX]);
     }
 
@@ -252,7 +267,7 @@ mod tests {
         let mut foreign = MAGIC_FOREIGN.to_le_bytes().to_vec();
         foreign.extend_from_slice(&[4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, b'a', b'b', b'c', b'd']);
         assert_eq!(Shape::decode(&foreign), Shape::Foreign(5));
-        assert_eq!(Shape::decode(&foreign).stripe_count(), None);
+        assert_eq!(Shape::decode(&foreign).stripe_count(), 0);
         assert_eq!(Shape::decode(b"\xd0\x0b"), Shape::None);
         assert_eq!(Shape::decode(b""), Shape::None);
     }

@@ -110,10 +110,10 @@ impl Hash {
 }
 
 /// Over how many MDTs the names of a directory are spread, and how.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Spread {
-    /// Shards, 0 for a directory that is whole.
-    pub count: u64,
+    /// The MDT of each shard; none for a directory that is whole.
+    pub mdts: Vec<u32>,
     /// Number of the hash, and flags.
     pub hash: u32,
 }
@@ -293,7 +293,7 @@ impl Test {
     /// Whether a directory passes such a condition.
     pub fn passes_spread(&self, spread: &Spread) -> bool {
         let holds = match &self.what {
-            What::MdtCount(measure) => measure.passes(spread.count),
+            What::MdtCount(measure) => measure.passes(spread.mdts.len() as u64),
             What::MdtHash(hash) => hash.passes(spread.hash),
             _ => return true,
         };
@@ -306,12 +306,14 @@ impl Test {
             |measure: &Measure, value: Option<u64>| value.is_some_and(|value| measure.passes(value));
         let holds = match &self.what {
             What::Osts(wanted) => shape.osts().any(|ost| wanted.contains(&ost)),
-            What::StripeCount(measure) => compare(measure, shape.stripe_count()),
+            What::StripeCount(measure) => measure.passes(shape.stripe_count()),
             What::StripeSize(measure) => compare(measure, shape.stripe_size()),
             What::ExtensionSize(measure) => shape.extension_sizes().any(|size| measure.passes(size)),
             What::Pool(pool) => shape.has_pool(pool),
             What::Pattern(bits) => shape.has_pattern(*bits),
-            What::ComponentCount(measure) => compare(measure, shape.component_count()),
+            // As Lustre's: a foreign layout has no number of components, not even another one.
+            What::ComponentCount(_) if matches!(shape, Shape::Foreign(_)) => return false,
+            What::ComponentCount(measure) => measure.passes(shape.component_count()),
             What::MirrorCount(measure) => compare(measure, shape.mirror_count().map(u64::from)),
             What::MirrorState(other, state) => {
                 shape.mirror_state() != 0 && (shape.mirror_state() == *state) != *other
@@ -389,7 +391,7 @@ mod tests {
     #[test]
     fn directories_are_chosen_by_how_their_names_are_spread() {
         let whole = Spread::default();
-        let striped = Spread { count: 4, hash: 0x8000_0003 };
+        let striped = Spread { mdts: vec![0, 1, 2, 3], hash: 0x8000_0003 };
         for negated in [false, true] {
             let test = Test { negated, what: What::MdtCount(measure(Sign::Over, 2, 1)) };
             assert!(test.is_about_spread() && test.needs() == Needs::Xattrs);
@@ -397,7 +399,7 @@ mod tests {
         }
         let passes = |hash: Hash| {
             let test = Test { negated: false, what: What::MdtHash(hash) };
-            [whole, striped].map(|spread| test.passes_spread(&spread))
+            [&whole, &striped].map(|spread| test.passes_spread(spread))
         };
         let of_types = |types: &[u16]| Hash { types: types.to_vec(), ..Hash::default() };
         assert_eq!(passes(of_types(&[3, 4])), [false, true]);

@@ -153,6 +153,11 @@ impl Query {
         self.tests.iter().any(|test| test.needs() == needs)
     }
 
+    /// True if it prints how names of directories are spread.
+    pub fn prints_spread(&self) -> bool {
+        matches!(&self.output, Output::Format(format) if format.needs_spread())
+    }
+
     /// True if layouts must be known.
     pub fn needs_layout(&self) -> bool {
         let printed = matches!(&self.output, Output::Format(format) if format.needs_layout());

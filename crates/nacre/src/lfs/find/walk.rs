@@ -222,10 +222,10 @@ impl<'a> Worker<'a> {
         inherited: Option<&[u8]>,
     ) {
         match self.matching(parent, entry, inherited) {
-            Ok(Some((attr, shape))) if depth >= self.walk.query.min_depth => {
+            Ok(Some((attr, shape, spread))) if depth >= self.walk.query.min_depth => {
                 let n = self.walk.matches.fetch_add(1, Ordering::Relaxed);
                 if !is_skipped(n, self.walk.query.skip_percent) {
-                    self.print(path, &attr, &shape);
+                    self.print(&Printed { path, attr: &attr, shape: &shape, spread: &spread });
                 }
             }
             Ok(_) => {}
@@ -233,15 +233,13 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn print(&mut self, path: &[u8], attr: &Attr, shape: &Shape) {
+    fn print(&mut self, entry: &Printed<'_>) {
         match &self.walk.query.output {
             Output::Path(end) => {
-                self.out.extend_from_slice(path);
+                self.out.extend_from_slice(entry.path);
                 self.out.push(*end);
             }
-            Output::Format(format) => {
-                format.print(&Printed { path, attr, shape }, &mut self.names, &mut self.out);
-            }
+            Output::Format(format) => format.print(entry, &mut self.names, &mut self.out),
         }
         if self.out.len() >= OUTPUT_BYTES {
             self.flush();
@@ -257,13 +255,13 @@ impl<'a> Worker<'a> {
         self.out.clear();
     }
 
-    /// Attributes and layout of an entry that matches.
+    /// What is known of an entry that matches.
     fn matching(
         &self,
         parent: &Listing,
         entry: &Listed,
         inherited: Option<&[u8]>,
-    ) -> io::Result<Option<(Attr, Shape)>> {
+    ) -> io::Result<Option<(Attr, Shape, Spread)>> {
         let query = self.walk.query;
         // Gone between the listing of its name and the look at it.
         let Some(mut attr) = entry.attr else { return Ok(None) };
@@ -291,7 +289,12 @@ impl<'a> Worker<'a> {
                 return Ok(None);
             }
         }
-        if !self.spread_passes(parent, entry, &attr)? {
+        let mut about_spread = query.tests.iter().filter(|test| test.is_about_spread()).peekable();
+        let mut spread = Spread::default();
+        if about_spread.peek().is_some() || query.prints_spread() {
+            spread = Worker::spread_of(parent, entry, &attr)?;
+        }
+        if !about_spread.all(|test| attr.is_dir() && test.passes_spread(&spread)) {
             return Ok(None);
         }
         for test in query.tests.iter().filter(|test| test.needs() == Needs::Xattrs) {
@@ -301,28 +304,25 @@ impl<'a> Worker<'a> {
                 return Ok(None);
             }
         }
-        Ok(Some((attr, shape)))
+        Ok(Some((attr, shape, spread)))
     }
 
-    /// Whether a directory's names are spread as wanted; only those of which they are need a look.
-    fn spread_passes(&self, parent: &Listing, entry: &Listed, attr: &Attr) -> io::Result<bool> {
-        let mut tests = self.walk.query.tests.iter().filter(|test| test.is_about_spread()).peekable();
-        if tests.peek().is_none() || !attr.is_dir() {
-            return Ok(tests.peek().is_none());
+    /// How the names of a directory are spread.
+    fn spread_of(parent: &Listing, entry: &Listed, attr: &Attr) -> io::Result<Spread> {
+        if !attr.is_dir() || !attr.flags.contains(AttrFlags::STRIPED) {
+            return Ok(Spread::default());
         }
-        let mut spread = Spread::default();
-        if attr.flags.contains(AttrFlags::STRIPED) {
-            let path = parent.path_of(&entry.name);
-            let stored = mounted::directory_layout(Path::new(OsStr::from_bytes(&path)))?;
-            if let Some(layout) = stored.and_then(|bytes| DirLayout::decode(&bytes).ok()) {
-                let seen = UserDir::from(&layout);
-                spread = Spread { count: seen.shards.len() as u64, hash: seen.hash };
-            }
-        }
-        Ok(tests.all(|test| test.passes_spread(&spread)))
+        let path = parent.path_of(&entry.name);
+        let stored = mounted::directory_layout(Path::new(OsStr::from_bytes(&path)))?;
+        let Some(layout) = stored.and_then(|bytes| DirLayout::decode(&bytes).ok()) else {
+            return Ok(Spread::default());
+        };
+        let seen = UserDir::from(&layout);
+        Ok(Spread { mdts: seen.shards.iter().map(|(_, mdt)| *mdt).collect(), hash: seen.hash })
     }
 
-    /// The layout of an entry: its own, or for a file that was never written what it will get.
+    /// The layout of an entry: its own; for a file that was never written, what it will get; for a directory without a default, the file
+    /// system's.
     fn shape_of(
         &self,
         parent: &Listing,
@@ -338,6 +338,7 @@ impl<'a> Worker<'a> {
                 None => Shape::None,
             },
             OwnLayout::None if attr.is_regular() => defaults.of_new_file(inherited),
+            OwnLayout::None if attr.is_dir() => defaults.of_new_file(None),
             OwnLayout::None => Shape::None,
         })
     }

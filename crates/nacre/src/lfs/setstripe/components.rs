@@ -29,8 +29,8 @@ pub struct Builder {
     step: Option<u64>,
     /// A stripe count was given for this component.
     has_count: bool,
-    /// The first option of this component that says something about OSTs.
-    about_osts: Option<&'static str>,
+    /// What this component says about OSTs: Lustre's name of the option, its value as shown.
+    about_osts: Vec<(&'static str, String)>,
     is_striped: bool,
 }
 
@@ -46,31 +46,33 @@ impl Builder {
                 self.spec.stripe_count = stripe_count(value)?;
                 self.spec.pattern = Pattern::Raid0;
                 self.has_count = true;
-                self.about_osts.get_or_insert("-c");
+                self.note_count();
             }
             'C' => {
                 self.spec.stripe_count = overstripe_count(value)?;
                 self.spec.pattern = Pattern::Overstriped;
                 self.has_count = true;
-                self.about_osts.get_or_insert("-C");
+                self.note_count();
             }
             'o' => {
                 let list = ost_list::listed(value, 10);
                 let list = list.ok_or_else(|| usage(format!("invalid OST list '{value}'")))?;
                 self.spec.osts.extend(list);
-                self.about_osts.get_or_insert("-o");
+                self.about_osts.push(("ost-list", format!("'{}'", self.spec.osts.len())));
             }
             'S' => {
                 self.spec.stripe_size = stripe_size(value)?;
-                self.about_osts.get_or_insert("-S");
+                let size = self.spec.stripe_size.map(|size| ("stripe-size", size.to_string()));
+                self.about_osts.extend(size);
             }
             'i' => {
                 self.spec.first_ost = stripe_index(value)?;
-                self.about_osts.get_or_insert("-i");
+                let first = self.spec.first_ost.filter(|first| *first > 0);
+                self.about_osts.extend(first.map(|first| ("stripe-offset", first.to_string())));
             }
             'p' => {
                 self.spec.pool = pools::wished(NAME, value)?;
-                self.about_osts.get_or_insert("-p");
+                self.about_osts.extend(self.spec.pool.map(|pool| ("pool", format!("'{pool}'"))));
             }
             'L' => self.on_mdt = is_on_mdt(value)?,
             'z' => self.step = step(value)?,
@@ -79,6 +81,11 @@ impl Builder {
         }
         self.is_striped = true;
         Ok(())
+    }
+
+    fn note_count(&mut self) {
+        let count = self.spec.stripe_count.map(|count| ("stripe-count", count.cast_signed().to_string()));
+        self.about_osts.extend(count);
     }
 
     /// True if an option said something about a layout.
@@ -98,9 +105,9 @@ impl Builder {
                 ),
             ));
         }
-        let about_osts = self.about_osts.take();
+        let about_osts = std::mem::take(&mut self.about_osts);
         let spec = match std::mem::take(&mut self.on_mdt) {
-            true => on_mdt(start, end, about_osts)?,
+            true => on_mdt(start, end, &about_osts)?,
             false => self.finished_spec()?,
         };
         match self.step.take() {
@@ -249,18 +256,19 @@ fn is_on_mdt(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The wish for a component `[start, end)` on an MDT. `about_osts` is an option that it cannot have.
-fn on_mdt(start: u64, end: u64, about_osts: Option<&'static str>) -> Result<LayoutSpec, Failure> {
+/// The wish for a component `[start, end)` on an MDT. It has one stripe as long as itself, which may be said; other options
+/// `about_osts` it cannot have.
+fn on_mdt(start: u64, end: u64, about_osts: &[(&'static str, String)]) -> Result<LayoutSpec, Failure> {
     if start > 0 {
         return Err(Failure::new(libc::EINVAL, "error: 'mdt' layout can be only the first one".to_owned()));
     }
     if end > MDT_SIZE_MAX {
         return Err(Failure::new(libc::EFBIG, "error: 'mdt' layout size is too big".to_owned()));
     }
-    match about_osts {
-        Some(option) => {
-            let message =
-                format!("{NAME}: '{option}' cannot be specified with '-L mdt': Invalid argument (22)");
+    let is_wrong = |(name, value): &&(&str, String)| *name != "stripe-size" || *value != end.to_string();
+    match about_osts.iter().find(is_wrong) {
+        Some((name, value)) => {
+            let message = format!("Option '{name}' can't be specified with Data-on-MDT component: {value}");
             Err(Failure::new(libc::EINVAL, message))
         }
         None => Ok(LayoutSpec::ON_MDT),

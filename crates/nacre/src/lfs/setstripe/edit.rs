@@ -76,6 +76,7 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
         Edit::Add => {
             let place = mounted::directory_of(path);
             let mount = mounted::Mounted::open(place).map_err(|error| super::failed(path, &error))?;
+            crate::lfs::pools::check_owners(NAME, &mount, &plan.pool_owners)?;
             super::check_targets(NAME, &mount, &plan.wish)?;
             add(&plan.wish, layout.end(), path)
         }

@@ -125,7 +125,7 @@ proptest! {
             }
             let first = layout.components[place].first_ost.unwrap_or(2);
             let count = layout.components[place].stripe_count.min(5);
-            let object = |i| StripeObject { ost_index: first + i, object: Fid::ost_object(first + i, 9) };
+            let object = |i| StripeObject::new(first + i, Fid::ost_object(first + i, 9));
             layout.instantiate(place, (0..count).map(object).collect());
         }
         let text = format!("composite_header:\n{}", shown(&layout, true));

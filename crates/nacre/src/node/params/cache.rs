@@ -2,6 +2,7 @@
 //! times of a medium that is not there, for measurements.
 
 use nacre_oss::ObjectServer;
+use nacre_params::stats::{now_ns, time_line};
 use nacre_params::{Tree, value};
 use nacre_store::object::CachePolicy;
 use nacre_store::object::block::device::model::SimulatedDevice;
@@ -91,7 +92,8 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
             ("direct_read", stats.reads_direct),
             ("direct_write", stats.writes_direct),
         ];
-        Ok(rows.iter().map(|(name, count)| format!("{name:<25} {count} samples [reqs]\n")).collect())
+        let rows = rows.iter().map(|(name, count)| format!("{name:<25} {count} samples [reqs]\n"));
+        Ok(rows.fold(time_line("snapshot_time", now_ns()), |text, row| text + &row))
     });
 }
 

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// What is done with the counters of all addresses at once.
 const CLEAR: &str = "clear";
+/// Frames from an address whose checksum was wrong.
+const DAMAGED: &str = "checksum_errors";
 
 /// A parameter of each address.
 struct Leaf<S, T> {
@@ -93,6 +95,7 @@ impl<S: Send + Sync + 'static, T: Send + Sync + 'static> Family for Peers<S, T> 
     fn names(&self) -> Vec<(String, Access)> {
         let mut all = vec![(CLEAR.to_owned(), Access { readable: false, writable: true })];
         for nid in (self.exports)(&self.server).names() {
+            all.push((format!("{nid}.{DAMAGED}"), Access { readable: true, writable: false }));
             all.extend(self.leaves.iter().map(|leaf| {
                 let access = Access { readable: true, writable: leaf.clear.is_some() };
                 (format!("{nid}.{}", leaf.name), access)
@@ -104,6 +107,10 @@ impl<S: Send + Sync + 'static, T: Send + Sync + 'static> Family for Peers<S, T> 
     fn read(&self, name: &str) -> StatusResult<String> {
         if name == CLEAR {
             return Err(Status::EACCES);
+        }
+        if let Some((nid, DAMAGED)) = name.rsplit_once('.') {
+            let damaged = (self.exports)(&self.server).damaged(nid).ok_or(Status::ENOENT)?;
+            return Ok(damaged.to_string());
         }
         let (leaf, counters, clients) = self.find(name)?;
         Ok((leaf.read)(&self.server, &counters, &clients))
@@ -151,6 +158,7 @@ mod tests {
         export.counters::<EventStats>().expect("joined").count(0, 1);
         assert!(stats().contains("open                      1 samples [reqs]"));
         assert_eq!(tree.read("mdt.x.exports.10.0.0.1@tcp.uuid"), Ok(format!("{client}\n")));
+        assert_eq!(tree.read("mdt.x.exports.10.0.0.1@tcp.checksum_errors").as_deref(), Ok("0"));
         assert_eq!(tree.write("mdt.x.exports.10.0.0.1@tcp.stats", "0"), Ok(()));
         assert!(!stats().contains("open"));
         assert_eq!(tree.write("mdt.x.exports.10.0.0.1@tcp.uuid", "0"), Err(Status::EACCES));

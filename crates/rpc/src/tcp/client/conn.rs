@@ -217,6 +217,10 @@ impl Conn {
         self.socket.shut_down(Shutdown::Both);
         self.room.notify_all();
         if let Some(why) = why {
+            if why.is_damage() {
+                self.flights.damaged.fetch_add(1, Ordering::Relaxed);
+                log::warn!(peer:% = self.nid; "connection to {} at {} closed: {why}", self.target, self.nid);
+            }
             log::debug!("connection to {} at {} ended: {why}", self.target, self.nid);
         }
         for entry in entries {
@@ -418,7 +422,7 @@ impl Conn {
                 break;
             }
         }
-        // Frames that are here already are delivered now: whoever reads next would have to be woken for them.
+        // Frames that are here already are delivered now: the next reader would have to be woken for them.
         while !self.is_closed() && inbox.has_whole_frame() {
             if let Err(LinkError::Closed(why)) = self.receive_one(&mut inbox, false) {
                 self.close(Some(&why));

@@ -61,7 +61,7 @@ impl MdsCalls {
 
     /// A lock that waits holds a thread of the server, so only a few may.
     fn run_waiting_lock(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        let MdsRequest::SetLock { fid, lock, .. } = *request else { return Err(Status::EINVAL) };
+        let MdsRequest::LockFile { fid, lock, asked_ns, .. } = *request else { return Err(Status::EINVAL) };
         let allowed = self.peer.config.waiting_locks_max;
         let mut pause = LOCK_PAUSE.0;
         loop {
@@ -73,7 +73,7 @@ impl MdsCalls {
                 self.waiting_locks.fetch_sub(1, Ordering::AcqRel);
                 return result;
             }
-            match self.run(cred, &MdsRequest::SetLock { fid, lock, wait: false }) {
+            match self.run(cred, &MdsRequest::LockFile { fid, lock, wait: false, asked_ns }) {
                 Err(Status::EAGAIN) => {}
                 result => return result,
             }
@@ -93,7 +93,7 @@ fn encode_call(cred: &Cred, request: &MdsRequest<'_>) -> Encoded {
 impl MdsEndpoint for MdsCalls {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         match request {
-            MdsRequest::SetLock { wait: true, .. } => self.run_waiting_lock(cred, request),
+            MdsRequest::LockFile { wait: true, .. } => self.run_waiting_lock(cred, request),
             _ => self.run(cred, request),
         }
     }
@@ -253,6 +253,10 @@ impl MgsEndpoint for TcpMgs {
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
         let reply = round_trip(&self.peer, false, Body::plain(&request.to_bytes()))?;
         MgsReply::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))
+    }
+
+    fn import(&self) -> Option<ImportInfo> {
+        Some(self.peer.import(None))
     }
 }
 

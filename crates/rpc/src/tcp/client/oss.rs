@@ -156,12 +156,15 @@ impl OssEndpoint for TcpOss {
         if self.calls.peer.tunables.is_active() {
             return self.call(request, Bulk::None);
         }
-        match self.calls.call_until(request, Bulk::None, Some(Instant::now() + OUT_OF_USE_MAX)) {
-            // Interrupted by its deadline.
-            Err(Status::EINTR) if !nacre_env::interrupted() => Err(Status::EIO),
+        match self.calls.call_by(request, OUT_OF_USE_MAX) {
             Err(Status::ETIMEDOUT) => Err(Status::EIO),
             result => result,
         }
+    }
+
+    fn call_within(&self, request: &OssRequest, limit: Duration) -> StatusResult<OssReply> {
+        self.prepare(request)?;
+        self.calls.call_by(request, limit)
     }
 
     fn tunables(&self) -> Option<&Arc<Tunables>> {
@@ -286,6 +289,15 @@ impl OssCalls {
         self.call_until(request, bulk, None)
     }
 
+    /// A request without data that is answered within `limit`, or fails with `ETIMEDOUT`.
+    fn call_by(&self, request: &OssRequest, limit: Duration) -> StatusResult<OssReply> {
+        match self.call_until(request, Bulk::None, Some(Instant::now() + limit)) {
+            // Interrupted by its deadline.
+            Err(Status::EINTR) if !nacre_env::interrupted() => Err(Status::ETIMEDOUT),
+            result => result,
+        }
+    }
+
     /// As [`OssCalls::call_whole`], but with an end to all waiting ([`Request::until`]).
     fn call_until(
         &self,
@@ -294,12 +306,14 @@ impl OssCalls {
         until: Option<Instant>,
     ) -> StatusResult<OssReply> {
         let body = encode_request(request);
-        let _counted = self.stats.begin_request(request, &bulk);
+        let counted = self.stats.prepare_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
         let ticket = self.peer.flights.begin(false)?;
         let result = {
             let is_urgent = matches!(request, OssRequest::Locks { .. });
-            let request = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
+            let request = Request::new(ticket, body.as_body(), send, destination)
+                .in_life(life_of(request))
+                .counted_by(counted.as_ref());
             nacre_env::blocking(|| self.peer.run(request.urgent(is_urgent).until(until), None))
         };
         self.finish(request, result)
@@ -366,10 +380,12 @@ impl OssCalls {
             Err(status) => return Started::Finished(Err(status)),
         };
         let body = encode_request(request);
-        let counted = self.stats.begin_request(request, &bulk);
+        let counted = self.stats.prepare_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
         let first = {
-            let sending = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
+            let sending = Request::new(ticket, body.as_body(), send, destination)
+                .in_life(life_of(request))
+                .counted_by(counted.as_ref());
             let deadline = self.peer.config.deadline.map(|limit| Instant::now() + limit);
             // SAFETY: the flight goes into the returned closure, which our caller promises to call or drop before the
             // buffers of `bulk` go; the body is copied into the socket before this returns.
@@ -384,7 +400,9 @@ impl OssCalls {
         };
         let mut pending = Pending { peer: &self.peer, xid: ticket.xid.0, flight };
         Started::InFlight(Box::new(move || {
-            let mut again = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
+            let mut again = Request::new(ticket, body.as_body(), send, destination)
+                .in_life(life_of(request))
+                .counted_by(counted.as_ref());
             again.resent = resent;
             let flight = pending.flight.take();
             let result = nacre_env::blocking(|| self.peer.run(again, flight));

@@ -9,6 +9,7 @@ use super::posts::Flights;
 use super::waiter::{Destination, Reply};
 use crate::api::{ClientCallbacks, MdsEndpoint};
 use crate::config::ClientConfig;
+use crate::stats::CountedRpc;
 use crate::tcp::socket::TICK;
 use crate::tcp::threads::ThreadGroup;
 use crate::tunables::{Tunable, Tunables};
@@ -67,8 +68,8 @@ pub struct ClientStats {
     pub connects: u64,
     /// Requests that were sent again after a lost connection.
     pub resends: u64,
-    /// Requests whose bulk data was damaged on its way.
-    pub bulk_damaged: u64,
+    /// Frames to or from the server whose checksum was wrong: headers, bodies, data.
+    pub damaged: u64,
     /// Times that the server had restarted or dropped the client.
     pub recoveries: u64,
     /// Requests under way now.
@@ -79,7 +80,6 @@ pub struct ClientStats {
 struct Counters {
     connects: AtomicU64,
     resends: AtomicU64,
-    bulk_damaged: AtomicU64,
     recoveries: AtomicU64,
 }
 
@@ -94,6 +94,8 @@ pub(crate) struct Request<'a> {
     pub(crate) send: &'a [u8],
     pub(crate) destination: Destination<'a>,
     pub(crate) resent: bool,
+    /// Learns that it was sent.
+    counted: Option<&'a CountedRpc<'a>>,
     /// Life of the client in which it may be sent, 0 for any.
     incarnation: u64,
     /// Does not wait for room on its connection.
@@ -113,7 +115,20 @@ impl<'a> Request<'a> {
     ) -> Request<'a> {
         let (resent, is_urgent) = (false, false);
         let (incarnation, damaged, evictions, until) = (0, 0, 0, None);
-        Request { ticket, body, send, destination, resent, incarnation, is_urgent, until, damaged, evictions }
+        let counted = None;
+        Request {
+            ticket,
+            body,
+            send,
+            destination,
+            resent,
+            counted,
+            incarnation,
+            is_urgent,
+            until,
+            damaged,
+            evictions,
+        }
     }
 
     /// Waits no longer than until then, for the server or for its answer. Also a server that is out of use is asked then, with
@@ -126,6 +141,11 @@ impl<'a> Request<'a> {
     /// server has threads for some more; there are never more than a few of these.
     pub(crate) fn urgent(self, is_urgent: bool) -> Request<'a> {
         Request { is_urgent, ..self }
+    }
+
+    /// Has its way counted.
+    pub(crate) fn counted_by(self, counted: Option<&'a CountedRpc<'a>>) -> Request<'a> {
+        Request { counted, ..self }
     }
 
     /// To be sent in this life of the client only; 0 for any.
@@ -249,7 +269,7 @@ impl Peer {
         ClientStats {
             connects: read(&self.counters.connects),
             resends: read(&self.counters.resends),
-            bulk_damaged: read(&self.counters.bulk_damaged),
+            damaged: read(&self.flights.damaged),
             recoveries: read(&self.counters.recoveries),
             in_flight: self.flights.count(),
         }
@@ -274,7 +294,7 @@ impl Peer {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Nothing more is sent; whoever waits gets `ESHUTDOWN`.
+    /// Nothing more is sent; callers that wait get `ESHUTDOWN`.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.link_changed.notify_all();
@@ -291,7 +311,7 @@ impl Peer {
         }
     }
 
-    /// Ends all connections, because the server is silent; whoever waits connects again.
+    /// Ends all connections, because the server is silent; callers that wait connect again.
     pub(crate) fn drop_connections(&self) {
         self.close_all();
     }
@@ -427,6 +447,9 @@ impl Peer {
         let (data, place) = (request.send, request.destination.place());
         // SAFETY: passed on to the caller.
         let flight = unsafe { conn.submit(&header, body, data, place, request.is_urgent) };
+        if flight.is_ok() {
+            request.counted.iter().for_each(|counted| counted.sent());
+        }
         Ok(flight.map_err(|why| (why, conn)))
     }
 
@@ -579,9 +602,9 @@ impl Peer {
         conn: &Arc<Conn>,
     ) -> Option<StatusResult<Reply>> {
         if !reply.bulk_intact || reply.header.flags.contains(FrameFlags::BULK_DAMAGED) {
-            count(&self.counters.bulk_damaged);
+            count(&self.flights.damaged);
             request.damaged += 1;
-            log::warn!("data to or from {} at {} was damaged on its way", self.name(), conn.nid);
+            log::warn!(peer:% = conn.nid; "data to or from {} at {} was damaged on its way", self.name(), conn.nid);
             return (request.damaged > self.tunables.resend_count()).then_some(Err(Status::EIO));
         }
         match reply.header.status {

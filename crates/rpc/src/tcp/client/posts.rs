@@ -8,7 +8,7 @@ use nacre_types::{Status, StatusResult, Xid};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::tcp::socket::TICK;
@@ -43,6 +43,8 @@ pub(crate) struct Flights {
     post_ended: Condvar,
     /// Reads and writes under way.
     pub(crate) gate: Gate,
+    /// Frames whose checksum was wrong, on any connection.
+    pub(crate) damaged: AtomicU64,
     /// Over a simulated fabric: what counts as under way until a time yet to come.
     due: Mutex<Vec<Due>>,
 }
@@ -61,6 +63,7 @@ impl Flights {
             posts: Mutex::default(),
             post_ended: Condvar::new(),
             gate: Gate::default(),
+            damaged: AtomicU64::new(0),
             due: Mutex::default(),
         }
     }

@@ -81,13 +81,13 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
             start += part as u64;
             let is_last = start == offset + len as u64;
             match *request {
-                OssRequest::Read { object, ahead, lock, .. } => {
+                OssRequest::Read { object, ahead, lock, written, .. } => {
                     // What comes next comes after the last part.
                     let ahead = if is_last { ahead } else { 0 };
-                    OssRequest::Read { object, offset: at, len: part as u32, ahead, lock }
+                    OssRequest::Read { object, offset: at, len: part as u32, ahead, lock, written }
                 }
-                OssRequest::Write { object, sync, granted, lock, incarnation, .. } => {
-                    OssRequest::Write { object, offset: at, sync, granted, lock, incarnation }
+                OssRequest::Write { object, sync, granted, lock, incarnation, written, .. } => {
+                    OssRequest::Write { object, offset: at, sync, granted, lock, incarnation, written }
                 }
                 _ => request.clone(),
             }
@@ -208,6 +208,7 @@ mod tests {
             granted: false,
             lock: IoLock::Lease,
             incarnation: 0,
+            written: false,
         };
         assert!(whole(&durable, &data));
         // Close to the largest offset nothing overflows.
@@ -222,13 +223,14 @@ mod tests {
             len: 1 << 20,
             ahead: 7,
             lock: IoLock::Lease,
+            written: true,
         };
         let (requests, _) = cut(&read, &Bulk::Receive(&mut [0; 1 << 20]), &ONE);
         let ahead: Vec<u32> = requests
             .iter()
             .map(|request| match request {
-                OssRequest::Read { ahead, .. } => *ahead,
-                _ => panic!("a read stays a read"),
+                OssRequest::Read { ahead, written: true, .. } => *ahead,
+                _ => panic!("a read stays a read, of what is known to be there"),
             })
             .collect();
         assert_eq!(ahead, [0, 7]);

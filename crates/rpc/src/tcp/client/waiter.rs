@@ -88,7 +88,7 @@ pub(crate) enum Outcome {
     Lost,
 }
 
-/// One request in flight. Shared between its caller and whoever reads the connection.
+/// One request in flight. Shared between its caller and the thread that reads the connection.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) xid: u64,

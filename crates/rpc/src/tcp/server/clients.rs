@@ -4,16 +4,17 @@ use super::connection::Connection;
 use super::{Service, Shared};
 use crate::api::{ClientCallbacks, Export};
 use crate::config::ServerConfig;
+use crate::exports::host_of;
 use nacre_session::ReplyCache;
 use nacre_types::{ClientUuid, Nid, ProcessIdentity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, ServerMessage};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A reply that is kept for a resend.
 #[derive(Debug)]
@@ -31,11 +32,10 @@ pub(super) struct Client {
     callbacks: Arc<RemoteCallbacks>,
     service: Service,
     target: TargetId,
-    /// What the service said when it got to know the client. Held by whoever tells it, so that it happens once.
+    /// What the service said when it got to know the client. Held while the service is told, so that it happens once.
     connected: Mutex<Option<Welcome>>,
     /// The service dropped the client, or it left.
     gone: AtomicBool,
-    last_heard_ms: AtomicU64,
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
@@ -46,8 +46,9 @@ impl Client {
     /// Something came from the client.
     pub(super) fn heard(&self, now_ms: u64) {
         // Connections on several CPUs share this, so it is not written for nothing.
-        if self.last_heard_ms.load(Ordering::Relaxed) != now_ms {
-            self.last_heard_ms.store(now_ms, Ordering::Relaxed);
+        let last_heard_ms = &self.callbacks.last_heard_ms;
+        if last_heard_ms.load(Ordering::Relaxed) != now_ms {
+            last_heard_ms.store(now_ms, Ordering::Relaxed);
         }
     }
 
@@ -107,6 +108,9 @@ const KEPT_MAX: usize = 256;
 struct RemoteCallbacks {
     target: TargetId,
     way: Mutex<WayBack>,
+    /// Start of the server's clock.
+    started: Instant,
+    last_heard_ms: AtomicU64,
 }
 
 #[derive(Default)]
@@ -176,6 +180,11 @@ impl ClientCallbacks for RemoteCallbacks {
             way.keep(message);
         }
     }
+
+    fn silent_for(&self) -> Duration {
+        let last_heard = Duration::from_millis(self.last_heard_ms.load(Ordering::Relaxed));
+        self.started.elapsed().saturating_sub(last_heard)
+    }
 }
 
 /// Who connects.
@@ -225,7 +234,7 @@ impl Clients {
             }
             let client = known
                 .entry((target, uuid))
-                .or_insert_with(|| Arc::new(new_client(service.clone(), target, &who, connection.peer())));
+                .or_insert_with(|| Arc::new(new_client(service.clone(), target, &who, connection)));
             client.connections.lock().push(Arc::downgrade(connection));
             client.heard(now);
             client.clone()
@@ -233,6 +242,10 @@ impl Clients {
         match client.connect() {
             Ok((lease, known)) => {
                 client.heard(connection.now_ms());
+                if !known {
+                    // All other lines call it by its UUID.
+                    log::info!("{target} has a new client: {uuid} at {}", client.export.nid);
+                }
                 Ok(Attached { client, lease, known })
             }
             Err(status) => {
@@ -285,16 +298,17 @@ impl Clients {
         for client in clients {
             let connections = client.open_connections();
             let grace = client.grace(&shared.config, !connections.is_empty());
-            let silent = shared.now_ms().saturating_sub(client.last_heard_ms.load(Ordering::Relaxed));
-            if Duration::from_millis(silent) < grace || client.connected.try_lock().is_none() {
+            let silent = client.callbacks.silent_for();
+            if silent < grace || client.connected.try_lock().is_none() {
                 continue;
             }
             log::warn!(
+                peer:% = host_of(client.export.nid);
                 "client {} of {} at {} has not been heard of for {} s: its handles and locks are given up",
                 client.export.client,
                 client.target,
                 client.export.nid,
-                silent / 1000
+                silent.as_secs()
             );
             self.disconnect(&client);
             for connection in connections {
@@ -304,9 +318,14 @@ impl Clients {
     }
 }
 
-fn new_client(service: Service, target: TargetId, who: &Who, peer: SocketAddr) -> Client {
-    let callbacks = Arc::new(RemoteCallbacks { target, way: Mutex::default() });
-    let export = Export::new(who.uuid, Nid::Tcp(peer), who.process, callbacks.clone());
+fn new_client(service: Service, target: TargetId, who: &Who, connection: &Connection) -> Client {
+    let callbacks = Arc::new(RemoteCallbacks {
+        target,
+        way: Mutex::default(),
+        started: connection.shared.started,
+        last_heard_ms: AtomicU64::new(connection.now_ms()),
+    });
+    let export = Export::new(who.uuid, Nid::Tcp(connection.peer()), who.process, callbacks.clone());
     let export = if who.is_server { export.of_server() } else { export };
     Client {
         export: Arc::new(export),
@@ -317,7 +336,6 @@ fn new_client(service: Service, target: TargetId, who: &Who, peer: SocketAddr) -
         target,
         connected: Mutex::new(None),
         gone: AtomicBool::new(false),
-        last_heard_ms: AtomicU64::new(0),
         connections: Mutex::default(),
     }
 }

@@ -27,8 +27,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a new connection may take to say who it is.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long a reply waits for its turn before its thread counts as waiting.
 const SEND_TURN_MAX: Duration = Duration::from_millis(5);
 /// How long a callback waits for its turn on a control connection, and then for the client to take it.
@@ -220,7 +218,9 @@ impl Connection {
                     self.serve(true);
                 }
             }
-            Err(reason) => log::warn!("connection from {} refused: {reason}", self.peer),
+            Err(reason) => {
+                log::warn!(peer:% = self.peer.ip(); "connection from {} refused: {reason}", self.peer);
+            }
         }
         drop(end);
     }
@@ -262,6 +262,7 @@ impl Connection {
                     if self.roles.lock().ended {
                         break;
                     }
+                    work.rest();
                 }
                 Err(LinkError::Closed(why)) => {
                     self.on_end(&why);
@@ -274,8 +275,15 @@ impl Connection {
     }
 
     fn on_end(&self, why: &Closed) {
+        if why.is_damage()
+            && let Some(client) = self.session.get().and_then(|session| session.client.as_ref())
+        {
+            client.export.note_damaged();
+        }
         match why {
-            Closed::Frame(error) => log::warn!("connection from {} closed: {error}", self.peer),
+            Closed::Frame(error) => {
+                log::warn!(peer:% = self.peer.ip(); "connection from {} closed: {error}", self.peer);
+            }
             Closed::End | Closed::Io(_) => log::debug!("connection from {} ended: {why}", self.peer),
         }
         self.roles.lock().ended = true;
@@ -326,7 +334,10 @@ impl Connection {
         if let Err(error) =
             self.shared.threads.spawn(format!("rpc-{}", self.id), move || connection.run_further())
         {
-            log::warn!("no further thread for the connection from {}: {error}", self.peer);
+            log::warn!(
+                peer:% = self.peer.ip();
+                "no further thread for the connection from {}: {error}", self.peer
+            );
             self.roles.lock().threads -= 1;
         }
     }
@@ -334,13 +345,13 @@ impl Connection {
     /// Reads the connect, checks it, and answers a refusal.
     fn handshake(self: &Arc<Self>) -> Result<Session, String> {
         let mut inbox = self.inbox.lock();
-        let deadline = Instant::now() + HANDSHAKE_MAX;
+        inbox.end_at(Some(Instant::now() + self.shared.config.handshake_max));
         let header = loop {
             match inbox.header(&self.socket, true) {
                 Ok(header) => break header,
-                Err(LinkError::Closed(why)) => return Err(why.to_string()),
-                Err(_) if Instant::now() < deadline && !self.shared.is_stopping() => {}
-                Err(_) => return Err("it did not say who it is".to_owned()),
+                Err(LinkError::Closed(why)) => return Err(unfinished(&why)),
+                Err(_) if self.shared.is_stopping() => return Err("this server stops".to_owned()),
+                Err(_) => {}
             }
         };
         if header.kind != FrameKind::Connect || header.bulk_len != 0 || header.body_len > 4096 {
@@ -348,8 +359,9 @@ impl Connection {
         }
         let mut body = Vec::new();
         if let Err(LinkError::Closed(why)) = inbox.body(&self.socket, &header, &mut body) {
-            return Err(why.to_string());
+            return Err(unfinished(&why));
         }
+        inbox.end_at(None);
         drop(inbox);
         let connect = match Connect::from_bytes(&body) {
             Ok(connect) => connect,
@@ -452,6 +464,16 @@ impl Connection {
         if reply.set_body(body).is_ok() {
             self.send(&reply, body, &[]);
         }
+    }
+}
+
+/// Why a connect did not arrive.
+fn unfinished(why: &Closed) -> String {
+    match why {
+        Closed::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
+            "it did not say in time what it is".to_owned()
+        }
+        why => why.to_string(),
     }
 }
 

@@ -5,7 +5,7 @@ use super::clients::{Client, StoredReply};
 use super::connection::{Connection, Session};
 use super::reads::Gathered;
 use crate::api::{Call, MdsService, OssService, ReplySlot};
-use crate::tcp::buffer::AlignedBuffer;
+use crate::tcp::buffer::BulkBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
 use crate::tunables::SHORT_IO_MAX;
 use nacre_env::InterruptTarget;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// Largest body of a request in bytes: credentials with all groups (256 KiB) and an extended attribute (64 KiB) fit.
 const REQUEST_BODY_MAX: u32 = 1 << 20;
+/// Bytes that an idle thread keeps for each of requests and replies.
+const MESSAGE_KEPT_MAX: usize = 64 << 10;
 
 /// What one thread works with: its buffers are used again for each request.
 pub(super) struct Work<'a> {
@@ -30,7 +32,7 @@ pub(super) struct Work<'a> {
     pub(super) session: &'a Session,
     pub(super) interrupt: &'a InterruptTarget,
     body: Vec<u8>,
-    pub(super) bulk: AlignedBuffer,
+    pub(super) bulk: BulkBuffer,
     bulk_intact: bool,
     pub(super) reply: Vec<u8>,
     pub(super) system: Cred,
@@ -49,7 +51,7 @@ impl<'a> Work<'a> {
             interrupt,
             session,
             body: Vec::new(),
-            bulk: AlignedBuffer::new(),
+            bulk: BulkBuffer::new(),
             bulk_intact: true,
             reply: Vec::new(),
             system: Cred::system(),
@@ -69,7 +71,11 @@ impl<'a> Work<'a> {
         inbox.body(socket, &header, &mut self.body)?;
         self.bulk_intact = match header.bulk_len {
             0 => true,
-            len => inbox.bulk(socket, &header, self.bulk.get(len as usize))?,
+            len => {
+                let room =
+                    self.bulk.reserve(len as usize).map_err(|error| LinkError::Closed(Closed::Io(error)))?;
+                inbox.bulk(socket, &header, room)?
+            }
         };
         if header.bulk_len > 0 {
             // The next request is likely to be like this one.
@@ -82,6 +88,16 @@ impl<'a> Work<'a> {
             return Err(LinkError::Closed(Closed::Frame(error.into())));
         }
         Ok(header)
+    }
+
+    /// Nothing has come for a while: gives back the memory of large messages. A connection that is not used must not cost
+    /// what its busiest moment did.
+    pub(super) fn rest(&mut self) {
+        self.bulk.release();
+        for buffer in [&mut self.body, &mut self.reply] {
+            buffer.clear();
+            buffer.shrink_to(MESSAGE_KEPT_MAX);
+        }
     }
 
     /// Runs a frame that was received and answers it.
@@ -108,10 +124,10 @@ impl<'a> Work<'a> {
             | FrameKind::Reply
             | FrameKind::Callback
             | FrameKind::Pong => {
+                let peer = self.connection.peer();
                 log::warn!(
-                    "connection from {} closed: a client does not send {:?}",
-                    self.connection.peer(),
-                    header.kind
+                    peer:% = peer.ip();
+                    "connection from {peer} closed: a client does not send {:?}", header.kind
                 );
                 self.connection.shut_down(Shutdown::Both);
             }
@@ -132,7 +148,9 @@ impl<'a> Work<'a> {
 
     fn run_request(&mut self, header: &Header) {
         if !self.bulk_intact {
-            log::warn!("data from {} was damaged on its way: it is sent again", self.connection.peer());
+            self.session.client.iter().for_each(|client| client.export.note_damaged());
+            let peer = self.connection.peer();
+            log::warn!(peer:% = peer.ip(); "data from {peer} was damaged on its way: it is sent again");
             let mut reply = Header::new(FrameKind::Reply, header.target, header.xid);
             reply.flags = FrameFlags::BULK_DAMAGED;
             reply.status = Status::EBADMSG;
@@ -290,12 +308,12 @@ impl<'a> Work<'a> {
         let call = Call::new(&self.system).for_job(job);
         let result = match request {
             OssRequest::Read { len, .. } if *len as usize > BULK_MAX => Err(Status::E2BIG),
-            OssRequest::Read { len, .. } => {
-                let buffer = self.bulk.get(*len as usize);
-                guarded(|| service.handle(export, &call, request, Bulk::Receive(buffer)))
-            }
+            OssRequest::Read { len, .. } => match self.bulk.reserve(*len as usize) {
+                Ok(buffer) => guarded(|| service.handle(export, &call, request, Bulk::Receive(buffer))),
+                Err(error) => Err(Status::from_io(&error)),
+            },
             OssRequest::Write { .. } => {
-                let data = self.bulk.get(header.bulk_len as usize);
+                let data = self.bulk.filled(header.bulk_len as usize);
                 guarded(|| service.handle(export, &call, request, Bulk::Send(data)))
             }
             _ => guarded(|| service.handle(export, &call, request, Bulk::None)),
@@ -309,7 +327,8 @@ impl<'a> Work<'a> {
     }
 
     fn undecodable(&self, error: DecodeError) -> Status {
-        log::warn!("request from {} refused: {error}", self.connection.peer());
+        let peer = self.connection.peer();
+        log::warn!(peer:% = peer.ip(); "request from {peer} refused: {error}");
         Status::EPROTO
     }
 
@@ -317,7 +336,7 @@ impl<'a> Work<'a> {
     fn answer(&mut self, request: &Header, status: Status, bulk_len: usize) {
         // The request has ended; being called off must not keep its answer from being sent.
         self.interrupt.end();
-        let bulk: &[u8] = self.bulk.get(bulk_len);
+        let bulk = self.bulk.filled(bulk_len);
         match reply_header(self.session, request, status, &self.reply, bulk) {
             Ok(header) => self.connection.send(&header, &self.reply, bulk),
             Err(header) => self.connection.send(&header, &[], &[]),

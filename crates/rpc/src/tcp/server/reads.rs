@@ -2,7 +2,7 @@
 //! is woken once.
 //!
 //! A read that finds less than [`BATCHES_MAX`] batches under way begins one, with whatever has arrived behind it. Others wait in line,
-//! and whoever ends a batch takes all that wait: the busier the medium, the larger the batches, and nobody waits while it is idle.
+//! and the thread that ends a batch takes all that wait: the busier the medium, the larger the batches, and nobody waits while it is idle.
 //! Reads that may wait for locks stay by themselves, or one of them would keep back answers that the holder of its lock needs first.
 
 use super::clients::Client;
@@ -73,7 +73,7 @@ impl Work<'_> {
         line.waiting.push_back(Gathered { header: *header, request: request.clone(), job, data: 0..0 });
         self.gather_arrived(&mut line);
         if line.batches >= BATCHES_MAX {
-            // Whoever ends one of them takes it.
+            // The thread that ends one of them takes it.
             return true;
         }
         if line.waiting.len() == 1 && line.batches == 0 {
@@ -128,7 +128,13 @@ impl Work<'_> {
             read.data = end..end + *len as usize;
             end = read.data.end.next_multiple_of(ALIGN);
         }
-        let mut rest = self.bulk.get(end);
+        let Ok(mut rest) = self.bulk.reserve(end) else {
+            let results = vec![Err(Status::ENOMEM); gathered.len()];
+            self.answer_reads(&gathered, &results);
+            gathered.clear();
+            self.gathered = gathered;
+            return;
+        };
         let mut calls = Vec::with_capacity(gathered.len());
         for read in &gathered {
             let (room, later) = rest.split_at_mut(read.data.len().next_multiple_of(ALIGN));
@@ -159,7 +165,7 @@ impl Work<'_> {
 
     /// Sends all answers in one go, but for those that say that the client was dropped.
     fn answer_reads(&mut self, gathered: &[Gathered], results: &[Result<OssReply, Status>]) {
-        let bulk: &[u8] = self.bulk.get(gathered.iter().map(|read| read.data.end).max().unwrap_or(0));
+        let bulk = self.bulk.filled(gathered.iter().map(|read| read.data.end).max().unwrap_or(0));
         // Headers and bodies one behind the other; where each ends, and its data.
         let mut heads = std::mem::take(&mut self.reply);
         heads.clear();

@@ -141,3 +141,53 @@ fn creation_on_a_full_disk_is_refused_and_can_be_repeated() {
     std::fs::remove_file(&ballast).unwrap();
     MetaStore::open(&dir, options()).unwrap();
 }
+
+#[test]
+fn pages_of_what_was_deleted_count_as_free_once_it_has_moved_to_the_base() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = MetaStore::open(&dir.path().join("store"), options()).unwrap();
+    let mut batch = Batch::new();
+    let mut change = |is_there: bool| {
+        for key in 0..5_000u32 {
+            batch.clear();
+            match is_there {
+                true => batch.put(Table(1), &key.to_be_bytes(), &[7; 300]),
+                false => batch.delete(Table(1), &key.to_be_bytes()),
+            }
+            store.commit(&batch).unwrap();
+        }
+    };
+    change(true);
+    store.checkpoint().unwrap();
+    assert!(store.free_inside() < 500_000, "{} bytes", store.free_inside());
+    change(false);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while store.free_inside() < 1_500_000 {
+        assert!(std::time::Instant::now() < deadline, "{} bytes", store.free_inside());
+        store.begin_checkpoint();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_full_store_that_was_emptied_takes_entries_without_a_checkpoint_being_asked_for() {
+    let Some(disk) = TinyDisk::new(6 << 20) else { return };
+    let roomy = MetaStoreOptions { overlay_bytes: 2 << 20, ..options() };
+    let store = MetaStore::open(&disk.path().join("store"), roomy).unwrap();
+    let mut model = Model::new();
+    let first = fill(&store, &mut model, 0);
+    let mut batch = Batch::new();
+    for key in 0..first {
+        batch.clear();
+        batch.delete(Table(1), &key.to_be_bytes());
+        batch.set_releasing(true);
+        store.commit(&batch).unwrap();
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut count = 0;
+    while count < first / 10 * 8 {
+        assert!(std::time::Instant::now() < deadline, "{count} of {first} entries");
+        count += fill(&store, &mut model, count) - count;
+        std::thread::yield_now();
+    }
+}

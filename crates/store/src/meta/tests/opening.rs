@@ -44,6 +44,7 @@ fn unfinished_creation_is_begun_anew() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     std::fs::remove_file(dir.path().join("superblock")).unwrap();
+    std::fs::remove_file(dir.path().join("superblock.copy")).unwrap();
     let store = MetaStore::open(dir.path(), tiny_options()).unwrap();
     assert_eq!(store.last_transno(), TransNo(0));
     assert!(contents(&store).is_empty());
@@ -79,6 +80,7 @@ fn superblock_of_another_version_or_kind_is_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     let path = dir.path().join("superblock");
+    std::fs::remove_file(dir.path().join("superblock.copy")).unwrap();
     let good = std::fs::read(&path).unwrap();
     let rewrite = |change: &dyn Fn(&mut Vec<u8>), fix_checksum: bool| {
         let mut bytes = good.clone();

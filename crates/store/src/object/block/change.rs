@@ -136,7 +136,7 @@ impl Core {
         head: Option<BlockHeadRecord>,
         edits: &Edits,
     ) -> Result<()> {
-        // The object is locked: whoever removes its file has it ended after that.
+        // The object is locked: a thread that removes its file has it ended after that.
         let is_made = state.head.is_none() && head.is_some();
         if is_made
             && let Some(owned) = self.owned.get()

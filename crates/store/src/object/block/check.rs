@@ -119,6 +119,15 @@ impl Core {
             }
         }
         check.sequences()?;
+        for path in &self.directory.damaged {
+            // Opening the store writes it anew.
+            check.report.add(ObjectProblem::Copy { path: path.clone() }, repair);
+        }
+        if let Some(own) = &self.directory.label {
+            for (place, what) in super::label::damaged(&*self.device, own, repair)? {
+                check.report.add(ObjectProblem::Label { place, what }, repair);
+            }
+        }
         for path in self.directory.strays(&self.dir)? {
             check.report.add(ObjectProblem::Stray { path }, false);
         }

@@ -306,7 +306,7 @@ impl Core {
         let from = pass.from.take();
         let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         self.index.scan(MAPS, &[], from, &mut |key, value| {
-            // What cannot be read is told by whoever reads it.
+            // What cannot be read is reported when it is read.
             let Some(((fid, number), map)) = parse_map_key(key).zip(BlockMapRecord::decode(value).ok())
             else {
                 return ControlFlow::Continue(());

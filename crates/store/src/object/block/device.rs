@@ -9,6 +9,7 @@ mod fetch;
 mod memory;
 pub mod model;
 mod ring;
+pub mod shadow;
 #[cfg(test)]
 mod tests;
 

@@ -6,10 +6,11 @@
 use super::options::BlockStoreOptions;
 use crate::exclusive::Exclusive;
 use crate::object::file::directory::{
-    ADDRESS, CLASS, JOINING, LOCK_CLIENTS, check_label, names, path_error, prepare, take,
+    ADDRESS, CLASS, JOINING, LOCK_CLIENTS, check_label, names, path_error, prepare, restore_copy, take,
 };
 use crate::object::nxd::{MARK, MARK_NEW};
 use crate::object::{ObjectError, Result};
+use nacre_env::twice;
 use nacre_ondisk::block::{BLOCK_LABEL_LEN, BlockLabel, BlockLabelError};
 use rustix::fs::{self, Mode, OFlags};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -26,7 +27,8 @@ const DEVICE: &str = "device";
 /// The file that is the device if none is named.
 pub(super) const OWN_DEVICE: &str = "data";
 /// Files while they are written.
-const UNFINISHED: [&str; 4] = ["superblock.new", "device.new", "joining.new", "address.new"];
+const UNFINISHED: [&str; 5] =
+    ["superblock.new", "superblock.copy.new", "device.new", "joining.new", "address.new"];
 
 /// Is this the directory of a block store?
 pub fn is_block_store(dir: &Path) -> bool {
@@ -45,14 +47,21 @@ pub(super) struct Directory {
     pub(super) label: Option<BlockLabel>,
     /// Path of the device.
     pub(super) device: PathBuf,
+    /// Copies of the label's file that could not be read.
+    pub(super) damaged: Vec<PathBuf>,
 }
 
 impl Directory {
     /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
     pub(super) fn open(dir: &Path, options: &BlockStoreOptions) -> Result<Directory> {
-        let fd = take(dir, options.create)?;
-        let label = read_label(dir)?;
-        let mut directory = Directory { fd, label, device: PathBuf::new() };
+        let fd = take(dir, options.create, options.read_only)?;
+        let found = read_label(dir)?;
+        if let Some(found) = found.as_ref().filter(|_| !options.read_only) {
+            restore_copy(dir, HEADER, found);
+        }
+        let damaged = found.iter().flat_map(|found| found.damaged.clone()).collect();
+        let label = found.map(|found| found.value);
+        let mut directory = Directory { fd, label, device: PathBuf::new(), damaged };
         match &directory.label {
             Some(label) => {
                 check_label(dir, &label.label, &options.label)?;
@@ -71,14 +80,21 @@ impl Directory {
         self.write_file(dir, DEVICE, self.device.as_os_str().as_bytes())?;
         self.write_file(dir, HEADER, &label.encode())?;
         self.label = Some(label);
-        Ok(())
+        self.write_copy(dir)
+    }
+
+    fn write_copy(&self, dir: &Path) -> Result<()> {
+        let Some(label) = &self.label else { return Ok(()) };
+        let fail =
+            |source| ObjectError::Path { action: "write the superblock in", path: dir.to_owned(), source };
+        twice::write_copy(dir, HEADER, &label.encode()).map_err(fail)
     }
 
     /// Replaces the label: the device has another size.
     pub(super) fn set_label(&mut self, dir: &Path, label: &BlockLabel) -> Result<()> {
         self.write_file(dir, HEADER, &label.encode())?;
         self.label = Some(label.clone());
-        Ok(())
+        self.write_copy(dir)
     }
 
     fn write_file(&self, dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
@@ -101,7 +117,10 @@ impl Directory {
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let known =
             [HEADER, INDEX, DEVICE, OWN_DEVICE, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
-        let is_known = |name: &[u8]| known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name);
+        let is_known = |name: &[u8]| {
+            twice::is_copy_of(HEADER, name)
+                || known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name)
+        };
         let names = names(&self.fd, dir)?.into_iter().filter(|name| !is_known(name));
         Ok(names.map(|name| dir.join(std::ffi::OsString::from_vec(name))).collect())
     }
@@ -114,19 +133,25 @@ impl Directory {
     }
 }
 
-fn read_label(dir: &Path) -> Result<Option<BlockLabel>> {
-    let path = dir.join(HEADER);
-    let problem = |problem| ObjectError::Device { device: path.display().to_string(), problem };
-    match std::fs::read(&path) {
-        Ok(bytes) if bytes.len() != BLOCK_LABEL_LEN => {
-            Err(problem(DeviceProblem::Label(BlockLabelError::Foreign)))
-        }
-        Ok(bytes) => {
-            BlockLabel::decode(&bytes).map(Some).map_err(|error| problem(DeviceProblem::Label(error)))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ObjectError::Path { action: "read", path, source }),
-    }
+fn read_label(dir: &Path) -> Result<Option<twice::Found<BlockLabel>>> {
+    let format = twice::Format {
+        decode: |bytes, path| {
+            let decoded = match bytes.len() {
+                BLOCK_LABEL_LEN => BlockLabel::decode(bytes),
+                _ => Err(BlockLabelError::Foreign),
+            };
+            let device = path.display().to_string();
+            decoded.map_err(|error| ObjectError::Device { device, problem: DeviceProblem::Label(error) })
+        },
+        unreadable: |error, path| ObjectError::Path { action: "read", path: path.to_owned(), source: error },
+        is_final: |error| {
+            matches!(
+                error,
+                ObjectError::Device { problem: DeviceProblem::Label(BlockLabelError::Version { .. }), .. }
+            )
+        },
+    };
+    twice::read(dir, HEADER, &format)
 }
 
 fn read_device(dir: &Path) -> Result<PathBuf> {

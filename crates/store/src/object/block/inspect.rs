@@ -4,9 +4,8 @@
 //! opened, in a directory that the caller gives and takes away.
 
 use super::allocator::Allocator;
-use super::device::{
-    AlignedBuffer, BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range,
-};
+use super::device::shadow::ShadowDevice;
+use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::directory::{self, Directory};
 use super::read::block_crc;
 use super::recover::{self, parse_map_key};
@@ -29,7 +28,7 @@ pub struct Inspector {
     dir: PathBuf,
     directory: Directory,
     label: BlockLabel,
-    device: ReadOnly,
+    device: ShadowDevice,
     index: MetaStore,
     state: BlockStoreRecord,
 }
@@ -106,7 +105,7 @@ impl Inspector {
     pub fn open(dir: &Path, scratch: &Path) -> Result<Inspector> {
         let directory = Directory::open(dir, &BlockStoreOptions::default())?;
         let label = directory.label.clone().ok_or_else(|| ObjectError::Missing { dir: dir.to_owned() })?;
-        let device = ReadOnly::open(&dir.join(&directory.device))?;
+        let device = open_device(&dir.join(&directory.device))?;
         copy_index(&dir.join(directory::INDEX), scratch)?;
         let index_options =
             MetaStoreOptions { create: false, commit_interval_ms: 0, ..super::default_index(label.size) };
@@ -133,10 +132,10 @@ impl Inspector {
                 Err(error) => damage.push(format!("the label in the {which} block of the device: {error}")),
             }
         }
-        if self.device.size < size {
+        if self.device.size() < size {
             damage.push(format!(
                 "the device has {} bytes, but had {size} when the store was made",
-                self.device.size
+                self.device.size()
             ));
         }
         let (mut objects, mut inline, mut sequences) = (0, 0, 0);
@@ -166,7 +165,7 @@ impl Inspector {
         Ok(StoreInspection {
             label: self.label.clone(),
             device: self.dir.join(&self.directory.device),
-            device_bytes: self.device.size,
+            device_bytes: self.device.size(),
             labels,
             generation: self.state.generation,
             is_clean: self.state.clean,
@@ -183,10 +182,10 @@ impl Inspector {
     }
 
     fn label_at(&self, offset: u64) -> LabelFound {
-        let mut block = [0; BLOCK_LABEL_LEN];
-        let read = self.device.file.read_exact_at(&mut block, offset);
+        let mut block = AlignedBuffer::zeroed(BLOCK as usize);
+        let read = self.device.read(&mut [ReadOp { offset, buffer: &mut block }]);
         read.map_err(|error| format!("it cannot be read: {error}"))?;
-        BlockLabel::decode(&block).map_err(|error| error.to_string())
+        BlockLabel::decode(&block[..BLOCK_LABEL_LEN]).map_err(|error| error.to_string())
     }
 
     /// Do maps belong to heads, and have heads as many blocks as they say? How many maps there are.
@@ -348,70 +347,9 @@ fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A device that is only read, through the page cache.
-struct ReadOnly {
-    file: File,
-    path: PathBuf,
-    size: u64,
-}
-
-impl ReadOnly {
-    fn open(path: &Path) -> Result<ReadOnly> {
-        let failed = |error: io::Error| ObjectError::Device {
-            device: path.display().to_string(),
-            problem: DeviceProblem::Io(error),
-        };
-        let file = File::open(path).map_err(failed)?;
-        let end = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
-        let size = end.map_err(|errno| failed(errno.into()))? / BLOCK * BLOCK;
-        if size < label::SIZE_MIN {
-            let device = path.display().to_string();
-            return Err(ObjectError::Device { device, problem: DeviceProblem::TooSmall(size) });
-        }
-        Ok(ReadOnly { file, path: path.to_owned(), size })
-    }
-}
-
-fn refused() -> io::Error {
-    io::ErrorKind::ReadOnlyFilesystem.into()
-}
-
-impl BlockDevice for ReadOnly {
-    fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
-        for op in batch {
-            check_range(self.size, op.offset, op.buffer.len())?;
-            self.file.read_exact_at(op.buffer, op.offset)?;
-        }
-        Ok(())
-    }
-
-    fn write(&self, _batch: &[WriteOp<'_>]) -> io::Result<()> {
-        Err(refused())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Err(refused())
-    }
-
-    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Err(refused())
-    }
-
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn info(&self) -> DeviceInfo {
-        DeviceInfo {
-            name: self.path.display().to_string(),
-            is_raw: false,
-            is_flash: false,
-            is_allocated: false,
-            engine: Engine::SystemCalls,
-        }
-    }
-
-    fn stats(&self) -> DeviceStats {
-        DeviceStats::default()
-    }
+fn open_device(path: &Path) -> Result<ShadowDevice> {
+    let failed = |problem| ObjectError::Device { device: path.display().to_string(), problem };
+    let device = ShadowDevice::open(path).map_err(|error| failed(DeviceProblem::Io(error)))?;
+    let size = device.size();
+    if size < label::SIZE_MIN { Err(failed(DeviceProblem::TooSmall(size))) } else { Ok(device) }
 }

@@ -143,24 +143,64 @@ fn write(device: &dyn BlockDevice, label: &BlockLabel, at_end: bool) -> Result<(
 
 /// The label that a store has on a device that may be longer than it was: one more copy of it at the new end, then `keep` makes the
 /// directory remember it, then it takes the place of `found`, which is the one at the beginning. Whatever was done before a crash, the
-/// directory names a size whose end holds a copy, and the next opening does the rest.
+/// directory names a size whose end holds a copy, and the next opening does the rest. A copy at the end that is damaged is written anew.
 pub(super) fn grow(
     device: &dyn BlockDevice,
     own: &BlockLabel,
     found: &BlockLabel,
     keep: impl FnOnce(&BlockLabel) -> Result<()>,
 ) -> Result<()> {
+    check_size(device, own)?;
     let size = device.size() / BLOCK * BLOCK;
-    if size < own.size {
-        return Err(refused(device, DeviceProblem::Truncated { found: size, expected: own.size }));
-    }
     let label = BlockLabel { size, ..own.clone() };
     if size > own.size {
         write(device, &label, true)?;
         keep(&label)?;
         log::info!("{}: it has grown from {} to {size} bytes", device.info().name, own.size);
+    } else if !is_of(device, own, last_block(size))? {
+        // As on a file that was shorter for a while.
+        log::warn!("{}: the copy of its label in the last block is written anew", device.info().name);
+        write(device, &label, true)?;
     }
     if found.size != size { write(device, &label, false) } else { Ok(()) }
+}
+
+fn is_of(device: &dyn BlockDevice, own: &BlockLabel, block: u64) -> Result<bool> {
+    let label = BlockLabel::decode(&read_at(device, block * BLOCK, BLOCK)?[..BLOCK_LABEL_LEN]);
+    Ok(label.is_ok_and(|label| label.uuid == own.uuid))
+}
+
+/// Refuses a device that is shorter than it was.
+pub(super) fn check_size(device: &dyn BlockDevice, own: &BlockLabel) -> Result<()> {
+    let size = device.size() / BLOCK * BLOCK;
+    match size < own.size {
+        true => Err(refused(device, DeviceProblem::Truncated { found: size, expected: own.size })),
+        false => Ok(()),
+    }
+}
+
+/// The labels of a device that are not what the directory says, each with its place and what is wrong, and written anew if `repair` is on.
+pub(super) fn damaged(
+    device: &dyn BlockDevice,
+    own: &BlockLabel,
+    repair: bool,
+) -> Result<Vec<(&'static str, String)>> {
+    let mut found = Vec::new();
+    for (place, block, at_end) in [("first", 0, false), ("last", last_block(own.size), true)] {
+        let what = match read_at(device, block * BLOCK, BLOCK) {
+            Err(error) => error.to_string(),
+            Ok(bytes) => match BlockLabel::decode(&bytes[..BLOCK_LABEL_LEN]) {
+                Ok(label) if label.uuid == own.uuid => continue,
+                Ok(_) => "is that of another store".to_owned(),
+                Err(error) => format!("cannot be used: {error}"),
+            },
+        };
+        if repair {
+            write(device, own, at_end)?;
+        }
+        found.push((place, what));
+    }
+    Ok(found)
 }
 
 /// Reads the label of a device; a damaged one is taken from its copy at the end, and mended if `mend` is on.

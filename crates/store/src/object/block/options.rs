@@ -9,6 +9,8 @@ use std::path::PathBuf;
 pub struct BlockStoreOptions {
     /// Make the store if the directory is missing or empty.
     pub create: bool,
+    /// Open the store for looking: what opening it would put right is put right in memory, and nothing on disk changes.
+    pub read_only: bool,
     /// Name of the target, such as `nacre-OST0001`: printable ASCII, up to 48 bytes. Stored when the store is made,
     /// compared when it is opened. Empty: any.
     pub label: String,
@@ -42,6 +44,7 @@ impl Default for BlockStoreOptions {
     fn default() -> Self {
         BlockStoreOptions {
             create: false,
+            read_only: false,
             label: String::new(),
             device: None,
             size: 0,

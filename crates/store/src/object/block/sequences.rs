@@ -77,6 +77,13 @@ impl Core {
         }
         let mut last = self.sequence(sequence)?;
         if last_used > last {
+            if last > 0 {
+                log::error!(
+                    "{}: objects of sequence {sequence:#x} were given to files up to {last_used}, and this target knows of {last} \
+                     only: it was restored from an older copy. 'nacre check' names the files whose data is lost",
+                    self.dir.display()
+                );
+            }
             last = last_used;
             self.put_sequence(sequence, last)?;
         }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const MAPS_AT_ONCE: usize = 64;
 /// Bytes that one discard tells of: devices take long for large ones.
 const DISCARD_MAX: u64 = (64 << 20) / BLOCK;
-/// Discards of one call, so that whoever trims looks around often enough.
+/// Discards of one call, so that the trimming thread looks around often enough.
 const DISCARDS_AT_ONCE: u64 = 256;
 /// How often an idle scrubber looks whether it is to begin.
 const IDLE: Duration = Duration::from_secs(1);
@@ -57,6 +57,11 @@ pub(super) struct Upkeep {
 }
 
 impl Upkeep {
+    /// Nothing is done by itself.
+    pub(super) fn none() -> Upkeep {
+        Upkeep { stop: Arc::default(), threads: Vec::new() }
+    }
+
     pub(super) fn start(core: &Arc<Core>, commit_interval_ms: u64) -> Result<Upkeep> {
         let mut upkeep = Upkeep { stop: Arc::default(), threads: Vec::new() };
         if commit_interval_ms > 0 {

@@ -245,7 +245,7 @@ impl Book {
 
     fn available(&self) -> Option<u64> {
         let stat = fs::fstatvfs(self.slots.objects_fd()).ok()?;
-        Some(self.reserve.available(&stat))
+        Some(self.reserve.available(&stat, 0))
     }
 
     /// Makes sure that a write of a stream finds space in one piece, as far as that is possible. The caller holds

@@ -36,13 +36,19 @@ impl FileStore {
 
     /// Implements [`crate::object::ObjectStore::verify`]. Objects that are made or destroyed meanwhile are not reported.
     pub(super) fn check(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
-        self.releaser.drain();
+        if !self.options.read_only {
+            self.releaser.drain();
+        }
         let report = ObjectVerifyReport { index: self.index.verify(progress)?, ..Default::default() };
         let mut check =
             Check { store: self, repair, progress, report, owned: Vec::new(), largest: HashMap::new() };
         check.objects()?;
         check.sequences()?;
         check.files()?;
+        for path in &self.directory.damaged {
+            // Opening the store has written it anew, unless it is only looked at.
+            check.report.add(ObjectProblem::Copy { path: path.clone() }, !self.options.read_only);
+        }
         for path in self.directory.strays(&self.dir)? {
             check.report.add(ObjectProblem::Stray { path }, false);
         }
@@ -114,6 +120,9 @@ impl Check<'_> {
             Some(stat) => {
                 self.report.bytes += stat.st_size as u64;
                 self.report.blocks += stat.st_blocks as u64;
+                let report = &mut self.report;
+                let mut found = |offset| report.add(ObjectProblem::Sum { object, offset }, false);
+                self.store.check_sums(object, &mut found)?;
             }
             None if self.store.lookup(object)? == Some(record.slot) => {
                 self.report.add(ObjectProblem::FileMissing { object, slot: record.slot }, false);
@@ -205,6 +214,10 @@ impl Check<'_> {
         }
         // A slot that was taken after the index was read is busy; its file is in order.
         if super::ops::is_empty(&stat) || !self.store.slots.is_free(slot) {
+            return Ok(());
+        }
+        // A crash leaves such files, and the next start empties them.
+        if self.store.options.read_only && !self.store.was_clean {
             return Ok(());
         }
         if self.repair {

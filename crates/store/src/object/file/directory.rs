@@ -8,25 +8,26 @@ use super::options::FileStoreOptions;
 use crate::exclusive::Exclusive;
 use crate::object::nxd::{MARK, MARK_NEW};
 use crate::object::{ObjectError, Result};
-use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, OBJECT_LABEL_MAX, ObjectDirectoryHeader};
+use nacre_env::twice;
+use nacre_ondisk::object::{OBJECT_LABEL_MAX, ObjectDirectoryError, ObjectDirectoryHeader};
 use nacre_types::Timestamp;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Name of the header's file.
 const HEADER: &str = "superblock";
 /// Name of the header's file while it is written.
 const HEADER_NEW: &str = "superblock.new";
 /// Name of the index's directory.
-pub(super) const INDEX: &str = "index";
+pub(in crate::object) const INDEX: &str = "index";
 /// Name of the directory above the slot files.
 pub(super) const OBJECTS: &str = "objects";
 /// Name of a directory that the object server keeps beside the store's own: the clients that have locks. The store leaves it
 /// alone.
 pub const LOCK_CLIENTS: &str = "lock_clients";
-/// File in which whoever serves the target keeps whether it is on flash.
+/// File in which the server of the target keeps whether it is on flash.
 pub const CLASS: &str = "class";
 /// File there while a target that was added is not registered yet. Only its name is known here.
 pub const JOINING: &str = "joining";
@@ -40,6 +41,8 @@ pub(super) struct Directory {
     fd: Exclusive,
     /// `None` until [`Directory::finish`] of a store that is being made.
     pub(super) header: Option<ObjectDirectoryHeader>,
+    /// Copies of the header that could not be read.
+    pub(super) damaged: Vec<PathBuf>,
 }
 
 pub(in crate::object) fn path_error(action: &'static str, path: &Path, error: Errno) -> ObjectError {
@@ -47,7 +50,7 @@ pub(in crate::object) fn path_error(action: &'static str, path: &Path, error: Er
 }
 
 /// Locks the directory of a store for this process, and makes it if that is wanted.
-pub(in crate::object) fn take(dir: &Path, create: bool) -> Result<Exclusive> {
+pub(in crate::object) fn take(dir: &Path, create: bool, read_only: bool) -> Result<Exclusive> {
     if create {
         match fs::mkdir(dir, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -60,7 +63,8 @@ pub(in crate::object) fn take(dir: &Path, create: bool) -> Result<Exclusive> {
         Err(Errno::NOENT) => return Err(ObjectError::Missing { dir: dir.to_owned() }),
         Err(error) => return Err(path_error("open", dir, error)),
     };
-    let fd = Exclusive::take(fd).map_err(|error| path_error("lock", dir, error))?;
+    let fd = if read_only { Exclusive::share(fd) } else { Exclusive::take(fd) };
+    let fd = fd.map_err(|error| path_error("lock", dir, error))?;
     fd.ok_or_else(|| ObjectError::InUse { dir: dir.to_owned() })
 }
 
@@ -78,13 +82,18 @@ pub(in crate::object) fn prepare(dir: &Path, is_empty: bool, create: bool) -> Re
 impl Directory {
     /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
     pub(super) fn open(dir: &Path, options: &FileStoreOptions) -> Result<Directory> {
-        let fd = take(dir, options.create)?;
-        let header = read_header(&fd, dir)?;
+        let fd = take(dir, options.create, options.read_only)?;
+        let found = read_header(dir)?;
+        if let Some(found) = found.as_ref().filter(|_| !options.read_only) {
+            restore_copy(dir, HEADER, found);
+        }
+        let damaged = found.iter().flat_map(|found| found.damaged.clone()).collect();
+        let header = found.map(|found| found.value);
         match &header {
             Some(header) => check_label(dir, &header.label, &options.label)?,
             None => prepare(dir, is_empty(&fd, dir)?, options.create)?,
         }
-        Ok(Directory { fd, header })
+        Ok(Directory { fd, header, damaged })
     }
 
     /// Writes the header: the store is complete.
@@ -95,7 +104,9 @@ impl Directory {
             ops::write_all(file.as_fd(), 0, &header.encode())?;
             fs::fsync(&file)?;
             fs::renameat(&self.fd, HEADER_NEW, &self.fd, HEADER)?;
-            fs::fsync(&self.fd)
+            fs::fsync(&self.fd)?;
+            twice::write_copy(dir, HEADER, &header.encode())
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
         };
         write().map_err(|error| path_error("write the superblock in", dir, error))?;
         self.header = Some(header);
@@ -106,7 +117,10 @@ impl Directory {
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
         let known =
             [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
-        let is_known = |name: &[u8]| known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name);
+        let is_known = |name: &[u8]| {
+            twice::is_copy_of(HEADER, name)
+                || known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name)
+        };
         Ok(names(&self.fd, dir)?
             .into_iter()
             .filter(|name| !is_known(name))
@@ -116,12 +130,13 @@ impl Directory {
 }
 
 /// A header for a new store.
-pub(super) fn new_header(dir: &Path, label: &str) -> Result<ObjectDirectoryHeader> {
+pub(super) fn new_header(dir: &Path, label: &str, checksums: bool) -> Result<ObjectDirectoryHeader> {
     let uuid = draw_identity(dir)?;
     Ok(ObjectDirectoryHeader {
         uuid,
         created: Timestamp::from(std::time::SystemTime::now()),
         label: label.to_owned(),
+        checksums,
     })
 }
 
@@ -149,19 +164,29 @@ pub(in crate::object) fn check_label(dir: &Path, found: &str, wanted: &str) -> R
     Err(ObjectError::OtherTarget { dir: dir.to_owned(), found: found.to_owned(), wanted: wanted.to_owned() })
 }
 
-fn read_header(fd: impl AsFd, dir: &Path) -> Result<Option<ObjectDirectoryHeader>> {
-    let file = match fs::openat(fd, HEADER, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(path_error("open the superblock of", dir, error)),
+/// Whether a store was made with checksums of data; false of what is no store.
+pub fn has_checksums(dir: &Path) -> bool {
+    read_header(dir).ok().flatten().is_some_and(|found| found.value.checksums)
+}
+
+fn read_header(dir: &Path) -> Result<Option<twice::Found<ObjectDirectoryHeader>>> {
+    let format = twice::Format {
+        decode: |bytes, path| {
+            let dir = path.parent().unwrap_or(path).to_owned();
+            ObjectDirectoryHeader::decode(bytes).map_err(|source| ObjectError::Header { dir, source })
+        },
+        unreadable: |error, path| ObjectError::Path { action: "read", path: path.to_owned(), source: error },
+        is_final: |error| {
+            matches!(error, ObjectError::Header { source: ObjectDirectoryError::Version { .. }, .. })
+        },
     };
-    // One byte more than a header has, so that a longer file is noticed.
-    let mut bytes = [0u8; OBJECT_DIRECTORY_LEN + 1];
-    let len = ops::read_full(file.as_fd(), 0, &mut bytes)
-        .map_err(|error| path_error("read the superblock of", dir, error))?;
-    match ObjectDirectoryHeader::decode(&bytes[..len]) {
-        Ok(header) => Ok(Some(header)),
-        Err(source) => Err(ObjectError::Header { dir: dir.to_owned(), source }),
+    twice::read(dir, HEADER, &format)
+}
+
+/// Makes the two copies of a file the same, if they are not. What keeps them from that is no reason not to go on.
+pub(in crate::object) fn restore_copy<T>(dir: &Path, name: &str, found: &twice::Found<T>) {
+    if let Err(error) = twice::restore(dir, name, found) {
+        log::warn!("cannot write the copy of {name} in {}: {error}", dir.display());
     }
 }
 
@@ -185,7 +210,7 @@ pub(in crate::object) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>
 fn is_empty(fd: impl AsFd, dir: &Path) -> Result<bool> {
     for name in names(fd, dir)? {
         match name.as_slice() {
-            b"lost+found" | b"superblock.new" | b"index" => {}
+            b"lost+found" | b"superblock.new" | b"superblock.copy.new" | b"index" => {}
             b"objects" => {
                 let objects = dir.join(OBJECTS);
                 let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;

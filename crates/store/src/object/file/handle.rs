@@ -8,6 +8,7 @@ use super::ops;
 use super::release::Releaser;
 use super::slots::Slots;
 use super::stream::{ReadStream, WriteStream};
+use super::sums::Unsettled;
 use super::transfer::DIRECT_ALIGN;
 use nacre_types::Fid;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -29,13 +30,15 @@ pub(super) struct Handle {
     pub(super) mapped_by: AtomicU64,
     /// The file's name in its directory may not be durable yet.
     pub(super) is_new_file: AtomicBool,
-    /// The object was destroyed: whoever lets go last empties the file.
+    /// The object was destroyed: the last user empties the file.
     is_destroyed: AtomicBool,
     pub(super) writes: Mutex<WriteStream>,
     pub(super) reads: Mutex<ReadStream>,
     /// Space that is reserved ahead of a stream of writes. Locked after `transfers`.
     pub(super) ahead: Mutex<Ahead>,
-    /// Shared by writes; whoever cuts the file at its end has it alone.
+    /// What was written since its checksums were kept. Locked after `transfers`.
+    pub(super) unsettled: Mutex<Unsettled>,
+    /// Shared by writes; exclusive while the file is cut at its end.
     transfers: RwLock<()>,
     releaser: Arc<Releaser>,
     book: Arc<Book>,
@@ -61,6 +64,7 @@ impl Handle {
             writes: Mutex::default(),
             reads: Mutex::default(),
             ahead: Mutex::default(),
+            unsettled: Mutex::default(),
             transfers: RwLock::new(()),
             releaser,
             book,
@@ -70,6 +74,11 @@ impl Handle {
     /// The object has no record any more.
     pub(super) fn set_destroyed(&self) {
         self.is_destroyed.store(true, Ordering::Release);
+    }
+
+    /// Whether it has no record any more.
+    pub(super) fn is_destroyed(&self) -> bool {
+        self.is_destroyed.load(Ordering::Acquire)
     }
 
     /// Whether there is, or may be, space reserved ahead of it.

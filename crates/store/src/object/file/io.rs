@@ -43,6 +43,11 @@ fn is_full(error: &ObjectError) -> bool {
     }
 }
 
+fn errno_of(error: ObjectError) -> Errno {
+    log::error!("{error}");
+    Errno::from_raw_os_error(error.status().errno())
+}
+
 fn attr_of(handle: &Handle) -> Result<ObjectAttr> {
     // Locked, so that what is reserved does not change between two looks.
     let ahead = handle.ahead.lock();
@@ -57,7 +62,7 @@ fn attr_of(handle: &Handle) -> Result<ObjectAttr> {
 impl FileStore {
     /// Refuses `len` bytes at `offset` if they need space and only the reserve is left.
     fn admit(&self, handle: Option<&Handle>, offset: u64, len: u64, now_ms: u64) -> Result<()> {
-        if self.reserve.admits(self.slots.objects_fd(), len, now_ms)
+        if self.reserve.admits(self.slots.objects_fd(), len, now_ms, || 0)
             || handle.is_some_and(|handle| space::is_allocated(handle.fd.as_fd(), offset, len))
         {
             return Ok(());
@@ -95,6 +100,9 @@ impl FileStore {
         now_ms: u64,
     ) -> std::result::Result<usize, Errno> {
         let turn = handle.transferring();
+        if let Some(sums) = &self.sums {
+            sums.before_write(handle, offset..offset + data.len() as u64).map_err(errno_of)?;
+        }
         self.ahead.before_write(handle, offset, data.len() as u64, now_ms);
         let result = self.write_to(handle, offset, data);
         let written = *result.as_ref().unwrap_or(&0);
@@ -194,7 +202,13 @@ impl ObjectStore for FileStore {
         }
         match self.find(object)? {
             None => Ok(0),
-            Some(handle) => self.read_from(&handle, offset, buffer, ahead),
+            Some(handle) => {
+                let read = self.read_from(&handle, offset, buffer, ahead)?;
+                if let Some(sums) = &self.sums {
+                    sums.check_read(&handle, offset, &buffer[..read])?;
+                }
+                Ok(read)
+            }
         }
     }
 
@@ -224,6 +238,10 @@ impl ObjectStore for FileStore {
         }
     }
 
+    fn exists(&self, object: Fid) -> Result<bool> {
+        Ok(self.find(object)?.is_some())
+    }
+
     fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
         self.check_open()?;
         let Some(handle) = self.find(object)? else { return Ok(()) };
@@ -243,6 +261,11 @@ impl ObjectStore for FileStore {
         };
         let alone = handle.alone();
         self.ahead.give_back_alone(&handle);
+        if let Some(sums) = &self.sums
+            && size < attr_of(&handle)?.size
+        {
+            sums.before_punch(&handle, size..u64::MAX)?;
+        }
         nacre_env::blocking(|| ops::retry(|| fs::ftruncate(&handle.fd, size)))
             .map_err(|error| ObjectError::io("truncate", object, error))?;
         drop(alone);
@@ -275,6 +298,9 @@ impl ObjectStore for FileStore {
             let _alone = handle.alone();
             // What the caller allocates behind the end is to stay.
             self.ahead.give_back_alone(&handle);
+            if let (Some(sums), Fallocate::Punch | Fallocate::Zero { .. }) = (&self.sums, how) {
+                sums.before_punch(&handle, offset..offset + len)?;
+            }
             let result = nacre_env::blocking(|| {
                 let result = ops::retry(|| fs::fallocate(&handle.fd, flags, offset, len));
                 match (result, how) {
@@ -399,6 +425,13 @@ impl ObjectStore for FileStore {
         }
         let mut last = self.sequence(sequence)?;
         if last_used > last {
+            if last > 0 {
+                log::error!(
+                    "{}: objects of sequence {sequence:#x} were given to files up to {last_used}, and this target knows of {last} \
+                     only: it was restored from an older copy. 'nacre check' names the files whose data is lost",
+                    self.dir.display()
+                );
+            }
             last = last_used;
             self.put_sequence(sequence, last)?;
         }
@@ -470,6 +503,9 @@ impl ObjectStore for FileStore {
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Relaxed);
         self.ahead.give_own_back();
+        if let Some(sums) = &self.sums {
+            sums.settle_older_than(std::time::Duration::ZERO);
+        }
         self.releaser.drain();
         self.sync_all()
     }

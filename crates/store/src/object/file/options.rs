@@ -20,6 +20,8 @@ pub enum DirectIo {
 pub struct FileStoreOptions {
     /// Make the store if the directory is missing or empty.
     pub create: bool,
+    /// Open the store for looking: nothing on disk changes, and changes are refused. Several may look at the same time.
+    pub read_only: bool,
     /// Name of the target, such as `nacre-OST0001`: printable ASCII, up to 48 bytes. Stored when the store is made,
     /// compared when it is opened. Empty: any.
     pub label: String,
@@ -44,6 +46,10 @@ pub struct FileStoreOptions {
     pub ahead_everywhere: bool,
     /// Files that are made in advance, so that new objects need not make theirs; 0 for none.
     pub spare_files: u32,
+    /// Make a new store with checksums of data; one that is there is what it is.
+    pub checksums: bool,
+    /// Age in milliseconds at which the checksums of what was written are kept, which needs a sync of the object.
+    pub settle_ms: u64,
     /// Settings of the index; `None` chooses by the size of the file system.
     pub index: Option<MetaStoreOptions>,
 }
@@ -67,6 +73,7 @@ impl Default for FileStoreOptions {
     fn default() -> Self {
         FileStoreOptions {
             create: false,
+            read_only: false,
             label: String::new(),
             direct: DirectIo::LargeWrites,
             direct_write_min: 512 << 10,
@@ -80,6 +87,8 @@ impl Default for FileStoreOptions {
             ahead_everywhere: false,
             // A file in advance costs an inode; making one costs a new object 10-30 us (ext4).
             spare_files: 1024,
+            checksums: false,
+            settle_ms: 2000,
             index: None,
         }
     }

@@ -153,6 +153,8 @@ pub(super) struct FreshFile {
 /// The slot files of one store.
 pub(super) struct Slots {
     root: PathBuf,
+    /// How files are opened.
+    access: OFlags,
     objects: OwnedFd,
     map: Mutex<Map>,
     files_made: AtomicU64,
@@ -163,17 +165,20 @@ pub(super) struct Slots {
 impl Slots {
     /// Opens the directory `root`/objects, making it if it is missing. Those below are made when they are first needed: all
     /// at once they would be most of the work of making a store.
-    pub(super) fn open(root: &Path) -> Result<Slots> {
+    pub(super) fn open(root: &Path, read_only: bool) -> Result<Slots> {
         let path = root.join("objects");
         let fail = |error: Errno| ObjectError::Path {
             action: "make the directories below",
             path: path.clone(),
             source: error.into(),
         };
-        make_directory(fs::CWD, &path).map_err(fail)?;
+        if !read_only {
+            make_directory(fs::CWD, &path).map_err(fail)?;
+        }
         let objects = open_directory(fs::CWD, &path).map_err(fail)?;
         Ok(Slots {
             root: path,
+            access: if read_only { OFlags::RDONLY } else { OFlags::RDWR },
             objects,
             map: Mutex::new(Map::default()),
             files_made: AtomicU64::new(0),
@@ -315,7 +320,7 @@ impl Slots {
 
     /// Opens the file of a slot; `ENOENT` if there is none.
     pub(super) fn open_file(&self, slot: u32, extra: OFlags) -> std::result::Result<OwnedFd, Errno> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
+        let flags = self.access | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
         fs::openat(&self.objects, relative_path(slot), flags, Mode::RUSR | Mode::WUSR)
     }
 
@@ -353,7 +358,7 @@ impl Slots {
             other => return other,
         }
         let index = directory_of(slot);
-        // Before the directory can be seen: whoever makes a file in it durable must know.
+        // Before the directory can be seen: a thread that makes a file in it durable must know.
         self.is_unsure[index as usize].store(true, Ordering::Release);
         make_directory(self.objects_fd(), Path::new(&directory_name(index)))?;
         self.open_file(slot, flags)

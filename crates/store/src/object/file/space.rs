@@ -33,8 +33,15 @@ impl Reserve {
         Reserve { reserve_bytes, sharers, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) }
     }
 
-    /// May `len` more bytes be allocated? `now_ms` is [`ops::coarse_ms`].
-    pub(in crate::object) fn admits(&self, fd: BorrowedFd<'_>, len: u64, now_ms: u64) -> bool {
+    /// May `len` more bytes be allocated? `now_ms` is [`ops::coarse_ms`]; `inside` tells how many bytes the store has room for in
+    /// space that it holds.
+    pub(in crate::object) fn admits(
+        &self,
+        fd: BorrowedFd<'_>,
+        len: u64,
+        now_ms: u64,
+        inside: impl FnOnce() -> u64,
+    ) -> bool {
         let len = i64::try_from(len).unwrap_or(i64::MAX);
         let fresh = now_ms.wrapping_sub(self.looked_ms.load(Ordering::Relaxed)) < LOOK_EVERY_MS;
         if fresh && self.budget.load(Ordering::Relaxed) >= len {
@@ -44,7 +51,7 @@ impl Reserve {
         }
         // If the file system cannot tell, its own refusal has to do.
         let Ok(stat) = rustix::fs::fstatvfs(fd) else { return true };
-        let available = self.available(&stat);
+        let available = self.available(&stat, inside());
         self.looked_ms.store(now_ms, Ordering::Relaxed);
         let Some(left) = available.checked_sub(len as u64) else {
             self.budget.store(0, Ordering::Relaxed);
@@ -59,26 +66,27 @@ impl Reserve {
         self.looked_ms.store(ops::coarse_ms().wrapping_sub(LOOK_EVERY_MS), Ordering::Relaxed);
     }
 
-    /// Bytes that may be allocated.
-    pub(super) fn available(&self, stat: &StatVfs) -> u64 {
-        stat.f_bavail.saturating_mul(stat.f_frsize).saturating_sub(self.reserve_bytes)
+    /// Bytes that may be allocated, where `inside` are free in space that the store holds.
+    pub(super) fn available(&self, stat: &StatVfs, inside: u64) -> u64 {
+        let outside = stat.f_bavail.saturating_mul(stat.f_frsize);
+        outside.saturating_add(inside).saturating_sub(self.reserve_bytes)
     }
 
-    /// Room as clients see it; `objects` exist and `free_slots` files are ready for more. `ahead` bytes of the file system are reserved
-    /// for streams of writes and given back when somebody needs them: they count as free.
+    /// Room as clients see it; `objects` exist and `free_slots` files are ready for more. `inside` bytes of the file system
+    /// count as free though the store holds them: they are reserved for streams of writes, or are free pages.
     pub(in crate::object) fn space(
         &self,
         fd: impl AsFd,
         objects: u64,
         free_slots: u64,
-        ahead: u64,
+        inside: u64,
     ) -> Result<Space, Errno> {
         let mut stat = rustix::fs::fstatvfs(fd)?;
-        let ahead = ahead / stat.f_frsize.max(1);
+        let inside = inside / stat.f_frsize.max(1);
         // Both come from looks at different moments.
-        stat.f_bfree = stat.f_bfree.saturating_add(ahead).min(stat.f_blocks);
-        stat.f_bavail = stat.f_bavail.saturating_add(ahead).min(stat.f_bfree);
-        let available = self.available(&stat);
+        stat.f_bfree = stat.f_bfree.saturating_add(inside).min(stat.f_blocks);
+        stat.f_bavail = stat.f_bavail.saturating_add(inside).min(stat.f_bfree);
+        let available = self.available(&stat, 0);
         // File systems that make inodes as they need them tell 0: then each needs at least a block.
         let inodes_free = if stat.f_files == 0 { available / stat.f_frsize.max(1) } else { stat.f_favail };
         let share = |bytes: u64| bytes / self.sharers;

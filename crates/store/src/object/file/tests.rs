@@ -56,6 +56,7 @@ mod crash;
 mod damage;
 mod full;
 mod opening;
+mod sums;
 
 const SEQUENCE: u64 = nacre_types::fid::SEQ_IDIF;
 

@@ -84,6 +84,11 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
+    /// Nothing is written back.
+    pub fn none(core: &Arc<Core>) -> Flusher {
+        Flusher { alarm: core.alarm.clone(), thread: Mutex::new(None) }
+    }
+
     pub fn start(core: &Arc<Core>) -> Result<Flusher> {
         let own = core.clone();
         let thread = std::thread::Builder::new().name("ost-nxd".to_owned()).spawn(move || own.run());

@@ -250,6 +250,9 @@ pub(super) fn pair(
         }
         return Ok((*found, mark.clone()));
     }
+    if options.read_only {
+        return Err(problem(&name, CacheProblem::OtherStore));
+    }
     if let Some(mark) = mark.as_ref().filter(|mark| mark.is_dirty) {
         if !options.force {
             let is_other = found.is_ok();

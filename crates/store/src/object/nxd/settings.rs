@@ -97,6 +97,8 @@ pub struct NxdOptions {
     pub force: bool,
     /// Take what can be read of a damaged log, and leave what cannot.
     pub salvage: bool,
+    /// Look only: nothing is written back, and the mark stays as it is. The device is to keep in memory what is written to it.
+    pub read_only: bool,
 }
 
 /// A snapshot of a cache's counters; sums since it was opened unless noted.

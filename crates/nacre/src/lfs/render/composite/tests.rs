@@ -28,7 +28,7 @@ fn component(id: u32, end: u64, count: u16, size: u32, objects: &[(u16, u32)]) -
         generation: 0,
         objects: objects
             .iter()
-            .map(|&(ost, oid)| StripeObject { ost_index: ost, object: Fid::ost_object(ost, oid) })
+            .map(|&(ost, oid)| StripeObject::new(ost, Fid::ost_object(ost, oid)))
             .collect(),
     }
 }

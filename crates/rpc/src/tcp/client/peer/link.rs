@@ -258,10 +258,10 @@ impl Peer {
     }
 
     /// Adds a connection to those that are there. Another start of the server, or another life, is no business of this thread:
-    /// whoever uses the connections will notice and recover.
+    /// the next caller that uses the connections notices and recovers.
     fn join(&self, end: &End, place: Place) -> StatusResult<()> {
         let greeting = self.greet_end(end, Purpose::Requests { place }, None)?;
-        // Whoever restores holds this lock when that begins, and closes all connections then.
+        // The thread that restores holds this lock when that begins, and closes all connections then.
         let link = self.link.lock();
         if !link.serves(greeting.life()) {
             return Err(Status::ENOTCONN);
@@ -569,6 +569,7 @@ impl Peer {
             generation,
             in_flight: self.flights.count() as u64,
             timeouts,
+            damaged: self.flights.damaged.load(Ordering::Relaxed),
             last_replay: 0,
             peer_committed: self.committed.load(Ordering::Relaxed),
             averages: [side(Direction::Read), side(Direction::Write)],

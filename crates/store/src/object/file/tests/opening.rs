@@ -35,13 +35,17 @@ fn an_unfinished_making_is_finished_but_never_over_data() {
     let open = |dir: &Path| {
         FileStore::open(dir, FileStoreOptions { spare_files: 0, ..FileStoreOptions::create() }).unwrap()
     };
+    let unfinish = || {
+        ["superblock", "superblock.copy"]
+            .map(|name| std::fs::remove_file(dir.path().join(name)).expect("there"))
+    };
     drop(open(dir.path()));
-    std::fs::remove_file(dir.path().join("superblock")).unwrap();
+    unfinish();
     drop(open(dir.path()));
     let store = open(dir.path());
     store.write(fid(1), 0, b"data").unwrap();
     drop(store);
-    std::fs::remove_file(dir.path().join("superblock")).unwrap();
+    unfinish();
     assert!(matches!(refused(dir.path(), FileStoreOptions::create()), ObjectError::Foreign { .. }));
 }
 

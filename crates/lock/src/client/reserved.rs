@@ -1,0 +1,71 @@
+//! Handles that requests in flight may bring locks under, in ranges: one request asks for one lock or for those of a whole page.
+
+use crate::resource::LockHandle;
+use std::collections::{BTreeMap, HashMap};
+
+/// What became of a reserved handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// No answer has named it, and nobody has called it back.
+    Open,
+    /// It was called back before the answer came.
+    CalledBack,
+    /// An answer has made it a lock.
+    Adopted,
+    /// It is not reserved, or not any more.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Range {
+    count: u64,
+    /// Fates other than [`Fate::Open`].
+    fates: HashMap<LockHandle, Fate>,
+}
+
+/// Ranges by their first handles; they do not overlap.
+#[derive(Debug, Default)]
+pub(super) struct Reserved(BTreeMap<LockHandle, Range>);
+
+impl Reserved {
+    pub(super) fn add(&mut self, first: LockHandle, count: u64) {
+        self.0.insert(first, Range { count, fates: HashMap::new() });
+    }
+
+    pub(super) fn remove(&mut self, first: LockHandle) {
+        self.0.remove(&first);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn range(&mut self, handle: LockHandle) -> Option<&mut Range> {
+        let (first, range) = self.0.range_mut(..=handle).next_back()?;
+        (handle.0 - first.0 < range.count).then_some(range)
+    }
+
+    pub(super) fn contains(&self, handle: LockHandle) -> bool {
+        let range = self.0.range(..=handle).next_back();
+        range.is_some_and(|(first, range)| handle.0 - first.0 < range.count)
+    }
+
+    /// The handle is called back. True if its request may still bring the lock.
+    pub(super) fn call_back(&mut self, handle: LockHandle) -> bool {
+        let Some(range) = self.range(handle) else { return false };
+        *range.fates.entry(handle).or_insert(Fate::CalledBack) == Fate::CalledBack
+    }
+
+    /// An answer names the handle; gives what had become of it before.
+    pub(super) fn adopt(&mut self, handle: LockHandle) -> Fate {
+        let Some(range) = self.range(handle) else { return Fate::Unknown };
+        let fate = range.fates.get(&handle).copied().unwrap_or(Fate::Open);
+        if fate == Fate::Open {
+            range.fates.insert(handle, Fate::Adopted);
+        }
+        if range.count == 1 {
+            self.remove(handle);
+        }
+        fate
+    }
+}

@@ -1,0 +1,214 @@
+//! Files that move to another MDT, and whatever else holds no names: many in one operation, so that its messages, its records and the wait for
+//! the disk are paid once for all of them. Each moves or stays on its own account.
+
+use super::inode::{ATTEMPTS, Leaving, OPERATION_MAX, check_coming, holds_names, relead};
+use crate::mds::Mds;
+use crate::operations::{Gathered, encoded};
+use crate::service::Caller;
+use nacre_layout::{StripeObject, user};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+use nacre_wire::Encode;
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::peer::{PeerRequest, RecordBytes, UPDATES_MAX, Update};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Data goes to the other MDT in pieces of so many bytes.
+const PIECE: usize = 64 << 10;
+
+/// One that is about to move.
+struct Departure {
+    updates: Vec<Update>,
+    /// Its data on this MDT.
+    object: Option<Fid>,
+    to: Fid,
+}
+
+impl Departure {
+    /// Bytes of the updates in the record of the operation.
+    fn bytes(&self) -> usize {
+        self.updates.iter().map(|update| update.to_bytes().len()).sum()
+    }
+}
+
+impl Mds {
+    /// Gives inodes that hold no names other FIDs, and with them other MDTs; the answer has the outcome of each: `EISDIR` for a directory,
+    /// `EINVAL` for a FID that is named twice, otherwise as [`Mds::migrate`].
+    ///
+    /// # Errors
+    /// `EPERM` without the right to choose MDTs.
+    pub(crate) fn migrate_files(&self, caller: &Caller<'_>, moves: &[(Fid, Fid)]) -> StatusResult<MdsAnswer> {
+        self.may_choose_mdts(caller)?;
+        let mut asked: BTreeMap<u16, StatusResult<()>> = BTreeMap::new();
+        let mut named = BTreeSet::new();
+        let mut check = |(fid, to): &(Fid, Fid)| {
+            if !named.insert(*fid) || !named.insert(*to) {
+                return Err(Status::EINVAL);
+            }
+            // The other MDT is asked once for all.
+            check_coming(to)?;
+            (*asked.entry(to.mdt_index()).or_insert_with(|| self.check_future(to)))?;
+            match self.seen_to_leave(caller, (fid, to))? {
+                Some(seen) if holds_names(&seen) => Err(Status::EISDIR),
+                seen => Ok(seen.is_some()),
+            }
+        };
+        let mut outcomes: Vec<StatusResult<bool>> = moves.iter().map(&mut check).collect();
+        if outcomes.contains(&Err(Status::NEED_CREDENTIALS)) {
+            return Err(Status::NEED_CREDENTIALS);
+        }
+        let is_to_move = |outcome: &StatusResult<bool>| *outcome == Ok(true);
+        let to_move = moves.iter().zip(&outcomes).filter(|(_, outcome)| is_to_move(outcome));
+        let moved = self.move_files(&to_move.map(|(pair, _)| *pair).collect::<Vec<(Fid, Fid)>>());
+        let to_move = outcomes.iter_mut().filter(|outcome| is_to_move(outcome));
+        to_move.zip(moved).for_each(|(outcome, moved)| *outcome = moved.map(|()| false));
+        Ok(self.answer(MdsReply::Outcomes(outcomes.into_iter().map(Result::err).collect())))
+    }
+
+    /// Moves inodes that hold no names, in as few operations as they fit into.
+    pub(super) fn move_files(&self, moves: &[(Fid, Fid)]) -> Vec<StatusResult<()>> {
+        let mut outcomes = vec![Err(Status::EAGAIN); moves.len()];
+        for _ in 0..ATTEMPTS {
+            let left: Vec<usize> =
+                (0..moves.len()).filter(|&index| outcomes[index] == Err(Status::EAGAIN)).collect();
+            if left.is_empty() {
+                break;
+            }
+            let together: Vec<(Fid, Fid)> = left.iter().map(|&index| moves[index]).collect();
+            match self.move_together(&together) {
+                Ok(done) => left.iter().zip(done).for_each(|(&index, outcome)| outcomes[index] = outcome),
+                Err(status) => {
+                    left.iter().for_each(|&index| outcomes[index] = Err(status));
+                    break;
+                }
+            }
+        }
+        outcomes
+    }
+
+    /// Moves those that fit into one operation; `EAGAIN` for the others.
+    fn move_together(&self, moves: &[(Fid, Fid)]) -> StatusResult<Vec<StatusResult<()>>> {
+        let (fids, targets): (Vec<Fid>, Vec<Fid>) = moves.iter().copied().unzip();
+        let (gathered, found) = self.gather_to_move(&fids, &targets)?;
+        let (mut updates, mut bytes) = (Vec::new(), 0);
+        let mut add = |leaving: StatusResult<Leaving>, to: Fid| {
+            let departure = self.departure(&gathered, leaving?, to)?;
+            let (count, more) = (departure.updates.len(), departure.bytes());
+            if more > OPERATION_MAX {
+                return Err(Status::E2BIG);
+            }
+            if bytes + more > OPERATION_MAX || updates.len() + count > UPDATES_MAX {
+                return Err(Status::EAGAIN);
+            }
+            if let Some(object) = departure.object {
+                self.send_data(&gathered, object, departure.to)?;
+            }
+            bytes += more;
+            updates.extend(departure.updates);
+            Ok(())
+        };
+        let outcomes: Vec<StatusResult<()>> =
+            found.into_iter().zip(targets).map(|(leaving, to)| add(leaving, to)).collect();
+        // Objects that were made lately are known to be in use as soon as this MDT has it on disk; so its part comes first.
+        if outcomes.iter().any(Result::is_ok) {
+            self.execute_own(gathered, updates)?;
+        }
+        Ok(outcomes)
+    }
+
+    /// What an inode's move changes.
+    fn departure(&self, gathered: &Gathered<'_>, leaving: Leaving, to: Fid) -> StatusResult<Departure> {
+        let Leaving { record, names } = leaving;
+        let fid = record.attr.fid;
+        if to.mdt_index() == self.index {
+            return Err(Status::EALREADY);
+        }
+        if gathered.inode(&to).is_ok() {
+            return Err(Status::EEXIST);
+        }
+        let is_file = record.attr.is_regular();
+        if self.opens.is_open(&fid) || (is_file && self.is_awaiting_clients()) {
+            return Err(Status::EBUSY);
+        }
+        if is_file {
+            // Then nobody reads or writes it any more, and all that was written is in its objects.
+            self.call_back_layout(&fid, true, None)?;
+        }
+        let mut moved = InodeRecord::clone(&*self.settled(&record)?);
+        moved.attr.fid = to;
+        moved.data_generation = 0;
+        let object = carry_layout(&record, &mut moved)?;
+        let links = names.iter().skip(1).map(|(name, _)| name.clone()).collect();
+        let kind = moved.attr.kind();
+        let xattrs = self.xattrs_of(&record)?;
+        let mut updates = vec![Update::InodeIn { fid: to, record: encoded(&moved), xattrs, links }];
+        updates.extend(names.into_iter().map(|(name, home)| relead(&home, name, to, kind)));
+        updates.push(Update::InodeOut { fid });
+        Ok(Departure { updates, object, to })
+    }
+
+    /// Copies an object here to one of a file that is to be on another MDT.
+    fn send_data(&self, gathered: &Gathered<'_>, object: Fid, to: Fid) -> StatusResult<()> {
+        let failed = |error| self.data_failed(&error);
+        let attr = self.data.store.attr(object).map_err(failed)?;
+        if attr.mtime.is_none() {
+            return Ok(());
+        }
+        let mut piece = vec![0; PIECE];
+        let mut offset = 0;
+        loop {
+            let wanted = PIECE.min(usize::try_from(attr.size - offset).unwrap_or(PIECE));
+            let mut done = 0;
+            while done < wanted {
+                let read = self.data.store.read(object, offset + done as u64, &mut piece[done..wanted], 0);
+                match read.map_err(failed)? {
+                    0 => break,
+                    read => done += read,
+                }
+            }
+            if done < wanted {
+                log::error!("object {object} ends before its size: run a check");
+                return Err(Status::EUCLEAN);
+            }
+            let end = offset + wanted as u64;
+            let size = (end >= attr.size).then_some(attr.size);
+            let is_hole = piece[..wanted].iter().all(|byte| *byte == 0);
+            if size.is_some() || !is_hole {
+                let bytes = RecordBytes(if is_hole { Vec::new() } else { piece[..wanted].to_vec() });
+                let request = PeerRequest::PutData { op: gathered.op(), fid: to, offset, bytes, size };
+                self.operations.ask(to.mdt_index(), request)?;
+            }
+            if size.is_some() {
+                return Ok(());
+            }
+            offset = end;
+        }
+    }
+}
+
+/// Has the layout of a file say its new FID; its object on this MDT, if it has one. Nobody writes to the file.
+fn carry_layout(record: &InodeRecord, moved: &mut InodeRecord) -> StatusResult<Option<Fid>> {
+    let to = moved.attr.fid;
+    let flags = record.attr.flags;
+    if !record.attr.is_regular() || !flags.contains(AttrFlags::HAS_LAYOUT) || user::is_foreign(&record.body) {
+        return Ok(None);
+    }
+    if !flags.contains(AttrFlags::HAS_OBJECTS) {
+        let wish = user::decode_wish(&record.body).map_err(|_| Status::EUCLEAN)?;
+        moved.body = user::encode_wish(&to, &wish);
+        return Ok(None);
+    }
+    let mut layout = user::decode_layout(&record.body).map_err(|error| {
+        log::error!("layout of {}: {error}", record.attr.fid);
+        Status::EUCLEAN
+    })?;
+    let object = layout.object_on_mdt().map(|own| own.object);
+    if object.is_some() {
+        let own = layout.components.first_mut().and_then(|component| component.objects.first_mut());
+        if let Some(own) = own {
+            *own = StripeObject::on_mdt(to);
+        }
+    }
+    moved.body = user::encode_layout(&to, &layout);
+    Ok(object)
+}

@@ -1,0 +1,155 @@
+//! The directory that a file system is mounted on, before and after.
+
+use crate::control::{self, Answer, Request};
+use crate::failure::{Failure, Result};
+use crate::process::{RunDir, why_silent};
+use crate::{holders, mounts};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Makes sure that there is a free directory to mount on: makes a missing one, clears a dead mount of ours. True if it was missing.
+pub fn prepare(path: &Path) -> Result<bool> {
+    if mounts::is_dead_mount_point(path) {
+        return clear_dead(path).map(|()| false);
+    }
+    match fs::metadata(path) {
+        Ok(_) => check(path, None).map(|()| false),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            fs::create_dir(path).map_err(|error| cannot_be_made(path, &error))?;
+            Ok(true)
+        }
+        // It died after the question above.
+        Err(error) if error.raw_os_error().is_some_and(mounts::says_dead) => clear_dead(path).map(|()| false),
+        Err(error) => Err(Failure::because(format!("look at {}", path.display()))(error)),
+    }
+}
+
+fn cannot_be_made(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("the mount point {} cannot be made: {error}", path.display()))
+}
+
+/// Checks that something can be mounted there, or will be once `dir` is made; changes nothing.
+///
+/// # Errors
+/// If it is no directory, cannot become one, or is in use.
+pub fn check(path: &Path, dir: Option<&Path>) -> Result<()> {
+    if dir == Some(path) {
+        return Err(Failure::usage(format!(
+            "{} cannot be mounted on itself: give another directory to --mount",
+            path.display()
+        )));
+    }
+    if mounts::is_dead_mount_point(path) {
+        return Ok(());
+    }
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(Failure::new(format!("{} is not a directory: mount on one", path.display()))),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let parent = path.parent().unwrap_or(path);
+            if dir == Some(parent) {
+                return Ok(());
+            }
+            let found = fs::metadata(parent).map_err(|error| cannot_be_made(path, &error))?;
+            let writable =
+                rustix::fs::access(parent, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+            return match writable {
+                Err(error) => Err(cannot_be_made(path, &error.into())),
+                Ok(()) if found.is_dir() => Ok(()),
+                Ok(()) => Err(cannot_be_made(path, &ErrorKind::NotADirectory.into())),
+            };
+        }
+        Err(error) if error.raw_os_error().is_some_and(mounts::says_dead) => return Ok(()),
+        Err(error) => return Err(Failure::because(format!("look at {}", path.display()))(error)),
+    }
+    let real = path.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))?;
+    if mounts::is_mount_point(&real).map_err(Failure::because("read the mount table"))? {
+        return Err(Failure::new(format!(
+            "{} is in use: something is mounted there already",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Unmounts what a process of ours left when it was killed. Anything else is not touched.
+pub fn clear_dead(path: &Path) -> Result<()> {
+    let ours = mounts::mounted_on(path).map_err(Failure::because("read the mount table"))?.is_some();
+    if !ours {
+        return Err(Failure::new(format!(
+            "a mount on {} is dead and not one of NacreFS: unmount it first",
+            path.display()
+        )));
+    }
+    super::mount::detach(path, true)
+}
+
+/// Whether the running process has lost its mount (unmounted by another program) and so was about to end; waits for that end.
+///
+/// # Errors
+/// If it runs without a mount for longer than a clean stop takes.
+pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// What is closed just now is not worth a look at all processes.
+    const USE_PATIENCE: Duration = Duration::from_secs(1);
+    let start = Instant::now();
+    while let Some(pid) = run.pid(name) {
+        // Asking is what tells a process that serves another mount point, or that is still starting.
+        let answer = control::ask_for(&run.socket(name), &Request::Status, control::STATUS_LIMIT);
+        let mount = match answer {
+            Ok(Answer::Status(status)) => status.mount,
+            Err(error) if control::is_silence(&error) && run.pid(name).is_some() => {
+                return Err(Failure::new(format!(
+                    "{name} (pid {pid}) is not responding: {}",
+                    why_silent(pid)
+                )));
+            }
+            _ => None,
+        };
+        if let Some(mount) = &mount {
+            if mounts::is_mount_point(&mount.mount_point).map_err(Failure::because("read the mount table"))? {
+                return Ok(false);
+            }
+            let users = mount.device.filter(|_| start.elapsed() > USE_PATIENCE).map(holders::of_device);
+            if let Some(users) = users.filter(|users| !users.is_empty()) {
+                return Err(Failure::new(format!(
+                    "{} was unmounted, and its process (pid {pid}) goes on as it is {}: end them, or use 'nacre down --force'",
+                    mount.mount_point.display(),
+                    holders::named(&users)
+                )));
+            }
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(Failure::new(format!(
+                "it runs without a mount on {}: stop it with 'nacre down' and start it again",
+                mount_point.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
+}
+
+/// Whether process `name` runs and has its mount on `mount_point`.
+///
+/// # Errors
+/// If it has it elsewhere, or does not end without one.
+pub fn is_mounted(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
+    if run.pid(name).is_none() || ends_by_itself(run, name, mount_point)? {
+        return Ok(false);
+    }
+    let answer = control::ask_for(&run.socket(name), &Request::Status, control::STATUS_LIMIT);
+    if let Ok(Answer::Status(status)) = answer
+        && let Some(mount) = status.mount
+        && mount.mount_point != mount_point
+        && mount.mount_point != mount_point.canonicalize().unwrap_or_else(|_| mount_point.to_path_buf())
+    {
+        return Err(Failure::new(format!(
+            "it is already running and mounted on {}",
+            mount.mount_point.display()
+        )));
+    }
+    Ok(true)
+}

@@ -1,0 +1,67 @@
+//! The file system that a user names by its directory or by where it is mounted.
+
+use crate::failure::{Failure, Result};
+use crate::instance::{Instance, absolute};
+use crate::process::RunDir;
+use crate::start::Start;
+use crate::{mounts, node, registry};
+use std::path::Path;
+
+/// What a path names.
+pub enum Named {
+    /// A file system in a directory of this host.
+    Directory(Instance),
+    /// A mount of one that is served elsewhere: the directory of its process.
+    Mount(RunDir),
+}
+
+/// Finds what a path names: a directory of a file system, or a mount point of one, mounted or not.
+///
+/// # Errors
+/// If it is neither.
+pub fn find(path: &Path) -> Result<Named> {
+    let point = absolute(path)?;
+    let mounted = mounts::find_mount(&point).ok().flatten();
+    if let Some(mount) = mounted.filter(|mount| mounts::is_same_place(&point, &mount.mount_point)) {
+        let is_it = |run: &RunDir| node::recorded_mount_point(run).as_ref() == Some(&mount.mount_point);
+        return match registry::known().into_iter().find(is_it) {
+            Some(run) => Ok(instance_of(&run).map_or(Named::Mount(run), Named::Directory)),
+            None => Err(Failure::new(format!(
+                "{} is a mount of {} whose process belongs to another user: run this as that user or as root",
+                path.display(),
+                mount.source
+            ))),
+        };
+    }
+    let refused = match Instance::open_existing(path) {
+        Ok(instance) => return Ok(Named::Directory(instance)),
+        Err(failure) => failure,
+    };
+    let is_its = |instance: &Instance| {
+        let start = Start::load(&instance.dir).ok().flatten();
+        let mount = start.and_then(|start| start.mount);
+        mount.is_some_and(|mount| mount == point || point.canonicalize().is_ok_and(|point| point == mount))
+    };
+    match registry::known().iter().filter_map(instance_of).find(is_its) {
+        Some(instance) => Ok(Named::Directory(instance)),
+        None => Err(refused),
+    }
+}
+
+/// As [`find`], for what needs the directory.
+///
+/// # Errors
+/// If it is none, or that of a mount of what is served elsewhere.
+pub fn directory(path: &Path) -> Result<Instance> {
+    match find(path)? {
+        Named::Directory(instance) => Ok(instance),
+        Named::Mount(_) => Err(Failure::new(format!(
+            "{} is a mount of a file system that is served elsewhere: run this there, or unmount it with 'nacre umount'",
+            path.display()
+        ))),
+    }
+}
+
+fn instance_of(run: &RunDir) -> Option<Instance> {
+    Instance::open(run.path.parent()?).ok().flatten()
+}

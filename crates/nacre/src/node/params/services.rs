@@ -1,0 +1,220 @@
+//! What monitoring reads of a process and of its servers as a whole: `health_check`, `memused`, `mds.MDS.*`, `ost.OSS.*`,
+//! `mgs.MGS.*`, `mgc.*`, `ldlm.services.*`.
+
+use super::import_text;
+use crate::node::links::Links;
+use nacre_client::Client;
+use nacre_dlm::{LockService, RecoveryReport};
+use nacre_mds::Mds;
+use nacre_mgs::Mgs;
+use nacre_oss::ObjectServer;
+use nacre_params::stats::{now_ns, time_line};
+use nacre_params::{EventStats, Tree};
+use nacre_rpc::{ClientConfig, ImportInfo};
+use nacre_types::Status;
+use parking_lot::Mutex;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+/// The targets of a process, in the order in which they were entered.
+#[derive(Default)]
+pub struct Targets {
+    osts: Mutex<Vec<(String, Arc<ObjectServer>)>>,
+    mdts: Mutex<Vec<(String, Arc<Mds>)>>,
+}
+
+impl Targets {
+    /// Names of the targets that lose what they are told from now on, or may.
+    fn unhealthy(&self) -> Vec<String> {
+        let osts = self.osts.lock();
+        let mdts = self.mdts.lock();
+        let osts = osts.iter().filter(|(_, server)| server.store().stats().sync_failures > 0);
+        let mdts = mdts.iter().filter(|(_, mds)| mds.has_failed());
+        osts.map(|(name, _)| name.clone()).chain(mdts.map(|(name, _)| name.clone())).collect()
+    }
+
+    /// Requests in which clients gave locks back.
+    fn cancels(&self) -> u64 {
+        let osts: u64 = self.osts.lock().iter().map(|(_, server)| server.locks().cancels()).sum();
+        let mdts: u64 = self.mdts.lock().iter().map(|(_, mds)| mds.inode_locks().cancels()).sum();
+        osts + mdts
+    }
+
+    /// Takes an object target in and enters what all of this process do together.
+    pub fn add_ost(self: &Arc<Targets>, tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
+        self.osts.lock().push((name.to_owned(), server.clone()));
+        for (service, rows) in nacre_oss::SERVICES {
+            let targets = self.clone();
+            tree.add_read(&format!("ost.OSS.{service}.stats"), move || {
+                let osts = targets.osts.lock();
+                let all: Vec<&EventStats> = osts.iter().map(|(_, server)| server.services()).collect();
+                Ok(EventStats::sum_text(&all, |name| rows.contains(&name)))
+            });
+        }
+        self.enter_cancels(tree);
+    }
+
+    /// The same with a metadata target.
+    pub fn add_mdt(self: &Arc<Targets>, tree: &Tree, name: &str, mds: &Arc<Mds>) {
+        self.mdts.lock().push((name.to_owned(), mds.clone()));
+        for (service, rows) in nacre_mds::SERVICES {
+            let targets = self.clone();
+            tree.add_read(&format!("mds.MDS.{service}.stats"), move || {
+                let mdts = targets.mdts.lock();
+                let all: Vec<&EventStats> = mdts.iter().map(|(_, mds)| mds.stats().services()).collect();
+                Ok(EventStats::sum_text(&all, |name| rows.contains(&name)))
+            });
+        }
+        self.enter_cancels(tree);
+    }
+
+    fn enter_cancels(self: &Arc<Targets>, tree: &Tree) {
+        let targets = self.clone();
+        tree.add_read("ldlm.services.ldlm_canceld.stats", move || {
+            Ok(one_row("ldlm_cancel", targets.cancels()))
+        });
+    }
+}
+
+/// Counters with one row, without samples none.
+fn one_row(name: &str, samples: u64) -> String {
+    let mut text = time_line("snapshot_time", now_ns());
+    if samples > 0 {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<25} {samples} samples [reqs]");
+    }
+    text
+}
+
+/// Enters what every process has.
+pub fn enter_process(tree: &Tree, targets: &Arc<Targets>) {
+    let targets = targets.clone();
+    tree.add_read("health_check", move || {
+        let unhealthy = targets.unhealthy();
+        if unhealthy.is_empty() {
+            return Ok("healthy".to_owned());
+        }
+        let lines = unhealthy.iter().map(|name| format!("device {name} reported unhealthy\n"));
+        Ok(lines.chain(["NOT HEALTHY\n".to_owned()]).collect())
+    });
+    for (name, field) in [("memused", "VmRSS:"), ("memused_max", "VmHWM:")] {
+        tree.add_read(name, move || memory_bytes(field).map(|bytes| bytes.to_string()).ok_or(Status::EIO));
+    }
+    let silence = ClientConfig::default().dead_after.as_secs();
+    tree.add_read("timeout", move || Ok(silence.to_string()));
+}
+
+/// A field of this process's memory in bytes.
+fn memory_bytes(field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Enters those of the management server of this process.
+pub fn enter_mgs(tree: &Tree, fsname: &str, mgs: &Arc<Mgs>) {
+    let (stats, clear) = (mgs.clone(), mgs.clone());
+    tree.add_both(
+        "mgs.MGS.mgs.stats",
+        move || Ok(stats.stats().text()),
+        move |_| {
+            clear.stats().clear();
+            Ok(())
+        },
+    );
+    let mgs = mgs.clone();
+    tree.add_read(&format!("mgs.MGS.live.{fsname}"), move || {
+        let config = mgs.config();
+        let targets = config.targets.iter().map(|target| format!("{}-{}\n", config.fsname, target.target));
+        Ok(format!("fsname: {}\ngen: {}\n", config.fsname, config.version) + &targets.collect::<String>())
+    });
+}
+
+/// Enters the way of a process to the management server.
+pub fn enter_mgc(tree: &Tree, links: &Arc<Links>) {
+    let import = links.mgs().import().unwrap_or_else(|| ImportInfo::local("MGS".to_owned()));
+    let Some(nid) = import.nids.first() else { return };
+    // The port would be further components.
+    let nid = nid.to_string();
+    let (host, net) = nid.split_once('@').unwrap_or((&nid, "lo"));
+    let host = host.rsplit_once(':').filter(|(host, _)| !host.contains(':')).map_or(host, |(host, _)| host);
+    let below = format!("mgc.MGC{host}@{net}");
+    tree.add_read(&format!("{below}.uuid"), super::text("MGS".to_owned()));
+    for leaf in ["import", "state"] {
+        let links = links.clone();
+        tree.add_read(&format!("{below}.{leaf}"), move || {
+            let import = links.mgs().import().unwrap_or_else(|| ImportInfo::local("MGS".to_owned()));
+            Ok(import_text(leaf, &import))
+        });
+    }
+}
+
+/// Enters what a mount is asked by servers.
+pub fn enter_callbacks(tree: &Tree, client: &Arc<Client>) {
+    let client = client.clone();
+    tree.add_read("ldlm.services.ldlm_cbd.stats", move || {
+        let locks = client.lease().locks();
+        let callbacks = client.targets().into_iter().map(|target| locks.counts(target).callbacks).sum();
+        Ok(one_row("ldlm_bl_callback", callbacks))
+    });
+}
+
+/// Enters how a target's clients of the run before came back.
+pub fn enter_recovery(tree: &Tree, name: &str, locks: &Arc<LockService>) {
+    let locks = locks.clone();
+    tree.add_read(name, move || Ok(recovery_text(locks.recovery_report())));
+}
+
+/// Lustre's form of `recovery_status`.
+fn recovery_text(report: Option<RecoveryReport>) -> String {
+    let Some(report) = report else { return "status: INACTIVE\n".to_owned() };
+    let RecoveryReport { began, took, remaining, expected, completed, given_up } = report;
+    let start = began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match took {
+        Some(took) => format!(
+            "status: COMPLETE\nrecovery_start: {start}\nrecovery_duration: {}\n\
+             completed_clients: {completed}/{expected}\nevicted_clients: {given_up}\n",
+            took.as_secs()
+        ),
+        None => format!(
+            "status: RECOVERING\nrecovery_start: {start}\ntime_remaining: {}\n\
+             connected_clients: {completed}/{expected}\ncompleted_clients: {completed}\nevicted_clients: {given_up}\n",
+            remaining.as_secs()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn recoveries_have_the_form_that_monitoring_reads() {
+        assert_eq!(recovery_text(None), "status: INACTIVE\n");
+        let report = RecoveryReport {
+            began: UNIX_EPOCH + Duration::from_secs(7),
+            took: None,
+            remaining: Duration::from_secs(20),
+            expected: 3,
+            completed: 1,
+            given_up: 1,
+        };
+        let text = recovery_text(Some(report));
+        assert!(text.starts_with("status: RECOVERING\nrecovery_start: 7\ntime_remaining: 20\n"), "{text}");
+        assert!(text.contains("connected_clients: 1/3\n"), "{text}");
+        let text = recovery_text(Some(RecoveryReport { took: Some(Duration::from_secs(4)), ..report }));
+        assert!(
+            text.contains("recovery_duration: 4\ncompleted_clients: 1/3\nevicted_clients: 1\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_process_knows_its_memory() {
+        let (now, most) = (memory_bytes("VmRSS:").expect("Linux"), memory_bytes("VmHWM:").expect("Linux"));
+        assert!(now > 0 && most >= now / 2);
+        assert_eq!(memory_bytes("VmNone:"), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! How the directory of a file system is started: shape, addresses for other hosts, mount point, mount options. Kept in `DIR/start`,
+//! so that `nacre up DIR` does the same again.
+
+use crate::failure::{Failure, Result};
+use crate::instance::{Instance, START, absolute, write_durably};
+use crate::listen::{self, Address};
+use nacre_ondisk::start::{StartRecord, decode, encode};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// What a start is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// One process per server.
+    pub is_separate: bool,
+    /// Addresses for other hosts, in the order in which they are announced.
+    pub listen: Vec<Address>,
+    /// Mount point, absolute.
+    pub mount: Option<PathBuf>,
+    /// Mount options, separated by commas.
+    pub options: String,
+}
+
+/// What a command says of a start; the rest stays as it was.
+#[derive(Debug, Default)]
+pub struct Wishes<'a> {
+    /// One process per server, or one for all.
+    pub is_separate: Option<bool>,
+    /// Addresses, or `none`; nothing said if empty.
+    pub listen: &'a [String],
+    /// Mount point.
+    pub mount: Option<&'a Path>,
+    /// Mount options; nothing said if empty.
+    pub options: &'a [String],
+}
+
+impl Wishes<'_> {
+    /// The start that they make of another one.
+    ///
+    /// # Errors
+    /// If an address is none.
+    pub fn applied_to(&self, before: &Start) -> Result<Start> {
+        Ok(Start {
+            is_separate: self.is_separate.unwrap_or(before.is_separate),
+            listen: match self.listen {
+                [] => before.listen.clone(),
+                [word] if word == listen::NONE => Vec::new(),
+                words => {
+                    words.iter().map(|word| word.parse().map_err(Failure::usage)).collect::<Result<_>>()?
+                }
+            },
+            mount: match self.mount {
+                Some(path) => Some(absolute(path)?),
+                None => before.mount.clone(),
+            },
+            options: if self.options.is_empty() { before.options.clone() } else { self.options.join(",") },
+        })
+    }
+}
+
+impl Start {
+    /// How the directory was started last; `None` if it was not yet.
+    ///
+    /// # Errors
+    /// If what is kept cannot be read or is damaged.
+    pub fn load(dir: &Path) -> Result<Option<Start>> {
+        let path = dir.join(START);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Failure::because(format!("read {}", path.display()))(error)),
+        };
+        let damaged = || {
+            Failure::new(format!(
+                "{} is damaged: remove it, and say everything to 'nacre up' again",
+                path.display()
+            ))
+        };
+        let record = String::from_utf8(text).ok().and_then(|text| decode(&text)).ok_or_else(damaged)?;
+        let listen = record.listen.iter().map(|word| word.parse().map_err(|_| damaged()));
+        Ok(Some(Start {
+            is_separate: record.is_separate,
+            listen: listen.collect::<Result<_>>()?,
+            mount: record.mount.map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes))),
+            options: record.options,
+        }))
+    }
+
+    /// Keeps it, unless it is kept.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self, instance: &Instance) -> Result<()> {
+        if Start::load(&instance.dir).is_ok_and(|kept| kept.as_ref() == Some(self)) {
+            return Ok(());
+        }
+        let record = StartRecord {
+            is_separate: self.is_separate,
+            listen: self.listen.iter().map(Address::to_string).collect(),
+            mount: self.mount.as_ref().map(|path| path.as_os_str().as_bytes().to_vec()),
+            options: self.options.clone(),
+        };
+        write_durably(&instance.dir, START, encode(&record).as_bytes())
+    }
+
+    /// Addresses of one of several servers of this host, which have ports of their own.
+    pub fn addresses_at(&self, port: u16) -> Vec<Address> {
+        match self.listen.as_slice() {
+            [] => vec![Address::loopback(port)],
+            listen => listen.iter().map(|address| address.with_port(port)).collect(),
+        }
+    }
+
+    fn shape_text(&self) -> &'static str {
+        if self.is_separate { "in separate processes" } else { "in one process" }
+    }
+
+    fn listen_text(&self) -> String {
+        match self.listen.as_slice() {
+            [] => "for this host alone".to_owned(),
+            listen => format!("on {}", listen.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")),
+        }
+    }
+
+    fn mount_text(&self) -> String {
+        let point =
+            self.mount.as_ref().map_or_else(|| "nothing".to_owned(), |path| path.display().to_string());
+        match self.options.as_str() {
+            "" => format!("mounted on {point}"),
+            options => format!("mounted on {point} with -o {options}"),
+        }
+    }
+
+    /// What of it differs from `before`, as texts of now and before.
+    pub fn changes(&self, before: &Start) -> Changes {
+        let pair = |now: String, before: String| (now != before).then_some((now, before));
+        Changes {
+            shape: pair(self.shape_text().to_owned(), before.shape_text().to_owned()),
+            listen: pair(self.listen_text(), before.listen_text()),
+            mount: pair(self.mount_text(), before.mount_text()),
+        }
+    }
+}
+
+/// Parts of a start that differ: as they are wanted and as they were.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Changes {
+    /// Shape.
+    pub shape: Option<(String, String)>,
+    /// Addresses.
+    pub listen: Option<(String, String)>,
+    /// Mount point and options.
+    pub mount: Option<(String, String)>,
+}
+
+impl Changes {
+    /// One line for people; `None` if nothing differs.
+    pub fn text(&self) -> Option<String> {
+        let parts: Vec<String> = [&self.shape, &self.listen, &self.mount]
+            .into_iter()
+            .flatten()
+            .map(|(now, before)| format!("{now} (before: {before})"))
+            .collect();
+        (!parts.is_empty()).then(|| format!("started otherwise from now on: {}", parts.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::FormatOptions;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_not_said_stays_and_what_differs_is_named() {
+        let listen = words(&["10.0.0.1@tcp", "host1:7000@tcp"]);
+        let first = Wishes {
+            is_separate: Some(true),
+            listen: &listen,
+            mount: Some(Path::new("/mnt/a")),
+            options: &words(&["ro", "nosuid"]),
+        };
+        let first = first.applied_to(&Start::default()).expect("fine");
+        assert_eq!(first.options, "ro,nosuid");
+        assert_eq!(Wishes::default().applied_to(&first).expect("fine"), first);
+        assert_eq!(first.changes(&first).text(), None);
+        let none = words(&["none"]);
+        let wishes = Wishes { is_separate: Some(false), listen: &none, ..Wishes::default() };
+        let second = wishes.applied_to(&first).expect("fine");
+        assert_eq!(
+            second.changes(&first).text().expect("it differs"),
+            "started otherwise from now on: in one process (before: in separate processes), for this host alone \
+             (before: on 10.0.0.1@tcp, host1:7000@tcp)"
+        );
+        let wrong = words(&["10.0.0@tcp"]);
+        assert_eq!(
+            Wishes { listen: &wrong, ..Wishes::default() }.applied_to(&first).expect_err("wrong").exit,
+            2
+        );
+    }
+
+    #[test]
+    fn a_start_is_kept_and_a_damaged_one_is_named() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let options = FormatOptions { fsname: "nacre".to_owned(), mdt_count: 1, ost_count: 1, joins: None };
+        let instance =
+            Instance::format(&scratch.path().join("fs"), &options, |_, _| Ok(()), |_| ()).expect("formatted");
+        assert_eq!(Start::load(&instance.dir).expect("nothing yet"), None);
+        let start = Start {
+            is_separate: true,
+            listen: vec!["[::]:7000@tcp".parse().expect("an address")],
+            mount: Some(PathBuf::from("/mnt/a b")),
+            options: "ro".to_owned(),
+        };
+        start.save(&instance).expect("saved");
+        assert_eq!(Start::load(&instance.dir).expect("kept"), Some(start));
+        fs::write(instance.dir.join(START), "shape one\n").expect("written");
+        assert!(Start::load(&instance.dir).expect_err("damaged").message.contains("start is damaged"));
+    }
+}

@@ -1,0 +1,161 @@
+//! Peers that mean harm: what they announce costs a server nothing, and what they do fills no log.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, program, wait};
+use nacre_types::{ClientUuid, ProcessIdentity, TargetId, Xid};
+use nacre_wire::Encode;
+use nacre_wire::connect::{Connect, ConnectFlags, VERSION_MAX, VERSION_MIN};
+use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
+
+/// Longest data and longest body that a server takes with one request.
+const BULK: usize = 4 << 20;
+const BODY: usize = 1 << 20;
+const MIB: u64 = 1 << 20;
+
+/// Memory of a process that is there, in bytes.
+fn resident(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// A client of the OST after its connect.
+fn connected(server: SocketAddr, number: u8) -> TcpStream {
+    let mut stream = TcpStream::connect(server).expect("connect");
+    let connect = Connect {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        features: 0,
+        flags: ConnectFlags::empty(),
+        client: ClientUuid([number; 16]),
+        fsname: String::new(),
+        process: ProcessIdentity::default(),
+        cpu: u32::MAX,
+        instance: 0,
+    };
+    let body = connect.to_bytes();
+    let mut header = Header::new(FrameKind::Connect, TargetId::ost(0), Xid(0));
+    header.set_body(&body).expect("short");
+    stream.write_all(&[&header.to_bytes()[..], &body].concat()).expect("send");
+    let mut answer = [0; HEADER_BYTES];
+    stream.read_exact(&mut answer).expect("an answer");
+    let answer = Header::from_bytes(&answer).expect("a header");
+    assert_eq!((answer.kind, answer.status), (FrameKind::Connected, nacre_types::Status::OK));
+    stream.read_exact(&mut vec![0; answer.body_len as usize]).expect("its body");
+    stream
+}
+
+/// The header of a frame that says that so much follows.
+fn announcement(body: usize, bulk: usize) -> [u8; HEADER_BYTES] {
+    let mut header = Header::new(FrameKind::Ping, TargetId::ost(0), Xid(0));
+    (header.body_len, header.bulk_len) = (body as u32, bulk as u32);
+    header.to_bytes()
+}
+
+fn address_of(cluster: &Cluster, target: &str) -> SocketAddr {
+    let text = cluster.nacre(&["status".as_ref(), "--json".as_ref(), cluster.data().as_os_str()]).stdout;
+    let after = text.split_once(&format!("\"{target}\"")).map(|(_, after)| after).unwrap_or_default();
+    let nid = after.split('"').find_map(|word| word.strip_suffix("@tcp")).expect("an address");
+    let (host, port) = nid.split_once(':').expect("a port of the test");
+    SocketAddr::new(host.parse().expect("an address"), port.parse().expect("a port"))
+}
+
+/// Peers that announce much and send little, or have sent much and are idle.
+fn memory_follows_what_arrived(cluster: &Cluster, server: SocketAddr) {
+    let pid = cluster.pid("ost0000");
+    let before = resident(pid);
+    let mut peers: Vec<TcpStream> = (0..300).map(|_| connected(server, 1)).collect();
+    for (index, peer) in peers.iter_mut().enumerate() {
+        let header = if index % 2 == 0 { announcement(0, BULK) } else { announcement(BODY, 0) };
+        peer.write_all(&header).and_then(|()| peer.write_all(&[7; 1000])).expect("send");
+    }
+    // A file goes through the same server meanwhile.
+    let file = cluster.mount().join("between");
+    fs::write(&file, vec![7; 3 * BULK]).expect("write");
+    assert_eq!(fs::read(&file).expect("read").len(), 3 * BULK);
+    let grown = resident(pid).saturating_sub(before);
+    // 100 KiB for each: a thread, buffers of a connection. They announced 750 MiB.
+    assert!(grown < 30 * MIB + 64 * MIB, "grown by {} MiB", grown / MIB);
+    drop(peers);
+
+    let mut peers: Vec<TcpStream> = (0..40).map(|_| connected(server, 2)).collect();
+    let frame = [&announcement(0, BULK)[..], &vec![7; BULK]].concat();
+    for peer in &mut peers {
+        peer.write_all(&frame).expect("send");
+        peer.read_exact(&mut [0; HEADER_BYTES]).expect("answered: it was all received");
+    }
+    let busy = resident(pid);
+    assert!(busy > before + 100 * MIB, "the buffers are there: {} MiB", busy / MIB);
+    wait::until(wait::SOON, "idle connections have given their memory back", || {
+        (resident(pid) + 100 * MIB < busy).then_some(())
+    });
+    for peer in &mut peers {
+        peer.write_all(&announcement(0, 0)).expect("send");
+        peer.read_exact(&mut [0; HEADER_BYTES]).expect("they go on");
+    }
+}
+
+/// A peer that sends nonsense again and again.
+fn a_peer_fills_no_log(cluster: &Cluster, server: SocketAddr) {
+    const PEERS: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
+    for peer in PEERS {
+        let script = format!(
+            "import socket\nfor n in range(100):\n  s=socket.create_connection(('{}',{}),source_address=('{peer}',0))\n  \
+             s.send(b'x'*100)\n  s.recv(1)\n  s.close()\n",
+            server.ip(),
+            server.port()
+        );
+        program::run("python3", ["-c", &script]).success();
+    }
+    let log = fs::read_to_string(cluster.data().join("run/ost0000.log")).expect("the log");
+    for peer in PEERS {
+        let lines = log.lines().filter(|line| line.contains(&format!("connection from {peer}:"))).count();
+        assert!((5..=20).contains(&lines), "{lines} lines about {peer}");
+    }
+}
+
+#[test]
+fn what_peers_announce_costs_a_server_nothing_and_their_nonsense_fills_no_log() {
+    if !(have(&["/dev/fuse", "python3"]) && have_root()) {
+        return;
+    }
+    let options = Options { osts: 1, fsname: "hostile".to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let server = address_of(&cluster, "OST0000");
+    memory_follows_what_arrived(&cluster, server);
+    a_peer_fills_no_log(&cluster, server);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn every_process_may_have_as_many_files_open_as_the_system_allows() {
+    if !(have(&["/dev/fuse"]) && have_root()) {
+        return;
+    }
+    let run = nacre_testkit::run::Run::new();
+    let (data, mount) = (run.directory().join("data"), run.make("mnt"));
+    let mut up = run.command("sh");
+    up.args(["-c", "ulimit -Sn 256 && exec \"$0\" up \"$1\" --mount \"$2\" --osts 1"]);
+    up.arg(nacre_testkit::binary::nacre()).arg(&data).arg(&mount);
+    program::run_command(up, Duration::from_secs(60)).success();
+    let processes = run.processes();
+    assert!(!processes.is_empty());
+    for (pid, words) in processes {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a line");
+        let numbers: Vec<&str> = line.split_whitespace().skip(3).take(2).collect();
+        assert_eq!(numbers[0], numbers[1], "{words:?}");
+    }
+    let mut down = run.command(nacre_testkit::binary::nacre());
+    down.arg("down").arg(&data);
+    program::run_command(down, Duration::from_secs(60)).success();
+}
