@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How long a condition that should be met in an instant may take on a busy machine.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// Time between two looks at a condition.
 const PERIOD: Duration = Duration::from_millis(2);

@@ -112,7 +112,7 @@ impl Core {
         let mtime = {
             let objects = stripe.objects.lock();
             let now = super::now();
-            objects.get(&object).map_or(now, |pieces| now.max(pieces.mtime.next()))
+            objects.get(&object).map_or(now, |pieces| now.max(pieces.mtime))
         };
         match self.log.append(vec![Item::Data { object, offset, mtime, bytes: data.to_vec() }]) {
             Ok(records) => {

@@ -10,9 +10,9 @@ use nacre_ondisk::nxd::{NxdError, NxdMark, NxdSuperblock};
 use nacre_types::Timestamp;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// Name of the mark in the directory of a store.
 pub const MARK: &str = "nxd";
@@ -222,8 +222,11 @@ pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>, give_up: bool) -> Re
     Ok(own.is_some())
 }
 
+/// The clock of file systems below, which moves a tick at a time: by a finer one, the time of an object would go back
+/// when a cached write is followed by one of the disk.
 pub(super) fn now() -> Timestamp {
-    Timestamp::from(SystemTime::now())
+    let time = clock_gettime(ClockId::RealtimeCoarse);
+    Timestamp::new(time.tv_sec, time.tv_nsec as u32)
 }
 
 fn needed(mark: &NxdMark) -> ObjectError {
