@@ -4,7 +4,7 @@ use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::{Tunable, Tunables};
 use nacre_session::Recovery;
-use nacre_types::{ClientUuid, Cred, JobId, Nid, ProcessIdentity, Status, StatusResult};
+use nacre_types::{ClientUuid, Cred, Identity, JobId, Nid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -127,6 +127,8 @@ pub struct Export {
     pub process: Option<ProcessIdentity>,
     /// It is a metadata server that talks to another.
     pub is_server: bool,
+    /// Who it has proved to be; `None` for one in this process, and where nothing has to be proved.
+    pub identity: Option<Arc<Identity>>,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
     /// What the service counts for it.
@@ -172,6 +174,7 @@ impl Export {
             nid,
             process,
             is_server: false,
+            identity: None,
             callbacks,
             counters: OnceLock::new(),
             damaged: OnceLock::new(),
@@ -184,6 +187,11 @@ impl Export {
     /// The same for a metadata server that talks to another.
     pub fn of_server(self) -> Export {
         Export { is_server: true, ..self }
+    }
+
+    /// The same for one that has proved who it is.
+    pub fn of_key(self, identity: Option<Arc<Identity>>) -> Export {
+        Export { identity, ..self }
     }
 
     /// Has what the service counts for this client be found again without looking for it. Only the first call counts.

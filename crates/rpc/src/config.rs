@@ -2,6 +2,7 @@
 
 use crate::shape::Shape;
 use crate::tunables::Tunables;
+use nacre_keys::{ClientTls, ServerTls};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct ClientConfig {
     /// What may change while the client runs; all endpoints made with this configuration share it, and each may have its
     /// own values on top ([`crate::OssEndpoint::tunables`]).
     pub tunables: Arc<Tunables>,
+    /// With what this client proves who it is, and knows servers; `None`: connections without TLS, to open servers. Default none.
+    pub tls: Option<ClientTls>,
     /// A slow fabric to simulate, for tests and benches. Default none, at no cost.
     pub shape: Option<Shape>,
     /// Requests in flight per connection; the server may ask for fewer. Default 32.
@@ -61,6 +64,7 @@ impl Default for ClientConfig {
             show_interval: Duration::from_secs(600),
             interrupt_grace: Duration::from_secs(1),
             tunables: Arc::default(),
+            tls: None,
             shape: None,
             in_flight_max: 32,
             waiting_locks_max: 8,
@@ -69,7 +73,7 @@ impl Default for ClientConfig {
 }
 
 /// Options of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Name of the file system; clients that name another one are refused. Empty: anybody is served.
     pub fsname: String,
@@ -99,6 +103,8 @@ pub struct ServerConfig {
     pub stop_grace: Duration,
     /// Checksums on file data, if the client wants them too. Default on.
     pub bulk_checksums: bool,
+    /// With what this server proves who it is, and knows peers; `None`: it is open to all. Default none.
+    pub tls: Option<ServerTls>,
 }
 
 impl Default for ServerConfig {
@@ -116,6 +122,7 @@ impl Default for ServerConfig {
             stall_max: Duration::from_secs(20),
             stop_grace: Duration::from_secs(10),
             bulk_checksums: true,
+            tls: None,
         }
     }
 }

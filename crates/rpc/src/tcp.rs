@@ -11,10 +11,12 @@ mod buffer;
 mod client;
 mod handshake;
 mod host;
+mod records;
 mod scratch;
 mod server;
 mod socket;
 mod threads;
+mod tls;
 
 pub use client::{ClientIdentity, ClientStats, MdsEvents, TcpMds, TcpMgs, TcpOss};
 pub use handshake::ping;

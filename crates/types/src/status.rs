@@ -81,6 +81,10 @@ errnos! {
     ESTALE = 116, "stale file handle";
     EUCLEAN = 117, "stored structure needs cleaning";
     EDQUOT = 122, "quota exceeded";
+    ENOKEY = 126, "required key not available";
+    EKEYEXPIRED = 127, "key has expired";
+    EKEYREVOKED = 128, "key has been revoked";
+    EKEYREJECTED = 129, "key was rejected";
     ECONNREFUSED = 111, "connection refused";
     ENOTCONN = 107, "not connected";
     NEED_CREDENTIALS = 10001, "the server needs the caller's groups and capabilities to decide";

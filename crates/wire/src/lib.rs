@@ -19,6 +19,7 @@ mod messages;
 pub mod mgs;
 pub mod oss;
 pub mod peer;
+mod roles;
 
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use mds::{MdsReply, MdsRequest};

@@ -17,6 +17,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-env", &["nacre-types"]),
     ("nacre-lock", &["nacre-types"]),
     ("nacre-session", &["nacre-types"]),
+    ("nacre-keys", &["nacre-types"]),
     ("nacre-params", &["nacre-types"]),
     // Plumbing.
     (
@@ -28,6 +29,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-wire",
             "nacre-env",
             "nacre-session",
+            "nacre-keys",
             "nacre-params",
         ],
     ),

@@ -4,10 +4,12 @@ use super::client::conn::Conn;
 use super::client::ends::{Load, Place};
 use super::client::peer::Peer;
 use super::socket::{Inbox, LinkError, Socket, TICK};
+use super::tls;
 use crate::config::ClientConfig;
 use crate::shape::Fabric;
+use nacre_keys::ClientTls;
 use nacre_session::Life;
-use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, Xid};
+use nacre_types::{ClientUuid, Nid, Roles, Status, StatusResult, TargetId, TargetKind, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
 use nacre_wire::{Decode, Encode};
@@ -95,14 +97,51 @@ pub(crate) fn connect(
     let mut header = Header::new(FrameKind::Connect, asked.target, Xid(0));
     header.set_body(&body)?;
     let bytes: [u8; HEADER_BYTES] = header.to_bytes();
-    socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
     let mut inbox = Inbox::new();
-    let connected = answer(asked, &socket, &mut inbox, Instant::now() + config.handshake_timeout, may_wait)?;
+    let deadline = Instant::now() + config.handshake_timeout;
+    if let Some(tls) = &config.tls {
+        secure(asked, &socket, &mut inbox, (tls, addr), (deadline, may_wait))?;
+    }
+    socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
+    let connected = answer(asked, &socket, &mut inbox, deadline, may_wait)?;
     let local = connected.boot_id == nacre_env::own_process().boot && connected.boot_id != [0; 16];
     if local && !asked.wide {
         socket.set_local();
     }
     Ok(Greeting { nid: asked.nid, connected, socket, inbox, is_local: local })
+}
+
+/// Both sides prove who they are: the server, that it has the role that its target needs.
+fn secure(
+    asked: &Asked<'_>,
+    socket: &Socket,
+    inbox: &mut Inbox,
+    (tls, address): (&ClientTls, SocketAddr),
+    (deadline, may_wait): (Instant, &dyn Fn() -> StatusResult<()>),
+) -> StatusResult<()> {
+    let Asked { target, nid, .. } = asked;
+    let secured = tls::connect(socket, tls, address, deadline, may_wait).map_err(|error| {
+        let status = error.status();
+        match status {
+            Status::EKEYREJECTED | Status::EKEYEXPIRED | Status::ENOKEY => {
+                log::error!("{target} at {nid}: {error}");
+            }
+            _ => log::debug!("connect to {target} at {nid}: {error}"),
+        }
+        status
+    })?;
+    let needed = match target.kind {
+        TargetKind::Mgt => Roles::MGS,
+        TargetKind::Mdt => Roles::MDS,
+        TargetKind::Ost => Roles::OSS,
+    };
+    if !secured.peer.as_ref().is_some_and(|peer| peer.roles.contains(needed)) {
+        log::error!("{target} at {nid}: what answers there has not the key of a server with role {needed}");
+        return Err(Status::EKEYREJECTED);
+    }
+    socket.seal_with(secured.sealer);
+    inbox.open_with(secured.opener);
+    Ok(())
 }
 
 /// Asks whether a server answers at a NID, whatever targets it has: the time that it took.
@@ -186,7 +225,7 @@ fn status_of(error: LinkError) -> Status {
     match error {
         LinkError::Idle => Status::ETIMEDOUT,
         LinkError::Interrupted => Status::EINTR,
-        LinkError::Closed(super::socket::Closed::Io(error)) => Status::from_io(&error),
+        LinkError::Closed(super::socket::Closed::Io(error)) => tls::status_of_io(&error),
         LinkError::Closed(super::socket::Closed::End) => Status::ECONNREFUSED,
         LinkError::Closed(super::socket::Closed::Frame(_)) => Status::EPROTO,
     }

@@ -1,5 +1,6 @@
 //! The serving side: listening, and what all connections share.
 
+mod admission;
 mod clients;
 mod connection;
 mod dispatch;
@@ -11,7 +12,7 @@ use crate::api::{Call, Export, MdsService, MgsService, OssService};
 use crate::config::ServerConfig;
 use clients::Clients;
 use connection::Connection;
-use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
+use nacre_types::{Cred, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::oss::{Bulk, OssRequest};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -137,6 +138,22 @@ impl Shared {
         self.stopping.load(Ordering::SeqCst)
     }
 
+    /// Closes connections of keys that were revoked or have expired meanwhile. Clients of revoked ones lose what they hold; one with
+    /// an expired key may be back with a new one.
+    fn close_lapsed(&self) {
+        let Some(tls) = &self.config.tls else { return };
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
+        for connection in connections {
+            let Some(identity) = connection.identity() else { continue };
+            let Some(status) = admission::lapsed(tls, identity) else { continue };
+            log::warn!("connection of key {} ({}) closed: {status}", identity.id, identity.name);
+            if let Some(client) = connection.client().filter(|_| status == Status::EKEYREVOKED) {
+                self.clients.disconnect(client);
+            }
+            connection.shut_down(Shutdown::Both);
+        }
+    }
+
     pub(super) fn connection_gone(&self, id: u64) {
         self.connections.lock().remove(&id);
         self.connection_ended.notify_all();
@@ -207,6 +224,7 @@ impl Server {
                     }
                     looked = Instant::now();
                     shared.clients.reap(&shared);
+                    shared.close_lapsed();
                 });
             }
         })

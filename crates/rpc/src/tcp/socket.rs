@@ -1,11 +1,14 @@
 //! A connected TCP socket: gathered sends, receives that give up after a tick, and buffers.
 
+use super::records::{Opener, Sealer};
 use nacre_env::interrupted;
 use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_wire::frame::{BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, HEADER_BYTES, Header};
+use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// A blocked system call returns at least so often, so that its thread can look at deadlines and interrupts whose
@@ -90,6 +93,8 @@ pub(crate) struct Socket {
     stall_max: Duration,
     /// A blocked receive returns after so long.
     tick: Duration,
+    /// Seals what is sent, on a connection with TLS. The lock is never waited for: callers send in turn.
+    sealer: OnceLock<Mutex<Sealer>>,
 }
 
 impl Socket {
@@ -99,7 +104,7 @@ impl Socket {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(tick))?;
         stream.set_write_timeout(Some(SEND_PATIENCE))?;
-        let socket = Socket { stream, stall_max, tick };
+        let socket = Socket { stream, stall_max, tick, sealer: OnceLock::new() };
         socket.option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
         socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S)?;
         socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
@@ -135,9 +140,50 @@ impl Socket {
         let _ = self.stream.shutdown(how);
     }
 
-    /// One system call that sends what follows the first `skip` bytes of a frame; the caller keeps others from sending
-    /// meanwhile. Says how many bytes went out: all of them, unless the peer does not take them in time.
+    /// From now on everything is sealed; once.
+    pub(super) fn seal_with(&self, sealer: Sealer) {
+        let is_first = self.sealer.set(Mutex::new(sealer)).is_ok();
+        assert!(is_first, "a connection has one handshake");
+    }
+
+    /// The peer has proved who it is, and nobody else reads or changes what goes over the connection.
+    pub(crate) fn is_secured(&self) -> bool {
+        self.sealer.get().is_some()
+    }
+
+    /// True if a frame of which nothing counts as sent may still be given up.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.sealer.get().is_none_or(|sealer| !sealer.lock().has_waiting())
+    }
+
+    /// Whether the connection begins with a handshake of TLS; waits for its first byte, for a tick.
+    pub(super) fn first_byte(&self, deadline: Instant) -> io::Result<u8> {
+        let mut byte = [0];
+        match self.receive_by(Some(deadline), &mut byte, libc::MSG_PEEK)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            _ => Ok(byte[0]),
+        }
+    }
+
+    /// Sends some of what follows the first `skip` bytes of a frame; the caller keeps others from sending meanwhile. Says how many
+    /// bytes of the frame are out: all of them, unless the peer does not take them in time. Sealed ones count when the last of them is.
     fn send_some(&self, parts: &[&[u8]], skip: usize, flags: i32) -> io::Result<usize> {
+        let Some(sealer) = self.sealer.get() else { return self.send_plain(parts, skip, flags) };
+        let mut sealer = sealer.lock();
+        if !sealer.has_waiting() {
+            // What is sealed has to be sent, so a sender that does not wait asks first.
+            if flags & libc::MSG_DONTWAIT != 0 && !self.poll_writable(Duration::ZERO) {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            sealer.seal(parts, skip)?;
+        }
+        let sealed: Vec<&[u8]> = sealer.waiting().collect();
+        let sent = self.send_plain(&sealed, 0, flags)?;
+        Ok(sealer.note_sent(sent))
+    }
+
+    /// One system call that sends what follows the first `skip` bytes of `parts`.
+    fn send_plain(&self, parts: &[&[u8]], skip: usize, flags: i32) -> io::Result<usize> {
         const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         // One frame has a header, a body and data; more than that are several frames.
         let (mut few, mut many) = ([NONE; 3], Vec::new());
@@ -202,7 +248,7 @@ impl Socket {
                     if error.kind() == ErrorKind::WouldBlock && !self.wait_writable() {
                         stalled += TICK;
                     }
-                    if interrupted() && sent == 0 {
+                    if interrupted() && sent == 0 && self.is_clear() {
                         return Err(LinkError::Interrupted);
                     }
                     if stalled >= self.stall_max || (interrupted() && stalled > TICK) {
@@ -256,7 +302,12 @@ impl Socket {
     }
 
     /// Receives what is there, waiting for a tick unless the flags say otherwise, and not beyond the deadline.
-    fn receive_by(&self, deadline: Option<Instant>, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+    pub(super) fn receive_by(
+        &self,
+        deadline: Option<Instant>,
+        buffer: &mut [u8],
+        flags: i32,
+    ) -> io::Result<usize> {
         if let Some(deadline) = deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -286,12 +337,49 @@ pub(crate) struct Inbox {
     reach: usize,
     /// What is being received has to be there by then.
     deadline: Option<Instant>,
+    /// Opens what comes, on a connection with TLS.
+    opener: Option<Opener>,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {
         let reach = INBOX_MIN + SHORT_IO_BYTES;
-        Inbox { buffer: vec![0; reach], start: 0, end: 0, reach, deadline: None }
+        Inbox { buffer: vec![0; reach], start: 0, end: 0, reach, deadline: None, opener: None }
+    }
+
+    /// From now on everything that comes is opened; before the first frame.
+    pub(super) fn open_with(&mut self, opener: Opener) {
+        assert!(self.opener.is_none() && self.start == self.end, "nothing was received yet");
+        self.opener = Some(opener);
+    }
+
+    /// Gives back the memory of large data.
+    pub(crate) fn rest(&mut self) {
+        if let Some(opener) = &mut self.opener {
+            opener.rest();
+        }
+    }
+
+    /// Receives what is there, as [`Socket::receive_by`].
+    fn receive(
+        opener: &mut Option<Opener>,
+        socket: &Socket,
+        deadline: Option<Instant>,
+        target: &mut [u8],
+        flags: i32,
+    ) -> io::Result<usize> {
+        let Some(opener) = opener else { return socket.receive_by(deadline, target, flags) };
+        loop {
+            let taken = opener.take(target)?;
+            if taken > 0 || target.is_empty() {
+                return Ok(taken);
+            }
+            let got = socket.receive_by(deadline, opener.room(target.len()), flags)?;
+            if got == 0 {
+                return Ok(0);
+            }
+            opener.note_received(got);
+        }
     }
 
     /// Data of up to `bytes` is to arrive in the same system call as its header, at the price of copying it once more;
@@ -369,7 +457,7 @@ impl Inbox {
             let flags = if wait || begun { 0 } else { libc::MSG_DONTWAIT };
             // Less than a header is there, so there is room.
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
-            match socket.receive_by(self.deadline, room, flags) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, room, flags) {
                 Ok(0) if begun => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -396,7 +484,7 @@ impl Inbox {
         }
         let mut stalled = Duration::ZERO;
         while !rest.is_empty() {
-            match socket.receive_by(self.deadline, rest, 0) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, rest, 0) {
                 Ok(0) => return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame")),
                 Ok(got) => {
                     stalled = Duration::ZERO;

@@ -396,7 +396,7 @@ impl Conn {
         let bytes = header.to_bytes();
         let parts = [&bytes[..], &[], &[]];
         let result = match self.socket.try_send(&parts, false) {
-            Ok(0) => Ok(()),
+            Ok(0) if self.socket.is_clear() => Ok(()),
             Ok(sent) => self.socket.send_rest(&parts, sent),
             Err(error) => Err(error),
         };

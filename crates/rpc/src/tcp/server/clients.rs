@@ -6,7 +6,7 @@ use crate::api::{ClientCallbacks, Export};
 use crate::config::ServerConfig;
 use crate::exports::host_of;
 use nacre_session::ReplyCache;
-use nacre_types::{ClientUuid, Nid, ProcessIdentity, Status, StatusResult, TargetId, TargetKind};
+use nacre_types::{ClientUuid, Identity, Nid, ProcessIdentity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, ServerMessage};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
@@ -194,6 +194,8 @@ pub(super) struct Who {
     pub(super) process: Option<ProcessIdentity>,
     /// See [`nacre_wire::connect::ConnectFlags::SERVER`].
     pub(super) is_server: bool,
+    /// What it has proved.
+    pub(super) identity: Option<Arc<Identity>>,
 }
 
 /// All clients of metadata and object targets.
@@ -231,6 +233,15 @@ impl Clients {
                 // The service has dropped it, and no request has shown that yet.
                 ended.go();
                 known.remove(&(target, uuid));
+            }
+            let id = |identity: &Option<Arc<Identity>>| identity.as_ref().map(|identity| identity.id);
+            if let Some(client) = known.get(&(target, uuid))
+                && id(&client.export.identity) != id(&who.identity)
+            {
+                log::warn!(
+                    "{target}: the client {uuid} belongs to another key than the one that asks for it"
+                );
+                return Err(Status::EPERM);
             }
             let client = known
                 .entry((target, uuid))
@@ -327,6 +338,7 @@ fn new_client(service: Service, target: TargetId, who: &Who, connection: &Connec
     });
     let export = Export::new(who.uuid, Nid::Tcp(connection.peer()), who.process, callbacks.clone());
     let export = if who.is_server { export.of_server() } else { export };
+    let export = export.of_key(who.identity.clone());
     Client {
         export: Arc::new(export),
         replies: Mutex::default(),

@@ -4,6 +4,7 @@
 //! blocking hook is called), the lead goes to an idle thread or a new one. A thread that comes back from a wait takes
 //! the lead if nobody has it, and otherwise becomes idle or ends.
 
+use super::admission::{Peer, admit};
 use super::clients::{Client, Who};
 use super::dispatch::Work;
 use super::reads::Line;
@@ -11,7 +12,7 @@ use super::{Service, Shared, service_of};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use nacre_env::{BlockingHook, InterruptTarget};
-use nacre_types::{Status, StatusResult, TargetId, Xid};
+use nacre_types::{Identity, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{
     Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN, agree_version,
 };
@@ -45,6 +46,8 @@ pub(super) struct Session {
     pub(super) client: Option<Arc<Client>>,
     /// What both sides can do.
     pub(super) features: Features,
+    /// Who the peer has proved to be; `None` where nothing has to be proved.
+    pub(super) identity: Option<Arc<Identity>>,
 }
 
 #[derive(Default)]
@@ -124,6 +127,16 @@ impl Connection {
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Who the peer has proved to be.
+    pub(super) fn identity(&self) -> Option<&Arc<Identity>> {
+        self.session.get()?.identity.as_ref()
+    }
+
+    /// The client, on metadata and object targets.
+    pub(super) fn client(&self) -> Option<&Arc<Client>> {
+        self.session.get()?.client.as_ref()
     }
 
     pub(super) fn shut_down(&self, how: Shutdown) {
@@ -345,7 +358,9 @@ impl Connection {
     /// Reads the connect, checks it, and answers a refusal.
     fn handshake(self: &Arc<Self>) -> Result<Session, String> {
         let mut inbox = self.inbox.lock();
-        inbox.end_at(Some(Instant::now() + self.shared.config.handshake_max));
+        let deadline = Instant::now() + self.shared.config.handshake_max;
+        let peer = self.secure(&mut inbox, deadline)?;
+        inbox.end_at(Some(deadline));
         let header = loop {
             match inbox.header(&self.socket, true) {
                 Ok(header) => break header,
@@ -370,10 +385,10 @@ impl Connection {
                 return Err(error.to_string());
             }
         };
-        self.check(&header, &connect).inspect_err(|_| self.shut_down(Shutdown::Write))
+        self.check(&header, &connect, peer).inspect_err(|_| self.shut_down(Shutdown::Write))
     }
 
-    fn check(self: &Arc<Self>, header: &Header, connect: &Connect) -> Result<Session, String> {
+    fn check(self: &Arc<Self>, header: &Header, connect: &Connect, peer: Peer) -> Result<Session, String> {
         let Some(version) = agree_version(connect.version_min, connect.version_max) else {
             let refusal = Refusal { version_min: VERSION_MIN, version_max: VERSION_MAX };
             self.refuse(header, Status::BAD_VERSION, &refusal.to_bytes());
@@ -382,6 +397,11 @@ impl Connection {
                 connect.version_min, connect.version_max
             ));
         };
+        let identity = admit(self.shared.config.tls.as_ref(), peer, header.target.kind, connect);
+        let identity = identity.map_err(|refused| {
+            self.refuse(header, refused.status, &[]);
+            refused.reason
+        })?;
         let fsname = &self.shared.config.fsname;
         if !fsname.is_empty() && !connect.fsname.is_empty() && *fsname != connect.fsname {
             self.refuse(header, Status::WRONG_FSNAME, &[]);
@@ -391,7 +411,7 @@ impl Connection {
             self.refuse(header, Status::ENODEV, &[]);
             return Err(format!("target {} is not served here", header.target));
         };
-        self.accept(header, connect, version, service).map_err(|status| {
+        self.accept(header, connect, version, (service, identity)).map_err(|status| {
             self.refuse(header, status, &[]);
             format!("{} does not take the client: {status}", header.target)
         })
@@ -402,12 +422,13 @@ impl Connection {
         header: &Header,
         connect: &Connect,
         version: u16,
-        service: Service,
+        (service, identity): (Service, Option<Arc<Identity>>),
     ) -> StatusResult<Session> {
         let config = &self.shared.config;
         let local = connect.process.shares_boot(&nacre_env::own_process());
         let mut features = Features::from_bits_truncate(connect.features);
-        if !config.bulk_checksums {
+        // Sealed data needs no checksum.
+        if !config.bulk_checksums || self.socket.is_secured() {
             features.remove(Features::CHECKSUMS);
         }
         let mut connected = Connected {
@@ -420,7 +441,7 @@ impl Connection {
             in_flight_max: in_flight_max(config),
             lease: None,
         };
-        let mut session = Session { target: header.target, service, client: None, features };
+        let mut session = Session { target: header.target, service, client: None, features, identity };
         if session.service.has_clients() {
             let attached = self.shared.clients.attach(
                 self,
@@ -430,6 +451,7 @@ impl Connection {
                     uuid: connect.client,
                     process: local.then_some(connect.process),
                     is_server: connect.flags.contains(ConnectFlags::SERVER),
+                    identity: session.identity.clone(),
                 },
             )?;
             connected.known = attached.known;

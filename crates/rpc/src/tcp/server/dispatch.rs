@@ -11,7 +11,7 @@ use crate::tunables::SHORT_IO_MAX;
 use nacre_env::InterruptTarget;
 use nacre_session::Begin;
 use nacre_types::limits::{BULK_MAX, SHORT_IO_BYTES};
-use nacre_types::{Cred, JobId, Status, StatusResult};
+use nacre_types::{Cred, JobId, Roles, Status, StatusResult};
 use nacre_wire::connect::Features;
 use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE, split_job};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
@@ -94,6 +94,9 @@ impl<'a> Work<'a> {
     /// what its busiest moment did.
     pub(super) fn rest(&mut self) {
         self.bulk.release();
+        if let Some(mut inbox) = self.connection.inbox.try_lock() {
+            inbox.rest();
+        }
         for buffer in [&mut self.body, &mut self.reply] {
             buffer.clear();
             buffer.shrink_to(MESSAGE_KEPT_MAX);
@@ -165,6 +168,7 @@ impl<'a> Work<'a> {
                 self.reply.clear();
                 let result = MgsRequest::from_bytes(&self.body)
                     .map_err(|error| self.undecodable(error))
+                    .and_then(|request| self.may(request.roles()).map(|()| request))
                     .and_then(|request| guarded(|| service.handle(&request)));
                 let status = encode_result(&result, &mut self.reply);
                 self.answer(header, status, 0);
@@ -189,6 +193,9 @@ impl<'a> Work<'a> {
         match decoded {
             Err(error) => {
                 let status = self.undecodable(error);
+                self.answer(header, status, 0);
+            }
+            Ok((_, _, request)) if let Err(status) = self.may(request.roles()) => {
                 self.answer(header, status, 0);
             }
             Ok((cred, job, request)) if request.is_modifying() && header.tag != TAG_NONE => {
@@ -290,6 +297,9 @@ impl<'a> Work<'a> {
                 return self.answer(header, status, 0);
             }
         };
+        if let Err(status) = self.may(request.roles()) {
+            return self.answer(header, status, 0);
+        }
         if !self.join_reads(service, client, header, &request, job) {
             self.run_one(header, service, client, &request, job);
         }
@@ -324,6 +334,20 @@ impl<'a> Work<'a> {
         };
         let status = encode_result(&result, &mut self.reply);
         self.answer_client(header, client, status, bulk_len);
+    }
+
+    /// Whether the peer has one of the roles that a request needs.
+    fn may(&self, needed: Roles) -> StatusResult<()> {
+        let Some(identity) = &self.session.identity else { return Ok(()) };
+        if identity.roles.intersects(needed) {
+            return Ok(());
+        }
+        let peer = self.connection.peer();
+        log::warn!(
+            peer:% = peer.ip();
+            "request from {peer} refused: key {} has role {}, and {needed} is needed", identity.id, identity.roles
+        );
+        Err(Status::EPERM)
     }
 
     fn undecodable(&self, error: DecodeError) -> Status {

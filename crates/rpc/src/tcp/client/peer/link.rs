@@ -339,6 +339,7 @@ impl Peer {
                 Err(error) => error,
             };
             if matches!(error, Status::EINTR | Status::ESHUTDOWN)
+                || is_refusal(error)
                 || (first && matches!(error, Status::WRONG_FSNAME | Status::BAD_VERSION))
                 || (first && error == Status::ECONNREFUSED && self.gives_up_refused(began))
             {
@@ -593,4 +594,12 @@ impl Drop for RecoveryGuard {
         let previous = self.previous.take();
         RECOVERING.with(|slot| *slot.borrow_mut() = previous);
     }
+}
+
+/// The server knows who asks and does not serve it: asking again changes nothing.
+fn is_refusal(status: Status) -> bool {
+    matches!(
+        status,
+        Status::EPERM | Status::ENOKEY | Status::EKEYEXPIRED | Status::EKEYREVOKED | Status::EKEYREJECTED
+    )
 }

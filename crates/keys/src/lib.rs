@@ -1,0 +1,20 @@
+//! Keys of a file system: its authority, certificates that carry identities, tokens that enrol keys, and the settings of TLS.
+//!
+//! The design is in `docs/design/security.md`. Cryptography is that of `ring`, certificates that of `rcgen` and `webpki`, TLS that of
+//! `rustls`; what is here is who is believed.
+
+mod authority;
+mod error;
+mod files;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod token;
+mod verify;
+
+pub use authority::{Authority, Csr, LIFETIME, Request};
+pub use error::{KeyError, Result};
+pub use files::Key;
+pub use tls::{ClientTls, ServerTls};
+pub use token::{Fingerprint, Secret, SecretHash, Token, TokenId};
+pub use verify::{Revoked, Verifier, peer_identity};

@@ -1,0 +1,210 @@
+//! Settings of TLS: 1.3 alone, certificates of one authority, sessions that are resumed, secrets that can be taken out.
+
+use crate::error::{KeyError, Result};
+use crate::files::Key;
+use crate::token::Fingerprint;
+use crate::verify::{Revoked, Verifier, subject_of};
+use nacre_types::Identity;
+use parking_lot::RwLock;
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{CipherSuite, ClientConfig, DistinguishedName, ServerConfig};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Sessions that a client remembers for resumption: one for each server address.
+const SESSIONS_MAX: usize = 4096;
+/// Longest message of a handshake before the peer is known, in bytes.
+const FRAGMENT_MAX: Option<usize> = None;
+
+/// AES-128-GCM before the others: half the CPU of AES-256-GCM's rounds, at a strength that nothing here needs more than.
+fn provider() -> Arc<CryptoProvider> {
+    let mut provider = ring::default_provider();
+    provider.cipher_suites.retain(|suite| suite.version().version == rustls::ProtocolVersion::TLSv1_3);
+    let is_first = |suite: CipherSuite| suite == CipherSuite::TLS13_AES_128_GCM_SHA256;
+    provider.cipher_suites.sort_by_key(|suite| !is_first(suite.suite()));
+    Arc::new(provider)
+}
+
+/// Keys of this process, one for each authority, and what they are replaced by when they are renewed.
+#[derive(Debug)]
+struct Current(RwLock<Vec<(DistinguishedName, Arc<CertifiedKey>)>>);
+
+impl Current {
+    fn new(keys: &[Key]) -> Result<Arc<Current>> {
+        let current = Current(RwLock::default());
+        keys.iter().try_for_each(|key| current.replace(key))?;
+        Ok(Arc::new(current))
+    }
+
+    /// Uses a key instead of the one of the same authority.
+    fn replace(&self, key: &Key) -> Result<()> {
+        let (authority, key) = (subject_of(&key.authority)?, Arc::new(key.certified()?));
+        let mut keys = self.0.write();
+        keys.retain(|(known, _)| known.as_ref() != authority.as_ref());
+        keys.push((authority, key));
+        Ok(())
+    }
+}
+
+impl rustls::server::ResolvesServerCert for Current {
+    fn resolve(&self, _: rustls::server::ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.read().first().map(|(_, key)| key.clone())
+    }
+}
+
+impl rustls::client::ResolvesClientCert for Current {
+    /// The key of the authority that the server knows.
+    fn resolve(&self, hints: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let is_known = |authority: &DistinguishedName| hints.contains(&authority.as_ref());
+        self.0.read().iter().find(|(authority, _)| is_known(authority)).map(|(_, key)| key.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+fn unusable(error: rustls::Error) -> KeyError {
+    KeyError::certificate("cannot set up TLS", error)
+}
+
+/// A client's half.
+#[derive(Clone)]
+pub struct ClientTls {
+    /// Replaced when the key is renewed: a session that is resumed proves the old one.
+    config: Arc<RwLock<Arc<ClientConfig>>>,
+    current: Option<Arc<Current>>,
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClientTls(has keys: {})", self.current.is_some())
+    }
+}
+
+impl ClientTls {
+    /// With keys for servers of a file system. Several are of file systems with the same name: a server gets the one of its
+    /// authority.
+    ///
+    /// # Errors
+    /// `Certificate` for a key that cannot be used.
+    pub fn new(fsname: &str, keys: &[Key]) -> Result<ClientTls> {
+        let authorities = keys.iter().map(|key| key.authority.clone()).collect();
+        let verifier = Verifier::of_authorities(authorities, fsname, false)?;
+        let current = Current::new(keys)?;
+        let config = builder(verifier)?.with_client_cert_resolver(current.clone());
+        Ok(ClientTls::finish(config, Some(current)))
+    }
+
+    /// Without a key, to enrol one at a server of the authority with this fingerprint.
+    ///
+    /// # Errors
+    /// `Certificate`.
+    pub fn unknown(authority: Fingerprint) -> Result<ClientTls> {
+        let config = builder(Verifier::of_fingerprint(authority))?.with_no_client_auth();
+        Ok(ClientTls::finish(config, None))
+    }
+
+    fn finish(mut config: ClientConfig, current: Option<Arc<Current>>) -> ClientTls {
+        config.enable_secret_extraction = true;
+        config.max_fragment_size = FRAGMENT_MAX;
+        // Names of sessions are ours; nobody needs to read them.
+        config.enable_sni = false;
+        config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+        ClientTls { config: Arc::new(RwLock::new(Arc::new(config))), current }
+    }
+
+    /// For a connection.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        self.config.read().clone()
+    }
+
+    /// From now on, connections use this key.
+    ///
+    /// # Errors
+    /// `Certificate`.
+    pub fn renew(&self, key: &Key) -> Result<()> {
+        let Some(current) = &self.current else { return Ok(()) };
+        current.replace(key)?;
+        let mut config = self.config.write();
+        let mut renewed = (**config).clone();
+        renewed.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+        *config = Arc::new(renewed);
+        Ok(())
+    }
+
+    /// Name under which sessions with a server are remembered.
+    pub fn session_name(address: SocketAddr) -> String {
+        let host: String =
+            address.ip().to_string().chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+        format!("p{}.h{}.nacre", address.port(), host.trim_matches('-'))
+    }
+}
+
+fn builder(
+    verifier: Verifier,
+) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
+    Ok(builder.map_err(unusable)?.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
+}
+
+/// A server's half.
+#[derive(Clone)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+    current: Arc<Current>,
+    identity: Identity,
+    revoked: Arc<Revoked>,
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ServerTls({})", self.identity)
+    }
+}
+
+impl ServerTls {
+    /// With a key, for peers of its file system; if `enrols`, for those too that have no certificate yet.
+    ///
+    /// # Errors
+    /// `Certificate` for a key that cannot be used.
+    pub fn new(key: &Key, enrols: bool, revoked: Arc<Revoked>) -> Result<ServerTls> {
+        let verifier = Verifier::of_authorities(vec![key.authority.clone()], &key.identity.fsname, enrols)?;
+        let current = Current::new(std::slice::from_ref(key))?;
+        let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
+        let builder = builder.map_err(unusable)?.with_client_cert_verifier(Arc::new(verifier));
+        let mut config = builder.with_cert_resolver(current.clone());
+        config.enable_secret_extraction = true;
+        config.max_fragment_size = FRAGMENT_MAX;
+        config.ticketer = ring::Ticketer::new().map_err(unusable)?;
+        // One for each connection of a client to follow.
+        config.send_tls13_tickets = 2;
+        Ok(ServerTls { config: Arc::new(config), current, identity: key.identity.clone(), revoked })
+    }
+
+    /// For a connection.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config.clone()
+    }
+
+    /// What its key proves.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Keys that are refused.
+    pub fn revoked(&self) -> &Arc<Revoked> {
+        &self.revoked
+    }
+
+    /// From now on, connections use this key.
+    ///
+    /// # Errors
+    /// `Certificate`.
+    pub fn renew(&self, key: &Key) -> Result<()> {
+        self.current.replace(key)
+    }
+}

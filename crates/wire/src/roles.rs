@@ -1,0 +1,107 @@
+//! Which roles may send which request: decided from the certificate of a connection, before a service sees the request. What a
+//! client's user may do with it is for the service to decide.
+
+use crate::mds::MdsRequest;
+use crate::mgs::MgsRequest;
+use crate::oss::OssRequest;
+use nacre_types::Roles;
+
+/// Metadata servers are the system: they may send each other and object servers whatever clients may.
+const CLIENTS: Roles = Roles::CLIENT.union(Roles::MDS);
+/// Whoever has a key of the file system.
+const ALL: Roles = Roles::all();
+/// Those that serve targets.
+const SERVERS: Roles = Roles::MGS.union(Roles::MDS).union(Roles::OSS);
+
+impl MdsRequest<'_> {
+    /// Roles of which a sender needs one.
+    pub fn roles(&self) -> Roles {
+        match self {
+            MdsRequest::Peer(_) => Roles::MDS,
+            MdsRequest::RunStart
+            | MdsRequest::Statfs
+            | MdsRequest::AllocateSequence
+            | MdsRequest::Lookup { .. }
+            | MdsRequest::GetAttr { .. }
+            | MdsRequest::SetAttr { .. }
+            | MdsRequest::Create { .. }
+            | MdsRequest::Link { .. }
+            | MdsRequest::Unlink { .. }
+            | MdsRequest::Rename { .. }
+            | MdsRequest::Open { .. }
+            | MdsRequest::Close { .. }
+            | MdsRequest::CloseWrite { .. }
+            | MdsRequest::UpdateData { .. }
+            | MdsRequest::LayoutIntent { .. }
+            | MdsRequest::GetLayout { .. }
+            | MdsRequest::SetLayout { .. }
+            | MdsRequest::GetDefaultLayout { .. }
+            | MdsRequest::ReadDir { .. }
+            | MdsRequest::Scan { .. }
+            | MdsRequest::LookupMany { .. }
+            | MdsRequest::ReadLink { .. }
+            | MdsRequest::GetXattr { .. }
+            | MdsRequest::ListXattr { .. }
+            | MdsRequest::SetXattr { .. }
+            | MdsRequest::RemoveXattr { .. }
+            | MdsRequest::Access { .. }
+            | MdsRequest::Commit { .. }
+            | MdsRequest::FidToLink { .. }
+            | MdsRequest::FidToPath { .. }
+            | MdsRequest::RemoveFid { .. }
+            | MdsRequest::SetLock { .. }
+            | MdsRequest::LockFile { .. }
+            | MdsRequest::ReplayFileLocks { .. }
+            | MdsRequest::GetLock { .. }
+            | MdsRequest::Ping
+            | MdsRequest::LeaseReleased { .. }
+            | MdsRequest::Locks { .. }
+            | MdsRequest::Intent { .. }
+            | MdsRequest::LayoutAccess { .. }
+            | MdsRequest::SwapLayouts { .. }
+            | MdsRequest::OpenLease { .. }
+            | MdsRequest::FilesOn { .. }
+            | MdsRequest::Restripe { .. }
+            | MdsRequest::ListInodes { .. }
+            | MdsRequest::Migrate { .. }
+            | MdsRequest::MigrateFiles { .. }
+            | MdsRequest::Inodes { .. } => CLIENTS,
+        }
+    }
+}
+
+impl OssRequest {
+    /// Roles of which a sender needs one.
+    pub fn roles(&self) -> Roles {
+        match self {
+            OssRequest::Precreate { .. }
+            | OssRequest::DestroyOrphans { .. }
+            | OssRequest::Destroy { .. }
+            | OssRequest::Evict { .. } => Roles::MDS,
+            OssRequest::Write { .. }
+            | OssRequest::Read { .. }
+            | OssRequest::GetAttr { .. }
+            | OssRequest::Truncate { .. }
+            | OssRequest::Fallocate { .. }
+            | OssRequest::Seek { .. }
+            | OssRequest::Sync { .. }
+            | OssRequest::Statfs
+            | OssRequest::Ping
+            | OssRequest::Grant { .. }
+            | OssRequest::Locks { .. }
+            | OssRequest::Advise { .. }
+            | OssRequest::DataVersion { .. } => CLIENTS,
+        }
+    }
+}
+
+impl MgsRequest {
+    /// Roles of which a sender needs one.
+    pub fn roles(&self) -> Roles {
+        match self {
+            MgsRequest::GetConfig { .. } | MgsRequest::Ping => ALL,
+            MgsRequest::RegisterTarget { .. } | MgsRequest::AddTarget { .. } => SERVERS,
+            MgsRequest::SetParam { .. } | MgsRequest::ChangePool { .. } => Roles::ADMIN,
+        }
+    }
+}
