@@ -7,6 +7,7 @@ mod down;
 mod drain;
 mod frag;
 mod inspect;
+mod key;
 mod launch;
 mod mount;
 mod mount_point;
@@ -72,6 +73,12 @@ enum Command {
         #[command(subcommand)]
         command: TargetCommand,
     },
+    /// Keys of a file system: with them, servers serve nobody who has none, and connections are encrypted
+    #[command(after_help = "Example: nacre key init /srv/fs")]
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
     /// Measures this machine, and file systems on it
     #[command(after_help = "Example: nacre bench io --help")]
     Bench {
@@ -88,6 +95,18 @@ enum Command {
     },
     #[command(hide = true)]
     Serve(ServeArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Makes the authority of a file system that has none
+    ///
+    /// Its processes on this host make their keys when they are started the next time, and so do mounts by the same user. From then on
+    /// every connection is encrypted, and needs a key.
+    Init {
+        /// Directory of the file system with its management server
+        dir: PathBuf,
+    },
 }
 
 /// Shows how fragmented the objects of OSTs, or files of any file system, and free space are.
@@ -513,6 +532,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Rebalance(args) => rebalance::run(&args),
         Command::Format(args) => up::format(&args),
         Command::Target { command } => target::run(&command),
+        Command::Key { command } => key::run(&command),
         Command::Frag(args) => frag::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Paf { command } => return nacre_bench::paf::run(&command, frag::objects_below),

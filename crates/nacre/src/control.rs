@@ -218,6 +218,9 @@ pub struct ProcessStatus {
     /// Frames to and from it whose checksum was wrong; what they carried was sent again.
     #[serde(default)]
     pub checksum_errors: u64,
+    /// Whom it serves, if it listens: `encrypted` (who has a key of the file system) or `open` (whoever reaches it).
+    #[serde(default)]
+    pub security: Option<String>,
 }
 
 /// State of one target.

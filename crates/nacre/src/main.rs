@@ -19,6 +19,7 @@ mod device_words;
 mod failure;
 mod holders;
 mod instance;
+mod keys;
 mod lctl;
 mod lfs;
 mod listen;

@@ -30,6 +30,7 @@ mod targets;
 use crate::control::ControlSocket;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
+use crate::keys::Keys;
 use crate::listen::Endpoint;
 use crate::local_params;
 use crate::process::{Herald, RunDir, RunLock};
@@ -108,6 +109,7 @@ pub struct Node {
     links: Arc<Links>,
     params: Arc<Params>,
     server: Option<Server>,
+    keys: Option<Keys>,
     mount: Mutex<Option<Mounted>>,
     /// Version of the configuration that is used. Held while another one is taken up.
     used: Mutex<u64>,
@@ -141,14 +143,16 @@ impl Node {
         }
         let simulate = plan.mount.as_ref().and_then(|mount| mount.options.simulate);
         let is_mount = plan.targets.is_empty();
-        let links = Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, simulate)?;
+        let keys = Keys::of(&plan)?;
+        let links =
+            Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, (simulate, keys.as_ref()))?;
         let links = Arc::new(links);
         let config = links.config(0, 0).map_err(|status| no_config(&plan.mgs, &plan.fsname, status))?;
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;
             services.open_mdts(instance, &plan.targets, &config, &links)?;
         }
-        let server = listen(&services, &plan)?;
+        let server = listen(&services, &plan, keys.as_ref())?;
         services.on_listening();
         let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
         let params = Arc::new(Params::new());
@@ -175,6 +179,7 @@ impl Node {
             links,
             params,
             server,
+            keys,
             mount: Mutex::new(mount),
             used: Mutex::new(version),
             reach: Mutex::new(Reach { lock, socket: None, public: None }),
@@ -207,6 +212,9 @@ impl Node {
                 let Some(node) = node.upgrade() else { return };
                 if let Err(failure) = node.look_whether_reachable() {
                     log::warn!("commands do not find this process: {failure}");
+                }
+                if let Some(Err(failure)) = node.keys.as_ref().map(Keys::renew) {
+                    log::warn!("the key of this process was not looked at: {failure}");
                 }
             }
         };
@@ -329,6 +337,10 @@ fn no_config(mgs: &[Nid], fsname: &str, status: nacre_types::Status) -> Failure 
         nacre_types::Status::ETIMEDOUT | nacre_types::Status::ECONNREFUSED => Failure::new(format!(
             "no management server answers at {nids}: check the address and that it runs"
         )),
+        nacre_types::Status::ENOKEY | nacre_types::Status::EKEYREJECTED => Failure::new(format!(
+            "the servers of file system '{fsname}' at {nids} serve nobody without a key ({status}): mount as the user that it \
+             belongs to, on its host"
+        )),
         status => Failure::new(format!("the management server at {nids} gave no configuration: {status}")),
     }
 }
@@ -344,14 +356,20 @@ fn check_identity(instance: &Instance, config: &FsConfig) -> Result<()> {
     )))
 }
 
-fn listen(services: &Services, plan: &Plan) -> Result<Option<Server>> {
+fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Option<Server>> {
     if plan.listen.is_empty() {
         return Ok(None);
     }
     // Each is tried by itself first, so that the error names the one that fails.
     crate::listen::check(&plan.listen)?;
     let addrs: Vec<_> = plan.listen.iter().map(|endpoint| endpoint.bind).collect();
-    let config = ServerConfig { fsname: plan.fsname.clone(), ..ServerConfig::default() };
+    let tls = keys.and_then(Keys::server);
+    if tls.is_none() {
+        log::warn!(
+            "whoever reaches this server is served, as the file system has no keys: see 'nacre key init'"
+        );
+    }
+    let config = ServerConfig { fsname: plan.fsname.clone(), tls, ..ServerConfig::default() };
     let server = Server::bind(&addrs, services.offered(&plan.targets), config);
     server.map(Some).map_err(|error| Failure::new(error.to_string()))
 }

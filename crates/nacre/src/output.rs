@@ -2,7 +2,7 @@
 //! that a closed pipe stops.
 
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// Exit code of a command that SIGPIPE stops, as shells show it.
 const STOPPED_BY_PIPE: i32 = 128 + libc::SIGPIPE;
@@ -18,6 +18,12 @@ pub fn print(text: Arguments<'_>) {
             }
         }
     }
+}
+
+/// Text that is to be noticed: red on a terminal.
+pub fn warning(text: &str) -> String {
+    let is_plain = !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
+    if is_plain { text.to_owned() } else { format!("\x1b[31m{text}\x1b[0m") }
 }
 
 /// As that of the standard library, without its panic.

@@ -1,5 +1,6 @@
 //! Small identifiers, each a type of its own so that one cannot stand for another.
 
+use crate::identity::Roles;
 use crate::limits::{DATA_INDEX_MAX, TARGET_INDEX_MAX};
 use std::fmt;
 use std::str::FromStr;
@@ -99,6 +100,19 @@ impl TargetId {
     /// Lustre's target UUID, for example `testfs-OST0000_UUID`.
     pub fn uuid(&self, fsname: &str) -> String {
         format!("{fsname}-{self}_UUID")
+    }
+}
+
+impl TargetId {
+    /// The role of what serves it.
+    pub fn role(self) -> Roles {
+        match self.kind {
+            TargetKind::Mgt => Roles::MGS,
+            TargetKind::Mdt => Roles::MDS,
+            // The data of an MDT lies in it.
+            TargetKind::Ost if self.index >= TARGET_INDEX_MAX => Roles::MDS,
+            TargetKind::Ost => Roles::OSS,
+        }
     }
 }
 

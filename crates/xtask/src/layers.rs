@@ -65,6 +65,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-env",
             "nacre-lock",
             "nacre-session",
+            "nacre-keys",
             "nacre-params",
             "nacre-rpc",
             "nacre-dlm",

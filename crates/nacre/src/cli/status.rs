@@ -232,6 +232,7 @@ impl Overview {
                  'lctl get_param *.*.import *.*.exports.*.checksum_errors'"
             );
         }
+        out.push_str(&connections(&self.processes));
         out.push_str(&self.full_targets());
         if self.state != "stopped" {
             for name in &self.missing {
@@ -248,6 +249,26 @@ impl Overview {
         logs(&mut out, &self.processes);
         out
     }
+}
+
+/// The line about who is served by the processes that listen.
+fn connections(processes: &[ProcessStatus]) -> String {
+    let named = |security: &str| {
+        let names = processes.iter().filter(|process| process.security.as_deref() == Some(security));
+        names.map(|process| process.name.as_str()).collect::<Vec<_>>()
+    };
+    let (open, encrypted) = (named("open"), named("encrypted"));
+    let mut out = String::new();
+    if !encrypted.is_empty() {
+        out.push_str("connections are encrypted and need a key\n");
+    }
+    if !open.is_empty() {
+        let text =
+            format!("whoever reaches {} is served, without a key: see 'nacre key init'", open.join(", "));
+        out.push_str(&crate::output::warning(&text));
+        out.push('\n');
+    }
+    out
 }
 
 /// Order in which processes are shown.

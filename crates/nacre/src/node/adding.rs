@@ -6,6 +6,7 @@ use super::{Node, Plan, no_config};
 use crate::control::NewTarget;
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, Instance, random_uuid};
+use crate::keys::Keys;
 use crate::new_target::TargetWishes;
 use crate::process::NODE;
 use nacre_rpc::tcp::Server;
@@ -45,7 +46,8 @@ pub(super) fn register_all(
 /// If it does not answer or has no such file system.
 pub fn configuration_at(mgs: &[Nid], fsname: &str) -> Result<FsConfig> {
     let client = ClientUuid(random_uuid()?);
-    let links = Links::new(&Services::default(), mgs, fsname, client, true, None)?;
+    let keys = Keys::local(fsname)?;
+    let links = Links::new(&Services::default(), mgs, fsname, client, true, (None, keys.as_ref()))?;
     links.config(0, 0).map_err(|status| no_config(mgs, fsname, status))
 }
 

@@ -3,6 +3,7 @@
 use super::targets::Services;
 use crate::failure::{Failure, Result};
 use crate::instance::random_uuid;
+use crate::keys::Keys;
 use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
     ClientConfig, LoMds, LoMgs, LoOss, MdsEndpoint, MdsService, MgsEndpoint, NoCallbacks, OssEndpoint,
@@ -38,20 +39,20 @@ pub struct Links {
 
 impl Links {
     /// Ways from a process with `services`, whose management server is there or at `mgs`. `is_mount`: it will serve nothing.
-    /// `simulate`: a slow network to pretend.
+    /// `simulate`: a slow network to pretend; `keys`: what it proves.
     pub fn new(
         services: &Services,
         mgs: &[Nid],
         fsname: &str,
         client: ClientUuid,
         is_mount: bool,
-        simulate: Option<Shape>,
+        (simulate, keys): (Option<Shape>, Option<&Keys>),
     ) -> Result<Links> {
         let identity = ClientIdentity { client, fsname: fsname.to_owned(), is_server: false };
         if let Some(shape) = &simulate {
             log::warn!("figures of this mount are those of a {shape}");
         }
-        let rpc = ClientConfig { shape: simulate, ..ClientConfig::default() };
+        let rpc = ClientConfig { shape: simulate, tls: keys.map(Keys::client), ..ClientConfig::default() };
         let mgs: Arc<dyn MgsEndpoint> = match services.mgs() {
             Some(service) => Arc::new(LoMgs::new(service)),
             None => {

@@ -80,6 +80,10 @@ impl Node {
             log: crate::logger::path(),
             checksum_errors: self.services.checksum_errors()
                 + mount.as_ref().map_or(0, Mounted::checksum_errors),
+            security: self.server.as_ref().map(|_| {
+                let is_secured = self.keys.as_ref().is_some_and(|keys| keys.server().is_some());
+                if is_secured { "encrypted" } else { "open" }.to_owned()
+            }),
         }
     }
 

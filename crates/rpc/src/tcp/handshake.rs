@@ -9,7 +9,7 @@ use crate::config::ClientConfig;
 use crate::shape::Fabric;
 use nacre_keys::ClientTls;
 use nacre_session::Life;
-use nacre_types::{ClientUuid, Nid, Roles, Status, StatusResult, TargetId, TargetKind, Xid};
+use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
 use nacre_wire::{Decode, Encode};
@@ -130,11 +130,7 @@ fn secure(
         }
         status
     })?;
-    let needed = match target.kind {
-        TargetKind::Mgt => Roles::MGS,
-        TargetKind::Mdt => Roles::MDS,
-        TargetKind::Ost => Roles::OSS,
-    };
+    let needed = target.role();
     if !secured.peer.as_ref().is_some_and(|peer| peer.roles.contains(needed)) {
         log::error!("{target} at {nid}: what answers there has not the key of a server with role {needed}");
         return Err(Status::EKEYREJECTED);
