@@ -218,9 +218,19 @@ pub struct ProcessStatus {
     /// Frames to and from it whose checksum was wrong; what they carried was sent again.
     #[serde(default)]
     pub checksum_errors: u64,
-    /// Whom it serves, if it listens: `encrypted` (who has a key of the file system) or `open` (whoever reaches it).
+    /// Whom it serves, if it listens.
     #[serde(default)]
-    pub security: Option<String>,
+    pub security: Option<Security>,
+}
+
+/// Whom a server serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Security {
+    /// Peers with a key of the file system.
+    Encrypted,
+    /// Whoever reaches it.
+    Open,
 }
 
 /// State of one target.

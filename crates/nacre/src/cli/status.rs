@@ -1,7 +1,7 @@
 //! `nacre status`: what runs, where it is reached, how full it is.
 
 use super::StatusArgs;
-use crate::control::{self, Answer, ProcessStatus, Request, SpaceStatus};
+use crate::control::{self, Answer, ProcessStatus, Request, Security, SpaceStatus};
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::{Instance, target_name};
 use crate::named::{self, Named};
@@ -253,11 +253,11 @@ impl Overview {
 
 /// The line about who is served by the processes that listen.
 fn connections(processes: &[ProcessStatus]) -> String {
-    let named = |security: &str| {
-        let names = processes.iter().filter(|process| process.security.as_deref() == Some(security));
+    let named = |security: Security| {
+        let names = processes.iter().filter(|process| process.security == Some(security));
         names.map(|process| process.name.as_str()).collect::<Vec<_>>()
     };
-    let (open, encrypted) = (named("open"), named("encrypted"));
+    let (open, encrypted) = (named(Security::Open), named(Security::Encrypted));
     let mut out = String::new();
     if !encrypted.is_empty() {
         out.push_str("connections are encrypted and need a key\n");

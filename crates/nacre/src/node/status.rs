@@ -4,7 +4,8 @@ use super::Node;
 use super::mounted::Mounted;
 use super::params::{change_pool, set_for_good};
 use crate::control::{
-    Answer, Handler, ParamName, PoolStep, ProcessStatus, Request, SpaceStatus, TRIM_TIME, TargetStatus,
+    Answer, Handler, ParamName, PoolStep, ProcessStatus, Request, Security, SpaceStatus, TRIM_TIME,
+    TargetStatus,
 };
 use crate::process::request_stop;
 use nacre_params::known::Refusal;
@@ -82,7 +83,7 @@ impl Node {
                 + mount.as_ref().map_or(0, Mounted::checksum_errors),
             security: self.server.as_ref().map(|_| {
                 let is_secured = self.keys.as_ref().is_some_and(|keys| keys.server().is_some());
-                if is_secured { "encrypted" } else { "open" }.to_owned()
+                if is_secured { Security::Encrypted } else { Security::Open }
             }),
         }
     }
