@@ -14,6 +14,7 @@ use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Directory of keys in that of a file system.
@@ -65,7 +66,7 @@ impl Place {
             None
         };
         let id = match known {
-            Some(key) if key.identity.roles == roles && !is_due(&key.identity) => return Ok(key),
+            Some(key) if key.identity.roles == roles && !is_due(key.identity.until_s) => return Ok(key),
             Some(key) => key.identity.id,
             None => Authority::draw_id().map_err(unusable)?,
         };
@@ -87,11 +88,10 @@ fn parent_of(run: &RunDir) -> Option<PathBuf> {
     run.path.parent().map(Path::to_owned)
 }
 
-/// Less than a third of its life is left.
-fn is_due(identity: &Identity) -> bool {
-    let until = Duration::from_secs(identity.until_s);
+/// Less than a third of the life of a key that ends then is left.
+fn is_due(until_s: u64) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    until.saturating_sub(now) < LIFETIME / 3
+    Duration::from_secs(until_s).saturating_sub(now) < LIFETIME / 3
 }
 
 /// What a process that serves these targets does, and what the owner of the file system may on its host.
@@ -99,11 +99,20 @@ fn roles_of(targets: &[TargetId]) -> Roles {
     targets.iter().map(|target| target.role()).fold(Roles::CLIENT | Roles::ADMIN, Roles::union)
 }
 
+/// A key of this process.
+#[derive(Debug)]
+struct Own {
+    place: Place,
+    name: String,
+    roles: Roles,
+    /// When the one that is used ends, in seconds since 1970.
+    until_s: AtomicU64,
+}
+
 /// What a process proves, and whom it believes.
 #[derive(Debug)]
 pub struct Keys {
-    /// Its own keys, in their places.
-    own: Vec<(Place, String, Roles)>,
+    own: Vec<Own>,
     client: ClientTls,
     server: Option<ServerTls>,
 }
@@ -151,7 +160,10 @@ impl Keys {
             true => Some(ServerTls::new(first, false, Arc::new(Revoked::default())).map_err(unusable)?),
             false => None,
         };
-        let own = places.into_iter().map(|(place, name)| (place, name, roles)).collect();
+        let ends = keys.iter().map(|key| AtomicU64::new(key.identity.until_s));
+        let own =
+            places.into_iter().zip(ends).map(|((place, name), until_s)| Own { place, name, roles, until_s });
+        let own = own.collect();
         Ok(Some(Keys { own, client, server }))
     }
 
@@ -170,12 +182,14 @@ impl Keys {
     /// # Errors
     /// The first key that could not be renewed.
     pub fn renew(&self) -> Result<()> {
-        for (place, name, roles) in &self.own {
-            let key = place.key(name, *roles)?;
+        for own in self.own.iter().filter(|own| is_due(own.until_s.load(Ordering::Relaxed))) {
+            let key = own.place.key(&own.name, own.roles)?;
             self.client.renew(&key).map_err(unusable)?;
             if let Some(server) = &self.server {
                 server.renew(&key).map_err(unusable)?;
             }
+            own.until_s.store(key.identity.until_s, Ordering::Relaxed);
+            log::info!("key {} was renewed", key.identity.id);
         }
         Ok(())
     }
@@ -199,4 +213,42 @@ pub fn init(dir: &Path) -> Result<String> {
     }
     let authority = Authority::create(&keys, &instance.superblock.fsname).map_err(unusable)?;
     Ok(authority.fingerprint().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_renewed_under_its_number_before_it_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = Place { dir: dir.path().join(DIR), fsname: "fs".to_owned() };
+        let authority = Authority::create(&place.dir, "fs").expect("an authority");
+        let roles = Roles::CLIENT | Roles::ADMIN;
+        let first = place.key("mount", roles).expect("a key").identity;
+        assert_eq!(place.key("mount", roles).expect("the same").identity, first);
+        let old = authority.make_key(&first, LIFETIME / 4).expect("a key");
+        old.save(&place.dir, "mount").expect("written");
+        let renewed = place.key("mount", roles).expect("a key").identity;
+        assert!(renewed.id == first.id && renewed.until_s >= first.until_s);
+        // A process that serves more than before needs more.
+        let more = place.key("mount", roles | Roles::OSS).expect("a key").identity;
+        assert_eq!((more.id, more.roles), (first.id, roles | Roles::OSS));
+    }
+
+    #[test]
+    fn a_process_goes_on_with_a_renewed_key() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = Place { dir: dir.path().join(DIR), fsname: "fs".to_owned() };
+        Authority::create(&place.dir, "fs").expect("an authority");
+        let places = vec![(place.clone(), "ost0000".to_owned())];
+        let keys = Keys::new("fs", places, Roles::OSS, true).expect("keys").expect("some");
+        let until = || keys.own[0].until_s.load(Ordering::Relaxed);
+        let first = until();
+        keys.renew().expect("nothing is due");
+        assert_eq!(until(), first);
+        keys.own[0].until_s.store(0, Ordering::Relaxed);
+        keys.renew().expect("renewed");
+        assert_eq!(until(), first, "another process had renewed it already");
+    }
 }
