@@ -10,7 +10,7 @@ use rcgen::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// How long a certificate is valid unless said otherwise. It is renewed when a third of this is left.
@@ -57,6 +57,11 @@ impl Csr {
         }
         let read = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(der));
         read.map(Csr).map_err(|error| KeyError::certificate(WHAT, error))
+    }
+
+    /// The public key, in DER, by which the same request is known again.
+    pub fn public(&self) -> Vec<u8> {
+        self.0.public_key.subject_public_key_info()
     }
 }
 
@@ -244,6 +249,37 @@ impl Request {
     /// `Certificate`.
     pub fn new() -> Result<Request> {
         Ok(Request { pair: generate()? })
+    }
+
+    /// The key pair `name` that waits in `dir`, made and written if there is none.
+    ///
+    /// # Errors
+    /// `Io`, `Certificate`; `Exposed` and `Foreign` for files that others may use.
+    pub fn kept(dir: &Path, name: &str) -> Result<Request> {
+        files::make_dir(dir)?;
+        let path = Request::path(dir, name);
+        if path.exists() {
+            let text = String::from_utf8(files::read_secret(&path)?).ok();
+            let pair = text.and_then(|pem| KeyPair::from_pem(&pem).ok());
+            let damaged = KeyError::Damaged { path, what: "it has no private key" };
+            return Ok(Request { pair: pair.ok_or(damaged)? });
+        }
+        let request = Request::new()?;
+        files::write_secret(&path, request.pair.serialize_pem().as_bytes())?;
+        Ok(request)
+    }
+
+    /// Removes the key pair of [`Request::kept`].
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn forget(dir: &Path, name: &str) -> Result<()> {
+        let path = Request::path(dir, name);
+        std::fs::remove_file(&path).map_err(KeyError::io("remove", &path))
+    }
+
+    fn path(dir: &Path, name: &str) -> PathBuf {
+        dir.join(format!("{name}.key"))
     }
 
     /// The request for a certificate, in DER.

@@ -8,13 +8,16 @@
 //! - [`state`]: the rules, as plain functions on [`nacre_wire::mgs::FsConfig`];
 //! - [`params`]: the parameters that exist, with their ranges;
 //! - [`record`]: the file's text form;
+//! - [`enrolment`]: the authority of the file system, and the keys that it issues;
 //! - [`service`]: the thin part that locks, stores and wakes who waits.
 
+pub mod enrolment;
 pub mod error;
 pub mod params;
 pub mod record;
 pub mod service;
 pub mod state;
 
+pub use enrolment::Enrolment;
 pub use error::Error;
 pub use service::Mgs;

@@ -9,6 +9,9 @@
 //! target OST0000 inactive 127.0.0.1:7991@tcp,10.0.0.1@tcp
 //! param lov.stripesize 1048576
 //! pool flash OST0001,OST0000
+//! server OST0000 00000000000000ab
+//! revoked 00000000000000cd
+//! capability-key 2 1790000000 <64 hexadecimal digits>
 //! crc32c 0123abcd
 //! ```
 //!
@@ -16,8 +19,8 @@
 
 use nacre_layout::PoolName;
 use nacre_types::nid::check_fsname;
-use nacre_types::{TargetId, TargetKind};
-use nacre_wire::mgs::{FsConfig, PoolConfig, TargetConfig};
+use nacre_types::{KeyId, TargetId, TargetKind};
+use nacre_wire::mgs::{CapabilityKey, FsConfig, PoolConfig, TargetConfig};
 use std::fmt::Write;
 
 const HEADER: &str = "nacre-config 1";
@@ -51,9 +54,26 @@ pub fn encode(config: &FsConfig) -> String {
         let osts: Vec<String> = osts.iter().map(|index| TargetId::ost(*index).to_string()).collect();
         writeln!(text, "pool {name} {}", osts.join(",")).expect("writing to a string cannot fail");
     }
+    write_keys(config, &mut text);
     let crc = crc32c(text.as_bytes());
     writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
     text
+}
+
+/// What a file system with keys has in addition. Earlier programs read the configuration of one without.
+fn write_keys(config: &FsConfig, text: &mut String) {
+    for target in &config.targets {
+        if let Some(key) = target.key {
+            writeln!(text, "server {} {key}", target.target).expect("writing to a string cannot fail");
+        }
+    }
+    for id in &config.revoked {
+        writeln!(text, "revoked {id}").expect("writing to a string cannot fail");
+    }
+    for CapabilityKey { epoch, made_s, secret } in &config.capability_keys {
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(text, "capability-key {epoch} {made_s} {secret}").expect("writing to a string cannot fail");
+    }
 }
 
 /// Reads a stored text back.
@@ -75,6 +95,11 @@ pub fn decode(text: &str) -> Result<FsConfig, RecordError> {
             "uuid" => parse_uuid(rest).map(|uuid| config.fs_uuid = uuid).is_some(),
             "target" => parse_target(rest).map(|target| config.targets.push(target)).is_some(),
             "pool" => parse_pool(rest).map(|pool| config.pools.push(pool)).is_some(),
+            "server" => parse_server(rest, &mut config.targets).is_some(),
+            "revoked" => rest.parse().map(|id| config.revoked.push(id)).is_ok(),
+            "capability-key" => {
+                parse_capability_key(rest).map(|key| config.capability_keys.push(key)).is_some()
+            }
             "param" => {
                 rest.split_once(' ').map(|(n, v)| config.params.push((n.to_owned(), v.to_owned()))).is_some()
             }
@@ -100,14 +125,39 @@ fn checked_body(text: &str) -> Option<&str> {
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
-    let mut uuid = [0u8; 16];
-    if text.len() != 32 || !text.is_ascii() {
+    parse_hex(text)
+}
+
+fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0u8; N];
+    if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    for (index, byte) in uuid.iter_mut().enumerate() {
+    for (index, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
     }
-    Some(uuid)
+    Some(bytes)
+}
+
+/// Which key serves a target.
+fn parse_server(text: &str, targets: &mut [TargetConfig]) -> Option<()> {
+    let (target, key) = text.split_once(' ')?;
+    let target: TargetId = target.parse().ok()?;
+    let known = targets.iter_mut().find(|known| known.target == target)?;
+    known.key = Some(key.parse::<KeyId>().ok()?);
+    Some(())
+}
+
+fn parse_capability_key(text: &str) -> Option<CapabilityKey> {
+    let mut words = text.split(' ');
+    let (epoch, made_s, secret, None) = (words.next()?, words.next()?, words.next()?, words.next()) else {
+        return None;
+    };
+    Some(CapabilityKey {
+        epoch: epoch.parse().ok()?,
+        made_s: made_s.parse().ok()?,
+        secret: parse_hex(secret)?,
+    })
 }
 
 fn parse_target(text: &str) -> Option<TargetConfig> {
@@ -121,7 +171,7 @@ fn parse_target(text: &str) -> Option<TargetConfig> {
         _ => return None,
     };
     let nids = nids.split(',').map(str::parse).collect::<Result<Vec<_>, _>>().ok()?;
-    Some(TargetConfig { target: target.parse().ok()?, nids, active })
+    Some(TargetConfig { target: target.parse().ok()?, nids, active, key: None })
 }
 
 fn parse_pool(text: &str) -> Option<PoolConfig> {
@@ -153,15 +203,18 @@ mod tests {
             fsname: "nacre".to_owned(),
             fs_uuid: *b"0123456789abcdef",
             targets: vec![
-                TargetConfig { target: TargetId::mdt(0), nids: nids("0@lo"), active: true },
+                TargetConfig { target: TargetId::mdt(0), nids: nids("0@lo"), active: true, key: None },
                 TargetConfig {
                     target: TargetId::ost(0),
                     nids: nids("127.0.0.1:7991@tcp,10.0.0.1@tcp"),
                     active: false,
+                    key: Some(KeyId(0xab)),
                 },
             ],
             params: vec![("lov.stripesize".to_owned(), "1048576".to_owned())],
             pools: vec![pool("disk", &[]), pool("flash", &[1, 0])],
+            revoked: vec![KeyId(0xcd)],
+            capability_keys: vec![CapabilityKey { epoch: 2, made_s: 1_790_000_000, secret: [0x5a; 32] }],
         }
     }
 
@@ -170,7 +223,8 @@ mod tests {
         let text = encode(&example());
         let expected = "nacre-config 1\nversion 3\nfsname nacre\nuuid 30313233343536373839616263646566\n\
             target MDT0000 active 0@lo\ntarget OST0000 inactive 127.0.0.1:7991@tcp,10.0.0.1@tcp\n\
-            param lov.stripesize 1048576\npool disk \npool flash OST0001,OST0000\ncrc32c ";
+            param lov.stripesize 1048576\npool disk \npool flash OST0001,OST0000\n\
+            server OST0000 00000000000000ab\nrevoked 00000000000000cd\ncapability-key 2 1790000000 5a5a";
         assert!(text.starts_with(expected), "{text}");
         assert_eq!(decode(&text), Ok(example()));
     }
@@ -205,9 +259,13 @@ mod tests {
             "target X active 0@lo",
             "what",
             "uuid zz",
+            "server OST0009 00000000000000ab",
+            "server OST0000 ab",
+            "revoked ab",
+            "capability-key 2 1790000000 5a",
             "version x",
         ] {
-            assert_eq!(decode(&with(bad)), Err(RecordError { line: 10, what: "not understood" }), "{bad}");
+            assert_eq!(decode(&with(bad)), Err(RecordError { line: 13, what: "not understood" }), "{bad}");
         }
     }
 }

@@ -1,18 +1,21 @@
 //! The management service: keeps the configuration in memory and on disk, and wakes callers that wait for a change.
 
+use crate::enrolment::{Enrolment, TokenWish};
 use crate::error::Error;
 use crate::{record, state};
 use nacre_env::twice;
 use nacre_params::{Event, EventStats};
-use nacre_rpc::MgsService;
-use nacre_types::{Status, StatusResult};
-use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
+use nacre_rpc::{MgsPeer, MgsService};
+use nacre_types::{KeyId, Roles, Status, StatusResult, TargetKind};
+use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
 use parking_lot::{Condvar, Mutex};
+use ring::rand::{SecureRandom, SystemRandom};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Longest time that `GetConfig` waits for a change.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -29,6 +32,7 @@ const EVENTS: &[Event] = &[
     requests("mgs_config_read"),
     requests("mgs_target_reg"),
     requests("mgs_set_info"),
+    requests("mgs_keys"),
     requests("obd_ping"),
 ];
 
@@ -38,6 +42,8 @@ pub struct Mgs {
     dir: PathBuf,
     shared: Mutex<Shared>,
     changed: Condvar,
+    /// Issues keys, if the file system has an authority.
+    enrolment: OnceLock<Enrolment>,
 }
 
 struct Shared {
@@ -76,7 +82,48 @@ impl Mgs {
             dir: dir.into(),
             shared: Mutex::new(Shared { config, stopping: false }),
             changed: Condvar::new(),
+            enrolment: OnceLock::new(),
         })
+    }
+
+    /// Issues keys from now on, and gives servers the keys of capabilities. Only the first call counts.
+    ///
+    /// # Errors
+    /// Those of storing the configuration.
+    pub fn enrol_with(&self, enrolment: Enrolment) -> StatusResult<()> {
+        let _ = self.enrolment.set(enrolment);
+        self.rotate_capability_keys()
+    }
+
+    /// Has capabilities signed with another key if the one before is old; to be called now and then.
+    ///
+    /// # Errors
+    /// Those of storing the configuration.
+    pub fn rotate_capability_keys(&self) -> StatusResult<()> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        if self.enrolment.get().is_none() || !state::is_capability_key_due(&self.shared.lock().config, now) {
+            return Ok(());
+        }
+        let mut secret = [0; 32];
+        SystemRandom::new().fill(&mut secret).map_err(|_| Status::EIO)?;
+        self.change(|config| {
+            let is_due = state::is_capability_key_due(config, now);
+            Ok(is_due.then(|| state::plan_capability_key(config, now, secret)))
+        })
+        .map(drop)
+    }
+
+    fn enrolment(&self) -> StatusResult<&Enrolment> {
+        self.enrolment.get().ok_or(Status::EOPNOTSUPP)
+    }
+
+    /// Refuses a key from now on.
+    fn revoke(&self, id: KeyId) -> StatusResult<MgsReply> {
+        if !self.enrolment()?.knows(id)? {
+            return Err(Status::ENOENT);
+        }
+        log::warn!("key {id} was revoked");
+        self.change(|config| Ok(state::plan_revoke(config, id)))
     }
 
     /// Requests by kind, those that fail too.
@@ -146,15 +193,43 @@ impl Mgs {
     }
 }
 
-impl MgsService for Mgs {
-    fn handle(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
-        let name = match request {
-            MgsRequest::GetConfig { .. } => "mgs_config_read",
-            MgsRequest::RegisterTarget { .. } | MgsRequest::AddTarget { .. } => "mgs_target_reg",
-            MgsRequest::SetParam { .. } | MgsRequest::ChangePool { .. } => "mgs_set_info",
-            MgsRequest::Ping => "obd_ping",
-        };
-        self.stats.count(Event::index_of(EVENTS, name), 0);
+/// The target as it is registered: its key is the one that the sender has proved. A process with the management server in it says so
+/// itself.
+fn proved(target: &TargetConfig, peer: MgsPeer<'_>) -> StatusResult<TargetConfig> {
+    let key = match peer {
+        MgsPeer::Local => target.key,
+        MgsPeer::Open => None,
+        MgsPeer::Unknown => return Err(Status::ENOKEY),
+        MgsPeer::Known(identity) => {
+            let needed = match target.target.kind {
+                TargetKind::Mdt => Roles::MDS,
+                TargetKind::Ost => Roles::OSS,
+                TargetKind::Mgt => Roles::MGS,
+            };
+            if !identity.roles.contains(needed) {
+                return Err(Status::EPERM);
+            }
+            Some(identity.id)
+        }
+    };
+    Ok(TargetConfig { key, ..target.clone() })
+}
+
+/// Takes out of an answer what is for servers alone.
+fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
+    let is_server = match peer {
+        MgsPeer::Local => true,
+        MgsPeer::Open | MgsPeer::Unknown => false,
+        MgsPeer::Known(identity) => identity.roles.intersects(Roles::MDS | Roles::OSS | Roles::MGS),
+    };
+    match reply {
+        MgsReply::Config(config) if !is_server => MgsReply::Config(config.without_secrets()),
+        reply => reply,
+    }
+}
+
+impl Mgs {
+    fn run(&self, peer: MgsPeer<'_>, request: &MgsRequest) -> StatusResult<MgsReply> {
         match request {
             MgsRequest::GetConfig { fsname, newer_than, wait_ms } => {
                 if *fsname != self.shared.lock().config.fsname {
@@ -164,10 +239,12 @@ impl MgsService for Mgs {
                 self.wait_newer(*newer_than, wait).map(MgsReply::Config)
             }
             MgsRequest::RegisterTarget { fsname, fs_uuid, target } => {
-                self.change(|config| state::plan_register(config, fsname, fs_uuid, target))
+                let target = proved(target, peer)?;
+                self.change(|config| state::plan_register(config, fsname, fs_uuid, &target))
             }
             MgsRequest::AddTarget { fsname, fs_uuid, target } => {
-                self.change(|config| state::plan_add(config, fsname, fs_uuid, target))
+                let target = proved(target, peer)?;
+                self.change(|config| state::plan_add(config, fsname, fs_uuid, &target))
             }
             MgsRequest::SetParam { name, value } => {
                 self.change(|config| state::plan_set_param(config, name, value))
@@ -176,7 +253,42 @@ impl MgsService for Mgs {
                 self.change(|config| state::plan_change_pool(config, pool, *change).map(Some))
             }
             MgsRequest::Ping => Ok(MgsReply::Done),
+            MgsRequest::Enrol { token, secret, name, csr } => {
+                self.enrolment()?.enrol(*token, secret, name, csr)
+            }
+            MgsRequest::Renew { csr } => match peer {
+                MgsPeer::Known(identity) => self.enrolment()?.renew(identity, csr),
+                MgsPeer::Local | MgsPeer::Open | MgsPeer::Unknown => Err(Status::ENOKEY),
+            },
+            MgsRequest::CreateToken { grants, expires_s, uses, lifetime_s } => {
+                let fsname = self.shared.lock().config.fsname.clone();
+                let wish = TokenWish { grants, expires_s: *expires_s, uses: *uses, lifetime_s: *lifetime_s };
+                self.enrolment()?.make_token(&fsname, &wish)
+            }
+            MgsRequest::ListKeys => {
+                let revoked = self.shared.lock().config.revoked.clone();
+                self.enrolment()?.keys(&revoked)
+            }
+            MgsRequest::RevokeKey { id } => self.revoke(*id),
         }
+    }
+}
+
+impl MgsService for Mgs {
+    fn handle(&self, peer: MgsPeer<'_>, request: &MgsRequest) -> StatusResult<MgsReply> {
+        let name = match request {
+            MgsRequest::GetConfig { .. } => "mgs_config_read",
+            MgsRequest::RegisterTarget { .. } | MgsRequest::AddTarget { .. } => "mgs_target_reg",
+            MgsRequest::SetParam { .. } | MgsRequest::ChangePool { .. } => "mgs_set_info",
+            MgsRequest::Ping => "obd_ping",
+            MgsRequest::Enrol { .. }
+            | MgsRequest::Renew { .. }
+            | MgsRequest::CreateToken { .. }
+            | MgsRequest::ListKeys
+            | MgsRequest::RevokeKey { .. } => "mgs_keys",
+        };
+        self.stats.count(Event::index_of(EVENTS, name), 0);
+        self.run(peer, request).map(|reply| for_peer(reply, peer))
     }
 }
 
@@ -253,7 +365,10 @@ mod tests {
     }
 
     fn set(mgs: &Mgs, value: &str) -> StatusResult<MgsReply> {
-        mgs.handle(&MgsRequest::SetParam { name: "lov.stripecount".into(), value: value.into() })
+        mgs.handle(
+            MgsPeer::Local,
+            &MgsRequest::SetParam { name: "lov.stripecount".into(), value: value.into() },
+        )
     }
 
     fn get(newer_than: u64, wait_ms: u32) -> MgsRequest {
@@ -263,10 +378,10 @@ mod tests {
     #[test]
     fn what_was_answered_is_there_after_reopening() {
         let (dir, mgs) = fresh();
-        let target = TargetConfig { target: TargetId::ost(3), nids: vec![Nid::Lo], active: true };
+        let target = TargetConfig { target: TargetId::ost(3), nids: vec![Nid::Lo], active: true, key: None };
         let register =
             MgsRequest::RegisterTarget { fsname: "nacre".into(), fs_uuid: [1; 16], target: target.clone() };
-        mgs.handle(&register).expect("register");
+        mgs.handle(MgsPeer::Local, &register).expect("register");
         set(&mgs, "2").expect("set");
         let reopened = Mgs::open(dir.path()).expect("reopen");
         assert_eq!(reopened.config(), mgs.config());
@@ -278,7 +393,7 @@ mod tests {
     fn a_wait_ends_with_the_change() {
         let (_dir, mgs) = fresh();
         let waiter = Arc::clone(&mgs);
-        let wait = std::thread::spawn(move || waiter.handle(&get(1, 60_000)));
+        let wait = std::thread::spawn(move || waiter.handle(MgsPeer::Local, &get(1, 60_000)));
         set(&mgs, "2").expect("set");
         let reply = wait.join().expect("waiting thread").expect("reply");
         assert!(matches!(reply, MgsReply::Config(config) if config.version == 2));
@@ -287,13 +402,13 @@ mod tests {
     #[test]
     fn a_wait_ends_with_its_time_and_with_the_service() {
         let (_dir, mgs) = fresh();
-        let reply = mgs.handle(&get(1, 10)).expect("reply");
+        let reply = mgs.handle(MgsPeer::Local, &get(1, 10)).expect("reply");
         assert!(matches!(reply, MgsReply::Config(config) if config.version == 1));
         mgs.stop();
-        assert_eq!(mgs.handle(&get(1, 60_000)), Err(Status::ESHUTDOWN));
-        mgs.handle(&get(0, 60_000)).expect("what is known is told until the end");
+        assert_eq!(mgs.handle(MgsPeer::Local, &get(1, 60_000)), Err(Status::ESHUTDOWN));
+        mgs.handle(MgsPeer::Local, &get(0, 60_000)).expect("what is known is told until the end");
         let other = MgsRequest::GetConfig { fsname: "other".into(), newer_than: 0, wait_ms: 0 };
-        assert_eq!(mgs.handle(&other), Err(Status::ENOENT));
+        assert_eq!(mgs.handle(MgsPeer::Local, &other), Err(Status::ENOENT));
     }
 
     #[test]

@@ -4,22 +4,15 @@ use crate::params::Param;
 use nacre_layout::PoolName;
 use nacre_params::known;
 use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
-use nacre_types::{Nid, Status, StatusResult, TargetId, TargetKind};
-use nacre_wire::mgs::{FsConfig, PoolChange, PoolConfig, TargetConfig};
+use nacre_types::{KeyId, Nid, Status, StatusResult, TargetId, TargetKind};
+use nacre_wire::mgs::{CapabilityKey, FsConfig, PoolChange, PoolConfig, TargetConfig};
 
 /// NIDs that one target may have.
 pub const NIDS_MAX: usize = 32;
 
 /// A fresh configuration of a file system without targets.
 pub fn new_config(fsname: &str, fs_uuid: [u8; 16]) -> FsConfig {
-    FsConfig {
-        version: 1,
-        fsname: fsname.to_owned(),
-        fs_uuid,
-        targets: Vec::new(),
-        params: Vec::new(),
-        pools: Vec::new(),
-    }
+    FsConfig { version: 1, fsname: fsname.to_owned(), fs_uuid, ..FsConfig::default() }
 }
 
 /// The configuration after a server said that it serves `target`; `None` if that was known.
@@ -27,7 +20,8 @@ pub fn new_config(fsname: &str, fs_uuid: [u8; 16]) -> FsConfig {
 /// An administrator's decision that a target is not in use survives the restart of its server.
 ///
 /// # Errors
-/// `WRONG_FSNAME` for a file system of another name, `EINVAL` for another identity or a target that cannot be.
+/// `WRONG_FSNAME` for a file system of another name, `EINVAL` for another identity or a target that cannot be, `EPERM` for a
+/// target that the key of another server has registered.
 pub fn plan_register(
     config: &FsConfig,
     fsname: &str,
@@ -43,8 +37,12 @@ pub fn plan_register(
     }
     let mut next = config.clone();
     match next.targets.iter_mut().find(|known| known.target == target.target) {
-        Some(known) if known.nids == target.nids => return Ok(None),
-        Some(known) => known.nids.clone_from(&target.nids),
+        Some(known) if known.key.is_some() && known.key != target.key => return Err(Status::EPERM),
+        Some(known) if known.nids == target.nids && known.key == target.key => return Ok(None),
+        Some(known) => {
+            known.nids.clone_from(&target.nids);
+            known.key = target.key;
+        }
         None => {
             next.targets.push(target.clone());
             next.targets.sort_by_key(|target| target.target);
@@ -127,6 +125,38 @@ pub fn plan_change_pool(config: &FsConfig, pool: &PoolName, change: PoolChange) 
     Ok(next)
 }
 
+/// The configuration after a key was revoked; `None` if it was before.
+pub fn plan_revoke(config: &FsConfig, id: KeyId) -> Option<FsConfig> {
+    let place = config.revoked.binary_search(&id).err()?;
+    let mut next = config.clone();
+    next.revoked.insert(place, id);
+    next.version += 1;
+    Some(next)
+}
+
+/// How long metadata servers sign capabilities with one key.
+pub const CAPABILITY_KEY_LIFE_S: u64 = 24 * 60 * 60;
+/// Keys that are kept: the newest signs, and what the one before has signed is honoured until it ends.
+const CAPABILITY_KEYS_KEPT: usize = 2;
+
+/// True if capabilities are to be signed with another key from now on.
+pub fn is_capability_key_due(config: &FsConfig, now_s: u64) -> bool {
+    // A clock that was set back makes no key older.
+    let is_current =
+        |key: &CapabilityKey| key.made_s.saturating_add(CAPABILITY_KEY_LIFE_S) > now_s && key.made_s <= now_s;
+    !config.capability_keys.first().is_some_and(is_current)
+}
+
+/// The configuration with another key for capabilities.
+pub fn plan_capability_key(config: &FsConfig, now_s: u64, secret: [u8; 32]) -> FsConfig {
+    let mut next = config.clone();
+    let epoch = next.capability_keys.first().map_or(1, |key| key.epoch.wrapping_add(1));
+    next.capability_keys.insert(0, CapabilityKey { epoch, made_s: now_s, secret });
+    next.capability_keys.truncate(CAPABILITY_KEYS_KEPT);
+    next.version += 1;
+    next
+}
+
 /// Longest name and longest value of a parameter in bytes.
 pub const PARAM_TEXT_MAX: usize = 4096;
 
@@ -180,7 +210,7 @@ mod tests {
 
     fn ost(index: u16, nid: &str) -> TargetConfig {
         let nid: Nid = nid.parse().expect("a NID of this test");
-        TargetConfig { target: TargetId::ost(index), nids: vec![nid], active: true }
+        TargetConfig { target: TargetId::ost(index), nids: vec![nid], active: true, key: None }
     }
 
     fn register(config: &FsConfig, target: &TargetConfig) -> StatusResult<Option<FsConfig>> {
@@ -230,6 +260,40 @@ mod tests {
         }
         let beyond = TargetConfig { target: TargetId::mdt(MDT_COUNT_MAX), ..ost(0, "10.0.0.3@tcp") };
         assert_eq!(add(&many, &beyond), Err(Status::ERANGE));
+    }
+
+    #[test]
+    fn a_target_stays_with_the_key_that_registered_it() {
+        let with = |nid, key: u64| TargetConfig { key: Some(KeyId(key)), ..ost(0, nid) };
+        let config = register(&new_config("nacre", UUID), &ost(0, "10.0.0.1@tcp")).expect("ok").expect("new");
+        let bound = register(&config, &with("10.0.0.1@tcp", 1)).expect("ok").expect("the first key");
+        assert_eq!(register(&bound, &with("10.0.0.1@tcp", 1)), Ok(None));
+        let moved = register(&bound, &with("10.0.0.2@tcp", 1)).expect("ok").expect("its own server moves it");
+        for stranger in [with("10.0.0.2@tcp", 2), with("10.0.0.3@tcp", 2), ost(0, "10.0.0.2@tcp")] {
+            assert_eq!(register(&moved, &stranger), Err(Status::EPERM));
+            assert!(plan_add(&moved, "nacre", &UUID, &stranger).is_err());
+        }
+    }
+
+    #[test]
+    fn keys_are_revoked_once() {
+        let config = new_config("nacre", UUID);
+        let one = plan_revoke(&config, KeyId(7)).expect("revoked");
+        assert_eq!(plan_revoke(&one, KeyId(7)), None);
+        let two = plan_revoke(&one, KeyId(3)).expect("revoked");
+        assert_eq!((two.version, two.revoked.as_slice()), (3, &[KeyId(3), KeyId(7)][..]));
+    }
+
+    #[test]
+    fn keys_of_capabilities_are_replaced_in_time_and_the_one_before_is_kept() {
+        let config = new_config("nacre", UUID);
+        assert!(is_capability_key_due(&config, 5));
+        let one = plan_capability_key(&config, 5, [1; 32]);
+        assert!(!is_capability_key_due(&one, 5 + CAPABILITY_KEY_LIFE_S - 1));
+        assert!(is_capability_key_due(&one, 5 + CAPABILITY_KEY_LIFE_S) && is_capability_key_due(&one, 4));
+        let three = plan_capability_key(&plan_capability_key(&one, 10, [2; 32]), 11, [3; 32]);
+        assert_eq!(three.capability_keys.iter().map(|key| key.epoch).collect::<Vec<_>>(), [3, 2]);
+        assert!(three.without_secrets().capability_keys.is_empty());
     }
 
     #[test]

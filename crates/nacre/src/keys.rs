@@ -1,15 +1,21 @@
-//! Keys of the processes of this host: where they are, who makes them, and when they are renewed.
+//! Keys of the processes of this host: where they are, where they come from, and when they are renewed.
 //!
 //! A file system that has an authority in `keys` of its directory serves no peer without a key. Its processes on this host make their
-//! keys themselves; so do mounts by the user that it belongs to, for whom commands find it.
+//! keys themselves; so do mounts by the user that it belongs to, for whom commands find it. Other hosts and users enrol a key by a token
+//! ([`enrol`]): hosts that serve targets keep it in `keys` of their directory, clients in the directory of their user's keys.
 
 use crate::failure::{Failure, Result};
-use crate::instance::Instance;
+use crate::instance::{Instance, random_uuid};
 use crate::node::Plan;
-use crate::process::RunDir;
+use crate::process::{NODE, RunDir};
 use crate::registry;
-use nacre_keys::{Authority, ClientTls, Key, LIFETIME, Revoked, ServerTls};
-use nacre_types::{Identity, Roles, TargetId};
+use nacre_keys::{
+    Authority, ClientTls, Fingerprint, Key, LIFETIME, Registry, Request, Revoked, ServerTls, Token,
+};
+use nacre_rpc::tcp::{ClientIdentity, TcpMgs};
+use nacre_rpc::{ClientConfig, MgsEndpoint};
+use nacre_types::{ClientUuid, Identity, KeyId, Nid, Roles, Status, TargetId};
+use nacre_wire::mgs::{Hidden, MgsReply, MgsRequest};
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -19,47 +25,73 @@ use std::time::{Duration, SystemTime};
 
 /// Directory of keys in that of a file system.
 const DIR: &str = "keys";
-/// Key of mounts that are no part of `nacre up`.
+/// Key of mounts that are no part of `nacre up`, on the host of the authority.
 const LOCAL: &str = "local";
+/// Key that was enrolled.
+const ENROLLED: &str = "host";
+/// Names another directory for keys of clients than the user's own.
+const STORE_VARIABLE: &str = "NACRE_KEYS";
+/// How long the management server is tried when a key is enrolled.
+const ENROL_LIMIT: Duration = Duration::from_secs(10);
 
-/// An authority on this host.
+/// Where a key comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// The authority is here.
+    Authority,
+    /// It was enrolled, and is renewed by the management server.
+    Enrolled,
+}
+
+/// A directory of keys.
 #[derive(Clone, Debug)]
 struct Place {
     dir: PathBuf,
     fsname: String,
+    source: Source,
 }
 
 impl Place {
     /// That of the file system in `dir`, if it has one.
     fn of(dir: &Path) -> Option<Place> {
         let keys = dir.join(DIR);
-        if !Authority::is_in(&keys) {
-            return None;
-        }
+        let source = match () {
+            () if Authority::is_in(&keys) => Source::Authority,
+            () if Key::is_in(&keys, ENROLLED) => Source::Enrolled,
+            () => return None,
+        };
         let instance = Instance::open(dir).ok().flatten()?;
-        Some(Place { dir: keys, fsname: instance.superblock.fsname })
+        Some(Place { dir: keys, fsname: instance.superblock.fsname, source })
     }
 
-    /// Those of file systems of this name that this user's commands know.
+    /// Those for clients of file systems of this name: of authorities of this user, and enrolled ones.
     fn known(fsname: &str) -> Vec<Place> {
         let dirs = registry::running().into_iter().filter_map(|run| parent_of(&run));
         let mut places: Vec<Place> = dirs.filter_map(|dir| Place::of(&dir)).collect();
-        places.retain(|place| place.fsname == fsname);
+        places.retain(|place| place.fsname == fsname && place.source == Source::Authority);
+        places.extend(enrolled(fsname));
         places.sort_by(|a, b| a.dir.cmp(&b.dir));
         places.dedup_by(|a, b| a.dir == b.dir);
         places
     }
 
-    /// The key of this name, made or renewed if that is due.
-    fn key(&self, name: &str, roles: Roles) -> Result<Key> {
-        // Two mounts that begin together make one key.
-        let lock = self.dir.join("lock");
+    /// Two processes that begin together make one key.
+    fn lock(&self) -> Result<fs::File> {
         let mut options = fs::OpenOptions::new();
-        let lock = options.create(true).append(true).mode(0o600).open(&lock).and_then(|file| {
-            file.lock()?;
-            Ok(file)
-        });
-        let _lock = lock.map_err(Failure::because(format!("lock {}", self.dir.display())))?;
+        let lock = options.create(true).append(true).mode(0o600).open(self.dir.join("lock"));
+        let lock = lock.and_then(|file| file.lock().map(|()| file));
+        lock.map_err(Failure::because(format!("lock {}", self.dir.display())))
+    }
+
+    /// The key of this name, made or renewed here if that is due and the authority is here.
+    fn key(&self, name: &str, roles: Roles) -> Result<Key> {
+        if self.source == Source::Enrolled {
+            return Key::load(&self.dir, ENROLLED).map_err(unusable);
+        }
+        let _lock = self.lock()?;
+        let registry = Registry::of(&self.dir);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let shown = format!("{name} on {host}");
         let known = if Key::is_in(&self.dir, name) {
             Some(Key::load(&self.dir, name).map_err(unusable)?)
         } else {
@@ -68,15 +100,48 @@ impl Place {
         let id = match known {
             Some(key) if key.identity.roles == roles && !is_due(key.identity.until_s) => return Ok(key),
             Some(key) => key.identity.id,
-            None => Authority::draw_id().map_err(unusable)?,
+            // Targets belong to the number of the key that registered them: one that was removed comes back under its number.
+            None => match registry.keys().map_err(unusable)?.into_iter().find(|key| key.name == shown) {
+                Some(issued) => issued.id,
+                None => Authority::draw_id().map_err(unusable)?,
+            },
         };
         let authority = Authority::load(&self.dir, &self.fsname).map_err(unusable)?;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let identity = Identity::new(&self.fsname, id, roles, &format!("{name} on {host}"));
+        let identity = Identity::new(&self.fsname, id, roles, &shown);
         let key = authority.make_key(&identity, LIFETIME).map_err(unusable)?;
         key.save(&self.dir, name).map_err(unusable)?;
+        registry.note(&key.identity).map_err(unusable)?;
         Ok(key)
     }
+
+    /// A key with a later end from the management server, or the one that another process of this host got meanwhile.
+    fn renewed(&self, old: &Own, mgs: &dyn MgsEndpoint) -> Result<Key> {
+        let _lock = self.lock()?;
+        let kept = Key::load(&self.dir, ENROLLED).map_err(unusable)?;
+        if kept.identity.until_s > old.until_s.load(Ordering::Relaxed) {
+            return Ok(kept);
+        }
+        let request = Request::new().map_err(unusable)?;
+        let csr = request.csr().map_err(unusable)?;
+        let key = match mgs.call(&MgsRequest::Renew { csr }) {
+            Ok(MgsReply::Certificate { certificate, authority }) => {
+                request.finish(&certificate, &authority).map_err(unusable)?
+            }
+            Ok(_) => return Err(refused(Status::EPROTO)),
+            Err(status) => return Err(refused(status)),
+        };
+        if key.identity.id != kept.identity.id {
+            return Err(Failure::new(
+                "the management server sent a certificate of another key: it is not used",
+            ));
+        }
+        key.save(&self.dir, ENROLLED).map_err(unusable)?;
+        Ok(key)
+    }
+}
+
+fn refused(status: Status) -> Failure {
+    Failure::new(format!("the management server did not renew the key: {status}"))
 }
 
 fn unusable(error: nacre_keys::KeyError) -> Failure {
@@ -94,9 +159,41 @@ fn is_due(until_s: u64) -> bool {
     Duration::from_secs(until_s).saturating_sub(now) < LIFETIME / 3
 }
 
-/// What a process that serves these targets does, and what the owner of the file system may on its host.
-fn roles_of(targets: &[TargetId]) -> Roles {
-    targets.iter().map(|target| target.role()).fold(Roles::CLIENT | Roles::ADMIN, Roles::union)
+/// What a process may: serve its targets, and mount where it does so for the owner of the file system. Servers that mount nothing are no
+/// clients.
+fn roles_of(plan: &Plan) -> Roles {
+    let client = Roles::CLIENT | Roles::ADMIN;
+    let is_client = plan.targets.is_empty() || plan.mount.is_some() || plan.name == NODE;
+    let own = if is_client { client } else { Roles::empty() };
+    plan.targets.iter().map(|target: &TargetId| target.role()).fold(own, Roles::union)
+}
+
+/// Directory of this user's enrolled keys.
+fn store() -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os(STORE_VARIABLE) {
+        return Ok(dir.into());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/nacre/keys"));
+    }
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share"));
+    data.or_else(home).map(|dir| dir.join("nacre/keys")).ok_or_else(|| {
+        Failure::new(format!("there is no directory for keys of this user: set HOME, or {STORE_VARIABLE}"))
+    })
+}
+
+/// Enrolled keys of this user for file systems of this name. Each authority has a directory of its own.
+fn enrolled(fsname: &str) -> Vec<Place> {
+    let Ok(entries) = store().and_then(|dir| fs::read_dir(dir).map_err(Failure::because("read"))) else {
+        return Vec::new();
+    };
+    let is_of = |name: &str| name.rsplit_once('-').is_some_and(|(of, _)| of == fsname);
+    let dirs = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    dirs.filter(|dir| dir.file_name().is_some_and(|name| is_of(&name.to_string_lossy())))
+        .filter(|dir| Key::is_in(dir, ENROLLED))
+        .map(|dir| Place { dir, fsname: fsname.to_owned(), source: Source::Enrolled })
+        .collect()
 }
 
 /// A key of this process.
@@ -105,16 +202,17 @@ struct Own {
     place: Place,
     name: String,
     roles: Roles,
-    /// When the one that is used ends, in seconds since 1970.
+    /// When the one that is used ends, in seconds since 1970; never for one that is not renewed.
     until_s: AtomicU64,
 }
 
-/// What a process proves, and whom it believes.
+/// What a process proves, and which keys it refuses.
 #[derive(Debug)]
 pub struct Keys {
     own: Vec<Own>,
     client: ClientTls,
     server: Option<ServerTls>,
+    revoked: Arc<Revoked>,
 }
 
 impl Keys {
@@ -124,22 +222,14 @@ impl Keys {
     /// If there are some that cannot be used.
     pub fn of(plan: &Plan) -> Result<Option<Keys>> {
         let own = parent_of(&plan.run).and_then(|dir| Place::of(&dir));
-        if plan.targets.is_empty() {
-            return match own {
-                Some(place) => Keys::new(
-                    &plan.fsname,
-                    vec![(place, plan.name.clone())],
-                    Roles::CLIENT | Roles::ADMIN,
-                    false,
-                ),
-                None => Keys::local(&plan.fsname),
-            };
-        }
+        let serves = !plan.targets.is_empty();
         match own {
             Some(place) => {
-                Keys::new(&plan.fsname, vec![(place, plan.name.clone())], roles_of(&plan.targets), true)
+                let places = vec![(place, plan.name.clone())];
+                Keys::new(&plan.fsname, places, roles_of(plan), serves)
             }
-            None => Ok(None),
+            None if serves => Ok(None),
+            None => Keys::local(&plan.fsname),
         }
     }
 
@@ -152,19 +242,36 @@ impl Keys {
         Keys::new(fsname, places, Roles::CLIENT | Roles::ADMIN, false)
     }
 
+    /// That of the servers in `dir`, which was enrolled there.
+    ///
+    /// # Errors
+    /// As [`Keys::of`].
+    pub fn of_dir(dir: &Path, fsname: &str) -> Result<Option<Keys>> {
+        let keys = dir.join(DIR);
+        if !Key::is_in(&keys, ENROLLED) {
+            return Keys::local(fsname);
+        }
+        let place = Place { dir: keys, fsname: fsname.to_owned(), source: Source::Enrolled };
+        Keys::new(fsname, vec![(place, ENROLLED.to_owned())], Roles::empty(), false)
+    }
+
     fn new(fsname: &str, places: Vec<(Place, String)>, roles: Roles, serves: bool) -> Result<Option<Keys>> {
         let keys = places.iter().map(|(place, name)| place.key(name, roles)).collect::<Result<Vec<Key>>>()?;
         let Some(first) = keys.first() else { return Ok(None) };
         let client = ClientTls::new(fsname, &keys).map_err(unusable)?;
+        let revoked = Arc::new(Revoked::default());
+        let enrols = roles.contains(Roles::MGS);
         let server = match serves {
-            true => Some(ServerTls::new(first, false, Arc::new(Revoked::default())).map_err(unusable)?),
+            true => Some(ServerTls::new(first, enrols, revoked.clone()).map_err(unusable)?),
             false => None,
         };
-        let ends = keys.iter().map(|key| AtomicU64::new(key.identity.until_s));
+        // One that is not renewed is never due.
+        let end = |identity: &Identity| if identity.is_final { u64::MAX } else { identity.until_s };
+        let ends = keys.iter().map(|key| AtomicU64::new(end(&key.identity)));
         let own =
             places.into_iter().zip(ends).map(|((place, name), until_s)| Own { place, name, roles, until_s });
         let own = own.collect();
-        Ok(Some(Keys { own, client, server }))
+        Ok(Some(Keys { own, client, server, revoked }))
     }
 
     /// For connections to servers.
@@ -177,13 +284,28 @@ impl Keys {
         self.server.clone()
     }
 
+    /// Number of the key that this process serves with.
+    pub fn server_id(&self) -> Option<KeyId> {
+        self.server.as_ref().map(|server| server.identity().id)
+    }
+
+    /// These keys are refused from now on, and no others.
+    pub fn revoke(&self, revoked: &[KeyId]) {
+        if self.revoked.set(revoked.iter().copied()) {
+            log::info!("{} keys are revoked", revoked.len());
+        }
+    }
+
     /// Renews what is due; to be called now and then.
     ///
     /// # Errors
     /// The first key that could not be renewed.
-    pub fn renew(&self) -> Result<()> {
+    pub fn renew(&self, mgs: &dyn MgsEndpoint) -> Result<()> {
         for own in self.own.iter().filter(|own| is_due(own.until_s.load(Ordering::Relaxed))) {
-            let key = own.place.key(&own.name, own.roles)?;
+            let key = match own.place.source {
+                Source::Authority => own.place.key(&own.name, own.roles)?,
+                Source::Enrolled => own.place.renewed(own, mgs)?,
+            };
             self.client.renew(&key).map_err(unusable)?;
             if let Some(server) = &self.server {
                 server.renew(&key).map_err(unusable)?;
@@ -195,14 +317,18 @@ impl Keys {
     }
 }
 
+/// The directory of the authority of the file system in `dir`, if it has one.
+pub fn authority_of(dir: &Path) -> Option<PathBuf> {
+    Some(dir.join(DIR)).filter(|keys| Authority::is_in(keys))
+}
+
 /// Gives the file system in `dir` an authority; says its fingerprint.
 ///
 /// # Errors
 /// If there is none, or it has one.
 pub fn init(dir: &Path) -> Result<String> {
     let instance = Instance::open_existing(dir)?;
-    let keys = instance.dir.join(DIR);
-    if Authority::is_in(&keys) {
+    if authority_of(&instance.dir).is_some() {
         return Err(Failure::new(format!("the file system in {} has keys already", instance.dir.display())));
     }
     if instance.is_outlying() {
@@ -211,19 +337,98 @@ pub fn init(dir: &Path) -> Result<String> {
             instance.dir.display()
         )));
     }
-    let authority = Authority::create(&keys, &instance.superblock.fsname).map_err(unusable)?;
+    let authority =
+        Authority::create(&instance.dir.join(DIR), &instance.superblock.fsname).map_err(unusable)?;
     Ok(authority.fingerprint().to_string())
+}
+
+/// Who enrols, and where the key goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Holder<'a> {
+    /// This user, for mounts.
+    Client,
+    /// The servers of this directory.
+    Servers(&'a Path),
+}
+
+/// Has the management server at `mgs` give this host or user a key, by a token.
+///
+/// The private key is kept before the request is sent: if the answer is lost, the same command gets its key.
+///
+/// # Errors
+/// If the server does not answer, is not that of the token, or refuses the token; if the key cannot be kept.
+pub fn enrol(token: &Token, mgs: &[Nid], fsname: &str, holder: Holder<'_>) -> Result<Identity> {
+    let dir = match holder {
+        Holder::Client => store()?.join(format!("{fsname}-{}", &token.authority.to_string()[..16])),
+        Holder::Servers(dir) => dir.join(DIR),
+    };
+    let pending = format!("pending-{}", token.id);
+    let request = Request::kept(&dir, &pending).map_err(unusable)?;
+    let csr = request.csr().map_err(unusable)?;
+    let tls = ClientTls::unknown(token.authority).map_err(unusable)?;
+    let client = ClientUuid(random_uuid()?);
+    let identity = ClientIdentity { client, fsname: fsname.to_owned(), is_server: false };
+    let config = ClientConfig {
+        tls: Some(tls),
+        first_connect_deadline: ENROL_LIMIT,
+        refused_deadline: Some(Duration::ZERO),
+        deadline: Some(ENROL_LIMIT),
+        ..ClientConfig::default()
+    };
+    let server = TcpMgs::new(mgs, &identity, &config).map_err(|status| {
+        Failure::new(format!("the management server's address cannot be used: {status}"))
+    })?;
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let enrol = MgsRequest::Enrol { token: token.id.0, secret: Hidden(token.secret.0.to_vec()), name, csr };
+    let nids: Vec<String> = mgs.iter().map(ToString::to_string).collect();
+    let (certificate, authority) = match server.call(&enrol) {
+        Ok(MgsReply::Certificate { certificate, authority }) => (certificate, authority),
+        Ok(_) => return Err(not_enrolled(Status::EPROTO, &nids.join(", "))),
+        Err(status) => return Err(not_enrolled(status, &nids.join(", "))),
+    };
+    if Fingerprint::of(&authority) != token.authority {
+        return Err(not_enrolled(Status::EPROTO, &nids.join(", ")));
+    }
+    let key = request.finish(&certificate, &authority).map_err(unusable)?;
+    if key.identity.fsname != fsname {
+        return Err(Failure::new(format!(
+            "the token is for file system '{}', not for '{fsname}': name that one, or ask for another token",
+            key.identity.fsname
+        )));
+    }
+    key.save(&dir, ENROLLED).map_err(unusable)?;
+    Request::forget(&dir, &pending).map_err(unusable)?;
+    Ok(key.identity)
+}
+
+fn not_enrolled(status: Status, nids: &str) -> Failure {
+    Failure::new(match status {
+        Status::EKEYREJECTED => format!(
+            "the management server at {nids} does not take the token: it was used, has expired, or is of another file system; ask \
+             its administrator for another one ('nacre key token')"
+        ),
+        Status::ETIMEDOUT | Status::ECONNREFUSED => {
+            format!("no management server answers at {nids}: check the address and that it runs")
+        }
+        Status::EOPNOTSUPP => format!("the file system at {nids} has no keys, so that it needs no token"),
+        status => format!("the management server at {nids} enrols no key: {status}"),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn place(dir: &Path) -> (Place, Authority) {
+        let place = Place { dir: dir.join(DIR), fsname: "fs".to_owned(), source: Source::Authority };
+        let authority = Authority::create(&place.dir, "fs").expect("an authority");
+        (place, authority)
+    }
+
     #[test]
     fn a_key_is_made_once_and_renewed_under_its_number_before_it_ends() {
         let dir = tempfile::tempdir().expect("a directory");
-        let place = Place { dir: dir.path().join(DIR), fsname: "fs".to_owned() };
-        let authority = Authority::create(&place.dir, "fs").expect("an authority");
+        let (place, authority) = place(dir.path());
         let roles = Roles::CLIENT | Roles::ADMIN;
         let first = place.key("mount", roles).expect("a key").identity;
         assert_eq!(place.key("mount", roles).expect("the same").identity, first);
@@ -234,21 +439,31 @@ mod tests {
         // A process that serves more than before needs more.
         let more = place.key("mount", roles | Roles::OSS).expect("a key").identity;
         assert_eq!((more.id, more.roles), (first.id, roles | Roles::OSS));
+        // One that was removed keeps its number.
+        fs::remove_file(place.dir.join("mount.pem")).expect("removed");
+        assert_eq!(place.key("mount", roles).expect("a key").identity.id, first.id);
+        let issued = Registry::of(&place.dir).keys().expect("listed");
+        assert_eq!(issued.iter().map(|key| key.id).collect::<Vec<_>>(), [first.id]);
     }
 
     #[test]
     fn a_process_goes_on_with_a_renewed_key() {
+        struct Nobody;
+        impl MgsEndpoint for Nobody {
+            fn call(&self, _: &MgsRequest) -> nacre_types::StatusResult<MgsReply> {
+                Err(Status::ETIMEDOUT)
+            }
+        }
         let dir = tempfile::tempdir().expect("a directory");
-        let place = Place { dir: dir.path().join(DIR), fsname: "fs".to_owned() };
-        Authority::create(&place.dir, "fs").expect("an authority");
+        let (place, _) = place(dir.path());
         let places = vec![(place.clone(), "ost0000".to_owned())];
         let keys = Keys::new("fs", places, Roles::OSS, true).expect("keys").expect("some");
         let until = || keys.own[0].until_s.load(Ordering::Relaxed);
         let first = until();
-        keys.renew().expect("nothing is due");
+        keys.renew(&Nobody).expect("nothing is due");
         assert_eq!(until(), first);
         keys.own[0].until_s.store(0, Ordering::Relaxed);
-        keys.renew().expect("renewed");
+        keys.renew(&Nobody).expect("renewed");
         assert_eq!(until(), first, "another process had renewed it already");
     }
 }

@@ -148,6 +148,9 @@ impl Node {
             Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, (simulate, keys.as_ref()))?;
         let links = Arc::new(links);
         let config = links.config(0, 0).map_err(|status| no_config(&plan.mgs, &plan.fsname, status))?;
+        if let Some(keys) = &keys {
+            keys.revoke(&config.revoked);
+        }
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;
             services.open_mdts(instance, &plan.targets, &config, &links)?;
@@ -213,13 +216,21 @@ impl Node {
                 if let Err(failure) = node.look_whether_reachable() {
                     log::warn!("commands do not find this process: {failure}");
                 }
-                if let Some(Err(failure)) = node.keys.as_ref().map(Keys::renew) {
-                    log::warn!("the key of this process was not looked at: {failure}");
-                }
+                node.look_after_keys();
             }
         };
         let thread = std::thread::Builder::new().name("reach".into()).spawn(look);
         thread.map(drop).map_err(Failure::because("start a thread"))
+    }
+
+    /// Renews keys that are due, and has capabilities signed with another key in time.
+    fn look_after_keys(&self) {
+        if let Some(Err(failure)) = self.keys.as_ref().map(|keys| keys.renew(&**self.links.mgs())) {
+            log::warn!("the key of this process is not renewed: {failure}");
+        }
+        if let Some(Err(status)) = self.services.mgs_here().map(|mgs| mgs.rotate_capability_keys()) {
+            log::warn!("the key of capabilities is not renewed: {status}");
+        }
     }
 
     fn look_whether_reachable(self: &Arc<Node>) -> Result<()> {
@@ -259,6 +270,9 @@ impl Node {
             return;
         }
         *used = config.version;
+        if let Some(keys) = &self.keys {
+            keys.revoke(&config.revoked);
+        }
         log::info!("configuration {} has {} targets", config.version, config.targets.len());
         let before = self.services.pools();
         if let Err(failure) = self.services.use_configuration(config, &self.links) {
@@ -338,8 +352,12 @@ fn no_config(mgs: &[Nid], fsname: &str, status: nacre_types::Status) -> Failure 
             "no management server answers at {nids}: check the address and that it runs"
         )),
         nacre_types::Status::ENOKEY | nacre_types::Status::EKEYREJECTED => Failure::new(format!(
-            "the servers of file system '{fsname}' at {nids} serve nobody without a key ({status}): mount as the user that it \
-             belongs to, on its host"
+            "the servers of file system '{fsname}' at {nids} serve no peer without a key ({status}): have its administrator make a \
+             token with 'nacre key token --role client', and mount with --token"
+        )),
+        nacre_types::Status::EKEYREVOKED | nacre_types::Status::EKEYEXPIRED => Failure::new(format!(
+            "the key of this host for file system '{fsname}' is not accepted any more ({status}): have its administrator make a \
+             token with 'nacre key token', and say it with --token"
         )),
         status => Failure::new(format!("the management server at {nids} gave no configuration: {status}")),
     }

@@ -6,7 +6,7 @@
 use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsService,
+    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer, MgsService,
     OssEndpoint, OssService, Recovery, ReplySlot, ServerConfig,
 };
 use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, Nid, Roles, StatusResult, TransNo};
@@ -49,7 +49,7 @@ impl OssService for Null {
 }
 
 impl MgsService for Null {
-    fn handle(&self, _: &MgsRequest) -> StatusResult<MgsReply> {
+    fn handle(&self, _: MgsPeer<'_>, _: &MgsRequest) -> StatusResult<MgsReply> {
         Ok(MgsReply::Done)
     }
 }

@@ -326,10 +326,23 @@ pub struct ReadCall<'a> {
     pub result: StatusResult<OssReply>,
 }
 
+/// What the sender of a request to the management server has proved.
+#[derive(Clone, Copy, Debug)]
+pub enum MgsPeer<'a> {
+    /// It is in this process.
+    Local,
+    /// Nothing, and nothing is asked for: the server is open.
+    Open,
+    /// Nothing, where a key is needed: it may enrol one.
+    Unknown,
+    /// What its certificate says.
+    Known(&'a Identity),
+}
+
 /// The management server, as its service implements it.
 pub trait MgsService: Send + Sync {
     /// Runs one request; `GetConfig` may wait (through `nacre_env::blocking`).
-    fn handle(&self, request: &MgsRequest) -> StatusResult<MgsReply>;
+    fn handle(&self, peer: MgsPeer<'_>, request: &MgsRequest) -> StatusResult<MgsReply>;
 }
 
 /// A metadata target, as a client calls it. Lost connections are mended and requests resent inside; a call returns when

@@ -17,8 +17,8 @@ pub mod tunables;
 
 pub use api::{
     Alone, Call, ClientCallbacks, Export, ExportChange, Helpers, IoCall, MdsEndpoint, MdsService,
-    MgsEndpoint, MgsService, NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory, ReadCall,
-    ReplySlot, Started, run_all, run_all_by,
+    MgsEndpoint, MgsPeer, MgsService, NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory,
+    ReadCall, ReplySlot, Started, run_all, run_all_by,
 };
 pub use config::{ClientConfig, ServerConfig};
 pub use exports::Exports;

@@ -5,7 +5,7 @@ mod oss;
 pub use oss::LoOss;
 
 use crate::api::{
-    Call, ClientCallbacks, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsService, NoCallbacks,
+    Call, ClientCallbacks, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer, MgsService, NoCallbacks,
 };
 use nacre_types::{ClientUuid, Cred, Nid, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
@@ -85,6 +85,6 @@ impl LoMgs {
 
 impl MgsEndpoint for LoMgs {
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
-        self.service.handle(request)
+        self.service.handle(MgsPeer::Local, request)
     }
 }

@@ -273,7 +273,7 @@ const COMBINATIONS: [Roles; 7] = [
 fn each_role_sends_its_own_requests_to_the_management_server_and_no_others() {
     let keys = Keys::new();
     let (_services, _server, addr) = serve(keys.server(SERVER));
-    let target = TargetConfig { target: TargetId::ost(1), nids: vec![nid(addr)], active: true };
+    let target = TargetConfig { target: TargetId::ost(1), nids: vec![nid(addr)], active: true, key: None };
     let (fsname, fs_uuid) = ("nacre".to_owned(), [0; 16]);
     let servers = SERVER;
     let requests = [

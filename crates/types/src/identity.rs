@@ -94,7 +94,7 @@ const NAME_MAX: usize = 255;
 /// Longest subtree, in bytes.
 const ROOT_MAX: usize = 4095;
 
-/// What a certificate says of its holder. As text: `nacre://FSNAME/KEYID?roles=client&until=1790000000&uid=1000&root=/a&ro&name=HOST`.
+/// What a certificate says of its holder. As text: `nacre://FSNAME/KEYID?roles=client&until=1790000000&uid=1000&root=/a&ro&final&name=HOST`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
     /// File system that it is of.
@@ -111,6 +111,8 @@ pub struct Identity {
     pub root: Option<String>,
     /// It changes nothing.
     pub read_only: bool,
+    /// It is not renewed, and ends when its first certificate does.
+    pub is_final: bool,
     /// Host or process, for logs and lists. A claim of its holder.
     pub name: String,
 }
@@ -119,7 +121,8 @@ impl Identity {
     /// One with these roles, that never ends, and no bounds.
     pub fn new(fsname: &str, id: KeyId, roles: Roles, name: &str) -> Identity {
         let (fsname, name) = (fsname.to_owned(), name.to_owned());
-        Identity { fsname, id, roles, until_s: u64::MAX, uid: None, root: None, read_only: false, name }
+        let (until_s, uid, root) = (u64::MAX, None, None);
+        Identity { fsname, id, roles, until_s, uid, root, read_only: false, is_final: false, name }
     }
 }
 
@@ -137,6 +140,9 @@ impl fmt::Display for Identity {
         }
         if self.read_only {
             f.write_str("&ro")?;
+        }
+        if self.is_final {
+            f.write_str("&final")?;
         }
         if self.name.is_empty() { Ok(()) } else { write!(f, "&name={}", escape(&self.name)) }
     }
@@ -183,6 +189,7 @@ impl Identity {
                 self.root = Some(root);
             }
             "ro" if property == "ro" => self.read_only = true,
+            "final" if property == "final" => self.is_final = true,
             "name" => {
                 let name =
                     unescape(value).filter(|name| name.len() <= NAME_MAX).ok_or(IdentityError("name"))?;
@@ -242,10 +249,10 @@ mod tests {
         let text = "[ -~ä]{0,20}";
         let root = proptest::option::of("(/[a-z &=%]{1,5}){1,3}");
         let numbers = (any::<u64>(), any::<u64>(), proptest::option::of(0..u32::MAX));
-        ("[a-z0-9_]{1,8}", numbers, 1u8..32, root, any::<bool>(), text).prop_map(
-            |(fsname, (id, until_s, uid), roles, root, read_only, name)| {
+        ("[a-z0-9_]{1,8}", numbers, 1u8..32, root, any::<[bool; 2]>(), text).prop_map(
+            |(fsname, (id, until_s, uid), roles, root, [read_only, is_final], name)| {
                 let roles = Roles::from_bits_truncate(roles);
-                Identity { fsname, id: KeyId(id), roles, until_s, uid, root, read_only, name }
+                Identity { fsname, id: KeyId(id), roles, until_s, uid, root, read_only, is_final, name }
             },
         )
     }

@@ -10,9 +10,10 @@ use bitflags::bitflags;
 use nacre_types::{ClientUuid, ProcessIdentity};
 
 /// Oldest protocol version that this program speaks.
-pub const VERSION_MIN: u16 = 2;
-/// Newest protocol version that this program speaks. 1: the first; 2: layouts, closes and requests to objects say what was written to.
-pub const VERSION_MAX: u16 = 2;
+pub const VERSION_MIN: u16 = 3;
+/// Newest protocol version that this program speaks. 1: the first; 2: layouts, closes and requests to objects say what was written to;
+/// 3: keys of servers and clients.
+pub const VERSION_MAX: u16 = 3;
 
 bitflags! {
     /// What a peer can do beyond the version; both sides use what both have.
@@ -134,9 +135,9 @@ mod tests {
 
     #[test]
     fn versions_meet_at_the_newest_common_one() {
-        assert_eq!(agree_version(2, 2), Some(2));
-        assert_eq!(agree_version(1, 9), Some(2));
-        assert_eq!([agree_version(1, 1), agree_version(3, 9)], [None; 2]);
+        assert_eq!(agree_version(3, 3), Some(3));
+        assert_eq!(agree_version(1, 9), Some(3));
+        assert_eq!([agree_version(1, 2), agree_version(4, 9)], [None; 2]);
         assert_eq!(agree_version(0, 0), None);
         assert_eq!(agree_version(5, 1), None);
     }

@@ -11,10 +11,12 @@ use crate::mds::{
     LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags, ProcessLock, REPLAYED_LOCKS_MAX,
     RenameFlags, Statfs, XattrFlags,
 };
-use crate::mgs::{FsConfig, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig};
+use crate::mgs::{
+    CapabilityKey, FsConfig, Hidden, IssuedKey, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig,
+};
 use crate::oss::{Advice, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
 use nacre_types::ioctl::MIGRATED_MAX;
-use nacre_types::{Fid, Status};
+use nacre_types::{Fid, Identity, KeyId, Status};
 
 /// Objects in one `Destroy`.
 pub const DESTROY_MAX: usize = 4096;
@@ -27,10 +29,17 @@ pub const PARAMS_MAX: usize = 65536;
 /// Pools in one configuration.
 pub const POOLS_MAX: usize = 4096;
 
+/// Revoked keys in one configuration.
+pub const REVOKED_MAX: usize = 1 << 20;
+/// Keys of capabilities in one configuration.
+pub const CAPABILITY_KEYS_MAX: usize = 16;
+/// Keys in one list of them.
+pub const ISSUED_MAX: usize = 1 << 20;
+
 /// Family, owner, mode, first and last byte, two numbers of the process.
 const PROCESS_LOCK_BYTES: usize = 1 + 8 + 1 + 8 + 8 + 4 + 8;
 
-wire_newtype!(LockOwner);
+wire_newtype!(LockOwner, KeyId, Hidden);
 wire_flags!(OpenFlags, RenameFlags, XattrFlags);
 wire_code!(LockMode { 0 = Read, 1 = Write, 2 = Unlock });
 wire_code!(LeaseKind { 0 = None, 1 = Read, 2 = Write, 3 = Frozen });
@@ -190,6 +199,11 @@ wire_enum!(MgsRequest {
     4 = Ping,
     5 = ChangePool { pool, change },
     6 = AddTarget { fsname, fs_uuid, target },
+    7 = Enrol { token, secret, name, csr },
+    8 = Renew { csr },
+    9 = CreateToken { grants, expires_s, uses, lifetime_s },
+    10 = ListKeys,
+    11 = RevokeKey { id },
 });
 
 wire_enum!(PoolChange {
@@ -202,13 +216,20 @@ wire_enum!(PoolChange {
 wire_enum!(MgsReply {
     0 = Done,
     1 = Config(config),
+    2 = Certificate { certificate, authority },
+    3 = Token(text),
+    4 = Keys(keys),
 });
+
+wire_struct!(CapabilityKey { epoch, made_s, secret });
+wire_struct!(IssuedKey { identity, is_revoked });
 
 wire_lists! {
     Fid: DESTROY_MAX, nacre_types::fid::FID_BYTES, "objects";
     (Fid, Fid): MIGRATED_MAX, 2 * nacre_types::fid::FID_BYTES, "inodes";
     Option<Status>: MIGRATED_MAX, 1, "outcomes";
     ProcessLock: REPLAYED_LOCKS_MAX, PROCESS_LOCK_BYTES, "file locks";
+    IssuedKey: ISSUED_MAX, 5, "keys";
 }
 
 impl Encode for TargetConfig {
@@ -216,6 +237,7 @@ impl Encode for TargetConfig {
         self.target.encode(out);
         self.active.encode(out);
         put_list(out, &self.nids);
+        self.key.encode(out);
     }
 }
 
@@ -226,7 +248,7 @@ impl Decode<'_> for TargetConfig {
         if nids.is_empty() {
             return Err(DecodeError::Invalid { what: "target without NIDs" });
         }
-        Ok(TargetConfig { target, nids, active })
+        Ok(TargetConfig { target, nids, active, key: Decode::decode(reader)? })
     }
 }
 
@@ -252,6 +274,8 @@ impl Encode for FsConfig {
         put_list(out, &self.targets);
         put_list(out, &self.params);
         put_list(out, &self.pools);
+        put_list(out, &self.revoked);
+        put_list(out, &self.capability_keys);
     }
 }
 
@@ -264,7 +288,23 @@ impl Decode<'_> for FsConfig {
             targets: reader.list(TARGETS_MAX, 9, "targets")?,
             params: reader.list(PARAMS_MAX, 8, "parameters")?,
             pools: reader.list(POOLS_MAX, 9, "pools")?,
+            revoked: reader.list(REVOKED_MAX, 8, "revoked keys")?,
+            capability_keys: reader.list(CAPABILITY_KEYS_MAX, 44, "keys of capabilities")?,
         })
+    }
+}
+
+/// As text, which is what a certificate has.
+impl Encode for Identity {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.to_string().encode(out);
+    }
+}
+
+impl Decode<'_> for Identity {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Identity> {
+        let text = String::decode(reader)?;
+        text.parse().map_err(|_| DecodeError::Invalid { what: "identity" })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Requests to the management server: the file system's name, targets and parameters.
 
 use nacre_layout::PoolName;
-use nacre_types::{Nid, TargetId};
+use nacre_types::{Identity, KeyId, Nid, TargetId};
+use std::fmt;
 
 /// A target of the file system and where it is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,6 +13,36 @@ pub struct TargetConfig {
     pub nids: Vec<Nid>,
     /// False if an administrator has taken it out of use.
     pub active: bool,
+    /// Key of the server that registered it: no other server may register it elsewhere, and clients ask that key for proof.
+    /// `None` while the file system has no keys.
+    pub key: Option<KeyId>,
+}
+
+/// A key that metadata servers sign capabilities with and object servers verify them by. Given to servers alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CapabilityKey {
+    /// Number of the key, one more with each rotation.
+    pub epoch: u32,
+    /// When it was made, in seconds since 1970.
+    pub made_s: u64,
+    /// The secret.
+    pub secret: [u8; 32],
+}
+
+impl fmt::Debug for CapabilityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CapabilityKey({})", self.epoch)
+    }
+}
+
+/// Bytes that no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hidden(pub Vec<u8>);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hidden")
+    }
 }
 
 /// A named set of OSTs.
@@ -57,6 +88,27 @@ pub struct FsConfig {
     pub params: Vec<(String, String)>,
     /// OST pools, ordered by name.
     pub pools: Vec<PoolConfig>,
+    /// Keys that are refused from now on, in ascending order.
+    pub revoked: Vec<KeyId>,
+    /// The keys of capabilities, the newest first; empty for clients, and without an authority.
+    pub capability_keys: Vec<CapabilityKey>,
+}
+
+impl FsConfig {
+    /// The part that is for clients.
+    pub fn without_secrets(mut self) -> FsConfig {
+        self.capability_keys.clear();
+        self
+    }
+}
+
+/// A key that the authority has issued, as administrators see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IssuedKey {
+    /// What its certificate says.
+    pub identity: Identity,
+    /// It was revoked.
+    pub is_revoked: bool,
 }
 
 /// One request to the management server.
@@ -109,6 +161,42 @@ pub enum MgsRequest {
     },
     /// Still here. Reply: `Done`.
     Ping,
+    /// A host or user without a key enrols one by a token. `EKEYREJECTED` for a token that is unknown, used or expired, and for
+    /// a wrong secret; the same request again gets a certificate for the same key. Reply: `Certificate`.
+    Enrol {
+        /// Which token.
+        token: u64,
+        /// Its secret.
+        secret: Hidden,
+        /// Host or process, for lists.
+        name: String,
+        /// Request for a certificate (PKCS #10, DER).
+        csr: Vec<u8>,
+    },
+    /// The holder of a key asks for a certificate with a later end. `ENOKEY` without a key, `EKEYEXPIRED` for one that is not renewed.
+    /// Reply: `Certificate`.
+    Renew {
+        /// Request for a certificate (PKCS #10, DER).
+        csr: Vec<u8>,
+    },
+    /// Makes a token. `EOPNOTSUPP` without an authority, `EINVAL` for a token that cannot be. Reply: `Token`.
+    CreateToken {
+        /// What it enrols: roles, user, subtree, read-only. Number, end and name are those of the key that is enrolled.
+        grants: Identity,
+        /// Life of the token, in seconds.
+        expires_s: u64,
+        /// Keys that it enrols at most.
+        uses: u32,
+        /// Life of the keys that it enrols, in seconds; 0 for keys that are renewed before they end.
+        lifetime_s: u64,
+    },
+    /// All keys that were issued. Reply: `Keys`.
+    ListKeys,
+    /// Servers refuse this key from now on and close its connections. `ENOENT` for one that was never issued. Reply: `Config`.
+    RevokeKey {
+        /// Which.
+        id: KeyId,
+    },
 }
 
 /// The answer to a request; the request's doc says which variant.
@@ -118,4 +206,15 @@ pub enum MgsReply {
     Done,
     /// The configuration.
     Config(FsConfig),
+    /// A certificate.
+    Certificate {
+        /// Of the key that was asked for, in DER.
+        certificate: Vec<u8>,
+        /// Of the authority, in DER.
+        authority: Vec<u8>,
+    },
+    /// A token as text, to be shown once.
+    Token(Hidden),
+    /// Keys, ordered by number.
+    Keys(Vec<IssuedKey>),
 }

@@ -99,9 +99,14 @@ impl MgsRequest {
     /// Roles of which a sender needs one.
     pub fn roles(&self) -> Roles {
         match self {
-            MgsRequest::GetConfig { .. } | MgsRequest::Ping => ALL,
+            MgsRequest::GetConfig { .. } | MgsRequest::Ping | MgsRequest::Renew { .. } => ALL,
+            MgsRequest::Enrol { .. } => Roles::empty(),
             MgsRequest::RegisterTarget { .. } | MgsRequest::AddTarget { .. } => SERVERS,
-            MgsRequest::SetParam { .. } | MgsRequest::ChangePool { .. } => Roles::ADMIN,
+            MgsRequest::SetParam { .. }
+            | MgsRequest::ChangePool { .. }
+            | MgsRequest::CreateToken { .. }
+            | MgsRequest::ListKeys
+            | MgsRequest::RevokeKey { .. } => Roles::ADMIN,
         }
     }
 }

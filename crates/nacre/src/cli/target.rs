@@ -14,7 +14,7 @@ use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
 use crate::start::Start;
 use nacre_mgs::Mgs;
-use nacre_rpc::MgsService;
+use nacre_rpc::{MgsPeer, MgsService};
 use nacre_store::object::ADDRESS;
 use nacre_types::nid::check_fsname;
 use nacre_types::{Nid, TargetId};
@@ -141,9 +141,9 @@ fn add_while_stopped(
     let request = MgsRequest::AddTarget {
         fsname: instance.superblock.fsname.clone(),
         fs_uuid: instance.superblock.fs_uuid,
-        target: TargetConfig { target, nids: vec![Nid::Lo], active: true },
+        target: TargetConfig { target, nids: vec![Nid::Lo], active: true, key: None },
     };
-    mgs.handle(&request)
+    mgs.handle(MgsPeer::Local, &request)
         .map_err(|status| Failure::new(format!("the management target refused {target}: {status}")))?;
     println!(
         "{target} was added to file system '{}': it joins with the next 'nacre up'",

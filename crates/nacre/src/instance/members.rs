@@ -307,7 +307,8 @@ mod tests {
     }
 
     fn registered(targets: &[TargetId]) -> FsConfig {
-        let config = |target: &TargetId| TargetConfig { target: *target, nids: Vec::new(), active: true };
+        let config =
+            |target: &TargetId| TargetConfig { target: *target, nids: Vec::new(), active: true, key: None };
         FsConfig { targets: targets.iter().map(config).collect(), ..FsConfig::default() }
     }
 
@@ -401,7 +402,12 @@ mod tests {
         let nid = |text: &str| text.parse::<Nid>().expect("a NID");
         let with = |nids: &[Nid]| {
             let mut config = before.clone();
-            config.targets.push(TargetConfig { target: TargetId::mdt(1), nids: nids.to_vec(), active: true });
+            config.targets.push(TargetConfig {
+                target: TargetId::mdt(1),
+                nids: nids.to_vec(),
+                active: true,
+                key: None,
+            });
             config
         };
         let add =

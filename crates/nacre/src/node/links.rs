@@ -9,7 +9,7 @@ use nacre_rpc::{
     ClientConfig, LoMds, LoMgs, LoOss, MdsEndpoint, MdsService, MgsEndpoint, NoCallbacks, OssEndpoint,
     OssService, OstEventsFactory, Shape,
 };
-use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
+use nacre_types::{ClientUuid, KeyId, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ pub struct Links {
     rpc: ClientConfig,
     local_osts: RwLock<BTreeMap<u16, Arc<dyn OssService>>>,
     mgs: Arc<dyn MgsEndpoint>,
+    /// Key of this process, if it serves: a management server here takes its word for it.
+    key: Option<KeyId>,
 }
 
 impl Links {
@@ -69,7 +71,9 @@ impl Links {
                 Arc::new(remote)
             }
         };
-        Ok(Links { fsname: fsname.to_owned(), identity, rpc, local_osts: RwLock::new(services.osts()), mgs })
+        let local_osts = RwLock::new(services.osts());
+        let key = keys.and_then(Keys::server_id);
+        Ok(Links { fsname: fsname.to_owned(), identity, rpc, local_osts, mgs, key })
     }
 
     /// Who this process is to servers.
@@ -95,14 +99,14 @@ impl Links {
 
     /// Tells where a target is served; the configuration afterwards.
     pub fn register(&self, target: TargetId, nids: &[Nid], fs_uuid: &[u8; 16]) -> StatusResult<FsConfig> {
-        let target = TargetConfig { target, nids: nids.to_vec(), active: true };
+        let target = TargetConfig { target, nids: nids.to_vec(), active: true, key: self.key };
         let request = MgsRequest::RegisterTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
         config_in(self.mgs.call(&request)?)
     }
 
     /// Tells of a target that was just made and is served; the configuration afterwards.
     pub fn add(&self, target: TargetId, nids: &[Nid], fs_uuid: &[u8; 16]) -> StatusResult<FsConfig> {
-        let target = TargetConfig { target, nids: nids.to_vec(), active: true };
+        let target = TargetConfig { target, nids: nids.to_vec(), active: true, key: self.key };
         let request = MgsRequest::AddTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
         config_in(self.mgs.call(&request)?)
     }
@@ -255,6 +259,8 @@ pub fn remote_nids(target: &TargetConfig) -> Vec<Nid> {
 fn config_in(reply: MgsReply) -> StatusResult<FsConfig> {
     match reply {
         MgsReply::Config(config) => Ok(config),
-        MgsReply::Done => Err(Status::EPROTO),
+        MgsReply::Done | MgsReply::Certificate { .. } | MgsReply::Token(_) | MgsReply::Keys(_) => {
+            Err(Status::EPROTO)
+        }
     }
 }

@@ -6,13 +6,14 @@ use crate::backend::{Backend, Backends};
 use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
+use crate::keys;
 use crate::ost_cache::{OstCaches, look_with_cache, with_cache};
 use crate::ost_class;
 use nacre_layout::LayoutSpec;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_mds::{Mds, MdsConfig};
-use nacre_mgs::Mgs;
+use nacre_mgs::{Enrolment, Mgs};
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, LoOss, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
@@ -356,6 +357,12 @@ impl Services {
                 TargetKind::Mgt => {
                     let dir = instance.target_dir(target);
                     let mgs = Mgs::open(&dir).map_err(Failure::because(format!("open {target}")))?;
+                    if let Some(keys) = keys::authority_of(&instance.dir) {
+                        let enrolment = Enrolment::load(&keys, &instance.superblock.fsname)
+                            .map_err(|error| Failure::new(error.to_string()))?;
+                        mgs.enrol_with(enrolment)
+                            .map_err(Failure::because("store the key of capabilities"))?;
+                    }
                     let _ = self.mgs.set(Arc::new(mgs));
                 }
                 TargetKind::Ost => {
@@ -540,6 +547,11 @@ impl Services {
         noted.retain(|way| way.strong_count() > 0);
         noted.extend(ways.values().map(Arc::downgrade));
         Ok(ways.into_iter().collect())
+    }
+
+    /// The management server, if it is here.
+    pub fn mgs_here(&self) -> Option<&Arc<Mgs>> {
+        self.mgs.get()
     }
 
     /// The management service, if it is here.

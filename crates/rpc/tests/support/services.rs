@@ -5,8 +5,8 @@
 use nacre_lock::LockHandle;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsService, OssEndpoint,
-    OssEvents, OssService, Recovery, ReplySlot, ServerConfig, run_all,
+    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsPeer, MgsService,
+    OssEndpoint, OssEvents, OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, JobId, Nid, Status, StatusResult, TransNo};
 use nacre_wire::lock::{IoLock, LockMessage, LockRequest};
@@ -255,7 +255,7 @@ impl OssService for FakeOss {
 pub struct FakeMgs;
 
 impl MgsService for FakeMgs {
-    fn handle(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
+    fn handle(&self, _: MgsPeer<'_>, request: &MgsRequest) -> StatusResult<MgsReply> {
         match request {
             MgsRequest::GetConfig { fsname, .. } => {
                 Ok(MgsReply::Config(FsConfig { fsname: fsname.clone(), version: 3, ..FsConfig::default() }))

@@ -438,7 +438,12 @@ fn oss_replies() -> Vec<OssReply> {
 
 fn target() -> TargetConfig {
     let nids = ["10.0.0.1@tcp", "[::1]:9000@tcp", "0@lo"].map(|text| text.parse().expect("a NID")).to_vec();
-    TargetConfig { target: TargetId::ost(3), nids, active: true }
+    TargetConfig { target: TargetId::ost(3), nids, active: true, key: Some(KeyId(0xab)) }
+}
+
+fn identity() -> Identity {
+    let text = "nacre://nacre/00000000000000ab?roles=client&until=1790000000&uid=1000&root=/a&ro&name=h";
+    text.parse().expect("an identity")
 }
 
 fn pool() -> PoolName {
@@ -456,6 +461,16 @@ fn mgs_requests() -> Vec<MgsRequest> {
         MgsRequest::ChangePool { pool: pool(), change: PoolChange::Add { ost: 7 } },
         MgsRequest::ChangePool { pool: pool(), change: PoolChange::Remove { ost: 7 } },
         MgsRequest::AddTarget { fsname: "nacre".into(), fs_uuid: [9; 16], target: target() },
+        MgsRequest::Enrol {
+            token: 5,
+            secret: Hidden(vec![1; 16]),
+            name: "host".into(),
+            csr: vec![0x30, 0x82],
+        },
+        MgsRequest::Renew { csr: vec![0x30, 0x82] },
+        MgsRequest::CreateToken { grants: identity(), expires_s: 3600, uses: 1, lifetime_s: 0 },
+        MgsRequest::ListKeys,
+        MgsRequest::RevokeKey { id: KeyId(0xab) },
     ]
 }
 
@@ -467,8 +482,16 @@ fn mgs_replies() -> Vec<MgsReply> {
         targets: vec![target()],
         params: vec![("a.b".into(), "c".into())],
         pools: vec![PoolConfig { name: pool(), osts: vec![3, 0] }],
+        revoked: vec![KeyId(3), KeyId(0xab)],
+        capability_keys: vec![CapabilityKey { epoch: 2, made_s: 1_790_000_000, secret: [7; 32] }],
     };
-    vec![MgsReply::Done, MgsReply::Config(config)]
+    vec![
+        MgsReply::Done,
+        MgsReply::Config(config),
+        MgsReply::Certificate { certificate: vec![1, 2], authority: vec![3] },
+        MgsReply::Token(Hidden(b"nacre1-x".to_vec())),
+        MgsReply::Keys(vec![IssuedKey { identity: identity(), is_revoked: true }]),
+    ]
 }
 
 fn connect() -> Connect {
@@ -549,7 +572,7 @@ fn golden_text() -> String {
 #[test]
 fn every_message_has_its_golden_bytes() {
     let found = golden_text();
-    let expected = include_str!("../../golden/version-2.txt");
+    let expected = include_str!("../../golden/version-3.txt");
     for (found, expected) in found.lines().zip(expected.lines()) {
         assert_eq!(
             found, expected,

@@ -1,6 +1,7 @@
 //! Who may connect: the handshake of TLS, and what a certificate allows.
 
 use super::connection::Connection;
+use crate::api::MgsPeer;
 use crate::tcp::socket::Inbox;
 use crate::tcp::tls::{self, FIRST_BYTE};
 use nacre_keys::ServerTls;
@@ -20,6 +21,44 @@ pub(super) enum Peer {
     Unknown,
     /// Who it is.
     Known(Arc<Identity>),
+}
+
+/// What the peer of a connection that was let in has proved.
+pub(super) enum Proof {
+    /// Nothing, and nothing is asked for.
+    Open,
+    /// Nothing: it may enrol a key and do no more.
+    Unknown,
+    /// Its identity.
+    Known(Arc<Identity>),
+}
+
+impl Proof {
+    /// The identity, if there is one.
+    pub(super) fn identity(&self) -> Option<&Arc<Identity>> {
+        match self {
+            Proof::Known(identity) => Some(identity),
+            Proof::Open | Proof::Unknown => None,
+        }
+    }
+
+    /// True if a request may be sent that needs one of these roles; none: a connection without a key will do.
+    pub(super) fn allows(&self, needed: Roles) -> bool {
+        match self {
+            Proof::Open => true,
+            Proof::Unknown => needed.is_empty(),
+            Proof::Known(identity) => needed.is_empty() || identity.roles.intersects(needed),
+        }
+    }
+
+    /// What the management server is told of the peer.
+    pub(super) fn peer(&self) -> MgsPeer<'_> {
+        match self {
+            Proof::Open => MgsPeer::Open,
+            Proof::Unknown => MgsPeer::Unknown,
+            Proof::Known(identity) => MgsPeer::Known(identity),
+        }
+    }
 }
 
 /// Why a connection is refused: what the peer is told, and the log.
@@ -54,9 +93,11 @@ pub(super) fn admit(
     peer: Peer,
     target: TargetKind,
     connect: &Connect,
-) -> Result<Option<Arc<Identity>>, Refused> {
+) -> Result<Proof, Refused> {
     let identity = match peer {
-        Peer::Open => return Ok(None),
+        Peer::Open => return Ok(Proof::Open),
+        // The handshake lets nobody through without a key but where keys are enrolled.
+        Peer::Unknown if target == TargetKind::Mgt => return Ok(Proof::Unknown),
         Peer::Plain => return Err(refused(Status::ENOKEY, "it has no key and speaks without TLS")),
         Peer::Unknown => return Err(refused(Status::ENOKEY, "it has no key")),
         Peer::Known(identity) => identity,
@@ -81,7 +122,7 @@ pub(super) fn admit(
         let reason = format!("key {id} with role {} is not that of a metadata server", identity.roles);
         return Err(refused(Status::EPERM, reason));
     }
-    Ok(Some(identity))
+    Ok(Proof::Known(identity))
 }
 
 impl Connection {

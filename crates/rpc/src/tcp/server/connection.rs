@@ -4,7 +4,7 @@
 //! blocking hook is called), the lead goes to an idle thread or a new one. A thread that comes back from a wait takes
 //! the lead if nobody has it, and otherwise becomes idle or ends.
 
-use super::admission::{Peer, admit};
+use super::admission::{Peer, Proof, admit};
 use super::clients::{Client, Who};
 use super::dispatch::Work;
 use super::reads::Line;
@@ -46,8 +46,8 @@ pub(super) struct Session {
     pub(super) client: Option<Arc<Client>>,
     /// What both sides can do.
     pub(super) features: Features,
-    /// Who the peer has proved to be; `None` where nothing has to be proved.
-    pub(super) identity: Option<Arc<Identity>>,
+    /// What the peer has proved.
+    pub(super) proof: Proof,
 }
 
 #[derive(Default)]
@@ -131,7 +131,7 @@ impl Connection {
 
     /// Who the peer has proved to be.
     pub(super) fn identity(&self) -> Option<&Arc<Identity>> {
-        self.session.get()?.identity.as_ref()
+        self.session.get()?.proof.identity()
     }
 
     /// The client, on metadata and object targets.
@@ -397,8 +397,8 @@ impl Connection {
                 connect.version_min, connect.version_max
             ));
         };
-        let identity = admit(self.shared.config.tls.as_ref(), peer, header.target.kind, connect);
-        let identity = identity.map_err(|refused| {
+        let proof = admit(self.shared.config.tls.as_ref(), peer, header.target.kind, connect);
+        let proof = proof.map_err(|refused| {
             self.refuse(header, refused.status, &[]);
             refused.reason
         })?;
@@ -411,7 +411,7 @@ impl Connection {
             self.refuse(header, Status::ENODEV, &[]);
             return Err(format!("target {} is not served here", header.target));
         };
-        self.accept(header, connect, version, (service, identity)).map_err(|status| {
+        self.accept(header, connect, version, (service, proof)).map_err(|status| {
             self.refuse(header, status, &[]);
             format!("{} does not take the client: {status}", header.target)
         })
@@ -422,7 +422,7 @@ impl Connection {
         header: &Header,
         connect: &Connect,
         version: u16,
-        (service, identity): (Service, Option<Arc<Identity>>),
+        (service, proof): (Service, Proof),
     ) -> StatusResult<Session> {
         let config = &self.shared.config;
         let local = connect.process.shares_boot(&nacre_env::own_process());
@@ -441,7 +441,7 @@ impl Connection {
             in_flight_max: in_flight_max(config),
             lease: None,
         };
-        let mut session = Session { target: header.target, service, client: None, features, identity };
+        let mut session = Session { target: header.target, service, client: None, features, proof };
         if session.service.has_clients() {
             let attached = self.shared.clients.attach(
                 self,
@@ -451,7 +451,7 @@ impl Connection {
                     uuid: connect.client,
                     process: local.then_some(connect.process),
                     is_server: connect.flags.contains(ConnectFlags::SERVER),
-                    identity: session.identity.clone(),
+                    identity: session.proof.identity().cloned(),
                 },
             )?;
             connected.known = attached.known;

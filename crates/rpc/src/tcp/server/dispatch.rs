@@ -169,7 +169,7 @@ impl<'a> Work<'a> {
                 let result = MgsRequest::from_bytes(&self.body)
                     .map_err(|error| self.undecodable(error))
                     .and_then(|request| self.may(request.roles()).map(|()| request))
-                    .and_then(|request| guarded(|| service.handle(&request)));
+                    .and_then(|request| guarded(|| service.handle(session.proof.peer(), &request)));
                 let status = encode_result(&result, &mut self.reply);
                 self.answer(header, status, 0);
             }
@@ -338,11 +338,15 @@ impl<'a> Work<'a> {
 
     /// Whether the peer has one of the roles that a request needs.
     fn may(&self, needed: Roles) -> StatusResult<()> {
-        let Some(identity) = &self.session.identity else { return Ok(()) };
-        if identity.roles.intersects(needed) {
+        let proof = &self.session.proof;
+        if proof.allows(needed) {
             return Ok(());
         }
         let peer = self.connection.peer();
+        let Some(identity) = proof.identity() else {
+            log::warn!(peer:% = peer.ip(); "request from {peer} refused: it has no key, and {needed} is needed");
+            return Err(Status::ENOKEY);
+        };
         log::warn!(
             peer:% = peer.ip();
             "request from {peer} refused: key {} has role {}, and {needed} is needed", identity.id, identity.roles

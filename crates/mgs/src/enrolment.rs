@@ -1,0 +1,176 @@
+//! Issuing keys: what the authority of the file system signs, for whom, and what it has signed.
+
+use nacre_keys::{
+    Authority, Csr, Fingerprint, Grant, KeyError, LIFETIME, Registry, Secret, TokenId, USES_MAX,
+};
+use nacre_types::{Identity, KeyId, Roles, Status, StatusResult};
+use nacre_wire::mgs::{Hidden, IssuedKey, MgsReply};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// Shortest life of a certificate that a token may ask for.
+const LIFETIME_MIN: Duration = Duration::from_secs(60);
+/// Longest life of a certificate or token.
+const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+/// Longest name of a host or process that is kept, in bytes; longer ones are cut.
+const NAME_MAX: usize = 128;
+
+/// What a token is to be, as the request says.
+pub(crate) struct TokenWish<'a> {
+    pub(crate) grants: &'a Identity,
+    pub(crate) expires_s: u64,
+    pub(crate) uses: u32,
+    pub(crate) lifetime_s: u64,
+}
+
+/// The authority of a file system, on the host of its management server.
+pub struct Enrolment {
+    authority: Authority,
+    /// Held while a token is redeemed.
+    registry: Mutex<Registry>,
+}
+
+impl Enrolment {
+    /// Reads the authority in `dir`.
+    ///
+    /// # Errors
+    /// As [`Authority::load`].
+    pub fn load(dir: &Path, fsname: &str) -> Result<Enrolment, KeyError> {
+        Ok(Enrolment { authority: Authority::load(dir, fsname)?, registry: Mutex::new(Registry::of(dir)) })
+    }
+
+    /// A token, as the text that is given to the side that enrols.
+    pub(crate) fn make_token(&self, fsname: &str, wish: &TokenWish<'_>) -> StatusResult<MgsReply> {
+        let lifetime = match wish.lifetime_s {
+            0 => LIFETIME,
+            seconds => Duration::from_secs(seconds),
+        };
+        let life = Duration::from_secs(wish.expires_s);
+        let fits = (LIFETIME_MIN..=LIFETIME_MAX).contains(&lifetime)
+            && !life.is_zero()
+            && life <= LIFETIME_MAX
+            && (1..=USES_MAX).contains(&wish.uses)
+            && !wish.grants.roles.contains(Roles::MGS)
+            && is_consistent(wish.grants);
+        if !fits {
+            return Err(Status::EINVAL);
+        }
+        let identity = Identity {
+            fsname: fsname.to_owned(),
+            id: KeyId(0),
+            until_s: u64::MAX,
+            is_final: wish.lifetime_s != 0,
+            ..wish.grants.clone()
+        };
+        let until_s = now_s().saturating_add(wish.expires_s);
+        let grant = Grant { identity, until_s, uses: wish.uses, lifetime };
+        let made = self.registry.lock().make_token(self.authority.fingerprint(), grant, now_s());
+        let token = made.map_err(|error| failed(&error))?;
+        log::info!(
+            "token {} was made: {} for {} s, {} uses",
+            token.id,
+            wish.grants.roles,
+            wish.expires_s,
+            wish.uses
+        );
+        Ok(MgsReply::Token(Hidden(token.reveal().into_bytes())))
+    }
+
+    /// A certificate for the holder of a token.
+    pub(crate) fn enrol(
+        &self,
+        token: u64,
+        secret: &Hidden,
+        name: &str,
+        csr: &[u8],
+    ) -> StatusResult<MgsReply> {
+        let refused = Status::EKEYREJECTED;
+        let csr = Csr::read(csr).map_err(|_| Status::EINVAL)?;
+        let secret = secret.0.as_slice().try_into().map(Secret).map_err(|_| refused)?;
+        let registry = self.registry.lock();
+        let redeemed = registry.redeem(TokenId(token), &secret, &csr.public(), now_s());
+        let Some((identity, lifetime)) = redeemed.map_err(|error| failed(&error))? else {
+            log::warn!(
+                "enrolment of '{}' refused: token {} is unknown, used or expired",
+                shown(name),
+                TokenId(token)
+            );
+            return Err(refused);
+        };
+        let identity = Identity { name: shown(name), ..identity };
+        let reply = self.issue(&registry, &csr, &identity, lifetime)?;
+        log::info!(
+            "key {} ({}) was enrolled for '{}' by token {}",
+            identity.id,
+            identity.roles,
+            identity.name,
+            TokenId(token)
+        );
+        Ok(reply)
+    }
+
+    /// A certificate with a new end for a key that has one.
+    pub(crate) fn renew(&self, identity: &Identity, csr: &[u8]) -> StatusResult<MgsReply> {
+        if identity.is_final {
+            return Err(Status::EKEYEXPIRED);
+        }
+        let csr = Csr::read(csr).map_err(|_| Status::EINVAL)?;
+        self.issue(&self.registry.lock(), &csr, identity, LIFETIME)
+    }
+
+    fn issue(
+        &self,
+        registry: &Registry,
+        csr: &Csr,
+        identity: &Identity,
+        lifetime: Duration,
+    ) -> StatusResult<MgsReply> {
+        let certificate = self.authority.sign(csr, identity, lifetime).map_err(|error| failed(&error))?;
+        let until_s = now_s() + lifetime.as_secs();
+        registry.note(&Identity { until_s, ..identity.clone() }).map_err(|error| failed(&error))?;
+        let authority = self.authority.certificate().to_vec();
+        Ok(MgsReply::Certificate { certificate: certificate.to_vec(), authority })
+    }
+
+    /// All keys that were issued.
+    pub(crate) fn keys(&self, revoked: &[KeyId]) -> StatusResult<MgsReply> {
+        let keys = self.registry.lock().keys().map_err(|error| failed(&error))?;
+        let revoked: BTreeSet<_> = revoked.iter().collect();
+        let issued = |identity: Identity| IssuedKey { is_revoked: revoked.contains(&identity.id), identity };
+        Ok(MgsReply::Keys(keys.into_iter().map(issued).collect()))
+    }
+
+    /// True for a key that was issued.
+    pub(crate) fn knows(&self, id: KeyId) -> StatusResult<bool> {
+        self.registry.lock().key(id).map(|key| key.is_some()).map_err(|error| failed(&error))
+    }
+
+    /// What tokens name the authority by.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.authority.fingerprint()
+    }
+}
+
+/// A bound that the roles do not obey would be no bound.
+fn is_consistent(grants: &Identity) -> bool {
+    let is_bounded = grants.uid.is_some() || grants.root.is_some() || grants.read_only;
+    !is_bounded || grants.roles == Roles::CLIENT
+}
+
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(NAME_MAX / 4).collect()
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn failed(error: &KeyError) -> Status {
+    log::error!("the authority cannot do its work: {error}");
+    match error {
+        KeyError::Io { source, .. } => Status::from_io(source),
+        _ => Status::EIO,
+    }
+}
