@@ -54,6 +54,11 @@ impl Key {
         Ok(key)
     }
 
+    /// The certificate of its authority, as PEM.
+    pub fn authority_pem(&self) -> String {
+        pem("CERTIFICATE", &self.authority)
+    }
+
     /// True if `dir` has a key of this name.
     pub fn is_in(dir: &Path, name: &str) -> bool {
         certificate_path(dir, name).exists()

@@ -7,6 +7,7 @@ mod down;
 mod drain;
 mod frag;
 mod inspect;
+mod join;
 mod key;
 mod launch;
 mod mount;
@@ -26,6 +27,8 @@ use crate::failure::Failure;
 use crate::listen::Address;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use key::KeyRole;
+use nacre_types::Security;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -40,6 +43,16 @@ Example: a file system with four OSTs in a directory, mounted, used, and stopped
   nacre down /mnt/nacre
 
 Exit codes: 0 success, 1 failure, 2 wrong call.";
+
+const KEY_HELP: &str = "\
+Servers that other processes reach serve no peer without a key. The host of the file system has its keys; other hosts and users get one by a
+token, which is used once:
+  nacre key token                                   a token for a host that mounts; for its root, other users may be, too
+  nacre mount --token TOKEN host1@tcp:/nacre /mnt   on that host; later mounts need no token
+  nacre key token --uid 1000 --filesystem-root /projects/a     for one user, below one directory
+  nacre key token --role server                     for a host that serves targets: 'nacre join'
+  nacre key list; nacre key revoke 00f1e2d3c4b5a697
+Example: nacre key token --role client --expires 10m";
 
 const TARGET_HELP: &str = "\
 Example: nacre target add /srv/fs mdt
@@ -62,6 +75,7 @@ enum Command {
     Status(StatusArgs),
     Down(DownArgs),
     Mount(MountArgs),
+    Join(JoinArgs),
     Umount(UmountArgs),
     Check(CheckArgs),
     Inspect(InspectArgs),
@@ -73,8 +87,8 @@ enum Command {
         #[command(subcommand)]
         command: TargetCommand,
     },
-    /// Keys of a file system: with them, servers serve nobody who has none, and connections are encrypted
-    #[command(after_help = "Example: nacre key init /srv/fs")]
+    /// Keys of hosts and users: made by tokens, listed, revoked
+    #[command(after_help = KEY_HELP)]
     Key {
         #[command(subcommand)]
         command: KeyCommand,
@@ -101,12 +115,87 @@ enum Command {
 enum KeyCommand {
     /// Makes the authority of a file system that has none
     ///
-    /// Its processes on this host make their keys when they are started the next time, and so do mounts by the same user. From then on
-    /// every connection is encrypted, and needs a key.
+    /// File systems that are made by this version have one. The processes of this host make their keys when they are started the next time,
+    /// and so do mounts by the same user. From then on every connection is encrypted, and needs a key.
     Init {
         /// Directory of the file system with its management server
         dir: PathBuf,
     },
+    Token(KeyTokenArgs),
+    /// Lists the keys that were issued
+    List {
+        #[command(flatten)]
+        of: FileSystemArg,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows one key
+    Show {
+        /// Number of the key, as 'nacre key list' shows it
+        id: String,
+        #[command(flatten)]
+        of: FileSystemArg,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Has all servers refuse a key, and close its connections
+    Revoke {
+        /// Number of the key, as 'nacre key list' shows it
+        id: String,
+        #[command(flatten)]
+        of: FileSystemArg,
+    },
+    /// Prints the certificate of the authority
+    ExportAuthority {
+        #[command(flatten)]
+        of: FileSystemArg,
+    },
+}
+
+/// Which file system a command is about.
+#[derive(Debug, Clone, Args)]
+struct FileSystemArg {
+    /// Directory or mount point of the file system, or NID:/FSNAME [default: the one that runs here]
+    #[arg(value_name = "FILESYSTEM")]
+    filesystem: Option<String>,
+}
+
+/// Makes a token, which enrols the key of a host or user.
+///
+/// The token is a secret until it was used: give it to nobody but that host or user. It is printed on standard output, alone.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: nacre key token                          a host that mounts
+         nacre key token --uid 1000               user 1000, on any host, and nobody else
+         nacre key token --filesystem-root /projects/a --read-only
+         nacre key token --role admin --expires 10m")]
+struct KeyTokenArgs {
+    #[command(flatten)]
+    of: FileSystemArg,
+    /// What the key is for: client (mounts, all users but root), admin (mounts, root too, and commands such as this one), server
+    /// (serves MDTs and OSTs), oss (serves OSTs)
+    #[arg(long, default_value = "client", value_name = "ROLE")]
+    role: KeyRole,
+    /// The only user that the key acts as
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// Directory of the file system that the key's mounts see as their root
+    #[arg(long, value_name = "PATH")]
+    filesystem_root: Option<String>,
+    /// The key's mounts change nothing
+    #[arg(long)]
+    read_only: bool,
+    /// When the token ends if it is not used: 30s, 10m, 1h, 7d
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    expires: humantime::Duration,
+    /// When the key ends, for good; without it, the key is renewed for as long as it is used
+    #[arg(long, value_name = "TIME")]
+    key_expires: Option<humantime::Duration>,
+    /// Keys that it enrols, such as one for each host of a job
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    uses: u32,
 }
 
 /// Shows how fragmented the objects of OSTs, or files of any file system, and free space are.
@@ -180,6 +269,10 @@ struct UpArgs {
     /// none: this host alone again
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
+    /// Protection of connections: encrypt, authenticate (others can read and not change what is said) or open (every peer is
+    /// served); for one address: --listen 10.0.0.1@tcp,authenticate [default: encrypt, or as it was]
+    #[arg(long, value_name = "HOW")]
+    security: Option<Security>,
     /// Mount options, as for 'nacre mount'
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
@@ -229,7 +322,8 @@ Options: ro rw allow_other noallow_other dev nodev* suid nosuid* exec noexec noa
                              are checked as well
   transport=auto|uring|dev   how the kernel's requests travel
   retry=N                    try N times more if it fails, 1 to 30 s apart, as when a host starts before its servers
-Example: nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
+Example: nacre mount --token TOKEN 10.0.0.1@tcp:/nacre /mnt/nacre      the first time
+         nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
          nacre mount 10.0.0.1@tcp:/nacre/project /mnt/project
 With 'make install' also: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre, and lines in /etc/fstab")]
 struct MountArgs {
@@ -237,12 +331,58 @@ struct MountArgs {
     source: String,
     /// An existing directory
     mount_point: PathBuf,
+    #[command(flatten)]
+    token: TokenArgs,
     /// Comma-separated options
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground and log to standard error
     #[arg(long)]
     foreground: bool,
+}
+
+/// Makes targets on this host part of a file system that runs elsewhere, and serves them.
+///
+/// It enrols a key by a token of 'nacre key token --role server', makes the targets, registers them, and starts them. 'nacre up DIR' starts
+/// them again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: nacre join --token TOKEN host1@tcp:/nacre /srv/fs --listen 10.0.0.2@tcp --osts 2
+         nacre join --token TOKEN host1@tcp:/nacre /srv/fs --listen 10.0.0.2@tcp --mdt --ost-backend block:/dev/sdb")]
+struct JoinArgs {
+    /// NID[:NID..]:/FSNAME: where the management server is, and the file system's name
+    source: String,
+    /// Directory for the targets: new, empty, or with others of this file system
+    dir: PathBuf,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// Address to serve on, for example 10.0.0.2@tcp; the first target gets its port, the next ones the ports above; may be given several
+    /// times
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    listen: Vec<Address>,
+    /// Add an MDT
+    #[arg(long)]
+    mdt: bool,
+    /// Add so many OSTs [default: 1, or 0 with --mdt]
+    #[arg(long, value_name = "N")]
+    osts: Option<u16>,
+    /// What an OST keeps objects in: file, or block[:PATH][,size=BYTES][,force]; once for all, or once for each
+    #[arg(long, value_name = "BACKEND")]
+    ost_backend: Vec<String>,
+    /// What the MDT keeps data of files in
+    #[arg(long, value_name = "BACKEND", requires = "mdt")]
+    mdt_backend: Option<String>,
+}
+
+/// A token that enrols a key.
+#[derive(Debug, Clone, Args)]
+struct TokenArgs {
+    /// Token of 'nacre key token'; - reads it from standard input. Other users of this host can read command lines
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
+    token: Option<String>,
+    /// File with the token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// Unmounts a file system.
@@ -526,6 +666,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Status(args) => status::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Mount(args) => mount::run(&args),
+        Command::Join(args) => join::run(&args),
         Command::Umount(args) => mount::unmount(&args.mount_point).map(|()| 0),
         Command::Check(args) => check::run(&args),
         Command::Inspect(args) => inspect::run(&args),

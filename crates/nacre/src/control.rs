@@ -218,19 +218,18 @@ pub struct ProcessStatus {
     /// Frames to and from it whose checksum was wrong; what they carried was sent again.
     #[serde(default)]
     pub checksum_errors: u64,
-    /// Whom it serves, if it listens.
+    /// Addresses that it listens on.
     #[serde(default)]
-    pub security: Option<Security>,
+    pub listening: Vec<ListeningStatus>,
 }
 
-/// Whom a server serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Security {
-    /// Peers with a key of the file system.
-    Encrypted,
-    /// Whoever reaches it.
-    Open,
+/// An address that a process listens on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListeningStatus {
+    /// Address and port.
+    pub address: String,
+    /// Protection of its connections: `encrypt`, `authenticate` or `open`.
+    pub security: String,
 }
 
 /// State of one target.

@@ -345,7 +345,10 @@ fn check_unformatted(dir: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(other_user(dir)),
         Err(error) => return Err(Failure::because(format!("read {}", dir.display()))(error)),
     };
-    if entries.next().is_none() || is_unfinished(dir) {
+    // A host that joins has its key first.
+    let is_key =
+        |entry: &io::Result<fs::DirEntry>| entry.as_ref().is_ok_and(|entry| entry.file_name() == "keys");
+    if entries.all(|entry| is_key(&entry)) || is_unfinished(dir) {
         return Ok(());
     }
     Err(Failure::new(format!(
@@ -371,7 +374,7 @@ fn remove_unfinished(dir: &Path) -> Result<()> {
         let name = name.to_string_lossy();
         let target = name.to_uppercase().parse::<TargetId>().is_ok_and(|target| target_name(target) == name);
         let path = entry.path();
-        if target || name == "mgs" || name == "run" {
+        if target || ["mgs", "run", "keys"].contains(&&*name) {
             fs::remove_dir_all(&path).map_err(fail(&path))?;
         } else if ["superblock.new", "superblock.copy.new", "targets", "targets.new", "start.new"]
             .contains(&&*name)

@@ -289,6 +289,16 @@ impl Keys {
         self.server.as_ref().map(|server| server.identity().id)
     }
 
+    /// Certificate of the authority of its first key, as PEM.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn authority(&self) -> Result<String> {
+        let own = self.own.first().ok_or_else(|| Failure::new("there is no key"))?;
+        let key = own.place.key(&own.name, own.roles)?;
+        Ok(key.authority_pem())
+    }
+
     /// These keys are refused from now on, and no others.
     pub fn revoke(&self, revoked: &[KeyId]) {
         if self.revoked.set(revoked.iter().copied()) {

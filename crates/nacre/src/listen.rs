@@ -2,9 +2,9 @@
 //! sockets to listen on, and NIDs by which others reach them.
 
 use crate::failure::{Failure, Result};
-use nacre_types::Nid;
 use nacre_types::limits::PORT_DEFAULT;
 use nacre_types::nid::MountSource;
+use nacre_types::{Nid, Security, SecurityError};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -18,6 +18,8 @@ pub const NONE: &str = "none";
 pub struct Address {
     host: Host,
     port: u16,
+    /// Protection of its connections, if that was said: `10.0.0.1@tcp,authenticate`.
+    security: Option<Security>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,8 @@ impl fmt::Display for Address {
             Host::Ip(ip) => Nid::Tcp(SocketAddr::new(*ip, self.port)).fmt(f),
             Host::Name(name) if self.port == PORT_DEFAULT => write!(f, "{name}@tcp"),
             Host::Name(name) => write!(f, "{name}:{}@tcp", self.port),
-        }
+        }?;
+        self.security.map_or(Ok(()), |security| write!(f, ",{security}"))
     }
 }
 
@@ -40,8 +43,19 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Address, String> {
+        if let Some((text, security)) = text.rsplit_once(',') {
+            let security = Some(security.parse().map_err(|error: SecurityError| error.to_string())?);
+            let address: Address = text.parse()?;
+            return match address.security {
+                None => Ok(Address { security, ..address }),
+                Some(_) => Err(format!("{text} says its protection twice")),
+            };
+        }
+        let security = None;
         let wrong = match text.parse::<Nid>() {
-            Ok(Nid::Tcp(addr)) => return Ok(Address { host: Host::Ip(addr.ip()), port: addr.port() }),
+            Ok(Nid::Tcp(addr)) => {
+                return Ok(Address { host: Host::Ip(addr.ip()), port: addr.port(), security });
+            }
             Ok(Nid::Lo) => {
                 return Err(format!(
                     "{text} is inside each process: give an address such as 10.0.0.1@tcp or host1@tcp"
@@ -57,7 +71,7 @@ impl FromStr for Address {
         // What consists of numbers alone is a mistyped address, which some resolvers take for another one.
         let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
             && name.bytes().any(|b| b.is_ascii_alphabetic());
-        if is_name { Ok(Address { host: Host::Name(name.to_owned()), port }) } else { Err(wrong) }
+        if is_name { Ok(Address { host: Host::Name(name.to_owned()), port, security }) } else { Err(wrong) }
     }
 }
 
@@ -66,6 +80,8 @@ impl FromStr for Address {
 pub struct Endpoint {
     /// What is listened on; port 0 is any.
     pub bind: SocketAddr,
+    /// Protection of the connections.
+    pub security: Security,
     announced: Vec<IpAddr>,
 }
 
@@ -89,12 +105,22 @@ impl Endpoint {
 impl Address {
     /// This host alone.
     pub fn loopback(port: u16) -> Address {
-        Address { host: Host::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)), port }
+        Address { host: Host::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)), port, security: None }
     }
 
     /// The same with another port.
     pub fn with_port(&self, port: u16) -> Address {
         Address { port, ..self.clone() }
+    }
+
+    /// The same with this protection, unless it says another one.
+    pub fn protected_by(&self, security: Security) -> Address {
+        Address { security: self.security.or(Some(security)), ..self.clone() }
+    }
+
+    /// Protection of its connections.
+    pub fn security(&self) -> Security {
+        self.security.unwrap_or_default()
     }
 
     /// The port.
@@ -135,7 +161,7 @@ impl Address {
     pub fn endpoints(&self) -> Result<Vec<Endpoint>> {
         let all = self.addresses()?;
         let Host::Name(name) = &self.host else {
-            return all.into_iter().map(|bind| endpoint(bind, &own_addresses()?)).collect();
+            return all.into_iter().map(|bind| endpoint(bind, self.security(), &own_addresses()?)).collect();
         };
         let here: Vec<SocketAddr> =
             all.iter().copied().filter(|addr| TcpListener::bind((addr.ip(), 0)).is_ok()).collect();
@@ -146,7 +172,7 @@ impl Address {
                 all.join(", ")
             )));
         }
-        here.into_iter().map(|bind| endpoint(bind, &own_addresses()?)).collect()
+        here.into_iter().map(|bind| endpoint(bind, self.security(), &own_addresses()?)).collect()
     }
 
     /// What an administrator should know about listening on it: a name that only this host resolves like this.
@@ -246,11 +272,11 @@ pub fn resolve_source(text: &str) -> Result<MountSource> {
     Ok(MountSource { nids, fsname: words.fsname.to_owned(), directory: words.directory })
 }
 
-fn endpoint(bind: SocketAddr, own: &[IpAddr]) -> Result<Endpoint> {
+fn endpoint(bind: SocketAddr, security: Security, own: &[IpAddr]) -> Result<Endpoint> {
     if !bind.ip().is_unspecified() {
-        return Ok(Endpoint { bind, announced: vec![bind.ip()] });
+        return Ok(Endpoint { bind, security, announced: vec![bind.ip()] });
     }
-    let only = Endpoint { bind, announced: Vec::new() };
+    let only = Endpoint { bind, security, announced: Vec::new() };
     let fits = |ip: &IpAddr| ip.is_ipv4() == bind.is_ipv4() || takes_both(&only);
     let mut announced: Vec<IpAddr> = own.iter().copied().filter(fits).collect();
     if announced.iter().any(|ip| !ip.is_loopback()) {
@@ -350,14 +376,16 @@ mod tests {
             ["127.0.0.1", "::1", "10.0.0.1", "fd00::1"].map(|ip| ip.parse::<IpAddr>().expect("an address"));
         let nids = |bind: &str, own: &[IpAddr]| -> Vec<String> {
             let bind: SocketAddr = bind.parse().expect("an address");
-            let endpoint = endpoint(bind, own).expect("addresses");
+            let endpoint = endpoint(bind, Security::Encrypt, own).expect("addresses");
             endpoint.nids(bind).map(|nid| nid.to_string()).collect()
         };
         assert_eq!(nids("0.0.0.0:7000", &own), ["10.0.0.1:7000@tcp"]);
         assert_eq!(nids("0.0.0.0:7000", &own[..2]), ["127.0.0.1:7000@tcp"], "there is nothing else");
         assert!(nids("[::]:7000", &own).contains(&"[fd00::1]:7000@tcp".to_owned()));
         assert_eq!(nids("10.0.0.1:7000", &own), ["10.0.0.1:7000@tcp"]);
-        let here = endpoint("[::]:7".parse().expect("an address"), &own).expect("addresses").nids_here();
+        let here = endpoint("[::]:7".parse().expect("an address"), Security::Encrypt, &own)
+            .expect("addresses")
+            .nids_here();
         assert_eq!(here, ["[::1]:7@tcp".parse::<Nid>().expect("a NID")]);
     }
 

@@ -55,6 +55,11 @@ impl TargetWishes {
         Ok(TargetWishes { ost_backend, mdt_backend, ost_cache: cache, ..self.clone() })
     }
 
+    /// With these back ends, and nothing else.
+    pub fn of_backends(ost_backend: Option<String>, mdt_backend: Option<String>) -> TargetWishes {
+        TargetWishes { ost_backend, mdt_backend, ..TargetWishes::default() }
+    }
+
     fn backends(&self) -> Result<Backends> {
         Backends::parse((&given(self.ost_backend.as_ref()), 1), (&given(self.mdt_backend.as_ref()), 1))
     }

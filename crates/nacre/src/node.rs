@@ -40,7 +40,7 @@ use mounted::Mounted;
 use nacre_fuse::front::LockScope;
 use nacre_rpc::ServerConfig;
 use nacre_rpc::tcp::Server;
-use nacre_types::{ClientUuid, Nid, TargetId};
+use nacre_types::{ClientUuid, Nid, Security, TargetId};
 use nacre_wire::mgs::FsConfig;
 use params::Params;
 use parking_lot::Mutex;
@@ -49,7 +49,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use targets::Services;
 
-pub use adding::configuration_at;
+pub use adding::{MgsWay, configuration_at};
 pub use mounted::{MountPlan, recorded_mount_point};
 pub use targets::{attach_caches, format_target_on, look_at_objects, open_objects, open_uncached};
 
@@ -374,6 +374,10 @@ fn check_identity(instance: &Instance, config: &FsConfig) -> Result<()> {
     )))
 }
 
+fn is_open(endpoint: &Endpoint) -> bool {
+    endpoint.security == Security::Open
+}
+
 fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Option<Server>> {
     if plan.listen.is_empty() {
         return Ok(None);
@@ -381,11 +385,9 @@ fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Optio
     // Each is tried by itself first, so that the error names the one that fails.
     crate::listen::check(&plan.listen)?;
     let addrs: Vec<_> = plan.listen.iter().map(|endpoint| endpoint.bind).collect();
-    let tls = keys.and_then(Keys::server);
-    if tls.is_none() {
-        log::warn!(
-            "whoever reaches this server is served, as the file system has no keys: see 'nacre key init'"
-        );
+    let tls = keys.and_then(Keys::server).filter(|_| !plan.listen.iter().all(is_open));
+    for endpoint in plan.listen.iter().filter(|endpoint| tls.is_none() || is_open(endpoint)) {
+        log::warn!("every peer that reaches {} is served: the connections need no key", endpoint.bind);
     }
     let config = ServerConfig { fsname: plan.fsname.clone(), tls, ..ServerConfig::default() };
     let server = Server::bind(&addrs, services.offered(&plan.targets), config);

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{Instance, START, absolute, write_durably};
 use crate::listen::{self, Address};
 use nacre_ondisk::start::{StartRecord, decode, encode};
+use nacre_types::Security;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -21,6 +22,8 @@ pub struct Start {
     pub mount: Option<PathBuf>,
     /// Mount options, separated by commas.
     pub options: String,
+    /// Protection of connections to addresses that do not say another one.
+    pub security: Security,
 }
 
 /// What a command says of a start; the rest stays as it was.
@@ -34,6 +37,8 @@ pub struct Wishes<'a> {
     pub mount: Option<&'a Path>,
     /// Mount options; nothing said if empty.
     pub options: &'a [String],
+    /// Protection of connections.
+    pub security: Option<Security>,
 }
 
 impl Wishes<'_> {
@@ -56,6 +61,7 @@ impl Wishes<'_> {
                 None => before.mount.clone(),
             },
             options: if self.options.is_empty() { before.options.clone() } else { self.options.join(",") },
+            security: self.security.unwrap_or(before.security),
         })
     }
 }
@@ -85,6 +91,10 @@ impl Start {
             listen: listen.collect::<Result<_>>()?,
             mount: record.mount.map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes))),
             options: record.options,
+            security: match record.security.as_str() {
+                "" => Security::default(),
+                word => word.parse().map_err(|_| damaged())?,
+            },
         }))
     }
 
@@ -101,6 +111,10 @@ impl Start {
             listen: self.listen.iter().map(Address::to_string).collect(),
             mount: self.mount.as_ref().map(|path| path.as_os_str().as_bytes().to_vec()),
             options: self.options.clone(),
+            security: match self.security {
+                Security::Encrypt => String::new(),
+                security => security.to_string(),
+            },
         };
         write_durably(&instance.dir, START, encode(&record).as_bytes())
     }
@@ -108,9 +122,33 @@ impl Start {
     /// Addresses of one of several servers of this host, which have ports of their own.
     pub fn addresses_at(&self, port: u16) -> Vec<Address> {
         match self.listen.as_slice() {
-            [] => vec![Address::loopback(port)],
-            listen => listen.iter().map(|address| address.with_port(port)).collect(),
+            [] => vec![self.protected(&Address::loopback(port))],
+            listen => listen.iter().map(|address| self.protected(&address.with_port(port))).collect(),
         }
+    }
+
+    /// Addresses of one process for all, for other hosts.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listen.iter().map(|address| self.protected(address)).collect()
+    }
+
+    /// With the protection that it has; what is usual is not said.
+    fn protected(&self, address: &Address) -> Address {
+        match self.security {
+            Security::Encrypt => address.clone(),
+            security => address.protected_by(security),
+        }
+    }
+
+    /// Processes other than its own reach it.
+    pub fn is_reached(&self) -> bool {
+        self.is_separate || !self.listen.is_empty()
+    }
+
+    /// One of its addresses asks peers for a key.
+    pub fn needs_keys(&self) -> bool {
+        let is_open = |address: &Address| address.security() == Security::Open;
+        self.is_reached() && !self.addresses_at(1).iter().all(is_open)
     }
 
     fn shape_text(&self) -> &'static str {
@@ -118,9 +156,13 @@ impl Start {
     }
 
     fn listen_text(&self) -> String {
-        match self.listen.as_slice() {
+        let text = match self.listen.as_slice() {
             [] => "for this host alone".to_owned(),
             listen => format!("on {}", listen.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")),
+        };
+        match self.security {
+            Security::Encrypt => text,
+            security => format!("{text} ({security})"),
         }
     }
 
@@ -184,6 +226,7 @@ mod tests {
             listen: &listen,
             mount: Some(Path::new("/mnt/a")),
             options: &words(&["ro", "nosuid"]),
+            security: None,
         };
         let first = first.applied_to(&Start::default()).expect("fine");
         assert_eq!(first.options, "ro,nosuid");
@@ -216,7 +259,10 @@ mod tests {
             listen: vec!["[::]:7000@tcp".parse().expect("an address")],
             mount: Some(PathBuf::from("/mnt/a b")),
             options: "ro".to_owned(),
+            security: Security::Authenticate,
         };
+        assert_eq!(start.addresses()[0].to_string(), "[::]:7000@tcp,authenticate");
+        assert!(start.needs_keys() && !Start { security: Security::Open, ..start.clone() }.needs_keys());
         start.save(&instance).expect("saved");
         assert_eq!(Start::load(&instance.dir).expect("kept"), Some(start));
         fs::write(instance.dir.join(START), "shape one\n").expect("written");

@@ -6,10 +6,11 @@
 //! listen 10.0.0.1@tcp
 //! mount /mnt/nacre
 //! options ro,nosuid
+//! security authenticate
 //! crc32c 0123abcd
 //! ```
 //!
-//! `listen` lines are in the order of preference; `mount` and `options` may be missing. Bytes of a value outside of printable ASCII,
+//! `listen` lines are in the order of preference; `mount`, `options` and `security` may be missing. Bytes of a value outside of printable ASCII,
 //! and `%`, are `%` and two hexadecimal digits. The checksum is over all bytes before its line.
 
 use crate::codec::crc32c;
@@ -28,6 +29,8 @@ pub struct StartRecord {
     pub mount: Option<Vec<u8>>,
     /// Mount options, separated by commas.
     pub options: String,
+    /// Protection of connections, as users write it; empty for the usual one.
+    pub security: String,
 }
 
 fn escaped(bytes: &[u8]) -> String {
@@ -73,6 +76,9 @@ pub fn encode(start: &StartRecord) -> String {
     if !start.options.is_empty() {
         line("options", start.options.as_bytes());
     }
+    if !start.security.is_empty() {
+        line("security", start.security.as_bytes());
+    }
     let crc = crc32c(text.as_bytes());
     writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
     text
@@ -103,6 +109,7 @@ pub fn decode(text: &str) -> Option<StartRecord> {
             "listen" => start.listen.push(String::from_utf8(value).ok()?),
             "mount" if start.mount.is_none() && value.starts_with(b"/") => start.mount = Some(value),
             "options" if start.options.is_empty() => start.options = String::from_utf8(value).ok()?,
+            "security" if start.security.is_empty() => start.security = String::from_utf8(value).ok()?,
             _ => return None,
         }
     }
@@ -121,12 +128,13 @@ mod tests {
             listen: vec!["host1@tcp".to_owned(), "[::]:7000@tcp".to_owned()],
             mount: Some(b"/mnt/a\n%\xff b".to_vec()),
             options: "ro,nosuid".to_owned(),
+            security: "authenticate".to_owned(),
         };
         let text = encode(&start);
         assert_eq!(
             text,
             "nacre-start 1\nshape separate\nlisten host1@tcp\nlisten [::]:7000@tcp\nmount /mnt/a%0a%25%ff b\n\
-             options ro,nosuid\ncrc32c c50f240f\n"
+             options ro,nosuid\nsecurity authenticate\ncrc32c 9155400e\n"
         );
         assert_eq!(decode(&text), Some(start));
         for at in 0..text.len() {

@@ -152,7 +152,7 @@ impl Launch<'_> {
             return Ok(());
         }
         let mut words = serve_words(NODE, self.instance);
-        for address in &self.start.listen {
+        for address in &self.start.addresses() {
             words.extend(["--listen".into(), address.to_string().into()]);
         }
         progress.show("starting");

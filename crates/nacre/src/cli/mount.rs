@@ -2,6 +2,7 @@
 
 use super::MountArgs;
 use crate::failure::{EXIT_USAGE, Failure, Result};
+use crate::keys::Holder;
 use crate::process::{self, MOUNT, RunDir};
 use crate::progress::Progress;
 use crate::{holders, instance, listen, mounts, node, path, registry};
@@ -128,9 +129,12 @@ impl MountOptions {
 
 /// Runs the command.
 pub fn run(args: &MountArgs) -> Result<i32> {
+    let source = parse_source(&args.source)?;
+    if let Some(identity) = super::key::enrol(&args.token, &source.nids, &source.fsname, Holder::Client)? {
+        eprintln!("key {} enrolled for file system '{}'", identity.id, source.fsname);
+    }
     if args.foreground {
         let options = MountOptions::parse(&args.options, false)?;
-        let source = parse_source(&args.source)?;
         let mount_point = checked_mount_point(&args.mount_point)?;
         return super::serve::foreground_mount(&source, &mount_point, options);
     }

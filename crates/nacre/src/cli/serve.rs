@@ -51,7 +51,7 @@ pub fn foreground(
         run: RunDir::new(instance.run_dir()),
         fsname: instance.superblock.fsname.clone(),
         targets: instance.targets(),
-        listen: listen::endpoints(&start.listen)?,
+        listen: listen::endpoints(&start.addresses())?,
         mgs: Vec::new(),
         mount: Some(local_mount(instance, mount_point, std::slice::from_ref(&start.options))?),
         instance: Some(instance.clone()),

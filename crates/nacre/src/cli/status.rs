@@ -1,7 +1,7 @@
 //! `nacre status`: what runs, where it is reached, how full it is.
 
 use super::StatusArgs;
-use crate::control::{self, Answer, ProcessStatus, Request, Security, SpaceStatus};
+use crate::control::{self, Answer, ProcessStatus, Request, SpaceStatus};
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::{Instance, target_name};
 use crate::named::{self, Named};
@@ -251,22 +251,30 @@ impl Overview {
     }
 }
 
-/// The line about who is served by the processes that listen.
+/// Lines about the addresses that processes listen on: how their connections are protected.
 fn connections(processes: &[ProcessStatus]) -> String {
-    let named = |security: Security| {
-        let names = processes.iter().filter(|process| process.security == Some(security));
-        names.map(|process| process.name.as_str()).collect::<Vec<_>>()
+    let with = |wanted: &str| {
+        let of = |process: &ProcessStatus| {
+            let addresses = process.listening.iter().filter(|listening| listening.security == wanted);
+            let addresses: Vec<_> = addresses.map(|listening| listening.address.clone()).collect();
+            (!addresses.is_empty()).then(|| format!("{} ({})", process.name, addresses.join(", ")))
+        };
+        processes.iter().filter_map(of).collect::<Vec<_>>().join(", ")
     };
-    let (open, encrypted) = (named(Security::Open), named(Security::Encrypted));
     let mut out = String::new();
-    if !encrypted.is_empty() {
-        out.push_str("connections are encrypted and need a key\n");
+    for (security, what) in [
+        ("encrypt", "encrypted, with a key"),
+        ("authenticate", "authenticated, with a key, and can be read by others"),
+    ] {
+        let names = with(security);
+        if !names.is_empty() {
+            let _ = writeln!(out, "{what}: {names}");
+        }
     }
+    let open = with("open");
     if !open.is_empty() {
-        let text =
-            format!("whoever reaches {} is served, without a key: see 'nacre key init'", open.join(", "));
-        out.push_str(&crate::output::warning(&text));
-        out.push('\n');
+        let text = format!("OPEN, every peer is served: {open}; 'nacre key init' makes keys");
+        let _ = writeln!(out, "{}", crate::output::warning(&text));
     }
     out
 }

@@ -4,7 +4,7 @@ use super::drain;
 use super::launch::{self, serve_words};
 use super::serve::nids_of;
 use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
-use crate::control::{self, Answer, Request};
+use crate::control::{self, Answer, NewTarget, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
 use crate::listen::{self, Address};
@@ -44,10 +44,11 @@ pub fn run(command: &TargetCommand) -> Result<i32> {
 fn add(args: &TargetAddArgs) -> Result<()> {
     let wishes = &args.ost.anywhere(args.kind.kind())?;
     if !args.mgs.is_empty() {
-        return add_elsewhere(args, wishes, &Place { listen: args.listen.clone(), mgs: args.mgs.clone() });
+        let place = Place { listen: args.listen.clone(), mgs: args.mgs.clone() };
+        return add_elsewhere(&args.dir, args.kind, args.index, args.fsname.as_deref(), (wishes, &place));
     }
     let instance = Instance::open_existing(&args.dir)?;
-    check_name(args, &instance)?;
+    check_name(args.fsname.as_deref(), &instance)?;
     if instance.is_outlying() {
         return Err(Failure::usage(format!(
             "{} holds no management server: say where that is with --mgs, and an address for the new target with --listen",
@@ -68,12 +69,12 @@ fn add(args: &TargetAddArgs) -> Result<()> {
     }
 }
 
-fn check_name(args: &TargetAddArgs, instance: &Instance) -> Result<()> {
+fn check_name(wanted: Option<&str>, instance: &Instance) -> Result<()> {
     let is = &instance.superblock.fsname;
-    match args.fsname.as_ref().filter(|wanted| *wanted != is) {
+    match wanted.filter(|wanted| wanted != is) {
         Some(wanted) => Err(Failure::new(format!(
             "{} belongs to file system '{is}', not to '{wanted}': nothing was changed",
-            args.dir.display()
+            instance.dir.display()
         ))),
         None => Ok(()),
     }
@@ -153,17 +154,26 @@ fn add_while_stopped(
 }
 
 /// The management server is elsewhere: the target gets a directory and a process here.
-fn add_elsewhere(args: &TargetAddArgs, wishes: &TargetWishes, place: &Place) -> Result<()> {
-    let found = Instance::open(&args.dir)?;
+///
+/// # Errors
+/// One sentence; what has been made by then is used when this is called again.
+pub fn add_elsewhere(
+    dir: &Path,
+    kind: NewTarget,
+    index: Option<u16>,
+    fsname: Option<&str>,
+    (wishes, place): (&TargetWishes, &Place),
+) -> Result<()> {
+    let found = Instance::open(dir)?;
     let endpoints = place.endpoints()?;
     let mgs = nids_of(&place.mgs)?;
     let mut progress = Progress::new(false);
     let Some(instance) = found else {
-        let fsname = args.fsname.as_deref().unwrap_or(FSNAME_DEFAULT);
+        let fsname = fsname.unwrap_or(FSNAME_DEFAULT);
         check_fsname(fsname).map_err(|error| Failure::usage(error.to_string()))?;
-        let config = node::configuration_at(&mgs, fsname)?;
+        let config = node::configuration_at(&mgs, fsname, Some(dir))?;
         let known = config.targets.iter().map(|known| known.target);
-        let target = next_target(args.kind.kind(), args.index, known)?;
+        let target = next_target(kind.kind(), index, known)?;
         listen::check(&endpoints)?;
         let options = FormatOptions {
             fsname: fsname.to_owned(),
@@ -172,7 +182,7 @@ fn add_elsewhere(args: &TargetAddArgs, wishes: &TargetWishes, place: &Place) -> 
             joins: Some(Joins { fs_uuid: config.fs_uuid, target }),
         };
         let instance = Instance::format(
-            &args.dir,
+            dir,
             &options,
             |at, target| wishes.make(at, target),
             |text| progress.show(text),
@@ -180,10 +190,10 @@ fn add_elsewhere(args: &TargetAddArgs, wishes: &TargetWishes, place: &Place) -> 
         let adding = Adding::begin(&instance)?;
         return serve_elsewhere(&adding, target, place, progress);
     };
-    check_name(args, &instance)?;
+    check_name(fsname, &instance)?;
     let mut adding = Adding::begin(&instance)?;
     let config = config_of(&instance, &mgs)?;
-    let target = adding.plan(args.kind.kind(), args.index, &config)?;
+    let target = adding.plan(kind.kind(), index, &config)?;
     if RunDir::new(instance.run_dir()).pid(&target_name(target)).is_none() {
         listen::check(&endpoints)?;
     }
@@ -202,7 +212,7 @@ fn serve_elsewhere(adding: &Adding, target: TargetId, place: &Place, mut progres
 
 /// What the management server at `mgs` knows, if it is that of the file system of a directory.
 fn config_of(instance: &Instance, mgs: &[Nid]) -> Result<FsConfig> {
-    let config = node::configuration_at(mgs, &instance.superblock.fsname)?;
+    let config = node::configuration_at(mgs, &instance.superblock.fsname, Some(&instance.dir))?;
     if config.fs_uuid == instance.superblock.fs_uuid {
         return Ok(config);
     }
@@ -217,9 +227,11 @@ fn config_of(instance: &Instance, mgs: &[Nid]) -> Result<FsConfig> {
 
 /// Where a target with a directory of its own is served, and where its management server is.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Place {
-    listen: Vec<Address>,
-    mgs: Vec<Address>,
+pub struct Place {
+    /// What it listens on.
+    pub listen: Vec<Address>,
+    /// Where the management server is.
+    pub mgs: Vec<Address>,
 }
 
 impl Place {
@@ -289,8 +301,55 @@ fn serve(
     Ok(())
 }
 
+/// Ports that targets of a directory have, whose management server is elsewhere.
+///
+/// # Errors
+/// If what is kept of them cannot be read.
+pub fn ports_in(instance: &Instance) -> Result<Vec<u16>> {
+    let mut ports = Vec::new();
+    for target in instance.targets() {
+        let place = place_of(&instance.target_dir(target))?.unwrap_or_default();
+        ports.extend(place.listen.iter().map(Address::port));
+    }
+    Ok(ports)
+}
+
+/// Where processes of this host reach the management server of a directory.
+///
+/// # Errors
+/// If no other process reaches it, or what is kept of that cannot be read.
+pub fn mgs_of(instance: &Instance) -> Result<Vec<Nid>> {
+    if instance.is_outlying() {
+        for target in instance.targets() {
+            if let Some(place) = place_of(&instance.target_dir(target))? {
+                return nids_of(&place.mgs);
+            }
+        }
+    }
+    let start = Start::load(&instance.dir)?.unwrap_or_default();
+    if !start.is_reached() {
+        return Err(Failure::new(format!(
+            "the file system in {} runs in one process that no other reaches, so that it needs no keys: 'nacre up --listen' has it \
+             served to others",
+            instance.dir.display()
+        )));
+    }
+    if !start.is_separate {
+        let endpoints = listen::endpoints(&start.addresses())?;
+        return Ok(endpoints.iter().flat_map(listen::Endpoint::nids_here).collect());
+    }
+    launch::mgs_here(&start, &launch::ports_of(&RunDir::new(instance.run_dir()), &start)?)
+}
+
 fn start(args: &TargetStartArgs) -> Result<()> {
-    let instance = Instance::open_existing(&args.dir)?;
+    start_in(&Instance::open_existing(&args.dir)?)
+}
+
+/// Starts the targets of a directory whose management server is elsewhere.
+///
+/// # Errors
+/// If there are none, or one does not start.
+pub fn start_in(instance: &Instance) -> Result<()> {
     let run = RunDir::new(instance.run_dir());
     let mut progress = Progress::new(false);
     let mut known = false;
@@ -301,7 +360,7 @@ fn start(args: &TargetStartArgs) -> Result<()> {
             println!("{target} is running already");
             continue;
         }
-        serve(&instance, target, place.words(), &mut progress)?;
+        serve(instance, target, place.words(), &mut progress)?;
         println!("{target} of file system '{}' is up", instance.superblock.fsname);
     }
     if known {
@@ -309,7 +368,7 @@ fn start(args: &TargetStartArgs) -> Result<()> {
     }
     Err(Failure::new(format!(
         "no target of {} has an address of its own: start the file system with 'nacre up'",
-        args.dir.display()
+        instance.dir.display()
     )))
 }
 

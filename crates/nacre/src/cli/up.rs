@@ -7,6 +7,7 @@ use super::{FormatArgs, ShapeArgs, UpArgs, mount_point};
 use crate::backend::Backends;
 use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Formatting, Instance};
+use crate::keys;
 use crate::listen::Address;
 use crate::node;
 use crate::ost_cache::OstCaches;
@@ -29,12 +30,16 @@ const OSTS_DEFAULT: u16 = 2;
 pub fn run(args: &UpArgs) -> Result<i32> {
     check_machine()?;
     let found = Instance::open(&args.dir)?;
+    if let Some(instance) = found.as_ref().filter(|instance| instance.is_outlying()) {
+        return up_outlying(args, instance);
+    }
     let before = found.as_ref().map(|instance| Start::load(&instance.dir)).transpose()?.flatten();
     let wishes = Wishes {
         is_separate: args.separate.then_some(true).or_else(|| args.one_process.then_some(false)),
         listen: &args.listen,
         mount: args.mount.as_deref(),
         options: &args.options,
+        security: args.security,
     };
     let start = wishes.applied_to(&before.clone().unwrap_or_default())?;
     let dir = instance::absolute(&args.dir)?;
@@ -59,6 +64,7 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     }
     let mut progress = Progress::new(args.json);
     let (instance, formatting) = open_or_format(args, found, &mut progress)?;
+    secure(&instance, &start, before.as_ref(), args.security.is_some())?;
     let up = Up { args, instance: &instance, start: &start, before: before.as_ref() };
     let code = up.start(
         &Launch { instance: &instance, start: &start, mount_point: &mount_point },
@@ -69,6 +75,21 @@ pub fn run(args: &UpArgs) -> Result<i32> {
         (Err(failure), Some(formatting)) => Err(up.take_back(failure, &formatting)),
         (code, _) => code,
     }
+}
+
+/// Starts the targets of a directory whose management server is elsewhere.
+fn up_outlying(args: &UpArgs, instance: &Instance) -> Result<i32> {
+    let is_plain = args.mount.is_none() && args.listen.is_empty() && args.port.is_none() && !args.foreground;
+    if !is_plain {
+        return Err(Failure::usage(format!(
+            "{} holds targets of file system '{}' and no management server: 'nacre up {0}' starts them as they were added, \
+             'nacre mount' mounts the file system",
+            args.dir.display(),
+            instance.superblock.fsname
+        )));
+    }
+    super::target::start_in(instance)?;
+    Ok(0)
 }
 
 /// One call of the command, when everything is checked and formatted.
@@ -188,6 +209,22 @@ impl Up<'_> {
             format!("{}; a file system was made in {dir}: 'nacre up {dir}' starts it", failure.message);
         Failure { message, ..failure }
     }
+}
+
+/// Gives a file system keys that others will reach from now on. One that was reached without any stays as it is: its mounts on other
+/// hosts have none.
+fn secure(instance: &Instance, start: &Start, before: Option<&Start>, is_said: bool) -> Result<()> {
+    if !start.needs_keys() || keys::authority_of(&instance.dir).is_some() {
+        return Ok(());
+    }
+    if is_said || !before.is_some_and(Start::is_reached) {
+        return keys::init(&instance.dir).map(drop);
+    }
+    eprintln!(
+        "nacre: every peer that reaches the servers is served, as the file system has no keys: 'nacre key init {}' makes them",
+        instance.dir.display()
+    );
+    Ok(())
 }
 
 /// How it is to be started, given what runs of it: that is left as it is, so nothing else can be asked of it.

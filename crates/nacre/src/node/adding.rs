@@ -10,8 +10,10 @@ use crate::keys::Keys;
 use crate::new_target::TargetWishes;
 use crate::process::NODE;
 use nacre_rpc::tcp::Server;
-use nacre_types::{ClientUuid, Nid, Status, TargetId, TargetKind};
-use nacre_wire::mgs::FsConfig;
+use nacre_types::nid::MountSource;
+use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
+use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long somebody who adds an MDT waits until the mount of this process knows it.
@@ -44,11 +46,65 @@ pub(super) fn register_all(
 ///
 /// # Errors
 /// If it does not answer or has no such file system.
-pub fn configuration_at(mgs: &[Nid], fsname: &str) -> Result<FsConfig> {
-    let client = ClientUuid(random_uuid()?);
-    let keys = Keys::local(fsname)?;
-    let links = Links::new(&Services::default(), mgs, fsname, client, true, (None, keys.as_ref()))?;
-    links.config(0, 0).map_err(|status| no_config(mgs, fsname, status))
+pub fn configuration_at(mgs: &[Nid], fsname: &str, dir: Option<&Path>) -> Result<FsConfig> {
+    MgsWay::new(&MountSource::whole(mgs.to_vec(), fsname), dir)?.configuration()
+}
+
+/// A command's way to a management server.
+pub struct MgsWay {
+    source: MountSource,
+    keys: Option<Keys>,
+    links: Links,
+}
+
+impl MgsWay {
+    /// To that of a source; `dir`: a directory with targets of the file system, whose key is used.
+    ///
+    /// # Errors
+    /// If there are keys that cannot be used.
+    pub fn new(source: &MountSource, dir: Option<&Path>) -> Result<MgsWay> {
+        let client = ClientUuid(random_uuid()?);
+        let keys = match dir {
+            Some(dir) => Keys::of_dir(dir, &source.fsname)?,
+            None => Keys::local(&source.fsname)?,
+        };
+        let way = (None, keys.as_ref());
+        let links = Links::new(&Services::default(), &source.nids, &source.fsname, client, true, way)?;
+        Ok(MgsWay { source: source.clone(), keys, links })
+    }
+
+    /// Name of the file system.
+    pub fn fsname(&self) -> &str {
+        &self.source.fsname
+    }
+
+    /// What the server knows of the file system.
+    ///
+    /// # Errors
+    /// If it does not answer or has no such file system.
+    pub fn configuration(&self) -> Result<FsConfig> {
+        let MountSource { nids, fsname, .. } = &self.source;
+        self.links.config(0, 0).map_err(|status| no_config(nids, fsname, status))
+    }
+
+    /// Runs one request.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
+        self.links.mgs().call(request)
+    }
+
+    /// The certificate of the authority that keys of this host are of, as PEM.
+    ///
+    /// # Errors
+    /// If this host has no key.
+    pub fn authority(&self) -> Result<String> {
+        let keys = self.keys.as_ref().ok_or_else(|| {
+            Failure::new(format!("this host has no key of file system '{}'", self.source.fsname))
+        })?;
+        keys.authority()
+    }
 }
 
 /// Makes a target that is served here part of the file system. From here on clients may use it.

@@ -4,16 +4,19 @@ use super::Node;
 use super::mounted::Mounted;
 use super::params::{change_pool, set_for_good};
 use crate::control::{
-    Answer, Handler, ParamName, PoolStep, ProcessStatus, Request, Security, SpaceStatus, TRIM_TIME,
+    Answer, Handler, ListeningStatus, ParamName, PoolStep, ProcessStatus, Request, SpaceStatus, TRIM_TIME,
     TargetStatus,
 };
+use crate::listen::Endpoint;
 use crate::process::request_stop;
 use nacre_params::known::Refusal;
 use nacre_params::{Access, Found, Kind, Pattern, Tree};
+use nacre_rpc::tcp::Server;
 use nacre_store::object::Trimmed;
-use nacre_types::{Nid, Status, StatusResult, TargetId, TargetKind};
+use nacre_types::{Nid, Security, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, PoolChange};
+use std::net::SocketAddr;
 
 impl Handler for Node {
     fn handle(&self, request: &Request) -> Answer {
@@ -81,11 +84,18 @@ impl Node {
             log: crate::logger::path(),
             checksum_errors: self.services.checksum_errors()
                 + mount.as_ref().map_or(0, Mounted::checksum_errors),
-            security: self.server.as_ref().map(|_| {
-                let is_secured = self.keys.as_ref().is_some_and(|keys| keys.server().is_some());
-                if is_secured { Security::Encrypted } else { Security::Open }
-            }),
+            listening: self.listening(),
         }
+    }
+
+    fn listening(&self) -> Vec<ListeningStatus> {
+        let bound = self.server.as_ref().map_or(&[][..], Server::addrs);
+        let has_keys = self.keys.as_ref().is_some_and(|keys| keys.server().is_some());
+        let of = |(endpoint, address): (&Endpoint, &SocketAddr)| ListeningStatus {
+            address: address.to_string(),
+            security: if has_keys { endpoint.security } else { Security::Open }.to_string(),
+        };
+        self.plan.listen.iter().zip(bound).map(of).collect()
     }
 
     fn target_status(&self, target: TargetId) -> TargetStatus {
