@@ -1,6 +1,11 @@
 //! The control socket of a running process: one line of JSON asks, one line answers.
 //!
-//! The socket is mode 0600 in a directory of mode 0700, so only its owner and root can ask; what everybody may is in `public`.
+//! The socket is mode 0600 in a directory of mode 0700, and answers its owner and root alone ([`door`]); what everybody may is in
+//! `public`.
+
+mod door;
+
+pub use door::Audience;
 
 use crate::failure::{Failure, Result};
 use crate::new_target::TargetWishes;
@@ -9,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -300,25 +305,28 @@ impl ControlSocket {
     /// # Errors
     /// If the socket cannot be made.
     pub fn serve(path: &Path, handler: std::sync::Arc<dyn Handler>) -> Result<ControlSocket> {
-        ControlSocket::serve_as(path, 0o600, handler)
+        ControlSocket::serve_for(path, Audience::Owner, handler)
     }
 
-    /// As [`ControlSocket::serve`], for those whom `mode` lets in.
+    /// As [`ControlSocket::serve`], for other users too.
     ///
     /// # Errors
     /// As [`ControlSocket::serve`].
-    pub fn serve_as(path: &Path, mode: u32, handler: std::sync::Arc<dyn Handler>) -> Result<ControlSocket> {
+    pub fn serve_for(
+        path: &Path,
+        audience: Audience,
+        handler: std::sync::Arc<dyn Handler>,
+    ) -> Result<ControlSocket> {
         let fail = || Failure::because(format!("listen on {}", path.display()));
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail()(error)),
             _ => {}
         }
         let short = ShortPath::of(path).map_err(fail())?;
-        let listener = UnixListener::bind(&short.path).map_err(fail())?;
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fail())?;
+        let listener = door::listen(path, &short.path, audience).map_err(fail())?;
         std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || accept(&listener, &*handler))
+            .spawn(move || door::keep(&listener, audience, &handler))
             .map_err(fail())?;
         Ok(ControlSocket { path: path.to_path_buf(), file: identity(path) })
     }
@@ -355,31 +363,7 @@ impl ShortPath {
     }
 }
 
-fn accept(listener: &UnixListener, handler: &dyn Handler) {
-    for stream in listener.incoming() {
-        // One at a time: requests are few and short, and each has a time limit.
-        match stream.and_then(|stream| answer(&stream, handler)) {
-            Ok(()) => {}
-            Err(error) => log::debug!("control connection: {error}"),
-        }
-    }
-}
-
-fn answer(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(LINE_MAX)).read_line(&mut line)?;
-    let answer = match serde_json::from_str(&line) {
-        Ok(request) => handler.handle(&request),
-        Err(error) => {
-            Answer::Error { errno: libc::EINVAL, message: format!("request not understood: {error}") }
-        }
-    };
-    send(stream, &answer)
-}
-
-fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(message)?;
     line.push('\n');
     stream.write_all(line.as_bytes())
@@ -419,9 +403,12 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
     let stream = connect_within(socket, limit.min(TIMEOUT))?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit.min(TIMEOUT)))?;
-    send(&stream, request)?;
     let mut line = String::new();
-    BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line)?;
+    match send(&stream, request) {
+        // A process that refuses somebody answers without waiting for the question.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+        _ => BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line)?,
+    };
     Ok(serde_json::from_str(&line)?)
 }
 
@@ -451,6 +438,8 @@ pub fn ask_if_there(socket: &Path, request: &Request) -> Option<io::Result<Answe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
     use std::sync::Arc;
 
     struct Echo;

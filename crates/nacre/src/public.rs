@@ -1,9 +1,9 @@
 //! Parameters that every user of this host may read, as those that Lustre has in sysfs: each of root's processes has a socket that
-//! answers questions for them and nothing else.
+//! answers questions for them and nothing else, within limits of connections, bytes and time.
 //!
 //! Counters by client, by job or by operation, and whatever tells of somebody's files, are for the owner alone.
 
-use crate::control::{Answer, ControlSocket, Handler, Request, is_dead};
+use crate::control::{Answer, Audience, ControlSocket, Handler, Request, is_dead};
 use crate::failure::Result;
 use crate::instance::make_dir;
 use crate::process::RunDir;
@@ -135,7 +135,7 @@ pub fn serve(run: &RunDir, name: &str, handler: Arc<dyn Handler>) -> Result<Opti
         // Another process may have done so.
         let _ = fs::remove_file(left);
     }
-    ControlSocket::serve_as(&socket_of(run, name), 0o666, Arc::new(Readers(handler))).map(Some)
+    ControlSocket::serve_for(&socket_of(run, name), Audience::Everybody, Arc::new(Readers(handler))).map(Some)
 }
 
 /// Sockets of root's processes, for commands of other users.
