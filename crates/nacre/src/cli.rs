@@ -111,6 +111,22 @@ enum Command {
     Serve(ServeArgs),
 }
 
+impl Command {
+    /// It makes files or directories of NacreFS itself, in which others may never write whatever the umask of its caller says. Those
+    /// that only others may not read have modes of their own.
+    fn makes_files(&self) -> bool {
+        matches!(
+            self,
+            Command::Up(_)
+                | Command::Format(_)
+                | Command::Mount(_)
+                | Command::Target { .. }
+                | Command::Key { .. }
+                | Command::Serve(_)
+        )
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum KeyCommand {
     /// Makes the authority of a file system that has none
@@ -661,6 +677,10 @@ pub fn main(args: Vec<OsString>) -> i32 {
             return error.exit_code();
         }
     };
+    if cli.command.makes_files() {
+        let mask = rustix::process::umask(rustix::fs::Mode::empty());
+        rustix::process::umask(mask | rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
+    }
     let result = match cli.command {
         Command::Up(args) => up::run(&args),
         Command::Status(args) => status::run(&args),
