@@ -256,6 +256,9 @@ impl Keys {
     }
 
     fn new(fsname: &str, places: Vec<(Place, String)>, roles: Roles, serves: bool) -> Result<Option<Keys>> {
+        if !places.is_empty() {
+            hide_memory()?;
+        }
         let keys = places.iter().map(|(place, name)| place.key(name, roles)).collect::<Result<Vec<Key>>>()?;
         let Some(first) = keys.first() else { return Ok(None) };
         let client = ClientTls::new(fsname, &keys).map_err(unusable)?;
@@ -332,6 +335,15 @@ pub fn authority_of(dir: &Path) -> Option<PathBuf> {
     Some(dir.join(DIR)).filter(|keys| Authority::is_in(keys))
 }
 
+/// Keeps the memory of this process out of core dumps, and from other processes of its user, before there are keys in it. What commands
+/// read of the process stays: its state, its name, its mounts.
+fn hide_memory() -> Result<()> {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .and_then(|()| setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }))
+        .map_err(Failure::because("keep keys out of core dumps"))
+}
+
 /// Gives the file system in `dir` an authority; says its fingerprint.
 ///
 /// # Errors
@@ -347,6 +359,7 @@ pub fn init(dir: &Path) -> Result<String> {
             instance.dir.display()
         )));
     }
+    hide_memory()?;
     let authority =
         Authority::create(&instance.dir.join(DIR), &instance.superblock.fsname).map_err(unusable)?;
     Ok(authority.fingerprint().to_string())
@@ -373,6 +386,7 @@ pub fn enrol(token: &Token, mgs: &[Nid], fsname: &str, holder: Holder<'_>) -> Re
         Holder::Servers(dir) => dir.join(DIR),
     };
     let pending = format!("pending-{}", token.id);
+    hide_memory()?;
     let request = Request::kept(&dir, &pending).map_err(unusable)?;
     let csr = request.csr().map_err(unusable)?;
     let tls = ClientTls::unknown(token.authority).map_err(unusable)?;
