@@ -7,6 +7,7 @@
 //! | `node` | a process: targets, server, mount, put together |
 //! | `instance` | the directory of a file system |
 //! | `process`, `control`, `registry`, `ports` | background processes and how they are found and asked |
+//! | `sandbox` | what processes of servers are confined to |
 //! | `lfs`, `lctl`, `mount_helper` | Lustre's commands and what mount(8) calls |
 
 // First, because the others print.
@@ -39,6 +40,7 @@ mod process;
 mod progress;
 mod public;
 mod registry;
+mod sandbox;
 mod start;
 
 use std::ffi::OsString;

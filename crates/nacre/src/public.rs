@@ -122,15 +122,26 @@ fn entries() -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "sock")).collect()
 }
 
+/// Where the sockets of root's processes are, made if it is missing; `None` for other users.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_base() -> Result<Option<PathBuf>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    make_dir(Path::new(DIR), 0o755)?;
+    Ok(Some(PathBuf::from(DIR)))
+}
+
 /// Serves a process's parameters to everybody if it is root's. Takes away what processes that were killed have left.
 ///
 /// # Errors
 /// If the socket cannot be made.
 pub fn serve(run: &RunDir, name: &str, handler: Arc<dyn Handler>) -> Result<Option<ControlSocket>> {
-    if !rustix::process::geteuid().is_root() {
+    if make_base()?.is_none() {
         return Ok(None);
     }
-    make_dir(Path::new(DIR), 0o755)?;
     for left in entries().into_iter().filter(|path| is_dead(path)) {
         // Another process may have done so.
         let _ = fs::remove_file(left);

@@ -28,8 +28,11 @@ fn base() -> Option<PathBuf> {
     }
 }
 
-/// As [`base`], made if it is missing.
-fn checked_base() -> Result<PathBuf> {
+/// Directory of this user's entries, made if it is missing.
+///
+/// # Errors
+/// If it cannot be made, or is open to others.
+pub fn make_base() -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     if let Some(base) = base() {
         return Ok(base);
@@ -100,7 +103,7 @@ fn name_of(path: &Path) -> String {
 /// # Errors
 /// If the entry cannot be written.
 pub fn add(run: &RunDir) -> Result<()> {
-    add_to(&checked_base()?, run)
+    add_to(&make_base()?, run)
 }
 
 fn add_to(base: &Path, run: &RunDir) -> Result<()> {
@@ -152,7 +155,7 @@ fn take_turn(base: &Path) -> Result<fs::File> {
 /// # Errors
 /// If the directory above it cannot be made.
 pub fn mount_run_dir(mount_point: &Path) -> Result<RunDir> {
-    let run = RunDir::new(checked_base()?.join(format!("mount-{}", name_of(mount_point))));
+    let run = RunDir::new(make_base()?.join(format!("mount-{}", name_of(mount_point))));
     Ok(match log_dir() {
         Some(dir) => run.with_log(dir.join(log_name(mount_point))),
         None => run,

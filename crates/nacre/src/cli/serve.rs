@@ -8,6 +8,7 @@ use crate::listen::{self, Address};
 use crate::logger;
 use crate::node::{MountPlan, Node, Plan};
 use crate::process::{Herald, MOUNT, NODE, RunDir, StopSignals, show_as};
+use crate::sandbox::{self, Confinement};
 use crate::start::Start;
 use log::LevelFilter;
 use nacre_types::nid::MountSource;
@@ -17,10 +18,17 @@ use std::path::Path;
 /// Runs the command and returns the exit code.
 pub fn run(args: &ServeArgs) -> i32 {
     show_as(&args.role);
-    let prepared =
-        StopSignals::take().and_then(|signals| Ok((signals, Herald::new(args.background)?, plan_of(args)?)));
-    match prepared {
-        Ok((signals, herald, plan)) => serve(plan, &herald, &signals, args.background, || Ok(())).code,
+    let prepared = || {
+        let (herald, plan) = (Herald::new(args.background)?, plan_of(args)?);
+        // Before the first thread: a confinement is one of threads.
+        let confinement = sandbox::enter(&plan)?;
+        Ok((StopSignals::take()?, herald, plan, confinement))
+    };
+    match prepared() {
+        Ok((signals, herald, plan, confinement)) => {
+            let log_confinement = || confinement.iter().for_each(Confinement::log);
+            serve(plan, &herald, &signals, (args.background, &log_confinement), || Ok(())).code
+        }
         Err(failure) => {
             Herald::only_to_fail(args.background).failed(&failure);
             failure.exit
@@ -56,7 +64,7 @@ pub fn foreground(
         mount: Some(local_mount(instance, mount_point, std::slice::from_ref(&start.options))?),
         instance: Some(instance.clone()),
     };
-    Ok(serve(plan, &herald, &signals, false, on_ready))
+    Ok(serve(plan, &herald, &signals, (false, &|| ()), on_ready))
 }
 
 /// Mounts what others serve and stays.
@@ -65,14 +73,14 @@ pub fn foreground_mount(source: &MountSource, mount_point: &Path, options: Mount
     let signals = StopSignals::take()?;
     let herald = Herald::new(false)?;
     let plan = remote_plan(source, mount_point, options)?;
-    Ok(serve(plan, &herald, &signals, false, || Ok(())).code)
+    Ok(serve(plan, &herald, &signals, (false, &|| ()), || Ok(())).code)
 }
 
 fn serve(
     plan: Plan,
     herald: &Herald,
     signals: &StopSignals,
-    background: bool,
+    (background, on_log): (bool, &dyn Fn()),
     on_ready: impl FnOnce() -> Result<()>,
 ) -> Served {
     let not_started = |failure: &Failure| {
@@ -94,6 +102,7 @@ fn serve(
     raise_file_limit();
     let (name, fsname) = (plan.name.clone(), plan.fsname.clone());
     log::info!("{name} of file system '{fsname}' starts, version {}", env!("CARGO_PKG_VERSION"));
+    on_log();
     let node = match Node::start(plan, herald) {
         Ok(running) => running,
         Err(failure) => return not_started(&failure),
