@@ -43,6 +43,18 @@ struct Record {
     enrolled: Vec<([u8; 32], KeyId)>,
 }
 
+/// Where a key was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// On the host of the authority, by its owner. Targets may go from one such key to another, as when processes are put together.
+    Home,
+    /// Elsewhere, by a token.
+    Token,
+}
+
+/// Line of a key of the host of the authority.
+const HOME: &str = "home";
+
 /// Keys and tokens of one authority.
 #[derive(Clone, Debug)]
 pub struct Registry {
@@ -62,10 +74,19 @@ impl Registry {
     ///
     /// # Errors
     /// `Io`.
-    pub fn note(&self, identity: &Identity) -> Result<()> {
+    pub fn note(&self, identity: &Identity, origin: Origin) -> Result<()> {
         let dir = self.dir.join(ISSUED);
         files::make_dir(&dir)?;
-        files::write_secret(&dir.join(identity.id.to_string()), format!("{identity}\n").as_bytes())
+        let origin = if origin == Origin::Home { HOME } else { "" };
+        files::write_secret(&dir.join(identity.id.to_string()), format!("{identity}\n{origin}\n").as_bytes())
+    }
+
+    /// Where the key of this number was made; `None` for one that was never issued.
+    ///
+    /// # Errors
+    /// `Io`; `Damaged`.
+    pub fn origin(&self, id: KeyId) -> Result<Option<Origin>> {
+        Ok(self.issued(id)?.map(|(_, origin)| origin))
     }
 
     /// The key of this number, as it was issued last.
@@ -73,10 +94,17 @@ impl Registry {
     /// # Errors
     /// `Io`; `Damaged`.
     pub fn key(&self, id: KeyId) -> Result<Option<Identity>> {
+        Ok(self.issued(id)?.map(|(identity, _)| identity))
+    }
+
+    fn issued(&self, id: KeyId) -> Result<Option<(Identity, Origin)>> {
         let path = self.dir.join(ISSUED).join(id.to_string());
         let Some(text) = read(&path)? else { return Ok(None) };
-        let identity = text.trim_end().parse::<Identity>().ok().filter(|identity| identity.id == id);
-        identity.map(Some).ok_or(KeyError::Damaged { path, what: "it names no key" })
+        let (line, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        let identity = line.parse::<Identity>().ok().filter(|identity| identity.id == id);
+        let identity = identity.ok_or(KeyError::Damaged { path, what: "it names no key" })?;
+        let origin = if rest.trim_end() == HOME { Origin::Home } else { Origin::Token };
+        Ok(Some((identity, origin)))
     }
 
     /// All keys, ordered by number. Files that cannot be read are logged.
@@ -291,9 +319,11 @@ mod tests {
         let (_dir, registry) = registry();
         assert_eq!(registry.keys().expect("listed"), []);
         let key = |id| Identity::new("fs", KeyId(id), Roles::CLIENT, "host");
-        registry.note(&key(2)).expect("noted");
-        registry.note(&key(1)).expect("noted");
-        registry.note(&Identity { until_s: 5, ..key(2) }).expect("noted");
+        registry.note(&key(2), Origin::Token).expect("noted");
+        registry.note(&key(1), Origin::Home).expect("noted");
+        registry.note(&Identity { until_s: 5, ..key(2) }, Origin::Token).expect("noted");
+        let origins = [1, 2, 3].map(|id| registry.origin(KeyId(id)).expect("read"));
+        assert_eq!(origins, [Some(Origin::Home), Some(Origin::Token), None]);
         assert_eq!(registry.keys().expect("listed"), [key(1), Identity { until_s: 5, ..key(2) }]);
         assert_eq!(registry.key(KeyId(3)).expect("read"), None);
         fs::write(registry.dir.join(ISSUED).join(KeyId(1).to_string()), "nonsense").expect("written");

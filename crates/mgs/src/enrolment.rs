@@ -1,7 +1,7 @@
 //! Issuing keys: what the authority of the file system signs, for whom, and what it has signed.
 
 use nacre_keys::{
-    Authority, Csr, Fingerprint, Grant, KeyError, LIFETIME, Registry, Secret, TokenId, USES_MAX,
+    Authority, Csr, Fingerprint, Grant, KeyError, LIFETIME, Origin, Registry, Secret, TokenId, USES_MAX,
 };
 use nacre_types::{Identity, KeyId, Roles, Status, StatusResult};
 use nacre_wire::mgs::{Hidden, IssuedKey, MgsReply};
@@ -129,7 +129,9 @@ impl Enrolment {
     ) -> StatusResult<MgsReply> {
         let certificate = self.authority.sign(csr, identity, lifetime).map_err(|error| failed(&error))?;
         let until_s = now_s() + lifetime.as_secs();
-        registry.note(&Identity { until_s, ..identity.clone() }).map_err(|error| failed(&error))?;
+        registry
+            .note(&Identity { until_s, ..identity.clone() }, Origin::Token)
+            .map_err(|error| failed(&error))?;
         let authority = self.authority.certificate().to_vec();
         Ok(MgsReply::Certificate { certificate: certificate.to_vec(), authority })
     }
@@ -145,6 +147,15 @@ impl Enrolment {
     /// True for a key that was issued.
     pub(crate) fn knows(&self, id: KeyId) -> StatusResult<bool> {
         self.registry.lock().key(id).map(|key| key.is_some()).map_err(|error| failed(&error))
+    }
+
+    /// True for a key of the owner of the file system on this host.
+    pub(crate) fn is_home(&self, id: KeyId) -> StatusResult<bool> {
+        self.registry
+            .lock()
+            .origin(id)
+            .map(|origin| origin == Some(Origin::Home))
+            .map_err(|error| failed(&error))
     }
 
     /// What tokens name the authority by.

@@ -229,6 +229,23 @@ fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
 }
 
 impl Mgs {
+    /// True if a target may go from the key that registered it to that of the sender: both are of the owner, on this host.
+    fn may_take_over(
+        &self,
+        config: &FsConfig,
+        target: &TargetConfig,
+        peer: MgsPeer<'_>,
+    ) -> StatusResult<bool> {
+        let owner = config.targets.iter().find(|known| known.target == target.target);
+        let Some(owner) = owner.and_then(|known| known.key) else { return Ok(true) };
+        let Some(enrolment) = self.enrolment.get() else { return Ok(matches!(peer, MgsPeer::Local)) };
+        match peer {
+            MgsPeer::Local => enrolment.is_home(owner),
+            MgsPeer::Known(identity) => Ok(enrolment.is_home(owner)? && enrolment.is_home(identity.id)?),
+            MgsPeer::Open | MgsPeer::Unknown => Ok(false),
+        }
+    }
+
     fn run(&self, peer: MgsPeer<'_>, request: &MgsRequest) -> StatusResult<MgsReply> {
         match request {
             MgsRequest::GetConfig { fsname, newer_than, wait_ms } => {
@@ -240,7 +257,10 @@ impl Mgs {
             }
             MgsRequest::RegisterTarget { fsname, fs_uuid, target } => {
                 let target = proved(target, peer)?;
-                self.change(|config| state::plan_register(config, fsname, fs_uuid, &target))
+                self.change(|config| {
+                    let may_take_over = self.may_take_over(config, &target, peer)?;
+                    state::plan_register(config, fsname, fs_uuid, &target, may_take_over)
+                })
             }
             MgsRequest::AddTarget { fsname, fs_uuid, target } => {
                 let target = proved(target, peer)?;

@@ -21,12 +21,13 @@ pub fn new_config(fsname: &str, fs_uuid: [u8; 16]) -> FsConfig {
 ///
 /// # Errors
 /// `WRONG_FSNAME` for a file system of another name, `EINVAL` for another identity or a target that cannot be, `EPERM` for a
-/// target that the key of another server has registered.
+/// target that the key of another server has registered, unless `may_take_over`.
 pub fn plan_register(
     config: &FsConfig,
     fsname: &str,
     fs_uuid: &[u8; 16],
     target: &TargetConfig,
+    may_take_over: bool,
 ) -> StatusResult<Option<FsConfig>> {
     if fsname != config.fsname {
         return Err(Status::WRONG_FSNAME);
@@ -37,7 +38,9 @@ pub fn plan_register(
     }
     let mut next = config.clone();
     match next.targets.iter_mut().find(|known| known.target == target.target) {
-        Some(known) if known.key.is_some() && known.key != target.key => return Err(Status::EPERM),
+        Some(known) if known.key.is_some() && known.key != target.key && !may_take_over => {
+            return Err(Status::EPERM);
+        }
         Some(known) if known.nids == target.nids && known.key == target.key => return Ok(None),
         Some(known) => {
             known.nids.clone_from(&target.nids);
@@ -63,7 +66,7 @@ pub fn plan_add(
     fs_uuid: &[u8; 16],
     target: &TargetConfig,
 ) -> StatusResult<Option<FsConfig>> {
-    let planned = plan_register(config, fsname, fs_uuid, target)?;
+    let planned = plan_register(config, fsname, fs_uuid, target, false)?;
     let TargetId { kind, index } = target.target;
     if let Some(known) = config.targets.iter().find(|known| known.target == target.target) {
         // One that nobody can reach from outside has only been given its index.
@@ -214,7 +217,7 @@ mod tests {
     }
 
     fn register(config: &FsConfig, target: &TargetConfig) -> StatusResult<Option<FsConfig>> {
-        plan_register(config, "nacre", &UUID, target)
+        plan_register(config, "nacre", &UUID, target, false)
     }
 
     #[test]
@@ -272,6 +275,8 @@ mod tests {
         for stranger in [with("10.0.0.2@tcp", 2), with("10.0.0.3@tcp", 2), ost(0, "10.0.0.2@tcp")] {
             assert_eq!(register(&moved, &stranger), Err(Status::EPERM));
             assert!(plan_add(&moved, "nacre", &UUID, &stranger).is_err());
+            let taken = plan_register(&moved, "nacre", &UUID, &stranger, true).expect("allowed");
+            assert_eq!(taken.expect("changed").targets, [stranger]);
         }
     }
 
@@ -300,8 +305,8 @@ mod tests {
     fn strangers_are_refused() {
         let config = new_config("nacre", UUID);
         let target = ost(0, "0@lo");
-        assert_eq!(plan_register(&config, "other", &UUID, &target), Err(Status::WRONG_FSNAME));
-        assert_eq!(plan_register(&config, "nacre", &[8; 16], &target), Err(Status::EINVAL));
+        assert_eq!(plan_register(&config, "other", &UUID, &target, false), Err(Status::WRONG_FSNAME));
+        assert_eq!(plan_register(&config, "nacre", &[8; 16], &target, false), Err(Status::EINVAL));
         let no_nid = TargetConfig { nids: Vec::new(), ..target.clone() };
         assert_eq!(register(&config, &no_nid), Err(Status::EINVAL));
         assert_eq!(register(&config, &ost(TARGET_INDEX_MAX, "0@lo")), Err(Status::EINVAL));

@@ -716,7 +716,9 @@ fn wrong_call(error: &clap::Error) -> Option<String> {
     let (said, usage) = text.split_once("\n\nUsage: ").unwrap_or((&text, "nacre"));
     let (sentence, tips) = said.split_once("\n\n").unwrap_or((said, ""));
     let tips = tips.lines().map(|tip| format!("{}\n", tip.trim())).filter(|tip| tip.contains("similar"));
-    let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    let is_name = |word: &&str| {
+        word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !word.starts_with('-')
+    };
     let command: Vec<&str> = usage.split_whitespace().take_while(is_name).collect();
     let tips = tips.collect::<String>();
     Some(format!("See '{} --help'.\n{tips}{}", command.join(" "), sentence.trim_end()))

@@ -10,7 +10,7 @@ use crate::node::Plan;
 use crate::process::{NODE, RunDir};
 use crate::registry;
 use nacre_keys::{
-    Authority, ClientTls, Fingerprint, Key, LIFETIME, Registry, Request, Revoked, ServerTls, Token,
+    Authority, ClientTls, Fingerprint, Key, LIFETIME, Origin, Registry, Request, Revoked, ServerTls, Token,
 };
 use nacre_rpc::tcp::{ClientIdentity, TcpMgs};
 use nacre_rpc::{ClientConfig, MgsEndpoint};
@@ -110,7 +110,7 @@ impl Place {
         let identity = Identity::new(&self.fsname, id, roles, &shown);
         let key = authority.make_key(&identity, LIFETIME).map_err(unusable)?;
         key.save(&self.dir, name).map_err(unusable)?;
-        registry.note(&key.identity).map_err(unusable)?;
+        registry.note(&key.identity, Origin::Home).map_err(unusable)?;
         Ok(key)
     }
 

@@ -57,6 +57,8 @@ pub struct Options {
     /// Separate: `nacre up` chooses the ports, as for users who name none. Somebody else may take them before the servers
     /// have them, so only for tests of just that.
     pub any_ports: bool,
+    /// Protection of connections, as for `nacre up --security`; encrypted if it is not said.
+    pub security: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -72,6 +74,7 @@ impl Default for Options {
             mdt_backend: Vec::new(),
             ost_cache_size: None,
             any_ports: false,
+            security: None,
         }
     }
 }
@@ -335,6 +338,9 @@ impl Cluster {
             }
         } else if self.options.listen {
             words.extend([OsStr::new("--listen"), OsStr::new(&address)]);
+        }
+        if let Some(security) = self.options.security {
+            words.extend([OsStr::new("--security"), OsStr::new(security)]);
         }
         if let Some(options) = &self.options.mount_options {
             words.extend([OsStr::new("-o"), OsStr::new(options)]);

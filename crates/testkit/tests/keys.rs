@@ -4,10 +4,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
+use nacre_testkit::hosts::Hosts;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, wait};
+use nacre_testkit::run::Run;
+use nacre_testkit::{Cluster, Shape, binary, wait};
 use nacre_types::{ClientUuid, ProcessIdentity, Status, TargetId, Xid};
 use nacre_wire::Encode;
 use nacre_wire::connect::{Connect, ConnectFlags, VERSION_MAX, VERSION_MIN};
@@ -17,21 +20,18 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 
-/// A cluster whose servers need keys; `None` where there can be none.
-fn with_keys(fsname: &str) -> Option<Cluster> {
+/// A cluster of separate processes; `None` where there can be none.
+fn with_security(fsname: &str, security: Option<&'static str>) -> Option<Cluster> {
     if !have(&["/dev/fuse"]) || !have_root() {
         return None;
     }
-    let options = Options { osts: 2, mdts: 2, fsname: fsname.to_owned(), ..Options::default() };
-    let mut cluster = Cluster::start_with(Shape::Separate, &options);
-    if cluster.is_foreign() {
-        return None;
-    }
-    let said = cluster.nacre(&["key", "init", text(cluster.data())]).success().stdout;
-    assert!(said.contains("SHA-256") && said.contains("is open until"), "{said}");
-    cluster.stop();
-    cluster.start_all();
-    Some(cluster)
+    let options = Options { osts: 2, mdts: 2, fsname: fsname.to_owned(), security, ..Options::default() };
+    Some(Cluster::start_with(Shape::Separate, &options)).filter(|cluster| !cluster.is_foreign())
+}
+
+/// One whose servers need keys, as they do unless something else is said.
+fn with_keys(fsname: &str) -> Option<Cluster> {
+    with_security(fsname, None)
 }
 
 /// Where the servers are reached.
@@ -85,23 +85,34 @@ fn nobody_without_a_key_is_served_by_any_server() {
         }
     }
     let status = cluster.nacre(&["status", text(cluster.data())]).success().stdout;
-    assert!(status.contains("connections are encrypted and need a key"), "{status}");
-    assert!(!status.contains("whoever reaches"), "{status}");
+    assert!(status.contains("encrypted, with a key: mgs"), "{status}");
+    assert!(!status.contains("OPEN"), "{status}");
     cluster.stop_and_check();
 }
 
 #[test]
-fn a_file_system_without_keys_says_that_it_is_open() {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    let options = Options { fsname: "keyopen".to_owned(), ..Options::default() };
-    let mut cluster = Cluster::start_with(Shape::Separate, &options);
-    if cluster.is_foreign() {
-        return;
-    }
-    let status = cluster.nacre(&["status", text(cluster.data())]).success().stdout;
-    assert!(status.contains("whoever reaches mgs, mdt0000, ost0000"), "{status}");
+fn a_file_system_without_keys_says_that_it_is_open_and_gets_some() {
+    let Some(mut cluster) = with_security("keyopen", Some("open")) else { return };
+    let data = text(cluster.data()).to_owned();
+    let status = cluster.nacre(&["status", &data]).success().stdout;
+    assert!(status.contains("OPEN, every peer is served: mgs (127."), "{status}");
+    assert!(status.contains("'nacre key init' makes keys"), "{status}");
+    assert!(cluster.nacre(&["key", "list", &data]).fails_with(1).stderr.contains("has no keys"));
+    assert!(!cluster.data().join("keys").exists());
+    let said = cluster.nacre(&["key", "init", &data]).success().stdout;
+    assert!(said.contains("SHA-256") && said.contains("is open until"), "{said}");
+    fs::write(cluster.mount().join("before"), "data").expect("written");
+    cluster.stop();
+    let mount = text(cluster.mount()).to_owned();
+    cluster.nacre(&["up", &data, "--mount", &mount, "--security", "encrypt"]).success();
+    let status = cluster.nacre(&["status", &data]).success().stdout;
+    assert!(status.contains("encrypted, with a key: mgs") && !status.contains("OPEN"), "{status}");
+    assert_eq!(fs::read(cluster.mount().join("before")).expect("read"), b"data");
+    cluster.nacre(&["down", &data]).success();
+    // What was said last is kept.
+    let status = cluster.nacre(&["up", &data]).success().stdout;
+    assert!(status.contains("is up"), "{status}");
+    cluster.nacre(&["down", &data]).success();
     cluster.stop_and_check();
 }
 
@@ -157,4 +168,190 @@ fn keys_that_others_can_read_are_not_used() {
     cluster.stop_and_check();
     let said = cluster.nacre(&["key", "init", text(cluster.data())]).fails_with(1).stderr;
     assert!(said.contains("has keys already"), "{said}");
+}
+
+/// A running file system with one OST on the first of `count` hosts.
+fn on_hosts(run: &Run, count: usize) -> Option<Hosts> {
+    if !have(&["/dev/fuse", "unshare", "nsenter", "ip", "findmnt"]) || !have_root() {
+        return None;
+    }
+    let hosts = Hosts::new(run, count);
+    let (data, mount) = (run.directory().join("fs"), run.directory().join("mnt"));
+    let address = hosts.address(0);
+    let up = ["up", text(&data), "--mount", text(&mount), "--osts", "1", "--separate", "--listen", &address];
+    hosts.nacre(run, 0, &up).success();
+    Some(hosts)
+}
+
+/// A token of the file system of [`on_hosts`].
+fn token(hosts: &Hosts, run: &Run, options: &[&str]) -> String {
+    let data = run.directory().join("fs");
+    let words = [&["key", "token", text(&data)], options].concat();
+    hosts.nacre(run, 0, &words).success().stdout.trim().to_owned()
+}
+
+#[test]
+fn three_hosts_serve_one_file_system_and_a_fourth_mounts_it() {
+    let run = Run::new();
+    let Some(hosts) = on_hosts(&run, 4) else { return };
+    let source = format!("{}:/nacre", hosts.address(0));
+    // As the guide says it.
+    let (second, third) = (run.directory().join("second"), run.directory().join("third"));
+    let server = token(&hosts, &run, &["--role", "server"]);
+    let address = hosts.address(1);
+    let join = ["join", "--token", &server, &source, text(&second), "--listen", &address, "--osts", "2"];
+    let said = hosts.nacre(&run, 1, &join).success().stdout;
+    assert!(said.contains("OST0001 has joined") && said.contains("OST0002 has joined"), "{said}");
+    let address = hosts.address(2);
+    let join =
+        ["join", "--token", &server, &source, text(&third), "--listen", &address, "--mdt", "--osts", "1"];
+    let said = hosts.nacre(&run, 2, &join).fails_with(1).stderr;
+    assert!(said.contains("does not take the token: it was used"), "{said}");
+    let server = token(&hosts, &run, &["--role", "server"]);
+    fs::write(run.directory().join("token"), &server).expect("written");
+    let file = run.directory().join("token");
+    let join = [
+        "join",
+        "--token-file",
+        text(&file),
+        &source,
+        text(&third),
+        "--listen",
+        &address,
+        "--mdt",
+        "--osts",
+        "1",
+    ];
+    let said = hosts.nacre(&run, 2, &join).success().stdout;
+    assert!(said.contains("OST0003 has joined") && said.contains("MDT0001 has joined"), "{said}");
+    let mount = run.make("far");
+    let said = hosts.nacre(&run, 3, &["mount", &source, text(&mount)]).fails_with(1).stderr;
+    assert!(said.contains("serve no peer without a key") && said.contains("--token"), "{said}");
+    let client = token(&hosts, &run, &["--role", "admin"]);
+    hosts.nacre(&run, 3, &["mount", "--token", &client, &source, text(&mount)]).success();
+    let work = |what: &str| {
+        let script = format!("cd {} && {what} && sync -f . && md5sum wide | cut -d' ' -f1", mount.display());
+        hosts.shell(&run, 3, &script).success().stdout
+    };
+    let lfs = format!("{} lfs", binary::nacre().display());
+    let sum = work(&format!(
+        "{lfs} setstripe -c 4 wide && dd if=/dev/urandom of=wide bs=1M count=16 status=none && {lfs} mkdir -i 1 dir && echo text > dir/file"
+    ));
+    // Every host says all that there is; servers come back as they were, and later mounts need nothing.
+    let status = hosts.nacre(&run, 1, &["status", text(&second)]).success().stdout;
+    for target in ["MDT0000", "OST0000", "MDT0001", "OST0003"] {
+        assert!(status.contains(target), "{target}: {status}");
+    }
+    hosts.nacre(&run, 3, &["umount", text(&mount)]).success();
+    for (host, dir) in [(1, &second), (2, &third)] {
+        hosts.nacre(&run, host, &["down", text(dir)]).success();
+        hosts.nacre(&run, host, &["up", text(dir)]).success();
+    }
+    hosts.nacre(&run, 3, &["mount", &source, text(&mount)]).success();
+    assert_eq!(work("grep -q text dir/file"), sum);
+    hosts.nacre(&run, 3, &["umount", text(&mount)]).success();
+    for (host, dir) in [(1, second), (2, third), (0, run.directory().join("fs"))] {
+        hosts.nacre(&run, host, &["down", text(&dir)]).success();
+    }
+}
+
+#[test]
+fn a_key_that_is_revoked_is_refused_within_seconds_and_its_mount_is_cut_off() {
+    let run = Run::new();
+    let Some(hosts) = on_hosts(&run, 2) else { return };
+    let source = format!("{}:/nacre", hosts.address(0));
+    let data = run.directory().join("fs");
+    let client = token(&hosts, &run, &["--role", "admin"]);
+    let mount = run.make("far");
+    let said = hosts.nacre(&run, 1, &["mount", "--token", &client, &source, text(&mount)]).success().stderr;
+    let id = said.split(' ').nth(1).expect("key ID enrolled").to_owned();
+    hosts.shell(&run, 1, &format!("echo text > {}/file", mount.display())).success();
+    let list = hosts.nacre(&run, 0, &["key", "list", text(&data)]).success().stdout;
+    let line = list.lines().find(|line| line.starts_with(&id)).expect("it is listed");
+    assert!(line.contains("client+admin") && line.contains("valid"), "{line}");
+    assert!(list.contains("mdt0000 on") && !list.contains(&client), "{list}");
+    hosts.nacre(&run, 0, &["key", "revoke", &id, text(&data)]).success();
+    let seen = Instant::now();
+    wait::until(wait::SOON, "the mount is cut off", || {
+        let log = fs::read_to_string(data.join("run/mdt0000.log")).expect("a log");
+        log.contains(&format!("connection of key {id}")).then_some(())
+    });
+    assert!(seen.elapsed().as_secs() < 10);
+    let second = run.make("again");
+    let said = hosts.nacre(&run, 1, &["mount", &source, text(&second)]).fails_with(1).stderr;
+    assert!(said.contains("is not accepted any more") && said.contains("EKEYREVOKED"), "{said}");
+    let shown = hosts.nacre(&run, 0, &["key", "show", &id, text(&data)]).success().stdout;
+    assert!(shown.contains("revoked"), "{shown}");
+    let said = hosts.nacre(&run, 0, &["key", "revoke", "0000000000000001", text(&data)]).fails_with(1).stderr;
+    assert!(said.contains("no key 0000000000000001"), "{said}");
+    // Those of the host of the file system go on.
+    fs::write(run.directory().join("mnt-is-elsewhere"), "").expect("written");
+    hosts.shell(&run, 0, &format!("grep -q text {}/mnt/file", run.directory().display())).success();
+    hosts.shell(&run, 1, &format!("umount -l {}", mount.display())).success();
+    hosts.nacre(&run, 0, &["down", text(&data)]).success();
+}
+
+#[test]
+fn tokens_are_bounded_in_time_and_number_and_to_their_file_system() {
+    let run = Run::new();
+    let Some(hosts) = on_hosts(&run, 2) else { return };
+    let source = format!("{}:/nacre", hosts.address(0));
+    let data = run.directory().join("fs");
+    let mount = run.make("far");
+    let enrol = |token: &str| hosts.nacre(&run, 1, &["mount", "--token", token, &source, text(&mount)]);
+    let good = token(&hosts, &run, &["--expires", "10m"]);
+    // A character of the secret, of the number, and of the fingerprint.
+    for at in [good.len() - 3, good.len() - 28, 12] {
+        let other = if good.as_bytes()[at] == b'A' { "B" } else { "A" };
+        let wrong = format!("{}{other}{}", &good[..at], &good[at + 1..]);
+        let said = enrol(&wrong).fails_with(1).stderr;
+        assert!(said.contains("does not take the token") || said.contains("enrols no key"), "{at}: {said}");
+    }
+    let late = token(&hosts, &run, &["--expires", "1s"]);
+    let made = Instant::now();
+    wait::until(wait::SOON, "the token has ended", || (made.elapsed() > Duration::from_secs(2)).then_some(()));
+    assert!(enrol(&late).fails_with(1).stderr.contains("does not take the token"));
+    assert!(enrol("nacre1-nonsense").fails_with(2).stderr.contains("not a token"));
+    for bad in [
+        &["--role", "server", "--uid", "7"][..],
+        &["--filesystem-root", "a/../b"],
+        &["--expires", "0s"],
+        &["--uses", "0"],
+        &["--role", "mgs"],
+    ] {
+        let words = [&["key", "token", text(&data)], bad].concat();
+        assert!(!hosts.nacre(&run, 0, &words).fails_with(2).stderr.is_empty(), "{bad:?}");
+    }
+    enrol(&good).success();
+    // Its holder may not make keys, nor see who has some.
+    for words in [&["key", "token"][..], &["key", "list"]] {
+        let words = [words, &[&source]].concat();
+        let said = hosts.nacre(&run, 1, &words).fails_with(1).stderr;
+        assert!(said.contains("keys with --role admin"), "{said}");
+    }
+    let pem = hosts.nacre(&run, 1, &["key", "export-authority", &source]).success().stdout;
+    assert_eq!(pem, hosts.nacre(&run, 0, &["key", "export-authority", text(&data)]).success().stdout);
+    assert!(pem.starts_with("-----BEGIN CERTIFICATE-----"), "{pem}");
+    hosts.nacre(&run, 1, &["umount", text(&mount)]).success();
+    let logs = hosts.shell(&run, 0, &format!("cat {}/run/*.log", data.display())).success().stdout;
+    assert!(!logs.contains(&good[60..]), "secrets are in no log");
+    hosts.nacre(&run, 0, &["down", text(&data)]).success();
+}
+
+#[test]
+fn a_file_system_with_keys_changes_its_shape() {
+    let Some(mut cluster) = with_keys("keyshape") else { return };
+    let (data, mount) = (text(cluster.data()).to_owned(), text(cluster.mount()).to_owned());
+    fs::write(cluster.mount().join("file"), "data").expect("written");
+    cluster.stop();
+    let address = format!("127.0.0.1:{}@tcp", cluster.spare_port());
+    let shapes: [&[&str]; 3] =
+        [&["--one-process"], &["--one-process", "--listen", &address], &["--separate", "--listen", "none"]];
+    for shape in shapes {
+        let words = [&["up", &data, "--mount", &mount][..], shape].concat();
+        cluster.nacre(&words).success();
+        assert_eq!(fs::read(cluster.mount().join("file")).expect("read"), b"data", "{shape:?}");
+        cluster.nacre(&["down", &data]).success();
+    }
+    cluster.stop_and_check();
 }

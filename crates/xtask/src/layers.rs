@@ -107,6 +107,7 @@ const SERVICE: &[&str] = &[
     "nacre-env",
     "nacre-lock",
     "nacre-session",
+    "nacre-keys",
     "nacre-params",
     "nacre-rpc",
     "nacre-dlm",

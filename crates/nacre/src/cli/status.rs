@@ -1,5 +1,7 @@
 //! `nacre status`: what runs, where it is reached, how full it is.
 
+mod elsewhere;
+
 use super::StatusArgs;
 use crate::control::{self, Answer, ProcessStatus, Request, SpaceStatus};
 use crate::failure::{EXIT_FAILURE, Failure, Result};
@@ -8,6 +10,7 @@ use crate::named::{self, Named};
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::start::Start;
 use crate::{holders, mounts, registry};
+use elsewhere::Elsewhere;
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
 use std::fmt::Write;
@@ -16,13 +19,14 @@ use std::path::{Path, PathBuf};
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<i32> {
-    let overviews: Vec<Overview> = match &args.dir {
+    let mut overviews: Vec<Overview> = match &args.dir {
         Some(path) => vec![match named::find(path)? {
             Named::Directory(instance) => Overview::of(&instance),
             Named::Mount(run) => Overview::of_run_dir(&run),
         }],
         None => registry::running().iter().map(Overview::of_run_dir).collect(),
     };
+    overviews.iter_mut().for_each(Overview::look_elsewhere);
     if args.json {
         match (&args.dir, overviews.as_slice()) {
             (Some(_), [one]) => one.print_json()?,
@@ -58,6 +62,8 @@ pub struct Overview {
     pub silent: Vec<Silent>,
     /// What else is not as it should be, in sentences.
     pub problems: Vec<String>,
+    /// Targets that other hosts serve.
+    pub elsewhere: Vec<Elsewhere>,
     /// The command that starts them.
     #[serde(skip)]
     start: &'static str,
@@ -130,6 +136,14 @@ impl Overview {
         overview
     }
 
+    /// Asks the management server for the targets that other hosts serve.
+    fn look_elsewhere(&mut self) {
+        let instance = self.dir.as_deref().and_then(|dir| Instance::open(dir).ok().flatten());
+        if let Some(instance) = instance.filter(|_| !self.processes.is_empty()) {
+            self.elsewhere = elsewhere::of(&instance);
+        }
+    }
+
     /// Looks at the processes of a run directory, whatever they are.
     pub fn of_run_dir(run: &RunDir) -> Overview {
         let mut names = run.running();
@@ -159,6 +173,7 @@ impl Overview {
             missing: Vec::new(),
             silent,
             problems,
+            elsewhere: Vec::new(),
             start: "nacre up",
         };
         overview.state = state(&overview);
@@ -223,6 +238,10 @@ impl Overview {
         }
         for process in &self.processes {
             rows_of(&mut out, process);
+        }
+        for Elsewhere { target, nids, answers } in &self.elsewhere {
+            let state = if *answers { "takes connections" } else { "does not answer" };
+            let _ = writeln!(out, "{:<29}  {target:<8} {:<24} {state}", "on another host", nids.join(","));
         }
         for process in self.processes.iter().filter(|process| process.checksum_errors > 0) {
             let (name, count) = (&process.name, process.checksum_errors);

@@ -1,0 +1,111 @@
+//! Several hosts on one machine: network namespaces on one switch, each with mounts and keys of its own.
+
+use crate::program::{self, Outcome};
+use crate::run::Run;
+use crate::{binary, wait};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Name of the interface of a host.
+const INTERFACE: &str = "eth0";
+
+/// A network and its hosts. They end when it is dropped.
+pub struct Hosts {
+    /// The switch first.
+    holders: Vec<Child>,
+}
+
+impl Hosts {
+    /// `count` hosts with the addresses `10.77.0.1` and up, from 0.
+    ///
+    /// # Panics
+    /// If the kernel gives no namespaces.
+    pub fn new(run: &Run, count: usize) -> Hosts {
+        let mut hosts = Hosts { holders: Vec::new() };
+        hosts.add(run, "switch");
+        hosts.set_up(0, "ip link add br0 type bridge && ip link set br0 up && ip link set lo up");
+        for index in 0..count {
+            hosts.add(run, &format!("host{index}"));
+            let pid = hosts.holders[index + 1].id();
+            hosts.set_up(
+                0,
+                &format!(
+                    "ip link add p{index} type veth peer name {INTERFACE} netns {pid} && \
+                     ip link set p{index} master br0 && ip link set p{index} up"
+                ),
+            );
+            hosts.set_up(
+                index + 1,
+                &format!(
+                    "ip link set lo up && ip addr add 10.77.0.{}/24 dev {INTERFACE} && ip link set {INTERFACE} up",
+                    index + 1
+                ),
+            );
+        }
+        hosts
+    }
+
+    /// Starts the process that keeps the namespaces of a host. Its user finds no file system of another host.
+    fn add(&mut self, run: &Run, name: &str) {
+        let registry = run.make(name);
+        // Copies of the mounts of other tests are not to outlive them.
+        let script = r#"
+            findmnt -rn -t fuse.nacre -o TARGET | xargs -r umount -l
+            mkdir -p /run/nacre && chmod 700 "$1" && mount --bind "$1" /run/nacre && touch "$1/ready"
+            exec sleep infinity
+        "#;
+        let mut command = run.command("unshare");
+        command.args(["--net", "--mount", "sh", "-c", script, "sh"]).arg(&registry);
+        let holder = command.stdin(Stdio::null()).spawn().expect("unshare runs");
+        self.holders.push(holder);
+        wait::until(wait::SOON, "the namespaces of a host", || registry.join("ready").exists().then_some(()));
+    }
+
+    fn set_up(&self, host: usize, script: &str) {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.holders[host].id().to_string(), "-n", "sh", "-c", script]);
+        program::run_command(command, program::LIMIT).success();
+    }
+
+    /// Address of a host.
+    pub fn address(&self, host: usize) -> String {
+        format!("10.77.0.{}@tcp", host + 1)
+    }
+
+    /// A program on a host.
+    pub fn command(&self, run: &Run, host: usize, program: impl AsRef<OsStr>) -> Command {
+        let mut command = run.command("nsenter");
+        command.args(["-t", &self.holders[host + 1].id().to_string(), "-n", "-m"]).arg(program);
+        command.env("NACRE_KEYS", self.keys(run, host));
+        command
+    }
+
+    /// Where the client keys of a host are.
+    pub fn keys(&self, run: &Run, host: usize) -> PathBuf {
+        run.directory().join(format!("keys{host}"))
+    }
+
+    /// Runs `nacre` on a host.
+    pub fn nacre<A: AsRef<OsStr>>(&self, run: &Run, host: usize, arguments: &[A]) -> Outcome {
+        let mut command = self.command(run, host, binary::nacre());
+        command.args(arguments);
+        program::run_command(command, program::LIMIT)
+    }
+
+    /// Runs a shell script on a host.
+    pub fn shell(&self, run: &Run, host: usize, script: &str) -> Outcome {
+        let mut command = self.command(run, host, "sh");
+        command.args(["-c", script]);
+        program::run_command(command, program::LIMIT)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+    }
+}
