@@ -125,6 +125,33 @@ fn layouts_are_printed(cluster: &Cluster, root: &Path) {
     assert_eq!(printed("wide", "%Lc %Lh %Li %Lo %LS\n"), "0 none 0 [0] \n");
     let fid = cluster.lfs(&["path2fid", text(&root.join("two"))]).success().stdout;
     assert_eq!(format!("[{}]\n", printed("two", "%LF")), fid);
+    let json = |words: &[&str], name: &str| {
+        let path = root.join(name);
+        let line = cluster.lfs(&[words, &["--json", text(&path)]].concat()).success().stdout;
+        assert_eq!(line.lines().count(), 1, "{line}");
+        line
+    };
+    for name in ["two", "pfl", "wide/empty", "link"] {
+        let found = json(&["find"], name);
+        let layout = found.split_once(r#""layout":"#).and_then(|(_, rest)| rest.split_once(r#","links""#));
+        let (layout, _) = layout.expect("a layout");
+        let shown = json(&["getstripe"], name);
+        assert!(shown.contains(&format!(r#""layout":{layout},"#)), "{found}{shown}");
+    }
+    let found = json(&["find"], "two");
+    for part in [
+        format!(r#""fid":"{}""#, fid.trim()),
+        format!(r#""path":"{}""#, text(&root.join("two"))),
+        r#""type":"file""#.to_owned(),
+        r#""mode":"0644""#.to_owned(),
+        r#""links":1,"#.to_owned(),
+    ] {
+        assert!(found.contains(&part), "{part}: {found}");
+    }
+    assert!(json(&["find"], "pfl").contains(r#""size":1,"#), "as it was written");
+    assert!(json(&["find"], "link").contains(r#""type":"symlink""#));
+    let directory = json(&["find", "-maxdepth", "0"], "wide");
+    assert!(directory.contains(r#""stripe_count":3"#) && directory.contains(r#""shards_on_mdts":[]"#), "{directory}");
 }
 
 on_every_shape! {

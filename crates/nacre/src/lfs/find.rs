@@ -47,6 +47,7 @@ usage: lfs find DIR|FILE... [[!] PREDICATE]...
   -T, --mdt-count [+-]N       -H, --mdt-hash [^]TYPE,...   --foreign[=TYPE]
   --attrs [^]A,...            -l, --lazy                   -k, --skip PERCENT
   --threads N                 -P, --print   -0, --print0   --printf FORMAT   --ls
+  --json                      a line of JSON for each entry, with all that is known
 Example: lfs find /mnt/nacre -type f -size +1G --stripe-count 1
 ";
 

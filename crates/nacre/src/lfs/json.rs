@@ -83,35 +83,37 @@ impl Owner<'_> {
 
     /// A line with a layout, or without one.
     pub fn line(&self, view: Option<&View>) -> String {
-        let layout = match view {
-            None => Value::Null,
-            Some(View::Plain(layout)) => plain(layout),
-            Some(View::Composite(view)) => {
-                let components = view.entries.iter().map(|entry| {
-                    let mut value = match entry.is_extension() {
-                        true => json!({ "extension_size": entry.layout.extension_size() }),
-                        false => plain(&entry.layout),
-                    };
-                    value["id"] = entry.id.into();
-                    value["flags"] = entry.flags_text().into();
-                    value["start"] = entry.start.into();
-                    value["end"] = Some(entry.end).filter(|end| *end != Extent::EOF).into();
-                    value
-                });
-                json!({
-                    "generation": view.generation,
-                    "mirror_count": view.mirror_count,
-                    "components": components.collect::<Vec<_>>(),
-                })
-            }
-        };
-        format!("{}\n", self.with(layout))
+        format!("{}\n", self.with(view.map(layout).unwrap_or_default()))
     }
 
     /// A line with a foreign layout.
     pub fn foreign_line(&self, foreign: &Foreign) -> String {
         format!("{}\n", self.with(self::foreign(foreign)))
     }
+}
+
+/// A layout with stripes.
+pub fn layout(view: &View) -> Value {
+    let view = match view {
+        View::Plain(layout) => return plain(layout),
+        View::Composite(view) => view,
+    };
+    let components = view.entries.iter().map(|entry| {
+        let mut value = match entry.is_extension() {
+            true => json!({ "extension_size": entry.layout.extension_size() }),
+            false => plain(&entry.layout),
+        };
+        value["id"] = entry.id.into();
+        value["flags"] = entry.flags_text().into();
+        value["start"] = entry.start.into();
+        value["end"] = Some(entry.end).filter(|end| *end != Extent::EOF).into();
+        value
+    });
+    json!({
+        "generation": view.generation,
+        "mirror_count": view.mirror_count,
+        "components": components.collect::<Vec<_>>(),
+    })
 }
 
 /// A foreign layout.

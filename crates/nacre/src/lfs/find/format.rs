@@ -1,12 +1,14 @@
-//! `--printf` and `--ls`. Source: reference 2.6.
+//! `--printf`, `--ls` and `--json`. Source: reference 2.6.
 
 use super::layout::Shape;
 use super::mode::{kind_letter, mode_text};
 use super::predicate::{Spread, Stamp};
 use super::time::ctime;
 use crate::lfs::identity::{Kind, Names};
+use crate::lfs::json;
 use nacre_layout::DirHash;
-use nacre_types::Attr;
+use nacre_types::{Attr, FileKind};
+use serde_json::{Value, json};
 
 /// What `--ls` stands for.
 pub const LS: &str = "%i\\t%k\\t%M\\t%n\\t%u\\t%g\\t%s\\t%t\\t%p\\n";
@@ -68,6 +70,49 @@ pub struct Printed<'a> {
     pub shape: &'a Shape,
     /// How names of a directory are spread, if the format asks for it.
     pub spread: &'a Spread,
+}
+
+impl Printed<'_> {
+    /// A line of JSON: sizes are bytes, times seconds since 1970.
+    pub fn json_line(&self) -> String {
+        let Printed { attr, shape, spread, .. } = *self;
+        let kind = match attr.kind() {
+            FileKind::Fifo => "fifo",
+            FileKind::CharDevice => "char_device",
+            FileKind::Directory => "directory",
+            FileKind::BlockDevice => "block_device",
+            FileKind::Regular => "file",
+            FileKind::Symlink => "symlink",
+            FileKind::Socket => "socket",
+        };
+        let mut value = json!({
+            "path": String::from_utf8_lossy(self.path),
+            "type": kind,
+            "fid": attr.fid.to_string(),
+            "mdt_index": attr.fid.mdt_index(),
+            "mode": format!("{:04o}", attr.mode & 0o7777),
+            "links": attr.nlink,
+            "uid": attr.uid,
+            "gid": attr.gid,
+            "projid": attr.projid,
+            "size": attr.size,
+            "allocated_bytes": attr.blocks.saturating_mul(512),
+            "atime": attr.atime.sec,
+            "mtime": attr.mtime.sec,
+            "ctime": attr.ctime.sec,
+            "btime": attr.btime.sec,
+            "layout": match shape {
+                Shape::None => Value::Null,
+                Shape::Foreign(kind) => json!({ "foreign_type": kind }),
+                Shape::Striped(view) => json::layout(view),
+            },
+        });
+        if attr.is_dir() {
+            value["hash"] = json::hash_name(spread.hash);
+            value["shards_on_mdts"] = spread.mdts.clone().into();
+        }
+        format!("{value}\n")
+    }
 }
 
 impl Format {

@@ -47,6 +47,8 @@ pub enum Output {
     Path(u8),
     /// By a format.
     Format(Format),
+    /// A line of JSON with all that is known.
+    Json,
 }
 
 /// All that is asked.
@@ -118,6 +120,7 @@ impl Query {
             Key::Print => {}
             Key::Print0 => self.output = Output::Path(0),
             Key::Printf => self.output = Output::Format(Format::parse(text)),
+            Key::Json => self.output = Output::Json,
             Key::Ls => self.output = Output::Format(Format::parse(LS)),
             Key::MaxDepth => self.max_depth = text.parse().map_err(|_| bad("maxdepth", text))?,
             Key::MinDepth => self.min_depth = text.parse().map_err(|_| bad("mindepth", text))?,
@@ -153,21 +156,27 @@ impl Query {
         self.tests.iter().any(|test| test.needs() == needs)
     }
 
+    fn prints(&self, which: impl Fn(&Format) -> bool) -> bool {
+        match &self.output {
+            Output::Path(_) => false,
+            Output::Format(format) => which(format),
+            Output::Json => true,
+        }
+    }
+
     /// True if it prints how names of directories are spread.
     pub fn prints_spread(&self) -> bool {
-        matches!(&self.output, Output::Format(format) if format.needs_spread())
+        self.prints(Format::needs_spread)
     }
 
     /// True if layouts must be known.
     pub fn needs_layout(&self) -> bool {
-        let printed = matches!(&self.output, Output::Format(format) if format.needs_layout());
-        printed || !self.part_tests.is_empty() || self.asks(Needs::Layout)
+        self.prints(Format::needs_layout) || !self.part_tests.is_empty() || self.asks(Needs::Layout)
     }
 
     /// True if what writers know better than the MDT must be known.
     pub fn needs_data(&self) -> bool {
-        let printed = matches!(&self.output, Output::Format(format) if format.needs_data());
-        !self.lazy && (printed || self.asks(Needs::Data))
+        !self.lazy && (self.prints(Format::needs_data) || self.asks(Needs::Data))
     }
 }
 

@@ -240,6 +240,7 @@ impl<'a> Worker<'a> {
                 self.out.push(*end);
             }
             Output::Format(format) => format.print(entry, &mut self.names, &mut self.out),
+            Output::Json => self.out.extend_from_slice(entry.json_line().as_bytes()),
         }
         if self.out.len() >= OUTPUT_BYTES {
             self.flush();

@@ -64,6 +64,7 @@ fn what_needs_more_than_a_listing_is_known_beforehand() {
     assert_eq!(needs("--comp-start 0"), (false, true));
     assert_eq!(needs("-printf %LS"), (false, true));
     assert_eq!(needs("--ls"), (true, false));
+    assert_eq!((needs("--json"), needs("--json --lazy")), ((true, true), (false, true)));
 }
 
 #[test]
