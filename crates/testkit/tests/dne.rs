@@ -5,10 +5,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use nacre_store::{Batch, MetaStore, MetaStoreOptions, Table};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, wait};
+use nacre_types::Fid;
+use nacre_wire::Encode;
+use nacre_wire::peer::Name;
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()
@@ -401,5 +405,45 @@ fn administrators_reach_any_inode_by_its_fid() {
         assert_eq!(error_of(fs::remove_dir(top)), libc::EPERM);
         assert_eq!(error_of(fs::rename(&dirs[0], top)), libc::EPERM);
         assert_eq!(error_of(fs::set_permissions(top, fs::Permissions::from_mode(0o777))), libc::EPERM);
+    });
+}
+
+/// Has the root locked, in the store of MDT 0 that is stopped, for operations of these MDTs that nobody knows anything else of.
+fn prepare_for_nobody(cluster: &Cluster, mdts: &[u16]) {
+    let meta = cluster.data().join("mdt0000/meta");
+    let store = MetaStore::open(&meta, MetaStoreOptions::default()).expect("opens");
+    let mut batch = Batch::new();
+    for mdt in mdts {
+        let key = [&mdt.to_be_bytes()[..], &1u64.to_be_bytes(), &999u64.to_be_bytes()].concat();
+        let mut record = vec![2];
+        vec![Fid::ROOT].encode(&mut record);
+        Vec::<Name>::new().encode(&mut record);
+        batch.put(Table(12), &key, &record);
+    }
+    store.commit(&batch).expect("commits");
+    store.close().expect("closes");
+}
+
+#[test]
+fn what_is_prepared_for_nobody_is_named_by_check_removed_by_repair_and_holds_up_no_start() {
+    on_each_shape_with_mdts("dnep", 2, |cluster, _| {
+        let data = text(cluster.data()).to_owned();
+        let root = cluster.mount().to_owned();
+        fs::write(root.join("kept"), b"data").expect("written");
+        cluster.stop();
+        // One coordinator has never been, the other has no record of it.
+        prepare_for_nobody(cluster, &[7, 1]);
+        let found = cluster.nacre(&["check", &data]).fails_with(1);
+        let repaired = cluster.nacre(&["check", &data, "--repair"]).success();
+        for mdt in ["MDT0007", "MDT0001"] {
+            let text = format!("nobody decides it: {mdt} does not exist or has forgotten it");
+            assert!(found.stdout.contains(&text) && repaired.stdout.contains(&text), "{found}{repaired}");
+        }
+        cluster.check();
+        prepare_for_nobody(cluster, &[7, 1]);
+        cluster.start_all();
+        assert_eq!(fs::read(root.join("kept")).expect("read"), b"data");
+        let make = move || fs::create_dir(root.join("made"));
+        wait::deadline(wait::SOON, "the root is let go", make).expect("made");
     });
 }
