@@ -164,10 +164,10 @@ pub fn plan_capability_key(config: &FsConfig, now_s: u64, secret: [u8; 32]) -> F
 pub const PARAM_TEXT_MAX: usize = 4096;
 
 /// The configuration after a parameter was set, or removed by an empty value; `None` if nothing changes. Names that are
-/// not in the table are patterns for parameters of nodes, which check the value themselves.
+/// not in the table are patterns for parameters of nodes: what none of them takes is refused.
 ///
 /// # Errors
-/// `ENOENT` for a name that does not exist, `EINVAL` for a value out of range or a text that cannot be kept.
+/// `ENOENT` for a name that does not exist, `EINVAL` or `ERANGE` for a value that is not taken, `EINVAL` for a text that cannot be kept.
 pub fn plan_set_param(config: &FsConfig, name: &str, value: &str) -> StatusResult<Option<FsConfig>> {
     let param = Param::find(name);
     if param.is_none() && !known::may_be_set(name) {
@@ -359,5 +359,8 @@ mod tests {
         assert_eq!(plan_set_param(&gone, "lov.stripesize", ""), Ok(None));
         assert_eq!(plan_set_param(&config, "lov.nosuch", "1"), Err(Status::ENOENT));
         assert_eq!(plan_set_param(&config, "lov.stripesize", "1000"), Err(Status::EINVAL));
+        for (name, value) in [("debug", "loud"), ("jobid_name", "%x"), ("osc.*.checksum_type", "md5")] {
+            assert_eq!(plan_set_param(&config, name, value), Err(Status::EINVAL), "{name}={value}");
+        }
     }
 }

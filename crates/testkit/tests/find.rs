@@ -151,7 +151,10 @@ fn layouts_are_printed(cluster: &Cluster, root: &Path) {
     assert!(json(&["find"], "pfl").contains(r#""size":1,"#), "as it was written");
     assert!(json(&["find"], "link").contains(r#""type":"symlink""#));
     let directory = json(&["find", "-maxdepth", "0"], "wide");
-    assert!(directory.contains(r#""stripe_count":3"#) && directory.contains(r#""shards_on_mdts":[]"#), "{directory}");
+    assert!(
+        directory.contains(r#""stripe_count":3"#) && directory.contains(r#""shards_on_mdts":[]"#),
+        "{directory}"
+    );
 }
 
 on_every_shape! {

@@ -246,6 +246,10 @@ fn whatever_can_be_set_can_be_set_for_good() {
         let outcome = cluster.lctl(&["set_param", "-P", &setting]).fails_with(libc::ERANGE);
         let expected = format!("setting {setting}: it takes a number from 1 to 256");
         assert!(outcome.stderr.contains(&expected), "{outcome}");
+        for bad in ["debug=loud", "jobid_name=%x"] {
+            let outcome = all(&["-P"], &[bad.to_owned()]).fails_with(libc::EINVAL);
+            assert!(outcome.stderr.contains(&format!("setting {bad}: it takes ")), "{outcome}");
+        }
         let names: Vec<String> = names.lines().map(str::to_owned).collect();
         all(&["-P", "-d"], &names).success();
         assert_eq!(cluster.lctl(&["llog_print", &format!("{fs}-params")]).success().stdout, "");
