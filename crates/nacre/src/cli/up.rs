@@ -103,12 +103,6 @@ struct Up<'a> {
 impl Up<'_> {
     fn start(&self, launch: &Launch<'_>, doors: &Doors, progress: &mut Progress) -> Result<i32> {
         let run = RunDir::new(self.instance.run_dir());
-        if self.args.foreground && !run.running().is_empty() {
-            return Err(Failure::new(format!(
-                "it is running already: stop it with 'nacre down {}' first",
-                self.instance.dir.display()
-            )));
-        }
         self.tell_of_namesakes(&run);
         let mut started = Started::default();
         let code = self.start_in(&run, launch, doors, &mut started, progress);
@@ -237,6 +231,9 @@ fn as_it_runs(run: &RunDir, start: &Start, before: Option<&Start>, args: &UpArgs
     let dir = run.path.parent().unwrap_or(&run.path).display();
     let stop_first =
         |what: &str| Err(Failure::new(format!("it {what}: stop it with 'nacre down {dir}' first")));
+    if args.foreground {
+        return stop_first("is running already");
+    }
     if args.separate && has_node {
         return stop_first("runs in one process");
     }
