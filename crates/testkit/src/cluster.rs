@@ -444,13 +444,13 @@ impl Cluster {
 
     /// Runs a command that unmounts. A process that another test of this program starts has copies of the files that are open here
     /// until it runs its own program, so a mount may be busy for a moment.
-    fn let_go(&self, arguments: &[&OsStr]) {
+    fn let_go(&self, arguments: &[&OsStr]) -> Outcome {
         let mut last = None;
         wait::within(wait::SOON, || {
             let outcome = last.insert(self.nacre(arguments));
             (!outcome.stderr.contains(" is busy")).then_some(())
         });
-        last.expect("run at least once").success();
+        last.expect("run at least once").success()
     }
 
     /// Unmounts and stops everything as users do.
@@ -460,7 +460,14 @@ impl Cluster {
     /// When something goes on, fails, or leaves its mount.
     pub fn stop(&mut self) {
         for point in std::mem::take(&mut self.more_mounts) {
-            self.let_go(&[OsStr::new("umount"), point.as_os_str()]);
+            let outcome = self.let_go(&[OsStr::new("umount"), point.as_os_str()]);
+            // A test program beside this one has copies of all mounts while it has a mount namespace of its own.
+            let held =
+                outcome.stderr.split_once("its process (pid ").and_then(|(_, rest)| rest.split_once(')'));
+            if let Some(pid) = held.and_then(|(pid, _)| pid.parse().ok()) {
+                self.signal(pid, libc::SIGKILL);
+                wait_gone(pid);
+            }
         }
         self.let_go(&[OsStr::new("down"), self.data.as_os_str()]);
         assert_eq!(self.processes(), [], "nothing runs any more");

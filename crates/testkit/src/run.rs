@@ -103,9 +103,9 @@ impl Run {
                 symlink(binary::nacre(), helpers.join(name)).expect("a fresh directory of ours");
             }
         }
-        // Copies of the mounts of other tests are not to outlive them.
+        // Copies of the mounts of other tests are not to outlive them; what hangs behind one is not asked for its path.
         let script = r#"
-            findmnt -rn -t fuse.nacre -o TARGET | { grep -v "^$2/" || true; } | xargs -r umount -l
+            findmnt -rn -t fuse.nacre -o TARGET | { grep -v "^$2/" || true; } | xargs -r umount -lc
             mount -t overlay nacre-test -o "lowerdir=$1:$(realpath /sbin)" /sbin
             shift 2
             exec "$@"

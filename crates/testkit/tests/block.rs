@@ -305,7 +305,8 @@ fn parameters_show_what_a_store_and_its_device_did() {
         cluster.lctl(&["set_param", &format!("{read_ahead}={outside}")]).fails_with(libc::ERANGE);
     }
     assert_eq!(get(&cluster, &read_ahead).trim(), "4194304", "as it was");
-    cluster.lctl(&["set_param", "llite.*.max_read_ahead_mb=0"]).success();
+    let mount_read_ahead = format!("llite.{}-*.max_read_ahead_mb=0", cluster.fsname());
+    cluster.lctl(&["set_param", &mount_read_ahead]).success();
     let stream = directory.join("stream");
     let long = content(10, 12 << 20);
     fs::write(&stream, &long).expect("written");

@@ -158,7 +158,7 @@ fn an_ost_joins_and_new_files_use_it() {
         let dirs = [cluster.directory("first")];
         // What was set to last holds for targets that come later, at the server and in every mount.
         for setting in ["obdfilter.*.job_cleanup_interval=37", "osc.*.max_rpcs_in_flight=9"] {
-            cluster.lctl(&["set_param", "-P", setting]).success();
+            cluster.lctl(&["--fs", text(&first), "set_param", "-P", setting]).success();
         }
         while_used(&dirs, || {
             let said = cluster.add_target("ost", &[]).success().stdout;

@@ -131,7 +131,8 @@ fn everything_on_the_host_of_a_file_system_with_keys_works() {
     fs::write(second.join("small"), "data").expect("written");
     fs::rename(second.join("small"), second.join("far/small")).expect("moved");
     assert_eq!(fs::read(first.join("far/small")).expect("read"), b"data");
-    cluster.lctl(&["set_param", "-P", "osc.*.max_rpcs_in_flight=9"]).success();
+    let setting = "osc.*.max_rpcs_in_flight=9";
+    cluster.lctl(&["--fs", text(cluster.mount()), "set_param", "-P", setting]).success();
     let said = cluster.add_target("ost", &[]).success().stdout;
     assert!(said.starts_with("OST0002 has joined"), "{said}");
     wait::until(wait::SOON, "the new OST is used", || {

@@ -488,7 +488,8 @@ fn parts_of_pages_are_written_through_the_cache_while_a_file_moves() {
             return;
         }
         // A circle of waits would last until then.
-        cluster.lctl(&["set_param", "mdt.*.ldlm_timeout=120", "obdfilter.*.ldlm_timeout=120"]).success();
+        let timeouts = ["mdt", "obdfilter"].map(|kind| format!("{kind}.{name}-*.ldlm_timeout=120"));
+        cluster.lctl(&["set_param", &timeouts[0], &timeouts[1]]).success();
         let path = cluster.directory("d").join("f");
         let mut model = random_bytes(5, 64 * 4096);
         fs::write(&path, &model).expect("write");

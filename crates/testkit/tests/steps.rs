@@ -349,7 +349,7 @@ fn times_of_a_written_file_stay_while_the_mdt_does_not_know_of_its_close() {
     wait::until(wait::SOON, "nothing is on its way", || {
         stage
             .cluster
-            .lctl(&["get_param", "-n", "mdc.*.import"])
+            .lctl(&["get_param", "-n", &format!("mdc.{}-*.import", stage.cluster.fsname())])
             .success()
             .stdout
             .contains("inflight: 0")
