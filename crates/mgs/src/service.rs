@@ -95,6 +95,15 @@ impl Mgs {
         self.rotate_capability_keys()
     }
 
+    /// Forgets what belongs to the keys of an authority that is replaced: which key serves each target, which are revoked, and the keys of
+    /// capabilities.
+    ///
+    /// # Errors
+    /// Those of storing the configuration.
+    pub fn forget_keys(&self) -> StatusResult<()> {
+        self.change(|config| Ok(state::plan_forget_keys(config))).map(drop)
+    }
+
     /// Has capabilities signed with another key if the one before is old; to be called now and then.
     ///
     /// # Errors

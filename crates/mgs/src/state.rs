@@ -137,6 +137,19 @@ pub fn plan_revoke(config: &FsConfig, id: KeyId) -> Option<FsConfig> {
     Some(next)
 }
 
+/// The configuration without what belongs to the keys of an authority; `None` if there is nothing of it.
+pub fn plan_forget_keys(config: &FsConfig) -> Option<FsConfig> {
+    let mut next = config.clone();
+    next.targets.iter_mut().for_each(|target| target.key = None);
+    next.revoked.clear();
+    next.capability_keys.clear();
+    if next == *config {
+        return None;
+    }
+    next.version += 1;
+    Some(next)
+}
+
 /// How long metadata servers sign capabilities with one key.
 pub const CAPABILITY_KEY_LIFE_S: u64 = 24 * 60 * 60;
 /// Keys that are kept: the newest signs, and what the one before has signed is honoured until it ends.
@@ -287,6 +300,9 @@ mod tests {
         assert_eq!(plan_revoke(&one, KeyId(7)), None);
         let two = plan_revoke(&one, KeyId(3)).expect("revoked");
         assert_eq!((two.version, two.revoked.as_slice()), (3, &[KeyId(3), KeyId(7)][..]));
+        let none = plan_forget_keys(&plan_capability_key(&two, 5, [1; 32])).expect("forgotten");
+        assert_eq!(none, FsConfig { version: none.version, ..config });
+        assert_eq!(plan_forget_keys(&none), None);
     }
 
     #[test]

@@ -163,6 +163,14 @@ enum KeyCommand {
         #[command(flatten)]
         of: FileSystemArg,
     },
+    /// Replaces the authority of a file system that does not run, as when a copy of its key may be in other hands
+    ///
+    /// All keys of the one before are worth nothing from then on. Processes and mounts of its owner on its host make new ones themselves;
+    /// other hosts and users need a token each.
+    Rotate {
+        /// Directory of the file system with its management server
+        dir: PathBuf,
+    },
     /// Prints the certificate of the authority
     ExportAuthority {
         #[command(flatten)]

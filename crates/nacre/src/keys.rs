@@ -12,6 +12,7 @@ use crate::registry;
 use nacre_keys::{
     Authority, ClientTls, Fingerprint, Key, LIFETIME, Origin, Registry, Request, Revoked, ServerTls, Token,
 };
+use nacre_mgs::Mgs;
 use nacre_rpc::tcp::{ClientIdentity, TcpMgs};
 use nacre_rpc::{ClientConfig, MgsEndpoint};
 use nacre_types::{ClientUuid, Identity, KeyId, Nid, Roles, Status, TargetId};
@@ -344,25 +345,80 @@ fn hide_memory() -> Result<()> {
         .map_err(Failure::because("keep keys out of core dumps"))
 }
 
-/// Gives the file system in `dir` an authority; says its fingerprint.
+/// Gives a file system an authority; says its fingerprint.
 ///
 /// # Errors
-/// If there is none, or it has one.
-pub fn init(dir: &Path) -> Result<String> {
-    let instance = Instance::open_existing(dir)?;
+/// If its management server is elsewhere, or it has one.
+pub fn init(instance: &Instance) -> Result<String> {
+    check_home(instance)?;
     if authority_of(&instance.dir).is_some() {
         return Err(Failure::new(format!("the file system in {} has keys already", instance.dir.display())));
-    }
-    if instance.is_outlying() {
-        return Err(Failure::new(format!(
-            "{} has targets of a file system whose management server is elsewhere: make the keys there",
-            instance.dir.display()
-        )));
     }
     hide_memory()?;
     let authority =
         Authority::create(&instance.dir.join(DIR), &instance.superblock.fsname).map_err(unusable)?;
     Ok(authority.fingerprint().to_string())
+}
+
+/// Gives a file system that does not run another authority in place of the one that it has; says its fingerprint. Keys of the one before are
+/// worth nothing from then on.
+///
+/// # Errors
+/// If its management server is elsewhere, or it has none.
+pub fn rotate(instance: &Instance) -> Result<String> {
+    check_home(instance)?;
+    let keys = instance.dir.join(DIR);
+    if authority_of(&instance.dir).is_none() {
+        let dir = instance.dir.display();
+        return Err(Failure::new(format!(
+            "the file system in {dir} has no keys: 'nacre key init {dir}' makes them"
+        )));
+    }
+    hide_memory()?;
+    let new = instance.dir.join("keys.new");
+    remove_all(&new)?;
+    let authority = Authority::create(&new, &instance.superblock.fsname).map_err(unusable)?;
+    forget(instance)?;
+    // At once: without an authority the servers would be open.
+    rustix::fs::renameat_with(
+        rustix::fs::CWD,
+        &new,
+        rustix::fs::CWD,
+        &keys,
+        rustix::fs::RenameFlags::EXCHANGE,
+    )
+    .map_err(Failure::because(format!("replace {}", keys.display())))?;
+    remove_all(&new)?;
+    Ok(authority.fingerprint().to_string())
+}
+
+/// Has the management server of a file system that does not run forget which keys served its targets: other ones will.
+///
+/// # Errors
+/// If its configuration cannot be read or written.
+pub fn forget(instance: &Instance) -> Result<()> {
+    let mgs = Mgs::open(&instance.target_dir(TargetId::mgt()));
+    let mgs = mgs.map_err(Failure::because("open the management target"))?;
+    mgs.forget_keys().map_err(Failure::because("write the configuration"))
+}
+
+fn remove_all(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::because(format!("remove {}", dir.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_home(instance: &Instance) -> Result<()> {
+    if !instance.is_outlying() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{} has targets of a file system whose management server is elsewhere: make the keys there",
+        instance.dir.display()
+    )))
 }
 
 /// Who enrols, and where the key goes.

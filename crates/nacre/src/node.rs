@@ -148,8 +148,9 @@ impl Node {
             Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, (simulate, keys.as_ref()))?;
         let links = Arc::new(links);
         let config = links.config(0, 0).map_err(|status| no_config(&plan.mgs, &plan.fsname, status))?;
-        if let Some(keys) = &keys {
-            keys.revoke(&config.revoked);
+        match &keys {
+            Some(keys) => keys.revoke(&config.revoked),
+            None => check_keys(&plan, &config)?,
         }
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;
@@ -361,6 +362,19 @@ fn no_config(mgs: &[Nid], fsname: &str, status: nacre_types::Status) -> Failure 
         )),
         status => Failure::new(format!("the management server at {nids} gave no configuration: {status}")),
     }
+}
+
+/// A file system whose targets are served with keys is not opened to everyone because its keys are gone.
+fn check_keys(plan: &Plan, config: &FsConfig) -> Result<()> {
+    let had_keys =
+        |target: &TargetId| config.targets.iter().any(|known| known.target == *target && known.key.is_some());
+    let Some(instance) = plan.instance.as_ref().filter(|_| plan.targets.iter().any(had_keys)) else {
+        return Ok(());
+    };
+    let dir = instance.dir.display();
+    Err(Failure::new(format!(
+        "the keys of the file system are missing: bring {dir}/keys back from a copy, or make others with 'nacre key init {dir}'"
+    )))
 }
 
 fn check_identity(instance: &Instance, config: &FsConfig) -> Result<()> {

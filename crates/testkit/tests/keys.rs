@@ -310,7 +310,9 @@ fn tokens_are_bounded_in_time_and_number_and_to_their_file_system() {
     }
     let late = token(&hosts, &run, &["--expires", "1s"]);
     let made = Instant::now();
-    wait::until(wait::SOON, "the token has ended", || (made.elapsed() > Duration::from_secs(2)).then_some(()));
+    wait::until(wait::SOON, "the token has ended", || {
+        (made.elapsed() > Duration::from_secs(2)).then_some(())
+    });
     assert!(enrol(&late).fails_with(1).stderr.contains("does not take the token"));
     assert!(enrol("nacre1-nonsense").fails_with(2).stderr.contains("not a token"));
     for bad in [
@@ -336,6 +338,48 @@ fn tokens_are_bounded_in_time_and_number_and_to_their_file_system() {
     hosts.nacre(&run, 1, &["umount", text(&mount)]).success();
     let logs = hosts.shell(&run, 0, &format!("cat {}/run/*.log", data.display())).success().stdout;
     assert!(!logs.contains(&good[60..]), "secrets are in no log");
+    hosts.nacre(&run, 0, &["down", text(&data)]).success();
+}
+
+#[test]
+fn another_authority_ends_all_keys_of_the_one_before() {
+    let run = Run::new();
+    let Some(hosts) = on_hosts(&run, 2) else { return };
+    let source = format!("{}:/nacre", hosts.address(0));
+    let data = run.directory().join("fs");
+    let (mount, second) = (run.make("far"), run.directory().join("second"));
+    let client = token(&hosts, &run, &["--role", "admin"]);
+    hosts.nacre(&run, 1, &["mount", "--token", &client, &source, text(&mount)]).success();
+    hosts.shell(&run, 1, &format!("echo text > {0}/file && umount {0}", mount.display())).success();
+    let server = token(&hosts, &run, &["--role", "server"]);
+    let (address, server) = (hosts.address(1), ["--token", &server]);
+    let join = [&["join"], &server[..], &[&source, text(&second), "--listen", &address]].concat();
+    hosts.nacre(&run, 1, &join).success();
+    let said = hosts.nacre(&run, 0, &["key", "rotate", text(&data)]).fails_with(1).stderr;
+    assert!(said.contains("running") || said.contains("runs"), "{said}");
+    hosts.nacre(&run, 1, &["down", text(&second)]).success();
+    hosts.nacre(&run, 0, &["down", text(&data)]).success();
+    hosts.nacre(&run, 0, &["key", "rotate", text(&data)]).success();
+    hosts.nacre(&run, 0, &["up", text(&data)]).success();
+    let said = hosts.nacre(&run, 1, &["mount", &source, text(&mount)]).fails_with(1).stderr;
+    assert!(said.contains("serve no peer without a key"), "{said}");
+    assert!(!hosts.nacre(&run, 1, &["up", text(&second)]).fails_with(1).stderr.is_empty());
+    // With tokens of the new one all is as it was.
+    let server = token(&hosts, &run, &["--role", "server"]);
+    let none = ["join", "--token", &server, &source, text(&second), "--listen", &address, "--osts", "0"];
+    hosts.nacre(&run, 1, &none).success();
+    hosts.nacre(&run, 1, &["up", text(&second)]).success();
+    let client = token(&hosts, &run, &[]);
+    hosts.nacre(&run, 1, &["mount", "--token", &client, &source, text(&mount)]).success();
+    hosts.shell(&run, 1, &format!("grep -q text {0}/file && umount {0}", mount.display())).success();
+    hosts.nacre(&run, 1, &["down", text(&second)]).success();
+    hosts.nacre(&run, 0, &["down", text(&data)]).success();
+    // Keys that are gone do not open the servers to everyone.
+    fs::rename(data.join("keys"), run.directory().join("lost")).expect("moved");
+    let said = hosts.nacre(&run, 0, &["up", text(&data)]).fails_with(1).stderr;
+    assert!(said.contains("keys of the file system are missing"), "{said}");
+    hosts.nacre(&run, 0, &["key", "init", text(&data)]).success();
+    hosts.nacre(&run, 0, &["up", text(&data)]).success();
     hosts.nacre(&run, 0, &["down", text(&data)]).success();
 }
 

@@ -77,6 +77,7 @@ pub fn run(command: &KeyCommand) -> Result<i32> {
             }
             Ok(0)
         }
+        KeyCommand::Rotate { dir } => rotate(dir),
         KeyCommand::ExportAuthority { of } => {
             print!("{}", way_to(of)?.authority()?);
             Ok(0)
@@ -85,15 +86,30 @@ pub fn run(command: &KeyCommand) -> Result<i32> {
 }
 
 fn init(dir: &Path) -> Result<i32> {
-    let fingerprint = keys::init(dir)?;
-    println!("authority made, SHA-256 {fingerprint}");
     let instance = Instance::open_existing(dir)?;
-    if !RunDir::new(instance.run_dir()).running().is_empty() {
+    let run = RunDir::new(instance.run_dir());
+    if !run.running().is_empty() {
+        println!("authority made, SHA-256 {}", keys::init(&instance)?);
         println!(
             "what runs is open until it is started again: 'nacre down {0}', then 'nacre up {0}'",
             dir.display()
         );
+        return Ok(0);
     }
+    let _locks = super::check::take_all(&instance, &run)?;
+    println!("authority made, SHA-256 {}", keys::init(&instance)?);
+    // Those of an authority that was lost.
+    keys::forget(&instance)?;
+    Ok(0)
+}
+
+fn rotate(dir: &Path) -> Result<i32> {
+    let instance = Instance::open_existing(dir)?;
+    let _locks = super::check::take_all(&instance, &RunDir::new(instance.run_dir()))?;
+    println!("authority replaced, SHA-256 {}", keys::rotate(&instance)?);
+    println!(
+        "hosts and users that had a key need a token each: 'nacre key token', once the file system runs"
+    );
     Ok(0)
 }
 

@@ -212,7 +212,7 @@ fn secure(instance: &Instance, start: &Start, before: Option<&Start>, is_said: b
         return Ok(());
     }
     if is_said || !before.is_some_and(Start::is_reached) {
-        return keys::init(&instance.dir).map(drop);
+        return keys::init(instance).map(drop);
     }
     eprintln!(
         "nacre: every peer that reaches the servers is served, as the file system has no keys: 'nacre key init {}' makes them",
