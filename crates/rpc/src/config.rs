@@ -84,8 +84,14 @@ pub struct ServerConfig {
     /// Requests in flight that a client may have on one connection; cut to `threads_max` - 2, so that pings are always
     /// answered. Default 32.
     pub in_flight_max: u32,
-    /// Connections at the same time; more are closed at once. Default 4096.
+    /// Connections at the same time that are served; more are closed at once. Default 4096.
     pub connections_max: usize,
+    /// The same of one key. Default 1024.
+    pub connections_per_key_max: usize,
+    /// Connections at the same time that have not said yet who they are; the oldest make room for more. Default 1024.
+    pub half_open_max: usize,
+    /// The same of one host: an address, or a network of 64 bits with IPv6. Default 256.
+    pub half_open_per_host_max: usize,
     /// A client of a metadata target that has not been heard of for so long loses its handles and locks. Default 60 s.
     pub client_grace: Duration,
     /// The same for a client on this host all of whose connections are closed: no network lies between, so its process
@@ -115,6 +121,9 @@ impl Default for ServerConfig {
             threads_idle_max: 8,
             in_flight_max: 32,
             connections_max: 4096,
+            connections_per_key_max: 1024,
+            half_open_max: 1024,
+            half_open_per_host_max: 256,
             client_grace: Duration::from_secs(60),
             client_grace_local: Duration::from_secs(2),
             object_client_grace: Duration::from_secs(3600),

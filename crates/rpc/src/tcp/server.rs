@@ -4,22 +4,26 @@ mod admission;
 mod clients;
 mod connection;
 mod dispatch;
+mod limits;
+mod lobby;
 mod reads;
 
 use super::host::random_instance;
+use super::socket::{Inbox, Socket};
 use super::threads::ThreadGroup;
 use crate::api::{Call, Export, MdsService, MgsService, OssService};
 use crate::config::ServerConfig;
+use admission::Admitted;
 use clients::Clients;
 use connection::Connection;
-use nacre_types::{Cred, Status, StatusResult, TargetId, TargetKind};
+use lobby::Lobby;
+use nacre_types::{Cred, Identity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::oss::{Bulk, OssRequest};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,8 +32,6 @@ use std::time::{Duration, Instant};
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 /// When so much time has passed between two looks, the server was stopped meanwhile, and what clients sent lies unread.
 const AWAY_MIN: Duration = Duration::from_secs(2);
-/// Pause after a failed accept (out of descriptors), so that the loop does not spin.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A service that a target belongs to.
 #[derive(Clone)]
@@ -120,6 +122,7 @@ struct Shared {
     pub(super) instance: u64,
     pub(super) boot_id: [u8; 16],
     pub(super) clients: Clients,
+    pub(super) lobby: Lobby,
     pub(super) threads: ThreadGroup,
     pub(super) stopping: AtomicBool,
     started: Instant,
@@ -155,8 +158,52 @@ impl Shared {
     }
 
     pub(super) fn connection_gone(&self, id: u64) {
-        self.connections.lock().remove(&id);
+        let gone = self.connections.lock().remove(&id);
         self.connection_ended.notify_all();
+        if let Some(connection) = gone {
+            self.lobby.disconnected(connection.peer());
+        }
+    }
+
+    /// Serves a peer whose first frame was admitted.
+    fn serve(self: &Arc<Self>, peer: SocketAddr, (socket, inbox): (Socket, Inbox), admitted: Admitted) {
+        let mut connections = self.connections.lock();
+        if let Some(reason) = self.full(&connections, admitted.identity.as_deref()) {
+            drop(connections);
+            log::warn!(peer:% = peer.ip(); "connection from {peer} refused: {reason}");
+            return;
+        }
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection::new(self.clone(), id, peer, socket, inbox));
+        connections.insert(id, connection.clone());
+        drop(connections);
+        self.lobby.connected(peer);
+        if let Err(error) = connection.start(admitted) {
+            log::warn!(peer:% = peer.ip(); "no thread for the connection from {peer}: {error}");
+            self.connection_gone(id);
+        }
+        if self.is_stopping() {
+            // It may have been missed by what stops.
+            connection.stop_reading();
+        }
+    }
+
+    /// Why no further connection is served, if so.
+    fn full(
+        &self,
+        connections: &HashMap<u64, Arc<Connection>>,
+        identity: Option<&Identity>,
+    ) -> Option<String> {
+        if connections.len() >= self.config.connections_max {
+            return Some(format!("{} are open already", connections.len()));
+        }
+        let id = identity?.id;
+        let is_same =
+            |connection: &&Arc<Connection>| connection.identity().is_some_and(|identity| identity.id == id);
+        // Counted only where it could matter.
+        let max = self.config.connections_per_key_max;
+        (connections.len() >= max && connections.values().filter(is_same).count() >= max)
+            .then(|| format!("key {id} has {max} open already"))
     }
 }
 
@@ -167,7 +214,6 @@ impl Shared {
 /// that a resent one is answered and not run again.
 pub struct Server {
     shared: Arc<Shared>,
-    listeners: Vec<Arc<TcpListener>>,
     addrs: Vec<SocketAddr>,
     reaper_stop: Arc<(Mutex<bool>, Condvar)>,
 }
@@ -186,10 +232,11 @@ impl Server {
             // The standard library sets SO_REUSEADDR, so a restarted server need not wait for old connections.
             let listener = TcpListener::bind(addr)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")))?;
-            listeners.push(Arc::new(listener));
+            listeners.push(listener);
         }
         let addrs = listeners.iter().map(|l| l.local_addr()).collect::<io::Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
+            lobby: Lobby::new(listeners, &config)?,
             config,
             targets: RwLock::new(targets),
             instance: random_instance(),
@@ -202,15 +249,15 @@ impl Server {
             connection_ended: Condvar::new(),
             next_connection: AtomicU64::new(1),
         });
-        let server = Server { shared, listeners, addrs, reaper_stop: Arc::default() };
+        let server = Server { shared, addrs, reaper_stop: Arc::default() };
         server.start_threads()?;
         Ok(server)
     }
 
     fn start_threads(&self) -> io::Result<()> {
-        for listener in &self.listeners {
-            let (shared, listener) = (self.shared.clone(), listener.clone());
-            self.shared.threads.spawn("rpc-accept".into(), move || accept(&shared, &listener))?;
+        for _ in 0..lobby::threads() {
+            let shared = self.shared.clone();
+            self.shared.threads.spawn("rpc-accept".into(), move || lobby::run(&shared))?;
         }
         let (shared, stop) = (self.shared.clone(), self.reaper_stop.clone());
         self.shared.threads.spawn("rpc-clients".into(), move || {
@@ -245,9 +292,14 @@ impl Server {
         self.shared.instance
     }
 
-    /// Connections that are open now.
+    /// Connections that are served now.
     pub fn connection_count(&self) -> usize {
         self.shared.connections.lock().len()
+    }
+
+    /// Connections that are open and have not said yet who they are.
+    pub fn half_open_count(&self) -> usize {
+        self.shared.lobby.half_open()
     }
 
     /// Clients that metadata targets know now.
@@ -267,10 +319,7 @@ impl Server {
         if self.shared.stopping.swap(true, Ordering::SeqCst) {
             return;
         }
-        for listener in &self.listeners {
-            // SAFETY: shutdown takes a descriptor that this listener owns and no memory; it wakes the accepting thread.
-            unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
-        }
+        self.shared.lobby.close();
         *self.reaper_stop.0.lock() = true;
         self.reaper_stop.1.notify_all();
         for connection in self.connections() {
@@ -306,52 +355,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
-    loop {
-        match listener.accept() {
-            _ if shared.is_stopping() => return,
-            Ok((stream, peer)) => start_connection(shared, stream, peer),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                log::warn!("accepting a connection failed: {error}");
-                std::thread::sleep(ACCEPT_RETRY);
-            }
-        }
-    }
-}
-
-fn start_connection(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
-    // A socket of IPv6 shows peers of IPv4 by addresses that nobody else writes.
-    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let mut connections = shared.connections.lock();
-    if connections.len() >= shared.config.connections_max {
-        log::warn!(peer:% = peer.ip(); "connection from {peer} refused: {} are open already", connections.len());
-        return;
-    }
-    let id = shared.next_connection.fetch_add(1, Ordering::Relaxed);
-    let connection = match Connection::new(shared.clone(), id, stream, peer) {
-        Ok(connection) => Arc::new(connection),
-        Err(error) => {
-            log::warn!(peer:% = peer.ip(); "connection from {peer}: {error}");
-            return;
-        }
-    };
-    connections.insert(id, connection.clone());
-    drop(connections);
-    if let Err(error) = connection.start() {
-        log::warn!(peer:% = peer.ip(); "no thread for the connection from {peer}: {error}");
-        shared.connection_gone(id);
-    }
-    if shared.is_stopping() {
-        connection_after_stop(&connection);
-    }
-}
-
-/// A connection that came while the server was stopping may have been missed by it.
-fn connection_after_stop(connection: &Connection) {
-    connection.stop_reading();
 }
 
 /// The target kind's service exists and is of that kind.

@@ -3,11 +3,13 @@
 use super::records::{Opener, Sealer};
 use nacre_env::interrupted;
 use nacre_types::limits::SHORT_IO_BYTES;
-use nacre_wire::frame::{BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, HEADER_BYTES, Header};
+use nacre_wire::frame::{
+    BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, FrameKind, HEADER_BYTES, Header,
+};
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,8 @@ const KEEPALIVE_COUNT: i32 = 3;
 const USER_TIMEOUT_MS: i32 = 30_000;
 /// A body takes memory for so many bytes more whenever as many have arrived, whatever length was announced.
 const BODY_STEP: usize = 64 << 10;
+/// Largest body of the frame that a connection begins with, in bytes.
+const CONNECT_BODY_MAX: usize = 4096;
 /// Bytes of a header and a usual body: a receive may get so many beyond what is needed.
 const INBOX_MIN: usize = 1024;
 
@@ -97,6 +101,12 @@ pub(crate) struct Socket {
     sealer: OnceLock<Mutex<Sealer>>,
 }
 
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+}
+
 impl Socket {
     /// Takes a connected stream and sets its options.
     pub(crate) fn new(stream: TcpStream, stall_max: Duration, tick: Duration) -> io::Result<Socket> {
@@ -156,12 +166,15 @@ impl Socket {
         self.sealer.get().is_none_or(|sealer| !sealer.lock().has_waiting())
     }
 
-    /// Whether the connection begins with a handshake of TLS; waits for its first byte, for a tick.
-    pub(super) fn first_byte(&self, deadline: Instant) -> io::Result<u8> {
-        let mut byte = [0];
-        match self.receive_by(Some(deadline), &mut byte, libc::MSG_PEEK)? {
-            0 => Err(ErrorKind::UnexpectedEof.into()),
-            _ => Ok(byte[0]),
+    /// What has arrived, without waiting; `None`: nothing yet.
+    pub(super) fn receive_arrived(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match self.receive(buffer, libc::MSG_DONTWAIT) {
+                Ok(got) => return Ok(Some(got)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -343,7 +356,14 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {
-        let reach = INBOX_MIN + SHORT_IO_BYTES;
+        let mut inbox = Inbox::for_connect();
+        inbox.expect_short(SHORT_IO_BYTES);
+        inbox
+    }
+
+    /// For the first frame of a peer that is not known yet: it takes no more memory than that needs.
+    pub(super) fn for_connect() -> Inbox {
+        let reach = HEADER_BYTES + CONNECT_BODY_MAX;
         Inbox { buffer: vec![0; reach], start: 0, end: 0, reach, deadline: None, opener: None }
     }
 
@@ -358,6 +378,42 @@ impl Inbox {
         if let Some(opener) = &mut self.opener {
             opener.rest();
         }
+    }
+
+    /// Takes in what has arrived of the first frame, without waiting: its header and body if all of it is there, as
+    /// [`Inbox::peek`]. It has a body of at most [`CONNECT_BODY_MAX`] bytes and no data.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub(super) fn peek_first(&mut self, socket: &Socket) -> Result<Option<(Header, &[u8])>, LinkError> {
+        loop {
+            if let Some(bytes) = self.buffered().first_chunk::<HEADER_BYTES>() {
+                let header = Header::from_bytes(bytes)?;
+                if header.kind != FrameKind::Connect
+                    || header.bulk_len != 0
+                    || header.body_len as usize > CONNECT_BODY_MAX
+                {
+                    return Err(closed(ErrorKind::InvalidData, "it does not begin with a connect"));
+                }
+                let whole = HEADER_BYTES + header.body_len as usize;
+                if let Some(body) = self.buffered().get(HEADER_BYTES..whole) {
+                    header.check_body(body)?;
+                    break;
+                }
+            }
+            let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
+            match Inbox::receive(&mut self.opener, socket, None, room, libc::MSG_DONTWAIT) {
+                Ok(0) if self.end > 0 => {
+                    return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
+                }
+                Ok(0) => return Err(LinkError::Closed(Closed::End)),
+                Ok(got) => self.end += got,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(LinkError::Closed(Closed::Io(error))),
+            }
+        }
+        Ok(self.peek())
     }
 
     /// Receives what is there, as [`Socket::receive_by`].

@@ -1,14 +1,14 @@
-//! The handshake of TLS on a connected socket, for both sides, within a deadline.
+//! The handshake of TLS: for a client from beginning to end, for a server step by step, as bytes come.
 
 use super::records::{self, Opener, Sealer, Session};
 use super::socket::Socket;
 use nacre_keys::{ClientTls, ServerTls};
 use nacre_types::{Identity, Status, StatusResult};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
-use rustls::{AlertDescription, CertificateError};
+use rustls::{AlertDescription, CertificateError, CommonState, ExtractedSecrets};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// First byte of a connection with TLS: a record of the handshake protocol. Frames begin with another one.
 pub(super) const FIRST_BYTE: u8 = 22;
 /// Most bytes that a peer may send before it is known.
-const RECEIVED_MAX: usize = 64 << 10;
+const RECEIVED_MAX: usize = 16 << 10;
 /// Bytes of a record's header.
 const HEADER: usize = 5;
 
@@ -127,137 +127,148 @@ fn reason(error: &rustls::Error) -> String {
 }
 
 /// What both kinds of connections do.
-trait Handshake {
+pub(super) trait Side: Sized {
     type Data;
 
     fn step<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    fn is_under_way(&self) -> bool;
+    fn state(&self) -> &CommonState;
+
+    /// The secrets of a handshake that has ended.
+    fn finish(self) -> Result<(ExtractedSecrets, Session), rustls::Error>;
 }
 
-impl Handshake for UnbufferedClientConnection {
+impl Side for UnbufferedClientConnection {
     type Data = ClientConnectionData;
 
     fn step<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(incoming)
     }
 
-    fn is_under_way(&self) -> bool {
-        self.is_handshaking()
+    fn state(&self) -> &CommonState {
+        self
+    }
+
+    fn finish(self) -> Result<(ExtractedSecrets, Session), rustls::Error> {
+        self.dangerous_into_kernel_connection().map(|(secrets, session)| (secrets, Session::Client(session)))
     }
 }
 
-impl Handshake for UnbufferedServerConnection {
+impl Side for UnbufferedServerConnection {
     type Data = ServerConnectionData;
 
     fn step<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(incoming)
     }
 
-    fn is_under_way(&self) -> bool {
-        self.is_handshaking()
+    fn state(&self) -> &CommonState {
+        self
+    }
+
+    fn finish(self) -> Result<(ExtractedSecrets, Session), rustls::Error> {
+        self.dangerous_into_kernel_connection().map(|(secrets, session)| (secrets, Session::Server(session)))
     }
 }
 
 /// What is to be done next.
 enum Next {
     Continue,
-    Send,
     Receive,
     Finished,
 }
 
-/// Bytes that come and go during a handshake.
-struct Wire<'a> {
-    socket: &'a Socket,
-    deadline: Instant,
-    may_wait: &'a dyn Fn() -> StatusResult<()>,
+/// A handshake under way: bytes come and go, and whoever has it brings them.
+pub(super) struct Handshake<S> {
+    side: S,
     received: Vec<u8>,
     received_in_all: usize,
     /// Records that rustls sees: not more than it needs, so that what follows the handshake stays sealed.
     shown: usize,
-    to_send: Vec<u8>,
+    /// What is to be sent, before anything is waited for; also after an error, to tell the peer why.
+    pub(super) to_send: Vec<u8>,
 }
 
-impl Wire<'_> {
-    /// Goes on until both sides are known.
-    fn run<H: Handshake>(&mut self, connection: &mut H) -> Result<(), Unsecured> {
-        loop {
-            let (discarded, next) = {
-                let UnbufferedStatus { discard, state, .. } =
-                    connection.step(self.received.get_mut(..self.shown).unwrap_or_default());
-                (discard, next_of(state, &mut self.to_send))
-            };
-            self.received.drain(..discarded);
-            self.shown -= discarded;
-            let next = match next {
-                Ok(next) => next,
-                Err(error) => {
-                    // The peer is told why.
-                    self.say_why(connection);
-                    return Err(Unsecured::Tls(error));
-                }
-            };
-            match next {
-                Next::Continue => {}
-                Next::Send => self.send()?,
-                Next::Finished if !connection.is_under_way() => return Ok(()),
-                Next::Receive | Next::Finished => self.show_more()?,
-            }
-        }
+impl Handshake<UnbufferedServerConnection> {
+    /// The server's side.
+    ///
+    /// # Errors
+    /// `Tls`.
+    pub(super) fn of_server(tls: &ServerTls) -> Result<Self, Unsecured> {
+        UnbufferedServerConnection::new(tls.config()).map(Handshake::new).map_err(Unsecured::Tls)
+    }
+}
+
+impl<S: Side> Handshake<S> {
+    fn new(side: S) -> Handshake<S> {
+        Handshake { side, received: Vec::new(), received_in_all: 0, shown: 0, to_send: Vec::new() }
     }
 
-    /// Sends the alert that an error has left.
-    fn say_why<H: Handshake>(&mut self, connection: &mut H) {
-        let UnbufferedStatus { state, .. } = connection.step(&mut []);
-        if let Ok(Next::Continue) = next_of(state, &mut self.to_send) {
-            let _ = self.send();
-        }
-    }
-
-    fn send(&mut self) -> Result<(), Unsecured> {
-        let left = self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        if self.socket.send_within(&[&self.to_send], left) {
-            self.to_send.clear();
-            return Ok(());
-        }
-        Err(Unsecured::Io(ErrorKind::TimedOut.into()))
-    }
-
-    /// Lets rustls see one record more, which is received if it is not there.
-    fn show_more(&mut self) -> Result<(), Unsecured> {
-        loop {
-            let rest = self.received.get(self.shown..).unwrap_or_default();
-            if let Some(&[_, _, _, high, low]) = rest.first_chunk::<HEADER>() {
-                let len = HEADER + usize::from(u16::from_be_bytes([high, low]));
-                if rest.len() >= len {
-                    self.shown += len;
-                    return Ok(());
-                }
-            }
-            self.receive()?;
-        }
-    }
-
-    fn receive(&mut self) -> Result<(), Unsecured> {
-        let mut piece = [0; 4096];
-        let got = match self.socket.receive_by(Some(self.deadline), &mut piece, 0) {
-            Ok(0) => {
-                return Err(Unsecured::Io(io::Error::new(ErrorKind::UnexpectedEof, "closed by the peer")));
-            }
-            Ok(got) => got,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                return (self.may_wait)().map_err(Unsecured::GivenUp);
-            }
-            Err(error) => return Err(Unsecured::Io(error)),
-        };
-        self.received_in_all += got;
+    /// Bytes have come.
+    ///
+    /// # Errors
+    /// There are more than a peer may send before it is known.
+    pub(super) fn take_in(&mut self, bytes: &[u8]) -> Result<(), Unsecured> {
+        self.received_in_all += bytes.len();
         if self.received_in_all > RECEIVED_MAX {
             let error = io::Error::new(ErrorKind::InvalidData, "it says too much before it says who it is");
             return Err(Unsecured::Io(error));
         }
-        self.received.extend_from_slice(piece.get(..got).unwrap_or_default());
+        self.received.extend_from_slice(bytes);
         Ok(())
+    }
+
+    /// Goes on as far as what has come allows; true if both sides are known.
+    ///
+    /// # Errors
+    /// `Tls`.
+    pub(super) fn advance(&mut self) -> Result<bool, Unsecured> {
+        loop {
+            let (discarded, next) = {
+                let UnbufferedStatus { discard, state, .. } =
+                    self.side.step(self.received.get_mut(..self.shown).unwrap_or_default());
+                (discard, next_of(state, &mut self.to_send))
+            };
+            self.received.drain(..discarded);
+            self.shown -= discarded;
+            match next {
+                Ok(Next::Continue) => {}
+                Ok(Next::Finished) if !self.side.state().is_handshaking() => return Ok(true),
+                Ok(Next::Receive | Next::Finished) if self.show_more() => {}
+                Ok(Next::Receive | Next::Finished) => return Ok(false),
+                Err(error) => {
+                    // The peer is told why. rustls remembers where in the bytes it is.
+                    let bytes = self.received.get_mut(..self.shown).unwrap_or_default();
+                    let UnbufferedStatus { state, .. } = self.side.step(bytes);
+                    let _ = next_of(state, &mut self.to_send);
+                    return Err(Unsecured::Tls(error));
+                }
+            }
+        }
+    }
+
+    /// Lets rustls see one record more, if it is there.
+    fn show_more(&mut self) -> bool {
+        let rest = self.received.get(self.shown..).unwrap_or_default();
+        let Some(&[_, _, _, high, low]) = rest.first_chunk::<HEADER>() else { return false };
+        let len = HEADER + usize::from(u16::from_be_bytes([high, low]));
+        if rest.len() < len {
+            return false;
+        }
+        self.shown += len;
+        true
+    }
+
+    /// Both directions of the connection, of a handshake that has ended.
+    ///
+    /// # Errors
+    /// `Tls`, or `Identity`, which the verification of the certificate rules out.
+    pub(super) fn secured(self) -> Result<Secured, Unsecured> {
+        let peer =
+            nacre_keys::peer_identity(self.side.state().peer_certificates()).map_err(Unsecured::Identity)?;
+        let (secrets, session) = self.side.finish().map_err(Unsecured::Tls)?;
+        let (sealer, mut opener) = records::split(session, secrets).map_err(Unsecured::Io)?;
+        opener.preset(&self.received);
+        Ok(Secured { sealer, opener, peer })
     }
 }
 
@@ -283,7 +294,7 @@ fn next_of<D>(
         }
         ConnectionState::TransmitTlsData(data) => {
             data.done();
-            Ok(Next::Send)
+            Ok(Next::Continue)
         }
         ConnectionState::BlockedHandshake => Ok(Next::Receive),
         ConnectionState::WriteTraffic(_) => Ok(Next::Finished),
@@ -291,12 +302,7 @@ fn next_of<D>(
     }
 }
 
-fn wire<'a>(socket: &'a Socket, deadline: Instant, may_wait: &'a dyn Fn() -> StatusResult<()>) -> Wire<'a> {
-    let (received, to_send) = (Vec::new(), Vec::new());
-    Wire { socket, deadline, may_wait, received, received_in_all: 0, shown: 0, to_send }
-}
-
-/// The client's side.
+/// The client's side, from beginning to end.
 ///
 /// # Errors
 /// `may_wait`'s, and why the sides do not accept each other.
@@ -309,43 +315,31 @@ pub(super) fn connect(
 ) -> Result<Secured, Unsecured> {
     let name = ServerName::try_from(ClientTls::session_name(address));
     let name = name.map_err(|error| Unsecured::Io(io::Error::new(ErrorKind::InvalidInput, error)))?;
-    let mut connection = UnbufferedClientConnection::new(tls.config(), name).map_err(Unsecured::Tls)?;
-    let mut wire = wire(socket, deadline, may_wait);
-    wire.run(&mut connection)?;
-    let peer = peer_of(connection.peer_certificates())?;
-    let (secrets, session) = connection.dangerous_into_kernel_connection().map_err(Unsecured::Tls)?;
-    finish(Session::Client(session), secrets, &wire, peer)
-}
-
-/// The server's side.
-///
-/// # Errors
-/// As [`connect`].
-pub(super) fn accept(
-    socket: &Socket,
-    tls: &ServerTls,
-    deadline: Instant,
-    may_wait: &dyn Fn() -> StatusResult<()>,
-) -> Result<Secured, Unsecured> {
-    let mut connection = UnbufferedServerConnection::new(tls.config()).map_err(Unsecured::Tls)?;
-    let mut wire = wire(socket, deadline, may_wait);
-    wire.run(&mut connection)?;
-    let peer = peer_of(connection.peer_certificates())?;
-    let (secrets, session) = connection.dangerous_into_kernel_connection().map_err(Unsecured::Tls)?;
-    finish(Session::Server(session), secrets, &wire, peer)
-}
-
-fn peer_of(chain: Option<&[CertificateDer<'_>]>) -> Result<Option<Arc<Identity>>, Unsecured> {
-    nacre_keys::peer_identity(chain).map_err(Unsecured::Identity)
-}
-
-fn finish(
-    session: Session,
-    secrets: rustls::ExtractedSecrets,
-    wire: &Wire<'_>,
-    peer: Option<Arc<Identity>>,
-) -> Result<Secured, Unsecured> {
-    let (sealer, mut opener) = records::split(session, secrets).map_err(Unsecured::Io)?;
-    opener.preset(&wire.received);
-    Ok(Secured { sealer, opener, peer })
+    let connection = UnbufferedClientConnection::new(tls.config(), name).map_err(Unsecured::Tls)?;
+    let mut handshake = Handshake::new(connection);
+    loop {
+        let is_finished = handshake.advance();
+        if !handshake.to_send.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            let is_sent = socket.send_within(&[&handshake.to_send], left);
+            handshake.to_send.clear();
+            if !is_sent && is_finished.is_ok() {
+                return Err(Unsecured::Io(ErrorKind::TimedOut.into()));
+            }
+        }
+        if is_finished? {
+            return handshake.secured();
+        }
+        let mut piece = [0; 4096];
+        match socket.receive_by(Some(deadline), &mut piece, 0) {
+            Ok(0) => {
+                return Err(Unsecured::Io(io::Error::new(ErrorKind::UnexpectedEof, "closed by the peer")));
+            }
+            Ok(got) => handshake.take_in(piece.get(..got).unwrap_or_default())?,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                may_wait().map_err(Unsecured::GivenUp)?;
+            }
+            Err(error) => return Err(Unsecured::Io(error)),
+        }
+    }
 }

@@ -1,15 +1,14 @@
-//! Who may connect: the handshake of TLS, and what a certificate allows.
+//! Who may connect: what a certificate allows.
 
-use super::connection::Connection;
+use super::{Service, Shared, service_of};
 use crate::api::MgsPeer;
-use crate::tcp::socket::Inbox;
-use crate::tcp::tls::{self, FIRST_BYTE};
 use nacre_keys::ServerTls;
 use nacre_types::{Identity, Roles, Status, TargetKind};
-use nacre_wire::connect::{Connect, ConnectFlags};
-use std::io::ErrorKind;
+use nacre_wire::connect::{Connect, ConnectFlags, Refusal, VERSION_MAX, VERSION_MIN, agree_version};
+use nacre_wire::frame::Header;
+use nacre_wire::{Decode, Encode};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 /// What a new connection has proved.
 pub(super) enum Peer {
@@ -64,11 +63,12 @@ impl Proof {
 /// Why a connection is refused: what the peer is told, and the log.
 pub(super) struct Refused {
     pub(super) status: Status,
+    pub(super) body: Vec<u8>,
     pub(super) reason: String,
 }
 
 fn refused(status: Status, reason: impl Into<String>) -> Refused {
-    Refused { status, reason: reason.into() }
+    Refused { status, body: Vec::new(), reason: reason.into() }
 }
 
 /// Seconds since 1970.
@@ -88,7 +88,7 @@ pub(super) fn lapsed(tls: &ServerTls, identity: &Identity) -> Option<Status> {
 ///
 /// # Errors
 /// The refusal, for the peer and for the log.
-pub(super) fn admit(
+fn admit(
     tls: Option<&ServerTls>,
     peer: Peer,
     target: TargetKind,
@@ -125,33 +125,36 @@ pub(super) fn admit(
     Ok(Proof::Known(identity))
 }
 
-impl Connection {
-    /// The handshake of TLS, where this server asks for it.
-    ///
-    /// # Errors
-    /// Why there is none, for the log.
-    pub(super) fn secure(&self, inbox: &mut Inbox, deadline: Instant) -> Result<Peer, String> {
-        let Some(tls) = &self.shared.config.tls else { return Ok(Peer::Open) };
-        let stopping = || if self.shared.is_stopping() { Err(Status::ESHUTDOWN) } else { Ok(()) };
-        let first = loop {
-            match self.socket.first_byte(deadline) {
-                Ok(byte) => break byte,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    stopping().map_err(|status| status.to_string())?;
-                }
-                Err(error) if error.kind() == ErrorKind::TimedOut => {
-                    return Err("it did not say in time what it is".to_owned());
-                }
-                Err(error) => return Err(error.to_string()),
-            }
-        };
-        if first != FIRST_BYTE {
-            return Ok(Peer::Plain);
-        }
-        let secured =
-            tls::accept(&self.socket, tls, deadline, &stopping).map_err(|error| error.to_string())?;
-        self.socket.seal_with(secured.sealer);
-        inbox.open_with(secured.opener);
-        Ok(secured.peer.map_or(Peer::Unknown, Peer::Known))
+/// A first frame that may be served.
+pub(super) struct Admitted {
+    pub(super) header: Header,
+    pub(super) connect: Connect,
+    pub(super) version: u16,
+    pub(super) service: Service,
+    pub(super) proof: Proof,
+}
+
+/// Whether a connect may be served, as far as that can be said without waiting.
+///
+/// # Errors
+/// The refusal, for the peer and for the log.
+pub(super) fn judge(shared: &Shared, header: &Header, body: &[u8], peer: Peer) -> Result<Admitted, Refused> {
+    let connect = Connect::from_bytes(body).map_err(|error| refused(Status::EPROTO, error.to_string()))?;
+    let Some(version) = agree_version(connect.version_min, connect.version_max) else {
+        let body = Refusal { version_min: VERSION_MIN, version_max: VERSION_MAX }.to_bytes();
+        let reason = format!(
+            "it speaks protocol versions {} to {}, this server {VERSION_MIN} to {VERSION_MAX}",
+            connect.version_min, connect.version_max
+        );
+        return Err(Refused { body, ..refused(Status::BAD_VERSION, reason) });
+    };
+    let proof = admit(shared.config.tls.as_ref(), peer, header.target.kind, &connect)?;
+    let fsname = &shared.config.fsname;
+    if !fsname.is_empty() && !connect.fsname.is_empty() && *fsname != connect.fsname {
+        let reason = format!("it wants file system '{}', this is '{fsname}'", connect.fsname);
+        return Err(refused(Status::WRONG_FSNAME, reason));
     }
+    let service = service_of(shared, header.target)
+        .ok_or_else(|| refused(Status::ENODEV, format!("target {} is not served here", header.target)))?;
+    Ok(Admitted { header: *header, connect, version, service, proof })
 }

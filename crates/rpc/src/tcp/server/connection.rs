@@ -4,37 +4,32 @@
 //! blocking hook is called), the lead goes to an idle thread or a new one. A thread that comes back from a wait takes
 //! the lead if nobody has it, and otherwise becomes idle or ends.
 
-use super::admission::{Peer, Proof, admit};
+use super::admission::{Admitted, Proof};
 use super::clients::{Client, Who};
 use super::dispatch::Work;
 use super::reads::Line;
-use super::{Service, Shared, service_of};
+use super::{Service, Shared};
 use crate::config::ServerConfig;
-use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
+use crate::tcp::socket::{Closed, Inbox, LinkError, Socket};
 use nacre_env::{BlockingHook, InterruptTarget};
-use nacre_types::{Identity, Status, StatusResult, TargetId, Xid};
-use nacre_wire::connect::{
-    Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN, agree_version,
-};
+use nacre_types::{Identity, StatusResult, TargetId, Xid};
+use nacre_wire::Encode;
+use nacre_wire::connect::{ConnectFlags, Connected, Features};
 use nacre_wire::frame::{FrameKind, Header};
 use nacre_wire::lock::ServerMessage;
-use nacre_wire::{Decode, Encode};
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a reply waits for its turn before its thread counts as waiting.
 const SEND_TURN_MAX: Duration = Duration::from_millis(5);
 /// How long a callback waits for its turn on a control connection, and then for the client to take it.
 const CALLBACK_MAX: Duration = Duration::from_millis(100);
-/// A thread that waits for requests looks up so often. Nothing needs that while no frame has begun, as the end of the socket wakes
-/// it; threads of idle connections that looked up ten times a second took 7 % of a CPU on 8 MDTs with 32 mounts.
-const READ_TICK: Duration = Duration::from_secs(5);
 /// An idle thread ends after so long.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
@@ -77,40 +72,38 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Of a peer whose first frame was received.
     pub(super) fn new(
         shared: Arc<Shared>,
         id: u64,
-        stream: TcpStream,
         peer: SocketAddr,
-    ) -> io::Result<Connection> {
-        let socket = Socket::new(
-            stream,
-            shared.config.stall_max,
-            READ_TICK.min(shared.config.stall_max / 4).max(TICK),
-        )?;
-        Ok(Connection {
+        socket: Socket,
+        inbox: Inbox,
+    ) -> Connection {
+        Connection {
             shared,
             id,
             peer,
             socket,
             session: OnceLock::new(),
             sending: Mutex::new(()),
-            inbox: Mutex::new(Inbox::new()),
+            inbox: Mutex::new(inbox),
             reads: Mutex::default(),
             roles: Mutex::default(),
             lead_free: Condvar::new(),
             closed: AtomicBool::new(false),
             targets: Mutex::default(),
-        })
+        }
     }
 
     /// Starts the first thread.
-    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
+    pub(super) fn start(self: &Arc<Self>, admitted: Admitted) -> io::Result<()> {
         let mut roles = self.roles.lock();
         roles.led = true;
         roles.threads = 1;
         let connection = self.clone();
-        let started = self.shared.threads.spawn(format!("rpc-{}", self.id), move || connection.run_first());
+        let run = move || connection.run_first(admitted);
+        let started = self.shared.threads.spawn(format!("rpc-{}", self.id), run);
         if started.is_err() {
             roles.threads = 0;
         }
@@ -223,16 +216,24 @@ impl Connection {
         sent
     }
 
-    fn run_first(self: Arc<Self>) {
+    fn run_first(self: Arc<Self>, admitted: Admitted) {
         let end = ThreadEnd { connection: &self };
-        match self.handshake() {
+        let header = admitted.header;
+        match self.accept(admitted) {
             Ok(session) => {
                 if self.session.set(session).is_ok() {
                     self.serve(true);
                 }
             }
-            Err(reason) => {
-                log::warn!(peer:% = self.peer.ip(); "connection from {} refused: {reason}", self.peer);
+            Err(status) => {
+                let mut reply = Header::new(FrameKind::Connected, header.target, header.xid);
+                reply.status = status;
+                self.send(&reply, &[], &[]);
+                self.shut_down(Shutdown::Write);
+                log::warn!(
+                    peer:% = self.peer.ip();
+                    "connection from {} refused: {} does not take the client: {status}", self.peer, header.target
+                );
             }
         }
         drop(end);
@@ -355,75 +356,9 @@ impl Connection {
         }
     }
 
-    /// Reads the connect, checks it, and answers a refusal.
-    fn handshake(self: &Arc<Self>) -> Result<Session, String> {
-        let mut inbox = self.inbox.lock();
-        let deadline = Instant::now() + self.shared.config.handshake_max;
-        let peer = self.secure(&mut inbox, deadline)?;
-        inbox.end_at(Some(deadline));
-        let header = loop {
-            match inbox.header(&self.socket, true) {
-                Ok(header) => break header,
-                Err(LinkError::Closed(why)) => return Err(unfinished(&why)),
-                Err(_) if self.shared.is_stopping() => return Err("this server stops".to_owned()),
-                Err(_) => {}
-            }
-        };
-        if header.kind != FrameKind::Connect || header.bulk_len != 0 || header.body_len > 4096 {
-            return Err("it does not begin with a connect".to_owned());
-        }
-        let mut body = Vec::new();
-        if let Err(LinkError::Closed(why)) = inbox.body(&self.socket, &header, &mut body) {
-            return Err(unfinished(&why));
-        }
-        inbox.end_at(None);
-        drop(inbox);
-        let connect = match Connect::from_bytes(&body) {
-            Ok(connect) => connect,
-            Err(error) => {
-                self.refuse(&header, Status::EPROTO, &[]);
-                return Err(error.to_string());
-            }
-        };
-        self.check(&header, &connect, peer).inspect_err(|_| self.shut_down(Shutdown::Write))
-    }
-
-    fn check(self: &Arc<Self>, header: &Header, connect: &Connect, peer: Peer) -> Result<Session, String> {
-        let Some(version) = agree_version(connect.version_min, connect.version_max) else {
-            let refusal = Refusal { version_min: VERSION_MIN, version_max: VERSION_MAX };
-            self.refuse(header, Status::BAD_VERSION, &refusal.to_bytes());
-            return Err(format!(
-                "it speaks protocol versions {} to {}, this server {VERSION_MIN} to {VERSION_MAX}",
-                connect.version_min, connect.version_max
-            ));
-        };
-        let proof = admit(self.shared.config.tls.as_ref(), peer, header.target.kind, connect);
-        let proof = proof.map_err(|refused| {
-            self.refuse(header, refused.status, &[]);
-            refused.reason
-        })?;
-        let fsname = &self.shared.config.fsname;
-        if !fsname.is_empty() && !connect.fsname.is_empty() && *fsname != connect.fsname {
-            self.refuse(header, Status::WRONG_FSNAME, &[]);
-            return Err(format!("it wants file system '{}', this is '{fsname}'", connect.fsname));
-        }
-        let Some(service) = service_of(&self.shared, header.target) else {
-            self.refuse(header, Status::ENODEV, &[]);
-            return Err(format!("target {} is not served here", header.target));
-        };
-        self.accept(header, connect, version, (service, proof)).map_err(|status| {
-            self.refuse(header, status, &[]);
-            format!("{} does not take the client: {status}", header.target)
-        })
-    }
-
-    fn accept(
-        self: &Arc<Self>,
-        header: &Header,
-        connect: &Connect,
-        version: u16,
-        (service, proof): (Service, Proof),
-    ) -> StatusResult<Session> {
+    /// Makes the service know the client, and answers the connect.
+    fn accept(self: &Arc<Self>, admitted: Admitted) -> StatusResult<Session> {
+        let Admitted { header, connect, version, service, proof } = admitted;
         let config = &self.shared.config;
         let local = connect.process.shares_boot(&nacre_env::own_process());
         let mut features = Features::from_bits_truncate(connect.features);
@@ -478,24 +413,6 @@ impl Connection {
             None => self.send(&reply, &body, &[]),
         }
         Ok(session)
-    }
-
-    fn refuse(&self, header: &Header, status: Status, body: &[u8]) {
-        let mut reply = Header::new(FrameKind::Connected, header.target, header.xid);
-        reply.status = status;
-        if reply.set_body(body).is_ok() {
-            self.send(&reply, body, &[]);
-        }
-    }
-}
-
-/// Why a connect did not arrive.
-fn unfinished(why: &Closed) -> String {
-    match why {
-        Closed::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
-            "it did not say in time what it is".to_owned()
-        }
-        why => why.to_string(),
     }
 }
 
