@@ -67,6 +67,36 @@ impl rustls::client::ResolvesClientCert for Current {
     }
 }
 
+/// How what goes over a connection is protected. Both sides agree on it inside the handshake, which nobody on the way can change.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Protection {
+    /// Nobody else can read or change it.
+    #[default]
+    Encrypt,
+    /// Nobody else can change it.
+    Authenticate,
+    /// Peers without a key are served too, and may do everything. Those that have one are encrypted.
+    Open,
+}
+
+impl Protection {
+    const ENCRYPT: &'static [u8] = b"nacre-encrypt";
+    const AUTHENTICATE: &'static [u8] = b"nacre-authenticate";
+
+    /// Its name in the handshake.
+    pub const fn protocol(self) -> &'static [u8] {
+        match self {
+            Protection::Encrypt | Protection::Open => Protection::ENCRYPT,
+            Protection::Authenticate => Protection::AUTHENTICATE,
+        }
+    }
+
+    /// What a name in the handshake stands for.
+    pub fn of_protocol(name: &[u8]) -> Option<Protection> {
+        [Protection::Encrypt, Protection::Authenticate].into_iter().find(|one| one.protocol() == name)
+    }
+}
+
 fn unusable(error: rustls::Error) -> KeyError {
     KeyError::certificate("cannot set up TLS", error)
 }
@@ -75,8 +105,30 @@ fn unusable(error: rustls::Error) -> KeyError {
 #[derive(Clone)]
 pub struct ClientTls {
     /// Replaced when the key is renewed: a session that is resumed proves the old one.
-    config: Arc<RwLock<Arc<ClientConfig>>>,
+    configs: Arc<RwLock<ClientConfigs>>,
     current: Option<Arc<Current>>,
+}
+
+/// What a client agrees to.
+struct ClientConfigs {
+    /// Whatever the server chooses.
+    any: Arc<ClientConfig>,
+    encrypted: Arc<ClientConfig>,
+}
+
+impl ClientConfigs {
+    fn new(mut config: ClientConfig) -> ClientConfigs {
+        config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+        let offering = |protections: &[Protection]| {
+            let mut config = config.clone();
+            config.alpn_protocols = protections.iter().map(|one| one.protocol().to_vec()).collect();
+            Arc::new(config)
+        };
+        ClientConfigs {
+            any: offering(&[Protection::Encrypt, Protection::Authenticate]),
+            encrypted: offering(&[Protection::Encrypt]),
+        }
+    }
 }
 
 impl std::fmt::Debug for ClientTls {
@@ -113,13 +165,13 @@ impl ClientTls {
         config.max_fragment_size = FRAGMENT_MAX;
         // Names of sessions are ours; nobody needs to read them.
         config.enable_sni = false;
-        config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        ClientTls { config: Arc::new(RwLock::new(Arc::new(config))), current }
+        ClientTls { configs: Arc::new(RwLock::new(ClientConfigs::new(config))), current }
     }
 
-    /// For a connection.
-    pub fn config(&self) -> Arc<ClientConfig> {
-        self.config.read().clone()
+    /// For a connection that is protected as the server chooses, or is encrypted.
+    pub fn config(&self, encrypted_only: bool) -> Arc<ClientConfig> {
+        let configs = self.configs.read();
+        if encrypted_only { configs.encrypted.clone() } else { configs.any.clone() }
     }
 
     /// From now on, connections use this key.
@@ -129,10 +181,8 @@ impl ClientTls {
     pub fn renew(&self, key: &Key) -> Result<()> {
         let Some(current) = &self.current else { return Ok(()) };
         current.replace(key)?;
-        let mut config = self.config.write();
-        let mut renewed = (**config).clone();
-        renewed.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        *config = Arc::new(renewed);
+        let mut configs = self.configs.write();
+        *configs = ClientConfigs::new((*configs.any).clone());
         Ok(())
     }
 
@@ -154,7 +204,8 @@ fn builder(
 /// A server's half.
 #[derive(Clone)]
 pub struct ServerTls {
-    config: Arc<ServerConfig>,
+    encrypt: Arc<ServerConfig>,
+    authenticate: Arc<ServerConfig>,
     current: Arc<Current>,
     identity: Identity,
     revoked: Arc<Revoked>,
@@ -182,12 +233,22 @@ impl ServerTls {
         config.ticketer = ring::Ticketer::new().map_err(unusable)?;
         // One for each connection of a client to follow.
         config.send_tls13_tickets = 2;
-        Ok(ServerTls { config: Arc::new(config), current, identity: key.identity.clone(), revoked })
+        let agreeing_to = |protection: Protection| {
+            let mut config = config.clone();
+            config.alpn_protocols = vec![protection.protocol().to_vec()];
+            Arc::new(config)
+        };
+        let (encrypt, authenticate) =
+            (agreeing_to(Protection::Encrypt), agreeing_to(Protection::Authenticate));
+        Ok(ServerTls { encrypt, authenticate, current, identity: key.identity.clone(), revoked })
     }
 
-    /// For a connection.
-    pub fn config(&self) -> Arc<ServerConfig> {
-        self.config.clone()
+    /// For a connection that is protected like this.
+    pub fn config(&self, protection: Protection) -> Arc<ServerConfig> {
+        match protection {
+            Protection::Encrypt | Protection::Open => self.encrypt.clone(),
+            Protection::Authenticate => self.authenticate.clone(),
+        }
     }
 
     /// What its key proves.

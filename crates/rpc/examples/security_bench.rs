@@ -1,18 +1,21 @@
-//! What TLS costs: requests and data over loopback, open and encrypted in turn, on one CPU.
+//! What protection costs: requests and data over loopback, open, authenticated and encrypted in turn, on one CPU; and what a flood of
+//! half-open connections does to a client.
 //!
 //! `cargo run --release -p nacre-rpc --example security_bench [SECONDS]`: each figure is measured five times for so long
-//! (default 0.4) in turn with its counterpart; medians of the rate per second of CPU time of both ends.
+//! (default 0.4) in turn with its counterparts; medians of the CPU time of both ends.
 
-use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked, ServerTls};
+use nacre_keys::{Authority, ClientTls, LIFETIME, Protection, Revoked, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer, MgsService,
-    OssEndpoint, OssService, Recovery, ReplySlot, ServerConfig,
+    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer, MgsService,
+    OssEndpoint, OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, Nid, Roles, StatusResult, TransNo};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,7 +94,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// A server and a client of one mode.
 struct Side {
-    _server: Server,
+    server: Server,
     nids: [Nid; 1],
     identity: ClientIdentity,
     config: ClientConfig,
@@ -109,13 +112,116 @@ impl Side {
             ClientIdentity { client: ClientUuid([number; 16]), fsname: String::new(), is_server: false };
         let (mds, _) = TcpMds::connect(0, &nids, &identity, &client, Arc::new(Null)).expect("connect");
         let oss = TcpOss::new(0, &nids, &identity, &client).expect("endpoint");
-        Side { _server: server, nids, identity, config: client, mds, oss }
+        Side { server, nids, identity, config: client, mds, oss }
     }
 
     fn connect(&self, config: &ClientConfig) {
         let mgs = TcpMgs::new(&self.nids, &self.identity, config).expect("endpoint");
         mgs.call(&MgsRequest::Ping).expect("answer");
     }
+}
+
+/// Opens connections that say nothing, from many addresses of this host.
+fn flood(server: std::net::SocketAddr, count: usize) -> Vec<TcpStream> {
+    let std::net::SocketAddr::V4(server) = server else { unreachable!("the benchmark uses IPv4") };
+    let address = |ip: Ipv4Addr, port: u16| libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+        sin_zero: [0; 8],
+    };
+    let len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    let to = address(*server.ip(), server.port());
+    let one = |number: usize| {
+        let from = address(Ipv4Addr::from(0x7f00_0002 + number as u32), 0);
+        // SAFETY: both addresses live for the calls and have the length that is passed; the descriptor belongs to nobody else.
+        unsafe {
+            let raw = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            assert!(raw >= 0, "a socket: {}", std::io::Error::last_os_error());
+            let stream = TcpStream::from(OwnedFd::from_raw_fd(raw));
+            assert_eq!(libc::bind(raw, (&raw const from).cast(), len), 0);
+            assert_eq!(libc::connect(raw, (&raw const to).cast(), len), 0);
+            stream
+        }
+    };
+    (0..count).map(one).collect()
+}
+
+/// Requests per second of a client, before and while ten thousand connections are half open.
+fn under_flood(side: &Side, time: Duration) {
+    const FLOOD: usize = 10_000;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid for reads and writes.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+    }
+    if limit.rlim_cur < FLOOD as u64 + 2000 {
+        println!("no flood: this process may open {} files only", limit.rlim_cur);
+        return;
+    }
+    let cred = Cred::new(0, 0);
+    let per_second = || {
+        let (start, mut count) = (Instant::now(), 0_u32);
+        while start.elapsed() < time {
+            side.mds.call(&cred, &MdsRequest::Statfs).expect("answer");
+            count += 1;
+        }
+        f64::from(count) / start.elapsed().as_secs_f64()
+    };
+    let before = median((0..ROUNDS).map(|_| per_second()).collect());
+    let start = Instant::now();
+    let flood = flood(side.server.addrs()[0], FLOOD);
+    let took = start.elapsed();
+    let during = median((0..ROUNDS).map(|_| per_second()).collect());
+    println!(
+        "requests per second: {before:.0}; with {} connections half open (made in {:.2} s, {} still kept by the server): {during:.0}, {:.2} times",
+        flood.len(),
+        took.as_secs_f64(),
+        side.server.half_open_count(),
+        during / before
+    );
+}
+
+/// Milliseconds until a client whose server has restarted has so many connections again.
+fn reconnect_ms(side: &Side, count: usize) -> f64 {
+    let start = Instant::now();
+    (0..count).for_each(|_| side.connect(&side.config));
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+const DEPTH: usize = 16;
+
+/// Measures all rows of one mode once.
+fn measure(side: &Side, time: Duration, data: &mut [u8], new_client: &dyn Fn() -> ClientTls) -> Vec<f64> {
+    let (cred, object) = (Cred::new(0, 0), Fid::new(9, 1, 0));
+    let us = |rate: f64| 1e6 / rate;
+    let mut row = vec![us(rate(time, || side.mds.call(&cred, &MdsRequest::Statfs).expect("answer")))];
+    for len in [4096, MIB] {
+        let request = OssRequest::plain_read(object, 0, len as u32);
+        row.push(us(rate(time, || side.oss.call(&request, Bulk::Receive(&mut data[..len])).expect("read"))));
+        let request = OssRequest::plain_write(object, 0);
+        row.push(us(rate(time, || side.oss.call(&request, Bulk::Send(&data[..len])).expect("write"))));
+    }
+    let all = rate(time, || {
+        let call = |(number, buffer)| IoCall {
+            endpoint: &side.oss,
+            request: OssRequest::plain_read(object, number as u64 * 4096, 4096),
+            bulk: Bulk::Receive(buffer),
+        };
+        let calls = data[..DEPTH * 4096].chunks_mut(4096).enumerate().map(call);
+        assert!(run_all(calls.collect()).iter().all(Result::is_ok));
+    });
+    row.push(us(all) / DEPTH as f64);
+    row.push(us(rate(time, || side.connect(&side.config))));
+    // Keys of its own each time: nothing to resume.
+    row.push(us(rate(time, || {
+        let tls = side.config.tls.as_ref().map(|_| new_client());
+        side.connect(&ClientConfig { tls, ..side.config.clone() });
+    })));
+    row.push(1e3 * reconnect_ms(side, 8));
+    row
 }
 
 fn main() {
@@ -128,49 +234,52 @@ fn main() {
         authority.make_key(&Identity::new("fs", KeyId(id), roles, "bench"), LIFETIME).expect("a key")
     };
     let own = key(1, Roles::MGS | Roles::MDS | Roles::OSS);
-    let server = ServerTls::new(&own, false, Arc::new(Revoked::default())).expect("settings");
     let client_key = key(2, Roles::CLIENT);
-    let client = || Some(ClientTls::new("fs", std::slice::from_ref(&client_key)).expect("settings"));
-    let open = Side::new(1, ServerConfig::default(), ClientConfig::default());
-    let encrypt = Side::new(
-        2,
-        ServerConfig { tls: Some(server), ..ServerConfig::default() },
-        ClientConfig { tls: client(), ..ClientConfig::default() },
-    );
-    let cred = Cred::new(0, 0);
+    let client = || ClientTls::new("fs", std::slice::from_ref(&client_key)).expect("settings");
+    let with_keys = |number, protection| {
+        let tls = ServerTls::new(&own, false, Arc::new(Revoked::default())).expect("settings");
+        Side::new(
+            number,
+            ServerConfig { tls: Some(tls), protection, ..ServerConfig::default() },
+            ClientConfig { tls: Some(client()), ..ClientConfig::default() },
+        )
+    };
+    let sides = [
+        Side::new(1, ServerConfig::default(), ClientConfig::default()),
+        with_keys(2, Protection::Authenticate),
+        with_keys(3, Protection::Encrypt),
+    ];
     let mut data = vec![7u8; MIB];
-    let object = Fid::new(9, 1, 0);
-    let mut rows: [[Vec<f64>; 2]; 6] = Default::default();
+    let mut rounds: [Vec<Vec<f64>>; 3] = Default::default();
     for _ in 0..ROUNDS {
-        for (mode, side) in [&open, &encrypt].into_iter().enumerate() {
-            let mut note = |row: usize, value: f64| rows[row][mode].push(value);
-            note(0, rate(time, || side.mds.call(&cred, &MdsRequest::Statfs).expect("answer")));
-            for (row, len) in [(1, 4096), (2, MIB)] {
-                let request = OssRequest::plain_read(object, 0, len as u32);
-                note(
-                    row,
-                    rate(time, || side.oss.call(&request, Bulk::Receive(&mut data[..len])).expect("read")),
-                );
-            }
-            let request = OssRequest::plain_write(object, 0);
-            note(3, rate(time, || side.oss.call(&request, Bulk::Send(&data)).expect("write")));
-            note(4, rate(time, || side.connect(&side.config)));
-            // Keys of its own each time: nothing to resume.
-            note(
-                5,
-                rate(time, || {
-                    let tls = side.config.tls.as_ref().and_then(|_| client());
-                    side.connect(&ClientConfig { tls, ..side.config.clone() });
-                }),
-            );
+        for (side, rounds) in sides.iter().zip(&mut rounds) {
+            rounds.push(measure(side, time, &mut data, &client));
         }
     }
-    println!("one CPU, us of CPU time of both ends, medians of {ROUNDS} x {seconds} s");
-    println!("{:<28} {:>9} {:>9} {:>7}", "", "open", "encrypt", "times");
-    let names =
-        ["null request", "read 4 KiB", "read 1 MiB", "write 1 MiB", "connect, resumed", "connect, in full"];
-    for (name, [open, encrypt]) in names.into_iter().zip(rows) {
-        let (open, encrypt) = (1e6 / median(open), 1e6 / median(encrypt));
-        println!("{name:<28} {open:>9.1} {encrypt:>9.1} {:>7.2}", encrypt / open);
+    println!("one CPU, us of CPU time of both ends (reconnect: of time), medians of {ROUNDS} x {seconds} s");
+    println!(
+        "{:<24} {:>9} {:>12} {:>7} {:>9} {:>7}",
+        "", "open", "authenticate", "times", "encrypt", "times"
+    );
+    let names = [
+        "null request",
+        "read 4 KiB",
+        "write 4 KiB",
+        "read 1 MiB",
+        "write 1 MiB",
+        "read 4 KiB, depth 16",
+        "connect, resumed",
+        "connect, in full",
+        "reconnect, 8 connections",
+    ];
+    for (row, name) in names.into_iter().enumerate() {
+        let [open, authenticate, encrypt] =
+            [0, 1, 2].map(|mode: usize| median(rounds[mode].iter().map(|round| round[row]).collect()));
+        println!(
+            "{name:<24} {open:>9.1} {authenticate:>12.1} {:>7.2} {encrypt:>9.1} {:>7.2}",
+            authenticate / open,
+            encrypt / open
+        );
     }
+    under_flood(&sides[2], time);
 }

@@ -2,7 +2,8 @@
 
 use crate::shape::Shape;
 use crate::tunables::Tunables;
-use nacre_keys::{ClientTls, ServerTls};
+use nacre_keys::{ClientTls, Protection, ServerTls};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub struct ClientConfig {
     pub tunables: Arc<Tunables>,
     /// With what this client proves who it is, and knows servers; `None`: connections without TLS, to open servers. Default none.
     pub tls: Option<ClientTls>,
+    /// With keys: servers that authenticate and do not encrypt are refused. Default: a server chooses.
+    pub encrypted_only: bool,
     /// A slow fabric to simulate, for tests and benches. Default none, at no cost.
     pub shape: Option<Shape>,
     /// Requests in flight per connection; the server may ask for fewer. Default 32.
@@ -65,6 +68,7 @@ impl Default for ClientConfig {
             interrupt_grace: Duration::from_secs(1),
             tunables: Arc::default(),
             tls: None,
+            encrypted_only: false,
             shape: None,
             in_flight_max: 32,
             waiting_locks_max: 8,
@@ -111,6 +115,18 @@ pub struct ServerConfig {
     pub bulk_checksums: bool,
     /// With what this server proves who it is, and knows peers; `None`: it is open to all. Default none.
     pub tls: Option<ServerTls>,
+    /// With keys: how connections are protected. Default encrypted.
+    pub protection: Protection,
+    /// The same of connections that come in at these addresses of this host.
+    pub protection_of: Vec<(IpAddr, Protection)>,
+}
+
+impl ServerConfig {
+    /// How connections are protected that come in at this address.
+    pub fn protection_at(&self, address: IpAddr) -> Protection {
+        let own = self.protection_of.iter().find(|(own, _)| own.to_canonical() == address.to_canonical());
+        own.map_or(self.protection, |(_, protection)| *protection)
+    }
 }
 
 impl Default for ServerConfig {
@@ -132,6 +148,8 @@ impl Default for ServerConfig {
             stop_grace: Duration::from_secs(10),
             bulk_checksums: true,
             tls: None,
+            protection: Protection::default(),
+            protection_of: Vec::new(),
         }
     }
 }

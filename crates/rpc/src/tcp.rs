@@ -11,6 +11,7 @@ mod buffer;
 mod client;
 mod handshake;
 mod host;
+mod mac;
 mod records;
 mod scratch;
 mod server;

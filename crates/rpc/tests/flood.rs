@@ -48,7 +48,7 @@ impl Keys {
 
 /// The first message of a handshake, as a client with a key sends it.
 fn hello(config: &ClientConfig) -> Vec<u8> {
-    let tls = config.tls.as_ref().expect("keys").config();
+    let tls = config.tls.as_ref().expect("keys").config(false);
     let mut connection =
         rustls::ClientConnection::new(tls, "a.nacre".try_into().expect("a name")).expect("a handshake");
     let mut bytes = Vec::new();

@@ -100,7 +100,7 @@ pub(crate) fn connect(
     let mut inbox = Inbox::new();
     let deadline = Instant::now() + config.handshake_timeout;
     if let Some(tls) = &config.tls {
-        secure(asked, &socket, &mut inbox, (tls, addr), (deadline, may_wait))?;
+        secure(asked, &socket, &mut inbox, (tls, config.encrypted_only, addr), (deadline, may_wait))?;
     }
     socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
     let connected = answer(asked, &socket, &mut inbox, deadline, may_wait)?;
@@ -116,20 +116,21 @@ fn secure(
     asked: &Asked<'_>,
     socket: &Socket,
     inbox: &mut Inbox,
-    (tls, address): (&ClientTls, SocketAddr),
+    (tls, encrypted_only, address): (&ClientTls, bool, SocketAddr),
     (deadline, may_wait): (Instant, &dyn Fn() -> StatusResult<()>),
 ) -> StatusResult<()> {
     let Asked { target, nid, .. } = asked;
-    let secured = tls::connect(socket, tls, address, deadline, may_wait).map_err(|error| {
-        let status = error.status();
-        match status {
-            Status::EKEYREJECTED | Status::EKEYEXPIRED | Status::ENOKEY => {
-                log::error!("{target} at {nid}: {error}");
+    let secured =
+        tls::connect(socket, (tls, encrypted_only), address, deadline, may_wait).map_err(|error| {
+            let status = error.status();
+            match status {
+                Status::EKEYREJECTED | Status::EKEYEXPIRED | Status::ENOKEY => {
+                    log::error!("{target} at {nid}: {error}");
+                }
+                _ => log::debug!("connect to {target} at {nid}: {error}"),
             }
-            _ => log::debug!("connect to {target} at {nid}: {error}"),
-        }
-        status
-    })?;
+            status
+        })?;
     let needed = target.role();
     if !secured.peer.as_ref().is_some_and(|peer| peer.roles.contains(needed)) {
         log::error!("{target} at {nid}: what answers there has not the key of a server with role {needed}");

@@ -1,40 +1,64 @@
-//! Records of TLS 1.3 on a connection whose handshake has ended: one object seals what is sent, another opens what comes.
+//! Records on a connection whose handshake has ended: one object protects what is sent, another opens what comes.
 //!
-//! The ciphers and the secrets are those of rustls; both directions are apart, so that a thread that sends and one that receives
-//! share nothing. What is here: cutting into records, sequence numbers, and new secrets before a cipher's limit.
+//! Encrypted ones are those of TLS 1.3, with the secrets of rustls; authenticated ones carry their data as it is and a tag. Both directions
+//! are apart, so that a thread that sends and one that receives share nothing. What is here: cutting into records, their numbers, and new
+//! secrets before a cipher's limit.
 
+mod opener;
+mod sealer;
+#[cfg(test)]
+mod tests;
+
+pub(super) use opener::Opener;
+pub(super) use sealer::Sealer;
+
+use super::mac::{KEY, Mac, TAG};
+use nacre_keys::Protection;
 use parking_lot::Mutex;
-use rustls::client::ClientConnectionData;
-use rustls::crypto::cipher::{
-    InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundPlainMessage,
-    Tls13AeadAlgorithm,
+use ring::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey,
 };
+use ring::error::Unspecified;
+use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
+use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
-use rustls::{ConnectionTrafficSecrets, ContentType, Error, ProtocolVersion, SupportedCipherSuite};
+use rustls::{ConnectionTrafficSecrets, Error};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-/// Bytes before the content of a record.
+/// Bytes before the content of a record of either kind: its type, and what says its length.
 const HEADER: usize = 5;
-/// Most plain bytes in a record.
+/// Most plain bytes in an encrypted record.
 const PLAIN_MAX: usize = 16 << 10;
-/// Most bytes of a sealed record after its header.
+/// Bytes behind them: the type of the content, and the tag.
+const SEALED_TRAILER: usize = 1 + TAG;
+/// Most bytes of an encrypted record after its header: the standard's limit, of which senders here need less.
 const SEALED_MAX: usize = PLAIN_MAX + 256;
-/// Most bytes that are sealed before they are sent: what a send buffer takes, and a cache holds.
-const SEAL_AHEAD: usize = 64 << 10;
-/// Smallest buffer that receives: every record fits.
-const RECEIVE_MIN: usize = HEADER + SEALED_MAX;
-/// Buffer for data that comes in many records.
-const RECEIVE_LARGE: usize = 128 << 10;
-/// Records under one secret, far below the limit of every cipher.
-const RECORDS_MAX: u64 = 1 << 22;
+/// Most bytes in an authenticated record: what a cache holds, as they are read to make the tag and again to be sent.
+const MARKED_MAX: usize = 128 << 10;
+/// Records under one secret of a cipher, far below the limit of every cipher.
+const RECORDS_MAX: u64 = if cfg!(test) { 40 } else { 1 << 22 };
+/// Records under one key of a MAC, on a connection that ends then: 2^40 tags of 128 bits leave a forger nothing to hope for.
+const MARKED_RECORDS_MAX: u64 = 1 << 40;
+/// Types of records: encrypted ones have TLS's, "application data".
+const SEALED: u8 = 23;
+const MARKED: u8 = b'M';
+/// Types of the content of an encrypted record.
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const DATA: u8 = 23;
 /// Messages of the handshake protocol that come after the handshake.
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
 fn failed(error: Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
+}
+
+/// A tag that is not right: the same error as that of a record that rustls cannot open.
+fn forged(_: Unspecified) -> io::Error {
+    failed(Error::DecryptError)
 }
 
 fn damaged(text: &'static str) -> io::Error {
@@ -48,13 +72,6 @@ pub(super) enum Session {
 }
 
 impl Session {
-    fn suite(&self) -> SupportedCipherSuite {
-        match self {
-            Session::Client(session) => session.negotiated_cipher_suite(),
-            Session::Server(session) => session.negotiated_cipher_suite(),
-        }
-    }
-
     fn update_sent(&mut self) -> Result<(u64, ConnectionTrafficSecrets), Error> {
         match self {
             Session::Client(session) => session.update_tx_secret(),
@@ -79,283 +96,128 @@ impl Session {
 
 type Shared = Arc<Mutex<Session>>;
 
-fn algorithm(suite: SupportedCipherSuite) -> io::Result<&'static dyn Tls13AeadAlgorithm> {
-    suite.tls13().map(|suite| suite.aead_alg).ok_or_else(|| damaged("the cipher is not one of TLS 1.3"))
+/// A cipher under one secret.
+struct Cipher {
+    key: LessSafeKey,
+    iv: [u8; 12],
+}
+
+impl Cipher {
+    fn new(secret: &ConnectionTrafficSecrets) -> io::Result<Cipher> {
+        let (algorithm, key, iv) = parts_of(secret)?;
+        let iv = iv.try_into().map_err(|_| damaged("the cipher is not known"))?;
+        let key = UnboundKey::new(algorithm, key).map_err(|_| damaged("the cipher is not known"))?;
+        Ok(Cipher { key: LessSafeKey::new(key), iv })
+    }
+
+    fn nonce(&self, number: u64) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, of_number) in nonce.iter_mut().skip(4).zip(number.to_be_bytes()) {
+            *byte ^= of_number;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    fn seal(&self, number: u64, header: [u8; HEADER], content: &mut [u8]) -> io::Result<Tag> {
+        let sealed = self.key.seal_in_place_separate_tag(self.nonce(number), Aad::from(header), content);
+        sealed.map_err(forged)
+    }
+
+    fn open(&self, number: u64, header: [u8; HEADER], tag: &[u8], content: &mut [u8]) -> io::Result<()> {
+        let tag = Tag::try_from(tag).map_err(|_| damaged("a tag is cut"))?;
+        let header = Aad::from(header);
+        let opened = self.key.open_in_place_separate_tag(self.nonce(number), header, tag, content, 0..);
+        opened.map(drop).map_err(forged)
+    }
+}
+
+fn parts_of(secret: &ConnectionTrafficSecrets) -> io::Result<(&'static Algorithm, &[u8], &[u8])> {
+    Ok(match secret {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key.as_ref(), iv.as_ref()),
+        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key.as_ref(), iv.as_ref()),
+        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => {
+            (&CHACHA20_POLY1305, key.as_ref(), iv.as_ref())
+        }
+        _ => return Err(damaged("the cipher is not known")),
+    })
+}
+
+struct KeyLen;
+
+impl KeyType for KeyLen {
+    fn len(&self) -> usize {
+        KEY
+    }
+}
+
+/// The MAC of a direction. Its key follows from the secret of that direction, and so from all that was said in the handshake, the
+/// agreement to authenticate and not to encrypt among it; no way leads back.
+fn mac(secret: &ConnectionTrafficSecrets) -> io::Result<Mac> {
+    let (_, key, iv) = parts_of(secret)?;
+    let mut mac = [0; KEY];
+    let derived = Salt::new(HKDF_SHA256, Protection::Authenticate.protocol())
+        .extract(&[key, iv].concat())
+        .expand(&[b"nacre mac"], KeyLen)
+        .and_then(|derived| derived.fill(&mut mac))
+        .and_then(|()| Mac::new(&mac));
+    derived.map_err(|_| damaged("no key for the MAC"))
+}
+
+/// How records of one direction are protected.
+enum Way {
+    Cipher(Box<Cipher>),
+    Mac(Box<Mac>),
+}
+
+impl Way {
+    fn new(protection: Protection, secret: &ConnectionTrafficSecrets) -> io::Result<Way> {
+        Ok(match protection {
+            Protection::Authenticate => Way::Mac(Box::new(mac(secret)?)),
+            Protection::Encrypt | Protection::Open => Way::Cipher(Box::new(Cipher::new(secret)?)),
+        })
+    }
+
+    /// Most data in a record.
+    fn data_max(&self) -> usize {
+        match self {
+            Way::Cipher(_) => PLAIN_MAX,
+            Way::Mac(_) => MARKED_MAX,
+        }
+    }
+
+    /// Bytes behind the data of a record.
+    fn trailer(&self) -> usize {
+        match self {
+            Way::Cipher(_) => SEALED_TRAILER,
+            Way::Mac(_) => TAG,
+        }
+    }
+
+    /// The header of a record with so much data.
+    fn header(&self, len: usize) -> [u8; HEADER] {
+        match self {
+            Way::Cipher(_) => {
+                let [high, low] = ((len + SEALED_TRAILER) as u16).to_be_bytes();
+                [SEALED, 3, 3, high, low]
+            }
+            Way::Mac(_) => {
+                let [a, b, c, d] = (len as u32).to_le_bytes();
+                [MARKED, a, b, c, d]
+            }
+        }
+    }
 }
 
 /// Both directions of a connection, from the secrets of its handshake.
-pub(super) fn split(session: Session, secrets: rustls::ExtractedSecrets) -> io::Result<(Sealer, Opener)> {
-    let algorithm = algorithm(session.suite())?;
+pub(super) fn split(
+    session: Session,
+    secrets: &rustls::ExtractedSecrets,
+    protection: Protection,
+) -> io::Result<(Sealer, Opener)> {
     let session: Shared = Arc::new(Mutex::new(session));
-    let (sent, secret) = secrets.tx;
-    let cipher = encrypter(algorithm, secret)?;
-    let sealer =
-        Sealer { session: session.clone(), algorithm, cipher, sequence: sent, waiting: Waiting::default() };
-    let (received, secret) = secrets.rx;
-    let cipher = decrypter(algorithm, secret)?;
-    let opener = Opener {
-        session,
-        algorithm,
-        cipher,
-        sequence: received,
-        buffer: Vec::new(),
-        plain: (0, 0),
-        next: 0,
-        end: 0,
-    };
+    let (sent, secret) = &secrets.tx;
+    let sealer = Sealer::new(session.clone(), Way::new(protection, secret)?, *sent);
+    let (received, secret) = &secrets.rx;
+    let opener = Opener::new(session, Way::new(protection, secret)?, (Cipher::new(secret)?, *received));
     Ok((sealer, opener))
-}
-
-/// Keys of a secret, by a macro because each variant has the same two fields.
-macro_rules! keyed {
-    ($secret:expr, $make:expr) => {
-        match $secret {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => Ok($make(key, iv)),
-            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => Ok($make(key, iv)),
-            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => Ok($make(key, iv)),
-            _ => Err(damaged("the cipher is not known")),
-        }
-    };
-}
-
-fn encrypter(
-    algorithm: &dyn Tls13AeadAlgorithm,
-    secret: ConnectionTrafficSecrets,
-) -> io::Result<Box<dyn MessageEncrypter>> {
-    keyed!(secret, |key, iv| algorithm.encrypter(key, iv))
-}
-
-fn decrypter(
-    algorithm: &dyn Tls13AeadAlgorithm,
-    secret: ConnectionTrafficSecrets,
-) -> io::Result<Box<dyn MessageDecrypter>> {
-    keyed!(secret, |key, iv| algorithm.decrypter(key, iv))
-}
-
-/// Sealed records that are not sent yet, or in part.
-#[derive(Default)]
-struct Waiting {
-    records: Vec<Vec<u8>>,
-    /// Bytes of the first one that are out.
-    sent: usize,
-    /// Plain bytes that are in them.
-    plain: usize,
-}
-
-/// Seals what is sent. One thread at a time uses it.
-pub(super) struct Sealer {
-    session: Shared,
-    algorithm: &'static dyn Tls13AeadAlgorithm,
-    cipher: Box<dyn MessageEncrypter>,
-    sequence: u64,
-    waiting: Waiting,
-}
-
-impl Sealer {
-    /// True if something was sealed that is not sent: it has to be before anything else.
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.records.is_empty()
-    }
-
-    /// Seals what follows the first `skip` bytes of `parts`, as much as is sent in one go.
-    pub(super) fn seal(&mut self, parts: &[&[u8]], skip: usize) -> io::Result<()> {
-        assert!(!self.has_waiting(), "records leave in the order of their numbers");
-        let total: usize = parts.iter().map(|part| part.len()).sum();
-        let chunks = OutboundChunks::new(parts);
-        let (_, mut rest) = chunks.split_at(skip);
-        self.waiting.plain = (total - skip).min(SEAL_AHEAD);
-        let mut left = self.waiting.plain;
-        while left > 0 {
-            if self.sequence >= RECORDS_MAX {
-                self.renew()?;
-            }
-            let len = left.min(PLAIN_MAX);
-            let (this, later) = rest.split_at(len);
-            self.push(ContentType::ApplicationData, this)?;
-            rest = later;
-            left -= len;
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, typ: ContentType, payload: OutboundChunks<'_>) -> io::Result<()> {
-        let message = OutboundPlainMessage { typ, version: ProtocolVersion::TLSv1_2, payload };
-        let sealed = self.cipher.encrypt(message, self.sequence).map_err(failed)?;
-        self.sequence += 1;
-        self.waiting.records.push(sealed.encode());
-        Ok(())
-    }
-
-    /// Tells the peer that a new secret follows, and takes it.
-    fn renew(&mut self) -> io::Result<()> {
-        self.push(ContentType::Handshake, OutboundChunks::Single(&[KEY_UPDATE, 0, 0, 1, 0]))?;
-        let (sequence, secret) = self.session.lock().update_sent().map_err(failed)?;
-        self.cipher = encrypter(self.algorithm, secret)?;
-        self.sequence = sequence;
-        Ok(())
-    }
-
-    /// What is to be sent next.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &[u8]> {
-        let mut skip = self.waiting.sent;
-        self.waiting
-            .records
-            .iter()
-            .map(move |record| record.get(std::mem::take(&mut skip)..).unwrap_or_default())
-    }
-
-    /// So many bytes of it were sent. The number of plain bytes that are out with the last of them; 0 before.
-    pub(super) fn note_sent(&mut self, bytes: usize) -> usize {
-        let waiting = &mut self.waiting;
-        waiting.sent += bytes;
-        let mut done = 0;
-        for record in &waiting.records {
-            if waiting.sent < record.len() {
-                break;
-            }
-            waiting.sent -= record.len();
-            done += 1;
-        }
-        waiting.records.drain(..done);
-        if waiting.records.is_empty() { std::mem::take(&mut waiting.plain) } else { 0 }
-    }
-}
-
-/// Opens what comes. One thread at a time uses it.
-pub(super) struct Opener {
-    session: Shared,
-    algorithm: &'static dyn Tls13AeadAlgorithm,
-    cipher: Box<dyn MessageDecrypter>,
-    sequence: u64,
-    buffer: Vec<u8>,
-    /// Plain bytes of the last record that nobody has taken.
-    plain: (usize, usize),
-    /// Sealed bytes begin here.
-    next: usize,
-    /// And end here.
-    end: usize,
-}
-
-impl Opener {
-    /// Bytes that came behind the handshake.
-    pub(super) fn preset(&mut self, bytes: &[u8]) {
-        assert_eq!(self.end, 0, "nothing was received yet");
-        self.buffer = vec![0; RECEIVE_MIN.max(bytes.len())];
-        let (head, _) = self.buffer.split_at_mut(bytes.len());
-        head.copy_from_slice(bytes);
-        self.end = bytes.len();
-    }
-
-    /// Plain bytes into `target`: as many as are there. 0: a whole record has to be received first.
-    pub(super) fn take(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        let mut taken = 0;
-        while taken < target.len() {
-            let (start, end) = self.plain;
-            if start == end {
-                if !self.open_next()? {
-                    break;
-                }
-                continue;
-            }
-            let count = (end - start).min(target.len() - taken);
-            let (from, to) = (self.buffer.get(start..start + count), target.get_mut(taken..taken + count));
-            if let (Some(from), Some(to)) = (from, to) {
-                to.copy_from_slice(from);
-            }
-            self.plain.0 += count;
-            taken += count;
-        }
-        Ok(taken)
-    }
-
-    /// Room for what is received next; `wanted` plain bytes are still to come.
-    pub(super) fn room(&mut self, wanted: usize) -> &mut [u8] {
-        debug_assert_eq!(self.plain.0, self.plain.1, "plain bytes are taken first");
-        let size = if wanted > PLAIN_MAX { RECEIVE_LARGE } else { RECEIVE_MIN };
-        if self.next > 0 {
-            self.buffer.copy_within(self.next..self.end, 0);
-            self.end -= self.next;
-            self.next = 0;
-            self.plain = (0, 0);
-        }
-        if self.buffer.len() < size {
-            self.buffer.resize(size, 0);
-        }
-        self.buffer.get_mut(self.end..).unwrap_or_default()
-    }
-
-    /// So many bytes were received.
-    pub(super) fn note_received(&mut self, bytes: usize) {
-        self.end += bytes;
-        assert!(self.end <= self.buffer.len());
-    }
-
-    /// Gives back the memory of large data, if there is nothing in it.
-    pub(super) fn rest(&mut self) {
-        if self.next == self.end && self.plain.0 == self.plain.1 {
-            (self.next, self.end, self.plain) = (0, 0, (0, 0));
-            self.buffer = Vec::new();
-        }
-    }
-
-    /// Opens the next record; false if it is not there as a whole.
-    fn open_next(&mut self) -> io::Result<bool> {
-        let sealed = self.buffer.get(self.next..self.end).unwrap_or_default();
-        let Some(&[typ, _, _, high, low]) = sealed.first_chunk::<HEADER>() else { return Ok(false) };
-        let len = usize::from(u16::from_be_bytes([high, low]));
-        if len > SEALED_MAX {
-            return Err(damaged("a record is too long"));
-        }
-        if sealed.len() < HEADER + len {
-            return Ok(false);
-        }
-        let start = self.next + HEADER;
-        self.next = start + len;
-        let body = self.buffer.get_mut(start..start + len).unwrap_or_default();
-        let message = InboundOpaqueMessage::new(ContentType::from(typ), ProtocolVersion::TLSv1_2, body);
-        let opened = self.cipher.decrypt(message, self.sequence).map_err(failed)?;
-        self.sequence += 1;
-        let (typ, len) = (opened.typ, opened.payload.len());
-        match typ {
-            ContentType::ApplicationData => self.plain = (start, start + len),
-            ContentType::Handshake => self.on_handshake(start, len)?,
-            ContentType::Alert => return Err(alert(self.buffer.get(start..start + len).unwrap_or_default())),
-            _ => return Err(damaged("a record is of a kind that has no place here")),
-        }
-        Ok(true)
-    }
-
-    fn on_handshake(&mut self, start: usize, len: usize) -> io::Result<()> {
-        let message = self.buffer.get(start..start + len).unwrap_or_default();
-        let mut rest = message;
-        while let Some((&[typ, a, b, c], body)) = rest.split_first_chunk::<4>() {
-            let len = u32::from_be_bytes([0, a, b, c]) as usize;
-            let (this, later) = body.split_at_checked(len).ok_or_else(|| damaged("a message is cut"))?;
-            match typ {
-                // A ticket that cannot be used costs the next connection a full handshake.
-                NEW_SESSION_TICKET => {
-                    if let Err(error) = self.session.lock().ticket(this) {
-                        log::debug!("ticket not kept: {error}");
-                    }
-                }
-                KEY_UPDATE if later.is_empty() => {
-                    let (sequence, secret) = self.session.lock().update_received().map_err(failed)?;
-                    self.cipher = decrypter(self.algorithm, secret)?;
-                    self.sequence = sequence;
-                }
-                _ => return Err(damaged("a message has no place here")),
-            }
-            rest = later;
-        }
-        if rest.is_empty() { Ok(()) } else { Err(damaged("a message is cut")) }
-    }
-}
-
-/// What the peer says before it closes.
-fn alert(body: &[u8]) -> io::Error {
-    match body {
-        [_, 0] => io::Error::new(ErrorKind::ConnectionAborted, "the peer has closed the connection"),
-        [_, description] => failed(Error::AlertReceived(rustls::AlertDescription::from(*description))),
-        _ => damaged("an alert is cut"),
-    }
 }

@@ -7,7 +7,7 @@ use nacre_wire::frame::{
     BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, FrameKind, HEADER_BYTES, Header,
 };
 use parking_lot::Mutex;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
@@ -161,6 +161,13 @@ impl Socket {
         self.sealer.get().is_some()
     }
 
+    /// Gives back the memory of large data, unless something is being sent.
+    pub(crate) fn rest(&self) {
+        if let Some(mut sealer) = self.sealer.get().and_then(|sealer| sealer.try_lock()) {
+            sealer.rest();
+        }
+    }
+
     /// True if a frame of which nothing counts as sent may still be given up.
     pub(crate) fn is_clear(&self) -> bool {
         self.sealer.get().is_none_or(|sealer| !sealer.lock().has_waiting())
@@ -190,8 +197,7 @@ impl Socket {
             }
             sealer.seal(parts, skip)?;
         }
-        let sealed: Vec<&[u8]> = sealer.waiting().collect();
-        let sent = self.send_plain(&sealed, 0, flags)?;
+        let sent = self.send_plain(&sealer.waiting(parts), 0, flags)?;
         Ok(sealer.note_sent(sent))
     }
 
@@ -321,16 +327,30 @@ impl Socket {
         buffer: &mut [u8],
         flags: i32,
     ) -> io::Result<usize> {
-        if let Some(deadline) = deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
-            }
-            if flags & libc::MSG_DONTWAIT == 0 && !self.poll(libc::POLLIN, left.min(self.tick)) {
-                return Err(ErrorKind::WouldBlock.into());
-            }
-        }
+        self.wait_receivable(deadline, flags)?;
         self.receive(buffer, flags)
+    }
+
+    /// The same into several places, one behind the other.
+    fn receive_pieces_by(
+        &self,
+        deadline: Option<Instant>,
+        pieces: &mut [IoSliceMut<'_>],
+    ) -> io::Result<usize> {
+        self.wait_receivable(deadline, 0)?;
+        (&self.stream).read_vectored(pieces)
+    }
+
+    fn wait_receivable(&self, deadline: Option<Instant>, flags: i32) -> io::Result<()> {
+        let Some(deadline) = deadline else { return Ok(()) };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
+        if flags & libc::MSG_DONTWAIT == 0 && !self.poll(libc::POLLIN, left.min(self.tick)) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(())
     }
 
     fn receive(&self, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
@@ -402,7 +422,7 @@ impl Inbox {
                 }
             }
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
-            match Inbox::receive(&mut self.opener, socket, None, room, libc::MSG_DONTWAIT) {
+            match Inbox::receive(&mut self.opener, socket, None, room, (libc::MSG_DONTWAIT, false)) {
                 Ok(0) if self.end > 0 => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -416,13 +436,13 @@ impl Inbox {
         Ok(self.peek())
     }
 
-    /// Receives what is there, as [`Socket::receive_by`].
+    /// Receives what is there, as [`Socket::receive_by`]. `stays`: after an error, the same target comes again or nothing.
     fn receive(
         opener: &mut Option<Opener>,
         socket: &Socket,
         deadline: Option<Instant>,
         target: &mut [u8],
-        flags: i32,
+        (flags, stays): (i32, bool),
     ) -> io::Result<usize> {
         let Some(opener) = opener else { return socket.receive_by(deadline, target, flags) };
         loop {
@@ -430,7 +450,16 @@ impl Inbox {
             if taken > 0 || target.is_empty() {
                 return Ok(taken);
             }
-            let got = socket.receive_by(deadline, opener.room(target.len()), flags)?;
+            if stays && let Some(mut pieces) = opener.straight(target)? {
+                let got = socket.receive_pieces_by(deadline, &mut pieces)?;
+                drop(pieces);
+                let opened = opener.note_straight(target, got)?;
+                if got == 0 || opened > 0 {
+                    return Ok(opened);
+                }
+                continue;
+            }
+            let got = socket.receive_by(deadline, opener.room(target.len())?, flags)?;
             if got == 0 {
                 return Ok(0);
             }
@@ -513,7 +542,7 @@ impl Inbox {
             let flags = if wait || begun { 0 } else { libc::MSG_DONTWAIT };
             // Less than a header is there, so there is room.
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
-            match Inbox::receive(&mut self.opener, socket, self.deadline, room, flags) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, room, (flags, false)) {
                 Ok(0) if begun => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -540,7 +569,7 @@ impl Inbox {
         }
         let mut stalled = Duration::ZERO;
         while !rest.is_empty() {
-            match Inbox::receive(&mut self.opener, socket, self.deadline, rest, 0) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, rest, (0, true)) {
                 Ok(0) => return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame")),
                 Ok(got) => {
                     stalled = Duration::ZERO;

@@ -2,7 +2,7 @@
 
 use super::records::{self, Opener, Sealer, Session};
 use super::socket::Socket;
-use nacre_keys::{ClientTls, ServerTls};
+use nacre_keys::{ClientTls, Protection, ServerTls};
 use nacre_types::{Identity, Status, StatusResult};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
@@ -93,8 +93,10 @@ fn status_of(error: &rustls::Error) -> Status {
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::CertificateUnknown
             | AlertDescription::CertificateRevoked
-            | AlertDescription::AccessDenied,
+            | AlertDescription::AccessDenied
+            | AlertDescription::NoApplicationProtocol,
         )
+        | E::NoApplicationProtocol
         | E::InvalidCertificate(_) => Status::EKEYREJECTED,
         // Damage on the way, say: another attempt may do better.
         _ => Status::EPROTO,
@@ -121,6 +123,9 @@ fn reason(error: &rustls::Error) -> String {
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
         ) => "its certificate is not for this purpose",
         E::NoCertificatesPresented => "it has no certificate",
+        E::NoApplicationProtocol | E::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            "one side wants encryption, and the other authenticates only"
+        }
         error => return error.to_string(),
     };
     text.to_owned()
@@ -193,8 +198,25 @@ impl Handshake<UnbufferedServerConnection> {
     ///
     /// # Errors
     /// `Tls`.
-    pub(super) fn of_server(tls: &ServerTls) -> Result<Self, Unsecured> {
-        UnbufferedServerConnection::new(tls.config()).map(Handshake::new).map_err(Unsecured::Tls)
+    pub(super) fn of_server(tls: &ServerTls, protection: Protection) -> Result<Self, Unsecured> {
+        UnbufferedServerConnection::new(tls.config(protection)).map(Handshake::new).map_err(Unsecured::Tls)
+    }
+}
+
+impl Handshake<UnbufferedClientConnection> {
+    /// The client's side.
+    ///
+    /// # Errors
+    /// `Tls`.
+    pub(super) fn of_client(
+        tls: &ClientTls,
+        encrypted_only: bool,
+        address: SocketAddr,
+    ) -> Result<Self, Unsecured> {
+        let name = ServerName::try_from(ClientTls::session_name(address));
+        let name = name.map_err(|error| Unsecured::Io(io::Error::new(ErrorKind::InvalidInput, error)))?;
+        let connection = UnbufferedClientConnection::new(tls.config(encrypted_only), name);
+        connection.map(Handshake::new).map_err(Unsecured::Tls)
     }
 }
 
@@ -236,10 +258,14 @@ impl<S: Side> Handshake<S> {
                 Ok(Next::Receive | Next::Finished) if self.show_more() => {}
                 Ok(Next::Receive | Next::Finished) => return Ok(false),
                 Err(error) => {
-                    // The peer is told why. rustls remembers where in the bytes it is.
+                    // The peer is told why, behind what was to be sent before. rustls remembers where in the bytes it is.
                     let bytes = self.received.get_mut(..self.shown).unwrap_or_default();
-                    let UnbufferedStatus { state, .. } = self.side.step(bytes);
-                    let _ = next_of(state, &mut self.to_send);
+                    while let UnbufferedStatus {
+                        state: state @ Ok(ConnectionState::EncodeTlsData(_)), ..
+                    } = self.side.step(bytes)
+                    {
+                        let _ = next_of(state, &mut self.to_send);
+                    }
                     return Err(Unsecured::Tls(error));
                 }
             }
@@ -265,8 +291,10 @@ impl<S: Side> Handshake<S> {
     pub(super) fn secured(self) -> Result<Secured, Unsecured> {
         let peer =
             nacre_keys::peer_identity(self.side.state().peer_certificates()).map_err(Unsecured::Identity)?;
+        let agreed = self.side.state().alpn_protocol().and_then(Protection::of_protocol);
+        let protection = agreed.ok_or(Unsecured::Tls(rustls::Error::NoApplicationProtocol))?;
         let (secrets, session) = self.side.finish().map_err(Unsecured::Tls)?;
-        let (sealer, mut opener) = records::split(session, secrets).map_err(Unsecured::Io)?;
+        let (sealer, mut opener) = records::split(session, &secrets, protection).map_err(Unsecured::Io)?;
         opener.preset(&self.received);
         Ok(Secured { sealer, opener, peer })
     }
@@ -308,15 +336,12 @@ fn next_of<D>(
 /// `may_wait`'s, and why the sides do not accept each other.
 pub(super) fn connect(
     socket: &Socket,
-    tls: &ClientTls,
+    (tls, encrypted_only): (&ClientTls, bool),
     address: SocketAddr,
     deadline: Instant,
     may_wait: &dyn Fn() -> StatusResult<()>,
 ) -> Result<Secured, Unsecured> {
-    let name = ServerName::try_from(ClientTls::session_name(address));
-    let name = name.map_err(|error| Unsecured::Io(io::Error::new(ErrorKind::InvalidInput, error)))?;
-    let connection = UnbufferedClientConnection::new(tls.config(), name).map_err(Unsecured::Tls)?;
-    let mut handshake = Handshake::new(connection);
+    let mut handshake = Handshake::of_client(tls, encrypted_only, address)?;
     loop {
         let is_finished = handshake.advance();
         if !handshake.to_send.is_empty() {

@@ -94,6 +94,7 @@ impl<'a> Work<'a> {
     /// what its busiest moment did.
     pub(super) fn rest(&mut self) {
         self.bulk.release();
+        self.connection.socket.rest();
         if let Some(mut inbox) = self.connection.inbox.try_lock() {
             inbox.rest();
         }

@@ -10,6 +10,7 @@ use super::limits::{Arrival, Limits};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use crate::tcp::tls::{FIRST_BYTE, Handshake};
+use nacre_keys::Protection;
 use nacre_wire::frame::{FrameKind, Header};
 use parking_lot::Mutex;
 use rustls::server::UnbufferedServerConnection;
@@ -21,8 +22,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Threads that verify certificates: more only where there are CPUs for them.
+/// Most threads that look after half-open connections: they verify certificates, and leave half of the CPUs to clients that are known.
 const THREADS_MAX: usize = 4;
+/// Connections that the kernel keeps until they are accepted. Beyond them it ignores a peer, which tries again after a second.
+const BACKLOG: i32 = 4096;
 /// Connections that are accepted before anything else is looked at.
 const ACCEPTS: usize = 64;
 /// Events that a thread takes at a time. The others are for other threads.
@@ -38,7 +41,7 @@ const FIRST_ID: u64 = 1 << 32;
 
 /// Threads of a server that look after half-open connections.
 pub(super) fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX)
+    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(THREADS_MAX)
 }
 
 /// How far a connection is.
@@ -61,7 +64,7 @@ struct HalfOpen {
 enum Outcome {
     /// It goes on when more has come; whether it got further.
     Waits(HalfOpen, bool),
-    Admitted((Socket, Inbox), Admitted),
+    Admitted(Box<(Socket, Inbox)>, Admitted),
     /// It ended; what for, unless that says nothing about the peer.
     Ended(Option<String>),
 }
@@ -101,6 +104,8 @@ impl Lobby {
         lobby.control(libc::EPOLL_CTL_ADD, lobby.end.as_raw_fd(), libc::EPOLLIN, END)?;
         for (listener, name) in lobby.listeners.iter().zip(1..) {
             listener.set_nonblocking(true)?;
+            // SAFETY: listen takes no memory; once more, it sets the length of the queue.
+            unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
             lobby.watch(libc::EPOLL_CTL_ADD, listener.as_raw_fd(), name)?;
         }
         Ok(lobby)
@@ -299,7 +304,7 @@ fn look_at(shared: &Arc<Shared>, id: u64) {
             room.limits.leave(id);
             drop(room);
             let _ = shared.lobby.control(libc::EPOLL_CTL_DEL, link.0.as_raw_fd(), 0, id);
-            shared.serve(peer, link, admitted);
+            shared.serve(peer, *link, admitted);
         }
         Outcome::Ended(reason) => {
             room.limits.leave(id);
@@ -366,19 +371,21 @@ fn begin(shared: &Shared, stream: TcpStream) -> Next {
         Err(_) => return Next::Ended(None),
     }
     let stall_max = shared.config.stall_max;
+    let own = stream.local_addr().map(|own| own.ip());
+    let protection = own.map_or(Protection::Encrypt, |own| shared.config.protection_at(own));
     let socket = match Socket::new(stream, stall_max, READ_TICK.min(stall_max / 4).max(TICK)) {
         Ok(socket) => socket,
         Err(error) => return Next::Ended(Some(error.to_string())),
     };
     let who = match &shared.config.tls {
         Some(tls) if first == [FIRST_BYTE] => {
-            return match Handshake::of_server(tls) {
+            return match Handshake::of_server(tls, protection) {
                 Ok(handshake) => Next::Further(Stage::Proving(Box::new((socket, handshake)))),
                 Err(error) => Next::Ended(Some(error.to_string())),
             };
         }
-        Some(_) => Peer::Plain,
-        None => Peer::Open,
+        Some(_) if protection != Protection::Open => Peer::Plain,
+        _ => Peer::Open,
     };
     Next::Further(Stage::Connecting(Box::new((socket, Inbox::for_connect())), who))
 }
@@ -449,7 +456,7 @@ fn connect(
         Ok(admitted) => {
             inbox.take_peeked(&header);
             inbox.expect_short(nacre_types::limits::SHORT_IO_BYTES);
-            Outcome::Admitted(*link, admitted)
+            Outcome::Admitted(link, admitted)
         }
         Err(refused) => {
             let mut reply = Header::new(FrameKind::Connected, header.target, header.xid);
