@@ -1,6 +1,6 @@
 //! The log: plain lines with time and level, to a file of bounded size or to standard error.
 
-mod limit;
+pub mod limit;
 
 use limit::{Limit, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -161,7 +161,11 @@ impl Log for Logger {
     }
 }
 
-fn append(path: &Path, file: &mut File, written: &mut u64, line: &str) -> io::Result<()> {
+/// Appends a line. A file that is full is put aside first.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn append(path: &Path, file: &mut File, written: &mut u64, line: &str) -> io::Result<()> {
     if *written + line.len() as u64 > LOG_BYTES_MAX {
         let old = |number: u32| PathBuf::from(format!("{}.{number}", path.display()));
         for number in (1..OLD_MAX).rev() {

@@ -13,6 +13,7 @@
 // First, because the others print.
 #[macro_use]
 mod output;
+mod audit;
 mod backend;
 mod cli;
 mod control;

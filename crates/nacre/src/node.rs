@@ -27,6 +27,7 @@ mod params;
 mod status;
 mod targets;
 
+use crate::audit::AuditLog;
 use crate::control::ControlSocket;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
@@ -38,8 +39,8 @@ use crate::public;
 use links::Links;
 use mounted::Mounted;
 use nacre_fuse::front::LockScope;
-use nacre_rpc::ServerConfig;
 use nacre_rpc::tcp::Server;
+use nacre_rpc::{AuditSink, ServerConfig};
 use nacre_types::{ClientUuid, Nid, Security, TargetId};
 use nacre_wire::mgs::FsConfig;
 use params::Params;
@@ -403,7 +404,14 @@ fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Optio
     for endpoint in plan.listen.iter().filter(|endpoint| tls.is_none() || is_open(endpoint)) {
         log::warn!("every peer that reaches {} is served: the connections need no key", endpoint.bind);
     }
-    let config = ServerConfig { fsname: plan.fsname.clone(), tls, ..ServerConfig::default() };
+    let audit = match AuditLog::open(&plan.run.log(&plan.name), &plan.name) {
+        Ok(audit) => Some(Arc::new(audit) as Arc<dyn AuditSink>),
+        Err(error) => {
+            log::error!("there is no audit log: {error}");
+            None
+        }
+    };
+    let config = ServerConfig { fsname: plan.fsname.clone(), tls, audit, ..ServerConfig::default() };
     let server = Server::bind(&addrs, services.offered(&plan.targets), config);
     server.map(Some).map_err(|error| Failure::new(error.to_string()))
 }

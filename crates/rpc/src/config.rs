@@ -1,5 +1,6 @@
 //! Options of the TCP transport.
 
+use crate::audit::AuditSink;
 use crate::shape::Shape;
 use crate::tunables::Tunables;
 use nacre_keys::{ClientTls, Protection, ServerTls};
@@ -119,6 +120,8 @@ pub struct ServerConfig {
     pub protection: Protection,
     /// The same of connections that come in at these addresses of this host.
     pub protection_of: Vec<(IpAddr, Protection)>,
+    /// Where it is written down what happened to peers. Default nowhere.
+    pub audit: Option<Arc<dyn AuditSink>>,
 }
 
 impl ServerConfig {
@@ -150,6 +153,7 @@ impl Default for ServerConfig {
             tls: None,
             protection: Protection::default(),
             protection_of: Vec::new(),
+            audit: None,
         }
     }
 }

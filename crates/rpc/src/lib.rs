@@ -5,6 +5,7 @@
 //! over what it was serving. See `docs/protocol/`.
 
 pub mod api;
+mod audit;
 pub mod config;
 pub mod exports;
 pub mod hold;
@@ -20,6 +21,7 @@ pub use api::{
     MgsEndpoint, MgsPeer, MgsService, NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory,
     ReadCall, ReplySlot, Started, run_all, run_all_by,
 };
+pub use audit::{AuditEvent, AuditKind, AuditSink};
 pub use config::{ClientConfig, ServerConfig};
 pub use exports::Exports;
 pub use hold::{Hold, Moment};

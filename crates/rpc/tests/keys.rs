@@ -7,7 +7,10 @@ mod services;
 
 use nacre_keys::{Authority, ClientTls, Key, LIFETIME, Revoked, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, Server, TcpMds, TcpMgs, TcpOss};
-use nacre_rpc::{ClientConfig, IoCall, MdsEndpoint, MgsEndpoint, OssEndpoint, ServerConfig, run_all};
+use nacre_rpc::{
+    AuditEvent, AuditKind, AuditSink, ClientConfig, IoCall, MdsEndpoint, MgsEndpoint, OssEndpoint,
+    ServerConfig, run_all,
+};
 use nacre_types::{Cred, Fid, Identity, KeyId, Roles, Status, StatusResult, TargetId};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::{MgsRequest, TargetConfig};
@@ -431,4 +434,41 @@ fn bytes_of_any_kind_instead_of_a_handshake_harm_nobody() {
     }
     eventually("all are gone", || server.connection_count() + server.half_open_count() <= known);
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
+}
+
+/// Keeps what it is told.
+#[derive(Debug, Default)]
+struct Book(std::sync::Mutex<Vec<String>>);
+
+impl AuditSink for Book {
+    fn note(&self, event: &AuditEvent<'_>) {
+        let key = event.identity.map_or("nobody".to_owned(), |identity| identity.id.0.to_string());
+        let target = event.target.map_or("nothing".to_owned(), |target| target.to_string());
+        self.0.lock().unwrap().push(format!("{} {key} {target} {}", event.kind.name(), event.reason));
+    }
+}
+
+#[test]
+fn who_was_served_refused_and_cut_off_is_written_down() {
+    let (keys, others) = (Keys::new(), Keys::new());
+    let book = Arc::new(Book::default());
+    let config = ServerConfig { audit: Some(book.clone()), ..keys.server(SERVER) };
+    let (_services, server, addr) = serve(config);
+    let oss = oss_at(addr, &keys.client(Roles::CLIENT));
+    for _ in 0..3 {
+        assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
+    }
+    assert_eq!(ping(addr, &quick()), Err(Status::ENOKEY));
+    assert_eq!(ping(addr, &others.client(Roles::CLIENT)), Err(Status::EKEYREJECTED));
+    assert_eq!(ping(addr, &with_key(&keys.key(3, Roles::MGS))), Err(Status::EPERM));
+    keys.revoked.set([KeyId(2)]);
+    eventually("it is cut off", || server.audited(AuditKind::KeyLost) >= 1);
+    let said = book.0.lock().unwrap().clone();
+    let has = |text: &str| said.iter().any(|line| line.contains(text));
+    assert_eq!(said.iter().filter(|line| *line == "connected 2 OST0000 ").count(), 1, "{said:?}");
+    assert!(has("refused nobody OST0000 it has no key"), "{said:?}");
+    assert!(has("refused nobody nothing "), "{said:?}");
+    assert!(has("refused 3 OST0000 key 0000000000000003 with role mgs has nothing"), "{said:?}");
+    assert!(has("key-lost 2 OST0000"), "{said:?}");
+    assert!(server.audited(AuditKind::Refused) >= 3 && server.audited(AuditKind::Connected) == 1);
 }

@@ -12,6 +12,7 @@ use super::host::random_instance;
 use super::socket::{Inbox, Socket};
 use super::threads::ThreadGroup;
 use crate::api::{Call, Export, MdsService, MgsService, OssService};
+use crate::audit::{Audit, AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use admission::Admitted;
 use clients::Clients;
@@ -123,6 +124,7 @@ struct Shared {
     pub(super) boot_id: [u8; 16],
     pub(super) clients: Clients,
     pub(super) lobby: Lobby,
+    pub(super) audit: Audit,
     pub(super) threads: ThreadGroup,
     pub(super) stopping: AtomicBool,
     started: Instant,
@@ -150,6 +152,13 @@ impl Shared {
             let Some(identity) = connection.identity() else { continue };
             let Some(status) = admission::lapsed(tls, identity) else { continue };
             log::warn!("connection of key {} ({}) closed: {status}", identity.id, identity.name);
+            self.audit.note(&AuditEvent {
+                identity: Some(identity),
+                target: connection.target(),
+                client: connection.client().map(|client| client.export.client),
+                reason: &status.to_string(),
+                ..AuditEvent::new(AuditKind::KeyLost, connection.peer())
+            });
             if let Some(client) = connection.client().filter(|_| status == Status::EKEYREVOKED) {
                 self.clients.disconnect(client);
             }
@@ -170,7 +179,7 @@ impl Shared {
         let mut connections = self.connections.lock();
         if let Some(reason) = self.full(&connections, admitted.identity.as_deref()) {
             drop(connections);
-            log::warn!(peer:% = peer.ip(); "connection from {peer} refused: {reason}");
+            self.refused(peer, admitted.identity.as_deref(), Some(admitted.header.target), &reason);
             return;
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
@@ -186,6 +195,19 @@ impl Shared {
             // It may have been missed by what stops.
             connection.stop_reading();
         }
+    }
+
+    /// Says that a connection is not served.
+    pub(super) fn refused(
+        &self,
+        peer: SocketAddr,
+        identity: Option<&Identity>,
+        target: Option<TargetId>,
+        reason: &str,
+    ) {
+        log::warn!(peer:% = peer.ip(); "connection from {peer} refused: {reason}");
+        let event = AuditEvent::new(AuditKind::Refused, peer);
+        self.audit.note(&AuditEvent { identity, target, reason, ..event });
     }
 
     /// Why no further connection is served, if so.
@@ -237,6 +259,7 @@ impl Server {
         let addrs = listeners.iter().map(|l| l.local_addr()).collect::<io::Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             lobby: Lobby::new(listeners, &config)?,
+            audit: Audit::new(config.audit.clone()),
             config,
             targets: RwLock::new(targets),
             instance: random_instance(),
@@ -295,6 +318,11 @@ impl Server {
     /// Connections that are served now.
     pub fn connection_count(&self) -> usize {
         self.shared.connections.lock().len()
+    }
+
+    /// Events of a kind since the server started.
+    pub fn audited(&self, kind: AuditKind) -> u64 {
+        self.shared.audit.count(kind)
     }
 
     /// Connections that are open and have not said yet who they are.

@@ -3,6 +3,7 @@
 use super::connection::Connection;
 use super::{Service, Shared};
 use crate::api::{ClientCallbacks, Export};
+use crate::audit::{Audit, AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use crate::exports::host_of;
 use nacre_session::ReplyCache;
@@ -90,6 +91,17 @@ impl Client {
             Some(_) => config.client_grace_local,
             None => config.client_grace,
         }
+    }
+
+    fn note_eviction(&self, audit: &Audit, reason: &str) {
+        let Nid::Tcp(peer) = self.export.nid else { return };
+        audit.note(&AuditEvent {
+            identity: self.export.identity.as_deref(),
+            target: Some(self.target),
+            client: Some(self.export.client),
+            reason,
+            ..AuditEvent::new(AuditKind::Evicted, peer)
+        });
     }
 
     /// True for the first who says that it is gone.
@@ -281,9 +293,12 @@ impl Clients {
     }
 
     /// The service has dropped the client: the next connect starts afresh.
-    pub(super) fn forget(&self, client: &Arc<Client>) {
+    pub(super) fn forget(&self, client: &Arc<Client>, audit: &Audit) {
         let first = client.go();
         self.remove(client);
+        if first {
+            client.note_eviction(audit, "its target has dropped it");
+        }
         // A metadata service knows its clients by name, and this one may be back already.
         if first && client.target.kind == TargetKind::Ost {
             client.service.disconnect(&client.export);
@@ -321,6 +336,7 @@ impl Clients {
                 client.export.nid,
                 silent.as_secs()
             );
+            client.note_eviction(&shared.audit, "it has not been heard of");
             self.disconnect(&client);
             for connection in connections {
                 connection.shut_down(Shutdown::Both);

@@ -9,6 +9,7 @@ use super::clients::{Client, Who};
 use super::dispatch::Work;
 use super::reads::Line;
 use super::{Service, Shared};
+use crate::audit::{AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket};
 use nacre_env::{BlockingHook, InterruptTarget};
@@ -127,6 +128,11 @@ impl Connection {
         self.session.get()?.proof.identity()
     }
 
+    /// What it is connected to.
+    pub(super) fn target(&self) -> Option<TargetId> {
+        Some(self.session.get()?.target)
+    }
+
     /// The client, on metadata and object targets.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.session.get()?.client.as_ref()
@@ -218,7 +224,7 @@ impl Connection {
 
     fn run_first(self: Arc<Self>, admitted: Admitted) {
         let end = ThreadEnd { connection: &self };
-        let header = admitted.header;
+        let (header, identity) = (admitted.header, admitted.identity.clone());
         match self.accept(admitted) {
             Ok(session) => {
                 if self.session.set(session).is_ok() {
@@ -230,10 +236,8 @@ impl Connection {
                 reply.status = status;
                 self.send(&reply, &[], &[]);
                 self.shut_down(Shutdown::Write);
-                log::warn!(
-                    peer:% = self.peer.ip();
-                    "connection from {} refused: {} does not take the client: {status}", self.peer, header.target
-                );
+                let reason = format!("{} does not take the client: {status}", header.target);
+                self.shared.refused(self.peer, identity.as_deref(), Some(header.target), &reason);
             }
         }
         drop(end);
@@ -393,6 +397,14 @@ impl Connection {
             connected.generation = attached.client.export.generation;
             connected.lease = attached.lease;
             session.client = Some(attached.client);
+        }
+        if !connected.known || session.client.is_none() {
+            self.shared.audit.note(&AuditEvent {
+                identity: session.identity.as_deref(),
+                target: Some(header.target),
+                client: Some(connect.client),
+                ..AuditEvent::new(AuditKind::Connected, self.peer)
+            });
         }
         if local && !connect.flags.intersects(ConnectFlags::WIDE.union(ConnectFlags::CONTROL)) {
             self.socket.set_local();

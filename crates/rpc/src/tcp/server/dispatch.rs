@@ -144,7 +144,7 @@ impl<'a> Work<'a> {
         let ping = || self.session.service.ping(&client.export, &self.system);
         let evicted = client.is_gone() || matches!(guarded(ping), Err(Status::EVICTED));
         if evicted {
-            self.connection.shared.clients.forget(client);
+            self.connection.shared.clients.forget(client, &self.connection.shared.audit);
             client.close_connections();
         }
         evicted
@@ -279,7 +279,7 @@ impl<'a> Work<'a> {
             return self.answer(header, status, bulk_len);
         }
         // Before the answer, or the client could come back to what is about to go.
-        self.connection.shared.clients.forget(client);
+        self.connection.shared.clients.forget(client, &self.connection.shared.audit);
         self.answer(header, status, 0);
         client.close_connections();
     }

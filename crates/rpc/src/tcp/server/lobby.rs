@@ -11,6 +11,7 @@ use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use crate::tcp::tls::{FIRST_BYTE, Handshake};
 use nacre_keys::Protection;
+use nacre_types::{Identity, TargetId};
 use nacre_wire::frame::{FrameKind, Header};
 use parking_lot::Mutex;
 use rustls::server::UnbufferedServerConnection;
@@ -67,6 +68,8 @@ enum Outcome {
     Admitted(Box<(Socket, Inbox)>, Admitted),
     /// It ended; what for, unless that says nothing about the peer.
     Ended(Option<String>),
+    /// The same of one that said what it wants.
+    Refused(Option<Arc<Identity>>, TargetId, String),
 }
 
 struct Room {
@@ -227,9 +230,11 @@ fn arrive(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
         Arrival::Taken(gone) => gone,
         Arrival::TooManyFailures => {
             drop(room);
-            log::warn!(
-                peer:% = peer.ip();
-                "connection from {peer} refused: its host has failed too often, and has to wait for some seconds"
+            shared.refused(
+                peer,
+                None,
+                None,
+                "its host has failed too often, and has to wait for some seconds",
             );
             return;
         }
@@ -245,8 +250,7 @@ fn arrive(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     }
     drop(room);
     for half_open in gone {
-        let peer = half_open.peer;
-        log::warn!(peer:% = peer.ip(); "connection from {peer} closed: it has not said who it is, and others wait");
+        shared.refused(half_open.peer, None, None, "it has not said who it is, and others wait");
     }
 }
 
@@ -266,12 +270,8 @@ fn end_late(shared: &Shared) {
             Stage::Proving(_) => "prove in time who it is",
             Stage::Silent(_) | Stage::Connecting(..) => "say in time what it is",
         };
-        say_refused(late.peer, &format!("it did not {what}"));
+        shared.refused(late.peer, None, None, &format!("it did not {what}"));
     }
-}
-
-fn say_refused(peer: SocketAddr, reason: &str) {
-    log::warn!(peer:% = peer.ip(); "connection from {peer} refused: {reason}");
 }
 
 /// Something has come on a connection.
@@ -313,9 +313,15 @@ fn look_at(shared: &Arc<Shared>, id: u64) {
             }
             drop(room);
             match reason {
-                Some(reason) => say_refused(peer, &reason),
+                Some(reason) => shared.refused(peer, None, None, &reason),
                 None => log::debug!("connection from {peer} ended before it said anything"),
             }
+        }
+        Outcome::Refused(identity, target, reason) => {
+            room.limits.leave(id);
+            room.limits.failed(peer.ip(), Instant::now());
+            drop(room);
+            shared.refused(peer, identity.as_deref(), Some(target), &reason);
         }
     }
 }
@@ -438,6 +444,10 @@ fn connect(
     got_further: bool,
 ) -> Outcome {
     let (socket, inbox) = &mut *link;
+    let identity = match &who {
+        Peer::Known(identity) => Some(identity.clone()),
+        _ => None,
+    };
     let (header, judged) = match inbox.peek_first(socket) {
         Ok(Some((header, body))) => (header, judge(shared, &header, body, who)),
         Ok(None) => {
@@ -466,7 +476,7 @@ fn connect(
                 socket.send_within(&[&bytes, &refused.body, &[]], Duration::ZERO);
             }
             socket.shut_down(Shutdown::Write);
-            Outcome::Ended(Some(refused.reason))
+            Outcome::Refused(identity, header.target, refused.reason)
         }
     }
 }
