@@ -11,6 +11,7 @@ mod registry;
 mod tests;
 mod tls;
 mod token;
+pub mod untrusted;
 mod verify;
 
 pub use authority::{Authority, Csr, LIFETIME, Request};

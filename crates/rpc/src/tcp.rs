@@ -18,6 +18,7 @@ mod server;
 mod socket;
 mod threads;
 mod tls;
+pub mod untrusted;
 
 pub use client::{ClientIdentity, ClientStats, MdsEvents, TcpMds, TcpMgs, TcpOss};
 pub use handshake::ping;
