@@ -18,6 +18,6 @@ pub use authority::{Authority, Csr, LIFETIME, Request};
 pub use error::{KeyError, Result};
 pub use files::Key;
 pub use registry::{Grant, Origin, Registry, USES_MAX};
-pub use tls::{ClientTls, Protection, ServerTls};
+pub use tls::{ClientTls, ServerTls, protocol_of, security_of_protocol};
 pub use token::{Fingerprint, Secret, SecretHash, Token, TokenId};
 pub use verify::{Revoked, Verifier, peer_identity};

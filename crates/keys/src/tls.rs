@@ -4,7 +4,7 @@ use crate::error::{KeyError, Result};
 use crate::files::Key;
 use crate::token::Fingerprint;
 use crate::verify::{Revoked, Verifier, subject_of};
-use nacre_types::Identity;
+use nacre_types::{Identity, Security};
 use parking_lot::RwLock;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
@@ -67,34 +67,21 @@ impl rustls::client::ResolvesClientCert for Current {
     }
 }
 
-/// How what goes over a connection is protected. Both sides agree on it inside the handshake, which nobody on the way can change.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Protection {
-    /// Nobody else can read or change it.
-    #[default]
-    Encrypt,
-    /// Nobody else can change it.
-    Authenticate,
-    /// Peers without a key are served too, and may do everything. Those that have one are encrypted.
-    Open,
+const ENCRYPT: &[u8] = b"nacre-encrypt";
+const AUTHENTICATE: &[u8] = b"nacre-authenticate";
+
+/// Name of a protection in the handshake (ALPN), where both sides agree on it and nobody on the way can change it. Peers with a key are
+/// encrypted by servers that are open to others.
+pub const fn protocol_of(security: Security) -> &'static [u8] {
+    match security {
+        Security::Encrypt | Security::Open => ENCRYPT,
+        Security::Authenticate => AUTHENTICATE,
+    }
 }
 
-impl Protection {
-    const ENCRYPT: &'static [u8] = b"nacre-encrypt";
-    const AUTHENTICATE: &'static [u8] = b"nacre-authenticate";
-
-    /// Its name in the handshake.
-    pub const fn protocol(self) -> &'static [u8] {
-        match self {
-            Protection::Encrypt | Protection::Open => Protection::ENCRYPT,
-            Protection::Authenticate => Protection::AUTHENTICATE,
-        }
-    }
-
-    /// What a name in the handshake stands for.
-    pub fn of_protocol(name: &[u8]) -> Option<Protection> {
-        [Protection::Encrypt, Protection::Authenticate].into_iter().find(|one| one.protocol() == name)
-    }
+/// What a name in the handshake stands for.
+pub fn security_of_protocol(name: &[u8]) -> Option<Security> {
+    [Security::Encrypt, Security::Authenticate].into_iter().find(|one| protocol_of(*one) == name)
 }
 
 fn unusable(error: rustls::Error) -> KeyError {
@@ -119,14 +106,14 @@ struct ClientConfigs {
 impl ClientConfigs {
     fn new(mut config: ClientConfig) -> ClientConfigs {
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        let offering = |protections: &[Protection]| {
+        let offering = |protections: &[Security]| {
             let mut config = config.clone();
-            config.alpn_protocols = protections.iter().map(|one| one.protocol().to_vec()).collect();
+            config.alpn_protocols = protections.iter().map(|one| protocol_of(*one).to_vec()).collect();
             Arc::new(config)
         };
         ClientConfigs {
-            any: offering(&[Protection::Encrypt, Protection::Authenticate]),
-            encrypted: offering(&[Protection::Encrypt]),
+            any: offering(&[Security::Encrypt, Security::Authenticate]),
+            encrypted: offering(&[Security::Encrypt]),
         }
     }
 }
@@ -233,21 +220,20 @@ impl ServerTls {
         config.ticketer = ring::Ticketer::new().map_err(unusable)?;
         // One for each connection of a client to follow.
         config.send_tls13_tickets = 2;
-        let agreeing_to = |protection: Protection| {
+        let agreeing_to = |protection: Security| {
             let mut config = config.clone();
-            config.alpn_protocols = vec![protection.protocol().to_vec()];
+            config.alpn_protocols = vec![protocol_of(protection).to_vec()];
             Arc::new(config)
         };
-        let (encrypt, authenticate) =
-            (agreeing_to(Protection::Encrypt), agreeing_to(Protection::Authenticate));
+        let (encrypt, authenticate) = (agreeing_to(Security::Encrypt), agreeing_to(Security::Authenticate));
         Ok(ServerTls { encrypt, authenticate, current, identity: key.identity.clone(), revoked })
     }
 
     /// For a connection that is protected like this.
-    pub fn config(&self, protection: Protection) -> Arc<ServerConfig> {
+    pub fn config(&self, protection: Security) -> Arc<ServerConfig> {
         match protection {
-            Protection::Encrypt | Protection::Open => self.encrypt.clone(),
-            Protection::Authenticate => self.authenticate.clone(),
+            Security::Encrypt | Security::Open => self.encrypt.clone(),
+            Security::Authenticate => self.authenticate.clone(),
         }
     }
 

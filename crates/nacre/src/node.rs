@@ -411,7 +411,17 @@ fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Optio
             None
         }
     };
-    let config = ServerConfig { fsname: plan.fsname.clone(), tls, audit, ..ServerConfig::default() };
+    let of = |endpoint: &Endpoint| (endpoint.bind.ip(), endpoint.security);
+    // A socket for all addresses gets connections at each of them.
+    let everywhere = plan.listen.iter().find(|endpoint| endpoint.bind.ip().is_unspecified());
+    let config = ServerConfig {
+        fsname: plan.fsname.clone(),
+        tls,
+        protection: everywhere.map_or_else(Security::default, |endpoint| endpoint.security),
+        protection_of: plan.listen.iter().filter(|one| !one.bind.ip().is_unspecified()).map(of).collect(),
+        audit,
+        ..ServerConfig::default()
+    };
     let server = Server::bind(&addrs, services.offered(&plan.targets), config);
     server.map(Some).map_err(|error| Failure::new(error.to_string()))
 }

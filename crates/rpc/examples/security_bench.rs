@@ -4,12 +4,13 @@
 //! `cargo run --release -p nacre-rpc --example security_bench [SECONDS]`: each figure is measured five times for so long
 //! (default 0.4) in turn with its counterparts; medians of the CPU time of both ends.
 
-use nacre_keys::{Authority, ClientTls, LIFETIME, Protection, Revoked, ServerTls};
+use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer, MgsService,
-    OssEndpoint, OssService, Recovery, ReplySlot, ServerConfig, run_all,
+    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer,
+    MgsService, OssEndpoint, OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
+use nacre_types::Security;
 use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, Nid, Roles, StatusResult, TransNo};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -246,8 +247,8 @@ fn main() {
     };
     let sides = [
         Side::new(1, ServerConfig::default(), ClientConfig::default()),
-        with_keys(2, Protection::Authenticate),
-        with_keys(3, Protection::Encrypt),
+        with_keys(2, Security::Authenticate),
+        with_keys(3, Security::Encrypt),
     ];
     let mut data = vec![7u8; MIB];
     let mut rounds: [Vec<Vec<f64>>; 3] = Default::default();

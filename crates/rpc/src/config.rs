@@ -3,7 +3,8 @@
 use crate::audit::AuditSink;
 use crate::shape::Shape;
 use crate::tunables::Tunables;
-use nacre_keys::{ClientTls, Protection, ServerTls};
+use nacre_keys::{ClientTls, ServerTls};
+use nacre_types::Security;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,16 +118,16 @@ pub struct ServerConfig {
     /// With what this server proves who it is, and knows peers; `None`: it is open to all. Default none.
     pub tls: Option<ServerTls>,
     /// With keys: how connections are protected. Default encrypted.
-    pub protection: Protection,
+    pub protection: Security,
     /// The same of connections that come in at these addresses of this host.
-    pub protection_of: Vec<(IpAddr, Protection)>,
+    pub protection_of: Vec<(IpAddr, Security)>,
     /// Where it is written down what happened to peers. Default nowhere.
     pub audit: Option<Arc<dyn AuditSink>>,
 }
 
 impl ServerConfig {
     /// How connections are protected that come in at this address.
-    pub fn protection_at(&self, address: IpAddr) -> Protection {
+    pub fn protection_at(&self, address: IpAddr) -> Security {
         let own = self.protection_of.iter().find(|(own, _)| own.to_canonical() == address.to_canonical());
         own.map_or(self.protection, |(_, protection)| *protection)
     }
@@ -151,7 +152,7 @@ impl Default for ServerConfig {
             stop_grace: Duration::from_secs(10),
             bulk_checksums: true,
             tls: None,
-            protection: Protection::default(),
+            protection: Security::default(),
             protection_of: Vec::new(),
             audit: None,
         }

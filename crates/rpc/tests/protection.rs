@@ -4,9 +4,10 @@
 #[path = "support/services.rs"]
 mod services;
 
-use nacre_keys::{Authority, ClientTls, Key, LIFETIME, Protection, Revoked, ServerTls};
+use nacre_keys::{Authority, ClientTls, Key, LIFETIME, Revoked, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, Server, TcpOss};
 use nacre_rpc::{ClientConfig, IoCall, OssEndpoint, ServerConfig, run_all};
+use nacre_types::Security;
 use nacre_types::{ClientUuid, Fid, Identity, KeyId, Roles, Status};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use services::*;
@@ -32,7 +33,7 @@ impl Keys {
         self.authority.make_key(&Identity::new("nacre", KeyId(id), roles, "test"), LIFETIME).expect("a key")
     }
 
-    fn serve(&self, protection: Protection) -> (Services, Server, SocketAddr) {
+    fn serve(&self, protection: Security) -> (Services, Server, SocketAddr) {
         let key = self.key(1, Roles::MGS | Roles::MDS | Roles::OSS);
         let tls = ServerTls::new(&key, false, Arc::new(Revoked::default())).expect("settings");
         let config = ServerConfig { tls: Some(tls), protection, ..ServerConfig::default() };
@@ -180,7 +181,7 @@ impl Drop for Between {
 #[test]
 fn authenticated_data_of_every_size_comes_as_it_was_sent() {
     let keys = Keys::new();
-    let (services, _server, addr) = keys.serve(Protection::Authenticate);
+    let (services, _server, addr) = keys.serve(Security::Authenticate);
     let oss = TcpOss::new(0, &[nid(addr)], &identity(1), &keys.client()).expect("oss");
     for len in [0, 1, 100, 8191, 8192, 16_300, 17 << 10, 65_536, 100_001, 131_072, 1 << 20, (4 << 20) - 1] {
         let (data, object) = (pattern(len, len as u8), Fid::new(9, 2, 0));
@@ -224,7 +225,7 @@ fn authenticated_data_of_every_size_comes_as_it_was_sent() {
 #[test]
 fn records_that_are_repeated_dropped_swapped_replaced_or_cut_end_the_connection_and_requests_run_once() {
     let harms = [Harm::Repeat, Harm::Drop, Harm::SwapWithNext, Harm::Replace, Harm::CutItsEnd, Harm::Flip];
-    for protection in [Protection::Encrypt, Protection::Authenticate] {
+    for protection in [Security::Encrypt, Security::Authenticate] {
         let keys = Keys::new();
         let (services, _server, addr) = keys.serve(protection);
         let between = Between::start(addr, |record| record);
@@ -264,7 +265,7 @@ fn records_that_are_repeated_dropped_swapped_replaced_or_cut_end_the_connection_
 
 #[test]
 fn what_is_encrypted_cannot_be_read_and_what_is_authenticated_can() {
-    for (protection, is_readable) in [(Protection::Encrypt, false), (Protection::Authenticate, true)] {
+    for (protection, is_readable) in [(Security::Encrypt, false), (Security::Authenticate, true)] {
         let keys = Keys::new();
         let (_services, _server, addr) = keys.serve(protection);
         let between = Between::start(addr, |record| record);
@@ -288,7 +289,7 @@ fn without_encryption(mut record: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn nobody_on_the_way_talks_two_sides_into_less_protection() {
-    for protection in [Protection::Encrypt, Protection::Authenticate] {
+    for protection in [Security::Encrypt, Security::Authenticate] {
         let keys = Keys::new();
         let (services, _server, addr) = keys.serve(protection);
         let client = ClientConfig { deadline: Some(Duration::from_secs(1)), ..keys.client() };
@@ -299,7 +300,7 @@ fn nobody_on_the_way_talks_two_sides_into_less_protection() {
         assert_eq!(services.oss.requests.load(Ordering::SeqCst), 0);
         let strict = ClientConfig { encrypted_only: true, ..client.clone() };
         let expected = match protection {
-            Protection::Encrypt => Ok(OssReply::Done),
+            Security::Encrypt => Ok(OssReply::Done),
             _ => Err(Status::EKEYREJECTED),
         };
         assert_eq!(oss(addr, &strict).call(&OssRequest::Ping, Bulk::None), expected);
@@ -315,7 +316,7 @@ fn each_address_of_a_server_is_protected_as_it_says() {
     let own = |last: u8| std::net::IpAddr::from([127, 0, 0, last]);
     let config = ServerConfig {
         tls: Some(tls),
-        protection_of: vec![(own(2), Protection::Authenticate), (own(3), Protection::Open)],
+        protection_of: vec![(own(2), Security::Authenticate), (own(3), Security::Open)],
         ..ServerConfig::default()
     };
     let services = Services::default();

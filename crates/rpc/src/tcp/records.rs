@@ -13,7 +13,7 @@ pub(super) use opener::Opener;
 pub(super) use sealer::Sealer;
 
 use super::mac::{KEY, Mac, TAG};
-use nacre_keys::Protection;
+use nacre_types::Security;
 use parking_lot::Mutex;
 use ring::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey,
@@ -155,7 +155,7 @@ impl KeyType for KeyLen {
 fn mac(secret: &ConnectionTrafficSecrets) -> io::Result<Mac> {
     let (_, key, iv) = parts_of(secret)?;
     let mut mac = [0; KEY];
-    let derived = Salt::new(HKDF_SHA256, Protection::Authenticate.protocol())
+    let derived = Salt::new(HKDF_SHA256, nacre_keys::protocol_of(Security::Authenticate))
         .extract(&[key, iv].concat())
         .expand(&[b"nacre mac"], KeyLen)
         .and_then(|derived| derived.fill(&mut mac))
@@ -170,10 +170,10 @@ enum Way {
 }
 
 impl Way {
-    fn new(protection: Protection, secret: &ConnectionTrafficSecrets) -> io::Result<Way> {
+    fn new(protection: Security, secret: &ConnectionTrafficSecrets) -> io::Result<Way> {
         Ok(match protection {
-            Protection::Authenticate => Way::Mac(Box::new(mac(secret)?)),
-            Protection::Encrypt | Protection::Open => Way::Cipher(Box::new(Cipher::new(secret)?)),
+            Security::Authenticate => Way::Mac(Box::new(mac(secret)?)),
+            Security::Encrypt | Security::Open => Way::Cipher(Box::new(Cipher::new(secret)?)),
         })
     }
 
@@ -212,7 +212,7 @@ impl Way {
 pub(super) fn split(
     session: Session,
     secrets: &rustls::ExtractedSecrets,
-    protection: Protection,
+    protection: Security,
 ) -> io::Result<(Sealer, Opener)> {
     let session: Shared = Arc::new(Mutex::new(session));
     let (sent, secret) = &secrets.tx;

@@ -177,9 +177,14 @@ impl Shared {
     /// Serves a peer whose first frame was admitted.
     fn serve(self: &Arc<Self>, peer: SocketAddr, (socket, inbox): (Socket, Inbox), admitted: Admitted) {
         let mut connections = self.connections.lock();
-        if let Some(reason) = self.full(&connections, admitted.identity.as_deref()) {
+        if let Some(reason) = self.full(&connections, admitted.proof.identity().map(AsRef::as_ref)) {
             drop(connections);
-            self.refused(peer, admitted.identity.as_deref(), Some(admitted.header.target), &reason);
+            self.refused(
+                peer,
+                admitted.proof.identity().map(AsRef::as_ref),
+                Some(admitted.header.target),
+                &reason,
+            );
             return;
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);

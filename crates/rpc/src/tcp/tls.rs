@@ -2,7 +2,8 @@
 
 use super::records::{self, Opener, Sealer, Session};
 use super::socket::Socket;
-use nacre_keys::{ClientTls, Protection, ServerTls};
+use nacre_keys::{ClientTls, ServerTls};
+use nacre_types::Security;
 use nacre_types::{Identity, Status, StatusResult};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
@@ -198,7 +199,7 @@ impl Handshake<UnbufferedServerConnection> {
     ///
     /// # Errors
     /// `Tls`.
-    pub(super) fn of_server(tls: &ServerTls, protection: Protection) -> Result<Self, Unsecured> {
+    pub(super) fn of_server(tls: &ServerTls, protection: Security) -> Result<Self, Unsecured> {
         UnbufferedServerConnection::new(tls.config(protection)).map(Handshake::new).map_err(Unsecured::Tls)
     }
 }
@@ -291,7 +292,7 @@ impl<S: Side> Handshake<S> {
     pub(super) fn secured(self) -> Result<Secured, Unsecured> {
         let peer =
             nacre_keys::peer_identity(self.side.state().peer_certificates()).map_err(Unsecured::Identity)?;
-        let agreed = self.side.state().alpn_protocol().and_then(Protection::of_protocol);
+        let agreed = self.side.state().alpn_protocol().and_then(nacre_keys::security_of_protocol);
         let protection = agreed.ok_or(Unsecured::Tls(rustls::Error::NoApplicationProtocol))?;
         let (secrets, session) = self.side.finish().map_err(Unsecured::Tls)?;
         let (sealer, mut opener) = records::split(session, &secrets, protection).map_err(Unsecured::Io)?;

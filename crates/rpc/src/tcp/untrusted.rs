@@ -1,7 +1,8 @@
 //! What a server does with the bytes of a peer that is not known yet, without a socket: for tests with random input, and for fuzzing.
 
 use super::tls::Handshake;
-use nacre_keys::{Protection, ServerTls};
+use nacre_keys::ServerTls;
+use nacre_types::Security;
 use nacre_wire::connect::{Connect, Connected, Refusal};
 use nacre_wire::frame::{HEADER_BYTES, Header};
 use nacre_wire::lock::ServerMessage;
@@ -27,7 +28,7 @@ pub fn read_frame(bytes: &[u8]) {
 
 /// Takes the bytes for what a client sends in a handshake, so many at a time.
 pub fn read_handshake(tls: &ServerTls, bytes: &[u8], at_a_time: usize) {
-    for protection in [Protection::Encrypt, Protection::Authenticate] {
+    for protection in [Security::Encrypt, Security::Authenticate] {
         let Ok(mut handshake) = Handshake::of_server(tls, protection) else { return };
         for piece in bytes.chunks(at_a_time.max(1)) {
             // With one error all is over.

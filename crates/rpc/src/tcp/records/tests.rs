@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 type End = (Sealer, Opener);
 
 /// Both ends of a connection, client first.
-fn ends(protection: Protection) -> (End, End) {
+fn ends(protection: Security) -> (End, End) {
     let dir = tempfile::tempdir().expect("a directory");
     let authority = Authority::create(&dir.path().join("keys"), "fs").expect("an authority");
     let key = |id, roles| {
@@ -108,7 +108,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 
 #[test]
 fn frames_of_every_size_come_as_they_were_sent_however_they_are_cut() {
-    for protection in [Protection::Encrypt, Protection::Authenticate] {
+    for protection in [Security::Encrypt, Security::Authenticate] {
         let ((mut sealer, _), (_, mut opener)) = ends(protection);
         let mut random = 7;
         let lens = [0, 1, 100, 5000, 8191, 8192, 16_384, 20_000, 65_536, 131_072, 131_073, 300_000, 1 << 20];
@@ -136,7 +136,7 @@ fn frames_of_every_size_come_as_they_were_sent_however_they_are_cut() {
 
 #[test]
 fn what_is_changed_on_the_way_is_never_taken_for_data() {
-    for protection in [Protection::Encrypt, Protection::Authenticate] {
+    for protection in [Security::Encrypt, Security::Authenticate] {
         let mut random = 3;
         for round in 0..60 {
             let ((mut sealer, _), (_, mut opener)) = ends(protection);
@@ -166,7 +166,7 @@ fn what_is_changed_on_the_way_is_never_taken_for_data() {
 
 #[test]
 fn records_of_one_connection_mean_nothing_to_another_nor_in_the_other_direction() {
-    for protection in [Protection::Encrypt, Protection::Authenticate] {
+    for protection in [Security::Encrypt, Security::Authenticate] {
         let ((mut one, mut back), (_, _)) = ends(protection);
         let ((_, _), (_, mut other)) = ends(protection);
         let mut random = 1;

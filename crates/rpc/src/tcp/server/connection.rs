@@ -224,7 +224,7 @@ impl Connection {
 
     fn run_first(self: Arc<Self>, admitted: Admitted) {
         let end = ThreadEnd { connection: &self };
-        let (header, identity) = (admitted.header, admitted.identity.clone());
+        let (header, identity) = (admitted.header, admitted.proof.identity().cloned());
         match self.accept(admitted) {
             Ok(session) => {
                 if self.session.set(session).is_ok() {
@@ -400,7 +400,7 @@ impl Connection {
         }
         if !connected.known || session.client.is_none() {
             self.shared.audit.note(&AuditEvent {
-                identity: session.identity.as_deref(),
+                identity: session.proof.identity().map(AsRef::as_ref),
                 target: Some(header.target),
                 client: Some(connect.client),
                 ..AuditEvent::new(AuditKind::Connected, self.peer)

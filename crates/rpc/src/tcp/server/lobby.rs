@@ -10,7 +10,7 @@ use super::limits::{Arrival, Limits};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use crate::tcp::tls::{FIRST_BYTE, Handshake};
-use nacre_keys::Protection;
+use nacre_types::Security;
 use nacre_types::{Identity, TargetId};
 use nacre_wire::frame::{FrameKind, Header};
 use parking_lot::Mutex;
@@ -378,7 +378,7 @@ fn begin(shared: &Shared, stream: TcpStream) -> Next {
     }
     let stall_max = shared.config.stall_max;
     let own = stream.local_addr().map(|own| own.ip());
-    let protection = own.map_or(Protection::Encrypt, |own| shared.config.protection_at(own));
+    let protection = own.map_or(Security::Encrypt, |own| shared.config.protection_at(own));
     let socket = match Socket::new(stream, stall_max, READ_TICK.min(stall_max / 4).max(TICK)) {
         Ok(socket) => socket,
         Err(error) => return Next::Ended(Some(error.to_string())),
@@ -390,7 +390,7 @@ fn begin(shared: &Shared, stream: TcpStream) -> Next {
                 Err(error) => Next::Ended(Some(error.to_string())),
             };
         }
-        Some(_) if protection != Protection::Open => Peer::Plain,
+        Some(_) if protection != Security::Open => Peer::Plain,
         _ => Peer::Open,
     };
     Next::Further(Stage::Connecting(Box::new((socket, Inbox::for_connect())), who))
