@@ -3,6 +3,7 @@
 //! Source: acl(5) and Linux `posix_acl_xattr.h` (version 2: a 4-byte version, then 8 bytes per entry).
 
 use crate::limits::ACL_ENTRIES_MAX;
+use crate::nodemap::IdKind;
 use crate::status::Status;
 
 /// Version number at the start of the xattr form.
@@ -108,6 +109,21 @@ impl Acl {
             entries.push(AclEntry { tag, perm: u8::try_from(perm).map_err(|_| Status::EINVAL)?, id });
         }
         Acl::from_entries(entries).map(Some)
+    }
+
+    /// The same for users and groups with other ids.
+    ///
+    /// # Errors
+    /// Those of `map`.
+    pub fn with_ids(mut self, map: impl Fn(IdKind, u32) -> Result<u32, Status>) -> Result<Acl, Status> {
+        for entry in &mut self.entries {
+            match entry.tag {
+                AclTag::User => entry.id = map(IdKind::Uid, entry.id)?,
+                AclTag::Group => entry.id = map(IdKind::Gid, entry.id)?,
+                AclTag::UserObj | AclTag::GroupObj | AclTag::Mask | AclTag::Other => {}
+            }
+        }
+        Ok(self)
     }
 
     /// The kernel's xattr form.

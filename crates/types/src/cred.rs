@@ -38,6 +38,22 @@ pub struct FullCred {
     pub caps: Caps,
 }
 
+/// What the user database of a server says of a user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct User {
+    /// Primary group.
+    pub gid: u32,
+    /// All groups, at most [`crate::limits::GROUPS_MAX`].
+    pub groups: Vec<u32>,
+}
+
+impl User {
+    /// True if the user is in the group.
+    pub fn has(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
 /// Credentials of the caller of one request.
 ///
 /// `full` is `None` at first: owner and primary group decide nearly always. When they do not, the server answers

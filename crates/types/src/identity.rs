@@ -202,7 +202,7 @@ impl Identity {
 }
 
 /// A number in digits alone: no sign.
-fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -212,8 +212,8 @@ pub fn is_subtree(path: &str) -> bool {
     path.len() <= ROOT_MAX && path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_name))
 }
 
-/// Percent-encodes what is not plain in a URI.
-fn escape(text: &str) -> String {
+/// Percent-encodes what is not plain in a URI, or in a word.
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -224,7 +224,7 @@ fn escape(text: &str) -> String {
     out
 }
 
-fn unescape(text: &str) -> Option<String> {
+pub(crate) fn unescape(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
