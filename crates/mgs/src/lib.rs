@@ -7,12 +7,14 @@
 //!
 //! - [`state`]: the rules, as plain functions on [`nacre_wire::mgs::FsConfig`];
 //! - [`params`]: the parameters that exist, with their ranges;
+//! - [`nodemaps`]: the rules for these;
 //! - [`record`]: the file's text form;
 //! - [`enrolment`]: the authority of the file system, and the keys that it issues;
 //! - [`service`]: the thin part that locks, stores and wakes who waits.
 
 pub mod enrolment;
 pub mod error;
+pub mod nodemaps;
 pub mod params;
 pub mod record;
 pub mod service;

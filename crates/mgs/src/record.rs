@@ -12,6 +12,8 @@
 //! server OST0000 00000000000000ab
 //! revoked 00000000000000cd
 //! capability-key 2 1790000000 <64 hexadecimal digits>
+//! nodemaps active
+//! nodemap remote squash_uid=99 range=10.1.0.[1-9]@tcp uid=1000:60000
 //! crc32c 0123abcd
 //! ```
 //!
@@ -22,6 +24,7 @@ use nacre_types::nid::check_fsname;
 use nacre_types::{KeyId, TargetId, TargetKind};
 use nacre_wire::mgs::{CapabilityKey, FsConfig, PoolConfig, TargetConfig};
 use std::fmt::Write;
+use std::sync::Arc;
 
 const HEADER: &str = "nacre-config 1";
 
@@ -55,6 +58,12 @@ pub fn encode(config: &FsConfig) -> String {
         writeln!(text, "pool {name} {}", osts.join(",")).expect("writing to a string cannot fail");
     }
     write_keys(config, &mut text);
+    if config.nodemaps.active {
+        text.push_str("nodemaps active\n");
+    }
+    for map in &config.nodemaps.maps {
+        writeln!(text, "nodemap {map}").expect("writing to a string cannot fail");
+    }
     let crc = crc32c(text.as_bytes());
     writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
     text
@@ -97,6 +106,11 @@ pub fn decode(text: &str) -> Result<FsConfig, RecordError> {
             "pool" => parse_pool(rest).map(|pool| config.pools.push(pool)).is_some(),
             "server" => parse_server(rest, &mut config.targets).is_some(),
             "revoked" => rest.parse().map(|id| config.revoked.push(id)).is_ok(),
+            "nodemaps" => {
+                config.nodemaps.active = rest == "active";
+                config.nodemaps.active
+            }
+            "nodemap" => rest.parse().map(|map| config.nodemaps.maps.push(Arc::new(map))).is_ok(),
             "capability-key" => {
                 parse_capability_key(rest).map(|key| config.capability_keys.push(key)).is_some()
             }
@@ -191,6 +205,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_types::nodemap::Nodemaps;
 
     fn pool(name: &str, osts: &[u16]) -> PoolConfig {
         PoolConfig { name: PoolName::for_pool(name).expect("a name"), osts: osts.to_vec() }
@@ -215,6 +230,10 @@ mod tests {
             pools: vec![pool("disk", &[]), pool("flash", &[1, 0])],
             revoked: vec![KeyId(0xcd)],
             capability_keys: vec![CapabilityKey { epoch: 2, made_s: 1_790_000_000, secret: [0x5a; 32] }],
+            nodemaps: Nodemaps {
+                active: true,
+                maps: vec![Arc::new("remote admin=1 range=10.0.0.[1-9]@tcp uid=1:2".parse().expect("one"))],
+            },
         }
     }
 
@@ -226,6 +245,10 @@ mod tests {
             param lov.stripesize 1048576\npool disk \npool flash OST0001,OST0000\n\
             server OST0000 00000000000000ab\nrevoked 00000000000000cd\ncapability-key 2 1790000000 5a5a";
         assert!(text.starts_with(expected), "{text}");
+        assert!(
+            text.contains("\nnodemaps active\nnodemap remote admin=1 range=10.0.0.[1-9]@tcp uid=1:2\n"),
+            "{text}"
+        );
         assert_eq!(decode(&text), Ok(example()));
     }
 
@@ -263,9 +286,11 @@ mod tests {
             "server OST0000 ab",
             "revoked ab",
             "capability-key 2 1790000000 5a",
+            "nodemaps",
+            "nodemap a b",
             "version x",
         ] {
-            assert_eq!(decode(&with(bad)), Err(RecordError { line: 13, what: "not understood" }), "{bad}");
+            assert_eq!(decode(&with(bad)), Err(RecordError { line: 15, what: "not understood" }), "{bad}");
         }
     }
 }

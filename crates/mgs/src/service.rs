@@ -2,7 +2,7 @@
 
 use crate::enrolment::{Enrolment, TokenWish};
 use crate::error::Error;
-use crate::{record, state};
+use crate::{nodemaps, record, state};
 use nacre_env::twice;
 use nacre_params::{Event, EventStats};
 use nacre_rpc::{MgsPeer, MgsService};
@@ -226,15 +226,15 @@ fn proved(target: &TargetConfig, peer: MgsPeer<'_>) -> StatusResult<TargetConfig
 
 /// Takes out of an answer what is for servers alone.
 fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
-    let is_server = match peer {
-        MgsPeer::Local => true,
-        MgsPeer::Open | MgsPeer::Unknown => false,
-        MgsPeer::Known(identity) => identity.roles.intersects(Roles::MDS | Roles::OSS | Roles::MGS),
-    };
-    match reply {
-        MgsReply::Config(config) if !is_server => MgsReply::Config(config.without_secrets()),
-        reply => reply,
+    let MgsReply::Config(mut config) = reply else { return reply };
+    match peer {
+        MgsPeer::Local => {}
+        MgsPeer::Known(identity) if identity.roles.intersects(Roles::MDS | Roles::OSS | Roles::MGS) => {}
+        // Its servers are not to be told from clients.
+        MgsPeer::Open => config.capability_keys.clear(),
+        MgsPeer::Unknown | MgsPeer::Known(_) => config = config.without_secrets(),
     }
+    MgsReply::Config(config)
 }
 
 impl Mgs {
@@ -281,6 +281,10 @@ impl Mgs {
             MgsRequest::ChangePool { pool, change } => {
                 self.change(|config| state::plan_change_pool(config, pool, *change).map(Some))
             }
+            MgsRequest::ChangeNodemap { name, change } => {
+                log::warn!("nodemap {name}: {change}");
+                self.change(|config| nodemaps::plan_change(config, name, change))
+            }
             MgsRequest::Ping => Ok(MgsReply::Done),
             MgsRequest::Enrol { token, secret, name, csr } => {
                 self.enrolment()?.enrol(*token, secret, name, csr)
@@ -308,7 +312,9 @@ impl MgsService for Mgs {
         let name = match request {
             MgsRequest::GetConfig { .. } => "mgs_config_read",
             MgsRequest::RegisterTarget { .. } | MgsRequest::AddTarget { .. } => "mgs_target_reg",
-            MgsRequest::SetParam { .. } | MgsRequest::ChangePool { .. } => "mgs_set_info",
+            MgsRequest::SetParam { .. }
+            | MgsRequest::ChangePool { .. }
+            | MgsRequest::ChangeNodemap { .. } => "mgs_set_info",
             MgsRequest::Ping => "obd_ping",
             MgsRequest::Enrol { .. }
             | MgsRequest::Renew { .. }

@@ -16,7 +16,9 @@ use crate::mgs::{
 };
 use crate::oss::{Advice, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
 use nacre_types::ioctl::MIGRATED_MAX;
+use nacre_types::nodemap::{Change, NODEMAPS_MAX, Nodemaps};
 use nacre_types::{Fid, Identity, KeyId, Status};
+use std::sync::Arc;
 
 /// Objects in one `Destroy`.
 pub const DESTROY_MAX: usize = 4096;
@@ -204,6 +206,7 @@ wire_enum!(MgsRequest {
     9 = CreateToken { grants, expires_s, uses, lifetime_s },
     10 = ListKeys,
     11 = RevokeKey { id },
+    20 = ChangeNodemap { name, change },
 });
 
 wire_enum!(PoolChange {
@@ -276,6 +279,7 @@ impl Encode for FsConfig {
         put_list(out, &self.pools);
         put_list(out, &self.revoked);
         put_list(out, &self.capability_keys);
+        self.nodemaps.encode(out);
     }
 }
 
@@ -290,7 +294,41 @@ impl Decode<'_> for FsConfig {
             pools: reader.list(POOLS_MAX, 9, "pools")?,
             revoked: reader.list(REVOKED_MAX, 8, "revoked keys")?,
             capability_keys: reader.list(CAPABILITY_KEYS_MAX, 44, "keys of capabilities")?,
+            nodemaps: Decode::decode(reader)?,
         })
+    }
+}
+
+/// Each as text, which is what is stored.
+impl Encode for Nodemaps {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.active.encode(out);
+        put_list(out, &self.maps.iter().map(ToString::to_string).collect::<Vec<String>>());
+    }
+}
+
+impl Decode<'_> for Nodemaps {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Nodemaps> {
+        let active = Decode::decode(reader)?;
+        let texts: Vec<String> = reader.list(NODEMAPS_MAX, 4, "nodemaps")?;
+        let maps = texts.iter().map(|text| text.parse().map(Arc::new));
+        let maps =
+            maps.collect::<Result<Vec<_>, _>>().map_err(|_| DecodeError::Invalid { what: "nodemap" })?;
+        Ok(Nodemaps { active, maps })
+    }
+}
+
+/// As text.
+impl Encode for Change {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.to_string().encode(out);
+    }
+}
+
+impl Decode<'_> for Change {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Change> {
+        let text = String::decode(reader)?;
+        text.parse().map_err(|_| DecodeError::Invalid { what: "change of a nodemap" })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests to the management server: the file system's name, targets and parameters.
 
 use nacre_layout::PoolName;
+use nacre_types::nodemap::{Change, Nodemaps};
 use nacre_types::{Identity, KeyId, Nid, TargetId};
 use std::fmt;
 
@@ -92,12 +93,15 @@ pub struct FsConfig {
     pub revoked: Vec<KeyId>,
     /// The keys of capabilities, the newest first; empty for clients, and without an authority.
     pub capability_keys: Vec<CapabilityKey>,
+    /// What bounds clients; empty for them.
+    pub nodemaps: Nodemaps,
 }
 
 impl FsConfig {
     /// The part that is for clients.
     pub fn without_secrets(mut self) -> FsConfig {
         self.capability_keys.clear();
+        self.nodemaps = Nodemaps::default();
         self
     }
 }
@@ -189,6 +193,14 @@ pub enum MgsRequest {
         uses: u32,
         /// Life of the keys that it enrols, in seconds; 0 for keys that are renewed before they end.
         lifetime_s: u64,
+    },
+    /// Changes a nodemap, or all. `EINVAL` for what no nodemap can have, `ENOENT` for what is not there, `EEXIST` for what is, also in another
+    /// one, `ENOSPC` for more than there can be. Reply: `Config`.
+    ChangeNodemap {
+        /// Its name.
+        name: String,
+        /// What is to be done.
+        change: Change,
     },
     /// All keys that were issued. Reply: `Keys`.
     ListKeys,

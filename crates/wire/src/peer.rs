@@ -334,6 +334,11 @@ pub enum PeerRequest {
         /// Which inode.
         fid: Fid,
     },
+    /// What a name leads to, on the way down to the root of a client. Reply: `Fid`; `ENOENT` if there is none.
+    Lead {
+        /// Which, in a directory or shard of the asked MDT.
+        at: Name,
+    },
     /// Takes the lock for directories that move to another parent; waits for it. Reply: `Done`.
     LockTree {
         /// Who holds it.
@@ -447,6 +452,7 @@ wire_enum!(PeerRequest {
     13 = NewFid,
     14 = Split { fid },
     15 = PutData { op, fid, offset, bytes, size },
+    16 = Lead { at },
 });
 wire_enum!(PeerReply {
     0 = Done,

@@ -104,6 +104,7 @@ impl MgsRequest {
             MgsRequest::RegisterTarget { .. } | MgsRequest::AddTarget { .. } => SERVERS,
             MgsRequest::SetParam { .. }
             | MgsRequest::ChangePool { .. }
+            | MgsRequest::ChangeNodemap { .. }
             | MgsRequest::CreateToken { .. }
             | MgsRequest::ListKeys
             | MgsRequest::RevokeKey { .. } => Roles::ADMIN,

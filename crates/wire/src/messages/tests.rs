@@ -471,6 +471,14 @@ fn mgs_requests() -> Vec<MgsRequest> {
         MgsRequest::CreateToken { grants: identity(), expires_s: 3600, uses: 1, lifetime_s: 0 },
         MgsRequest::ListKeys,
         MgsRequest::RevokeKey { id: KeyId(0xab) },
+        MgsRequest::ChangeNodemap {
+            name: "remote".to_owned(),
+            change: "add uid=1:2".parse().expect("a change"),
+        },
+        MgsRequest::ChangeNodemap {
+            name: String::new(),
+            change: nacre_types::nodemap::Change::Activate(true),
+        },
     ]
 }
 
@@ -484,6 +492,10 @@ fn mgs_replies() -> Vec<MgsReply> {
         pools: vec![PoolConfig { name: pool(), osts: vec![3, 0] }],
         revoked: vec![KeyId(3), KeyId(0xab)],
         capability_keys: vec![CapabilityKey { epoch: 2, made_s: 1_790_000_000, secret: [7; 32] }],
+        nodemaps: nacre_types::Nodemaps {
+            active: true,
+            maps: vec![Arc::new("remote admin=1 range=10.0.0.0/8@tcp".parse().expect("a nodemap"))],
+        },
     };
     vec![
         MgsReply::Done,

@@ -83,6 +83,7 @@ pub(super) fn requests() -> Vec<PeerRequest> {
         PeerRequest::Sync { op: op(3) },
         PeerRequest::Forget { ops: vec![op(3), op(4)], below: op(5) },
         PeerRequest::Record { fid: fid(1) },
+        PeerRequest::Lead { at: name() },
         PeerRequest::LockTree { op: op(3) },
         PeerRequest::UnlockTree { op: op(3) },
         PeerRequest::Apply { operation: striped_operation() },
