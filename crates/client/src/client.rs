@@ -3,7 +3,7 @@
 use crate::caller::Caller;
 use crate::config::ClientConfig;
 use crate::flocks::FileLocks;
-use crate::handles::HandleTable;
+use crate::handles::{Asked, HandleTable};
 use crate::io::ahead::Ahead;
 use crate::io::dirty::idle::Pace;
 use crate::io::dirty::writers::WriteBack;
@@ -320,12 +320,11 @@ impl Client {
         if let Some(mdt) = self.mdts.get(usize::from(mdt_index)) {
             mdt.recoveries.fetch_add(1, Ordering::AcqRel);
         }
-        let system = Cred::system();
-        for (handle, fid, flags) in self.handles.opens() {
+        for (handle, Asked { fid, flags, opener }) in self.handles.opens() {
             if fid.mdt_index() != mdt_index {
                 continue;
             }
-            match endpoint.call(&system, &open_again(fid, handle, flags)) {
+            match endpoint.call(&opener.cred(), &open_again(fid, handle, flags)) {
                 Ok(_) => {}
                 Err(status) if open_again_is_given_up(status) => return Err(status),
                 Err(status) => log::warn!("handle {} of {fid} could not be opened again: {status}", handle.0),

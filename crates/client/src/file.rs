@@ -1,5 +1,7 @@
 //! State of open files.
 
+use crate::caller::Caller;
+use crate::handles::Asked;
 use crate::io::ahead::blocks::Blocks;
 use crate::io::ahead::reader::Reader;
 use crate::io::dirty::table::Table;
@@ -365,6 +367,8 @@ pub(crate) struct OpenFile {
     pub handle: OpenHandle,
     pub file: Arc<FileState>,
     pub flags: OpenFlags,
+    /// Who has opened it.
+    pub opener: Caller,
     /// Every write is to be durable when it returns.
     pub sync: bool,
     /// Where the next read begins if the reader goes on as before.
@@ -398,7 +402,13 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    pub fn new(handle: OpenHandle, file: Arc<FileState>, flags: OpenFlags, sync: bool) -> OpenFile {
+    pub fn new(
+        handle: OpenHandle,
+        file: Arc<FileState>,
+        flags: OpenFlags,
+        sync: bool,
+        opener: Caller,
+    ) -> OpenFile {
         let seen = {
             let mut inner = file.lock();
             inner.opens += 1;
@@ -408,6 +418,7 @@ impl OpenFile {
             handle,
             file,
             flags,
+            opener,
             sync,
             next_read: AtomicU64::new(0),
             run: AtomicU64::new(0),
@@ -424,6 +435,11 @@ impl OpenFile {
             leased: AtomicBool::new(false),
             data: None,
         }
+    }
+
+    /// What its MDT is to open again after a restart.
+    pub fn asked(&self) -> Asked {
+        Asked { fid: self.file.fid, flags: self.flags, opener: self.opener }
     }
 
     pub fn writable(&self) -> bool {

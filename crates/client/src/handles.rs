@@ -3,6 +3,7 @@
 //! An MDT that has restarted knows of an open file what clients say. So a number is here from before the MDT is asked to open the file until
 //! right before it is told of the close: also while the answer is being used, and while what was written is on its way.
 
+use crate::caller::Caller;
 use crate::file::OpenFile;
 use crate::node::IdMap;
 use crate::ops::dir::OpenDir;
@@ -19,7 +20,15 @@ enum Handle {
     File(Arc<OpenFile>),
     Dir(Arc<OpenDir>),
     /// The MDT may have the file open, and no program has it: it is being opened or closed.
-    Pending(Fid, OpenFlags),
+    Pending(Asked),
+}
+
+/// What an MDT was asked to open, and for whom.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub fid: Fid,
+    pub flags: OpenFlags,
+    pub opener: Caller,
 }
 
 /// Open files and directories by number. Numbers start at 1 and are never used again.
@@ -42,8 +51,8 @@ impl HandleTable {
     }
 
     /// The MDT may have this open from now on.
-    pub fn insert_pending(&self, handle: OpenHandle, fid: Fid, flags: OpenFlags) {
-        self.shard(handle.0).lock().insert(handle.0, Handle::Pending(fid, flags));
+    pub fn insert_pending(&self, handle: OpenHandle, asked: Asked) {
+        self.shard(handle.0).lock().insert(handle.0, Handle::Pending(asked));
     }
 
     pub fn insert_file(&self, file: Arc<OpenFile>) {
@@ -81,7 +90,7 @@ impl HandleTable {
         match shard.get_mut(&number) {
             Some(Handle::File(file)) => {
                 let file = file.clone();
-                shard.insert(number, Handle::Pending(file.file.fid, file.flags));
+                shard.insert(number, Handle::Pending(file.asked()));
                 Ok(file)
             }
             _ => Err(Status::EBADF),
@@ -104,12 +113,12 @@ impl HandleTable {
     }
 
     /// What MDTs may have open, to be opened again after a restart.
-    pub fn opens(&self) -> Vec<(OpenHandle, Fid, OpenFlags)> {
+    pub fn opens(&self) -> Vec<(OpenHandle, Asked)> {
         let mut opens = Vec::new();
         for shard in &self.shards {
             opens.extend(shard.lock().iter().filter_map(|(number, handle)| match handle {
-                Handle::File(open) => Some((open.handle, open.file.fid, open.flags)),
-                Handle::Pending(fid, flags) => Some((OpenHandle(*number), *fid, *flags)),
+                Handle::File(open) => Some((open.handle, open.asked())),
+                Handle::Pending(asked) => Some((OpenHandle(*number), *asked)),
                 Handle::Dir(_) => None,
             }));
         }

@@ -7,7 +7,8 @@
 //! - [`job`]: for which job the thread works.
 //! - [`cpu`]: pinning and counting of CPUs.
 //! - [`process`]: who this process is, and whether another one of this host has ended;
-//! - [`twice`]: small files that are kept twice.
+//! - [`twice`]: small files that are kept twice;
+//! - [`users`]: the user database of this host.
 //!
 //! Nothing here starts a runtime; the only thread that this crate ever starts re-sends interrupt signals, and only
 //! once the first interrupt was raised.
@@ -18,6 +19,7 @@ pub mod interrupt;
 pub mod job;
 pub mod process;
 pub mod twice;
+pub mod users;
 
 pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};

@@ -120,6 +120,11 @@ impl Clients {
         self.exports.read().get(client).cloned()
     }
 
+    /// All clients that are connected.
+    pub fn exports(&self) -> Vec<Arc<Export>> {
+        self.exports.read().values().cloned().collect()
+    }
+
     fn forget(&self, client: &ClientUuid) -> Option<Arc<Export>> {
         let export = self.exports.write().remove(client);
         self.generation.store(next_generation(), Ordering::Release);

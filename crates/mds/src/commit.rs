@@ -80,6 +80,10 @@ impl Mds {
             }
             self.cache.replace(&fid, record);
         }
+        if tx.moves_directory {
+            // After the records in memory are what they are: what was found out before does not count any more.
+            self.filesets.note_move();
+        }
         for object in tx.take_destroyed_here() {
             // Somebody may have made it anew between the look and the commit; from now on nobody does.
             if let Err(error) = self.data.destroy_left(object) {

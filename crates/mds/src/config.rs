@@ -4,6 +4,8 @@ use crate::osts::Qos;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, PoolName, Wish};
 use nacre_store::MetaStoreOptions;
+use nacre_types::User;
+use std::io;
 use std::time::Duration;
 
 /// Largest component on an MDT in bytes unless set otherwise. Source: reference 4.10.
@@ -42,6 +44,8 @@ pub struct MdsConfig {
     pub qos: Qos,
     /// How long a first write waits for object ids when no OST has any ready.
     pub object_wait: Duration,
+    /// Asks the user database: whose groups are whose, for clients whose word does not count.
+    pub find_user: fn(u32) -> io::Result<Option<User>>,
     /// The store's settings.
     pub store: MetaStoreOptions,
 }
@@ -103,6 +107,7 @@ impl Default for MdsConfig {
             data_apart: false,
             qos: Qos { threshold_rr_pct: 17, statfs_age: Duration::from_secs(5), prio_free_pct: 90 },
             object_wait: Duration::from_secs(20),
+            find_user: nacre_env::users::find_user,
             store: MetaStoreOptions::default(),
         }
     }

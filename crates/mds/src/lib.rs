@@ -20,6 +20,8 @@
 //! | `data` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `clients` | connect, leases, eviction, recovery after a restart |
+//! | `filesets` | clients that see a subtree |
+//! | `tenants`, `users` | who clients act as, and what they may not even ask |
 //! | `departed` | what is left to do for clients that are gone |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
 //! | [`check`] | offline check and repair |
@@ -38,6 +40,7 @@ mod config;
 mod data;
 mod departed;
 mod error;
+mod filesets;
 mod flocks;
 mod hash;
 mod locks;
@@ -55,9 +58,11 @@ pub mod simulated;
 mod space;
 mod stats;
 mod tables;
+mod tenants;
 mod turn;
 mod tx;
 mod unowned;
+mod users;
 
 pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
 pub use data::{DataWatch, data_reserve};

@@ -6,6 +6,7 @@ use crate::config::{AppendLayout, MdsConfig};
 use crate::data::{DataPart, DataWatch};
 use crate::departed::Departed;
 use crate::error::MdsError;
+use crate::filesets::Filesets;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::moving::Moving;
@@ -18,6 +19,7 @@ use crate::simulated::Simulation;
 use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_key};
+use crate::tenants::Tenants;
 use crate::tx::Tx;
 use crate::unowned::destroy_unowned;
 use nacre_dlm::{LockOwner, LockService, Timer};
@@ -98,6 +100,9 @@ pub struct Mds {
     /// The thread that evicts those who do not give it up.
     lock_timer: Mutex<Option<Timer>>,
     pub(crate) clients: Clients,
+    /// What clients may be.
+    pub(crate) tenants: Tenants,
+    pub(crate) filesets: Filesets,
     pub(crate) departed: Departed,
     pub(crate) osts: OstSet,
     pub(crate) space: SpaceGuard,
@@ -285,6 +290,8 @@ impl Mds {
             lock_timer: Mutex::new(None),
             clients: Clients::new(&config, record.boot_count, known, orphans),
             departed: Departed::default(),
+            tenants: Tenants::new(config.find_user),
+            filesets: Filesets::default(),
             append_layout: Mutex::default(),
             osts: OstSet::new(config.index, store.clone(), config.qos)?,
             space: SpaceGuard::new(dir, store.clone(), config.reserve_bytes),

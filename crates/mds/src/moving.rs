@@ -314,7 +314,7 @@ impl Mds {
     }
 
     /// An inode of any MDT.
-    fn record_anywhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
+    pub(crate) fn record_anywhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
         match fid.mdt_index() == self.index {
             true => Ok(self.find_inode(fid)?.map(|record| InodeRecord::clone(&record))),
             false => self.inode_elsewhere(fid),

@@ -33,6 +33,7 @@ impl Mds {
 
     /// Moves a name from one place to another.
     pub(crate) fn move_name(&self, tx: &mut Tx, record: &mut InodeRecord, from: Place<'_>, to: Place<'_>) {
+        tx.moves_directory |= record.attr.is_dir() && from.parent != to.parent;
         if record.is_first_link(&from.parent, from.name) {
             record.parent = to.parent;
             record.name = to.name.to_vec();

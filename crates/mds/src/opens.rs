@@ -255,6 +255,15 @@ impl OpenTable {
         self.shard(fid).lock().contains_key(fid)
     }
 
+    /// What a client has opened a file for, by all its handles or by the one that is given.
+    pub fn flags_of(&self, fid: &Fid, client: &ClientUuid, handle: Option<OpenHandle>) -> Option<OpenFlags> {
+        let shard = self.shard(fid).lock();
+        let is_own =
+            |entry: &&Entry| entry.client == *client && handle.is_none_or(|handle| entry.handle == handle);
+        let flags = shard.get(fid)?.entries.iter().filter(is_own).map(|entry| entry.flags);
+        flags.reduce(|all, flags| all | flags)
+    }
+
     /// True if another client than `client` has the file open.
     pub fn is_open_elsewhere(&self, fid: &Fid, client: &ClientUuid) -> bool {
         let shard = self.shard(fid).lock();

@@ -3,9 +3,10 @@
 use crate::mds::Mds;
 use crate::ops::readdir::{Details, Listing};
 use crate::ops::relayout::Swap;
+use crate::tenants::shown_to;
 use crate::turn::Turn;
 use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
-use nacre_types::{ClientUuid, Fid, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, Standing, Status, StatusResult};
 use nacre_wire::connect::RunStart;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::Arc;
@@ -21,12 +22,19 @@ pub(crate) struct Caller<'a> {
     pub request: &'a MdsRequest<'a>,
     /// What is kept for the request while it waits for clients.
     pub turn: &'a Turn,
+    /// What the client may be, if that is bounded.
+    pub standing: Option<&'a Standing>,
 }
 
 impl<'a> Caller<'a> {
     /// The caller's credentials.
     pub fn cred(&self) -> &'a nacre_types::Cred {
         self.call.cred
+    }
+
+    /// True if the client acts for some users only, so that what it says of itself is to be checked.
+    pub fn is_bounded(&self) -> bool {
+        self.standing.is_some_and(|standing| !standing.is_trusted())
     }
 }
 
@@ -35,7 +43,13 @@ impl MdsService for Mds {
         if export.is_server {
             return Ok(LeaseGrant { exclusive: false, epoch: 0 });
         }
+        self.admit(export)?;
         let grant = self.connect_client(export)?;
+        // They may have changed meanwhile.
+        if let Err(status) = self.admit(export) {
+            self.drop_client(&export.client);
+            return Err(status);
+        }
         self.stats().join(export);
         Ok(grant)
     }
@@ -65,11 +79,35 @@ impl MdsService for Mds {
         }
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);
+        match export.standing() {
+            None => self.serve(export, call, request, None),
+            Some(standing) => self.serve_tenant(export, call, request, &standing),
+        }
+    }
+
+    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
+        let answer = self.find_stored_answer(slot)?;
+        let standing = self.clients.export_of(&slot.client).and_then(|export| export.standing());
+        Some(match standing {
+            None => answer,
+            Some(standing) => answer.map(|answer| shown_to(&standing, answer)),
+        })
+    }
+}
+
+impl Mds {
+    pub(crate) fn serve(
+        &self,
+        export: &Export,
+        call: &Call<'_>,
+        request: &MdsRequest<'_>,
+        standing: Option<&Standing>,
+    ) -> StatusResult<MdsAnswer> {
         let start = Instant::now();
         self.simulation.serve(request);
         self.hold.pass(Moment::Before, request);
         let turn = Turn::of(request);
-        let caller = Caller { client: export.client, export, call, request, turn: &turn };
+        let caller = Caller { client: export.client, export, call, request, turn: &turn, standing };
         let answer = self.run(&caller, request);
         self.stats().count_service(request, start);
         let answer = answer?;
@@ -78,12 +116,6 @@ impl MdsService for Mds {
         Ok(answer)
     }
 
-    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
-        self.find_stored_answer(slot)
-    }
-}
-
-impl Mds {
     /// The files that a client has open, one entry for each handle.
     pub fn open_files(&self, client: &ClientUuid) -> Vec<Fid> {
         self.opens.handles_of(client).into_iter().map(|(fid, _)| fid).collect()
@@ -200,7 +232,7 @@ impl Mds {
             MdsRequest::Access { fid, mask } => self.access(caller, fid, *mask),
             MdsRequest::Commit { upto } => self.commit_upto(*upto),
             MdsRequest::FidToLink { fid, index } => self.fid_to_link(fid, *index),
-            MdsRequest::FidToPath { fid, index } => self.fid_to_path(fid, *index),
+            MdsRequest::FidToPath { fid, index } => self.fid_to_path(caller, fid, *index),
             MdsRequest::RemoveFid { fid } => self.remove_fid(caller, fid),
             MdsRequest::SetLock { .. }
             | MdsRequest::LockFile { .. }

@@ -23,6 +23,7 @@ mod recovery;
 mod relayout;
 mod renames;
 mod silent;
+mod tenants;
 mod xattrs;
 
 use crate::{Mds, MdsConfig};
@@ -146,6 +147,16 @@ pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
     Cred { uid, gid, full: Some(FullCred { groups: groups.to_vec(), caps: Caps::empty() }) }
 }
 
+/// User 1000 is in group 100, which is the first, and in 7; user 1001 in group 101 alone; others are not known.
+fn find_user(uid: u32) -> std::io::Result<Option<nacre_types::User>> {
+    let user = |gid, groups: &[u32]| Some(nacre_types::User { gid, groups: groups.to_vec() });
+    Ok(match uid {
+        1000 => user(100, &[100, 7]),
+        1001 => user(101, &[101]),
+        _ => None,
+    })
+}
+
 pub(crate) fn config() -> MdsConfig {
     MdsConfig {
         store: MetaStoreOptions::small(),
@@ -153,6 +164,7 @@ pub(crate) fn config() -> MdsConfig {
         release_timeout: Duration::from_secs(2),
         recovery_window: Duration::from_secs(5),
         object_wait: Duration::from_millis(300),
+        find_user,
         ..MdsConfig::default()
     }
 }

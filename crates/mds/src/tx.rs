@@ -39,6 +39,8 @@ pub struct Tx {
     pub is_replay: bool,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,
+    /// A directory gets another place.
+    pub moves_directory: bool,
     /// Names have to move between shards because of it.
     pub moves_names: bool,
     /// The default ACL that a directory gets, or that it loses, if that is changed.
@@ -56,6 +58,7 @@ impl Tx {
             destroyed_here: Vec::new(),
             inode_change: 0,
             is_replay: false,
+            moves_directory: false,
             moves_names: false,
             opened: None,
             default_acl: None,

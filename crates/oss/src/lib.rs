@@ -14,6 +14,7 @@ mod locks;
 mod reads;
 mod service;
 mod stats;
+mod tenants;
 mod trim;
 mod versions;
 

@@ -4,6 +4,7 @@ use crate::arguments::{check_bulk, check_count, check_object, check_objects, che
 use crate::clients::LockClients;
 use crate::locks::Target;
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
+use crate::tenants::check_standing;
 use crate::versions::Versions;
 use nacre_dlm::{Expected, LockService, Timer};
 use nacre_lock::Extent;
@@ -12,10 +13,11 @@ use nacre_params::{EventStats, JobStats};
 use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, ReadCall};
 use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
+use nacre_types::nodemap::Nodemaps;
 use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Advice, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -88,6 +90,8 @@ pub struct ObjectServer {
     pub(crate) brw: Arc<BrwStats>,
     jobs: JobStats,
     exports: Exports<PeerStats>,
+    /// What bounds clients.
+    pub(crate) nodemaps: RwLock<Arc<Nodemaps>>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     operator_state: AtomicU32,
     hold: Hold,
@@ -144,6 +148,7 @@ impl ObjectServer {
             brw: Arc::default(),
             jobs: JobStats::new(JOB_EVENTS),
             exports: Exports::default(),
+            nodemaps: RwLock::default(),
             statfs: Mutex::new(None),
             operator_state: AtomicU32::new(0),
             hold: Hold::default(),
@@ -597,13 +602,15 @@ impl OssService for ObjectServer {
     }
 
     fn connect(&self, export: &Arc<Export>) -> StatusResult<()> {
+        self.admit(export)?;
         self.start_timer().map_err(|error| {
             log::error!("{}: the thread of the locks: {error}", TargetId::ost(self.target.index));
             Status::EAGAIN
         })?;
         self.locks.connect(export)?;
         self.exports.join(export, PeerStats::new);
-        Ok(())
+        // They may have changed meanwhile.
+        self.admit(export).inspect_err(|_| self.disconnect_client(export))
     }
 
     fn disconnect(&self, export: &Export) {
@@ -620,6 +627,9 @@ impl OssService for ObjectServer {
         let Some(in_progress) = self.counters.enter() else { return Err(Status::ESHUTDOWN) };
         if export.has_ended() {
             return Err(Status::EVICTED);
+        }
+        if let Some(standing) = export.standing() {
+            check_standing(&standing, request)?;
         }
         let operation = operation_of(request);
         let job = call.job.map(|job| (job, Instant::now()));

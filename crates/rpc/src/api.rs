@@ -4,12 +4,14 @@ use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::{Tunable, Tunables};
 use nacre_session::Recovery;
-use nacre_types::{ClientUuid, Cred, Identity, JobId, Nid, ProcessIdentity, Status, StatusResult};
+use nacre_types::nodemap::Nodemaps;
+use nacre_types::standing::Proven;
+use nacre_types::{ClientUuid, Cred, Identity, JobId, Nid, ProcessIdentity, Standing, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -129,6 +131,9 @@ pub struct Export {
     pub is_server: bool,
     /// Who it has proved to be; `None` for one in this process, and where nothing has to be proved.
     pub identity: Option<Arc<Identity>>,
+    /// What the service lets it be, if that is bounded.
+    standing: RwLock<Option<Arc<Standing>>>,
+    is_bounded: AtomicBool,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
     /// What the service counts for it.
@@ -175,6 +180,8 @@ impl Export {
             process,
             is_server: false,
             identity: None,
+            standing: RwLock::new(None),
+            is_bounded: AtomicBool::new(false),
             callbacks,
             counters: OnceLock::new(),
             damaged: OnceLock::new(),
@@ -192,6 +199,22 @@ impl Export {
     /// The same for one that has proved who it is.
     pub fn of_key(self, identity: Option<Arc<Identity>>) -> Export {
         Export { identity, ..self }
+    }
+
+    /// What the service lets this client be; `None`: whatever it says.
+    pub fn standing(&self) -> Option<Arc<Standing>> {
+        // Most clients of most file systems are not bounded.
+        if self.is_bounded.load(Ordering::Acquire) { self.standing.read().clone() } else { None }
+    }
+
+    /// Bounds it from now on by what it has proved and by these nodemaps. Gives what it was before.
+    pub fn bound(&self, nodemaps: &Nodemaps, trusts_groups: bool) -> Option<Arc<Standing>> {
+        let (identity, is_server) = (self.identity.as_deref(), self.is_server);
+        let standing = Standing::of(Proven { identity, is_server, nid: self.nid }, nodemaps, trusts_groups);
+        let standing = Some(standing).filter(|standing| !standing.is_free()).map(Arc::new);
+        let mut own = self.standing.write();
+        self.is_bounded.store(standing.is_some(), Ordering::Release);
+        std::mem::replace(&mut *own, standing)
     }
 
     /// Has what the service counts for this client be found again without looking for it. Only the first call counts.

@@ -79,7 +79,7 @@ impl Client {
             (inner.writers, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
         };
         if writers == 0 && has_objects {
-            attr = self.tell_size(file, size)?;
+            attr = self.tell_size(caller, file, size)?;
         }
         attr.size = size;
         self.note(&attr, lease);
@@ -108,13 +108,13 @@ impl Client {
         Ok(())
     }
 
-    fn tell_size(&self, file: &FileState, size: u64) -> StatusResult<Attr> {
+    fn tell_size(&self, caller: &Caller, file: &FileState, size: u64) -> StatusResult<Attr> {
         let known = self.size_blocks(file)?;
         let update = file.lock().update_to_tell(Some(KnownSize { size, ..known }));
         let written = file.lock().written.take();
         let exact = self.lease.exclusive();
         let request = MdsRequest::UpdateData { fid: file.fid, update, exact, written: written.clone() };
-        let answer = self.call_system(file.fid, &request).inspect_err(|_| file.lock().written.add(written));
+        let answer = self.call(caller, file.fid, &request).inspect_err(|_| file.lock().written.add(written));
         let attr = answer?.attr()?;
         file.lock().was_told(&update, known.changes);
         Ok(attr)

@@ -24,7 +24,7 @@ impl Client {
         if !self.may_search_all(caller) {
             return Err(Status::EPERM);
         }
-        match self.call_system(fid, &MdsRequest::FidToLink { fid, index: link })?.reply {
+        match self.call(caller, fid, &MdsRequest::FidToLink { fid, index: link })?.reply {
             MdsReply::Link { parent, name } => Ok((parent, name)),
             _ => Err(Status::EPROTO),
         }

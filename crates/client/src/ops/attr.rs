@@ -27,7 +27,7 @@ impl Client {
     /// As for [`Client::getattr`].
     pub fn stat(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
         let ask = || self.ask_for_attributes(fid);
-        if fid == Fid::ROOT { self.stat_root(ask) } else { ask() }
+        if fid == self.root() { self.stat_root(ask) } else { ask() }
     }
 
     fn ask_for_attributes(&self, fid: Fid) -> StatusResult<(Attr, bool)> {

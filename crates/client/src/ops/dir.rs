@@ -28,6 +28,8 @@ pub(crate) struct OpenDir {
     /// Version of the list of shards that it is in, if it stands for a shard.
     version: Option<u32>,
     pub fid: Fid,
+    /// Who has opened it, which is asked again for each page where the client is not trusted.
+    opener: Caller,
     ahead: PageAhead,
     /// Of a directory with shards.
     merge: Mutex<Option<Merge>>,
@@ -36,9 +38,9 @@ pub(crate) struct OpenDir {
 }
 
 impl OpenDir {
-    fn new(fid: Fid, version: Option<u32>) -> OpenDir {
+    fn new(fid: Fid, version: Option<u32>, opener: Caller) -> OpenDir {
         let (ahead, merge) = (PageAhead::default(), Mutex::new(None));
-        OpenDir { fid, version, ahead, merge, unchecked: AtomicBool::new(false) }
+        OpenDir { fid, version, opener, ahead, merge, unchecked: AtomicBool::new(false) }
     }
 
     pub fn is_unchecked(&self) -> bool {
@@ -85,21 +87,21 @@ impl Client {
     /// `EACCES` without read permission; `ENOTDIR`.
     pub fn opendir(&self, caller: &Caller, fid: Fid) -> StatusResult<u64> {
         if self.is_listable(fid) {
-            return Ok(self.insert_dir(fid));
+            return Ok(self.insert_dir(caller, fid));
         }
         if let Some(verdict) = self.access_virtual(caller, fid, perm::READ) {
-            return verdict.map(|()| self.insert_dir(fid));
+            return verdict.map(|()| self.insert_dir(caller, fid));
         }
         let ask = || self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ });
-        let attr = match if fid == Fid::ROOT { self.soon(ask) } else { ask() } {
+        let attr = match if fid == self.root() { self.soon(ask) } else { ask() } {
             Ok(answer) => {
                 let lease = answer.lease;
                 let attr = answer.attr()?;
                 self.note(&attr, lease);
                 attr
             }
-            Err(Status::ETIMEDOUT) if fid == Fid::ROOT => {
-                let dir = OpenDir::new(fid, None);
+            Err(Status::ETIMEDOUT) if fid == self.root() => {
+                let dir = OpenDir::new(fid, None, *caller);
                 dir.unchecked.store(true, Ordering::Release);
                 return Ok(self.insert_open_dir(dir));
             }
@@ -108,11 +110,11 @@ impl Client {
         if !attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
-        Ok(self.insert_dir(fid))
+        Ok(self.insert_dir(caller, fid))
     }
 
-    fn insert_dir(&self, fid: Fid) -> u64 {
-        self.insert_open_dir(OpenDir::new(fid, None))
+    fn insert_dir(&self, caller: &Caller, fid: Fid) -> u64 {
+        self.insert_open_dir(OpenDir::new(fid, None, *caller))
     }
 
     fn insert_open_dir(&self, dir: OpenDir) -> u64 {
@@ -191,7 +193,9 @@ impl Client {
     /// Where the next names of a directory come from, with shards or without.
     fn source(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Source> {
         self.at_home(dir.fid, b"", |_| match self.shard_lists.get(dir.fid) {
-            Some(layout) if layout.change().is_some() => self.moving_page(&layout, wanted).map(Source::Page),
+            Some(layout) if layout.change().is_some() => {
+                self.moving_page(&dir.opener, &layout, wanted).map(Source::Page)
+            }
             Some(layout) => Ok(Source::Merge(Box::new(self.merge(dir, &layout, wanted)?))),
             None => self.dir_page(dir, wanted).map(Source::Page),
         })

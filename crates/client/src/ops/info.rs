@@ -163,19 +163,22 @@ impl Client {
         if !self.may_search_all(caller) {
             return Err(Status::EPERM);
         }
-        self.path_of(fid, link)
+        self.path_of(Some(caller), fid, link)
     }
 
-    /// The same for the client itself.
-    pub(crate) fn path_of(&self, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
+    /// The same, without a caller for the client itself.
+    pub(crate) fn path_of(&self, caller: Option<&Caller>, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
         let (mut fid, mut index, mut path) = (fid, link, Vec::new());
         for _ in 0..MDTS_ON_A_PATH_MAX {
-            if fid == Fid::ROOT {
+            if fid == Fid::ROOT || fid == self.root() {
                 return Ok(path);
             }
-            let MdsReply::Path { top, path: mut part } =
-                self.call_system(fid, &MdsRequest::FidToPath { fid, index })?.reply
-            else {
+            let request = MdsRequest::FidToPath { fid, index };
+            let answer = match caller {
+                Some(caller) => self.call(caller, fid, &request)?,
+                None => self.call_system(fid, &request)?,
+            };
+            let MdsReply::Path { top, path: mut part } = answer.reply else {
                 return Err(Status::EPROTO);
             };
             // A directory that another one takes the place of has no name.

@@ -246,7 +246,7 @@ impl Client {
     fn default_for(&self, parent: Fid) -> StatusResult<Option<DirDefault>> {
         match self.default_of(parent)? {
             Some(default) => Ok(Some(DirDefault::clone(&default))),
-            None if parent == Fid::ROOT => Ok(None),
+            None if parent == self.root() => Ok(None),
             None => {
                 let Some(default) = self.default_of_root()? else { return Ok(None) };
                 Ok(default.inherited_by(self.depth_of(parent)?))
@@ -256,17 +256,17 @@ impl Client {
 
     /// The root's default for what is made elsewhere: that last heard while the root's MDT is away.
     fn default_of_root(&self) -> StatusResult<Option<Arc<DirDefault>>> {
-        let heard = self.placement.kept(Fid::ROOT);
+        let heard = self.placement.kept(self.root());
         if let Some(heard) = &heard
-            && !self.is_connected(Fid::ROOT.mdt_index())
+            && !self.is_connected(self.root().mdt_index())
         {
             return Ok(heard.default.clone());
         }
-        match self.soon(|| self.default_of(Fid::ROOT)) {
+        match self.soon(|| self.default_of(self.root())) {
             Err(Status::ETIMEDOUT) => match heard.filter(|_| !self.all_show_life()) {
                 Some(heard) => Ok(heard.default),
                 // It takes its time.
-                None => self.default_of(Fid::ROOT),
+                None => self.default_of(self.root()),
             },
             result => result,
         }
@@ -277,7 +277,7 @@ impl Client {
     pub(super) fn default_of(&self, fid: Fid) -> StatusResult<Option<Arc<DirDefault>>> {
         let kept = self.placement.kept(fid);
         if let Some(kept) = kept
-            && (self.is_in_force(kept.warrant, fid) || fid == Fid::ROOT && kept.at.elapsed() < ROOT_AGE_MAX)
+            && (self.is_in_force(kept.warrant, fid) || fid == self.root() && kept.at.elapsed() < ROOT_AGE_MAX)
         {
             return Ok(kept.default);
         }
@@ -329,10 +329,10 @@ impl Client {
         if let Some(depth) = self.nodes.depth(node) {
             return Ok(depth);
         }
-        let depth = match self.soon(|| self.path_of(fid, 0)) {
+        let depth = match self.soon(|| self.path_of(None, fid, 0)) {
             Ok(path) => path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count() as u32,
             Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
-            // It has no name any more, a path that is too long, or one over an MDT that is away.
+            // It has no name any more, a path that is too long, or one over an MDT that is away; or this client may not know it.
             Err(_) => return Ok(u32::MAX),
         };
         self.nodes.note_depth(node, depth);
@@ -370,7 +370,7 @@ impl Client {
     /// The MDT for a directory that may go anywhere.
     fn choose(&self, making: &Making<'_>, wish: &DirDefault) -> StatusResult<u16> {
         let parent = making.parent;
-        let in_turn = !making.is_chosen && (wish.max_inherit_rr.0 != 0 || parent == Fid::ROOT);
+        let in_turn = !making.is_chosen && (wish.max_inherit_rr.0 != 0 || parent == self.root());
         let wanted = Wanted {
             parent: parent.mdt_index(),
             depth: if in_turn { 0 } else { self.depth_of(parent)? },

@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::client::{Client, open_again};
 use crate::file::{FileState, OpenFile};
+use crate::handles::Asked;
 use crate::io::ranges::Use;
 use crate::locks::groups::Who;
 use crate::node::node_of;
@@ -41,7 +42,7 @@ impl Client {
         {
             return Err(Status::ETXTBSY);
         }
-        let asking = self.ask_to_open(fid, flags);
+        let asking = self.ask_to_open(caller, fid, flags);
         let handle = asking.handle;
         let unopened = self.nodes.file(node).is_none().then(|| self.data_changes.load(Ordering::Acquire));
         let (reserved, changes) = (self.reserve_layout_lock(fid), Some(self.relayouts.count(fid)));
@@ -60,7 +61,8 @@ impl Client {
         }
         let data = data.zip(unopened).filter(|_| answer.lease != 0);
         let (lock, lease) = ((reserved, lock), answer.lease);
-        let opening = Opening { handle, flags, sync, lease, changes, lock, created: false, data };
+        let opening =
+            Opening { opener: *caller, handle, flags, sync, lease, changes, lock, created: false, data };
         self.attach_open(attr, layout, opening)
     }
 
@@ -101,7 +103,7 @@ impl Client {
         let fid = self.fresh_fid(parent.mdt_index())?;
         let changes = self.relayouts.count(fid);
         let (flags, sync) = open;
-        let asking = self.ask_to_open(fid, flags);
+        let asking = self.ask_to_open(caller, fid, flags);
         let handle = asking.handle;
         let request = MdsRequest::Create {
             parent,
@@ -127,7 +129,8 @@ impl Client {
         let node = node_of(attr.fid).inspect_err(|_| self.close_unused(attr.fid, handle))?;
         let changes = Some(changes).filter(|_| attr.fid == fid);
         let lock = (LockHandle(0), LockHandle(0));
-        let opening = Opening { handle, flags, sync, lease, changes, lock, created, data: None };
+        let opening =
+            Opening { opener: *caller, handle, flags, sync, lease, changes, lock, created, data: None };
         let opened = self.attach_open(attr, layout, opening)?;
         self.nodes.remember(node, &opened.attr, lease.into(), 1);
         let public = perm::searchable_by_all(&parent);
@@ -168,8 +171,10 @@ impl Client {
             .and_then(|attr| self.complete_open(&file, attr, layout, &opening));
         match outcome {
             Ok(attr) => {
-                let open =
-                    OpenFile { data, ..OpenFile::new(opening.handle, file, opening.flags, opening.sync) };
+                let open = OpenFile {
+                    data,
+                    ..OpenFile::new(opening.handle, file, opening.flags, opening.sync, opening.opener)
+                };
                 open.file.job.note();
                 if let Some(status) = self.dirty.untold.take(node) {
                     open.file.lock().record_error(status);
@@ -376,9 +381,8 @@ impl Client {
 
 /// An open that an MDT is asked for.
 struct Asking {
-    fid: Fid,
+    asked: Asked,
     handle: OpenHandle,
-    flags: OpenFlags,
     /// [`Mdt::recoveries`] before that.
     ///
     /// [`Mdt::recoveries`]: crate::client::Mdt::recoveries
@@ -391,9 +395,10 @@ impl Client {
     }
 
     /// An MDT is about to be asked to open a file: until that has ended one way or the other, a recovery opens it too.
-    fn ask_to_open(&self, fid: Fid, flags: OpenFlags) -> Asking {
-        let asking = Asking { fid, handle: self.handles.fresh(), flags, recoveries: self.recoveries(fid) };
-        self.handles.insert_pending(asking.handle, fid, flags);
+    fn ask_to_open(&self, caller: &Caller, fid: Fid, flags: OpenFlags) -> Asking {
+        let asked = Asked { fid, flags, opener: *caller };
+        let asking = Asking { asked, handle: self.handles.fresh(), recoveries: self.recoveries(fid) };
+        self.handles.insert_pending(asking.handle, asked);
         asking
     }
 
@@ -401,8 +406,8 @@ impl Client {
     fn was_refused(&self, asking: &Asking, status: Status) {
         match status {
             // Nobody has waited for the outcome.
-            Status::EINTR | Status::ETIMEDOUT => self.close_unused(asking.fid, asking.handle),
-            _ => self.let_go(asking.fid, asking.handle, asking.recoveries),
+            Status::EINTR | Status::ETIMEDOUT => self.close_unused(asking.asked.fid, asking.handle),
+            _ => self.let_go(asking.asked.fid, asking.handle, asking.recoveries),
         }
     }
 
@@ -421,13 +426,14 @@ impl Client {
     /// # Errors
     /// `ESTALE` if the file has gone meanwhile: a name that others have removed while nobody knew of this open. `EINTR`.
     fn was_granted(&self, asking: &Asking, fid: Fid) -> StatusResult<()> {
-        if fid != asking.fid {
-            self.handles.insert_pending(asking.handle, fid, asking.flags);
+        let Asked { flags, opener, .. } = asking.asked;
+        if fid != asking.asked.fid {
+            self.handles.insert_pending(asking.handle, Asked { fid, flags, opener });
         }
         if self.recoveries(fid) == asking.recoveries {
             return Ok(());
         }
-        let again = self.call_system(fid, &open_again(fid, asking.handle, asking.flags));
+        let again = self.call(&opener, fid, &open_again(fid, asking.handle, flags));
         again.map(drop).map_err(|status| match status {
             Status::ENOENT => {
                 self.handles.remove_pending(asking.handle);
@@ -494,6 +500,7 @@ impl Drop for Closing<'_> {
 }
 
 struct Opening {
+    opener: Caller,
     handle: OpenHandle,
     flags: OpenFlags,
     sync: bool,

@@ -4,8 +4,9 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use nacre_types::{Attr, Cred, Fid, Status, StatusResult, perm};
-use nacre_wire::mds::MdsRequest;
+use nacre_wire::mds::{MdsReply, MdsRequest};
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long an MDT may take for an answer before it is asked whether it is there.
@@ -17,6 +18,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub(crate) struct Root {
     attr: Mutex<Option<Attr>>,
+    /// What the servers show this client as the root, if that is not the root of the file system.
+    fid: OnceLock<Fid>,
 }
 
 impl Client {
@@ -54,22 +57,49 @@ impl Client {
         answer
     }
 
+    /// The directory that the servers show this client as the root.
+    pub fn root(&self) -> Fid {
+        self.root.fid.get().copied().unwrap_or(Fid::ROOT)
+    }
+
+    /// Asks which directory that is; to be called before anything else of the file system is.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not there, `EACCES` to who is not let in; what the MDT answers.
+    pub fn find_root(&self) -> StatusResult<()> {
+        let ask = || self.call_system(Fid::ROOT, &MdsRequest::GetAttr { fid: Fid::ROOT });
+        let fid = match self.soon(ask)?.reply {
+            MdsReply::Attr(attr) => attr.fid,
+            MdsReply::Remote { fid, .. } => fid,
+            _ => return Err(Status::EPROTO),
+        };
+        if fid != Fid::ROOT {
+            let _ = self.root.fid.set(fid);
+        }
+        Ok(())
+    }
+
     /// Learns what the root is like and says of new directories, for later.
     ///
     /// # Errors
     /// What servers answer.
     pub fn learn_root(&self) -> StatusResult<()> {
-        self.stat(Fid::ROOT)?;
-        if self.mdts.len() > 1 { self.default_of(Fid::ROOT).map(drop) } else { Ok(()) }
+        let root = self.root();
+        self.stat(root)?;
+        if self.mdts.len() > 1 { self.default_of(root).map(drop) } else { Ok(()) }
     }
 
-    /// A directory by its path from the root of the file system; the kernel may be given it as the root of a mount. Counts as one lookup,
+    /// A directory by its path from the root that this client sees; the kernel may be given it as the root of a mount. Counts as one lookup,
     /// for as long as the client is there.
     ///
     /// # Errors
     /// `ENOENT`; `ENOTDIR`, also for symbolic links, which may lead anywhere; `EACCES`; what servers answer.
     pub fn find_directory(&self, caller: &Caller, path: &str) -> StatusResult<Fid> {
-        let mut at = Fid::ROOT;
+        let mut at = self.root();
+        if path.is_empty() {
+            self.lookup_self(at)?;
+            return Ok(at);
+        }
         for name in path.split('/') {
             let found = self.lookup(caller, at, name.as_bytes())?.map_err(|_| Status::ENOENT)?;
             if !found.attr.is_dir() {
@@ -83,7 +113,7 @@ impl Client {
 
     /// True if each MDT that has a part in the root answers a question that waits for nothing.
     pub(super) fn all_show_life(&self) -> bool {
-        std::iter::once(Fid::ROOT).chain(self.parts_of(Fid::ROOT)).all(|part| {
+        std::iter::once(self.root()).chain(self.parts_of(self.root())).all(|part| {
             let index = part.mdt_index();
             self.is_connected(index)
                 && self.mdts.get(usize::from(index)).is_some_and(|mdt| {

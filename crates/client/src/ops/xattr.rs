@@ -56,9 +56,11 @@ impl Client {
             // Files that are made in a directory without a default of its own get that of the root, and so it shows that one, as on
             // Lustre. Lists of attributes leave it out.
             Err(Status::ENODATA)
-                if name == LUSTRE_LOV && fid != Fid::ROOT && self.getattr(fid).is_ok_and(|a| a.is_dir()) =>
+                if name == LUSTRE_LOV
+                    && fid != self.root()
+                    && self.getattr(fid).is_ok_and(|a| a.is_dir()) =>
             {
-                self.own_xattr(caller, Fid::ROOT, name)
+                self.own_xattr(caller, self.root(), name)
             }
             answer => answer,
         }

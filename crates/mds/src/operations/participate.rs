@@ -81,6 +81,7 @@ impl Mds {
                 self.forget_operations(ops, &[*below])?
             }
             PeerRequest::Record { fid } => PeerReply::Record(self.found(fid)?),
+            PeerRequest::Lead { at } => PeerReply::Fid(self.lead_here(&at.parent, &at.name)?),
             PeerRequest::LockTree { op } => self.lock_tree(*op)?,
             PeerRequest::UnlockTree { op } => self.unlock_tree(op),
             PeerRequest::HashSeed => PeerReply::HashSeed(self.hash_seed()),

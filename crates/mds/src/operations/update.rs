@@ -248,6 +248,7 @@ impl Mds {
             }
             Update::Replaced { fid, by, lmv } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                tx.moves_directory = true;
                 (record.parent, record.name, record.lmv) = (*by, Vec::new(), lmv.0.clone());
                 record.attr.flags |= AttrFlags::STRIPED;
                 stage_moves(tx, record);

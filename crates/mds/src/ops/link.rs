@@ -91,7 +91,7 @@ impl Mds {
         Ok(self.answer(MdsReply::Link { parent, name }))
     }
 
-    fn link_of(&self, fid: &Fid, index: u32) -> StatusResult<(Fid, Vec<u8>)> {
+    pub(crate) fn link_of(&self, fid: &Fid, index: u32) -> StatusResult<(Fid, Vec<u8>)> {
         let record = self.inode(fid)?;
         let link = match index {
             // The root and orphans have none.
@@ -102,12 +102,13 @@ impl Mds {
         link.ok_or(Status::ENODATA)
     }
 
-    /// A path up to the root. Directories may be moved meanwhile: it tells what was found on the way.
-    pub(crate) fn fid_to_path(&self, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
+    /// A path up to the root that the caller sees. Directories may be moved meanwhile: it tells what was found on the way.
+    pub(crate) fn fid_to_path(&self, caller: &Caller<'_>, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
+        let root = self.top_of(caller.standing)?;
         let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut top, mut index) = (*fid, index);
         // Another MDT goes on where a directory lies there.
-        while top != Fid::ROOT && (names.is_empty() || top.mdt_index() == self.index) {
+        while top != root && top != Fid::ROOT && (names.is_empty() || top.mdt_index() == self.index) {
             if names.len() == DEPTH_MAX {
                 return Err(Status::ENAMETOOLONG);
             }

@@ -32,7 +32,10 @@ impl Mds {
             b"." | b".." => self.directory(parent)?,
             _ => self.with_names(parent)?,
         };
-        self.check_access(&directory, caller.cred(), perm::EXEC)?;
+        // Who has a directory is told the one above it, as with all names of an inode.
+        if name != b".." {
+            self.check_access(&directory, caller.cred(), perm::EXEC)?;
+        }
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
         }

@@ -178,7 +178,7 @@ impl Mds {
 }
 
 /// Whether [`drop_privileges`] may take something away.
-fn has_privileges(attr: &Attr) -> bool {
+pub(super) fn has_privileges(attr: &Attr) -> bool {
     !attr.is_dir() && (attr.mode & (S_ISUID | S_ISGID) != 0 || attr.flags.contains(AttrFlags::HAS_CAPABILITY))
 }
 

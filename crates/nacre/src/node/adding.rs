@@ -184,6 +184,7 @@ impl Node {
                 self.links.set_local_osts(self.services.osts());
             }
         }
+        self.services.set_nodemaps(&config.nodemaps);
         if let Some(server) = &self.server {
             server.add(self.services.offered(&[target]));
         }

@@ -137,6 +137,17 @@ impl Mounted {
         for listener in events {
             listener.attach(&client);
         }
+        match client.find_root() {
+            Err(status @ (Status::ENOENT | Status::ENOTDIR | Status::EACCES)) => {
+                return Err(Failure::new(format!(
+                    "the directory of {} that this client's key or nodemap shows as the root cannot be used ({status}): have its \
+                     administrator make it",
+                    plan.fsname
+                )));
+            }
+            Err(status) => log::warn!("the root of {} is not known yet: {status}", plan.fsname),
+            Ok(()) => {}
+        }
         if let Err(status) = client.learn_root() {
             log::warn!("the root of {} does not show its attributes: {status}", plan.fsname);
         }
@@ -329,7 +340,7 @@ fn front(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Ar
     let no_directory =
         |status| Failure::new(format!("/{} in the file system cannot be mounted: {status}", mount.directory));
     let root = match mount.directory.as_str() {
-        "" => None,
+        "" if client.root() == Fid::ROOT => None,
         path => Some(client.find_directory(&who_mounts(), path).map_err(no_directory)?),
     };
     let options = FrontOptions {

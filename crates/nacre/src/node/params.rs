@@ -8,6 +8,7 @@ mod cache;
 mod dne;
 mod dom;
 mod exports;
+mod identity;
 mod jobs;
 mod ldlm;
 mod llite;
@@ -268,6 +269,7 @@ impl Params {
         dom::enter(&self.tree, &below, &lod, mds, data);
         data.iter().for_each(|data| self.enter_data(fsname, index, data));
         dne::enter(&self.tree, &below, mds);
+        identity::enter(&self.tree, &below, mds);
         simulated::enter(&self.tree, &below, mds);
         lod::enter(&self.tree, &lod, mds);
         let mdd = format!("mdd.{name}");

@@ -15,7 +15,7 @@ use nacre_rpc::tcp::Server;
 use nacre_store::object::Trimmed;
 use nacre_types::{Nid, Security, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
-use nacre_wire::mgs::{FsConfig, PoolChange};
+use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange};
 use std::net::SocketAddr;
 
 impl Handler for Node {
@@ -47,6 +47,20 @@ impl Handler for Node {
             Request::Pools => match self.links.config(0, 0) {
                 Ok(config) => pools(config),
                 Err(status) => refused(status),
+            },
+            Request::Nodemaps => match self.links.config(0, 0) {
+                Ok(FsConfig { nodemaps, .. }) => Answer::Nodemaps {
+                    active: nodemaps.active,
+                    maps: nodemaps.maps.iter().map(ToString::to_string).collect(),
+                },
+                Err(status) => refused(status),
+            },
+            Request::ChangeNodemap { name, change } => match change.parse() {
+                Ok(change) => {
+                    let request = MgsRequest::ChangeNodemap { name: name.clone(), change };
+                    done(self.links.mgs().call(&request).map(drop))
+                }
+                Err(error) => invalid(&error),
             },
             Request::AddTarget { kind, index, ost } => match self.add_target(*kind, *index, ost) {
                 Ok(target) => Answer::Added { target: target.to_string() },
@@ -175,6 +189,10 @@ fn names(tree: &Tree, pattern: &Pattern, recursive: bool) -> Vec<ParamName> {
 
 fn done(outcome: StatusResult<()>) -> Answer {
     outcome.map_or_else(refused, |()| Answer::Done)
+}
+
+fn invalid(error: &nacre_types::nodemap::NodemapError) -> Answer {
+    Answer::Error { errno: libc::EINVAL, message: error.to_string() }
 }
 
 fn refused(status: Status) -> Answer {

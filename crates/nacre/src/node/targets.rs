@@ -22,7 +22,7 @@ use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
 };
 use nacre_types::{
-    ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, Status, StatusResult, TargetId, TargetKind,
+    ClientUuid, Cred, Fid, Nid, Nodemaps, SetAttr, SetAttrValid, Status, StatusResult, TargetId, TargetKind,
 };
 use nacre_wire::mds::{MdsRequest, Statfs};
 use nacre_wire::mgs::{FsConfig, PoolConfig};
@@ -415,6 +415,14 @@ impl Services {
         self.introduce_mdts(config, links)
     }
 
+    /// Bounds clients of all targets here by these nodemaps.
+    pub fn set_nodemaps(&self, nodemaps: &Nodemaps) {
+        let nodemaps = Arc::new(nodemaps.clone());
+        self.osts.read().values().for_each(|ost| ost.set_nodemaps(&nodemaps));
+        self.mdt_data.read().values().for_each(|data| data.set_nodemaps(&nodemaps));
+        self.mds_here().iter().for_each(|(_, mds)| mds.set_nodemaps(&nodemaps));
+    }
+
     /// The metadata targets that are here.
     fn mds_here(&self) -> Vec<(u16, Arc<Mds>)> {
         self.mdts.read().iter().map(|(index, mds)| (*index, mds.clone())).collect()
@@ -657,6 +665,7 @@ impl Services {
 
     /// Tells metadata targets which OSTs there are now, and the parameters that concern them.
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
+        self.set_nodemaps(&config.nodemaps);
         for (index, mds) in self.mds_here() {
             mds.set_default_layout(default_layout(config));
             mds.set_default_hash(default_hash(config));

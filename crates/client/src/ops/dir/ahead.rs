@@ -208,7 +208,7 @@ impl Client {
         let entries = if plus { max_bytes as usize / ENTRY_BYTES_MIN } else { 0 };
         let handles = self.page_handles(dir.fid, entries);
         let request = MdsRequest::ReadDir { fid: dir.fid, cookie, max_bytes, plus, locks: handles.range() };
-        let answer = self.call_system(dir.fid, &request)?;
+        let answer = self.call(&dir.opener, dir.fid, &request)?;
         let lease = answer.lease;
         let page = match (answer.reply, dir.version) {
             (MdsReply::Directory(page), None) => page,

@@ -9,6 +9,7 @@
 use super::ahead::{Page, Wanted};
 use super::scan::{ShardPage, scan_shards};
 use super::{ListedEntry, OpenDir};
+use crate::caller::Caller;
 use crate::client::Client;
 use crate::ops::statahead::Origin;
 use nacre_layout::dir_layout::DirLayout;
@@ -82,8 +83,8 @@ impl Least {
 }
 
 impl Cursor {
-    fn new(fid: Fid, version: Option<u32>, cookie: u64, next_bytes: u32) -> Cursor {
-        let dir = Arc::new(OpenDir::new(fid, version));
+    fn new(dir: OpenDir, cookie: u64, next_bytes: u32) -> Cursor {
+        let dir = Arc::new(dir);
         Cursor { dir, page: None, at: 0, began: cookie, passed: cookie, next_bytes }
     }
 
@@ -123,7 +124,10 @@ impl Cursor {
                 self.at = next.map_or(page.page.bytes.len(), |(_, at)| at);
             }
             // What came before the page that is here has to be fetched again.
-            _ => *self = Cursor::new(self.dir.fid, self.dir.version, cookie, self.next_bytes),
+            _ => {
+                let dir = OpenDir::new(self.dir.fid, self.dir.version, self.dir.opener);
+                *self = Cursor::new(dir, cookie, self.next_bytes);
+            }
         }
     }
 
@@ -139,10 +143,11 @@ impl Cursor {
 }
 
 impl Merge {
-    fn new(layout: &DirLayout, wanted: &Wanted) -> Merge {
+    fn new(opener: Caller, layout: &DirLayout, wanted: &Wanted) -> Merge {
         let part = wanted.max_bytes / layout.shards.len().max(1) as u32;
         let first = (part + part / 2).max(SHARD_PAGE_MIN);
-        let cursor = |fid: &Fid| Cursor::new(*fid, Some(layout.version), wanted.cookie, first);
+        let dir = |fid: &Fid| OpenDir::new(*fid, Some(layout.version), opener);
+        let cursor = |fid: &Fid| Cursor::new(dir(fid), wanted.cookie, first);
         Merge {
             version: layout.version,
             shards: layout.shards.clone(),
@@ -259,7 +264,7 @@ impl Client {
     pub(super) fn merge(&self, dir: &OpenDir, layout: &DirLayout, wanted: &Wanted) -> StatusResult<Merge> {
         // Taken out meanwhile: another reader begins on his own, and need not wait for an MDT that this one waits for.
         let goes_on = dir.merge.lock().take().filter(|merge| merge.leads_to(layout, wanted));
-        let mut merge = goes_on.unwrap_or_else(|| Merge::new(layout, wanted));
+        let mut merge = goes_on.unwrap_or_else(|| Merge::new(dir.opener, layout, wanted));
         (merge.lease, merge.changes) = (self.lease.number(), self.changes.load(Ordering::Acquire));
         if wanted.cookie < merge.cookie {
             for (cursor, head) in merge.cursors.iter_mut().zip(&mut merge.heads) {
@@ -338,7 +343,12 @@ impl Client {
     ///
     /// # Errors
     /// What MDTs answer; `EINTR`; `EINVAL` for more names of one position than fit into any page; `WRONG_SHARD` if the list is old.
-    pub(super) fn moving_page(&self, layout: &DirLayout, wanted: &Wanted) -> StatusResult<Page> {
+    pub(super) fn moving_page(
+        &self,
+        opener: &Caller,
+        layout: &DirLayout,
+        wanted: &Wanted,
+    ) -> StatusResult<Page> {
         let Wanted { cookie, max_bytes, .. } = *wanted;
         let ask = |fid: Fid, max_bytes: usize| {
             let request = MdsRequest::ReadDir {
@@ -348,7 +358,7 @@ impl Client {
                 plus: false,
                 locks: LockRange::default(),
             };
-            ShardPage::of(self.call_system(fid, &request)?, layout.version)
+            ShardPage::of(self.call(opener, fid, &request)?, layout.version)
         };
         let (page, _) = scan_shards(layout, cookie, (max_bytes as usize).min(DIR_PAGE_MAX), ask)?;
         Ok(Page { page, lease: 0, changes: 0 })
@@ -399,7 +409,9 @@ mod tests {
                 let entry = DirEntry { cookie, fid, kind, name, attr: None, lock, layout };
                 assert!(page.push(&entry, DIR_PAGE_MAX as u32));
             }
-            let mut cursor = Cursor::new(fid(place), Some(1), 0, SHARD_PAGE_MIN);
+            let opener = Caller { uid: 0, gid: 0, pid: 0 };
+            let dir = OpenDir::new(fid(place), Some(1), opener);
+            let mut cursor = Cursor::new(dir, 0, SHARD_PAGE_MIN);
             cursor.take(Page { page, lease: 0, changes: 0 }, SHARD_PAGE_MIN);
             cursor
         };
