@@ -87,6 +87,15 @@ pub enum Request {
         /// Where on the medium to go on, 0 at first.
         from: u64,
     },
+    /// Nodemaps. Answer: `nodemaps`.
+    Nodemaps,
+    /// Changes a nodemap, or all. Answer: `done`.
+    ChangeNodemap {
+        /// Its name.
+        name: String,
+        /// What is to be done, as [`nacre_types::nodemap::Change`] writes it.
+        change: String,
+    },
     /// Changes an OST pool. Answer: `done`.
     ChangePool {
         /// Its name.
@@ -179,6 +188,13 @@ pub enum Answer {
         pools: Vec<(String, Vec<u16>)>,
         /// OSTs of the file system.
         osts: Vec<u16>,
+    },
+    /// Nodemaps.
+    Nodemaps {
+        /// They count.
+        active: bool,
+        /// As [`nacre_types::Nodemap`] writes them, in the order of names.
+        maps: Vec<String>,
     },
     /// It cannot be.
     Error {

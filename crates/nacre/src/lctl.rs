@@ -1,6 +1,7 @@
 //! `lctl`: Lustre's operator command, as far as NacreFS has something to operate: devices and file-system parameters of
 //! what runs on this host, and reaching a server.
 
+mod nodemaps;
 pub mod params;
 mod pools;
 
@@ -46,6 +47,18 @@ usage: lctl dl [--json]                         list devices: targets and mounts
                                                 change its OSTs: 1, OST0001, FSNAME-OST[0-3/2], [0-3,5]
        lctl pool_destroy [-n] FSNAME.POOL       take an empty pool away
        lctl pool_list FSNAME[.POOL]|PATH        list pools, or the OSTs of one
+       lctl nodemap_activate 0|1                whether nodemaps count
+       lctl nodemap_add|nodemap_del NAME        make one, take it away
+       lctl nodemap_add_range|nodemap_del_range --name NAME --range 10.0.[0-3].*@tcp|NID:NID|10.0.0.0/16@tcp
+       lctl nodemap_add_key|nodemap_del_key --name NAME --key KEYID
+                                                its clients, by address and by key
+       lctl nodemap_add_idmap|nodemap_del_idmap --name NAME --idtype uid|gid|projid --idmap CLIENT_ID:FS_ID
+       lctl nodemap_modify --name NAME|default --property PROPERTY --value VALUE
+                                                admin, trusted, deny_unknown, readonly_mount, banned, map_mode, squash_uid ...
+       lctl nodemap_set_fileset --name NAME|default --fileset PATH
+       lctl nodemap_info [list|all|NAME]        show them
+       lctl nodemap_test_nid NID                which one a client there is in
+       lctl nodemap_test_id --nid NID [--key KEYID] --idtype uid|gid|projid --id ID
        lctl ping NID [TIMEOUT]                  does a server answer there
        lctl list_nids                           addresses of this host's servers
        lctl --fs DIR|MOUNT COMMAND...           the same for one file system of this host, where several have one name
@@ -115,6 +128,7 @@ fn run(words: &[String]) -> i32 {
         "pool_remove" => pools::members(args, false),
         "pool_destroy" => pools::destroy(args),
         "pool_list" => pools::list(args),
+        command if command.starts_with("nodemap_") => nodemaps::run(command, args),
         "ping" => ping(args),
         "list_nids" => list_nids(args),
         "help_param" => params::help(args),
@@ -124,7 +138,7 @@ fn run(words: &[String]) -> i32 {
         }
         "--list-commands" => {
             println!(
-                "dl device_list get_param set_param conf_param list_param find_param help_param llog_print pool_new pool_add pool_remove pool_destroy pool_list ping list_nids version help"
+                "dl device_list get_param set_param conf_param list_param find_param help_param llog_print pool_new pool_add pool_remove pool_destroy pool_list nodemap_activate nodemap_add nodemap_del nodemap_add_range nodemap_del_range nodemap_add_key nodemap_del_key nodemap_add_idmap nodemap_del_idmap nodemap_modify nodemap_set_fileset nodemap_info nodemap_test_nid nodemap_test_id ping list_nids version help"
             );
             Ok(())
         }

@@ -157,6 +157,7 @@ impl Node {
             check_identity(instance, &config)?;
             services.open_mdts(instance, &plan.targets, &config, &links)?;
         }
+        services.set_nodemaps(&config.nodemaps);
         let server = listen(&services, &plan, keys.as_ref())?;
         services.on_listening();
         let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
