@@ -142,6 +142,10 @@ impl Front {
         let path = self.client.fid_to_path(caller, fid, link)?;
         let Some(root) = self.options.root else { return Ok(path) };
         let root = self.client.fid_to_path(caller, root, 0)?;
+        // The servers show no more than what is mounted.
+        if root.is_empty() {
+            return Ok(path);
+        }
         match path.strip_prefix(&*root) {
             Some([]) => Ok(Vec::new()),
             Some([b'/', below @ ..]) => Ok(below.to_vec()),

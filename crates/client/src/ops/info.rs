@@ -170,7 +170,7 @@ impl Client {
     pub(crate) fn path_of(&self, caller: Option<&Caller>, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
         let (mut fid, mut index, mut path) = (fid, link, Vec::new());
         for _ in 0..MDTS_ON_A_PATH_MAX {
-            if fid == Fid::ROOT || fid == self.root() {
+            if fid == self.root() {
                 return Ok(path);
             }
             let request = MdsRequest::FidToPath { fid, index };

@@ -17,7 +17,7 @@ use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
 use nacre_rpc::{ClientCallbacks, ImportInfo, LinkState, LoMds, MdsEndpoint, Recovery};
 use nacre_types::nid::MountSource;
-use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
+use nacre_types::{Cred, Fid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
