@@ -1,6 +1,7 @@
 //! The client itself: its parts, and how it calls servers.
 
 use crate::caller::Caller;
+use crate::capabilities::CapabilityTable;
 use crate::config::ClientConfig;
 use crate::flocks::FileLocks;
 use crate::handles::{Asked, HandleTable};
@@ -45,6 +46,7 @@ pub struct Client {
     pub(crate) joining: Joining,
     pub(crate) osts: OstTable,
     pub(crate) silent: Silent,
+    pub(crate) capabilities: CapabilityTable,
     pub(crate) nodes: NodeTable,
     pub(crate) handles: HandleTable,
     /// Locks of programs on files.
@@ -205,6 +207,7 @@ impl Client {
             joining: Joining::default(),
             osts: table,
             silent: Silent::default(),
+            capabilities: CapabilityTable::new(),
             nodes: NodeTable::new(),
             handles: HandleTable::new(),
             flocks,
@@ -379,6 +382,9 @@ impl Client {
         let mdt = self.mdt(fid)?;
         let lease = self.lease.number();
         let answer = mdt.endpoint.call(cred, request)?;
+        if let Some(given) = &answer.capabilities {
+            self.note_capabilities(given);
+        }
         mdt.last_committed.fetch_max(answer.last_committed.0, Ordering::Relaxed);
         if answer.transno.0 != 0 {
             mdt.last_transno.fetch_max(answer.transno.0, Ordering::Relaxed);

@@ -22,6 +22,7 @@
 //! `lease`; `locks` on data; `jobs` names of jobs; `targets` MDTs and OSTs; `joining` MDTs that are new; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
 
 mod caller;
+mod capabilities;
 mod client;
 mod config;
 mod file;

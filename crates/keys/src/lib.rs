@@ -4,6 +4,7 @@
 //! `rustls`; what is here is who is believed.
 
 mod authority;
+mod capability;
 mod error;
 mod files;
 mod registry;
@@ -15,6 +16,7 @@ pub mod untrusted;
 mod verify;
 
 pub use authority::{Authority, Csr, LIFETIME, Request};
+pub use capability::{CapabilityError, CapabilityKeys, Signer, Verified};
 pub use error::{KeyError, Result};
 pub use files::Key;
 pub use registry::{Grant, Origin, Registry, USES_MAX};

@@ -19,12 +19,12 @@ impl Mds {
 
     /// An answer of a request that changed nothing.
     pub(crate) fn answer(&self, reply: MdsReply) -> MdsAnswer {
-        MdsAnswer { transno: TransNo(0), last_committed: self.committed(), reply }
+        MdsAnswer { last_committed: self.committed(), ..reply.into() }
     }
 
     /// Commits a transaction together with the answer to the request, and lets memory know.
     pub(crate) fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
-        let mut answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
+        let mut answer = MdsAnswer::from(reply);
         let may_stop = caller.turn.may_stop() && !tx.is_empty();
         if may_stop
             && (self.hold.is_wanted(Moment::Locked, caller.request)

@@ -286,6 +286,7 @@ fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::UpdateData { fid, .. }
         | MdsRequest::LayoutIntent { fid, .. }
         | MdsRequest::GetLayout { fid }
+        | MdsRequest::Capabilities { fid, .. }
         | MdsRequest::SetLayout { fid, .. }
         | MdsRequest::GetDefaultLayout { fid }
         | MdsRequest::ReadDir { fid, .. }

@@ -17,6 +17,7 @@
 //! | `moving/*` | names that move between shards |
 //! | `operations/*` | operations over several MDTs |
 //! | `opens` | open handles and who writes |
+//! | `capabilities` | what lets clients at the objects of files |
 //! | `data` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `clients` | connect, leases, eviction, recovery after a restart |
@@ -33,6 +34,7 @@
 //! Several MDTs: names hold FIDs of any MDT and no format assumes that parent and child are neighbours. `docs/design/dne.md`.
 
 mod cache;
+mod capabilities;
 pub mod check;
 mod clients;
 mod commit;

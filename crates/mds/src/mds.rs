@@ -1,6 +1,7 @@
 //! The server object: opening and stopping an MDT, and what every operation uses.
 
 use crate::cache::InodeCache;
+use crate::capabilities::Capabilities;
 use crate::clients::{Clients, Expected};
 use crate::config::{AppendLayout, MdsConfig};
 use crate::data::{DataPart, DataWatch};
@@ -92,6 +93,7 @@ pub struct Mds {
     pub(crate) cache: InodeCache,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) opens: OpenTable,
+    pub(crate) capabilities: Capabilities,
     pub(crate) flocks: FileLocks,
     /// What several MDTs do together.
     pub(crate) operations: Operations,
@@ -292,6 +294,7 @@ impl Mds {
             departed: Departed::default(),
             tenants: Tenants::new(config.find_user),
             filesets: Filesets::default(),
+            capabilities: Capabilities::default(),
             append_layout: Mutex::default(),
             osts: OstSet::new(config.index, store.clone(), config.qos)?,
             space: SpaceGuard::new(dir, store.clone(), config.reserve_bytes),

@@ -3,7 +3,7 @@
 //! Calls for one file are made under its inode lock; the table's own locks are short.
 
 use crate::cache::{FidMap, shard_of};
-use nacre_types::{ClientUuid, Fid, OpenHandle, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, OpenHandle, Rights, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, OpenFlags};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
@@ -248,6 +248,22 @@ impl OpenTable {
     pub fn closing(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
         let shard = self.shard(fid).lock();
         shard.get(fid)?.closing(client, handle).map(|(_, closed)| closed)
+    }
+
+    /// What the opens of a client let it do with the data of a file.
+    pub fn rights(&self, fid: &Fid, client: &ClientUuid) -> Rights {
+        const READS: OpenFlags = OpenFlags::READ.union(OpenFlags::EXEC);
+        const WRITES: OpenFlags = OpenFlags::WRITE.union(OpenFlags::TRUNCATE);
+        let shard = self.shard(fid).lock();
+        let entries = shard.get(fid).into_iter().flat_map(|file| &file.entries);
+        entries.filter(|entry| entry.client == *client && !entry.is_abandoned).fold(
+            Rights::empty(),
+            |mut rights, entry| {
+                rights.set(Rights::READ, rights.contains(Rights::READ) || entry.flags.intersects(READS));
+                rights.set(Rights::WRITE, rights.contains(Rights::WRITE) || entry.flags.intersects(WRITES));
+                rights
+            },
+        )
     }
 
     /// True if anybody has the file open.

@@ -85,8 +85,17 @@ impl MdsService for Mds {
         }
     }
 
-    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
-        let answer = self.find_stored_answer(slot)?;
+    fn stored_answer(
+        &self,
+        export: &Export,
+        request: &MdsRequest<'_>,
+        slot: &ReplySlot,
+    ) -> Option<StatusResult<MdsAnswer>> {
+        let mut answer = self.find_stored_answer(slot)?;
+        if let Ok(answer) = &mut answer {
+            // What was given in the last life is not kept.
+            self.add_capabilities(export, request, answer);
+        }
         let standing = self.clients.export_of(&slot.client).and_then(|export| export.standing());
         Some(match standing {
             None => answer,
@@ -110,7 +119,8 @@ impl Mds {
         let caller = Caller { client: export.client, export, call, request, turn: &turn, standing };
         let answer = self.run(&caller, request);
         self.stats().count_service(request, start);
-        let answer = answer?;
+        let mut answer = answer?;
+        self.add_capabilities(export, request, &mut answer);
         self.stats().count(export, call.job.as_ref(), request, start);
         self.hold.pass(Moment::After, request);
         Ok(answer)
@@ -208,6 +218,7 @@ impl Mds {
             MdsRequest::MigrateFiles { moves } => self.migrate_files(caller, moves),
             MdsRequest::Inodes { after, count_max, kind } => self.inodes(caller, after, *count_max, *kind),
             MdsRequest::GetLayout { fid } => self.get_layout(fid),
+            MdsRequest::Capabilities { fid, wanted } => self.capabilities_of(caller, fid, *wanted),
             MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),
             MdsRequest::ReadDir { fid, cookie, max_bytes, plus, locks } => {

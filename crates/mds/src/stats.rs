@@ -112,6 +112,7 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
         MdsRequest::GetXattr { .. }
         | MdsRequest::ListXattr { .. }
         | MdsRequest::GetLayout { .. }
+        | MdsRequest::Capabilities { .. }
         | MdsRequest::GetDefaultLayout { .. } => const { of("mds_getxattr") },
         MdsRequest::Statfs => const { of("mds_statfs") },
         MdsRequest::Commit { .. } => const { of("mds_sync") },

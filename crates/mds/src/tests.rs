@@ -1,6 +1,7 @@
 //! Tests of the server through its requests. [`Fixture`] is an MDT in a directory of its own with OSTs that only count.
 
 mod acls;
+mod capabilities;
 mod concurrency;
 mod crash;
 mod data;

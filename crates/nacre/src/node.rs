@@ -153,6 +153,7 @@ impl Node {
             Some(keys) => keys.revoke(&config.revoked),
             None => check_keys(&plan, &config)?,
         }
+        services.use_capability_keys(&config);
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;
             services.open_mdts(instance, &plan.targets, &config, &links)?;
@@ -161,6 +162,7 @@ impl Node {
         let server = listen(&services, &plan, keys.as_ref())?;
         services.on_listening();
         let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
+        services.use_capability_keys(&config);
         let params = Arc::new(Params::new());
         let mount = match &plan.mount {
             Some(mount) => {
@@ -276,6 +278,7 @@ impl Node {
         if let Some(keys) = &self.keys {
             keys.revoke(&config.revoked);
         }
+        self.services.use_capability_keys(config);
         log::info!("configuration {} has {} targets", config.version, config.targets.len());
         let before = self.services.pools();
         if let Err(failure) = self.services.use_configuration(config, &self.links) {

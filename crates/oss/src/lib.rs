@@ -5,9 +5,11 @@
 //! space that they were granted ([`grants`]), their locks on objects ([`locks`], [`nacre_dlm`]), and on disk who has
 //! locks ([`clients`]).
 //!
-//! Does not decide who may do what: a client that knows an object's FID got it from an MDT.
+//! Does not decide who may do what: that a metadata server did so is what a capability says ([`capabilities`]). Where no keys are, a client
+//! that knows an object's FID got it from an MDT.
 
 mod arguments;
+mod capabilities;
 mod clients;
 mod grants;
 mod locks;

@@ -35,7 +35,8 @@ impl ObjectServer {
                 *result = Err(Status::ESHUTDOWN);
                 continue;
             };
-            match self.check_read(export, request, buffer) {
+            let allowed = self.check_capability(export, request, call.capability.as_ref());
+            match allowed.and_then(|()| self.check_read(export, request, buffer)) {
                 Ok(read) => {
                     let (offset, bytes) = (read.offset, read.buffer.len() as u64);
                     let transfer = self.begin_transfer(export, Direction::Read, offset, bytes);

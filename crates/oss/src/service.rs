@@ -1,6 +1,7 @@
 //! The service itself.
 
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
+use crate::capabilities::Capabilities;
 use crate::clients::LockClients;
 use crate::locks::Target;
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
@@ -84,6 +85,7 @@ pub struct ObjectServer {
     pub(crate) target: Arc<Target>,
     pub(crate) locks: Arc<LockService>,
     pub(crate) versions: Versions,
+    pub(crate) capabilities: Capabilities,
     /// The thread behind the locks, from the first client on.
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
@@ -143,6 +145,7 @@ impl ObjectServer {
             target: Arc::new(Target { store, index, grants: Mutex::default(), clients }),
             locks: Arc::new(LockService::new(name, config.locks, expected, config.recovery_window)),
             versions: Versions::default(),
+            capabilities: Capabilities::default(),
             timer: Mutex::new(None),
             counters: Counters::default(),
             brw: Arc::default(),
@@ -634,7 +637,8 @@ impl OssService for ObjectServer {
         let operation = operation_of(request);
         let job = call.job.map(|job| (job, Instant::now()));
         self.hold.pass(Moment::Before, request);
-        match self.run(export, request, bulk) {
+        let allowed = self.check_capability(export, request, call.capability.as_ref());
+        match allowed.map_err(Refusal::from).and_then(|()| self.run(export, request, bulk)) {
             Ok((reply, amount)) => {
                 self.hold.pass(Moment::After, request);
                 in_progress.count(operation, Some(amount));

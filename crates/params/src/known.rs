@@ -93,6 +93,7 @@ const SETTABLE: &[Group] = &[
     (
         "mdt.*",
         &[
+            ("capability_expire_s", Rule::Number(30, 86_400)),
             ("dir_split_count", Rule::Number(1, i64::MAX)),
             ("dir_split_delta", Rule::Number(1, 2000)),
             ("dom_stats", ANY),

@@ -26,9 +26,14 @@ impl MdsService for Null {
     }
     fn disconnect(&self, _client: ClientUuid) {}
     fn handle(&self, _: &Export, _: &Call<'_>, _: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        Ok(MdsAnswer { transno: TransNo(1), last_committed: TransNo(1), reply: MdsReply::Done })
+        Ok(MdsAnswer { transno: TransNo(1), last_committed: TransNo(1), ..MdsReply::Done.into() })
     }
-    fn stored_answer(&self, _: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
+    fn stored_answer(
+        &self,
+        _: &Export,
+        _: &MdsRequest<'_>,
+        _: &ReplySlot,
+    ) -> Option<StatusResult<MdsAnswer>> {
         None
     }
 }

@@ -3,10 +3,14 @@
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::{Tunable, Tunables};
+use nacre_keys::Verified;
 use nacre_session::Recovery;
 use nacre_types::nodemap::Nodemaps;
 use nacre_types::standing::Proven;
-use nacre_types::{ClientUuid, Cred, Identity, JobId, Nid, ProcessIdentity, Standing, Status, StatusResult};
+use nacre_types::{
+    Capability, ClientUuid, Cred, Identity, JobId, Nid, ObjectNeed, ProcessIdentity, Standing, Status,
+    StatusResult,
+};
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -27,6 +31,8 @@ pub struct Call<'a> {
     pub reply_slot: Option<ReplySlot>,
     /// The job that it is done for, if the client says.
     pub job: Option<JobId>,
+    /// What lets the sender of an [`OssRequest`] at an object.
+    pub capability: Option<Capability>,
 }
 
 /// Where a server keeps the result of a modifying request for a resend: one slot per request in flight of a client.
@@ -46,12 +52,17 @@ pub struct ReplySlot {
 impl<'a> Call<'a> {
     /// A call without a reply slot.
     pub fn new(cred: &'a Cred) -> Call<'a> {
-        Call { cred, reply_slot: None, job: None }
+        Call { cred, reply_slot: None, job: None, capability: None }
     }
 
     /// The call, done for a job.
     pub fn for_job(self, job: Option<JobId>) -> Call<'a> {
         Call { job, ..self }
+    }
+
+    /// The call with a capability.
+    pub fn allowed_by(self, capability: Option<Capability>) -> Call<'a> {
+        Call { capability, ..self }
     }
 }
 
@@ -94,6 +105,20 @@ pub trait OssEvents: ClientCallbacks {
     /// # Errors
     /// An error makes the endpoint connect once more and call this again.
     fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()>;
+
+    /// What a request that needs this is to be sent with; `None` if there is nothing, or nothing is needed. May ask a metadata target.
+    /// `refused`: what the object target has just not accepted.
+    ///
+    /// # Errors
+    /// What keeps the metadata target from answering, which is what becomes of the request then.
+    fn capability(
+        &self,
+        need: &ObjectNeed,
+        refused: Option<&Capability>,
+    ) -> StatusResult<Option<Capability>> {
+        let _ = (need, refused);
+        Ok(None)
+    }
 }
 
 /// Of somebody who has nothing at object targets that could be lost.
@@ -134,6 +159,8 @@ pub struct Export {
     /// What the service lets it be, if that is bounded.
     standing: RwLock<Option<Arc<Standing>>>,
     is_bounded: AtomicBool,
+    /// Capabilities that it has used.
+    pub verified: Verified,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
     /// What the service counts for it.
@@ -182,6 +209,7 @@ impl Export {
             identity: None,
             standing: RwLock::new(None),
             is_bounded: AtomicBool::new(false),
+            verified: Verified::default(),
             callbacks,
             counters: OnceLock::new(),
             damaged: OnceLock::new(),
@@ -287,7 +315,12 @@ pub trait MdsService: Send + Sync {
     /// Runs one request.
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
     /// The stored result of a modifying request of an earlier life of this server, if it ran (see [`ReplySlot`]).
-    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>>;
+    fn stored_answer(
+        &self,
+        export: &Export,
+        request: &MdsRequest<'_>,
+        slot: &ReplySlot,
+    ) -> Option<StatusResult<MdsAnswer>>;
 }
 
 /// An object server's target, as its service implements it. Requests are idempotent, so a resend may run again.

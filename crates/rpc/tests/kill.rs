@@ -40,7 +40,7 @@ impl LogMds {
 }
 
 fn done() -> StatusResult<MdsAnswer> {
-    Ok(MdsAnswer { transno: TransNo(1), last_committed: TransNo(0), reply: MdsReply::Done })
+    Ok(MdsAnswer { transno: TransNo(1), ..MdsReply::Done.into() })
 }
 
 impl MdsService for LogMds {
@@ -56,7 +56,12 @@ impl MdsService for LogMds {
         }
         done()
     }
-    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
+    fn stored_answer(
+        &self,
+        _: &Export,
+        _: &MdsRequest<'_>,
+        slot: &ReplySlot,
+    ) -> Option<StatusResult<MdsAnswer>> {
         let stored = self.stored.lock().unwrap();
         (stored.get(&(slot.client, slot.tag)) == Some(&slot.xid.0)).then(done)
     }

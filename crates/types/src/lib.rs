@@ -6,6 +6,7 @@
 
 pub mod acl;
 pub mod attr;
+pub mod capability;
 pub mod cred;
 pub mod fid;
 pub mod identity;
@@ -26,6 +27,7 @@ pub mod status;
 pub mod time;
 
 pub use attr::{Attr, AttrFlags, FileKind, SetAttr, SetAttrValid, SizeSource};
+pub use capability::{CAPABILITY_TAG_BYTES, Capability, ObjectNeed, Rights};
 pub use cred::{Caps, Cred, FullCred, User};
 pub use fid::Fid;
 pub use identity::{Identity, IdentityError, KeyId, Roles};

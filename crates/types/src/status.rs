@@ -96,6 +96,7 @@ errnos! {
     WRONG_SHARD = 10007, "names of this directory lie in shards: fetch the list again";
     RECOVERING = 10008, "the server waits for clients of its last run: ask again";
     OBJECT_LOST = 10009, "the target has lost an object that data was written to";
+    NO_CAPABILITY = 10010, "the request brings no capability that is valid for the object";
 }
 
 impl Status {
@@ -103,6 +104,7 @@ impl Status {
     pub const fn errno(self) -> i32 {
         match self.0 {
             0..4096 => self.0 as i32,
+            10010 => 13,
             _ => 5,
         }
     }

@@ -7,7 +7,7 @@ use crate::peer::{PeerReply, PeerRequest};
 use bitflags::bitflags;
 use nacre_layout::{Layout, Wish};
 use nacre_lock::{LockHandle, Outcome};
-use nacre_types::{Attr, Fid, OpenHandle, SetAttr, Status, Timestamp, TransNo};
+use nacre_types::{Attr, CAPABILITY_TAG_BYTES, Fid, OpenHandle, Rights, SetAttr, Status, Timestamp, TransNo};
 use std::sync::Arc;
 
 bitflags! {
@@ -260,6 +260,14 @@ pub enum MdsRequest<'a> {
     GetLayout {
         /// The file.
         fid: Fid,
+    },
+    /// Capabilities for the objects that a file has, with the rights that the client's opens of it give, and those of `wanted` that the
+    /// caller's permissions do. Waits for nobody. Reply: `Done`, with capabilities unless there are no objects.
+    Capabilities {
+        /// The file.
+        fid: Fid,
+        /// What is asked for by somebody who need not have the file open.
+        wanted: Rights,
     },
     /// Sets the layout of a file without objects, or the default of a directory (an empty wish removes it); needs write
     /// permission or ownership. Reply: `Attr`. `EALREADY` if the file has objects.
@@ -566,6 +574,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::Lookup { .. }
                 | MdsRequest::GetAttr { .. }
                 | MdsRequest::GetLayout { .. }
+                | MdsRequest::Capabilities { .. }
                 | MdsRequest::GetDefaultLayout { .. }
                 | MdsRequest::ReadDir { .. }
                 | MdsRequest::Scan { .. }
@@ -764,6 +773,35 @@ pub struct MdsAnswer {
     pub last_committed: TransNo,
     /// The answer proper.
     pub reply: MdsReply,
+    /// What lets the client at the objects of a file whose layout the answer has. None for clients that need none.
+    pub capabilities: Option<Box<FileCapabilities>>,
+}
+
+impl From<MdsReply> for MdsAnswer {
+    /// Of a request that changed nothing, as far as a transaction counts.
+    fn from(reply: MdsReply) -> MdsAnswer {
+        MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply, capabilities: None }
+    }
+}
+
+/// Objects in one [`FileCapabilities`]: more than a layout can have that is stored.
+pub const CAPABILITIES_MAX: usize = 1 << 14;
+
+/// Capabilities for the objects of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileCapabilities {
+    /// The file.
+    pub fid: Fid,
+    /// What they allow.
+    pub rights: Rights,
+    /// Number of the key that signed them.
+    pub epoch: u32,
+    /// When they end, in seconds since 1970 by the clock of the MDT.
+    pub expires_s: u64,
+    /// How long that is from now on, in seconds: clocks of clients may be wrong.
+    pub life_s: u32,
+    /// The objects and the tags for them, at most [`CAPABILITIES_MAX`].
+    pub objects: Vec<(Fid, [u8; CAPABILITY_TAG_BYTES])>,
 }
 
 /// Consecutive names of locks that the answer to a request may bring; none if there are 0 of them.

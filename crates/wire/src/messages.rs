@@ -7,17 +7,18 @@ use crate::codec::{
     wire_lists, wire_newtype, wire_struct,
 };
 use crate::mds::{
-    ClosingData, DataUpdate, FileLock, InodeKind, LeaseGrant, LeaseKind, LockFamily, LockMode, LockOwner,
-    LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags, ProcessLock, REPLAYED_LOCKS_MAX,
-    RenameFlags, Statfs, XattrFlags,
+    CAPABILITIES_MAX, ClosingData, DataUpdate, FileCapabilities, FileLock, InodeKind, LeaseGrant, LeaseKind,
+    LockFamily, LockMode, LockOwner, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags,
+    ProcessLock, REPLAYED_LOCKS_MAX, RenameFlags, Statfs, XattrFlags,
 };
 use crate::mgs::{
     CapabilityKey, FsConfig, Hidden, IssuedKey, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig,
 };
-use crate::oss::{Advice, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
+use crate::oss::{Advice, FallocateKind, ObjectAttr, OssCall, OssReply, OssRequest, SeekKind};
 use nacre_types::ioctl::MIGRATED_MAX;
 use nacre_types::nodemap::{Change, NODEMAPS_MAX, Nodemaps};
-use nacre_types::{Fid, Identity, KeyId, Status};
+use nacre_types::{CAPABILITY_TAG_BYTES, Capability, Fid, Identity, KeyId, Rights, Status};
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 /// Objects in one `Destroy`.
@@ -42,7 +43,7 @@ pub const ISSUED_MAX: usize = 1 << 20;
 const PROCESS_LOCK_BYTES: usize = 1 + 8 + 1 + 8 + 8 + 4 + 8;
 
 wire_newtype!(LockOwner, KeyId, Hidden);
-wire_flags!(OpenFlags, RenameFlags, XattrFlags);
+wire_flags!(OpenFlags, RenameFlags, XattrFlags, Rights);
 wire_code!(LockMode { 0 = Read, 1 = Write, 2 = Unlock });
 wire_code!(LeaseKind { 0 = None, 1 = Read, 2 = Write, 3 = Frozen });
 wire_code!(LockFamily { 0 = Range, 1 = File });
@@ -63,7 +64,8 @@ wire_struct!(LeaseGrant { exclusive, epoch });
 wire_struct!(LockRange { first, count });
 wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });
 wire_struct!(ObjectAttr { size, blocks, mtime });
-wire_struct!(MdsAnswer { transno, last_committed, reply });
+wire_struct!(Capability { rights, epoch, expires_s, tag });
+wire_struct!(FileCapabilities { fid, rights, epoch, expires_s, life_s, objects });
 
 wire_enum!(NewFile<'a> {
     0 = Node { rdev },
@@ -129,6 +131,7 @@ wire_enum!(MdsRequest<'a> {
     47 = LockFile { fid, lock, wait, asked_ns },
     48 = RunStart,
     49 = MigrateFiles { moves },
+    50 = Capabilities { fid, wanted },
 });
 
 wire_enum!(MdsReply {
@@ -233,6 +236,53 @@ wire_lists! {
     Option<Status>: MIGRATED_MAX, 1, "outcomes";
     ProcessLock: REPLAYED_LOCKS_MAX, PROCESS_LOCK_BYTES, "file locks";
     IssuedKey: ISSUED_MAX, 5, "keys";
+    (Fid, [u8; CAPABILITY_TAG_BYTES]): CAPABILITIES_MAX, nacre_types::fid::FID_BYTES + CAPABILITY_TAG_BYTES, "capabilities";
+}
+
+/// What few messages have stands behind the rest, and nothing where there is none: others are as long as ever.
+fn put_last<T: Encode>(value: Option<&T>, out: &mut Vec<u8>) {
+    if let Some(value) = value {
+        value.encode(out);
+    }
+}
+
+fn take_last<'a, T: Decode<'a>>(reader: &mut Reader<'a>) -> DecodeResult<Option<T>> {
+    if reader.remaining() > 0 { T::decode(reader).map(Some) } else { Ok(None) }
+}
+
+impl Encode for MdsAnswer {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.transno.encode(out);
+        self.last_committed.encode(out);
+        self.reply.encode(out);
+        put_last(self.capabilities.as_deref(), out);
+    }
+}
+
+/// To the end of the message.
+impl Decode<'_> for MdsAnswer {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<MdsAnswer> {
+        Ok(MdsAnswer {
+            transno: Decode::decode(reader)?,
+            last_committed: Decode::decode(reader)?,
+            reply: Decode::decode(reader)?,
+            capabilities: take_last(reader)?.map(Box::new),
+        })
+    }
+}
+
+impl<R: Borrow<OssRequest>> Encode for OssCall<R> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.request.borrow().encode(out);
+        put_last(self.capability.as_ref(), out);
+    }
+}
+
+/// To the end of the message.
+impl Decode<'_> for OssCall<OssRequest> {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<OssCall<OssRequest>> {
+        Ok(OssCall { request: Decode::decode(reader)?, capability: take_last(reader)? })
+    }
 }
 
 impl Encode for TargetConfig {

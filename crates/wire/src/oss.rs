@@ -5,8 +5,9 @@
 
 use crate::lock::{IoLock, LockRequest};
 pub use crate::mds::Statfs;
+use nacre_lock::Mode;
 use nacre_lock::Outcome;
-use nacre_types::{ClientUuid, Fid, Timestamp};
+use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Rights, Timestamp};
 
 /// How data of an object is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,6 +209,50 @@ impl OssRequest {
         OssRequest::Write { object, offset, sync, granted, lock, incarnation, written: false }
     }
 
+    /// What a client needs to send it: `None` for what is about no object, or about what its sender holds already.
+    pub fn need(&self) -> Option<ObjectNeed> {
+        const ANY: Rights = Rights::all();
+        const DATA: Rights = Rights::READ.union(Rights::WRITE);
+        let (object, any_of) = match self {
+            OssRequest::Write { object, .. }
+            | OssRequest::Truncate { object, .. }
+            | OssRequest::Fallocate { object, .. } => (*object, Rights::WRITE),
+            OssRequest::Read { object, .. } => (*object, Rights::READ),
+            // Who writes a file may ask where its holes are, and say what he will need.
+            OssRequest::Seek { object, .. } | OssRequest::Advise { object, .. } => (*object, DATA),
+            OssRequest::GetAttr { object, .. }
+            | OssRequest::DataVersion { object }
+            | OssRequest::Sync { object: Some(object) } => (*object, ANY),
+            OssRequest::Locks { request } => match request {
+                LockRequest::Enqueue { request, .. } => {
+                    let any_of = match request.need.mode {
+                        Mode::Ex | Mode::Pw | Mode::Cw => Rights::WRITE,
+                        // A group is entered by who has the file open, whatever for.
+                        Mode::Pr | Mode::Cr | Mode::Group => DATA,
+                        Mode::Nl => ANY,
+                    };
+                    (request.resource.fid(), any_of)
+                }
+                // It was granted to who had the right. He may have closed the file since.
+                LockRequest::Replay { resource, .. } => (resource.fid(), ANY),
+                LockRequest::Cancel { .. }
+                | LockRequest::Convert { .. }
+                | LockRequest::GlimpseAnswer { .. }
+                | LockRequest::ReplayDone => return None,
+            },
+            OssRequest::Sync { object: None }
+            | OssRequest::Statfs
+            | OssRequest::Ping
+            | OssRequest::Grant { .. } => return None,
+            // Of metadata servers alone.
+            OssRequest::Precreate { .. }
+            | OssRequest::DestroyOrphans { .. }
+            | OssRequest::Destroy { .. }
+            | OssRequest::Evict { .. } => return None,
+        };
+        Some(ObjectNeed { object, any_of })
+    }
+
     /// It may wait until another client gives a lock up.
     pub const fn waits_for_locks(&self) -> bool {
         match self {
@@ -221,6 +266,15 @@ impl OssRequest {
             _ => false,
         }
     }
+}
+
+/// A request as it is sent: with what lets its sender at the object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OssCall<R> {
+    /// The request.
+    pub request: R,
+    /// None of senders that need none.
+    pub capability: Option<Capability>,
 }
 
 /// How long a grant lasts after the last [`OssRequest::Grant`] of its client.

@@ -34,6 +34,7 @@ impl MdsRequest<'_> {
             | MdsRequest::UpdateData { .. }
             | MdsRequest::LayoutIntent { .. }
             | MdsRequest::GetLayout { .. }
+            | MdsRequest::Capabilities { .. }
             | MdsRequest::SetLayout { .. }
             | MdsRequest::GetDefaultLayout { .. }
             | MdsRequest::ReadDir { .. }

@@ -61,6 +61,8 @@ impl Client {
         let era = file.lock_era.load(Ordering::Acquire);
         let turn = file.tell_unless_interrupted()?;
         self.wait_for_closes(fid)?;
+        // Who cuts a file by name need not have it open.
+        let _acting = self.capabilities.act_for(fid, caller);
         let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;
         let mut attr = answer.attr()?;

@@ -2,7 +2,7 @@
 
 use super::Locks;
 use nacre_rpc::{ClientCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery};
-use nacre_types::StatusResult;
+use nacre_types::{Capability, ObjectNeed, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::oss::{Bulk, OssRequest};
@@ -52,6 +52,14 @@ impl OssEvents for OstEvents {
                 Ok(())
             }
         }
+    }
+
+    fn capability(
+        &self,
+        need: &ObjectNeed,
+        refused: Option<&Capability>,
+    ) -> StatusResult<Option<Capability>> {
+        self.locks.client().map_or(Ok(None), |client| client.capability(need, refused))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Giving up a lock: what was written under it goes out, what is cached under it goes away.
 
 use super::folios::Range;
-use super::space::{Home, Namespace, bytes_of};
+use super::space::{Home, LostLock, Namespace, bytes_of};
 use crate::client::Client;
 use crate::file::FileState;
 use crate::io::dirty::table::Scope;
@@ -91,7 +91,12 @@ impl Client {
     /// The OST has dropped this client with all its locks there.
     pub(super) fn lose_locks(&self, ost_index: u16) {
         let space = self.lease.locks().space(ost_index);
-        for (resource, need, home) in space.on_evicted(self.lease.locks()) {
+        self.drop_lost(space.on_evicted(self.lease.locks()));
+    }
+
+    /// Drops what was cached under locks that are gone.
+    pub(super) fn drop_lost(&self, lost: Vec<LostLock>) {
+        for (resource, need, home) in lost {
             let Some(file) = home.as_ref().and_then(|home| self.nodes.file(home.node)) else { continue };
             file.lock_era.fetch_add(1, Ordering::AcqRel);
             if need.mode.writes() {

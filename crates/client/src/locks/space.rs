@@ -39,6 +39,9 @@ struct State {
     refusals: VecDeque<(LockHandle, Refusal)>,
 }
 
+/// What a lock that is gone was for, and the file whose data was cached under it.
+pub(crate) type LostLock = (ResourceId, Need, Option<Home>);
+
 /// The locks of one client at one OST.
 pub(crate) struct Namespace {
     /// The OST.
@@ -343,7 +346,7 @@ impl Namespace {
     }
 
     /// The OST has dropped this client: all locks are gone. Gives what was cached under them.
-    pub fn on_evicted(self: &Arc<Namespace>, locks: &Locks) -> Vec<(ResourceId, Need, Option<Home>)> {
+    pub fn on_evicted(self: &Arc<Namespace>, locks: &Locks) -> Vec<LostLock> {
         let mut effects = Vec::new();
         let mut lost = Vec::new();
         {
@@ -370,7 +373,7 @@ impl Namespace {
     /// # Errors
     /// What it answers.
     pub fn replay(self: &Arc<Namespace>, locks: &Locks, endpoint: &dyn OssEndpoint) -> StatusResult<bool> {
-        let mut effects = Vec::new();
+        let (mut effects, mut lost) = (Vec::new(), Vec::new());
         self.state.lock().engine.on_restarted(Instant::now(), &mut effects);
         for _ in 0..REPLAY_ROUNDS {
             let mut next = Vec::new();
@@ -378,9 +381,18 @@ impl Namespace {
             for effect in std::mem::take(&mut effects) {
                 match effect {
                     Effect::SendReplay { handle, resource, need } => {
-                        let outcome = outcome_of(endpoint, LockRequest::Replay { handle, resource, need })?;
+                        let outcome = outcome_of(endpoint, LockRequest::Replay { handle, resource, need });
                         let mut state = self.state.lock();
-                        state.engine.on_replay_outcome(Instant::now(), handle, &outcome, &mut next);
+                        match outcome {
+                            // Of a file that is gone, say.
+                            Err(Status::NO_CAPABILITY) => {
+                                lost.push((resource, need, state.homes.get(&resource).cloned()));
+                                state.engine.on_replay_given_up(Instant::now(), handle, &mut next);
+                            }
+                            outcome => {
+                                state.engine.on_replay_outcome(Instant::now(), handle, &outcome?, &mut next);
+                            }
+                        }
                     }
                     Effect::SendReplayDone => {
                         let request = OssRequest::Locks { request: LockRequest::ReplayDone };
@@ -392,6 +404,10 @@ impl Namespace {
             }
             self.perform(locks, others);
             if next.is_empty() {
+                if let Some(client) = locks.client().filter(|_| !lost.is_empty()) {
+                    client.drop_lost(lost);
+                    self.changed.notify_all();
+                }
                 return Ok(true);
             }
             effects = next;

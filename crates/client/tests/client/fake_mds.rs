@@ -677,7 +677,7 @@ impl MdsEndpoint for FakeEndpoint {
             state.transno += 1;
             transno = TransNo(state.transno);
         }
-        Ok(MdsAnswer { transno, last_committed: TransNo(0), reply })
+        Ok(MdsAnswer { transno, ..reply.into() })
     }
 
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {

@@ -58,6 +58,16 @@ impl LockClient {
         }
     }
 
+    /// A lock that is not brought back after all, since this client may not any more: it alone is lost, with what was cached under it.
+    pub fn on_replay_given_up(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
+        if let Some(key) = self.by_handle.get(&handle).copied() {
+            self.remove(key);
+        }
+        if self.replaying.remove(&handle) && self.replaying.is_empty() {
+            self.replay_is_done(now, effects);
+        }
+    }
+
     /// The server has dropped this client: all locks are lost, and those who wait are told. Connect afresh, then call
     /// [`LockClient::on_connected`].
     pub fn on_evicted(&mut self, effects: &mut Vec<Effect>) {

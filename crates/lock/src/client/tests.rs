@@ -367,6 +367,22 @@ fn after_a_restart_locks_are_replayed_before_requests() {
 }
 
 #[test]
+fn a_lock_that_may_not_be_brought_back_is_lost_and_the_others_stay() {
+    let mut world = World::new();
+    let gone = world.cached(write(pages(0, 1)), write(pages(0, 1)));
+    let kept = world.cached(write(pages(8, 1)), write(pages(8, 1)));
+    world.client.on_disconnected();
+    world.client.on_restarted(world.now, &mut world.effects);
+    assert_eq!(world.taken().len(), 2);
+    world.client.on_replay_given_up(world.now, gone, &mut world.effects);
+    assert_eq!(world.taken(), []);
+    let grant = Outcome::Granted(LockGrant { need: write(pages(8, 1)), lvb: None });
+    world.client.on_replay_outcome(world.now, kept, &grant, &mut world.effects);
+    assert_eq!(world.taken(), [Effect::SendReplayDone]);
+    assert!(!world.client.is_valid(gone) && world.client.is_valid(kept));
+}
+
+#[test]
 fn what_is_cancelled_without_a_connection_is_sent_when_there_is_one() {
     let mut world = World::new();
     let handle = world.cached(read(pages(0, 1)), read(pages(0, 1)));

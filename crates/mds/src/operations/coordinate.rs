@@ -186,7 +186,7 @@ impl Mds {
         mut updates: Vec<Update>,
         (now, reply): (Timestamp, MdsReply),
     ) -> StatusResult<MdsAnswer> {
-        let answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
+        let answer = MdsAnswer::from(reply);
         updates.extend(caller.call.reply_slot.map(|slot| Update::KeepAnswer {
             client: slot.client,
             tag: slot.tag,

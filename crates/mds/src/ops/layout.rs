@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 impl Mds {
     /// The layout of a regular file; `None` if none is stored, or a foreign one.
-    pub(super) fn layout_of(&self, record: &InodeRecord) -> StatusResult<Option<Layout>> {
+    pub(crate) fn layout_of(&self, record: &InodeRecord) -> StatusResult<Option<Layout>> {
         if !record.attr.is_regular() || record.body.is_empty() || user::is_foreign(&record.body) {
             return Ok(None);
         }

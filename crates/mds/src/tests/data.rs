@@ -4,7 +4,7 @@ use super::Fixture;
 use crate::tests::attr_of;
 use crate::tests::mdlocks::Cacher;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Pattern, Wish};
-use nacre_rpc::{MdsService, ReplySlot};
+use nacre_rpc::ReplySlot;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status};
 use nacre_types::{Timestamp, TransNo, Xid};
 use nacre_wire::mds::{ClosingData, DataUpdate, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
@@ -259,7 +259,7 @@ fn a_close_with_data_that_is_sent_again_after_a_restart_ran_once() {
     let close = closing(&attr, handle, wrote(5, 5), 0, b"bytes");
     f.with_slot(slot, &close).expect("closed");
     let f = f.crash();
-    let known = f.mds.stored_answer(&slot).expect("known").expect("it succeeded");
+    let known = f.mds.find_stored_answer(&slot).expect("known").expect("it succeeded");
     assert_eq!(attr_of(known.reply).expect("attributes").size, 5);
     assert_eq!(content(&f, attr.fid), b"bytes");
     // One that is sent again after it was forgotten finds no handle, and does nothing.

@@ -45,13 +45,13 @@ fn the_answer_of_a_request_is_found_again_after_a_restart() {
     f.with_slot(slot(&f, 4, 78), &make(&f, "b")).expect("made");
     assert!(f.with_slot(slot(&f, 3, 79), &make(&f, "a")).is_err());
     let f = f.restart();
-    let stored = f.mds.stored_answer(&slot(&f, 3, 77)).expect("stored").expect("a success");
+    let stored = f.mds.find_stored_answer(&slot(&f, 3, 77)).expect("stored").expect("a success");
     assert_eq!(stored.reply, answer.reply);
     assert!(stored.transno >= answer.transno);
-    assert!(f.mds.stored_answer(&slot(&f, 3, 80)).is_none(), "another request of the same slot");
-    assert!(f.mds.stored_answer(&slot(&f, 9, 77)).is_none());
+    assert!(f.mds.find_stored_answer(&slot(&f, 3, 80)).is_none(), "another request of the same slot");
+    assert!(f.mds.find_stored_answer(&slot(&f, 9, 77)).is_none());
     f.mds.disconnect(f.export.client);
-    assert!(f.mds.stored_answer(&slot(&f, 3, 77)).is_none(), "a client that left needs no answers");
+    assert!(f.mds.find_stored_answer(&slot(&f, 3, 77)).is_none(), "a client that left needs no answers");
     f.check();
 }
 
@@ -62,7 +62,7 @@ fn a_create_that_is_answered_after_a_restart_has_opened_its_file() {
     let create = create_and_open(fid, handle);
     f.with_slot(slot(&f, 1, 5), &create).expect("made");
     let f = f.restart();
-    assert!(f.mds.stored_answer(&slot(&f, 1, 5)).is_some());
+    assert!(f.mds.find_stored_answer(&slot(&f, 1, 5)).is_some());
     f.unlink(Fid::ROOT, "a").expect("removed");
     assert_eq!(f.stat(fid).expect("open").nlink, 0);
     assert_eq!(f.close(fid, handle), Ok(MdsReply::Done));

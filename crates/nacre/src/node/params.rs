@@ -5,6 +5,7 @@
 
 mod block;
 mod cache;
+mod capabilities;
 mod dne;
 mod dom;
 mod exports;
@@ -270,6 +271,7 @@ impl Params {
         data.iter().for_each(|data| self.enter_data(fsname, index, data));
         dne::enter(&self.tree, &below, mds);
         identity::enter(&self.tree, &below, mds);
+        capabilities::enter(&self.tree, &below, mds);
         simulated::enter(&self.tree, &below, mds);
         lod::enter(&self.tree, &lod, mds);
         let mdd = format!("mdd.{name}");

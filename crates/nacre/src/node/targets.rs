@@ -9,6 +9,7 @@ use crate::instance::{Instance, random_uuid};
 use crate::keys;
 use crate::ost_cache::{OstCaches, look_with_cache, with_cache};
 use crate::ost_class;
+use nacre_keys::CapabilityKeys;
 use nacre_layout::LayoutSpec;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
@@ -332,6 +333,8 @@ pub struct Services {
     mdt_ways: Mutex<MdtWays>,
     /// What MDTs of this process reach OSTs by.
     ost_ways: Mutex<Vec<Weak<dyn OssEndpoint>>>,
+    /// What capabilities are signed and verified with here.
+    capability_keys: Arc<CapabilityKeys>,
     /// The process is going to listen, and does not yet: clients that are to come back cannot.
     is_to_listen: AtomicBool,
 }
@@ -374,6 +377,7 @@ impl Services {
                         server.await_listening();
                     }
                     server.set_nonrotational(ost_class::is_flash(&dir));
+                    server.ask_for_capabilities(self.capability_keys.clone());
                     server.start_trimming().map_err(Failure::because(format!("open {target}")))?;
                     self.osts.write().insert(target.index, Arc::new(server));
                 }
@@ -403,6 +407,7 @@ impl Services {
             if self.is_to_listen.load(Ordering::Relaxed) {
                 mds.await_listening();
             }
+            mds.sign_capabilities_with(self.capability_keys.clone());
             mds.set_pools(&config.pools);
             mds.set_nonrotational(ost_class::is_flash(&instance.target_dir(target)));
             self.open_data(instance, target, &mds)?;
@@ -519,6 +524,7 @@ impl Services {
         let dir = instance.target_dir(target);
         let server = ObjectServer::open(mds.data_store(), data.index, &dir, &OssConfig::default());
         let server = Arc::new(server.map_err(Failure::because(format!("open {data}")))?);
+        server.ask_for_capabilities(self.capability_keys.clone());
         let objects = instance.objects_dir(target);
         if is_block_store(&objects) {
             server.set_nonrotational(ost_class::is_flash(&objects));
@@ -661,6 +667,12 @@ impl Services {
             };
         }
         offered
+    }
+
+    /// Signs and verifies capabilities with the keys of this configuration from now on.
+    pub fn use_capability_keys(&self, config: &FsConfig) {
+        self.capability_keys
+            .set(config.capability_keys.iter().map(|key| (key.epoch, key.made_s, key.secret)));
     }
 
     /// Tells metadata targets which OSTs there are now, and the parameters that concern them.

@@ -92,7 +92,7 @@ pub struct FakeMds {
 }
 
 pub fn answer(reply: MdsReply) -> MdsAnswer {
-    MdsAnswer { transno: TransNo(1), last_committed: TransNo(1), reply }
+    MdsAnswer { transno: TransNo(1), last_committed: TransNo(1), ..reply.into() }
 }
 
 pub fn attr() -> Attr {
@@ -142,7 +142,12 @@ impl MdsService for FakeMds {
         }
     }
 
-    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
+    fn stored_answer(
+        &self,
+        _: &Export,
+        _: &MdsRequest<'_>,
+        slot: &ReplySlot,
+    ) -> Option<StatusResult<MdsAnswer>> {
         let stored = self.stored.lock().unwrap();
         stored
             .get(&(slot.client, slot.tag))

@@ -214,6 +214,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
             lease: Some(OpenHandle(78)),
         },
         MdsRequest::OpenLease { fid: fid(1), handle: OpenHandle(78), kind: Some(LeaseKind::Frozen) },
+        MdsRequest::Capabilities { fid: fid(1), wanted: Rights::WRITE },
         MdsRequest::FilesOn { ost_index: 3, after: fid(1), count_max: 100 },
         MdsRequest::FidToPath { fid: fid(1), index: 2 },
         MdsRequest::RemoveFid { fid: fid(1) },
@@ -542,6 +543,30 @@ fn cred() -> Cred {
 }
 
 /// The variant's name and its bytes in hexadecimal, one line each.
+fn mds_answers() -> [MdsAnswer; 2] {
+    let answer = MdsAnswer { transno: TransNo(2), last_committed: TransNo(1), ..MdsReply::Done.into() };
+    let capabilities = FileCapabilities {
+        fid: fid(1),
+        rights: Rights::ATTRIBUTES | Rights::READ,
+        epoch: 7,
+        expires_s: 1_790_000_600,
+        life_s: 600,
+        objects: (0..2).map(|i| (Fid::ost_object(i, 9), [0x5a; CAPABILITY_TAG_BYTES])).collect(),
+    };
+    [answer.clone(), MdsAnswer { capabilities: Some(Box::new(capabilities)), ..answer }]
+}
+
+fn oss_call() -> OssCall<OssRequest> {
+    let capability = Capability {
+        rights: Rights::all(),
+        epoch: 7,
+        expires_s: 1_790_000_600,
+        tag: [0x5a; CAPABILITY_TAG_BYTES],
+    };
+    let request = OssRequest::plain_read(Fid::ost_object(3, 9), 4096, 8192);
+    OssCall { request, capability: Some(capability) }
+}
+
 fn golden_lines<T: Encode + Debug>(kind: &str, values: &[T], out: &mut String) {
     for value in values {
         let text = format!("{value:?}");
@@ -564,14 +589,11 @@ fn golden_text() -> String {
     golden_lines("connect", &[Refusal { version_min: 1, version_max: 2 }], &mut out);
     golden_lines("mds-request", &mds_requests(), &mut out);
     golden_lines("mds-reply", &mds_replies(), &mut out);
-    golden_lines(
-        "mds-answer",
-        &[MdsAnswer { transno: TransNo(2), last_committed: TransNo(1), reply: MdsReply::Done }],
-        &mut out,
-    );
+    golden_lines("mds-answer", &mds_answers(), &mut out);
     golden_lines("peer-request", &peer::requests(), &mut out);
     golden_lines("peer-reply", &peer::replies(), &mut out);
     golden_lines("oss-request", &oss_requests(), &mut out);
+    golden_lines("oss-call", &[oss_call()], &mut out);
     golden_lines("oss-reply", &oss_replies(), &mut out);
     golden_lines("lock-request", &lock_requests(), &mut out);
     golden_lines("lock-outcome", &outcomes(), &mut out);
@@ -614,6 +636,17 @@ fn every_message_survives_the_journey_and_no_cut_one_does() {
     round_trip(&mds_replies(), &encoded(&mds_replies()));
     round_trip(&oss_requests(), &encoded(&oss_requests()));
     round_trip(&oss_replies(), &encoded(&oss_replies()));
+    // What stands behind the rest may be missing as a whole.
+    let [plain, signed] = mds_answers();
+    let (bytes, plain_len) = (signed.to_bytes(), plain.to_bytes().len());
+    assert_eq!(MdsAnswer::from_bytes(&bytes[..plain_len]), Ok(plain));
+    assert_eq!(MdsAnswer::from_bytes(&bytes), Ok(signed));
+    let call = oss_call();
+    let (bytes, plain_len) = (call.to_bytes(), call.request.to_bytes().len());
+    assert_eq!(OssCall::from_bytes(&bytes[..plain_len]), Ok(OssCall { capability: None, ..call.clone() }));
+    assert_eq!(OssCall::from_bytes(&bytes), Ok(call));
+    let cut = (plain_len + 1..bytes.len()).find(|len| OssCall::from_bytes(&bytes[..*len]).is_ok());
+    assert_eq!(cut, None, "a capability is there as a whole");
     round_trip(&lock_requests(), &encoded(&lock_requests()));
     round_trip(&outcomes(), &encoded(&outcomes()));
     round_trip(&server_messages(), &encoded(&server_messages()));
@@ -661,6 +694,7 @@ fn decode_all(bytes: &[u8]) {
     one::<MdsReply>(bytes);
     one::<MdsAnswer>(bytes);
     one::<OssRequest>(bytes);
+    one::<OssCall<OssRequest>>(bytes);
     one::<OssReply>(bytes);
     one::<MgsRequest>(bytes);
     one::<MgsReply>(bytes);
@@ -677,6 +711,8 @@ fn all_golden() -> Vec<Vec<u8>> {
     all.extend(encoded(&mds_replies()));
     all.extend(encoded(&oss_requests()));
     all.extend(encoded(&oss_replies()));
+    all.extend(encoded(&mds_answers()));
+    all.push(oss_call().to_bytes());
     all.extend(encoded(&mgs_requests()));
     all.extend(encoded(&mgs_replies()));
     all.extend([cred().to_bytes(), connect().to_bytes(), connected().to_bytes(), attr().to_bytes()]);

@@ -73,7 +73,7 @@ fn an_answer_that_was_lost_with_the_power_is_known_again() {
     world.recover();
     let mds = world.net.get(0).expect("alive");
     let found =
-        |tag, xid| mds.stored_answer(&slot(tag, xid)).map(|answer| answer.expect("it was made").reply);
+        |tag, xid| mds.find_stored_answer(&slot(tag, xid)).map(|answer| answer.expect("it was made").reply);
     assert_eq!(found(3, 11), Some(last.reply));
     assert_eq!(found(4, 12), Some(other.reply));
     assert_eq!(found(3, 10), None, "its client has heard it, or it would not have asked for more");

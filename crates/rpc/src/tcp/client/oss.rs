@@ -14,8 +14,8 @@ use crate::config::ClientConfig;
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::{Tunable, Tunables};
-use nacre_types::{Nid, Status, StatusResult, TargetId};
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use nacre_types::{Capability, Nid, Status, StatusResult, TargetId};
+use nacre_wire::oss::{Bulk, OssCall, OssReply, OssRequest};
 use nacre_wire::{Decode, Encode};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,6 @@ const OUT_OF_USE_MAX: Duration = Duration::from_secs(5);
 /// and pings; a client that asks for no locks has neither.
 pub struct TcpOss {
     calls: Arc<OssCalls>,
-    events: Option<Arc<dyn OssEvents>>,
     control: OnceLock<Control>,
     control_start: Mutex<()>,
 }
@@ -53,8 +52,8 @@ impl TcpOss {
     ) -> StatusResult<TcpOss> {
         let peer = Peer::new(TargetId::ost(index), nids.to_vec(), identity.clone(), config.clone())?;
         idle::watch(&peer);
-        let calls = Arc::new(OssCalls { peer, stats: RpcStats::default() });
-        Ok(TcpOss { calls, events: None, control: OnceLock::new(), control_start: Mutex::default() })
+        let calls = Arc::new(OssCalls { peer, stats: RpcStats::default(), events: OnceLock::new() });
+        Ok(TcpOss { calls, control: OnceLock::new(), control_start: Mutex::default() })
     }
 
     /// The same, with somebody who is told about locks and recoveries.
@@ -68,14 +67,14 @@ impl TcpOss {
         config: &ClientConfig,
         events: Arc<dyn OssEvents>,
     ) -> StatusResult<TcpOss> {
-        let mut oss = TcpOss::new(index, nids, identity, config)?;
+        let oss = TcpOss::new(index, nids, identity, config)?;
         // The hook belongs to the peer, so it must not keep the peer alive.
         let (weak, hook_events) = (Arc::downgrade(&oss.calls), events.clone());
         oss.calls.peer.set_recovery_hook(Box::new(move |recovery, _| {
             let calls = weak.upgrade().ok_or(Status::ESHUTDOWN)?;
             hook_events.reconnected(calls.as_ref(), recovery)
         }));
-        oss.events = Some(events);
+        let _ = oss.calls.events.set(events);
         Ok(oss)
     }
 
@@ -94,7 +93,7 @@ impl TcpOss {
         if !self.calls.peer.tunables.is_active() {
             return Err(Status::EIO);
         }
-        if let (OssRequest::Locks { .. }, Some(events)) = (request, &self.events) {
+        if let (OssRequest::Locks { .. }, Some(events)) = (request, self.calls.events.get()) {
             self.control(events)?.wait_ready(WAY_BACK_MAX);
         }
         Ok(())
@@ -201,6 +200,8 @@ impl OssEndpoint for TcpOss {
 struct OssCalls {
     peer: Arc<Peer>,
     stats: RpcStats,
+    /// Who is told of what happens, and asked for capabilities.
+    events: OnceLock<Arc<dyn OssEvents>>,
 }
 
 /// Life of the client in which a request may be sent, 0 for any.
@@ -211,8 +212,8 @@ fn life_of(request: &OssRequest) -> u64 {
     }
 }
 
-fn encode_request(request: &OssRequest) -> Encoded {
-    Encoded::new(128, |body| request.encode(body))
+fn encode_request(request: &OssRequest, capability: Option<Capability>) -> Encoded {
+    Encoded::new(128, |body| OssCall { request, capability }.encode(body))
 }
 
 /// The bytes to send and the place to receive of a request.
@@ -305,18 +306,46 @@ impl OssCalls {
         bulk: Bulk<'_>,
         until: Option<Instant>,
     ) -> StatusResult<OssReply> {
-        let body = encode_request(request);
         let counted = self.stats.prepare_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
-        let ticket = self.peer.flights.begin(false)?;
-        let result = {
+        let send_with = |capability| {
+            let body = encode_request(request, capability);
+            let ticket = self.peer.flights.begin(false)?;
             let is_urgent = matches!(request, OssRequest::Locks { .. });
-            let request = Request::new(ticket, body.as_body(), send, destination)
+            let sending = Request::new(ticket, body.as_body(), send, destination)
                 .in_life(life_of(request))
                 .counted_by(counted.as_ref());
-            nacre_env::blocking(|| self.peer.run(request.urgent(is_urgent).until(until), None))
+            nacre_env::blocking(|| self.peer.run(sending.urgent(is_urgent).until(until), None))
         };
+        let capability = self.capability_for(request, None)?;
+        let result = self.or_allowed(request, capability, send_with(capability), send_with);
         self.finish(request, result)
+    }
+
+    /// What the client has that lets it at the object of a request.
+    fn capability_for(
+        &self,
+        request: &OssRequest,
+        refused: Option<&Capability>,
+    ) -> StatusResult<Option<Capability>> {
+        let asked = self.events.get().zip(request.need());
+        asked.map_or(Ok(None), |(events, need)| events.capability(&need, refused))
+    }
+
+    /// The result of a request that was sent with `capability`. If that was not enough, it is sent once more with another, if there is one.
+    fn or_allowed(
+        &self,
+        request: &OssRequest,
+        capability: Option<Capability>,
+        result: StatusResult<Reply>,
+        send_with: impl FnOnce(Option<Capability>) -> StatusResult<Reply>,
+    ) -> StatusResult<Reply> {
+        // Who had none was given none.
+        let (Err(Status::NO_CAPABILITY), Some(refused)) = (&result, capability) else { return result };
+        match self.capability_for(request, Some(&refused))? {
+            Some(another) => send_with(Some(another)),
+            None => result,
+        }
     }
 
     /// Runs the parts of a large transfer at the same time.
@@ -374,12 +403,14 @@ impl OssCalls {
     /// # Safety
     /// As there.
     unsafe fn start_by<'a>(&'a self, way: Way, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
-        let begun = check_bulk(request, &bulk).and_then(|()| self.peer.flights.begin(false));
-        let ticket = match begun {
-            Ok(ticket) => ticket,
+        let begun = check_bulk(request, &bulk)
+            .and_then(|()| self.capability_for(request, None))
+            .and_then(|capability| Ok((capability, self.peer.flights.begin(false)?)));
+        let (capability, ticket) = match begun {
+            Ok(begun) => begun,
             Err(status) => return Started::Finished(Err(status)),
         };
-        let body = encode_request(request);
+        let body = encode_request(request, capability);
         let counted = self.stats.prepare_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
         let first = {
@@ -406,6 +437,14 @@ impl OssCalls {
             again.resent = resent;
             let flight = pending.flight.take();
             let result = nacre_env::blocking(|| self.peer.run(again, flight));
+            let result = self.or_allowed(request, capability, result, |capability| {
+                let body = encode_request(request, capability);
+                let sending =
+                    Request::new(self.peer.flights.begin(false)?, body.as_body(), send, destination)
+                        .in_life(life_of(request))
+                        .counted_by(counted.as_ref());
+                nacre_env::blocking(|| self.peer.run(sending, None))
+            });
             drop(counted);
             self.finish(request, result)
         }))

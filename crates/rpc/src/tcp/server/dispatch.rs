@@ -15,7 +15,7 @@ use nacre_types::{Cred, JobId, Roles, Status, StatusResult};
 use nacre_wire::connect::Features;
 use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE, split_job};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use nacre_wire::oss::{Bulk, OssCall, OssReply, OssRequest};
 use nacre_wire::{Decode, DecodeError, Encode, MgsRequest, Reader};
 use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -230,8 +230,11 @@ impl<'a> Work<'a> {
             Begin::Stale | Begin::Wait => return,
         }
         let slot = ReplySlot { client: client.export.client, tag: header.tag, xid: header.xid };
-        let stored =
-            if header.flags.contains(FrameFlags::RESENT) { service.stored_answer(&slot) } else { None };
+        let stored = header
+            .flags
+            .contains(FrameFlags::RESENT)
+            .then(|| service.stored_answer(&client.export, request, &slot))
+            .flatten();
         let result = stored.unwrap_or_else(|| {
             let call = Call { reply_slot: Some(slot), ..*call };
             guarded(|| service.handle(&client.export, &call, request))
@@ -290,19 +293,19 @@ impl<'a> Work<'a> {
             return self.answer(header, Status::EVICTED, 0);
         }
         let decoded = job_of(header, &self.body)
-            .and_then(|(body, job)| OssRequest::from_bytes(body).map(|request| (request, job)));
-        let (request, job) = match decoded {
+            .and_then(|(body, job)| OssCall::<OssRequest>::from_bytes(body).map(|call| (call, job)));
+        let (call, job) = match decoded {
             Ok(decoded) => decoded,
             Err(error) => {
                 let status = self.undecodable(error);
                 return self.answer(header, status, 0);
             }
         };
-        if let Err(status) = self.may(request.roles()) {
+        if let Err(status) = self.may(call.request.roles()) {
             return self.answer(header, status, 0);
         }
-        if !self.join_reads(service, client, header, &request, job) {
-            self.run_one(header, service, client, &request, job);
+        if !self.join_reads(service, client, header, &call, job) {
+            self.run_one(header, service, client, &call, job);
         }
     }
 
@@ -312,11 +315,11 @@ impl<'a> Work<'a> {
         header: &Header,
         service: &dyn OssService,
         client: &Arc<Client>,
-        request: &OssRequest,
+        OssCall { request, capability }: &OssCall<OssRequest>,
         job: Option<JobId>,
     ) {
         let export = client.export.as_ref();
-        let call = Call::new(&self.system).for_job(job);
+        let call = Call::new(&self.system).for_job(job).allowed_by(*capability);
         let result = match request {
             OssRequest::Read { len, .. } if *len as usize > BULK_MAX => Err(Status::E2BIG),
             OssRequest::Read { len, .. } => match self.bulk.reserve(*len as usize) {

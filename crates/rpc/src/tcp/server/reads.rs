@@ -12,7 +12,7 @@ use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_types::{JobId, Status};
 use nacre_wire::Decode;
 use nacre_wire::frame::{FrameKind, Header};
-use nacre_wire::oss::{OssReply, OssRequest};
+use nacre_wire::oss::{OssCall, OssReply, OssRequest};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) struct Line {
 /// A read of a batch.
 pub(super) struct Gathered {
     header: Header,
-    request: OssRequest,
+    sent: OssCall<OssRequest>,
     job: Option<JobId>,
     /// Where its data is in the batch's memory.
     data: Range<usize>,
@@ -59,18 +59,18 @@ impl Work<'_> {
         service: &dyn OssService,
         client: &Arc<Client>,
         header: &Header,
-        request: &OssRequest,
+        sent: &OssCall<OssRequest>,
         job: Option<JobId>,
     ) -> bool {
         let most = service.reads_at_once().min(READS_MAX);
-        if most < 2 || !may_join(request) {
+        if most < 2 || !may_join(&sent.request) {
             return false;
         }
         let mut line = self.connection.reads.lock();
         if line.waiting.len() >= LINE_MAX {
             return false;
         }
-        line.waiting.push_back(Gathered { header: *header, request: request.clone(), job, data: 0..0 });
+        line.waiting.push_back(Gathered { header: *header, sent: sent.clone(), job, data: 0..0 });
         self.gather_arrived(&mut line);
         if line.batches >= BATCHES_MAX {
             // The thread that ends one of them takes it.
@@ -81,7 +81,7 @@ impl Work<'_> {
             line.waiting.clear();
             line.batches += 1;
             drop(line);
-            self.run_one(header, service, client, request, job);
+            self.run_one(header, service, client, sent, job);
             line = self.connection.reads.lock();
         } else {
             line.batches += 1;
@@ -112,10 +112,10 @@ impl Work<'_> {
                 return;
             }
             let decoded = job_of(&header, body)
-                .and_then(|(body, job)| OssRequest::from_bytes(body).map(|request| (request, job)));
-            let Some((request, job)) = decoded.ok().filter(|(request, _)| may_join(request)) else { return };
+                .and_then(|(body, job)| OssCall::<OssRequest>::from_bytes(body).map(|sent| (sent, job)));
+            let Some((sent, job)) = decoded.ok().filter(|(sent, _)| may_join(&sent.request)) else { return };
             inbox.take_peeked(&header);
-            line.waiting.push_back(Gathered { header, request, job, data: 0..0 });
+            line.waiting.push_back(Gathered { header, sent, job, data: 0..0 });
         }
     }
 
@@ -124,7 +124,7 @@ impl Work<'_> {
         let mut gathered = std::mem::take(&mut self.gathered);
         let mut end = 0;
         for read in &mut gathered {
-            let OssRequest::Read { len, .. } = &read.request else { continue };
+            let OssRequest::Read { len, .. } = &read.sent.request else { continue };
             read.data = end..end + *len as usize;
             end = read.data.end.next_multiple_of(ALIGN);
         }
@@ -140,8 +140,8 @@ impl Work<'_> {
             let (room, later) = rest.split_at_mut(read.data.len().next_multiple_of(ALIGN));
             rest = later;
             calls.push(ReadCall {
-                call: Call::new(&self.system).for_job(read.job),
-                request: &read.request,
+                call: Call::new(&self.system).for_job(read.job).allowed_by(read.sent.capability),
+                request: &read.sent.request,
                 buffer: room.split_at_mut(read.data.len()).0,
                 // What a panic leaves.
                 result: Err(Status::EIO),

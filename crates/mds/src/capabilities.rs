@@ -1,0 +1,137 @@
+//! Capabilities for the objects of files: they go with the layout to clients that have to prove what they may do.
+//!
+//! What a client gets is what its opens of the file give, for as long as it has them, whatever becomes of the permissions meanwhile; and
+//! size and times, which whoever may ask for attributes gets from the MDT too.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use nacre_keys::CapabilityKeys;
+use nacre_layout::Layout;
+use nacre_rpc::Export;
+use nacre_types::perm;
+use nacre_types::{Fid, Identity, Rights, Roles, Status, StatusResult};
+use nacre_wire::mds::{CAPABILITIES_MAX, FileCapabilities, MdsAnswer, MdsReply, MdsRequest};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+/// How long a capability is good for unless something else is said, in seconds.
+const EXPIRE_S: u64 = 600;
+/// Shortest and longest time that can be said: what a client does before it asks again, and the life of a key.
+const EXPIRE_S_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
+
+/// What signs capabilities.
+pub(crate) struct Capabilities {
+    keys: OnceLock<Arc<CapabilityKeys>>,
+    expire_s: AtomicU64,
+}
+
+impl Default for Capabilities {
+    fn default() -> Capabilities {
+        Capabilities { keys: OnceLock::new(), expire_s: AtomicU64::new(EXPIRE_S) }
+    }
+}
+
+/// The identity of a client that object servers ask for capabilities.
+fn holder(export: &Export) -> Option<&Identity> {
+    export.identity.as_deref().filter(|identity| !identity.roles.contains(Roles::MDS))
+}
+
+impl Mds {
+    /// Capabilities are signed with these keys, as soon as there are some. Only the first call counts.
+    pub fn sign_capabilities_with(&self, keys: Arc<CapabilityKeys>) {
+        let _ = self.capabilities.keys.set(keys);
+    }
+
+    /// How long capabilities are good for, in seconds (`mdt.*.capability_expire_s`).
+    pub fn capability_expire_s(&self) -> u64 {
+        self.capabilities.expire_s.load(Ordering::Relaxed)
+    }
+
+    /// Says how long capabilities are good for from now on.
+    ///
+    /// # Errors
+    /// `ERANGE` for less than half a minute and more than a day.
+    pub fn set_capability_expire_s(&self, expire_s: u64) -> StatusResult<()> {
+        if !EXPIRE_S_RANGE.contains(&expire_s) {
+            return Err(Status::ERANGE);
+        }
+        self.capabilities.expire_s.store(expire_s, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Adds capabilities to an answer that has a layout.
+    pub(crate) fn add_capabilities(&self, export: &Export, request: &MdsRequest<'_>, answer: &mut MdsAnswer) {
+        if answer.capabilities.is_some() || !self.gives_capabilities(export) {
+            return;
+        }
+        let (fid, layout) = match (&answer.reply, request) {
+            (
+                MdsReply::Created { attr, layout: Some(layout), .. }
+                | MdsReply::Opened { attr, layout: Some(layout), .. },
+                _,
+            ) => (attr.fid, layout),
+            (
+                MdsReply::Layout(Some(layout)) | MdsReply::LockedLayout { layout: Some(layout), .. },
+                MdsRequest::GetLayout { fid }
+                | MdsRequest::LayoutIntent { fid, .. }
+                | MdsRequest::LayoutAccess { fid, .. },
+            ) => (*fid, layout),
+            _ => return,
+        };
+        let rights = self.opens.rights(&fid, &export.client);
+        answer.capabilities = self.sign(export, fid, layout, rights);
+    }
+
+    fn gives_capabilities(&self, export: &Export) -> bool {
+        holder(export).is_some() && self.capabilities.keys.get().is_some_and(|keys| keys.are_known())
+    }
+
+    /// Capabilities for what a file has now. Takes no lock that anybody may hold for long: the client may be writing out what somebody
+    /// else waits for.
+    pub(crate) fn capabilities_of(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        wanted: Rights,
+    ) -> StatusResult<MdsAnswer> {
+        let record = self.inode(fid)?;
+        let mut rights = self.opens.rights(fid, &caller.client);
+        for (right, mask) in [(Rights::READ, perm::READ), (Rights::WRITE, perm::WRITE)] {
+            if wanted.contains(right) && !rights.contains(right) {
+                match self.check_access(&record, caller.cred(), mask) {
+                    Ok(()) => rights |= right,
+                    Err(Status::EACCES) => {}
+                    Err(status) => return Err(status),
+                }
+            }
+        }
+        let layout = self.layout_of(&record)?.filter(|_| self.gives_capabilities(caller.export));
+        let capabilities = layout.and_then(|layout| self.sign(caller.export, *fid, &layout, rights));
+        Ok(MdsAnswer { capabilities, ..self.answer(MdsReply::Done) })
+    }
+
+    /// `None` if the file has no objects.
+    fn sign(
+        &self,
+        export: &Export,
+        fid: Fid,
+        layout: &Layout,
+        rights: Rights,
+    ) -> Option<Box<FileCapabilities>> {
+        if !layout.has_objects() {
+            return None;
+        }
+        let holder = holder(export)?;
+        let mut rights = rights | Rights::ATTRIBUTES;
+        rights.set(Rights::WRITE, rights.contains(Rights::WRITE) && !holder.read_only);
+        let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let life_s = self.capability_expire_s();
+        let expires_s = now_s + life_s;
+        let signer = self.capabilities.keys.get()?.signer(holder.id, rights, expires_s, now_s)?;
+        let objects = layout.objects().take(CAPABILITIES_MAX);
+        let objects = objects.map(|object| (object.object, signer.sign(&object.object).tag)).collect();
+        let (epoch, life_s) = (signer.epoch(), u32::try_from(life_s).unwrap_or(u32::MAX));
+        Some(Box::new(FileCapabilities { fid, rights, epoch, expires_s, life_s, objects }))
+    }
+}
