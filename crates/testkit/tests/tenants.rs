@@ -228,6 +228,11 @@ fn nodemaps_map_squash_and_ban_live_mounts_by_key_and_by_address() {
     let again = run.make("again");
     let said = site.hosts.nacre(&run, 2, &["mount", &site.source(), text(&again)]).fails_with(1).stderr;
     assert!(said.contains("does not let this client in"), "{said}");
+    let file = format!("cat {}", site.mount(2).join("other").display());
+    let cut_off = site.hosts.shell(&run, 2, &file);
+    assert!(cut_off.stderr.contains("Permission denied"), "{cut_off}");
+    site.lctl("nodemap_modify --name second --property banned --value 0");
+    site.until(2, "it is let in again", "cat other");
     site.ok(1, "cat made");
     site.end(&[1, 2]);
 }

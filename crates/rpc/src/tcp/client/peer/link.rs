@@ -600,6 +600,11 @@ impl Drop for RecoveryGuard {
 fn is_refusal(status: Status) -> bool {
     matches!(
         status,
-        Status::EPERM | Status::ENOKEY | Status::EKEYEXPIRED | Status::EKEYREVOKED | Status::EKEYREJECTED
+        Status::EPERM
+            | Status::EACCES
+            | Status::ENOKEY
+            | Status::EKEYEXPIRED
+            | Status::EKEYREVOKED
+            | Status::EKEYREJECTED
     )
 }
