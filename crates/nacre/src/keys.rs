@@ -76,6 +76,18 @@ impl Place {
         places
     }
 
+    /// The authority of the file system that a directory has further targets of, where it is of the same user on this host.
+    fn of_whole(instance: &Instance) -> Option<Place> {
+        let part = &instance.superblock;
+        let is_whole = |dir: &PathBuf| {
+            let whole = Instance::open(dir).ok().flatten();
+            whole.is_some_and(|whole| whole.superblock.fs_uuid == part.fs_uuid)
+        };
+        let dirs = registry::running().into_iter().filter_map(|run| parent_of(&run));
+        let mut places = dirs.filter(is_whole).filter_map(|dir| Place::of(&dir));
+        places.find(|place| place.source == Source::Authority)
+    }
+
     /// Two processes that begin together make one key.
     fn lock(&self) -> Result<fs::File> {
         let mut options = fs::OpenOptions::new();
@@ -224,6 +236,7 @@ impl Keys {
     pub fn of(plan: &Plan) -> Result<Option<Keys>> {
         let own = parent_of(&plan.run).and_then(|dir| Place::of(&dir));
         let serves = !plan.targets.is_empty();
+        let own = own.or_else(|| Place::of_whole(plan.instance.as_ref()?));
         match own {
             Some(place) => {
                 let places = vec![(place, plan.name.clone())];

@@ -371,8 +371,10 @@ fn no_config(mgs: &[Nid], fsname: &str, status: nacre_types::Status) -> Failure 
 
 /// A file system whose targets are served with keys is not opened to everyone because its keys are gone.
 fn check_keys(plan: &Plan, config: &FsConfig) -> Result<()> {
-    let had_keys =
-        |target: &TargetId| config.targets.iter().any(|known| known.target == *target && known.key.is_some());
+    let had_keys = |target: &TargetId| {
+        let is_meant = |known: TargetId| known == *target || *target == TargetId::mgt();
+        config.targets.iter().any(|known| is_meant(known.target) && known.key.is_some())
+    };
     let Some(instance) = plan.instance.as_ref().filter(|_| plan.targets.iter().any(had_keys)) else {
         return Ok(());
     };
@@ -404,7 +406,7 @@ fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Optio
     // Each is tried by itself first, so that the error names the one that fails.
     crate::listen::check(&plan.listen)?;
     let addrs: Vec<_> = plan.listen.iter().map(|endpoint| endpoint.bind).collect();
-    let tls = keys.and_then(Keys::server).filter(|_| !plan.listen.iter().all(is_open));
+    let tls = keys.and_then(Keys::server);
     for endpoint in plan.listen.iter().filter(|endpoint| tls.is_none() || is_open(endpoint)) {
         log::warn!("every peer that reaches {} is served: the connections need no key", endpoint.bind);
     }

@@ -109,7 +109,7 @@ fn nothing_in_the_directory_is_open_to_others_whatever_the_umask() {
             umask 000
             "$1" up above/data --mount mnt --osts 2 --fsname "surf$2" $3
             "$1" down above/data
-            "$1" key init above/data
+            [ -d above/data/keys ] || "$1" key init above/data
             "$1" up above/data
             head -c 3000000 /dev/urandom > mnt/file
             "$1" lfs setstripe -c 2 mnt/wide
@@ -207,11 +207,10 @@ const HIDDEN: &str = r#"
 fn keys_of_a_user_are_hidden_from_their_other_processes() {
     with_users(&format!(
         r#"{HIDDEN}
-        alice ./nacre up data --mount mnt --osts 1 --fsname surfkey --separate
+        alice ./nacre up data --mount mnt --osts 1 --fsname surfkey --separate --security open
         for process in data/run/*.pid; do alice cat /proc/$(cat $process)/environ > /dev/null; done
         alice ./nacre down data
-        alice ./nacre key init data
-        alice ./nacre up data
+        alice ./nacre up data --security encrypt
         test $(ls data/run/*.pid | wc -l) = 4
         for process in data/run/*.pid; do hidden $(cat $process); done
         alice ./nacre down data
