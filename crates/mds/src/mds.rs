@@ -19,7 +19,7 @@ use crate::service::Caller;
 use crate::simulated::Simulation;
 use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
-use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_key};
+use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_key, keys_of};
 use crate::tenants::Tenants;
 use crate::tx::Tx;
 use crate::unowned::destroy_unowned;
@@ -35,8 +35,7 @@ use nacre_types::acl::Acl;
 use nacre_types::{
     Attr, AttrFlags, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm,
 };
-use nacre_wire::mds::Statfs;
-use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::mds::{MdsAnswer, MdsReply, Statfs};
 use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -326,12 +325,12 @@ impl Mds {
         mds.begin_data();
         mds.set_osts(osts)?;
         mds.know_inodes(inodes)?;
-        mds.begin_recovery(&ended);
-        mds.serve_in_background()?;
+        mds.serve_in_background(&ended)?;
         Ok(mds)
     }
 
-    fn serve_in_background(self: &Arc<Mds>) -> Result<(), MdsError> {
+    fn serve_in_background(self: &Arc<Mds>, ended: &[ClientUuid]) -> Result<(), MdsError> {
+        self.begin_recovery(ended);
         let owner: Weak<dyn LockOwner> = Arc::downgrade(&(self.clone() as Arc<dyn LockOwner>));
         *self.lock_timer.lock() = Some(Timer::start(self.mdlocks.clone(), owner).map_err(MdsError::Thread)?);
         self.departed.start(self)?;
@@ -779,16 +778,6 @@ fn count_step(store: &MetaStore, after: Option<&[u8]>) -> Result<(i64, Option<Ve
         ControlFlow::Break(())
     })?;
     Ok((count, last))
-}
-
-/// All keys of a table whose keys have 16 bytes.
-fn keys_of(store: &MetaStore, table: nacre_store::Table) -> Result<Vec<[u8; 16]>, MdsError> {
-    let mut keys = Vec::new();
-    store.scan(table, &[], Bound::Unbounded, &mut |key, _| {
-        keys.extend(<[u8; 16]>::try_from(key).ok());
-        ControlFlow::Continue(())
-    })?;
-    Ok(keys)
 }
 
 /// Body of the thread that watches space and deadlines.

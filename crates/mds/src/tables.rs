@@ -3,11 +3,12 @@
 //! Keys begin with the FID they belong to, big-endian, so that what belongs together lies together and a store can put
 //! it into one shard.
 
-use nacre_store::Table;
+use nacre_store::{MetaError, MetaStore, Table};
 use nacre_types::fid::FID_BYTES;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{ClientUuid, Fid};
 use nacre_wire::peer::OpId;
+use std::ops::{Bound, ControlFlow};
 
 /// The MDT record, under [`META_KEY`].
 pub const META: Table = Table(1);
@@ -183,6 +184,19 @@ pub fn decode_op_key(key: &[u8]) -> Option<OpId> {
 /// Key of a stored reply.
 pub fn reply_key(client: &ClientUuid, tag: u16) -> Key {
     Key::new().push(&client.0).push(&tag.to_be_bytes())
+}
+
+/// All keys of a table whose keys have 16 bytes.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn keys_of(store: &MetaStore, table: Table) -> Result<Vec<[u8; 16]>, MetaError> {
+    let mut keys = Vec::new();
+    store.scan(table, &[], Bound::Unbounded, &mut |key, _| {
+        keys.extend(<[u8; 16]>::try_from(key).ok());
+        ControlFlow::Continue(())
+    })?;
+    Ok(keys)
 }
 
 #[cfg(test)]

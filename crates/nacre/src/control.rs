@@ -152,7 +152,7 @@ pub enum Answer {
     /// It is so.
     Done,
     /// State of the process.
-    Status(ProcessStatus),
+    Status(Box<ProcessStatus>),
     /// Names.
     Params {
         /// Those that were found.

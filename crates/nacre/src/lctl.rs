@@ -198,7 +198,7 @@ fn sockets() -> Vec<PathBuf> {
 /// All processes of this host that answer; who does not is told of.
 fn processes() -> Vec<(PathBuf, ProcessStatus)> {
     let status = |(socket, answer): (PathBuf, io::Result<Answer>)| match answer {
-        Ok(Answer::Status(status)) => Some((socket, status)),
+        Ok(Answer::Status(status)) => Some((socket, *status)),
         Err(error) if control::is_silence(&error) => {
             eprintln!("lctl: the process of {} does not answer", socket.display());
             None

@@ -149,10 +149,7 @@ impl Node {
             Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, (simulate, keys.as_ref()))?;
         let links = Arc::new(links);
         let config = links.config(0, 0).map_err(|status| no_config(&plan.mgs, &plan.fsname, status))?;
-        match &keys {
-            Some(keys) => keys.revoke(&config.revoked),
-            None => check_keys(&plan, &config)?,
-        }
+        use_keys(&plan, keys.as_ref(), &config)?;
         services.use_capability_keys(&config);
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;
@@ -366,6 +363,17 @@ fn no_config(mgs: &[Nid], fsname: &str, status: nacre_types::Status) -> Failure 
              token with 'nacre key token', and say it with --token"
         )),
         status => Failure::new(format!("the management server at {nids} gave no configuration: {status}")),
+    }
+}
+
+/// Takes up what the configuration says of keys.
+fn use_keys(plan: &Plan, keys: Option<&Keys>, config: &FsConfig) -> Result<()> {
+    match keys {
+        Some(keys) => {
+            keys.revoke(&config.revoked);
+            Ok(())
+        }
+        None => check_keys(plan, config),
     }
 }
 

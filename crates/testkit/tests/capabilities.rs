@@ -257,7 +257,7 @@ fn open_files_stay_usable_for_longer_than_capabilities_last_whichever_server_res
     chown(&kept, Some(SOMEBODY), Some(SOMEBODY)).expect("given away");
     let users =
         User::user(SOMEBODY).act(|| OpenOptions::new().read(true).write(true).open(&kept)).expect("opened");
-    fs::set_permissions(&kept, fs::Permissions::from_mode(0)).expect("chmod");
+    fs::set_permissions(&kept, fs::Permissions::from_mode(0o0)).expect("chmod");
     assert!(User::user(SOMEBODY).act(|| File::open(&kept)).is_err(), "nor is it any more");
     // Locks and capabilities are brought back to servers that know the key from another time.
     let second = cluster.add_mount().join("d");
@@ -313,7 +313,7 @@ fn what_is_done_by_name_needs_no_open_file() {
         });
         (
             result,
-            fs::metadata(&second.join(Path::new(path.to_str().expect("text")).file_name().expect("named"))),
+            fs::metadata(second.join(Path::new(path.to_str().expect("text")).file_name().expect("named"))),
         )
     };
     for size in [200_000, 70_000, 500_000, 0] {

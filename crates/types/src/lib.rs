@@ -17,6 +17,7 @@ pub mod limits;
 pub mod lustre;
 pub mod name;
 pub mod nid;
+pub mod nid_range;
 pub mod nodemap;
 pub mod perm;
 pub mod process;

@@ -8,10 +8,10 @@
 
 use crate::identity::{KeyId, escape, is_subtree, number, unescape};
 use crate::nid::Nid;
+pub use crate::nid_range::NidRange;
 use bitflags::bitflags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -160,130 +160,6 @@ impl FromStr for MapMode {
             _ => text.split(',').try_fold(MapMode::empty(), |mode, kind| {
                 kind.parse::<IdKind>().map(|kind| mode | kind.mode()).map_err(|_| NodemapError::Property)
             }),
-        }
-    }
-}
-
-/// Addresses of clients.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum NidRange {
-    /// Each byte of an IPv4 address between two, both included.
-    Bytes([(u8, u8); 4]),
-    /// From one address to another of the same kind, both included.
-    Span(IpAddr, IpAddr),
-    /// The first bits of an address.
-    Prefix(IpAddr, u8),
-}
-
-fn bits_of(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(ip) => u32::from(ip).into(),
-        IpAddr::V6(ip) => ip.into(),
-    }
-}
-
-fn width_of(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { 32 } else { 128 }
-}
-
-impl NidRange {
-    /// True if an address is in it.
-    pub fn has(&self, ip: IpAddr) -> bool {
-        match self {
-            NidRange::Bytes(bytes) => match ip {
-                IpAddr::V4(ip) => {
-                    ip.octets().iter().zip(bytes).all(|(byte, (low, high))| (low..=high).contains(&byte))
-                }
-                IpAddr::V6(_) => false,
-            },
-            NidRange::Span(first, last) => first.is_ipv4() == ip.is_ipv4() && (first..=last).contains(&&ip),
-            NidRange::Prefix(of, bits) => {
-                let shift = u32::from(width_of(*of) - bits);
-                let same = |of, ip| u128::checked_shr(bits_of(of) ^ bits_of(ip), shift).unwrap_or(0) == 0;
-                of.is_ipv4() == ip.is_ipv4() && same(*of, ip)
-            }
-        }
-    }
-
-    /// Addresses in it, less one.
-    fn size(&self) -> u128 {
-        match self {
-            NidRange::Bytes(bytes) => {
-                bytes.iter().map(|(low, high)| u128::from(high - low) + 1).product::<u128>() - 1
-            }
-            NidRange::Span(first, last) => bits_of(*last) - bits_of(*first),
-            NidRange::Prefix(of, bits) => {
-                u128::checked_shl(1, u32::from(width_of(*of) - bits)).unwrap_or(0).wrapping_sub(1)
-            }
-        }
-    }
-}
-
-impl fmt::Display for NidRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NidRange::Bytes(bytes) => {
-                let byte = |(low, high): &(u8, u8)| match low == high {
-                    true => low.to_string(),
-                    false => format!("[{low}-{high}]"),
-                };
-                write!(f, "{}@tcp", bytes.iter().map(byte).collect::<Vec<_>>().join("."))
-            }
-            NidRange::Span(first, last) => write!(f, "{first}@tcp:{last}@tcp"),
-            NidRange::Prefix(of, bits) if *bits == width_of(*of) => write!(f, "{of}@tcp"),
-            NidRange::Prefix(of, bits) => write!(f, "{of}/{bits}@tcp"),
-        }
-    }
-}
-
-impl FromStr for NidRange {
-    type Err = NodemapError;
-
-    fn from_str(text: &str) -> Result<NidRange, NodemapError> {
-        let bare = |nid: &str| {
-            nid.strip_suffix("@tcp")
-                .or(nid.strip_suffix("@tcp0"))
-                .map(str::to_owned)
-                .ok_or(NodemapError::Range)
-        };
-        let ip = |text: &str| text.parse::<IpAddr>().map_err(|_| NodemapError::Range);
-        for between in ["@tcp:", "@tcp0:"] {
-            if let Some((first, last)) = text.split_once(between) {
-                let (first, last) = (ip(first)?, ip(&bare(last)?)?);
-                let is_range = first.is_ipv4() == last.is_ipv4() && first <= last;
-                return if is_range { Ok(NidRange::Span(first, last)) } else { Err(NodemapError::Range) };
-            }
-        }
-        let address = bare(text)?;
-        if let Some((of, bits)) = address.split_once('/') {
-            let of = ip(of)?;
-            let bits = number(bits).and_then(|bits| u8::try_from(bits).ok());
-            let bits = bits.filter(|bits| *bits <= width_of(of)).ok_or(NodemapError::Range)?;
-            return Ok(NidRange::Prefix(of, bits));
-        }
-        if let Ok(ip) = ip(&address) {
-            return Ok(NidRange::Prefix(ip, width_of(ip)));
-        }
-        let mut bytes = [(0, 0); 4];
-        let mut words = address.split('.');
-        for place in &mut bytes {
-            *place = words.next().and_then(byte_range).ok_or(NodemapError::Range)?;
-        }
-        if words.next().is_none() { Ok(NidRange::Bytes(bytes)) } else { Err(NodemapError::Range) }
-    }
-}
-
-/// `7`, `[1-254]` or `*`.
-fn byte_range(text: &str) -> Option<(u8, u8)> {
-    let byte = |text: &str| number(text).and_then(|byte| u8::try_from(byte).ok());
-    if text == "*" {
-        return Some((0, 255));
-    }
-    match text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
-        None => byte(text).map(|byte| (byte, byte)),
-        Some(range) => {
-            let (low, high) = range.split_once('-')?;
-            Some((byte(low)?, byte(high)?)).filter(|(low, high)| low <= high)
         }
     }
 }
@@ -679,55 +555,7 @@ impl Nodemaps {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::net::Ipv4Addr;
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().expect("an address of this test")
-    }
-
-    fn range(text: &str) -> NidRange {
-        text.parse().expect("a range of this test")
-    }
-
-    #[test]
-    fn ranges_have_the_addresses_that_they_say() {
-        for (text, within, outside) in [
-            ("10.0.0.7@tcp", &["10.0.0.7"][..], &["10.0.0.8", "::7"][..]),
-            ("10.0.[1-2].*@tcp", &["10.0.1.0", "10.0.2.255"], &["10.0.0.1", "10.0.3.1", "11.0.1.1"]),
-            (
-                "10.0.0.9@tcp:10.0.1.3@tcp",
-                &["10.0.0.9", "10.0.0.255", "10.0.1.3"],
-                &["10.0.0.8", "10.0.1.4", "::1"],
-            ),
-            ("10.1.0.0/16@tcp0", &["10.1.0.0", "10.1.255.255"], &["10.2.0.0", "::1"]),
-            ("0.0.0.0/0@tcp", &["1.2.3.4", "255.255.255.255"], &["::1"]),
-            ("::1@tcp", &["::1"], &["::2", "0.0.0.1"]),
-            ("fd00::/8@tcp", &["fd00::1", "fdff::"], &["fc00::1"]),
-            ("::/0@tcp", &["::1"], &["1.2.3.4"]),
-        ] {
-            let range = range(text);
-            assert!(within.iter().all(|text| range.has(ip(text))), "{text}");
-            assert!(!outside.iter().any(|text| range.has(ip(text))), "{text}");
-            assert_eq!(range.to_string().parse(), Ok(range), "{text}");
-        }
-        for text in [
-            "",
-            "10.0.0.1",
-            "10.0.0@tcp",
-            "10.0.0.0.1@tcp",
-            "10.0.0.256@tcp",
-            "10.0.0.[2-1]@tcp",
-            "10.0.0.[1-]@tcp",
-            "10.0.0.+1@tcp",
-            "10.0.0.0/33@tcp",
-            "10.0.0.2@tcp:10.0.0.1@tcp",
-            "10.0.0.2@tcp:::1@tcp",
-            "0@lo",
-            "10.0.0.1@o2ib",
-        ] {
-            assert_eq!(text.parse::<NidRange>(), Err(NodemapError::Range), "{text}");
-        }
-    }
+    use std::net::{IpAddr, Ipv4Addr};
 
     #[test]
     fn a_client_is_in_the_nodemap_of_its_key_or_of_the_smallest_range_with_its_address() {

@@ -7,6 +7,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
+pub mod capabilities;
 pub mod codec;
 mod common;
 pub mod connect;

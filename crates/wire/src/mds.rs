@@ -7,8 +7,10 @@ use crate::peer::{PeerReply, PeerRequest};
 use bitflags::bitflags;
 use nacre_layout::{Layout, Wish};
 use nacre_lock::{LockHandle, Outcome};
-use nacre_types::{Attr, CAPABILITY_TAG_BYTES, Fid, OpenHandle, Rights, SetAttr, Status, Timestamp, TransNo};
+use nacre_types::{Attr, Fid, OpenHandle, Rights, SetAttr, Status, Timestamp, TransNo};
 use std::sync::Arc;
+
+pub use crate::capabilities::{CAPABILITIES_MAX, FileCapabilities};
 
 bitflags! {
     /// How a file is opened.
@@ -782,26 +784,6 @@ impl From<MdsReply> for MdsAnswer {
     fn from(reply: MdsReply) -> MdsAnswer {
         MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply, capabilities: None }
     }
-}
-
-/// Objects in one [`FileCapabilities`]: more than a layout can have that is stored.
-pub const CAPABILITIES_MAX: usize = 1 << 14;
-
-/// Capabilities for the objects of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FileCapabilities {
-    /// The file.
-    pub fid: Fid,
-    /// What they allow.
-    pub rights: Rights,
-    /// Number of the key that signed them.
-    pub epoch: u32,
-    /// When they end, in seconds since 1970 by the clock of the MDT.
-    pub expires_s: u64,
-    /// How long that is from now on, in seconds: clocks of clients may be wrong.
-    pub life_s: u32,
-    /// The objects and the tags for them, at most [`CAPABILITIES_MAX`].
-    pub objects: Vec<(Fid, [u8; CAPABILITY_TAG_BYTES])>,
 }
 
 /// Consecutive names of locks that the answer to a request may bring; none if there are 0 of them.

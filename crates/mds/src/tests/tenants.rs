@@ -500,10 +500,13 @@ impl Projects {
 }
 
 /// Every request that names an inode, with this one as each of those that it names; the others are `own`.
-fn all_requests(f: &Fixture, fid: Fid, (own, own_file): (Fid, Fid)) -> Vec<MdsRequest<'static>> {
-    let (name, value) = (&b"file"[..], &b"v"[..]);
+fn all_requests(f: &Fixture, fid: Fid, own: (Fid, Fid)) -> Vec<MdsRequest<'static>> {
+    [questions(f, fid), changes(f, fid), changes_of_two(fid, own)].concat()
+}
+
+fn questions(f: &Fixture, fid: Fid) -> Vec<MdsRequest<'static>> {
+    let name = &b"file"[..];
     let (handle, lock, locks) = (f.handle(), LockHandle(0), LockRange::default());
-    let (flags, update) = (RenameFlags::empty(), DataUpdate::default());
     let file_lock = FileLock {
         family: LockFamily::File,
         owner: LockOwner(1),
@@ -512,6 +515,42 @@ fn all_requests(f: &Fixture, fid: Fid, (own, own_file): (Fid, Fid)) -> Vec<MdsRe
         last: u64::MAX,
         pid: 1,
     };
+    let replay = MdsRequest::Locks {
+        request: nacre_wire::lock::LockRequest::Replay {
+            handle: LockHandle(9),
+            resource: nacre_lock::ResourceId::of_fid(&fid),
+            need: nacre_lock::Need::bits(nacre_lock::Mode::Pr, nacre_lock::InodeBits::LAYOUT),
+        },
+    };
+    vec![
+        MdsRequest::Lookup { parent: fid, name },
+        MdsRequest::Lookup { parent: fid, name: b"." },
+        MdsRequest::Lookup { parent: fid, name: b".." },
+        MdsRequest::Open { fid, handle, flags: OpenFlags::READ, lock },
+        MdsRequest::Open { fid, handle, flags: OpenFlags::READ | OpenFlags::REPLAY, lock },
+        MdsRequest::LayoutAccess { fid, range: None, lock },
+        MdsRequest::GetLayout { fid },
+        MdsRequest::GetDefaultLayout { fid },
+        MdsRequest::ReadDir { fid, cookie: 0, max_bytes: 4096, plus: true, locks },
+        MdsRequest::Scan { fid, cookie: 0, max_bytes: 4096, layouts: true },
+        MdsRequest::LookupMany { parent: fid, names: b"file\0", locks },
+        MdsRequest::ReadLink { fid },
+        MdsRequest::GetXattr { fid, name: b"trusted.lma" },
+        MdsRequest::ListXattr { fid },
+        MdsRequest::Access { fid, mask: 0 },
+        MdsRequest::FidToLink { fid, index: 0 },
+        MdsRequest::FidToPath { fid, index: 0 },
+        MdsRequest::SetLock { fid, lock: file_lock, wait: false },
+        MdsRequest::GetLock { fid, lock: file_lock },
+        MdsRequest::Intent { fid, name: Some(name), handle: LockHandle(5) },
+        MdsRequest::Intent { fid, name: None, handle: LockHandle(5) },
+        MdsRequest::OpenLease { fid, handle, kind: None },
+        replay,
+    ]
+}
+
+fn changes(f: &Fixture, fid: Fid) -> Vec<MdsRequest<'static>> {
+    let (handle, update) = (f.handle(), DataUpdate::default());
     let set = SetAttr { mode: 0o777, valid: SetAttrValid::MODE, ..SetAttr::default() };
     let create = |new, open| MdsRequest::Create {
         parent: fid,
@@ -523,6 +562,26 @@ fn all_requests(f: &Fixture, fid: Fid, (own, own_file): (Fid, Fid)) -> Vec<MdsRe
         open,
         exclusive: false,
     };
+    vec![
+        MdsRequest::SetAttr { fid, set },
+        create(NewFile::Directory, None),
+        create(NewFile::Node { rdev: 0 }, Some((handle, OpenFlags::READ))),
+        create(NewFile::Unnamed, Some((handle, OpenFlags::WRITE))),
+        MdsRequest::Unlink { parent: fid, name: b"file", directory: false },
+        MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() },
+        MdsRequest::LayoutIntent { fid, start: 0, end: 1 },
+        MdsRequest::SetLayout { fid, wish: Default::default() },
+        MdsRequest::SetXattr { fid, name: b"user.a", value: b"v", flags: XattrFlags::empty() },
+        MdsRequest::RemoveXattr { fid, name: b"user.a" },
+        MdsRequest::RemoveFid { fid },
+        MdsRequest::Restripe { fid, wish: &[] },
+        MdsRequest::Migrate { fid, to: f.fid(), lmv: &[] },
+        MdsRequest::MigrateFiles { moves: vec![(fid, f.fid())] },
+    ]
+}
+
+fn changes_of_two(fid: Fid, (own, own_file): (Fid, Fid)) -> Vec<MdsRequest<'static>> {
+    let flags = RenameFlags::empty();
     let rename = |from_parent, to_parent| MdsRequest::Rename {
         from_parent,
         from_name: b"file",
@@ -537,57 +596,13 @@ fn all_requests(f: &Fixture, fid: Fid, (own, own_file): (Fid, Fid)) -> Vec<MdsRe
         keep_times: false,
         lease: None,
     };
-    let replay = MdsRequest::Locks {
-        request: nacre_wire::lock::LockRequest::Replay {
-            handle: LockHandle(9),
-            resource: nacre_lock::ResourceId::of_fid(&fid),
-            need: nacre_lock::Need::bits(nacre_lock::Mode::Pr, nacre_lock::InodeBits::LAYOUT),
-        },
-    };
     vec![
-        MdsRequest::Lookup { parent: fid, name },
-        MdsRequest::Lookup { parent: fid, name: b"." },
-        MdsRequest::Lookup { parent: fid, name: b".." },
-        MdsRequest::SetAttr { fid, set },
-        create(NewFile::Directory, None),
-        create(NewFile::Node { rdev: 0 }, Some((handle, OpenFlags::READ))),
-        create(NewFile::Unnamed, Some((handle, OpenFlags::WRITE))),
         MdsRequest::Link { fid, parent: own, name: b"linked" },
         MdsRequest::Link { fid: own_file, parent: fid, name: b"linked" },
-        MdsRequest::Unlink { parent: fid, name, directory: false },
         rename(fid, own),
         rename(own, fid),
-        MdsRequest::Open { fid, handle, flags: OpenFlags::READ, lock },
-        MdsRequest::Open { fid, handle, flags: OpenFlags::READ | OpenFlags::REPLAY, lock },
-        MdsRequest::UpdateData { fid, update, exact: true, written: Vec::new() },
-        MdsRequest::LayoutIntent { fid, start: 0, end: 1 },
-        MdsRequest::LayoutAccess { fid, range: None, lock },
-        MdsRequest::GetLayout { fid },
-        MdsRequest::SetLayout { fid, wish: Default::default() },
-        MdsRequest::GetDefaultLayout { fid },
-        MdsRequest::ReadDir { fid, cookie: 0, max_bytes: 4096, plus: true, locks },
-        MdsRequest::Scan { fid, cookie: 0, max_bytes: 4096, layouts: true },
-        MdsRequest::LookupMany { parent: fid, names: b"file\0", locks },
-        MdsRequest::ReadLink { fid },
-        MdsRequest::GetXattr { fid, name: b"trusted.lma" },
-        MdsRequest::ListXattr { fid },
-        MdsRequest::SetXattr { fid, name: b"user.a", value, flags: XattrFlags::empty() },
-        MdsRequest::RemoveXattr { fid, name: b"user.a" },
-        MdsRequest::Access { fid, mask: 0 },
-        MdsRequest::FidToLink { fid, index: 0 },
-        MdsRequest::FidToPath { fid, index: 0 },
-        MdsRequest::RemoveFid { fid },
-        MdsRequest::SetLock { fid, lock: file_lock, wait: false },
-        MdsRequest::GetLock { fid, lock: file_lock },
-        MdsRequest::Intent { fid, name: Some(name), handle: LockHandle(5) },
-        MdsRequest::Intent { fid, name: None, handle: LockHandle(5) },
-        MdsRequest::OpenLease { fid, handle, kind: None },
-        MdsRequest::Restripe { fid, wish: &[] },
-        MdsRequest::Migrate { fid, to: f.fid(), lmv: &[] },
-        MdsRequest::MigrateFiles { moves: vec![(fid, f.fid())] },
         swap(fid, own_file),
         swap(own_file, fid),
-        replay,
     ]
 }
 

@@ -152,7 +152,7 @@ impl Overview {
         let (mut processes, mut silent) = (Vec::new(), Vec::new());
         for (name, (_, answer)) in names.iter().zip(control::ask_each(&sockets, &Request::Status)) {
             match answer {
-                Ok(Answer::Status(status)) => processes.push(status),
+                Ok(Answer::Status(status)) => processes.push(*status),
                 Ok(_) => silent.extend(Silent::of(run, name, &io::ErrorKind::TimedOut.into())),
                 Err(error) => silent.extend(Silent::of(run, name, &error)),
             }

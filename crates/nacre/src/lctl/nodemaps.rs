@@ -6,7 +6,7 @@ use nacre_types::nodemap::{Change, DEFAULT, NodemapFlags, Part, Property};
 use nacre_types::standing::Proven;
 use nacre_types::{IdKind, Identity, KeyId, Nid, Nodemap, Nodemaps, Roles, Standing};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Options of a command, by name.
@@ -134,7 +134,7 @@ fn refusal(name: &str, change: &Change, errno: i32) -> String {
     }
 }
 
-fn known(socket: &PathBuf) -> Result<Nodemaps, (i32, String)> {
+fn known(socket: &Path) -> Result<Nodemaps, (i32, String)> {
     match control::ask(socket, &Request::Nodemaps) {
         Ok(Answer::Nodemaps { active, maps }) => {
             let maps: Result<Vec<Nodemap>, _> = maps.iter().map(|text| text.parse()).collect();

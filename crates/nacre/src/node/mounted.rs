@@ -137,17 +137,7 @@ impl Mounted {
         for listener in events {
             listener.attach(&client);
         }
-        match client.find_root() {
-            Err(status @ (Status::ENOENT | Status::ENOTDIR | Status::EACCES)) => {
-                return Err(Failure::new(format!(
-                    "the directory of {} that this client's key or nodemap shows as the root cannot be used ({status}): have its \
-                     administrator make it",
-                    plan.fsname
-                )));
-            }
-            Err(status) => log::warn!("the root of {} is not known yet: {status}", plan.fsname),
-            Ok(()) => {}
-        }
+        find_root(&client, &plan.fsname)?;
         if let Err(status) = client.learn_root() {
             log::warn!("the root of {} does not show its attributes: {status}", plan.fsname);
         }
@@ -334,6 +324,21 @@ fn tell_if_slow<R>(slow: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
 fn who_mounts() -> Caller {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Caller { uid, gid, pid: std::process::id() }
+}
+
+/// Has the client find out what it sees as the root.
+fn find_root(client: &Client, fsname: &str) -> Result<()> {
+    match client.find_root() {
+        Ok(()) => Ok(()),
+        Err(status @ (Status::ENOENT | Status::ENOTDIR | Status::EACCES)) => Err(Failure::new(format!(
+            "the directory of {fsname} that this client's key or nodemap shows as the root cannot be used ({status}): have its \
+             administrator make it"
+        ))),
+        Err(status) => {
+            log::warn!("the root of {fsname} is not known yet: {status}");
+            Ok(())
+        }
+    }
 }
 
 fn front(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Arc<Front>> {

@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 impl Handler for Node {
     fn handle(&self, request: &Request) -> Answer {
         match request {
-            Request::Status => Answer::Status(self.status()),
+            Request::Status => Answer::Status(Box::new(self.status())),
             Request::Stop { force } => match self.unmount(*force) {
                 Ok(()) => {
                     request_stop();
