@@ -17,12 +17,19 @@ pub enum AuditKind {
     KeyLost,
     /// A client loses its handles and locks.
     Evicted,
+    /// It has changed keys, nodemaps, pools or parameters.
+    Changed,
 }
 
 impl AuditKind {
     /// All of them.
-    pub const ALL: [AuditKind; 4] =
-        [AuditKind::Connected, AuditKind::Refused, AuditKind::KeyLost, AuditKind::Evicted];
+    pub const ALL: [AuditKind; 5] = [
+        AuditKind::Connected,
+        AuditKind::Refused,
+        AuditKind::KeyLost,
+        AuditKind::Evicted,
+        AuditKind::Changed,
+    ];
 
     /// Its name in logs.
     pub const fn name(self) -> &'static str {
@@ -31,6 +38,7 @@ impl AuditKind {
             AuditKind::Refused => "refused",
             AuditKind::KeyLost => "key-lost",
             AuditKind::Evicted => "evicted",
+            AuditKind::Changed => "changed",
         }
     }
 }

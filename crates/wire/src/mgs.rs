@@ -211,6 +211,32 @@ pub enum MgsRequest {
     },
 }
 
+impl MgsRequest {
+    /// What an administrator's request changes, in words and without secrets, for the audit; `None` for requests of other kinds.
+    pub fn change(&self) -> Option<String> {
+        match self {
+            MgsRequest::SetParam { name, value } => Some(format!("parameter {name}={value}")),
+            MgsRequest::ChangePool { pool, change } => Some(format!("pool {}: {change:?}", pool.as_str())),
+            MgsRequest::ChangeNodemap { .. } => Some(format!("nodemap: {self:?}")),
+            MgsRequest::Enrol { token, name, .. } => {
+                Some(format!("key of '{name}' enrolled by token {token:016x}"))
+            }
+            MgsRequest::CreateToken { grants, expires_s, uses, .. } => {
+                Some(format!("token for role {}, {expires_s} s, {uses} uses", grants.roles))
+            }
+            MgsRequest::RevokeKey { id } => Some(format!("key {id} revoked")),
+            MgsRequest::RegisterTarget { target, .. } | MgsRequest::AddTarget { target, .. } => {
+                let nids: Vec<String> = target.nids.iter().map(Nid::to_string).collect();
+                Some(format!("{} is served at {}", target.target, nids.join(",")))
+            }
+            MgsRequest::GetConfig { .. }
+            | MgsRequest::Ping
+            | MgsRequest::Renew { .. }
+            | MgsRequest::ListKeys => None,
+        }
+    }
+}
+
 /// The answer to a request; the request's doc says which variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MgsReply {

@@ -5,6 +5,7 @@ use super::clients::{Client, StoredReply};
 use super::connection::{Connection, Session};
 use super::reads::Gathered;
 use crate::api::{Call, MdsService, OssService, ReplySlot};
+use crate::audit::{AuditEvent, AuditKind};
 use crate::tcp::buffer::BulkBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
 use crate::tunables::SHORT_IO_MAX;
@@ -170,7 +171,11 @@ impl<'a> Work<'a> {
                 let result = MgsRequest::from_bytes(&self.body)
                     .map_err(|error| self.undecodable(error))
                     .and_then(|request| self.may(request.roles()).map(|()| request))
-                    .and_then(|request| guarded(|| service.handle(session.proof.peer(), &request)));
+                    .and_then(|request| {
+                        let reply = guarded(|| service.handle(session.proof.peer(), &request))?;
+                        request.change().iter().for_each(|change| self.note(AuditKind::Changed, change));
+                        Ok(reply)
+                    });
                 let status = encode_result(&result, &mut self.reply);
                 self.answer(header, status, 0);
             }
@@ -347,6 +352,7 @@ impl<'a> Work<'a> {
             return Ok(());
         }
         let peer = self.connection.peer();
+        self.note(AuditKind::Refused, &format!("a request that needs role {needed}"));
         let Some(identity) = proof.identity() else {
             log::warn!(peer:% = peer.ip(); "request from {peer} refused: it has no key, and {needed} is needed");
             return Err(Status::ENOKEY);
@@ -356,6 +362,14 @@ impl<'a> Work<'a> {
             "request from {peer} refused: key {} has role {}, and {needed} is needed", identity.id, identity.roles
         );
         Err(Status::EPERM)
+    }
+
+    /// Has something about the peer written down for the audit.
+    fn note(&self, kind: AuditKind, reason: &str) {
+        let event = AuditEvent::new(kind, self.connection.peer());
+        let identity = self.session.proof.identity().map(AsRef::as_ref);
+        let target = Some(self.session.target);
+        self.connection.shared.audit.note(&AuditEvent { identity, target, reason, ..event });
     }
 
     fn undecodable(&self, error: DecodeError) -> Status {
