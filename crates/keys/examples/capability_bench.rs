@@ -40,8 +40,6 @@ fn main() {
         let need = ObjectNeed { object: *object, any_of: Rights::READ };
         keys.check(holder, &need, signed.get(object.oid as usize - 1), now_s(), verified).expect("valid");
     };
-    let fresh = |_: &Fid| drop(black_box(Verified::default()));
-    measure("make and drop an empty memory", fresh);
     measure("sign", |object| {
         black_box(signer.sign(object));
     });
