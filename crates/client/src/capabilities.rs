@@ -7,6 +7,7 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
+use crate::file::FileState;
 use nacre_types::{Capability, Fid, ObjectNeed, Rights, Status, StatusResult};
 use nacre_wire::mds::{FileCapabilities, MdsRequest};
 use parking_lot::{Mutex, MutexGuard};
@@ -183,29 +184,43 @@ impl Client {
         need: &ObjectNeed,
         refused: Option<&Capability>,
     ) -> StatusResult<Option<Capability>> {
-        if !self.capabilities.is_used.load(Ordering::Acquire) {
+        if !self.capabilities.is_used.load(Ordering::Acquire) && refused.is_none() {
             return Ok(None);
         }
-        // Of objects of a layout there are some, which came with it.
-        let Some(known) = self.capabilities.entry(&need.object) else { return Ok(None) };
-        if known.serves(need.any_of, refused) {
+        let known = self.capabilities.entry(&need.object);
+        if let Some(known) = known.filter(|known| known.serves(need.any_of, refused)) {
             if known.is_due() {
                 self.renew_soon(known.file);
             }
             return Ok(Some(known.capability));
         }
-        let _turn = self.capabilities.turn(known.file)?;
+        let Some(file) = known.map(|known| known.file).or_else(|| self.file_with(&need.object)) else {
+            return Ok(None);
+        };
+        let _turn = self.capabilities.turn(file)?;
         let good = |entry: &Entry| entry.serves(need.any_of, refused);
         // Somebody else may have asked meanwhile.
         if let Some(known) = self.capabilities.entry(&need.object).filter(good) {
             return Ok(Some(known.capability));
         }
-        match self.ask_for_capabilities(known.file, need.any_of) {
+        match self.ask_for_capabilities(file, need.any_of) {
             Ok(()) => Ok(self.capabilities.entry(&need.object).filter(good).map(|entry| entry.capability)),
             // Nobody has any right to what is not there.
             Err(Status::ENOENT | Status::ESTALE) => Ok(None),
             Err(status) => Err(status),
         }
+    }
+
+    /// The file that an object is of, where no capability came with its layout: the layout was known, or the MDT has written the first data
+    /// itself, as that of a close.
+    fn file_with(&self, object: &Fid) -> Option<Fid> {
+        let has_it = |file: &FileState| {
+            let layout = file.lock().layout.clone();
+            layout.is_some_and(|layout| layout.objects().any(|known| known.object == *object))
+        };
+        let open = self.nodes.open_files().into_iter().find(|file| has_it(file)).map(|file| file.fid);
+        // Objects on MDTs have the FID of their file, with a version of their own.
+        open.or_else(|| (!object.is_idif()).then_some(Fid { ver: 0, ..*object }))
     }
 
     /// Asks the MDT for what this client may do with a file; the answer is taken in where all are.

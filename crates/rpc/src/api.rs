@@ -107,7 +107,7 @@ pub trait OssEvents: ClientCallbacks {
     fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()>;
 
     /// What a request that needs this is to be sent with; `None` if there is nothing, or nothing is needed. May ask a metadata target.
-    /// `refused`: what the object target has just not accepted.
+    /// `refused`: what the object target has just not accepted, [`Capability::NONE`] if there was nothing.
     ///
     /// # Errors
     /// What keeps the metadata target from answering, which is what becomes of the request then.

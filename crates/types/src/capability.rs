@@ -52,6 +52,10 @@ pub struct ObjectNeed {
 }
 
 impl Capability {
+    /// One that allows nothing: what a request without any was sent with.
+    pub const NONE: Capability =
+        Capability { rights: Rights::empty(), epoch: 0, expires_s: 0, tag: [0; CAPABILITY_TAG_BYTES] };
+
     /// True if it has a right that will do.
     pub const fn allows(&self, any_of: Rights) -> bool {
         self.rights.intersects(any_of)

@@ -340,8 +340,10 @@ impl OssCalls {
         result: StatusResult<Reply>,
         send_with: impl FnOnce(Option<Capability>) -> StatusResult<Reply>,
     ) -> StatusResult<Reply> {
-        // Who had none was given none.
-        let (Err(Status::NO_CAPABILITY), Some(refused)) = (&result, capability) else { return result };
+        if !matches!(result, Err(Status::NO_CAPABILITY)) {
+            return result;
+        }
+        let refused = capability.unwrap_or(Capability::NONE);
         match self.capability_for(request, Some(&refused))? {
             Some(another) => send_with(Some(another)),
             None => result,
