@@ -341,3 +341,21 @@ fn what_is_done_by_name_needs_no_open_file() {
     fs::remove_file(&others).expect("removed");
     cluster.stop_and_check();
 }
+
+#[test]
+fn what_a_close_has_written_at_the_mdt_is_synced_and_read_by_the_next_open() {
+    let Some(mut cluster) = with_keys("capd") else { return };
+    let dir = cluster.directory("d");
+    for number in 0..100 {
+        let path = dir.join(format!("f{number}"));
+        fs::write(&path, text(&path)).expect("written");
+        // The kernel's pages alone would say nothing of the server.
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("opened");
+        direct.sync_all().expect("synced");
+        let mut page = vec![0; 4096];
+        assert_eq!(direct.read_at(&mut page, 0).expect("read"), text(&path).len(), "{number}");
+        fs::rename(&path, dir.join("replaced")).expect("renamed");
+        assert_eq!(direct.read_at(&mut page, 0).expect("read without its name"), text(&path).len());
+    }
+    cluster.stop_and_check();
+}

@@ -74,6 +74,10 @@ fn clients_of_which_nothing_is_heard_for_long_cost_others_no_deadline_each() {
         waiting.next_is_completion(number);
     }
     assert!(began.elapsed() < Duration::from_secs(30), "a second each");
+    // Who waited is told first.
+    while target.owner.evicted.lock().len() < 3 && began.elapsed() < Duration::from_secs(30) {
+        std::thread::yield_now();
+    }
     let evicted = target.owner.evicted.lock().clone();
     assert_eq!(evicted, [1, 2, 3].map(|number| ClientUuid([number; 16])));
     assert_eq!(waiting.enqueue(4, write(pages(4, 1))), Ok(Outcome::Waiting));
