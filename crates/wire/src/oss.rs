@@ -220,9 +220,7 @@ impl OssRequest {
             OssRequest::Read { object, .. } => (*object, Rights::READ),
             // Who writes a file may ask where its holes are, and say what he will need.
             OssRequest::Seek { object, .. } | OssRequest::Advise { object, .. } => (*object, DATA),
-            OssRequest::GetAttr { object, .. }
-            | OssRequest::DataVersion { object }
-            | OssRequest::Sync { object: Some(object) } => (*object, ANY),
+            OssRequest::GetAttr { object, .. } | OssRequest::DataVersion { object } => (*object, ANY),
             OssRequest::Locks { request } => match request {
                 LockRequest::Enqueue { request, .. } => {
                     let any_of = match request.need.mode {
@@ -240,10 +238,10 @@ impl OssRequest {
                 | LockRequest::GlimpseAnswer { .. }
                 | LockRequest::ReplayDone => return None,
             },
-            OssRequest::Sync { object: None }
-            | OssRequest::Statfs
-            | OssRequest::Ping
-            | OssRequest::Grant { .. } => return None,
+            // A sync changes nothing and says nothing, and the object may be one that the file does not have any more.
+            OssRequest::Sync { .. } | OssRequest::Statfs | OssRequest::Ping | OssRequest::Grant { .. } => {
+                return None;
+            }
             // Of metadata servers alone.
             OssRequest::Precreate { .. }
             | OssRequest::DestroyOrphans { .. }

@@ -97,7 +97,6 @@ fn about_an_object() -> Vec<(OssRequest, Rights)> {
             Rights::WRITE,
         ),
         (OssRequest::Seek { object, offset, kind: SeekKind::Data, lock, written }, DATA),
-        (OssRequest::Sync { object: Some(object) }, ANY),
         (OssRequest::Advise { object, offset, len, advice: Advice::WillRead }, DATA),
         (OssRequest::DataVersion { object }, ANY),
         (enqueue(Mode::Ex, 1), Rights::WRITE),
@@ -114,6 +113,7 @@ fn about_an_object() -> Vec<(OssRequest, Rights)> {
 fn about_none() -> Vec<OssRequest> {
     vec![
         OssRequest::Sync { object: None },
+        OssRequest::Sync { object: Some(Fid::ost_object(0, 1)) },
         OssRequest::Statfs,
         OssRequest::Ping,
         OssRequest::Grant { client: 1, kept: 0, want: 0 },
