@@ -361,6 +361,7 @@ fn what_a_close_has_written_at_the_mdt_is_synced_and_read_by_the_next_open() {
     let mut grown = File::create(dir.join("grown")).expect("created");
     (0..1024).for_each(|_| grown.write_all(&[7; 4096]).expect("written"));
     grown.sync_all().expect("synced");
+    drop(grown);
     assert_eq!(fs::metadata(dir.join("grown")).expect("there").len(), 1024 * 4096);
     cluster.stop_and_check();
 }
