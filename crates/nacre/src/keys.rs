@@ -236,7 +236,6 @@ impl Keys {
     pub fn of(plan: &Plan) -> Result<Option<Keys>> {
         let own = parent_of(&plan.run).and_then(|dir| Place::of(&dir));
         let serves = !plan.targets.is_empty();
-        let own = own.or_else(|| Place::of_whole(plan.instance.as_ref()?));
         match own {
             Some(place) => {
                 let places = vec![(place, plan.name.clone())];
@@ -432,6 +431,26 @@ fn check_home(instance: &Instance) -> Result<()> {
         "{} has targets of a file system whose management server is elsewhere: make the keys there",
         instance.dir.display()
     )))
+}
+
+/// Gives a directory with further targets of a file system a key, where the authority is of the same user on this host. Nothing if it has one,
+/// or the authority is elsewhere. Its servers see nothing but their own directory, so that they cannot make one themselves.
+///
+/// # Errors
+/// If the key cannot be made or kept.
+pub fn enrol_here(instance: &Instance) -> Result<()> {
+    let dir = instance.dir.join(DIR);
+    let Some(whole) = Place::of_whole(instance).filter(|_| !Key::is_in(&dir, ENROLLED)) else {
+        return Ok(());
+    };
+    hide_memory()?;
+    let authority = Authority::load(&whole.dir, &whole.fsname).map_err(unusable)?;
+    let name = format!("targets in {}", instance.dir.display());
+    let id = Authority::draw_id().map_err(unusable)?;
+    let identity = Identity::new(&whole.fsname, id, Roles::MDS | Roles::OSS, &name);
+    let key = authority.make_key(&identity, LIFETIME).map_err(unusable)?;
+    Registry::of(&whole.dir).note(&key.identity, Origin::Home).map_err(unusable)?;
+    key.save(&dir, ENROLLED).map_err(unusable)
 }
 
 /// Who enrols, and where the key goes.

@@ -7,6 +7,7 @@ use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
 use crate::control::{self, Answer, NewTarget, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
+use crate::keys;
 use crate::listen::{self, Address};
 use crate::new_target::TargetWishes;
 use crate::node;
@@ -204,6 +205,7 @@ pub fn add_elsewhere(
 fn serve_elsewhere(adding: &Adding, target: TargetId, place: &Place, mut progress: Progress) -> Result<()> {
     let instance = adding.instance();
     instance::write_durably(&instance.target_dir(target), ADDRESS, place.text().as_bytes())?;
+    keys::enrol_here(instance)?;
     serve(instance, target, place.words(), &mut progress)?;
     drop(progress);
     println!("{target} has joined file system '{}'", instance.superblock.fsname);
