@@ -1,9 +1,9 @@
 //! Capabilities for objects: what MDTs have signed for this client, by object, for the endpoints of OSTs to send along.
 //!
-//! They come with layouts, last for minutes, and are asked for again by file: in the background when half of their time is over, by who
-//! needs one when there is none that is good. What an MDT gives is what this client's opens of the file allow, so nothing here belongs to a
+//! Capabilities come with layouts, last for minutes, and are renewed by file: in the background at half of their life, by the request that
+//! needs one when none is valid. What an MDT gives is what this client's opens of the file allow, so nothing here belongs to a
 //! user: the MDT has checked each open, and the kernel lets nobody at an open that is not its own. What is done by name, without an open,
-//! is asked for in the name of who does it ([`CapabilityTable::act_for`]).
+//! is requested with the credentials of its caller ([`CapabilityTable::act_for`]).
 
 use crate::caller::Caller;
 use crate::client::Client;
@@ -20,11 +20,11 @@ const SHARDS: usize = 32;
 const SHARD_OBJECTS: usize = 2048;
 /// How long what has come is kept at least, since its file may be about to be used.
 const KEPT_AT_LEAST: Duration = Duration::from_secs(10);
-/// Files that wait to be asked for again in the background. Others are asked for by who needs them.
+/// Bound of the queue of background renewals. Capabilities of other files are renewed by the request that needs one.
 const SOON_MAX: usize = 256;
 /// Files share what keeps them from being asked for twice.
 const TURNS: usize = 64;
-/// How often who waits for another one's question asks whether it was interrupted.
+/// Interval at which a thread that waits for another's renewal checks for an interrupt.
 const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy)]
@@ -74,7 +74,7 @@ pub(crate) struct CapabilityTable {
     shards: [Mutex<Shard>; SHARDS],
     turns: Box<[Mutex<()>]>,
     soon: Mutex<Soon>,
-    /// Who does something by name now, and to which file.
+    /// Callers that act on a file by name at the moment, with the file.
     acting: Mutex<Vec<(Fid, Caller)>>,
 }
 
@@ -139,7 +139,7 @@ impl CapabilityTable {
         }
     }
 
-    /// Until this is dropped, what is needed of a file is asked for in the name of `caller`, who need not have it open.
+    /// Until the guard is dropped, capabilities for the file are requested with the credentials of `caller`, which need not have it open.
     pub fn act_for(&self, file: Fid, caller: &Caller) -> Acting<'_> {
         let who = (file, *caller);
         self.acting.lock().push(who);

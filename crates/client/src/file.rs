@@ -367,7 +367,7 @@ pub(crate) struct OpenFile {
     pub handle: OpenHandle,
     pub file: Arc<FileState>,
     pub flags: OpenFlags,
-    /// Who has opened it.
+    /// Credentials of the open.
     pub opener: Caller,
     /// Every write is to be durable when it returns.
     pub sync: bool,

@@ -23,7 +23,7 @@ enum Handle {
     Pending(Asked),
 }
 
-/// What an MDT was asked to open, and for whom.
+/// An open request to an MDT, with the credentials it was made with.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     pub fid: Fid,

@@ -1,7 +1,7 @@
 //! Capabilities for the objects of files: they go with the layout to clients that have to prove what they may do.
 //!
-//! What a client gets is what its opens of the file give, for as long as it has them, whatever becomes of the permissions meanwhile; and
-//! size and times, which whoever may ask for attributes gets from the MDT too.
+//! The rights of a capability are those of the client's open handles, for as long as it has them, whatever becomes of the permissions; the
+//! right to size and times is always among them, as the MDT gives these to every caller that may stat the file.
 
 use crate::mds::Mds;
 use crate::service::Caller;

@@ -22,7 +22,7 @@
 //! | `flocks` | file locks that programs take |
 //! | `clients` | connect, leases, eviction, recovery after a restart |
 //! | `filesets` | clients that see a subtree |
-//! | `tenants`, `users` | who clients act as, and what they may not even ask |
+//! | `tenants`, `users` | effective credentials of clients, and requests that they may not send |
 //! | `departed` | what is left to do for clients that are gone |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
 //! | [`check`] | offline check and repair |

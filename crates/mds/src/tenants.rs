@@ -1,4 +1,4 @@
-//! Requests of clients that are bounded: who acts, and what is believed of what they say.
+//! Requests of bounded clients: effective credentials, and checks of claims that a trusted client makes on its own account.
 //!
 //! A client library is trusted where its host is: it checks rights when a file is opened, and what it says later of the file, of its
 //! own account, needs no more. Of a client with a key that stands for a host's users or for one user, this MDT believes none of that.
@@ -222,7 +222,7 @@ impl Mds {
     }
 }
 
-/// What is said at the end of reading, for those who may change nothing.
+/// The close of a read-only client, without the attributes that it would store.
 fn without_changes<'a>(request: &MdsRequest<'a>) -> Option<MdsRequest<'a>> {
     match request {
         MdsRequest::Close { fid, handle, .. } => {
@@ -234,7 +234,7 @@ fn without_changes<'a>(request: &MdsRequest<'a>) -> Option<MdsRequest<'a>> {
     }
 }
 
-/// True for what nobody may do who may change nothing.
+/// True for requests that a read-only client may not send.
 fn changes(request: &MdsRequest<'_>) -> bool {
     match request {
         MdsRequest::Open { flags, .. } => {

@@ -1,7 +1,7 @@
 //! What the user database of this host says of users, remembered for a while.
 //!
-//! It may take its time: threads of its own ask it, and who waits for them gives up. What was known once goes on counting while the
-//! database cannot be asked.
+//! The database may be slow: a thread pool of its own queries it, and requests wait for the pool with a deadline. A cached answer stays valid
+//! while the database does not answer.
 
 use nacre_types::{Status, StatusResult, User};
 use parking_lot::{Condvar, Mutex};

@@ -1,4 +1,4 @@
-//! Issuing keys: what the authority of the file system signs, for whom, and what it has signed.
+//! Issuing of keys: the authority signs certificates for tokens and renewals, and keeps a registry of them.
 
 use nacre_keys::{
     Authority, Csr, Fingerprint, Grant, KeyError, LIFETIME, Origin, Registry, Secret, TokenId, USES_MAX,

@@ -230,7 +230,7 @@ fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
     match peer {
         MgsPeer::Local => {}
         MgsPeer::Known(identity) if identity.roles.intersects(Roles::MDS | Roles::OSS | Roles::MGS) => {}
-        // Its servers are not to be told from clients.
+        // An open address cannot distinguish servers, which need nodemaps, from clients.
         MgsPeer::Open => config.capability_keys.clear(),
         MgsPeer::Unknown | MgsPeer::Known(_) => config = config.without_secrets(),
     }

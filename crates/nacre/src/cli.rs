@@ -214,7 +214,7 @@ struct KeyTokenArgs {
     /// When the token ends if it is not used: 30s, 10m, 1h, 7d
     #[arg(long, value_name = "TIME", default_value = "1h")]
     expires: humantime::Duration,
-    /// When the key ends, for good; without it, the key is renewed for as long as it is used
+    /// Life of the key, which is not renewed then; without it, the key is renewed for as long as it is used
     #[arg(long, value_name = "TIME")]
     key_expires: Option<humantime::Duration>,
     /// Keys that it enrols, such as one for each host of a job

@@ -1,7 +1,7 @@
 //! Keys of the processes of this host: where they are, where they come from, and when they are renewed.
 //!
 //! A file system that has an authority in `keys` of its directory serves no peer without a key. Its processes on this host make their
-//! keys themselves; so do mounts by the user that it belongs to, for whom commands find it. Other hosts and users enrol a key by a token
+//! keys themselves; so do mounts by its owner, whose registry names the directory. Other hosts and users enrol a key by a token
 //! ([`enrol`]): hosts that serve targets keep it in `keys` of their directory, clients in the directory of their user's keys.
 
 use crate::failure::{Failure, Result};
@@ -453,7 +453,7 @@ pub fn enrol_here(instance: &Instance) -> Result<()> {
     key.save(&dir, ENROLLED).map_err(unusable)
 }
 
-/// Who enrols, and where the key goes.
+/// Holder of an enrolled key, which decides where the key is kept.
 #[derive(Clone, Copy, Debug)]
 pub enum Holder<'a> {
     /// This user, for mounts.

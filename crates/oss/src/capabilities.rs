@@ -37,7 +37,7 @@ impl ObjectServer {
         request: &OssRequest,
         capability: Option<&Capability>,
     ) -> StatusResult<()> {
-        // In this order: whoever is open, and metadata servers, cost nothing.
+        // Open peers and metadata servers first: they need no capability and pay nothing.
         let Some(identity) = &export.identity else { return Ok(()) };
         if identity.roles.contains(Roles::MDS) {
             return Ok(());

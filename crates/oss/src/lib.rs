@@ -5,7 +5,7 @@
 //! space that they were granted ([`grants`]), their locks on objects ([`locks`], [`nacre_dlm`]), and on disk who has
 //! locks ([`clients`]).
 //!
-//! Does not decide who may do what: that a metadata server did so is what a capability says ([`capabilities`]). Where no keys are, a client
+//! Makes no permission decisions: a capability proves that a metadata server has made one ([`capabilities`]). Where no keys are, a client
 //! that knows an object's FID got it from an MDT.
 
 mod arguments;

@@ -50,7 +50,7 @@ pub struct AuditEvent<'a> {
     pub kind: AuditKind,
     /// Where the peer is.
     pub peer: SocketAddr,
-    /// Who it has proved to be; `None`: nobody.
+    /// Identity of its certificate; `None` without one.
     pub identity: Option<&'a Identity>,
     /// What it asked for, as far as that is known.
     pub target: Option<TargetId>,

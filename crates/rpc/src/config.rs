@@ -94,7 +94,7 @@ pub struct ServerConfig {
     pub connections_max: usize,
     /// The same of one key. Default 1024.
     pub connections_per_key_max: usize,
-    /// Connections at the same time that have not said yet who they are; the oldest make room for more. Default 1024.
+    /// Half-open connections at a time; the oldest make room for more. Default 1024.
     pub half_open_max: usize,
     /// The same of one host: an address, or a network of 64 bits with IPv6. Default 256.
     pub half_open_per_host_max: usize,

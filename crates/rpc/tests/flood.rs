@@ -1,4 +1,4 @@
-//! Floods of connections that never say who they are: clients go on, and the server's memory and threads are bounded.
+//! Floods of half-open connections: clients go on, and the server's memory and threads are bounded.
 
 #[path = "support/services.rs"]
 mod services;

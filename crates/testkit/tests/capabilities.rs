@@ -1,4 +1,4 @@
-//! Objects of a file system with keys: who has a capability for one gets at it, for as long as the file is open, and nobody else does.
+//! Capabilities on real mounts: object servers serve an object to holders of a capability for it, for as long as the file is open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -100,7 +100,7 @@ impl Stranger {
         self.mds.call(&self.cred, request)
     }
 
-    /// What the MDT gives for a file: to who has it open, and to who does not.
+    /// Capabilities that the MDT gives for a file, with and without an open handle.
     fn given(&self, request: &MdsRequest<'_>) -> StatusResult<FileCapabilities> {
         Ok(*self.ask(request)?.capabilities.expect("it has objects"))
     }

@@ -326,7 +326,7 @@ fn tokens_are_bounded_in_time_and_number_and_to_their_file_system() {
         assert!(!hosts.nacre(&run, 0, &words).fails_with(2).stderr.is_empty(), "{bad:?}");
     }
     enrol(&good).success();
-    // Its holder may not make keys, nor see who has some.
+    // A client's key may neither make keys nor list them.
     for words in [&["key", "token"][..], &["key", "list"]] {
         let words = [words, &[&source]].concat();
         let said = hosts.nacre(&run, 1, &words).fails_with(1).stderr;

@@ -15,7 +15,7 @@ use nacre_testkit::run::Run;
 use nacre_testkit::{Cluster, Shape, binary, text};
 
 const LIMIT: Duration = Duration::from_secs(180);
-/// Owner of a file system of their own, whom fusermount3 wants to know by name, and somebody else.
+/// An ordinary user with a name in the user database, which fusermount3 needs, and another user.
 const ALICE: u32 = 65_534;
 const BOB: u32 = 20_002;
 

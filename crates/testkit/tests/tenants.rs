@@ -1,4 +1,4 @@
-//! Who clients act as and what they see: hosts, users and tenants with keys of their own, each on a host of its own.
+//! Credentials and view of clients: hosts, users and tenants, each with a key and a host of its own.
 
 use nacre_testkit::hosts::Hosts;
 use nacre_testkit::program::Outcome;
@@ -126,7 +126,7 @@ fn root_of_a_host_is_nobody_and_its_users_are_themselves() {
         site.refused(1, &as_user(2, script), "Permission denied");
     }
     assert_eq!(site.ok(1, &as_user(1, "cat home/file")), "text");
-    // A key of one user is that user, whoever asks.
+    // A key with a uid acts as that user for every process.
     assert_eq!(site.ok(2, "cat home/file"), "text");
     site.ok(2, &format!("touch by_root_there && {}", as_user(2, "touch by_two_there")));
     assert_eq!((owner(0, "by_root_there"), owner(0, "by_two_there")), ("1:1".into(), "1:1".into()));

@@ -6,12 +6,12 @@ use std::str::FromStr;
 /// Protection of the connections to one address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Security {
-    /// Both sides prove who they are, and what they say is encrypted.
+    /// Mutual authentication and encryption.
     #[default]
     Encrypt,
-    /// Both sides prove who they are, and what they say can be read and not be changed by others.
+    /// Mutual authentication and integrity: others on the network can read and not change messages.
     Authenticate,
-    /// Every peer is served, as what it claims to be.
+    /// No authentication: the server believes what a peer claims.
     Open,
 }
 

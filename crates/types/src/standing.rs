@@ -1,4 +1,4 @@
-//! Who a client acts as: what it has proved, and its nodemap, bound what it claims.
+//! Effective credentials of a client: its identity and its nodemap bound the credentials that it claims.
 //!
 //! Source: `docs/design/security.md`.
 
@@ -141,7 +141,7 @@ impl Standing {
         self.nodemap.as_ref().map_or(SQUASHED, |map| map.squash(kind))
     }
 
-    /// Whoever is nobody here.
+    /// Credentials of an unmapped user: squashed, or refused.
     fn nobody(&self) -> StatusResult<Cred> {
         if self.has(NodemapFlags::DENY_UNKNOWN) {
             return Err(Status::EACCES);
@@ -157,10 +157,10 @@ impl Standing {
         self.nodemap.as_ref().map_or(Some(id), |map| map.to_fs(kind, id))
     }
 
-    /// Who acts where `claimed` is said. `find` asks the server's user database.
+    /// Effective credentials for claimed ones. `find` queries the server's user database.
     ///
     /// # Errors
-    /// `EACCES` for those who are nobody, where they are refused; those of `find`.
+    /// `EACCES` for an unmapped user of a nodemap with `deny_unknown`; those of `find`.
     pub fn cred(
         &self,
         claimed: &Cred,

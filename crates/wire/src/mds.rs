@@ -268,7 +268,7 @@ pub enum MdsRequest<'a> {
     Capabilities {
         /// The file.
         fid: Fid,
-        /// What is asked for by somebody who need not have the file open.
+        /// Rights that the caller's permissions may add to those of open handles.
         wanted: Rights,
     },
     /// Sets the layout of a file without objects, or the default of a directory (an empty wish removes it); needs write

@@ -218,20 +218,20 @@ impl OssRequest {
             | OssRequest::Truncate { object, .. }
             | OssRequest::Fallocate { object, .. } => (*object, Rights::WRITE),
             OssRequest::Read { object, .. } => (*object, Rights::READ),
-            // Who writes a file may ask where its holes are, and say what he will need.
+            // A writer may seek for holes and give hints.
             OssRequest::Seek { object, .. } | OssRequest::Advise { object, .. } => (*object, DATA),
             OssRequest::GetAttr { object, .. } | OssRequest::DataVersion { object } => (*object, ANY),
             OssRequest::Locks { request } => match request {
                 LockRequest::Enqueue { request, .. } => {
                     let any_of = match request.need.mode {
                         Mode::Ex | Mode::Pw | Mode::Cw => Rights::WRITE,
-                        // A group is entered by who has the file open, whatever for.
+                        // Any open of the file may join its group lock.
                         Mode::Pr | Mode::Cr | Mode::Group => DATA,
                         Mode::Nl => ANY,
                     };
                     (request.resource.fid(), any_of)
                 }
-                // It was granted to who had the right. He may have closed the file since.
+                // The right was checked when the lock was granted; the file may be closed since.
                 LockRequest::Replay { resource, .. } => (resource.fid(), ANY),
                 LockRequest::Cancel { .. }
                 | LockRequest::Convert { .. }

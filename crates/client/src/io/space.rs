@@ -61,7 +61,7 @@ impl Client {
         let era = file.lock_era.load(Ordering::Acquire);
         let turn = file.tell_unless_interrupted()?;
         self.wait_for_closes(fid)?;
-        // Who cuts a file by name need not have it open.
+        // truncate(2) names a file that its caller need not have open.
         let _acting = self.capabilities.act_for(fid, caller);
         let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;

@@ -28,7 +28,7 @@ pub(crate) struct OpenDir {
     /// Version of the list of shards that it is in, if it stands for a shard.
     version: Option<u32>,
     pub fid: Fid,
-    /// Who has opened it, which is asked again for each page where the client is not trusted.
+    /// Credentials of the open; an MDT that does not trust this client checks them again for each page.
     opener: Caller,
     ahead: PageAhead,
     /// Of a directory with shards.

@@ -65,7 +65,7 @@ impl Client {
     /// Asks which directory that is; to be called before anything else of the file system is.
     ///
     /// # Errors
-    /// `ENOENT` if it is not there, `EACCES` to who is not let in; what the MDT answers.
+    /// `ENOENT` without such a directory, `EACCES` for a banned client; other errors of the MDT.
     pub fn find_root(&self) -> StatusResult<()> {
         let ask = || self.call_system(Fid::ROOT, &MdsRequest::GetAttr { fid: Fid::ROOT });
         let fid = match self.soon(ask)?.reply {

@@ -74,7 +74,7 @@ fn clients_of_which_nothing_is_heard_for_long_cost_others_no_deadline_each() {
         waiting.next_is_completion(number);
     }
     assert!(began.elapsed() < Duration::from_secs(30), "a second each");
-    // Who waited is told first.
+    // The waiter's completion is sent before the owner hears of the eviction.
     while target.owner.evicted.lock().len() < 3 && began.elapsed() < Duration::from_secs(30) {
         std::thread::yield_now();
     }

@@ -32,7 +32,7 @@ impl Mds {
             b"." | b".." => self.directory(parent)?,
             _ => self.with_names(parent)?,
         };
-        // Who has a directory is told the one above it, as with all names of an inode.
+        // `..` needs no search permission: like all names of an inode, it comes with the inode.
         if name != b".." {
             self.check_access(&directory, caller.cred(), perm::EXEC)?;
         }

@@ -169,7 +169,7 @@ impl Mds {
     }
 
     /// Whether an open needs no check: the client has just made the file, or had it open before. Of clients that are not trusted that counts
-    /// for the file's owner alone, who could give himself the right.
+    /// for the file's owner alone: chmod would grant the right anyway.
     fn is_open_believed(&self, caller: &Caller<'_>, record: &InodeRecord, flags: OpenFlags) -> bool {
         flags.intersects(OpenFlags::REPLAY | OpenFlags::CREATED)
             && (!caller.is_bounded() || caller.cred().uid == record.attr.uid)

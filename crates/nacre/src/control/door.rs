@@ -1,4 +1,4 @@
-//! Who is let in at a socket, how many at a time, and for how long.
+//! Admission at a control socket: permitted users, connections at a time, and time and bytes of each.
 
 use super::{Answer, Handler, Request, TIMEOUT, send};
 use parking_lot::Mutex;
@@ -31,7 +31,7 @@ const EVERYBODYS: Limits = Limits { bytes: 8 << 10, time: Duration::from_secs(2)
 const CROWD_MAX: usize = 32;
 const USER_MAX: usize = 8;
 
-/// Users whom a socket answers.
+/// Users that a socket serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The user of this process, and root. One question after the other.
@@ -61,7 +61,7 @@ pub(super) fn listen(path: &Path, short: &Path, audience: Audience) -> io::Resul
     Ok(UnixListener::from(socket))
 }
 
-/// Answers those who connect, without end.
+/// Serves connections until the process ends.
 pub(super) fn keep(listener: &UnixListener, audience: Audience, handler: &Arc<dyn Handler>) {
     let crowd = Crowd::default();
     loop {
@@ -94,7 +94,7 @@ fn serve_owner(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
         stream,
         libc::EPERM,
         &format!(
-            "only user {owner}, to whom this process belongs, and root may ask it: run the command as one of them"
+            "only user {owner}, the owner of this process, and root may ask it: run the command as one of them"
         ),
     )
 }

@@ -330,7 +330,7 @@ impl Server {
         self.shared.audit.count(kind)
     }
 
-    /// Connections that are open and have not said yet who they are.
+    /// Half-open connections.
     pub fn half_open_count(&self) -> usize {
         self.shared.lobby.half_open()
     }

@@ -183,7 +183,7 @@ enum Next {
     Finished,
 }
 
-/// A handshake under way: bytes come and go, and whoever has it brings them.
+/// A handshake in progress, without I/O: its owner carries the bytes in both directions.
 pub(super) struct Handshake<S> {
     side: S,
     received: Vec<u8>,

@@ -200,7 +200,7 @@ impl OssEndpoint for TcpOss {
 struct OssCalls {
     peer: Arc<Peer>,
     stats: RpcStats,
-    /// Who is told of what happens, and asked for capabilities.
+    /// Receiver of recovery and lock events, and source of capabilities.
     events: OnceLock<Arc<dyn OssEvents>>,
 }
 

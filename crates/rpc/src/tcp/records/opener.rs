@@ -2,7 +2,7 @@
 //!
 //! Records are received into a buffer, opened there and copied out. Long data goes straight to its place: both sides know how long data is cut,
 //! so a receive can put the data of each record behind that of the one before and what stands between elsewhere. If a
-//! record turns out to be another than was expected, what came is put into the buffer. Whoever asked for the data gets it when it was verified.
+//! record turns out to be another than was expected, what came is put into the buffer. Data reaches its reader after verification only.
 
 use super::{
     ALERT, Cipher, DATA, HANDSHAKE, HEADER, KEY_UPDATE, MARKED, MARKED_MAX, MARKED_RECORDS_MAX,

@@ -1,4 +1,4 @@
-//! Who may connect: what a certificate allows.
+//! Admission of connections: what a certificate allows.
 
 use super::{Service, Shared, service_of};
 use crate::api::MgsPeer;
@@ -50,7 +50,7 @@ impl Proof {
         }
     }
 
-    /// What the management server is told of the peer.
+    /// The peer as the management server sees it.
     pub(super) fn peer(&self) -> MgsPeer<'_> {
         match self {
             Proof::Open => MgsPeer::Open,

@@ -1,4 +1,4 @@
-//! How many connections may wait to be known, in all and of each host, and how often a host may fail to say who it is.
+//! Limits before authentication: half-open connections in all and per host, and failed handshakes per host.
 //!
 //! The oldest connection makes room for a new one: a host that floods a server pushes out its own. In all, those of hosts with
 //! clients go last, and those that have said something sensible after those that have not. Pure: times come from outside.

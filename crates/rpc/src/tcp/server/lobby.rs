@@ -1,4 +1,4 @@
-//! Where connections wait until they have said who they are.
+//! The lobby: half-open connections, from accept to admission.
 //!
 //! A few threads look after all of them, by one epoll and without ever waiting for a peer: a connection costs a thread when its first
 //! frame is there, its certificate was verified and the request to connect is admitted. So peers that say nothing, or say it slowly,
@@ -121,7 +121,7 @@ impl Lobby {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// One thread is told, once, when there is something to receive.
+    /// Arms one event (EPOLLONESHOT) for the next data to receive.
     fn watch(&self, operation: i32, fd: RawFd, name: u64) -> io::Result<()> {
         self.control(operation, fd, libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLONESHOT, name)
     }
@@ -190,7 +190,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             }
         }
     }
-    // What came while the server was told to stop.
+    // Connections that arrived while the server stopped.
     lobby.close();
 }
 

@@ -1,4 +1,4 @@
-//! Who may send which request.
+//! Roles that may send each request.
 
 use super::{mds_requests, mgs_requests, oss_requests};
 use nacre_types::Roles;
@@ -20,7 +20,7 @@ fn every_request_is_open_to_the_roles_that_need_it_and_no_others() {
     found.extend(mgs_requests().iter().map(|request| line("mgs", request, request.roles())));
     found.sort();
     found.dedup();
-    // What clients ask of metadata and object servers, who may ask it too. Everything else stands here.
+    // Requests that both clients and metadata servers may send are left out.
     let others: Vec<&str> =
         found.iter().map(String::as_str).filter(|line| !line.ends_with(": mds+client")).collect();
     assert_eq!(
