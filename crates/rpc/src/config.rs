@@ -4,7 +4,7 @@ use crate::audit::AuditSink;
 use crate::shape::Shape;
 use crate::tunables::Tunables;
 use nacre_keys::{ClientTls, ServerTls};
-use nacre_types::Security;
+use nacre_types::{KeyId, Security};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub struct ClientConfig {
     pub tls: Option<ClientTls>,
     /// With keys: servers that authenticate and do not encrypt are refused. Default: a server chooses.
     pub encrypted_only: bool,
+    /// With keys: the only key that a server may prove, where the target is known to belong to one. Default: any of the target's role.
+    pub server_key: Option<KeyId>,
     /// A slow fabric to simulate, for tests and benches. Default none, at no cost.
     pub shape: Option<Shape>,
     /// Requests in flight per connection; the server may ask for fewer. Default 32.
@@ -71,6 +73,7 @@ impl Default for ClientConfig {
             tunables: Arc::default(),
             tls: None,
             encrypted_only: false,
+            server_key: None,
             shape: None,
             in_flight_max: 32,
             waiting_locks_max: 8,

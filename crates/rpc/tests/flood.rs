@@ -3,48 +3,22 @@
 #[path = "support/services.rs"]
 mod services;
 
-use nacre_keys::{Authority, ClientTls, Key, LIFETIME, Revoked, ServerTls};
+#[path = "support/keys.rs"]
+mod keys;
+
+use keys::{Keys, SERVER};
+use nacre_keys::ClientTls;
 use nacre_rpc::tcp::TcpOss;
 use nacre_rpc::{ClientConfig, OssEndpoint, ServerConfig};
-use nacre_types::{Fid, Identity, KeyId, Roles};
+use nacre_types::{Fid, KeyId, Roles};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use services::*;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const FLOOD: usize = 10_000;
-
-struct Keys {
-    _dir: tempfile::TempDir,
-    authority: Authority,
-}
-
-impl Keys {
-    fn new() -> Keys {
-        let dir = tempfile::tempdir().expect("a directory");
-        let authority = Authority::create(&dir.path().join("keys"), "nacre").expect("an authority");
-        Keys { _dir: dir, authority }
-    }
-
-    fn key(&self, id: u64, roles: Roles) -> Key {
-        self.authority.make_key(&Identity::new("nacre", KeyId(id), roles, "test"), LIFETIME).expect("a key")
-    }
-
-    fn server(&self) -> ServerConfig {
-        let key = self.key(1, Roles::MGS | Roles::MDS | Roles::OSS);
-        let tls = ServerTls::new(&key, false, Arc::new(Revoked::default())).expect("settings");
-        ServerConfig { tls: Some(tls), ..ServerConfig::default() }
-    }
-
-    fn client(&self) -> ClientConfig {
-        let key = self.key(2, Roles::CLIENT);
-        let tls = ClientTls::new("nacre", std::slice::from_ref(&key)).expect("settings");
-        ClientConfig { tls: Some(tls), ..quick() }
-    }
-}
 
 /// The first message of a handshake, as a client with a key sends it.
 fn hello(config: &ClientConfig) -> Vec<u8> {
@@ -129,10 +103,10 @@ fn clients_work_and_come_and_go_while_ten_thousand_connections_stay_half_open() 
     }
     let keys = Keys::new();
     let services = Services::default();
-    let config = keys.server();
+    let config = keys.server(SERVER);
     let (total, per_host) = (config.half_open_max, config.half_open_per_host_max);
     let server = services.serve(any_port(), config);
-    let (addr, client) = (server.addrs()[0], keys.client());
+    let (addr, client) = (server.addrs()[0], keys.client(Roles::CLIENT));
     let oss = TcpOss::new(0, &[nid(addr)], &identity(1), &client).expect("oss");
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
     let hello = hello(&client);
@@ -157,7 +131,7 @@ fn clients_work_and_come_and_go_while_ten_thousand_connections_stay_half_open() 
                 // The streams of this side are in the kernel's memory.
                 assert!(memory <= before.0 + 64, "{memory} MiB after {}", before.0);
                 // A client that was not there before gets in.
-                let config = keys.client();
+                let config = keys.client(Roles::CLIENT);
                 let other = TcpOss::new(0, &[nid(addr)], &identity(2), &config).expect("oss");
                 assert_eq!(other.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done), "{number}");
             }
@@ -194,16 +168,18 @@ fn a_host_holds_no_more_half_open_connections_than_its_share_and_those_that_are_
 fn a_key_has_so_many_connections_and_others_are_served() {
     let keys = Keys::new();
     let services = Services::default();
-    let server = services.serve(any_port(), ServerConfig { connections_per_key_max: 3, ..keys.server() });
+    let server =
+        services.serve(any_port(), ServerConfig { connections_per_key_max: 3, ..keys.server(SERVER) });
     let addr = server.addrs()[0];
-    let client = ClientConfig { deadline: Some(std::time::Duration::from_millis(300)), ..keys.client() };
+    let client =
+        ClientConfig { deadline: Some(std::time::Duration::from_millis(300)), ..keys.client(Roles::CLIENT) };
     let endpoints: Vec<_> = (10..14)
         .map(|number| TcpOss::new(0, &[nid(addr)], &identity(number), &client).expect("oss"))
         .collect();
     let answers: Vec<_> =
         endpoints.iter().map(|oss| oss.call(&OssRequest::Ping, Bulk::None).is_ok()).collect();
     assert_eq!(answers, [true, true, true, false]);
-    let key = keys.key(3, Roles::CLIENT);
+    let key = keys.key(KeyId(3), Roles::CLIENT);
     let tls = ClientTls::new("nacre", std::slice::from_ref(&key)).expect("settings");
     let other = ClientConfig { tls: Some(tls), ..quick() };
     let oss = TcpOss::new(0, &[nid(addr)], &identity(20), &other).expect("oss");

@@ -5,8 +5,12 @@ mod proxy;
 #[path = "support/services.rs"]
 mod services;
 
-use nacre_keys::{Authority, ClientTls, Key, LIFETIME, Revoked, ServerTls};
-use nacre_rpc::tcp::{ClientIdentity, Server, TcpMds, TcpMgs, TcpOss};
+#[path = "support/keys.rs"]
+mod keys;
+
+use keys::{Keys, SERVER, SERVER_KEY, serve, with_key};
+use nacre_keys::ClientTls;
+use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
     AuditEvent, AuditKind, AuditSink, ClientConfig, IoCall, MdsEndpoint, MgsEndpoint, OssEndpoint,
     ServerConfig, run_all,
@@ -23,47 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-const SERVER: Roles = Roles::MGS.union(Roles::MDS).union(Roles::OSS);
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// The authority of a file system.
-struct Keys {
-    _dir: tempfile::TempDir,
-    authority: Authority,
-    revoked: Arc<Revoked>,
-}
-
-impl Keys {
-    fn of(fsname: &str) -> Keys {
-        let dir = tempfile::tempdir().expect("a directory");
-        let authority = Authority::create(&dir.path().join("keys"), fsname).expect("an authority");
-        Keys { _dir: dir, authority, revoked: Arc::default() }
-    }
-
-    fn new() -> Keys {
-        Keys::of("nacre")
-    }
-
-    fn key(&self, id: u64, roles: Roles) -> Key {
-        self.authority.make_key(&Identity::new("nacre", KeyId(id), roles, "test"), LIFETIME).expect("a key")
-    }
-
-    fn server(&self, roles: Roles) -> ServerConfig {
-        let tls = ServerTls::new(&self.key(1, roles), false, self.revoked.clone()).expect("settings");
-        ServerConfig { tls: Some(tls), fsname: "nacre".to_owned(), ..ServerConfig::default() }
-    }
-
-    fn client(&self, roles: Roles) -> ClientConfig {
-        with_key(&self.key(2, roles))
-    }
-}
-
-fn with_key(key: &Key) -> ClientConfig {
-    ClientConfig {
-        tls: Some(ClientTls::new("nacre", std::slice::from_ref(key)).expect("settings")),
-        ..quick()
-    }
-}
 
 fn oss_at(addr: SocketAddr, config: &ClientConfig) -> TcpOss {
     TcpOss::new(0, &[nid(addr)], &identity(1), config).expect("oss")
@@ -71,17 +35,6 @@ fn oss_at(addr: SocketAddr, config: &ClientConfig) -> TcpOss {
 
 fn ping(addr: SocketAddr, config: &ClientConfig) -> StatusResult<OssReply> {
     oss_at(addr, config).call(&OssRequest::Ping, Bulk::None)
-}
-
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
-}
-
-fn serve(config: ServerConfig) -> (Services, Server, SocketAddr) {
-    let services = Services::default();
-    let server = services.serve(any_port(), config);
-    let addr = server.addrs()[0];
-    (services, server, addr)
 }
 
 #[test]
@@ -184,6 +137,12 @@ fn a_client_talks_to_servers_of_its_authority_and_with_the_right_role_alone() {
         assert_eq!(ping(addr, &client), Err(Status::EKEYREJECTED), "{roles}");
         assert_eq!(services.oss.requests.load(Ordering::SeqCst), 0);
     }
+    // Nor does a server that has another target's key, where the target is known to belong to one.
+    let (own, _server, addr) = serve(keys.server(SERVER));
+    let of = |key| ClientConfig { server_key: Some(key), ..client.clone() };
+    assert_eq!(ping(addr, &of(KeyId(9))), Err(Status::EKEYREJECTED));
+    assert_eq!(own.oss.connects.load(Ordering::SeqCst), 0);
+    assert_eq!(ping(addr, &of(SERVER_KEY)), Ok(OssReply::Done));
     // It does not fall back to an open server.
     let (open, _server, addr) = serve(ServerConfig::default());
     let client = ClientConfig { deadline: Some(Duration::from_secs(1)), ..client };
@@ -194,7 +153,7 @@ fn a_client_talks_to_servers_of_its_authority_and_with_the_right_role_alone() {
 #[test]
 fn a_client_with_keys_of_two_file_systems_of_one_name_gives_each_server_the_right_one() {
     let (keys, others) = (Keys::new(), Keys::new());
-    let both = [keys.key(2, Roles::CLIENT), others.key(2, Roles::CLIENT)];
+    let both = [keys.key(KeyId(2), Roles::CLIENT), others.key(KeyId(2), Roles::CLIENT)];
     let tls = ClientTls::new("nacre", &both).expect("settings");
     let client = ClientConfig { tls: Some(tls), ..quick() };
     for keys in [&keys, &others] {
@@ -208,8 +167,8 @@ fn a_key_that_is_revoked_loses_its_connections_and_what_it_holds() {
     let keys = Keys::new();
     let (services, _server, addr) = serve(keys.server(SERVER));
     let oss = oss_at(addr, &keys.client(Roles::CLIENT));
-    let other =
-        TcpOss::new(0, &[nid(addr)], &identity(5), &with_key(&keys.key(3, Roles::CLIENT))).expect("oss");
+    let other = TcpOss::new(0, &[nid(addr)], &identity(5), &with_key(&keys.key(KeyId(3), Roles::CLIENT)))
+        .expect("oss");
     for oss in [&oss, &other] {
         assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
     }
@@ -242,7 +201,7 @@ fn a_client_that_somebody_else_uses_already_is_not_taken_over() {
     let (services, _server, addr) = serve(keys.server(SERVER));
     let oss = oss_at(addr, &keys.client(Roles::CLIENT));
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
-    let thief = with_key(&keys.key(3, Roles::CLIENT));
+    let thief = with_key(&keys.key(KeyId(3), Roles::CLIENT));
     assert_eq!(ping(addr, &thief), Err(Status::EPERM));
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 1);
@@ -287,7 +246,7 @@ fn each_role_sends_its_own_requests_to_the_management_server_and_no_others() {
         (MgsRequest::SetParam { name: "a.b".to_owned(), value: "1".to_owned() }, Roles::ADMIN),
     ];
     for (number, roles) in COMBINATIONS.into_iter().enumerate() {
-        let config = with_key(&keys.key(10 + number as u64, roles));
+        let config = with_key(&keys.key(KeyId(10 + number as u64), roles));
         let mgs = TcpMgs::new(&[nid(addr)], &identity(20 + number as u8), &config).expect("mgs");
         for (request, needed) in &requests {
             let expected = if roles.intersects(*needed) { None } else { Some(Status::EPERM) };
@@ -307,7 +266,7 @@ fn each_role_sends_its_own_requests_to_object_and_metadata_servers_and_no_others
         (OssRequest::Destroy { objects: vec![object] }, Roles::MDS),
     ];
     for (number, roles) in COMBINATIONS.into_iter().enumerate() {
-        let config = with_key(&keys.key(10 + number as u64, roles));
+        let config = with_key(&keys.key(KeyId(10 + number as u64), roles));
         let oss = TcpOss::new(0, &[nid(addr)], &identity(20 + number as u8), &config).expect("oss");
         for (request, needed) in &requests {
             let mut buffer = [0; 1];
@@ -335,7 +294,7 @@ fn damage_anywhere_in_a_handshake_or_later_is_noticed_and_requests_run_once() {
         for at in (0..4000).step_by(331) {
             for harm in [Harm::Flip, Harm::Cut] {
                 round += 1;
-                let config = with_key(&keys.key(100 + u64::from(round), Roles::CLIENT));
+                let config = with_key(&keys.key(KeyId(100 + u64::from(round)), Roles::CLIENT));
                 let client =
                     ClientIdentity { client: nacre_types::ClientUuid([round as u8; 16]), ..identity(1) };
                 proxy.plan(way, at, harm, false);
@@ -460,7 +419,7 @@ fn who_was_served_refused_and_cut_off_is_written_down() {
     }
     assert_eq!(ping(addr, &quick()), Err(Status::ENOKEY));
     assert_eq!(ping(addr, &others.client(Roles::CLIENT)), Err(Status::EKEYREJECTED));
-    assert_eq!(ping(addr, &with_key(&keys.key(3, Roles::MGS))), Err(Status::EPERM));
+    assert_eq!(ping(addr, &with_key(&keys.key(KeyId(3), Roles::MGS))), Err(Status::EPERM));
     keys.revoked.set([KeyId(2)]);
     let is_lost = |line: &String| line.starts_with("key-lost 2 OST0000");
     eventually("it is cut off", || book.0.lock().unwrap().iter().any(is_lost));

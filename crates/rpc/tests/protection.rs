@@ -4,11 +4,14 @@
 #[path = "support/services.rs"]
 mod services;
 
-use nacre_keys::{Authority, ClientTls, Key, LIFETIME, Revoked, ServerTls};
-use nacre_rpc::tcp::{ClientIdentity, Server, TcpOss};
+#[path = "support/keys.rs"]
+mod keys;
+
+use keys::{Keys, SERVER, serve};
+use nacre_keys::{Revoked, ServerTls};
+use nacre_rpc::tcp::{ClientIdentity, TcpOss};
 use nacre_rpc::{ClientConfig, IoCall, OssEndpoint, ServerConfig, run_all};
-use nacre_types::Security;
-use nacre_types::{ClientUuid, Fid, Identity, KeyId, Roles, Status};
+use nacre_types::{ClientUuid, Fid, KeyId, Roles, Security, Status};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use services::*;
 use std::io::{Read, Write};
@@ -16,43 +19,6 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-struct Keys {
-    _dir: tempfile::TempDir,
-    authority: Authority,
-}
-
-impl Keys {
-    fn new() -> Keys {
-        let dir = tempfile::tempdir().expect("a directory");
-        let authority = Authority::create(&dir.path().join("keys"), "nacre").expect("an authority");
-        Keys { _dir: dir, authority }
-    }
-
-    fn key(&self, id: u64, roles: Roles) -> Key {
-        self.authority.make_key(&Identity::new("nacre", KeyId(id), roles, "test"), LIFETIME).expect("a key")
-    }
-
-    fn serve(&self, protection: Security) -> (Services, Server, SocketAddr) {
-        let key = self.key(1, Roles::MGS | Roles::MDS | Roles::OSS);
-        let tls = ServerTls::new(&key, false, Arc::new(Revoked::default())).expect("settings");
-        let config = ServerConfig { tls: Some(tls), protection, ..ServerConfig::default() };
-        let services = Services::default();
-        let server = services.serve(any_port(), config);
-        let addr = server.addrs()[0];
-        (services, server, addr)
-    }
-
-    fn client(&self) -> ClientConfig {
-        let key = self.key(2, Roles::CLIENT);
-        let tls = ClientTls::new("nacre", std::slice::from_ref(&key)).expect("settings");
-        ClientConfig { tls: Some(tls), ..quick() }
-    }
-}
-
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
-}
 
 /// What somebody on the way does to a record that a client sends.
 #[derive(Clone, Copy, Debug)]
@@ -181,8 +147,9 @@ impl Drop for Between {
 #[test]
 fn authenticated_data_of_every_size_comes_as_it_was_sent() {
     let keys = Keys::new();
-    let (services, _server, addr) = keys.serve(Security::Authenticate);
-    let oss = TcpOss::new(0, &[nid(addr)], &identity(1), &keys.client()).expect("oss");
+    let (services, _server, addr) =
+        serve(ServerConfig { protection: Security::Authenticate, ..keys.server(SERVER) });
+    let oss = TcpOss::new(0, &[nid(addr)], &identity(1), &keys.client(Roles::CLIENT)).expect("oss");
     for len in [0, 1, 100, 8191, 8192, 16_300, 17 << 10, 65_536, 100_001, 131_072, 1 << 20, (4 << 20) - 1] {
         let (data, object) = (pattern(len, len as u8), Fid::new(9, 2, 0));
         let written = oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data));
@@ -227,13 +194,13 @@ fn records_that_are_repeated_dropped_swapped_replaced_or_cut_end_the_connection_
     let harms = [Harm::Repeat, Harm::Drop, Harm::SwapWithNext, Harm::Replace, Harm::CutItsEnd, Harm::Flip];
     for protection in [Security::Encrypt, Security::Authenticate] {
         let keys = Keys::new();
-        let (services, _server, addr) = keys.serve(protection);
+        let (services, _server, addr) = serve(ServerConfig { protection, ..keys.server(SERVER) });
         let between = Between::start(addr, |record| record);
         let mut round = 0_u32;
         for at in [0, 1, 2, 3, 4, 6, 9] {
             for harm in harms {
                 round += 1;
-                let config = keys.client();
+                let config = keys.client(Roles::CLIENT);
                 // A client of its own, so that nothing of another one helps it.
                 let client = ClientIdentity { client: ClientUuid([round as u8; 16]), ..identity(1) };
                 // What waits for more than comes must not wait for long.
@@ -267,9 +234,10 @@ fn records_that_are_repeated_dropped_swapped_replaced_or_cut_end_the_connection_
 fn what_is_encrypted_cannot_be_read_and_what_is_authenticated_can() {
     for (protection, is_readable) in [(Security::Encrypt, false), (Security::Authenticate, true)] {
         let keys = Keys::new();
-        let (_services, _server, addr) = keys.serve(protection);
+        let (_services, _server, addr) = serve(ServerConfig { protection, ..keys.server(SERVER) });
         let between = Between::start(addr, |record| record);
-        let oss = TcpOss::new(0, &[nid(between.addr)], &identity(1), &keys.client()).expect("oss");
+        let oss =
+            TcpOss::new(0, &[nid(between.addr)], &identity(1), &keys.client(Roles::CLIENT)).expect("oss");
         let data = b"a sentence that somebody might look for".repeat(500);
         oss.call(&OssRequest::plain_write(Fid::new(9, 2, 0), 0), Bulk::Send(&data)).expect("written");
         let seen = between.seen.lock().unwrap();
@@ -291,8 +259,8 @@ fn without_encryption(mut record: Vec<u8>) -> Vec<u8> {
 fn nobody_on_the_way_talks_two_sides_into_less_protection() {
     for protection in [Security::Encrypt, Security::Authenticate] {
         let keys = Keys::new();
-        let (services, _server, addr) = keys.serve(protection);
-        let client = ClientConfig { deadline: Some(Duration::from_secs(1)), ..keys.client() };
+        let (services, _server, addr) = serve(ServerConfig { protection, ..keys.server(SERVER) });
+        let client = ClientConfig { deadline: Some(Duration::from_secs(1)), ..keys.client(Roles::CLIENT) };
         let oss =
             |addr, client: &ClientConfig| TcpOss::new(0, &[nid(addr)], &identity(1), client).expect("oss");
         let between = Between::start(addr, without_encryption);
@@ -311,7 +279,7 @@ fn nobody_on_the_way_talks_two_sides_into_less_protection() {
 #[test]
 fn each_address_of_a_server_is_protected_as_it_says() {
     let keys = Keys::new();
-    let key = keys.key(1, Roles::MGS | Roles::MDS | Roles::OSS);
+    let key = keys.key(KeyId(1), Roles::MGS | Roles::MDS | Roles::OSS);
     let tls = ServerTls::new(&key, false, Arc::new(Revoked::default())).expect("settings");
     let own = |last: u8| std::net::IpAddr::from([127, 0, 0, last]);
     let config = ServerConfig {
@@ -323,7 +291,7 @@ fn each_address_of_a_server_is_protected_as_it_says() {
     let server = services.serve("0.0.0.0:0".parse().expect("an address"), config);
     let port = server.addrs()[0].port();
     let deadline = Some(Duration::from_secs(5));
-    let strict = ClientConfig { encrypted_only: true, deadline, ..keys.client() };
+    let strict = ClientConfig { encrypted_only: true, deadline, ..keys.client(Roles::CLIENT) };
     let without = ClientConfig { deadline, ..quick() };
     let ping = |last: u8, number: u8, client: &ClientConfig| {
         let oss = TcpOss::new(0, &[nid((own(last), port).into())], &identity(number), client).expect("oss");
@@ -333,6 +301,9 @@ fn each_address_of_a_server_is_protected_as_it_says() {
     let refused = |status| Err(status);
     assert_eq!([ping(1, 1, &strict), ping(1, 2, &without)], [served.clone(), refused(Status::ENOKEY)]);
     let authenticated = [refused(Status::EKEYREJECTED), refused(Status::ENOKEY), served.clone()];
-    assert_eq!([ping(2, 1, &strict), ping(2, 2, &without), ping(2, 1, &keys.client())], authenticated);
+    assert_eq!(
+        [ping(2, 1, &strict), ping(2, 2, &without), ping(2, 1, &keys.client(Roles::CLIENT))],
+        authenticated
+    );
     assert_eq!([ping(3, 1, &strict), ping(3, 2, &without)], [served.clone(), served]);
 }

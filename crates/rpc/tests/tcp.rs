@@ -22,10 +22,6 @@ fn write(oid: u32) -> OssRequest {
     OssRequest::plain_write(Fid::new(9, oid, 0), 0)
 }
 
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
-}
-
 #[test]
 fn all_three_services_answer() {
     let services = Services::default();

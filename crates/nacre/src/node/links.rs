@@ -81,9 +81,9 @@ impl Links {
         &self.identity
     }
 
-    /// Options of connections.
-    pub fn rpc(&self) -> &ClientConfig {
-        &self.rpc
+    /// Options of connections to a target, which proves the key that it belongs to.
+    pub fn rpc_to(&self, key: Option<KeyId>) -> ClientConfig {
+        ClientConfig { server_key: key, ..self.rpc.clone() }
     }
 
     /// Way to the management server.
@@ -177,7 +177,7 @@ impl Links {
         &self,
         index: u16,
         service: Option<Arc<dyn MdsService>>,
-        nids: &[Nid],
+        (nids, key): (&[Nid], Option<KeyId>),
     ) -> Result<Option<Arc<dyn MdsEndpoint>>> {
         let identity =
             ClientIdentity { client: ClientUuid(random_uuid()?), is_server: true, ..self.identity.clone() };
@@ -188,7 +188,7 @@ impl Links {
                 Err(status) => Err(Failure::new(format!("MDT{index:04x} cannot be reached: {status}"))),
             };
         }
-        let rpc = ClientConfig { deadline: Some(MDT_AWAY_LIMIT), ..self.rpc.clone() };
+        let rpc = ClientConfig { deadline: Some(MDT_AWAY_LIMIT), ..self.rpc_to(key) };
         match TcpMds::new(index, nids, &identity, &rpc, Arc::new(NoCallbacks)) {
             Ok(way) => Ok(Some(Arc::new(way))),
             Err(status) => {
@@ -237,10 +237,11 @@ impl Links {
                     None => LoOss::connect(service, identity.client, Arc::new(NoCallbacks))?,
                 }));
             }
-            let nids = remote_nids(target.ok_or(Status::ENODEV)?);
+            let target = target.ok_or(Status::ENODEV)?;
+            let (nids, rpc) = (remote_nids(target), self.rpc_to(target.key));
             Ok(Arc::new(match events {
-                Some(events) => TcpOss::with_events(index, &nids, identity, &self.rpc, events)?,
-                None => TcpOss::new(index, &nids, identity, &self.rpc)?,
+                Some(events) => TcpOss::with_events(index, &nids, identity, &rpc, events)?,
+                None => TcpOss::new(index, &nids, identity, &rpc)?,
             }))
         };
         way()

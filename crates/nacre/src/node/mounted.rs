@@ -401,7 +401,8 @@ pub(super) fn connect(
     links: &Links,
     events: Arc<RemoteEvents>,
 ) -> StatusResult<(TcpMds, LeaseGrant)> {
-    TcpMds::connect(target.target.index, &remote_nids(target), links.identity(), links.rpc(), events)
+    let rpc = links.rpc_to(target.key);
+    TcpMds::connect(target.target.index, &remote_nids(target), links.identity(), &rpc, events)
 }
 
 /// What a metadata server tells this client over the network.

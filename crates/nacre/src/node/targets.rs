@@ -23,7 +23,8 @@ use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
 };
 use nacre_types::{
-    ClientUuid, Cred, Fid, Nid, Nodemaps, SetAttr, SetAttrValid, Status, StatusResult, TargetId, TargetKind,
+    ClientUuid, Cred, Fid, KeyId, Nid, Nodemaps, SetAttr, SetAttrValid, Status, StatusResult, TargetId,
+    TargetKind,
 };
 use nacre_wire::mds::{MdsRequest, Statfs};
 use nacre_wire::mgs::{FsConfig, PoolConfig};
@@ -310,8 +311,10 @@ fn default_layout(config: &FsConfig) -> LayoutSpec {
     }
 }
 
+/// Where an MDT is served, and the key that it belongs to.
+type PlaceOfMdt = (Vec<Nid>, Option<KeyId>);
 /// A way and where it leads.
-type WayTo = (Vec<Nid>, Arc<dyn MdsEndpoint>);
+type WayTo = (PlaceOfMdt, Arc<dyn MdsEndpoint>);
 
 /// Ways of MDTs of this process to other MDTs.
 #[derive(Default)]
@@ -448,8 +451,8 @@ impl Services {
     /// Tells the metadata targets here of each other and of those elsewhere.
     pub fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
         let registered = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
-        let mut places: BTreeMap<u16, Vec<Nid>> =
-            registered.map(|mdt| (mdt.target.index, remote_nids(mdt))).collect();
+        let mut places: BTreeMap<u16, PlaceOfMdt> =
+            registered.map(|mdt| (mdt.target.index, (remote_nids(mdt), mdt.key))).collect();
         let mut known = self.mdt_ways.lock();
         if config.version < known.version {
             return Ok(());
@@ -462,13 +465,13 @@ impl Services {
         }
         for (own, mds) in here {
             let mut peers = BTreeMap::new();
-            for (&other, nids) in places.iter().filter(|(other, _)| **other != own) {
-                let way = match known.ways.get(&(own, other)).filter(|(known, _)| known == nids) {
+            for (&other, place) in places.iter().filter(|(other, _)| **other != own) {
+                let way = match known.ways.get(&(own, other)).filter(|(known, _)| known == place) {
                     Some((_, way)) => Some(way.clone()),
-                    None => links.mdt_of_server(other, self.mdt(other), nids)?,
+                    None => links.mdt_of_server(other, self.mdt(other), (&place.0, place.1))?,
                 };
                 if let Some(way) = way {
-                    known.ways.insert((own, other), (nids.clone(), way.clone()));
+                    known.ways.insert((own, other), (place.clone(), way.clone()));
                     peers.insert(other, way);
                 }
             }

@@ -100,7 +100,7 @@ pub(crate) fn connect(
     let mut inbox = Inbox::new();
     let deadline = Instant::now() + config.handshake_timeout;
     if let Some(tls) = &config.tls {
-        secure(asked, &socket, &mut inbox, (tls, config.encrypted_only, addr), (deadline, may_wait))?;
+        secure(asked, &socket, &mut inbox, (tls, config, addr), (deadline, may_wait))?;
     }
     socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
     let connected = answer(asked, &socket, &mut inbox, deadline, may_wait)?;
@@ -111,17 +111,17 @@ pub(crate) fn connect(
     Ok(Greeting { nid: asked.nid, connected, socket, inbox, is_local: local })
 }
 
-/// Both sides prove who they are: the server, that it has the role that its target needs.
+/// Mutual authentication. The server proves the role that its target needs, and the key that the target belongs to if that is known.
 fn secure(
     asked: &Asked<'_>,
     socket: &Socket,
     inbox: &mut Inbox,
-    (tls, encrypted_only, address): (&ClientTls, bool, SocketAddr),
+    (tls, config, address): (&ClientTls, &ClientConfig, SocketAddr),
     (deadline, may_wait): (Instant, &dyn Fn() -> StatusResult<()>),
 ) -> StatusResult<()> {
     let Asked { target, nid, .. } = asked;
     let secured =
-        tls::connect(socket, (tls, encrypted_only), address, deadline, may_wait).map_err(|error| {
+        tls::connect(socket, (tls, config.encrypted_only), address, deadline, may_wait).map_err(|error| {
             let status = error.status();
             match status {
                 Status::EKEYREJECTED | Status::EKEYEXPIRED | Status::ENOKEY => {
@@ -134,6 +134,11 @@ fn secure(
     let needed = target.role();
     if !secured.peer.as_ref().is_some_and(|peer| peer.roles.contains(needed)) {
         log::error!("{target} at {nid}: what answers there has not the key of a server with role {needed}");
+        return Err(Status::EKEYREJECTED);
+    }
+    let proved = secured.peer.as_ref().map(|peer| peer.id);
+    if let Some(key) = config.server_key.filter(|key| proved != Some(*key)) {
+        log::error!("{target} at {nid}: what answers there has not key {key}, which the target belongs to");
         return Err(Status::EKEYREJECTED);
     }
     socket.seal_with(secured.sealer);

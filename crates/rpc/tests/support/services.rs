@@ -423,3 +423,8 @@ pub fn ten_reads_at_once(oss: &dyn OssEndpoint) {
         .collect();
     assert!(run_all(calls).iter().all(Result::is_ok));
 }
+
+/// Data that differs from place to place, and from seed to seed.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
+}
