@@ -18,7 +18,7 @@ use crate::requirements::{have, have_root};
 use crate::run::Run;
 use crate::{binary, mounts, wait};
 use launcher::Launcher;
-use ports::Ports;
+pub use ports::Ports;
 use slot::Slot;
 
 /// How long a file system may take to come up, or to end, on a busy machine.

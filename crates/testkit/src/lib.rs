@@ -37,7 +37,7 @@ mod work;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-pub use cluster::{Cluster, Shape};
+pub use cluster::{Cluster, Ports, Shape};
 pub use shapes::{on_each_shape, on_each_shape_of, on_each_shape_with, on_each_shape_with_mdts};
 pub use stopped::Stopped;
 pub use work::work_in;

@@ -16,7 +16,7 @@ use nacre_rpc::{ClientCallbacks, ClientConfig, MdsEndpoint, NoCallbacks, OssEndp
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity as User;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, wait};
+use nacre_testkit::{Cluster, Shape, text, wait};
 use nacre_types::{
     Capability, ClientUuid, Cred, Fid, FullCred, Identity, KeyId, Nid, ObjectNeed, OpenHandle, Rights, Roles,
     Status, StatusResult, TargetId,
@@ -30,10 +30,6 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 const SOMEBODY: u32 = 1000;
 /// The shortest time that capabilities can be good for.
 const EXPIRY: Duration = Duration::from_secs(30);
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain path")
-}
 
 /// A cluster whose servers need keys; `None` where there can be none.
 fn with_keys(fsname: &str) -> Option<Cluster> {

@@ -12,7 +12,7 @@ use nacre_testkit::program::{LIMIT, run_command, shell};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
 use nacre_testkit::text;
-use nacre_testkit::{Cluster, Shape, binary, mounts, on_every_shape};
+use nacre_testkit::{Cluster, Ports, Shape, binary, mounts, on_every_shape};
 
 /// A user who exists everywhere: fusermount3 wants to know the name.
 const NOBODY: u32 = 65_534;
@@ -372,19 +372,13 @@ fn down_spares_files_that_are_open_in_another_mount_namespace_unless_forced() {
     cluster.nacre(&["down", "--force", &data]).success();
 }
 
-/// A script of bash over `nacre`, `$1`, in the directory of a run of its own.
-fn as_a_user(script: &str, ports: [u16; 2]) {
-    let run = Run::new();
+/// A script of bash over `nacre`, `$1`, in the directory of a run of its own. From each of `$2` and `$3` on, eight ports are its own.
+fn as_a_user(script: &str) {
+    let (run, ports) = (Run::new(), Ports::take());
     let mut command = run.command("bash");
     command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(binary::nacre());
-    command.args(ports.map(|port| port.to_string())).current_dir(run.directory());
+    command.args([0, 8].map(|more| (ports.first() + more).to_string())).current_dir(run.directory());
     run_command(command, LIMIT).success();
-}
-
-/// Ports that nobody listens on now.
-fn free_ports() -> [u16; 2] {
-    let sockets = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
-    sockets.map(|socket| socket.local_addr().expect("its address").port())
 }
 
 #[test]
@@ -431,7 +425,7 @@ fn up_alone_starts_a_file_system_as_it_was_started_last() {
         "$1" down mnt
         "$1" check mnt
     "#;
-    as_a_user(script, free_ports());
+    as_a_user(script);
 }
 
 #[test]
@@ -453,7 +447,7 @@ fn two_file_systems_of_one_name_are_told_apart() {
         test "$("$1" lctl --fs b get_param -n debug)" = info
         "$1" down a && "$1" down b
     "#;
-    as_a_user(script, free_ports());
+    as_a_user(script);
 }
 
 #[test]
@@ -484,7 +478,7 @@ fn separate_servers_in_front_end_together_and_with_a_signal() {
         test "$("$1" status data | head -n 1)" = "file system 'front' is stopped"
         "$1" check data
     "#;
-    as_a_user(script, free_ports());
+    as_a_user(script);
 }
 
 #[test]

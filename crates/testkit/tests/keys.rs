@@ -3,22 +3,17 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::hosts::Hosts;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
-use nacre_testkit::{Cluster, Shape, binary, wait};
+use nacre_testkit::{Cluster, Shape, binary, text, wait};
 use nacre_types::{ClientUuid, ProcessIdentity, Status, TargetId, Xid};
 use nacre_wire::Encode;
 use nacre_wire::connect::{Connect, ConnectFlags, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain path")
-}
 
 /// A cluster of separate processes; `None` where there can be none.
 fn with_security(fsname: &str, security: Option<&'static str>) -> Option<Cluster> {

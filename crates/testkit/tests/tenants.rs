@@ -4,12 +4,8 @@ use nacre_testkit::hosts::Hosts;
 use nacre_testkit::program::Outcome;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
-use nacre_testkit::{binary, wait};
+use nacre_testkit::{binary, text, wait};
 use std::path::{Path, PathBuf};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain path")
-}
 
 /// A file system with two MDTs on the first of some hosts, and mounts of it.
 struct Site<'a> {

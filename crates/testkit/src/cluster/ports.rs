@@ -23,9 +23,9 @@ const COUNT: usize = 250;
 /// Ports of a block.
 pub(super) const LENGTH: u16 = 32;
 
-/// The ports of a file system; others may have them when it is dropped.
+/// A block of 32 ports of a file system; others may have them when it is dropped.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub struct Ports {
     first: u16,
     _lock: File,
 }
@@ -36,7 +36,7 @@ impl Ports {
     /// # Panics
     ///
     /// When there is none.
-    pub(super) fn take() -> Ports {
+    pub fn take() -> Ports {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let directory = slot::directory();
         // Not the one that was given back last: a client that is about to end may still look for its servers there.
@@ -52,7 +52,7 @@ impl Ports {
     }
 
     /// The first one.
-    pub(super) fn first(&self) -> u16 {
+    pub fn first(&self) -> u16 {
         self.first
     }
 }
