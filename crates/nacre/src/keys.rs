@@ -558,14 +558,64 @@ mod tests {
         assert_eq!(issued.iter().map(|key| key.id).collect::<Vec<_>>(), [first.id]);
     }
 
+    /// A management server that is away.
+    struct Nobody;
+
+    impl MgsEndpoint for Nobody {
+        fn call(&self, _: &MgsRequest) -> nacre_types::StatusResult<MgsReply> {
+            Err(Status::ETIMEDOUT)
+        }
+    }
+
+    /// A management server that signs what it is asked for, under another number if it is to.
+    struct Signs<'a>(&'a Authority, Identity);
+
+    impl MgsEndpoint for Signs<'_> {
+        fn call(&self, request: &MgsRequest) -> nacre_types::StatusResult<MgsReply> {
+            let MgsRequest::Renew { csr } = request else { return Err(Status::EPROTO) };
+            let csr = nacre_keys::Csr::read(csr).expect("a request");
+            let certificate = self.0.sign(&csr, &self.1, LIFETIME).expect("signed").to_vec();
+            Ok(MgsReply::Certificate { certificate, authority: self.0.certificate().to_vec() })
+        }
+    }
+
+    #[test]
+    fn an_enrolled_key_is_renewed_by_the_management_server_before_it_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_, authority) = place(&dir.path().join("home"));
+        let host = Place { dir: dir.path().join("host"), fsname: "fs".to_owned(), source: Source::Enrolled };
+        let identity = Identity::new("fs", KeyId(7), Roles::OSS, "host");
+        let save = |identity: &Identity, life| {
+            let key = authority.make_key(identity, life).expect("a key");
+            key.save(&host.dir, ENROLLED).expect("written");
+        };
+        save(&identity, LIFETIME / 4);
+        let processes = [(); 2].map(|()| {
+            let places = vec![(host.clone(), "ost0000".to_owned())];
+            Keys::new("fs", places, Roles::empty(), true).expect("keys").expect("some")
+        });
+        let until = |keys: &Keys| keys.own[0].until_s.load(Ordering::Relaxed);
+        let first = until(&processes[0]);
+        let other = Signs(&authority, Identity { id: KeyId(8), ..identity.clone() });
+        assert!(processes[0].renew(&other).is_err(), "the certificate of another key");
+        assert_eq!(Key::load(&host.dir, ENROLLED).expect("kept").identity.id, KeyId(7));
+        processes[0].renew(&Signs(&authority, identity.clone())).expect("renewed");
+        let kept = Key::load(&host.dir, ENROLLED).expect("kept").identity;
+        assert!(
+            until(&processes[0]) > first && kept.until_s == until(&processes[0]) && kept.id == identity.id
+        );
+        // Another process of the host takes it over without a request.
+        processes[1].renew(&Nobody).expect("there is one");
+        assert_eq!(until(&processes[1]), kept.until_s);
+        // One that ends for good is left alone.
+        save(&Identity { is_final: true, ..identity }, Duration::from_secs(60));
+        let places = vec![(host.clone(), "mount".to_owned())];
+        let keys = Keys::new("fs", places, Roles::empty(), false).expect("keys").expect("some");
+        keys.renew(&Nobody).expect("nothing is due");
+    }
+
     #[test]
     fn a_process_goes_on_with_a_renewed_key() {
-        struct Nobody;
-        impl MgsEndpoint for Nobody {
-            fn call(&self, _: &MgsRequest) -> nacre_types::StatusResult<MgsReply> {
-                Err(Status::ETIMEDOUT)
-            }
-        }
         let dir = tempfile::tempdir().expect("a directory");
         let (place, _) = place(dir.path());
         let places = vec![(place.clone(), "ost0000".to_owned())];

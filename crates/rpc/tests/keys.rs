@@ -25,7 +25,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -177,6 +177,19 @@ fn a_key_that_is_revoked_loses_its_connections_and_what_it_holds() {
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Err(Status::EKEYREVOKED));
     assert_eq!(other.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_mount_whose_key_is_revoked_does_not_ask_again_all_the_time() {
+    let keys = Keys::new();
+    let (_services, server, addr) = serve(keys.server(SERVER));
+    let (config, events) = (keys.client(Roles::CLIENT), Arc::new(Events::default()));
+    let _mds = TcpMds::connect(0, &[nid(addr)], &identity(1), &config, events).expect("served");
+    keys.revoked.set([KeyId(2)]);
+    eventually("it is refused", || server.audited(AuditKind::Refused) > 0);
+    let refused = Instant::now();
+    eventually("time passes", || refused.elapsed() > Duration::from_secs(1));
+    assert!(server.audited(AuditKind::Refused) <= 3, "{}", server.audited(AuditKind::Refused));
 }
 
 #[test]

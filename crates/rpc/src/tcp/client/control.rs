@@ -1,6 +1,6 @@
 //! The control connection of a client: callbacks come in, pings go out.
 
-use super::peer::Peer;
+use super::peer::{Peer, is_refusal};
 use crate::api::ClientCallbacks;
 use crate::tcp::socket::{Inbox, LinkError, Socket, TICK};
 use nacre_types::Xid;
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Pause after the control connection was lost although the target is there.
 const RETRY: Duration = Duration::from_millis(100);
+/// Pause after a refusal: it holds until the client has another key, or an administrator changes something.
+const RETRY_REFUSED: Duration = Duration::from_secs(5);
 
 /// The thread that holds the control connection. Stops when dropped.
 pub(crate) struct Control {
@@ -117,6 +119,7 @@ struct Holder {
 impl Holder {
     fn run(&self, events: &dyn ClientCallbacks) {
         let peer = &self.peer;
+        let mut refused = None;
         while !peer.is_leaving() {
             // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
             peer.sweep_connections();
@@ -124,6 +127,7 @@ impl Holder {
             match greeting {
                 Ok(greeting) if !peer.confirm(greeting.life()) => continue,
                 Ok(greeting) => {
+                    refused = None;
                     let socket = Arc::new(greeting.socket);
                     *self.place.lock() = Some(socket.clone());
                     self.ready.set();
@@ -134,11 +138,16 @@ impl Holder {
                         events.callbacks_lost();
                     }
                 }
+                Err(status) if is_refusal(status) => {
+                    if refused.replace(status) != Some(status) {
+                        log::error!("{} does not serve this client any more: {status}", peer.name());
+                    }
+                }
                 Err(status) => log::debug!("control connection to {}: {status}", peer.name()),
             }
             if !peer.is_leaving() {
                 // `ESHUTDOWN` ends the loop above.
-                let _ = peer.rest(RETRY);
+                let _ = peer.rest(if refused.is_some() { RETRY_REFUSED } else { RETRY });
             }
         }
     }

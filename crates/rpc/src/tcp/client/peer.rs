@@ -2,6 +2,8 @@
 
 mod link;
 
+pub(crate) use link::is_refusal;
+
 use super::body::Body;
 use super::conn::{Conn, InFlight, NoReply};
 use super::ends::{End, LANES_MAX, Place, Way};

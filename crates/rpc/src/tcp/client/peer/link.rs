@@ -597,7 +597,7 @@ impl Drop for RecoveryGuard {
 }
 
 /// The server knows who asks and does not serve it: asking again changes nothing.
-fn is_refusal(status: Status) -> bool {
+pub(crate) fn is_refusal(status: Status) -> bool {
     matches!(
         status,
         Status::EPERM
