@@ -20,6 +20,8 @@ pub(crate) struct InstanceOptions {
     pub(crate) mdts: usize,
     /// A process for each server and one for the mount.
     pub(crate) separate: bool,
+    /// Its servers ask no key: the bench talks to object servers itself, with objects that no MDT knows.
+    pub(crate) is_open: bool,
     /// Name, if parameters are to be set: they are found by it.
     pub(crate) fsname: Option<String>,
     /// What its OSTs keep objects in, as `nacre up --ost-backend` is told.
@@ -75,6 +77,9 @@ impl Instance {
             words.extend([OsStr::new("--mdts"), OsStr::new(&mdts)]);
         }
         words.extend(self.options.separate.then_some(OsStr::new("--separate")));
+        if self.options.is_open {
+            words.extend([OsStr::new("--security"), OsStr::new("open")]);
+        }
         if let Some(fsname) = &self.options.fsname {
             words.extend([OsStr::new("--fsname"), OsStr::new(fsname)]);
         }

@@ -177,8 +177,14 @@ impl Bench {
         }
         // Parameters are found by the name of the file system.
         let fsname = simulated.map(|_| format!("bs{:05x}", std::process::id() & 0xf_ffff));
-        let options =
-            InstanceOptions { osts: 1, separate: true, ost_backend, fsname, ..InstanceOptions::default() };
+        let options = InstanceOptions {
+            osts: 1,
+            separate: true,
+            is_open: true,
+            ost_backend,
+            fsname,
+            ..InstanceOptions::default()
+        };
         let instance = match layers.iter().any(|layer| *layer != Layer::Store) {
             true => Some(Instance::start(&program, &directory.0, "fs", options)?),
             false => None,

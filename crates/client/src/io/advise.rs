@@ -85,6 +85,8 @@ impl Client {
         let Some(layout) = used.layout().filter(|layout| layout.has_objects()) else {
             return Ok(LockedAhead::Asked);
         };
+        // A lock to write may be asked for through a read-only open: the caller's permissions decide, as for a later open.
+        let _acting = (write && !open.writable()).then(|| self.capabilities.act_for(file.fid, &open.opener));
         // Pages of a file that is written may be stored to, which takes a lock for that.
         let mode = if write || file.lock().writers > 0 { Mode::Pw } else { Mode::Pr };
         let found = self.lock_exactly(file, layout, (start, end), mode, no_wait)?;
