@@ -55,6 +55,15 @@ impl Param {
         PARAMS.iter().find(|param| param.name == name)
     }
 
+    /// The parameter that the name of one of its faces stands for: `lov.stripesize`, `lov.nacre-clilov-*.stripesize` and
+    /// `lod.*.stripesize` are the same.
+    pub fn shown_as(name: &str) -> Option<&'static Param> {
+        let mut parts = name.split(['.', '/']);
+        let (kind, leaf) = (parts.next()?, parts.next_back()?);
+        let has_leaf = |param: &&Param| param.name.split_once('.').is_some_and(|(_, known)| known == leaf);
+        PARAMS.iter().find(has_leaf).filter(|_| matches!(kind, "lov" | "lod"))
+    }
+
     /// The stored form of a value; `None` if it is out of range.
     pub fn normal_form(&self, value: &str) -> Option<String> {
         (self.normal_form)(value.trim())
@@ -101,6 +110,19 @@ fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_faces_of_a_shared_parameter_are_one() {
+        let shown = |name| Param::shown_as(name).map(|param| param.name);
+        for name in
+            ["lov.stripesize", "lov.nacre-clilov-*.stripesize", "lod.*.stripesize", "lod/*/stripesize"]
+        {
+            assert_eq!(shown(name), Some("lov.stripesize"), "{name}");
+        }
+        for name in ["lov", "lov.nosuch", "osc.*.stripesize", ""] {
+            assert_eq!(shown(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn values_are_brought_to_one_form_or_refused() {

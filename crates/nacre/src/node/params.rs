@@ -31,7 +31,7 @@ use nacre_fuse::front::Front;
 use nacre_layout::PoolName;
 use nacre_mds::Mds;
 use nacre_mgs::Mgs;
-use nacre_mgs::params::PARAMS;
+use nacre_mgs::params::{PARAMS, Param};
 use nacre_oss::ObjectServer;
 use nacre_params::known::{self, Refusal};
 use nacre_params::{Kind, Pattern, Tree, value};
@@ -400,7 +400,7 @@ impl Params {
 /// What the management server answers: `ENOENT` if no parameter can be meant, otherwise what is wrong with the value, with
 /// the reason as far as it is known here.
 pub fn set_for_good(links: &Links, name: &str, value: &str) -> Result<(), Refusal> {
-    let shared = shared_name(name);
+    let shared = Param::shown_as(name).map(|param| param.name);
     let request = MgsRequest::SetParam { name: shared.unwrap_or(name).to_owned(), value: value.to_owned() };
     links.mgs().call(&request).map(drop).map_err(|status| match shared {
         None if !value.is_empty() => match known::check(name, value) {
@@ -418,16 +418,6 @@ pub fn set_for_good(links: &Links, name: &str, value: &str) -> Result<(), Refusa
 pub fn change_pool(links: &Links, pool: &str, change: PoolChange) -> StatusResult<()> {
     let pool = PoolName::new(pool.as_bytes()).ok_or(Status::EINVAL)?;
     links.mgs().call(&MgsRequest::ChangePool { pool, change }).map(drop)
-}
-
-/// The parameter of the whole file system that a name of one of its faces stands for: `lov.stripesize`,
-/// `lov.nacre-clilov-*.stripesize` and `lod.*.stripesize` are the same.
-fn shared_name(name: &str) -> Option<&'static str> {
-    let mut parts = name.split(['.', '/']);
-    let (kind, leaf) = (parts.next()?, parts.next_back()?);
-    let param =
-        PARAMS.iter().find(|param| param.name.split_once('.').is_some_and(|(_, known)| known == leaf))?;
-    matches!(kind, "lov" | "lod").then_some(param.name)
 }
 
 fn text(text: String) -> impl Fn() -> StatusResult<String> + Send + Sync {
@@ -527,18 +517,6 @@ fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKin
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_faces_of_a_shared_parameter_are_one() {
-        for name in
-            ["lov.stripesize", "lov.nacre-clilov-*.stripesize", "lod.*.stripesize", "lod/*/stripesize"]
-        {
-            assert_eq!(shared_name(name), Some("lov.stripesize"), "{name}");
-        }
-        for name in ["lov", "lov.nosuch", "osc.*.stripesize", ""] {
-            assert_eq!(shared_name(name), None, "{name}");
-        }
-    }
 
     #[test]
     fn lasting_settings_reach_what_they_match_once_and_again_what_comes_later() {

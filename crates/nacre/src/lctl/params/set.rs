@@ -6,6 +6,7 @@ use super::{Found, find, for_all, missing, text_of};
 use crate::control::{self, Answer, Request};
 use crate::lctl::{EXIT_USAGE, Outcome, management};
 use crate::local_params::{self, setting_in};
+use nacre_mgs::params::Param;
 use nacre_params::known;
 use nacre_types::nid::check_fsname;
 use std::sync::Mutex;
@@ -216,6 +217,10 @@ fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
     }
     let one = |found: &&Found| {
         let name = &found.param.name;
+        if Param::shown_as(name).is_some() {
+            // The server that shows it may have no key to change the configuration.
+            return set_for_good(fsname_in(name), name, value, quiet);
+        }
         let request = Request::WriteParam { name: name.clone(), value: value.to_owned() };
         let failed = |errno, message: &str| {
             Err((errno, format!("error: set_param: setting {name}={value}: {message}")))
