@@ -43,6 +43,12 @@ struct Record {
     enrolled: Vec<([u8; 32], KeyId)>,
 }
 
+impl Record {
+    fn accepts(&self, secret: &Secret, now_s: u64) -> bool {
+        self.secret.is_of(secret) && self.grant.until_s > now_s
+    }
+}
+
 /// Where a key was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
@@ -138,8 +144,16 @@ impl Registry {
         Ok(token)
     }
 
+    /// True if the secret is that of a token that has not ended. What costs more than this is done after it.
+    ///
+    /// # Errors
+    /// `Io`, `Damaged`.
+    pub fn accepts(&self, id: TokenId, secret: &Secret, now_s: u64) -> Result<bool> {
+        Ok(self.token(id)?.is_some_and(|record| record.accepts(secret, now_s)))
+    }
+
     /// Uses a token for the public key in `public`: the identity of the new key. The same key again gets the same identity.
-    /// `None` for a token that is unknown, used up or has ended, and for a wrong secret.
+    /// `None` for a token that is used up, and where [`Registry::accepts`] is false.
     ///
     /// Callers see to it that one redeems at a time.
     ///
@@ -156,7 +170,7 @@ impl Registry {
         now_s: u64,
     ) -> Result<Option<(Identity, Duration)>> {
         let Some(mut record) = self.token(id)? else { return Ok(None) };
-        if !record.secret.is_of(secret) || record.grant.until_s <= now_s {
+        if !record.accepts(secret, now_s) {
             return Ok(None);
         }
         let mut print = [0; 32];

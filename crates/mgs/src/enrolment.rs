@@ -87,18 +87,17 @@ impl Enrolment {
         csr: &[u8],
     ) -> StatusResult<MgsReply> {
         let refused = Status::EKEYREJECTED;
-        let csr = Csr::read(csr).map_err(|_| Status::EINVAL)?;
+        let (token, now_s) = (TokenId(token), now_s());
         let secret = secret.0.as_slice().try_into().map(Secret).map_err(|_| refused)?;
         let registry = self.registry.lock();
-        let redeemed = registry.redeem(TokenId(token), &secret, &csr.public(), now_s());
-        let Some((identity, lifetime)) = redeemed.map_err(|error| failed(&error))? else {
-            log::warn!(
-                "enrolment of '{}' refused: token {} is unknown, used or expired",
-                shown(name),
-                TokenId(token)
-            );
+        // Before the signature of the request is verified: everybody may send one.
+        if !registry.accepts(token, &secret, now_s).map_err(|error| failed(&error))? {
             return Err(refused);
-        };
+        }
+        let csr = Csr::read(csr).map_err(|_| Status::EINVAL)?;
+        let redeemed =
+            registry.redeem(token, &secret, &csr.public(), now_s).map_err(|error| failed(&error))?;
+        let (identity, lifetime) = redeemed.ok_or(refused)?;
         let identity = Identity { name: shown(name), ..identity };
         let reply = self.issue(&registry, &csr, &identity, lifetime)?;
         log::info!(
@@ -106,7 +105,7 @@ impl Enrolment {
             identity.id,
             identity.roles,
             identity.name,
-            TokenId(token)
+            token
         );
         Ok(reply)
     }
