@@ -247,6 +247,11 @@ impl TcpMgs {
     pub fn close(&self) {
         self.peer.stop();
     }
+
+    /// Counters.
+    pub fn stats(&self) -> ClientStats {
+        self.peer.stats()
+    }
 }
 
 impl MgsEndpoint for TcpMgs {

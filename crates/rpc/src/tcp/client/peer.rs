@@ -22,7 +22,7 @@ use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Evictions that one request survives by connecting again.
 const EVICTIONS_MAX: u32 = 3;
@@ -106,6 +106,28 @@ pub(crate) struct Request<'a> {
     until: Option<Instant>,
     damaged: u32,
     evictions: u32,
+    losses: Losses,
+}
+
+/// Connections that ended before they brought the answer of one request. The request itself may be why.
+#[derive(Default)]
+struct Losses {
+    backoff: Option<Backoff>,
+    /// When the request fails, if so.
+    deadline: Option<Instant>,
+}
+
+impl Losses {
+    /// One more: how long to wait before the request is sent again. Not at all the first time, as most connections end
+    /// for reasons that have gone with the next one.
+    fn add(&mut self, config: &ClientConfig) -> Option<Duration> {
+        if let Some(backoff) = &mut self.backoff {
+            return Some(backoff.next_pause());
+        }
+        self.backoff = Some(Backoff::new(config.backoff_min, config.backoff_max));
+        self.deadline = config.deadline.map(|limit| Instant::now() + limit);
+        None
+    }
 }
 
 impl<'a> Request<'a> {
@@ -117,7 +139,7 @@ impl<'a> Request<'a> {
     ) -> Request<'a> {
         let (resent, is_urgent) = (false, false);
         let (incarnation, damaged, evictions, until) = (0, 0, 0, None);
-        let counted = None;
+        let (counted, losses) = (None, Losses::default());
         Request {
             ticket,
             body,
@@ -130,6 +152,7 @@ impl<'a> Request<'a> {
             until,
             damaged,
             evictions,
+            losses,
         }
     }
 
@@ -560,7 +583,7 @@ impl Peer {
                 Some(flight) => Ok(flight),
                 None => {
                     let configured = self.config.deadline.map(|limit| Instant::now() + limit);
-                    let deadline = request.until.or(configured);
+                    let deadline = request.until.or(request.losses.deadline).or(configured);
                     // SAFETY: the flight is waited for right below, on this stack frame.
                     match unsafe { self.submit(&request, Way::Near, deadline) } {
                         Ok(sent) => sent,
@@ -586,6 +609,12 @@ impl Peer {
                     self.report_loss(&conn);
                     count(&self.counters.resends);
                     request.resent = true;
+                    if let Some(pause) = request.losses.add(&self.config) {
+                        let deadline = request.until.or(request.losses.deadline);
+                        if let Err(status) = self.rest_until(pause, deadline) {
+                            break Err(status);
+                        }
+                    }
                 }
                 Err(NoReply::NotSent) => break Err(Status::EINTR),
                 // The connection finishes the xid when the reply comes, or when it ends.

@@ -385,11 +385,16 @@ impl Peer {
 
     /// Waits, interruptibly.
     pub(crate) fn rest(&self, pause: Duration) -> StatusResult<()> {
+        self.rest_until(pause, None)
+    }
+
+    /// As [`Peer::rest`], and fails with `ETIMEDOUT` at the deadline.
+    pub(crate) fn rest_until(&self, pause: Duration, deadline: Option<Instant>) -> StatusResult<()> {
         let end = Instant::now() + pause;
         nacre_env::blocking(|| {
             let mut link = self.link.lock();
             loop {
-                self.may_wait(None)?;
+                self.may_wait(deadline)?;
                 let left = end.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Ok(());
