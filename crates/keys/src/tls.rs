@@ -94,6 +94,7 @@ pub struct ClientTls {
     /// Replaced when the key is renewed: a session that is resumed proves the old one.
     configs: Arc<RwLock<ClientConfigs>>,
     current: Option<Arc<Current>>,
+    revoked: Arc<Revoked>,
 }
 
 /// What a client agrees to.
@@ -152,7 +153,18 @@ impl ClientTls {
         config.max_fragment_size = FRAGMENT_MAX;
         // Names of sessions are ours; nobody needs to read them.
         config.enable_sni = false;
-        ClientTls { configs: Arc::new(RwLock::new(ClientConfigs::new(config))), current }
+        let configs = Arc::new(RwLock::new(ClientConfigs::new(config)));
+        ClientTls { configs, current, revoked: Arc::default() }
+    }
+
+    /// Servers with these keys are not talked to.
+    pub fn with_revoked(self, revoked: Arc<Revoked>) -> ClientTls {
+        ClientTls { revoked, ..self }
+    }
+
+    /// Keys of servers that are refused.
+    pub fn revoked(&self) -> &Arc<Revoked> {
+        &self.revoked
     }
 
     /// For a connection that is protected as the server chooses, or is encrypted.

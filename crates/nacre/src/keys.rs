@@ -274,8 +274,8 @@ impl Keys {
         }
         let keys = places.iter().map(|(place, name)| place.key(name, roles)).collect::<Result<Vec<Key>>>()?;
         let Some(first) = keys.first() else { return Ok(None) };
-        let client = ClientTls::new(fsname, &keys).map_err(unusable)?;
         let revoked = Arc::new(Revoked::default());
+        let client = ClientTls::new(fsname, &keys).map_err(unusable)?.with_revoked(revoked.clone());
         let enrols = roles.contains(Roles::MGS);
         let server = match serves {
             true => Some(ServerTls::new(first, enrols, revoked.clone()).map_err(unusable)?),

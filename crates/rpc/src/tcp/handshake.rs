@@ -131,15 +131,19 @@ fn secure(
             }
             status
         })?;
+    let refused = |status: Status, why: String| {
+        log::error!("{target} at {nid}: what answers there {why}");
+        Err(status)
+    };
     let needed = target.role();
-    if !secured.peer.as_ref().is_some_and(|peer| peer.roles.contains(needed)) {
-        log::error!("{target} at {nid}: what answers there has not the key of a server with role {needed}");
-        return Err(Status::EKEYREJECTED);
+    let Some(peer) = secured.peer.as_ref().filter(|peer| peer.roles.contains(needed)) else {
+        return refused(Status::EKEYREJECTED, format!("has not the key of a server with role {needed}"));
+    };
+    if let Some(key) = config.server_key.filter(|key| peer.id != *key) {
+        return refused(Status::EKEYREJECTED, format!("has not key {key}, which the target belongs to"));
     }
-    let proved = secured.peer.as_ref().map(|peer| peer.id);
-    if let Some(key) = config.server_key.filter(|key| proved != Some(*key)) {
-        log::error!("{target} at {nid}: what answers there has not key {key}, which the target belongs to");
-        return Err(Status::EKEYREJECTED);
+    if tls.revoked().has(peer.id) {
+        return refused(Status::EKEYREJECTED, format!("has key {}, which was revoked", peer.id));
     }
     socket.seal_with(secured.sealer);
     inbox.open_with(secured.opener);
