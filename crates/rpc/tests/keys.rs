@@ -9,7 +9,7 @@ mod services;
 mod keys;
 
 use keys::{Keys, SERVER, SERVER_KEY, serve, with_key};
-use nacre_keys::ClientTls;
+use nacre_keys::{ClientTls, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
     AuditEvent, AuditKind, AuditSink, ClientConfig, IoCall, MdsEndpoint, MgsEndpoint, OssEndpoint,
@@ -17,7 +17,7 @@ use nacre_rpc::{
 };
 use nacre_types::{Cred, Fid, Identity, KeyId, Roles, Status, StatusResult, TargetId};
 use nacre_wire::mds::MdsRequest;
-use nacre_wire::mgs::{MgsRequest, TargetConfig};
+use nacre_wire::mgs::{Hidden, MgsReply, MgsRequest, TargetConfig};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
 use services::*;
@@ -143,6 +143,10 @@ fn a_client_talks_to_servers_of_its_authority_and_with_the_right_role_alone() {
     assert_eq!(ping(addr, &of(KeyId(9))), Err(Status::EKEYREJECTED));
     assert_eq!(own.oss.connects.load(Ordering::SeqCst), 0);
     assert_eq!(ping(addr, &of(SERVER_KEY)), Ok(OssReply::Done));
+    // Nor with one whose key was revoked.
+    client.tls.as_ref().expect("keys").revoked().set([SERVER_KEY]);
+    assert_eq!(ping(addr, &client), Err(Status::EKEYREJECTED));
+    client.tls.as_ref().expect("keys").revoked().set([]);
     // It does not fall back to an open server.
     let (open, _server, addr) = serve(ServerConfig::default());
     let client = ClientConfig { deadline: Some(Duration::from_secs(1)), ..client };
@@ -190,6 +194,34 @@ fn a_mount_whose_key_is_revoked_does_not_ask_again_all_the_time() {
     let refused = Instant::now();
     eventually("time passes", || refused.elapsed() > Duration::from_secs(1));
     assert!(server.audited(AuditKind::Refused) <= 3, "{}", server.audited(AuditKind::Refused));
+}
+
+#[test]
+fn a_peer_without_a_key_enrols_one_and_does_nothing_else() {
+    let keys = Keys::new();
+    let tls = ServerTls::new(&keys.key(SERVER_KEY, SERVER), true, keys.revoked.clone()).expect("settings");
+    let (services, server, addr) = serve(ServerConfig { tls: Some(tls), ..keys.server(SERVER) });
+    let tls = ClientTls::unknown(keys.authority.fingerprint()).expect("settings");
+    let config = ClientConfig { tls: Some(tls), deadline: Some(Duration::from_secs(2)), ..quick() };
+    let mgs = TcpMgs::new(&[nid(addr)], &identity(1), &config).expect("an address");
+    let enrol = |csr: Vec<u8>| {
+        let (secret, name) = (Hidden(vec![0; 16]), "host".to_owned());
+        mgs.call(&MgsRequest::Enrol { token: 1, secret, name, csr })
+    };
+    for _ in 0..3 {
+        assert_eq!(enrol(vec![0; 500]), Ok(MgsReply::Done));
+        eventually("the connection ends with it", || server.connection_count() == 0);
+    }
+    let before = mgs.stats().connects;
+    assert_eq!(enrol(vec![0; 9000]), Err(Status::ETIMEDOUT), "more than an enrolment has");
+    let connects = mgs.stats().connects - before;
+    assert!(connects < 100, "{connects} connects for a request that ends each");
+    for request in [MgsRequest::Ping, MgsRequest::ListKeys, MgsRequest::Renew { csr: Vec::new() }] {
+        assert_eq!(mgs.call(&request), Err(Status::ENOKEY), "{request:?}");
+    }
+    assert_eq!(ping(addr, &config), Err(Status::ENOKEY));
+    assert_eq!(services.oss.connects.load(Ordering::SeqCst), 0);
+    assert!(server.audited(AuditKind::Refused) >= 4);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::api::{Call, Export, MdsService, MgsService, OssService};
 use crate::audit::{Audit, AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use admission::Admitted;
+use admission::Proof;
 use clients::Clients;
 use connection::Connection;
 use lobby::Lobby;
@@ -33,6 +34,9 @@ use std::time::{Duration, Instant};
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
 /// When so much time has passed between two looks, the server was stopped meanwhile, and what clients sent lies unread.
 const AWAY_MIN: Duration = Duration::from_secs(2);
+
+/// Connections without a key at a time, which may enrol one. Each ends with its first request.
+const ENROLLING_MAX: usize = 32;
 
 /// A service that a target belongs to.
 #[derive(Clone)]
@@ -177,7 +181,7 @@ impl Shared {
     /// Serves a peer whose first frame was admitted.
     fn serve(self: &Arc<Self>, peer: SocketAddr, (socket, inbox): (Socket, Inbox), admitted: Admitted) {
         let mut connections = self.connections.lock();
-        if let Some(reason) = self.full(&connections, admitted.proof.identity().map(AsRef::as_ref)) {
+        if let Some(reason) = self.full(&connections, &admitted.proof) {
             drop(connections);
             self.refused(
                 peer,
@@ -216,15 +220,19 @@ impl Shared {
     }
 
     /// Why no further connection is served, if so.
-    fn full(
-        &self,
-        connections: &HashMap<u64, Arc<Connection>>,
-        identity: Option<&Identity>,
-    ) -> Option<String> {
+    fn full(&self, connections: &HashMap<u64, Arc<Connection>>, proof: &Proof) -> Option<String> {
         if connections.len() >= self.config.connections_max {
             return Some(format!("{} are open already", connections.len()));
         }
-        let id = identity?.id;
+        let id = match proof {
+            Proof::Open => return None,
+            Proof::Unknown => {
+                let enrolling = connections.values().filter(|connection| connection.may_be_unknown()).count();
+                return (enrolling >= ENROLLING_MAX)
+                    .then(|| format!("{enrolling} without a key are open already"));
+            }
+            Proof::Known(identity) => identity.id,
+        };
         let is_same =
             |connection: &&Arc<Connection>| connection.identity().is_some_and(|identity| identity.id == id);
         // Counted only where it could matter.

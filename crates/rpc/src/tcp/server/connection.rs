@@ -133,6 +133,11 @@ impl Connection {
         Some(self.session.get()?.target)
     }
 
+    /// The peer has proved nothing where a key is needed, or nothing yet.
+    pub(super) fn may_be_unknown(&self) -> bool {
+        self.session.get().is_none_or(|session| matches!(session.proof, Proof::Unknown))
+    }
+
     /// The client, on metadata and object targets.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.session.get()?.client.as_ref()
@@ -277,7 +282,8 @@ impl Connection {
                     target.end();
                 }
                 Err(LinkError::Idle | LinkError::Interrupted) => {
-                    if self.roles.lock().ended {
+                    // A peer without a key has nothing to wait for.
+                    if self.roles.lock().ended || matches!(session.proof, Proof::Unknown) {
                         break;
                     }
                     work.rest();

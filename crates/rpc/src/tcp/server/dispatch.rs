@@ -1,6 +1,7 @@
 //! Running what a connection brings.
 
 use super::Service;
+use super::admission::Proof;
 use super::clients::{Client, StoredReply};
 use super::connection::{Connection, Session};
 use super::reads::Gathered;
@@ -24,6 +25,8 @@ use std::sync::Arc;
 
 /// Largest body of a request in bytes: credentials with all groups (256 KiB) and an extended attribute (64 KiB) fit.
 const REQUEST_BODY_MAX: u32 = 1 << 20;
+/// Largest request without a key, in bytes: an enrolment.
+const ENROLMENT_MAX: u32 = 8 << 10;
 /// Bytes that an idle thread keeps for each of requests and replies.
 const MESSAGE_KEPT_MAX: usize = 64 << 10;
 
@@ -64,8 +67,12 @@ impl<'a> Work<'a> {
     pub(super) fn receive(&mut self, inbox: &mut Inbox) -> Result<Header, LinkError> {
         let socket = &self.connection.socket;
         let header = inbox.header(socket, true)?;
-        if header.body_len > REQUEST_BODY_MAX {
-            let (len, max) = (header.body_len.into(), REQUEST_BODY_MAX.into());
+        let (len, max) = match self.session.proof {
+            Proof::Unknown => (header.body_len.saturating_add(header.bulk_len), ENROLMENT_MAX),
+            Proof::Open | Proof::Known(_) => (header.body_len, REQUEST_BODY_MAX),
+        };
+        if len > max {
+            let (len, max) = (len.into(), max.into());
             let error = DecodeError::TooLong { what: "request", len, max };
             return Err(LinkError::Closed(Closed::Frame(error.into())));
         }
@@ -178,9 +185,22 @@ impl<'a> Work<'a> {
                     });
                 let status = encode_result(&result, &mut self.reply);
                 self.answer(header, status, 0);
+                if matches!(session.proof, Proof::Unknown) {
+                    self.end_enrolment(status);
+                }
             }
             (Service::Mds(_) | Service::Oss(_), None) => self.answer(header, Status::ENOTCONN, 0),
         }
+    }
+
+    /// A connection without a key ends with its first request.
+    fn end_enrolment(&self, status: Status) {
+        if status != Status::OK {
+            let peer = self.connection.peer();
+            log::warn!(peer:% = peer.ip(); "no key is enrolled for {peer}: {status}");
+            self.note(AuditKind::Refused, &format!("enrolment: {status}"));
+        }
+        self.connection.stop_reading();
     }
 
     fn run_mds(&mut self, header: &Header, service: &dyn MdsService, client: &Arc<Client>) {
