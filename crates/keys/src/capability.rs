@@ -4,6 +4,7 @@
 //! Keys are numbered and change once a day; the one before is honoured too. What was verified is remembered for each connection's client,
 //! so that the next request with it costs a comparison.
 
+use crate::clock::SharedClock;
 use nacre_types::{CAPABILITY_TAG_BYTES, Capability, Fid, KeyId, ObjectNeed, Rights};
 use parking_lot::{Mutex, RwLock};
 use ring::hmac;
@@ -32,6 +33,8 @@ pub struct CapabilityKeys {
     keys: RwLock<Vec<SigningKey>>,
     /// There is one.
     are_known: AtomicBool,
+    /// The management server's: the hosts of two servers may have clocks that differ by more than a capability lasts.
+    clock: SharedClock,
 }
 
 /// Why a capability lets nobody at an object.
@@ -55,7 +58,7 @@ impl fmt::Display for CapabilityError {
             CapabilityError::Missing => f.write_str("it brings no capability"),
             CapabilityError::Rights(rights) => write!(f, "its capability is for {rights:?} alone"),
             CapabilityError::Expired(ago) => {
-                write!(f, "its capability has ended {ago} s ago: if all do, the clocks of the servers differ")
+                write!(f, "its capability has ended {ago} s ago")
             }
             CapabilityError::Epoch(epoch) => {
                 write!(f, "its capability is of epoch {epoch}, which is not known")
@@ -85,6 +88,11 @@ impl CapabilityKeys {
     /// True if capabilities are signed and asked for.
     pub fn are_known(&self) -> bool {
         self.are_known.load(Ordering::Relaxed)
+    }
+
+    /// The management server's clock.
+    pub fn clock(&self) -> &SharedClock {
+        &self.clock
     }
 
     /// What signs capabilities of `holder` that end at `expires_s`; `None` without keys. A key that is so new that not every server may

@@ -5,6 +5,7 @@
 
 mod authority;
 mod capability;
+mod clock;
 mod error;
 mod files;
 mod registry;
@@ -17,6 +18,7 @@ mod verify;
 
 pub use authority::{Authority, Csr, LIFETIME, Request};
 pub use capability::{CapabilityError, CapabilityKeys, Signer, Verified};
+pub use clock::SharedClock;
 pub use error::{KeyError, Result};
 pub use files::Key;
 pub use registry::{Grant, Origin, Registry, USES_MAX};

@@ -13,7 +13,6 @@ use nacre_types::{Fid, Identity, Rights, Roles, Status, StatusResult};
 use nacre_wire::mds::{CAPABILITIES_MAX, FileCapabilities, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
 /// How long a capability is good for unless something else is said, in seconds.
 const EXPIRE_S: u64 = 600;
@@ -125,10 +124,10 @@ impl Mds {
         let holder = holder(export)?;
         let mut rights = rights | Rights::ATTRIBUTES;
         rights.set(Rights::WRITE, rights.contains(Rights::WRITE) && !holder.read_only);
-        let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let life_s = self.capability_expire_s();
+        let keys = self.capabilities.keys.get()?;
+        let (now_s, life_s) = (keys.clock().now_s(), self.capability_expire_s());
         let expires_s = now_s + life_s;
-        let signer = self.capabilities.keys.get()?.signer(holder.id, rights, expires_s, now_s)?;
+        let signer = keys.signer(holder.id, rights, expires_s, now_s)?;
         let objects = layout.objects().take(CAPABILITIES_MAX);
         let objects = objects.map(|object| (object.object, signer.sign(&object.object).tag)).collect();
         let (epoch, life_s) = (signer.epoch(), u32::try_from(life_s).unwrap_or(u32::MAX));

@@ -4,6 +4,7 @@ use crate::enrolment::{Enrolment, TokenWish};
 use crate::error::Error;
 use crate::{nodemaps, record, state};
 use nacre_env::twice;
+use nacre_keys::SharedClock;
 use nacre_params::{Event, EventStats};
 use nacre_rpc::{MgsPeer, MgsService};
 use nacre_types::{KeyId, Roles, Status, StatusResult, TargetKind};
@@ -15,7 +16,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Longest time that `GetConfig` waits for a change.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -44,6 +45,8 @@ pub struct Mgs {
     changed: Condvar,
     /// Issues keys, if the file system has an authority.
     enrolment: OnceLock<Enrolment>,
+    /// What all servers count by.
+    clock: SharedClock,
 }
 
 struct Shared {
@@ -83,6 +86,7 @@ impl Mgs {
             shared: Mutex::new(Shared { config, stopping: false }),
             changed: Condvar::new(),
             enrolment: OnceLock::new(),
+            clock: SharedClock::default(),
         })
     }
 
@@ -109,7 +113,7 @@ impl Mgs {
     /// # Errors
     /// Those of storing the configuration.
     pub fn rotate_capability_keys(&self) -> StatusResult<()> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = self.clock.now_s();
         if self.enrolment.get().is_none() || !state::is_capability_key_due(&self.shared.lock().config, now) {
             return Ok(());
         }
@@ -198,7 +202,11 @@ impl Mgs {
             shared.config = next;
             self.changed.notify_all();
         }
-        Ok(MgsReply::Config(shared.config.clone()))
+        Ok(self.config_reply(shared.config.clone()))
+    }
+
+    fn config_reply(&self, config: FsConfig) -> MgsReply {
+        MgsReply::Config { config, now_s: self.clock.now_s() }
     }
 }
 
@@ -226,7 +234,7 @@ fn proved(target: &TargetConfig, peer: MgsPeer<'_>) -> StatusResult<TargetConfig
 
 /// Takes out of an answer what is for servers alone.
 fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
-    let MgsReply::Config(mut config) = reply else { return reply };
+    let MgsReply::Config { mut config, now_s } = reply else { return reply };
     match peer {
         MgsPeer::Local => {}
         MgsPeer::Known(identity) if identity.roles.intersects(Roles::MDS | Roles::OSS | Roles::MGS) => {}
@@ -234,7 +242,7 @@ fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
         MgsPeer::Open => config.capability_keys.clear(),
         MgsPeer::Unknown | MgsPeer::Known(_) => config = config.without_secrets(),
     }
-    MgsReply::Config(config)
+    MgsReply::Config { config, now_s }
 }
 
 impl Mgs {
@@ -262,7 +270,7 @@ impl Mgs {
                     return Err(Status::ENOENT);
                 }
                 let wait = Duration::from_millis(u64::from(*wait_ms));
-                self.wait_newer(*newer_than, wait).map(MgsReply::Config)
+                self.wait_newer(*newer_than, wait).map(|config| self.config_reply(config))
             }
             MgsRequest::RegisterTarget { fsname, fs_uuid, target } => {
                 let target = proved(target, peer)?;
@@ -431,14 +439,14 @@ mod tests {
         let wait = std::thread::spawn(move || waiter.handle(MgsPeer::Local, &get(1, 60_000)));
         set(&mgs, "2").expect("set");
         let reply = wait.join().expect("waiting thread").expect("reply");
-        assert!(matches!(reply, MgsReply::Config(config) if config.version == 2));
+        assert!(matches!(reply, MgsReply::Config { config, .. } if config.version == 2));
     }
 
     #[test]
     fn a_wait_ends_with_its_time_and_with_the_service() {
         let (_dir, mgs) = fresh();
         let reply = mgs.handle(MgsPeer::Local, &get(1, 10)).expect("reply");
-        assert!(matches!(reply, MgsReply::Config(config) if config.version == 1));
+        assert!(matches!(reply, MgsReply::Config { config, .. } if config.version == 1));
         mgs.stop();
         assert_eq!(mgs.handle(MgsPeer::Local, &get(1, 60_000)), Err(Status::ESHUTDOWN));
         mgs.handle(MgsPeer::Local, &get(0, 60_000)).expect("what is known is told until the end");

@@ -8,7 +8,7 @@ use nacre_types::{Capability, KeyId, ObjectNeed, Roles, Status, StatusResult, Ta
 use nacre_wire::oss::OssRequest;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Time between two messages about refused requests; those between are counted.
 const LOG_EVERY: Duration = Duration::from_secs(5);
@@ -44,8 +44,7 @@ impl ObjectServer {
         }
         let Some(keys) = self.capabilities.keys.get().filter(|keys| keys.are_known()) else { return Ok(()) };
         let Some(need) = request.need() else { return Ok(()) };
-        let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        keys.check(identity.id, &need, capability, now_s, &export.verified).map_err(|error| {
+        keys.check(identity.id, &need, capability, keys.clock().now_s(), &export.verified).map_err(|error| {
             self.log_refusal(export, identity.id, &need, error);
             Status::NO_CAPABILITY
         })

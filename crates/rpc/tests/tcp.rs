@@ -39,7 +39,7 @@ fn all_three_services_answer() {
     );
     let mgs = TcpMgs::new(&nids, &identity(1), &quick()).expect("mgs");
     let request = MgsRequest::GetConfig { fsname: "nacre".into(), newer_than: 0, wait_ms: 0 };
-    assert!(matches!(mgs.call(&request), Ok(MgsReply::Config(config)) if config.version == 3));
+    assert!(matches!(mgs.call(&request), Ok(MgsReply::Config { config, .. }) if config.version == 3));
     let oss = TcpOss::new(0, &nids, &identity(1), &quick()).expect("oss");
     assert_ne!(oss.durability_epoch(), 0);
     for len in [0, 1, 100, 16 << 10, 17 << 10, 1 << 20, 4 << 20] {

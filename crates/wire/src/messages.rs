@@ -221,7 +221,7 @@ wire_enum!(PoolChange {
 
 wire_enum!(MgsReply {
     0 = Done,
-    1 = Config(config),
+    1 = Config { config, now_s },
     2 = Certificate { certificate, authority },
     3 = Token(text),
     4 = Keys(keys),

@@ -243,7 +243,12 @@ pub enum MgsReply {
     /// Nothing to tell.
     Done,
     /// The configuration.
-    Config(FsConfig),
+    Config {
+        /// All of it that is for the peer.
+        config: FsConfig,
+        /// The management server's clock, in seconds since 1970: servers count the ends of capabilities by it.
+        now_s: u64,
+    },
     /// A certificate.
     Certificate {
         /// Of the key that was asked for, in DER.

@@ -4,6 +4,7 @@ use super::targets::Services;
 use crate::failure::{Failure, Result};
 use crate::instance::random_uuid;
 use crate::keys::Keys;
+use nacre_keys::CapabilityKeys;
 use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
     ClientConfig, LoMds, LoMgs, LoOss, MdsEndpoint, MdsService, MgsEndpoint, NoCallbacks, OssEndpoint,
@@ -37,6 +38,8 @@ pub struct Links {
     mgs: Arc<dyn MgsEndpoint>,
     /// Key of this process, if it serves: a management server here takes its word for it.
     key: Option<KeyId>,
+    /// Those of the services, which get the management server's time with its answers.
+    capability_keys: Arc<CapabilityKeys>,
 }
 
 impl Links {
@@ -73,7 +76,8 @@ impl Links {
         };
         let local_osts = RwLock::new(services.osts());
         let key = keys.and_then(Keys::server_id);
-        Ok(Links { fsname: fsname.to_owned(), identity, rpc, local_osts, mgs, key })
+        let (fsname, capability_keys) = (fsname.to_owned(), services.capability_keys().clone());
+        Ok(Links { fsname, identity, rpc, local_osts, mgs, key, capability_keys })
     }
 
     /// Who this process is to servers.
@@ -94,21 +98,33 @@ impl Links {
     /// The configuration, see [`MgsRequest::GetConfig`].
     pub fn config(&self, newer_than: u64, wait_ms: u32) -> StatusResult<FsConfig> {
         let request = MgsRequest::GetConfig { fsname: self.fsname.clone(), newer_than, wait_ms };
-        config_in(self.mgs.call(&request)?)
+        self.ask_for_config(&request)
+    }
+
+    fn ask_for_config(&self, request: &MgsRequest) -> StatusResult<FsConfig> {
+        match self.mgs.call(request)? {
+            MgsReply::Config { config, now_s } => {
+                self.capability_keys.clock().set(now_s);
+                Ok(config)
+            }
+            MgsReply::Done | MgsReply::Certificate { .. } | MgsReply::Token(_) | MgsReply::Keys(_) => {
+                Err(Status::EPROTO)
+            }
+        }
     }
 
     /// Tells where a target is served; the configuration afterwards.
     pub fn register(&self, target: TargetId, nids: &[Nid], fs_uuid: &[u8; 16]) -> StatusResult<FsConfig> {
         let target = TargetConfig { target, nids: nids.to_vec(), active: true, key: self.key };
         let request = MgsRequest::RegisterTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
-        config_in(self.mgs.call(&request)?)
+        self.ask_for_config(&request)
     }
 
     /// Tells of a target that was just made and is served; the configuration afterwards.
     pub fn add(&self, target: TargetId, nids: &[Nid], fs_uuid: &[u8; 16]) -> StatusResult<FsConfig> {
         let target = TargetConfig { target, nids: nids.to_vec(), active: true, key: self.key };
         let request = MgsRequest::AddTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
-        config_in(self.mgs.call(&request)?)
+        self.ask_for_config(&request)
     }
 
     /// The OSTs of this process are these from now on.
@@ -255,13 +271,4 @@ impl Links {
 /// The NIDs by which another process reaches a target.
 pub fn remote_nids(target: &TargetConfig) -> Vec<Nid> {
     target.nids.iter().copied().filter(|nid| *nid != Nid::Lo).collect()
-}
-
-fn config_in(reply: MgsReply) -> StatusResult<FsConfig> {
-    match reply {
-        MgsReply::Config(config) => Ok(config),
-        MgsReply::Done | MgsReply::Certificate { .. } | MgsReply::Token(_) | MgsReply::Keys(_) => {
-            Err(Status::EPROTO)
-        }
-    }
 }

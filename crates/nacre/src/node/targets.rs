@@ -672,6 +672,11 @@ impl Services {
         offered
     }
 
+    /// What capabilities are signed and verified with here.
+    pub fn capability_keys(&self) -> &Arc<CapabilityKeys> {
+        &self.capability_keys
+    }
+
     /// Signs and verifies capabilities with the keys of this configuration from now on.
     pub fn use_capability_keys(&self, config: &FsConfig) {
         self.capability_keys

@@ -7,6 +7,7 @@ use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, Identity, Nid, Rights};
 use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::oss::{Advice, Bulk, FallocateKind, OssReply, SeekKind};
+use std::time::SystemTime;
 
 const OBJECT: Fid = Fid::ost_object(3, 1);
 const OTHER: Fid = Fid::ost_object(3, 2);
@@ -211,4 +212,31 @@ fn reads_that_come_together_are_let_in_one_by_one() {
     let results: Vec<_> = calls.into_iter().map(|call| call.result).collect();
     assert_eq!(results, [Ok(OssReply::Read(4)), Err(Status::NO_CAPABILITY), Err(Status::NO_CAPABILITY)]);
     assert_eq!(buffers, [*b"data", [0; 4], [0; 4]]);
+}
+
+#[test]
+fn servers_whose_clocks_differ_by_an_hour_count_by_that_of_the_management_server() {
+    for (of_mdt, of_ost) in [(3600, 0), (0, 3600), (0, 0)] {
+        let world = world();
+        world.keys.set([(1, 0, [1; 32])]);
+        let mdt = CapabilityKeys::default();
+        mdt.set([(1, 0, [1; 32])]);
+        // What their hosts' clocks say before they hear from the management server.
+        mdt.clock().set(now_s() - of_mdt);
+        world.keys.clock().set(now_s() + of_ost);
+        let sign = || {
+            let now_s = mdt.clock().now_s();
+            Some(mdt.signer(HOLDER, ANY, now_s + 600, now_s).expect("a key").sign(&OBJECT))
+        };
+        let client = export(Some(Roles::CLIENT));
+        world.server.connect(&client).expect("connected");
+        let read = |capability| world.run(&client, &OssRequest::plain_read(OBJECT, 0, 10), capability);
+        let before = sign();
+        assert_eq!(read(before) == Err(Status::NO_CAPABILITY), of_mdt + of_ost > 0);
+        let at_mgs = now_s() + 7 * 3600;
+        mdt.clock().set(at_mgs);
+        world.keys.clock().set(at_mgs);
+        assert_ne!(read(sign()), Err(Status::NO_CAPABILITY));
+        assert_eq!(read(before), Err(Status::NO_CAPABILITY), "it has ended since");
+    }
 }

@@ -263,7 +263,8 @@ impl MgsService for FakeMgs {
     fn handle(&self, _: MgsPeer<'_>, request: &MgsRequest) -> StatusResult<MgsReply> {
         match request {
             MgsRequest::GetConfig { fsname, .. } => {
-                Ok(MgsReply::Config(FsConfig { fsname: fsname.clone(), version: 3, ..FsConfig::default() }))
+                let config = FsConfig { fsname: fsname.clone(), version: 3, ..FsConfig::default() };
+                Ok(MgsReply::Config { config, now_s: 0 })
             }
             _ => Ok(MgsReply::Done),
         }

@@ -501,7 +501,7 @@ fn mgs_replies() -> Vec<MgsReply> {
     };
     vec![
         MgsReply::Done,
-        MgsReply::Config(config),
+        MgsReply::Config { config, now_s: 1_790_000_000 },
         MgsReply::Certificate { certificate: vec![1, 2], authority: vec![3] },
         MgsReply::Token(Hidden(b"nacre1-x".to_vec())),
         MgsReply::Keys(vec![IssuedKey { identity: identity(), is_revoked: true }]),

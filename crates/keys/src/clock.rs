@@ -1,0 +1,31 @@
+//! The clock that all servers of a file system count by, whatever their own hosts' clocks say.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+/// Seconds since 1970, of this host until [`SharedClock::set`]. Runs evenly: a step of the host's clock does not move it.
+#[derive(Debug)]
+pub struct SharedClock {
+    start: Instant,
+    /// Seconds since 1970 at `start`.
+    start_s: AtomicU64,
+}
+
+impl Default for SharedClock {
+    fn default() -> SharedClock {
+        let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        SharedClock { start: Instant::now(), start_s: AtomicU64::new(now_s) }
+    }
+}
+
+impl SharedClock {
+    /// It is `now_s` at the host whose clock counts.
+    pub fn set(&self, now_s: u64) {
+        self.start_s.store(now_s.saturating_sub(self.start.elapsed().as_secs()), Ordering::Relaxed);
+    }
+
+    /// Seconds since 1970.
+    pub fn now_s(&self) -> u64 {
+        self.start_s.load(Ordering::Relaxed).saturating_add(self.start.elapsed().as_secs())
+    }
+}
