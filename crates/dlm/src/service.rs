@@ -217,6 +217,11 @@ impl LockService {
         self.act(|state, effects| self.drop_client(state, client, effects))
     }
 
+    /// Calls back all that a client holds.
+    pub fn recall(&self, client: &ClientUuid) {
+        self.act(|state, effects| state.engine.on_recall(Instant::now(), client, effects));
+    }
+
     pub(crate) fn drop_client(
         &self,
         state: &mut State,

@@ -158,6 +158,14 @@ impl LeaseEngine {
         }
     }
 
+    /// A client is to drop what it caches although nobody else has come: what it may see has changed. It gets the lease
+    /// exclusive again once it has, if it is still alone.
+    pub fn on_recall(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
+        if let Some(State::Exclusive) = self.clients.get(&client) {
+            self.revoke(now, client, effects);
+        }
+    }
+
     /// What a client that was evicted still sends is refused from now on.
     pub fn on_fenced(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         let Some(State::Fencing { returns }) = self.clients.get(&client).copied() else { return };

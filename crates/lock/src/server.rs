@@ -477,6 +477,19 @@ impl LockServer {
         }
     }
 
+    /// A client is to give up all that it holds although nobody waits for it: what it may see has changed.
+    pub fn on_recall(&mut self, now: Instant, client: &ClientUuid, effects: &mut Vec<Effect>) {
+        let Some(known) = self.clients.get(client) else { return };
+        let mut locks: Vec<(LockHandle, u32)> =
+            known.locks.iter().map(|(handle, key)| (*handle, *key)).collect();
+        locks.sort();
+        for (_, key) in locks {
+            if let Some(held) = self.locks[key].granted {
+                self.call_back(now, key, &Wanted::by(&Need { mode: Mode::Ex, ..held }), effects);
+            }
+        }
+    }
+
     /// What a client holds under a handle; `None` if the lock waits or is not there.
     pub fn granted(&self, peer: Peer, handle: LockHandle) -> Option<Need> {
         self.locks[self.find(peer, handle)?].granted

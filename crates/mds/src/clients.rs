@@ -254,6 +254,12 @@ impl Mds {
         evicted.iter().for_each(|client| self.evict(client));
     }
 
+    /// Has a client drop what it caches.
+    pub(crate) fn recall(&self, client: &ClientUuid) {
+        self.mdlocks.recall(client);
+        self.step(|lease, effects| lease.on_recall(Instant::now(), *client, effects));
+    }
+
     /// Drops a client that may still be alive; the lease engine knows. Others are let in when OSTs refuse what it sends.
     pub(crate) fn evict(&self, client: &ClientUuid) {
         self.give_up(client);

@@ -60,7 +60,8 @@ impl Mds {
         }
     }
 
-    /// Bounds clients by these nodemaps from now on. Those that may not see any more what they saw are evicted.
+    /// Bounds clients by these nodemaps from now on. Those that may not see any more what they saw are evicted, others to which
+    /// something changes drop what they cache.
     pub fn set_nodemaps(&self, nodemaps: &Arc<Nodemaps>) {
         if **self.tenants.nodemaps.read() == **nodemaps {
             return;
@@ -93,6 +94,8 @@ impl Mds {
             if is_banned || root(&before) != root(&now) {
                 log::warn!("MDT{:04x}: client {} at {} may not go on", self.index, export.client, export.nid);
                 self.evict_late(&export.client);
+            } else if before != now {
+                self.recall(&export.client);
             }
         }
     }

@@ -204,6 +204,13 @@ fn nodemaps_map_squash_and_ban_live_mounts_by_key_and_by_address() {
     );
     site.until(1, "seen from the other side", "[ $(stat -c %u made) = 1 ]");
     site.until(0, "it is stored as another", "[ $(stat -c %u:%g made) = 33:33 ]");
+    // What the mount caches has the ids of before.
+    site.lctl("nodemap_del_idmap --name first --idtype uid --idmap 1:33");
+    site.lctl("nodemap_add_idmap --name first --idtype uid --idmap 2:33");
+    site.until(1, "another mapping counts for what is cached", "[ $(stat -c %u made) = 2 ]");
+    site.lctl("nodemap_del_idmap --name first --idtype uid --idmap 2:33");
+    site.lctl("nodemap_add_idmap --name first --idtype uid --idmap 1:33");
+    site.until(1, "and the first again", "[ $(stat -c %u made) = 1 ]");
     site.until(
         2,
         "squashed",

@@ -34,6 +34,24 @@ fn the_second_client_waits_until_the_first_has_dropped_its_caches() {
 }
 
 #[test]
+fn a_client_that_is_alone_drops_its_caches_when_it_is_asked_to_and_caches_again() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    effects.clear();
+    lease.on_recall(now, client(1), &mut effects);
+    let shared = Grant { exclusive: false, epoch: 2 };
+    assert_eq!(effects, [Effect::Callback { client: client(1), grant: shared }]);
+    lease.on_recall(now, client(1), &mut effects);
+    assert_eq!(effects.len(), 1, "asked once");
+    effects.clear();
+    lease.on_released(now, client(1), 2, &mut effects);
+    let grant = Grant { exclusive: true, epoch: 3 };
+    assert_eq!(effects, [Effect::Callback { client: client(1), grant }]);
+}
+
+#[test]
 fn a_client_that_does_not_release_is_evicted_and_the_next_one_is_alone() {
     let now = Instant::now();
     let mut lease = engine(&[], now);

@@ -156,7 +156,7 @@ impl LockServer {
     /// Calls a lock back. The target's own locks end by themselves. A group keeps its lock until its last member lets go, as
     /// the user who asked for it expects: it is called only to find locks that their client does not have any more, and
     /// nobody is late.
-    fn call_back(&mut self, now: Instant, key: u32, wanted: &Wanted, effects: &mut Vec<Effect>) {
+    pub(super) fn call_back(&mut self, now: Instant, key: u32, wanted: &Wanted, effects: &mut Vec<Effect>) {
         let lock = &mut self.locks[key];
         let Some(held) = lock.granted else { return };
         if lock.peer.is_local() {

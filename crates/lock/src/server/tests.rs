@@ -116,6 +116,22 @@ fn a_conflict_calls_the_holder_back_and_its_cancel_completes_the_waiter() {
 }
 
 #[test]
+fn a_client_gives_up_all_that_it_holds_when_it_is_asked_to_although_nobody_waits() {
+    let mut world = World::new(2);
+    world.enqueue(1, 1, read(pages(0, 1)));
+    world.enqueue(1, 2, Need { mode: Mode::Pr, policy: Policy::Bits(InodeBits::UPDATE), group: 0 });
+    world.enqueue(2, 1, read(pages(0, 1)));
+    for called in [&[('b', 1, 1), ('b', 1, 2)][..], &[]] {
+        world.server.on_recall(world.now, &peer(1).client, &mut world.effects);
+        assert_eq!(world.sent(), called);
+    }
+    world.cancel(1, 1);
+    world.pass(world.server.config().callback_timeout);
+    assert!(world.sent().contains(&('e', 1, 0)), "one that keeps a lock is late");
+    assert_eq!(world.server.locks(), 1);
+}
+
+#[test]
 fn waiters_are_served_in_order_and_those_who_do_not_conflict_may_pass() {
     let mut world = World::new(4);
     granted(world.flagged(

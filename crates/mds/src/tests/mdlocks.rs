@@ -111,6 +111,23 @@ fn a_change_waits_until_the_client_that_caches_has_let_go() {
 }
 
 #[test]
+fn a_client_drops_what_it_caches_when_its_nodemap_changes() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let other = Cacher::connect(&f, 2);
+    let nodemaps = |uids: &str| {
+        let map = format!("m range=127.0.0.1@tcp {uids}").parse().expect("a nodemap");
+        Arc::new(nacre_types::Nodemaps { active: true, maps: vec![Arc::new(map)] })
+    };
+    for (uids, is_recalled) in [("uid=5:0", true), ("uid=5:0", false), ("uid=6:0", true)] {
+        let handle = other.intend(fid, None).1.expect("granted");
+        f.mds.set_nodemaps(&nodemaps(uids));
+        assert_eq!(other.called_back() == [handle], is_recalled, "{uids}");
+        assert_eq!(f.mds.mdlocks.lock_count(), usize::from(!is_recalled));
+    }
+}
+
+#[test]
 fn the_client_that_asks_for_a_change_keeps_its_locks() {
     let f = Fixture::new();
     let fid = f.file(Fid::ROOT, "a").expect("made").fid;
