@@ -123,6 +123,8 @@ pub struct Completion {
 pub struct FlockConfig {
     /// Locks on one file, against owners who split ranges without end.
     pub locks_per_file_max: usize,
+    /// Locks and calls that wait, of one client.
+    pub locks_per_client_max: usize,
     /// Calls that wait, in all.
     pub waits_max: usize,
 }
@@ -130,7 +132,7 @@ pub struct FlockConfig {
 impl Default for FlockConfig {
     fn default() -> Self {
         // Guesses; a lock takes about 150 bytes.
-        FlockConfig { locks_per_file_max: 65_536, waits_max: 65_536 }
+        FlockConfig { locks_per_file_max: 65_536, locks_per_client_max: 131_072, waits_max: 1_048_576 }
     }
 }
 
@@ -140,6 +142,8 @@ pub struct FileLocks {
     config: FlockConfig,
     files: Slab<File>,
     by_id: WordMap<ResourceId, u32>,
+    /// Locks and waits of each client that has any.
+    of_clients: WordMap<ClientUuid, usize>,
     waits: Slab<Wait>,
     by_wait: WordMap<(ClientUuid, WaitId), u32>,
     /// Waits of owners of byte ranges, to find circles.
@@ -158,6 +162,7 @@ impl FileLocks {
             waiting_processes: WordMap::default(),
             files: Slab::default(),
             by_id: WordMap::default(),
+            of_clients: WordMap::default(),
             waits: Slab::default(),
             by_wait: WordMap::default(),
             waiting_owners: WordMap::default(),
@@ -186,7 +191,7 @@ impl FileLocks {
         }
         if self.is_recovering {
             let wait = wait.ok_or(Status::RECOVERING)?;
-            if self.waits.len() >= self.config.waits_max {
+            if !self.may_wait(lock.owner.client) {
                 return Err(Status::ENOLCK);
             }
             let key = self.file_for(resource);
@@ -195,7 +200,7 @@ impl FileLocks {
         }
         let key = self.file_for(resource);
         if lock.family != Family::Range && self.files[key].gives_up_for(lock) {
-            self.files[key].unlock(lock.family, lock.owner, lock.extent);
+            self.change(key, lock.owner.client, |file| file.unlock(lock.family, lock.owner, lock.extent));
             self.serve(key, completions);
         }
         if self.files[key].blockers(lock).next().is_none() {
@@ -207,7 +212,7 @@ impl FileLocks {
         }
         let refusal = match wait {
             None => Some(Status::EAGAIN),
-            Some(_) if self.waits.len() >= self.config.waits_max => Some(Status::ENOLCK),
+            Some(_) if !self.may_wait(lock.owner.client) => Some(Status::ENOLCK),
             Some(_) if lock.family == Family::Range && self.would_deadlock(key, lock) => {
                 Some(Status::EDEADLK)
             }
@@ -298,11 +303,10 @@ impl FileLocks {
             return Err(Status::EINVAL);
         }
         let Some(&key) = self.by_id.get(resource) else { return Ok(()) };
-        let file = &mut self.files[key];
-        if file.splits(family, owner, extent) && file.len() >= self.config.locks_per_file_max {
+        if self.files[key].splits(family, owner, extent) && self.room(key, owner.client) == 0 {
             return Err(Status::ENOLCK);
         }
-        file.unlock(family, owner, extent);
+        self.change(key, owner.client, |file| file.unlock(family, owner, extent));
         self.serve(key, completions);
         self.drop_if_unused(key);
         Ok(())
@@ -366,22 +370,54 @@ impl FileLocks {
         for wait in waits {
             self.end_wait(wait);
         }
-        self.files[key].unlock_client(client);
+        self.change(key, client, |file| file.unlock_client(client));
         self.serve(key, completions);
         self.drop_if_unused(key);
     }
 
     /// Sets a lock that nobody is in the way of.
     fn set(&mut self, key: u32, lock: &FileLock) -> StatusResult<()> {
-        let file = &mut self.files[key];
         // A lock in the middle of another mode splits it: two more.
-        let room = self.config.locks_per_file_max.saturating_sub(file.len());
-        let needed = if file.splits(lock.family, lock.owner, lock.extent) { 2 } else { 1 };
-        if room < needed {
+        let needed = if self.files[key].splits(lock.family, lock.owner, lock.extent) { 2 } else { 1 };
+        if self.room(key, lock.owner.client) < needed {
             return Err(Status::ENOLCK);
         }
-        file.set(lock);
+        self.change(key, lock.owner.client, |file| file.set(lock));
         Ok(())
+    }
+
+    /// How many locks more a client may have on a file.
+    fn room(&self, key: u32, client: ClientUuid) -> usize {
+        let of_file = self.config.locks_per_file_max.saturating_sub(self.files[key].len());
+        of_file.min(self.room_of(client))
+    }
+
+    fn room_of(&self, client: ClientUuid) -> usize {
+        let has = self.of_clients.get(&client).copied().unwrap_or_default();
+        self.config.locks_per_client_max.saturating_sub(has)
+    }
+
+    fn may_wait(&self, client: ClientUuid) -> bool {
+        self.waits.len() < self.config.waits_max && self.room_of(client) > 0
+    }
+
+    /// Changes what a client holds on a file.
+    fn change(&mut self, key: u32, client: ClientUuid, change: impl FnOnce(&mut File)) {
+        let file = &mut self.files[key];
+        let before = file.len();
+        change(file);
+        let after = file.len();
+        self.count(client, before, after);
+    }
+
+    /// A client has `after` locks or waits somewhere where it had `before`.
+    fn count(&mut self, client: ClientUuid, before: usize, after: usize) {
+        let has = self.of_clients.entry(client).or_default();
+        debug_assert!(*has + after >= before, "all that a client has was counted");
+        *has = (*has + after).saturating_sub(before);
+        if *has == 0 {
+            self.of_clients.remove(&client);
+        }
     }
 
     fn file_for(&mut self, resource: &ResourceId) -> u32 {

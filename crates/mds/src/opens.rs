@@ -6,7 +6,7 @@ use crate::cache::{FidMap, shard_of};
 use nacre_types::{ClientUuid, Fid, OpenHandle, Rights, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, OpenFlags};
 use parking_lot::Mutex;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ const SHARDS: usize = 64;
 /// Closes without an open that are remembered: those of requests that were called off while they were on their way, of which a client
 /// has 512 at most.
 const EARLY_MAX: usize = 4096;
+/// Handles of one client: 64 MB of memory or so.
+pub const OPENS_PER_CLIENT_MAX: usize = 512 << 10;
 /// How long they are: longer than a request is on its way, with all that a client does to bring it there again. Guess.
 const EARLY_FOR: Duration = Duration::from_secs(600);
 
@@ -112,6 +114,8 @@ impl EarlyCloses {
 /// See the [module documentation](self).
 pub struct OpenTable {
     shards: Box<[Mutex<FidMap<OpenFile>>]>,
+    /// Handles of each client that has any.
+    counts: Mutex<HashMap<ClientUuid, usize>>,
     early: Mutex<EarlyCloses>,
     /// How many those are: there are none on most days.
     early_count: AtomicUsize,
@@ -121,7 +125,12 @@ impl OpenTable {
     /// A table without handles.
     pub fn new() -> OpenTable {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        OpenTable { shards, early: Mutex::default(), early_count: AtomicUsize::new(0) }
+        OpenTable {
+            shards,
+            counts: Mutex::default(),
+            early: Mutex::default(),
+            early_count: AtomicUsize::new(0),
+        }
     }
 
     fn shard(&self, fid: &Fid) -> &Mutex<FidMap<OpenFile>> {
@@ -143,7 +152,11 @@ impl OpenTable {
             return false;
         }
         let file = shard.entry(fid).or_default();
+        let before = file.entries.len();
         file.entries.retain(|e| !(e.client == client && e.handle == handle));
+        if file.entries.len() == before {
+            *self.counts.lock().entry(client).or_default() += 1;
+        }
         for entry in file.entries.iter_mut().filter(|entry| entry.is_broken_by(flags)) {
             entry.lease = LeaseKind::None;
         }
@@ -159,6 +172,21 @@ impl OpenTable {
             session.shared |= session.client != client;
         }
         true
+    }
+
+    /// True unless a client has as many handles as it may.
+    pub fn has_room(&self, client: &ClientUuid) -> bool {
+        self.counts.lock().get(client).is_none_or(|count| *count < OPENS_PER_CLIENT_MAX)
+    }
+
+    fn count_closed(&self, client: &ClientUuid) {
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(client) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(client);
+            }
+        }
     }
 
     /// A handle is closed that is not open by the FID that its client knows: the request that opens it was overtaken, and finds it
@@ -212,6 +240,7 @@ impl OpenTable {
         let file = shard.get_mut(fid)?;
         let (place, closed) = file.closing(client, handle)?;
         file.entries.swap_remove(place);
+        self.count_closed(client);
         if closed.ended.is_some() {
             file.session = None;
         }
@@ -399,6 +428,27 @@ mod tests {
         assert!(session.shared && session.began_exact && session.reported == 7 && !closed.last);
         assert!(table.remove(&FILE, &a, OpenHandle(1)).is_some_and(|c| c.last && c.last_of_client));
         assert!(!table.is_open(&FILE));
+    }
+
+    #[test]
+    fn what_one_client_has_open_is_bounded_and_others_go_on() {
+        let table = OpenTable::new();
+        let (a, b) = (ClientUuid([1; 16]), ClientUuid([2; 16]));
+        let file = |number: usize| Fid::new(1, u32::try_from(number).expect("few"), 0);
+        for number in 0..OPENS_PER_CLIENT_MAX {
+            assert!(table.has_room(&a));
+            // The second is a resend.
+            table.add(file(number), a, OpenHandle(1), OpenFlags::READ, true);
+            table.add(file(number), a, OpenHandle(1), OpenFlags::READ, true);
+        }
+        assert!(!table.has_room(&a) && table.has_room(&b));
+        assert!(table.remove(&file(5), &a, OpenHandle(1)).is_some());
+        assert!(table.remove(&file(5), &a, OpenHandle(1)).is_none());
+        assert!(table.has_room(&a));
+        for (fid, handle) in table.abandon(&a) {
+            table.remove_abandoned(&fid, &a, handle);
+        }
+        assert!(table.counts.lock().is_empty());
     }
 
     #[test]

@@ -242,8 +242,33 @@ fn while_clients_bring_back_locks_nothing_new_is_granted_and_then_the_oldest_cal
 }
 
 #[test]
+fn what_one_client_holds_and_waits_for_is_bounded_and_others_go_on() {
+    let config = FlockConfig { locks_per_client_max: 3, ..FlockConfig::default() };
+    let mut locks = FileLocks::new(config, false);
+    let (a, b) = (owner(1, 1), owner(2, 1));
+    assert_eq!(set(&mut locks, &FILE, range(a, Access::Write, 0, 9)), DONE);
+    assert_eq!(set(&mut locks, &OTHER, range(a, Access::Write, 0, 9)), DONE);
+    assert_eq!(set(&mut locks, &OTHER, range(b, Access::Write, 20, 29)), DONE);
+    assert_eq!(wait(&mut locks, &OTHER, range(a, Access::Write, 20, 29), 1), WAITING);
+    assert_eq!(wait(&mut locks, &OTHER, range(a, Access::Write, 21, 29), 2), Err(Status::ENOLCK));
+    assert_eq!(set(&mut locks, &FILE, range(a, Access::Write, 50, 59)), Err(Status::ENOLCK));
+    let split = locks.on_unlock(&FILE, Family::Range, a, Extent { start: 5, last: 5 }, &mut Vec::new());
+    assert_eq!(split, Err(Status::ENOLCK));
+    assert_eq!(set(&mut locks, &FILE, range(b, Access::Write, 50, 59)), DONE);
+    // A wait that ends in a lock counts once, and what is given up counts no more.
+    assert_eq!(unlock(&mut locks, &OTHER, b, 20, 29), [(1, true)]);
+    assert_eq!(set(&mut locks, &FILE, range(a, Access::Write, 60, 69)), Err(Status::ENOLCK));
+    assert_eq!(unlock(&mut locks, &OTHER, a, 0, 99), []);
+    assert_eq!(set(&mut locks, &FILE, range(a, Access::Write, 60, 69)), DONE);
+    locks.release_client(a.client, &mut Vec::new());
+    locks.release_client(b.client, &mut Vec::new());
+    assert!(locks.of_clients.is_empty() && locks.files() == 0);
+}
+
+#[test]
 fn bounds_are_errors_and_nothing_is_lost() {
-    let mut locks = FileLocks::new(FlockConfig { locks_per_file_max: 3, waits_max: 1 }, false);
+    let mut locks =
+        FileLocks::new(FlockConfig { locks_per_file_max: 3, waits_max: 1, ..FlockConfig::default() }, false);
     let (a, b) = (owner(1, 1), owner(2, 1));
     assert_eq!(set(&mut locks, &FILE, range(a, Access::Write, 0, 99)), DONE);
     unlock(&mut locks, &FILE, a, 50, 50);

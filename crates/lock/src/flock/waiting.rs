@@ -23,6 +23,7 @@ impl FileLocks {
     pub(super) fn begin_wait(&mut self, file: u32, lock: &FileLock, turn: Turn) {
         let key = self.waits.insert(Wait { file, lock: *lock, turn });
         self.by_wait.insert((lock.owner.client, turn.id), key);
+        self.count(lock.owner.client, 0, 1);
         self.files[file].waiting.push(key);
         if lock.family == Family::Range {
             self.waiting_owners.entry(lock.owner).or_default().push(key);
@@ -41,6 +42,7 @@ impl FileLocks {
         forget(&mut self.waiting_owners, &owner, key);
         forget(&mut self.waiting_processes, &process, key);
         self.waits.remove(key);
+        self.count(owner.client, 1, 0);
         file
     }
 
@@ -58,8 +60,10 @@ impl FileLocks {
                 place += 1;
                 continue;
             }
+            // The wait ends before the lock counts, of which its client may have no more.
+            self.end_wait(key);
             let result = self.set(file, &lock);
-            self.complete(key, id, &lock, result, completions);
+            completions.push(Completion { client: lock.owner.client, wait: id, result });
             granted.push(lock);
             // The new lock may be weaker than what it replaces, which lets in others who came before.
             place = 0;
@@ -84,21 +88,11 @@ impl FileLocks {
             let Wait { file, lock, turn } = &self.waits[key];
             let (file, lock, id) = (*file, *lock, turn.id);
             if self.would_deadlock(file, &lock) {
-                self.complete(key, id, &lock, Err(Status::EDEADLK), completions);
+                self.end_wait(key);
+                let result = Err(Status::EDEADLK);
+                completions.push(Completion { client: lock.owner.client, wait: id, result });
             }
         }
-    }
-
-    fn complete(
-        &mut self,
-        key: u32,
-        wait: WaitId,
-        lock: &FileLock,
-        result: StatusResult<()>,
-        completions: &mut Vec<Completion>,
-    ) {
-        self.end_wait(key);
-        completions.push(Completion { client: lock.owner.client, wait, result });
     }
 
     /// Deadlock detection: true if a process that the lock's process would wait for waits, directly or not, for that process.

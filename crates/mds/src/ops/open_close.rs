@@ -38,7 +38,7 @@ impl Mds {
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
         let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        self.check_not_closed(caller, handle)?;
+        self.may_open(caller, handle, flags)?;
         let record = self.inode(fid)?;
         match record.attr.kind() {
             FileKind::Regular => {}
@@ -241,9 +241,21 @@ impl Mds {
     /// Whether a handle may still be opened.
     ///
     /// # Errors
-    /// `EBADF` if its client has given it back meanwhile, so that nobody waits for it.
-    pub(super) fn check_not_closed(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<()> {
-        if self.opens.was_closed_early(&caller.client, handle) { Err(Status::EBADF) } else { Ok(()) }
+    /// `EBADF` if its client has given it back meanwhile, so that nobody waits for it; `ENFILE` if it has too many.
+    pub(super) fn may_open(
+        &self,
+        caller: &Caller<'_>,
+        handle: OpenHandle,
+        flags: OpenFlags,
+    ) -> StatusResult<()> {
+        if self.opens.was_closed_early(&caller.client, handle) {
+            return Err(Status::EBADF);
+        }
+        if !flags.contains(OpenFlags::REPLAY) && !self.opens.has_room(&caller.client) {
+            log::debug!("MDT{:04x}: client {} has too many files open", self.index, caller.client);
+            return Err(Status::ENFILE);
+        }
+        Ok(())
     }
 
     /// Opens what a request of an earlier run opened, as its client is about to learn of it.
