@@ -13,6 +13,7 @@ use rustls::{
 };
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 /// Most certificates that a peer may send.
@@ -20,20 +21,29 @@ const CHAIN_MAX: usize = 4;
 
 /// Keys that are not accepted any more. Shared by all that ask, and replaced as a whole.
 #[derive(Default, Debug)]
-pub struct Revoked(RwLock<HashSet<KeyId>>);
+pub struct Revoked {
+    ids: RwLock<HashSet<KeyId>>,
+    version: AtomicU64,
+}
 
 impl Revoked {
     /// True for a key that was revoked.
     pub fn has(&self, id: KeyId) -> bool {
-        self.0.read().contains(&id)
+        self.ids.read().contains(&id)
+    }
+
+    /// Another number after each change.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// These are revoked, and no others. True if some were not before.
     pub fn set(&self, ids: impl IntoIterator<Item = KeyId>) -> bool {
         let new: HashSet<KeyId> = ids.into_iter().collect();
-        let mut known = self.0.write();
+        let mut known = self.ids.write();
         let has_more = new.difference(&known).next().is_some();
         *known = new;
+        self.version.fetch_add(1, Ordering::Release);
         has_more
     }
 }

@@ -144,7 +144,11 @@ fn a_client_talks_to_servers_of_its_authority_and_with_the_right_role_alone() {
     assert_eq!(ping(addr, &of(KeyId(9))), Err(Status::EKEYREJECTED));
     assert_eq!(own.oss.connects.load(Ordering::SeqCst), 0);
     assert_eq!(ping(addr, &of(SERVER_KEY)), Ok(OssReply::Done));
-    // Nor with one whose key was revoked.
+    // Nor with one whose key was revoked, before or while they are connected.
+    let oss = oss_at(addr, &client);
+    assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
+    client.tls.as_ref().expect("keys").revoked().set([SERVER_KEY]);
+    assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Err(Status::EKEYREJECTED));
     client.tls.as_ref().expect("keys").revoked().set([SERVER_KEY]);
     assert_eq!(ping(addr, &client), Err(Status::EKEYREJECTED));
     client.tls.as_ref().expect("keys").revoked().set([]);

@@ -1,8 +1,8 @@
 //! Calls that wait for file locks, and circles among them.
 
-use super::{Completion, Family, FileLock, FileLocks, Turn, WaitId};
+use super::{Completion, Family, FileLock, FileLocks, Turn};
 use crate::hash::WordMap;
-use nacre_types::{Status, StatusResult};
+use nacre_types::Status;
 use std::collections::BTreeSet;
 
 /// A call that waits.

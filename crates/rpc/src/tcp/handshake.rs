@@ -9,7 +9,7 @@ use crate::config::ClientConfig;
 use crate::shape::Fabric;
 use nacre_keys::ClientTls;
 use nacre_session::Life;
-use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, Xid};
+use nacre_types::{ClientUuid, KeyId, Nid, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
 use nacre_wire::{Decode, Encode};
@@ -43,6 +43,8 @@ pub(crate) struct Greeting {
     pub(crate) connected: Connected,
     pub(crate) socket: Socket,
     pub(crate) inbox: Inbox,
+    /// The key that the server has proved.
+    pub(crate) server_key: Option<KeyId>,
     /// The server is on this host.
     pub(crate) is_local: bool,
 }
@@ -99,26 +101,28 @@ pub(crate) fn connect(
     let bytes: [u8; HEADER_BYTES] = header.to_bytes();
     let mut inbox = Inbox::new();
     let deadline = Instant::now() + config.handshake_timeout;
-    if let Some(tls) = &config.tls {
-        secure(asked, &socket, &mut inbox, (tls, config, addr), (deadline, may_wait))?;
-    }
+    let server_key = match &config.tls {
+        Some(tls) => Some(secure(asked, &socket, &mut inbox, (tls, config, addr), (deadline, may_wait))?),
+        None => None,
+    };
     socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
     let connected = answer(asked, &socket, &mut inbox, deadline, may_wait)?;
     let local = connected.boot_id == nacre_env::own_process().boot && connected.boot_id != [0; 16];
     if local && !asked.wide {
         socket.set_local();
     }
-    Ok(Greeting { nid: asked.nid, connected, socket, inbox, is_local: local })
+    Ok(Greeting { nid: asked.nid, connected, socket, inbox, server_key, is_local: local })
 }
 
 /// Mutual authentication. The server proves the role that its target needs, and the key that the target belongs to if that is known.
+/// Gives its key.
 fn secure(
     asked: &Asked<'_>,
     socket: &Socket,
     inbox: &mut Inbox,
     (tls, config, address): (&ClientTls, &ClientConfig, SocketAddr),
     (deadline, may_wait): (Instant, &dyn Fn() -> StatusResult<()>),
-) -> StatusResult<()> {
+) -> StatusResult<KeyId> {
     let Asked { target, nid, .. } = asked;
     let secured =
         tls::connect(socket, (tls, config.encrypted_only), address, deadline, may_wait).map_err(|error| {
@@ -142,12 +146,13 @@ fn secure(
     if let Some(key) = config.server_key.filter(|key| peer.id != *key) {
         return refused(Status::EKEYREJECTED, format!("has not key {key}, which the target belongs to"));
     }
-    if tls.revoked().has(peer.id) {
-        return refused(Status::EKEYREJECTED, format!("has key {}, which was revoked", peer.id));
+    let key = peer.id;
+    if tls.revoked().has(key) {
+        return refused(Status::EKEYREJECTED, format!("has key {key}, which was revoked"));
     }
     socket.seal_with(secured.sealer);
     inbox.open_with(secured.opener);
-    Ok(())
+    Ok(key)
 }
 
 /// Asks whether a server answers at a NID, whatever targets it has: the time that it took.

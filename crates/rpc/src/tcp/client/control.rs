@@ -181,6 +181,10 @@ fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut i
                 break;
             }
         }
+        if peer.is_server_revoked() {
+            log::error!("{}: the key of its server was revoked", peer.name());
+            break;
+        }
         if heard.elapsed() >= peer.config.dead_after {
             log::warn!("{} is silent: connecting again", peer.name());
             peer.drop_connections();

@@ -222,6 +222,12 @@ pub(crate) struct Peer {
     incarnation: AtomicU64,
     /// When the server last saw that this client is there, about.
     shown: Mutex<Instant>,
+    /// Key of the server as of the last connect, 0 for none.
+    server_key: AtomicU64,
+    /// [`Revoked::version`] when it was last compared.
+    ///
+    /// [`Revoked::version`]: nacre_keys::Revoked::version
+    revoked_version: AtomicU64,
     /// A thread of the control connection pings all the time.
     has_control: AtomicBool,
     recovery_hook: OnceLock<RecoveryHook>,
@@ -272,6 +278,8 @@ impl Peer {
             durability: AtomicU64::new(0),
             incarnation: AtomicU64::new(1),
             shown: Mutex::new(Instant::now()),
+            server_key: AtomicU64::new(0),
+            revoked_version: AtomicU64::new(0),
             has_control: AtomicBool::new(false),
             recovery_hook: OnceLock::new(),
             stopping: AtomicBool::new(false),

@@ -10,7 +10,7 @@ use crate::tcp::client::ends::{End, Place, Way};
 use crate::tcp::handshake::{self, Greeting};
 use crate::tcp::socket::TICK;
 use nacre_session::{Import, ImportState, Recovery};
-use nacre_types::{Status, StatusResult, TargetKind};
+use nacre_types::{KeyId, Status, StatusResult, TargetKind};
 use nacre_wire::Encode;
 use nacre_wire::oss::OssRequest;
 use parking_lot::MutexGuard;
@@ -145,11 +145,32 @@ impl Peer {
         if let Some(conn) = self.recovering_here() {
             return if conn.is_closed() { Err(Status::ENOTCONN) } else { Ok(conn) };
         }
+        self.leave_revoked();
         let place = self.choose(data_len, way);
         match self.end(place).and_then(|end| end.open_conn(place.slot)) {
             Some(conn) => Ok(conn),
             None => nacre_env::blocking(|| self.open(place, deadline)),
         }
+    }
+
+    /// Ends the connections to a server whose key was revoked since.
+    fn leave_revoked(&self) {
+        let Some(tls) = &self.config.tls else { return };
+        let version = tls.revoked().version();
+        if self.revoked_version.load(Ordering::Relaxed) == version {
+            return;
+        }
+        self.revoked_version.store(version, Ordering::Relaxed);
+        if self.is_server_revoked() {
+            log::error!("{}: the key of its server was revoked", self.name());
+            self.close_all();
+        }
+    }
+
+    /// True if the key that the server has proved was revoked since.
+    pub(crate) fn is_server_revoked(&self) -> bool {
+        let key = self.server_key.load(Ordering::Relaxed);
+        key != 0 && self.config.tls.as_ref().is_some_and(|tls| tls.revoked().has(KeyId(key)))
     }
 
     /// The connection by which this thread recovers, if it does.
@@ -503,7 +524,9 @@ impl Peer {
             wide,
             is_server: self.identity.is_server,
         };
-        handshake::connect(&asked, &self.config, &|| self.may_wait(deadline))
+        let greeting = handshake::connect(&asked, &self.config, &|| self.may_wait(deadline))?;
+        self.server_key.store(greeting.server_key.map_or(0, |key| key.0), Ordering::Relaxed);
+        Ok(greeting)
     }
 
     /// A connection was found broken.
