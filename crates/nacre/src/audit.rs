@@ -3,7 +3,7 @@
 use crate::logger::{self, limit};
 use limit::{Limit, Line};
 use log::Level;
-use nacre_rpc::{AuditEvent, AuditSink};
+use nacre_rpc::{AuditEvent, AuditKind, AuditSink};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -11,6 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+/// Address of the owner of the file system, who asks by a command on this host.
+const LOCAL: &str = "local";
 /// Longest reason that is written, in bytes.
 const REASON_MAX: usize = 300;
 
@@ -50,7 +52,8 @@ impl AuditLog {
 }
 
 fn line_of(event: &AuditEvent<'_>) -> Value {
-    let mut line = json!({ "event": event.kind.name(), "address": event.peer.to_string() });
+    let address = event.peer.map_or_else(|| LOCAL.to_owned(), |peer| peer.to_string());
+    let mut line = json!({ "event": event.kind.name(), "address": address });
     if let Some(identity) = event.identity {
         line["key"] = identity.id.to_string().into();
         line["name"] = identity.name.clone().into();
@@ -72,7 +75,7 @@ fn line_of(event: &AuditEvent<'_>) -> Value {
 impl AuditSink for AuditLog {
     fn note(&self, event: &AuditEvent<'_>) {
         let (now, name) = (Instant::now(), event.kind.name());
-        let peer = event.peer.ip().to_string();
+        let peer = event.peer.map_or_else(|| LOCAL.to_owned(), |peer| peer.ip().to_string());
         let mut state = self.state.lock();
         for left_out in state.limit.ended(now) {
             let line = json!({ "event": "left-out", "of": left_out.target, "lines": left_out.lines });
@@ -80,7 +83,8 @@ impl AuditSink for AuditLog {
         }
         let origin = (name, 0);
         let line = Line { level: Level::Info, target: name, origin, peer: &peer, message: event.reason };
-        if state.limit.admit(now, &line) {
+        // Changes are those of administrators and servers: none is left out.
+        if event.kind == AuditKind::Changed || state.limit.admit(now, &line) {
             self.write(&mut state, line_of(event));
         }
     }
@@ -89,7 +93,6 @@ impl AuditSink for AuditLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_rpc::AuditKind;
     use nacre_types::{Identity, KeyId, Roles, TargetId};
     use std::os::unix::fs::PermissionsExt;
 
@@ -117,6 +120,13 @@ mod tests {
         assert_eq!((&first["name"], &first["roles"]), (&json!("a host"), &json!("client")));
         assert_eq!((&first["event"], &first["target"]), (&json!("refused"), &json!("MDT0000")));
         assert_eq!((&first["address"], &first["reason"]), (&json!("10.0.0.1:988"), &json!("it said \"\n\"")));
+        let change = AuditEvent { reason: "parameter a=1", ..AuditEvent::local(AuditKind::Changed) };
+        (0..20).for_each(|_| audit.note(&change));
+        let text = std::fs::read_to_string(&path).expect("read");
+        assert_eq!(
+            text.matches(r#""address":"local","event":"changed","reason":"parameter a=1""#).count(),
+            20
+        );
         assert_eq!(
             (&lines[10]["event"], &lines[11]["address"]),
             (&json!("connected"), &json!("10.0.0.2:988"))

@@ -36,7 +36,7 @@ use crate::listen::Endpoint;
 use crate::local_params;
 use crate::process::{Herald, RunDir, RunLock};
 use crate::public;
-use links::Links;
+use links::{LinkOptions, Links};
 use mounted::Mounted;
 use nacre_fuse::front::LockScope;
 use nacre_rpc::tcp::Server;
@@ -145,8 +145,9 @@ impl Node {
         let simulate = plan.mount.as_ref().and_then(|mount| mount.options.simulate);
         let is_mount = plan.targets.is_empty();
         let keys = Keys::of(&plan)?;
-        let links =
-            Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, (simulate, keys.as_ref()))?;
+        let audit = audit_of(&plan, &services);
+        let options = LinkOptions { simulate, keys: keys.as_ref(), audit: audit.clone() };
+        let links = Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, options)?;
         let links = Arc::new(links);
         let config = links.config(0, 0).map_err(|status| no_config(&plan.mgs, &plan.fsname, status))?;
         use_keys(&plan, keys.as_ref(), &config)?;
@@ -156,7 +157,7 @@ impl Node {
             services.open_mdts(instance, &plan.targets, &config, &links)?;
         }
         services.set_nodemaps(&config.nodemaps);
-        let server = listen(&services, &plan, keys.as_ref())?;
+        let server = listen(&services, &plan, keys.as_ref(), audit)?;
         services.on_listening();
         let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
         services.use_capability_keys(&config);
@@ -407,7 +408,26 @@ fn is_open(endpoint: &Endpoint) -> bool {
     endpoint.security == Security::Open
 }
 
-fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Option<Server>> {
+/// Where a process that serves others, or the configuration, writes what happened.
+fn audit_of(plan: &Plan, services: &Services) -> Option<Arc<dyn AuditSink>> {
+    if plan.listen.is_empty() && services.mgs_here().is_none() {
+        return None;
+    }
+    match AuditLog::open(&plan.run.log(&plan.name), &plan.name) {
+        Ok(audit) => Some(Arc::new(audit)),
+        Err(error) => {
+            log::error!("there is no audit log: {error}");
+            None
+        }
+    }
+}
+
+fn listen(
+    services: &Services,
+    plan: &Plan,
+    keys: Option<&Keys>,
+    audit: Option<Arc<dyn AuditSink>>,
+) -> Result<Option<Server>> {
     if plan.listen.is_empty() {
         return Ok(None);
     }
@@ -418,13 +438,6 @@ fn listen(services: &Services, plan: &Plan, keys: Option<&Keys>) -> Result<Optio
     for endpoint in plan.listen.iter().filter(|endpoint| tls.is_none() || is_open(endpoint)) {
         log::warn!("every peer that reaches {} is served: the connections need no key", endpoint.bind);
     }
-    let audit = match AuditLog::open(&plan.run.log(&plan.name), &plan.name) {
-        Ok(audit) => Some(Arc::new(audit) as Arc<dyn AuditSink>),
-        Err(error) => {
-            log::error!("there is no audit log: {error}");
-            None
-        }
-    };
     let of = |endpoint: &Endpoint| (endpoint.bind.ip(), endpoint.security);
     // A socket for all addresses gets connections at each of them.
     let everywhere = plan.listen.iter().find(|endpoint| endpoint.bind.ip().is_unspecified());

@@ -48,8 +48,8 @@ impl AuditKind {
 pub struct AuditEvent<'a> {
     /// What happened.
     pub kind: AuditKind,
-    /// Where the peer is.
-    pub peer: SocketAddr,
+    /// Where the peer is; `None` for the owner of the file system on this host.
+    pub peer: Option<SocketAddr>,
     /// Identity of its certificate; `None` without one.
     pub identity: Option<&'a Identity>,
     /// What it asked for, as far as that is known.
@@ -63,7 +63,12 @@ pub struct AuditEvent<'a> {
 impl<'a> AuditEvent<'a> {
     /// Of a peer of which nothing else is known.
     pub const fn new(kind: AuditKind, peer: SocketAddr) -> AuditEvent<'a> {
-        AuditEvent { kind, peer, identity: None, target: None, client: None, reason: "" }
+        AuditEvent { peer: Some(peer), ..AuditEvent::local(kind) }
+    }
+
+    /// Of the process itself, for its owner.
+    pub const fn local(kind: AuditKind) -> AuditEvent<'a> {
+        AuditEvent { kind, peer: None, identity: None, target: None, client: None, reason: "" }
     }
 }
 

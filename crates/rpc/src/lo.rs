@@ -7,7 +7,8 @@ pub use oss::LoOss;
 use crate::api::{
     Call, ClientCallbacks, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsPeer, MgsService, NoCallbacks,
 };
-use nacre_types::{ClientUuid, Cred, Nid, StatusResult};
+use crate::audit::{AuditEvent, AuditKind, AuditSink};
+use nacre_types::{ClientUuid, Cred, Nid, StatusResult, TargetId};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use std::sync::Arc;
@@ -74,17 +75,23 @@ impl Drop for LoMds {
 /// The management server in this process.
 pub struct LoMgs {
     service: Arc<dyn MgsService>,
+    audit: Option<Arc<dyn AuditSink>>,
 }
 
 impl LoMgs {
-    /// An endpoint that calls `service`.
-    pub fn new(service: Arc<dyn MgsService>) -> LoMgs {
-        LoMgs { service }
+    /// An endpoint that calls `service`, and has changes written down.
+    pub fn new(service: Arc<dyn MgsService>, audit: Option<Arc<dyn AuditSink>>) -> LoMgs {
+        LoMgs { service, audit }
     }
 }
 
 impl MgsEndpoint for LoMgs {
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
-        self.service.handle(MgsPeer::Local, request)
+        let reply = self.service.handle(MgsPeer::Local, request)?;
+        if let (Some(audit), Some(change)) = (&self.audit, request.change()) {
+            let target = Some(TargetId::mgt());
+            audit.note(&AuditEvent { target, reason: &change, ..AuditEvent::local(AuditKind::Changed) });
+        }
+        Ok(reply)
     }
 }

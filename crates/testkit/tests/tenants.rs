@@ -197,6 +197,10 @@ fn nodemaps_map_squash_and_ban_live_mounts_by_key_and_by_address() {
     let shown = site.lctl("nodemap_info first");
     assert!(shown.contains("idmap=[ { idtype: uid, client_id: 1, fs_id: 33 }"), "{shown}");
     assert!(shown.contains(&format!("keys=[ {key} ]")) && shown.contains("squash_uid=65534"), "{shown}");
+    let audit = std::fs::read_to_string(site.data().join("run/audit-mgs.log")).expect("an audit");
+    let changes =
+        audit.lines().filter(|line| line.contains(r#""event":"changed""#) && line.contains("nodemap "));
+    assert_eq!(changes.count(), 8, "{audit}");
     site.until(
         1,
         "the mapping counts",

@@ -74,6 +74,17 @@ pub enum PoolChange {
     },
 }
 
+impl fmt::Display for PoolChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolChange::Create => f.write_str("made"),
+            PoolChange::Destroy => f.write_str("destroyed"),
+            PoolChange::Add { ost } => write!(f, "{} added", TargetId::ost(*ost)),
+            PoolChange::Remove { ost } => write!(f, "{} removed", TargetId::ost(*ost)),
+        }
+    }
+}
+
 /// What every node of a file system shares. Versioned as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FsConfig {
@@ -216,8 +227,8 @@ impl MgsRequest {
     pub fn change(&self) -> Option<String> {
         match self {
             MgsRequest::SetParam { name, value } => Some(format!("parameter {name}={value}")),
-            MgsRequest::ChangePool { pool, change } => Some(format!("pool {}: {change:?}", pool.as_str())),
-            MgsRequest::ChangeNodemap { .. } => Some(format!("nodemap: {self:?}")),
+            MgsRequest::ChangePool { pool, change } => Some(format!("pool {}: {change}", pool.as_str())),
+            MgsRequest::ChangeNodemap { name, change } => Some(format!("nodemap {name}: {change}")),
             MgsRequest::Enrol { token, name, .. } => {
                 Some(format!("key of '{name}' enrolled by token {token:016x}"))
             }

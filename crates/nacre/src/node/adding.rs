@@ -1,6 +1,6 @@
 //! Telling the management server which targets are here, and starting one more while the process runs.
 
-use super::links::Links;
+use super::links::{LinkOptions, Links};
 use super::targets::Services;
 use super::{Node, Plan, no_config};
 use crate::control::NewTarget;
@@ -68,8 +68,8 @@ impl MgsWay {
             Some(dir) => Keys::of_dir(dir, &source.fsname)?,
             None => Keys::local(&source.fsname)?,
         };
-        let way = (None, keys.as_ref());
-        let links = Links::new(&Services::default(), &source.nids, &source.fsname, client, true, way)?;
+        let options = LinkOptions { keys: keys.as_ref(), ..LinkOptions::default() };
+        let links = Links::new(&Services::default(), &source.nids, &source.fsname, client, true, options)?;
         Ok(MgsWay { source: source.clone(), keys, links })
     }
 

@@ -7,8 +7,8 @@ use crate::keys::Keys;
 use nacre_keys::CapabilityKeys;
 use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
-    ClientConfig, LoMds, LoMgs, LoOss, MdsEndpoint, MdsService, MgsEndpoint, NoCallbacks, OssEndpoint,
-    OssService, OstEventsFactory, Shape,
+    AuditSink, ClientConfig, LoMds, LoMgs, LoOss, MdsEndpoint, MdsService, MgsEndpoint, NoCallbacks,
+    OssEndpoint, OssService, OstEventsFactory, Shape,
 };
 use nacre_types::{ClientUuid, KeyId, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
@@ -29,6 +29,17 @@ const MGS_AWAY_LIMIT: Duration = Duration::from_secs(10);
 /// How long one metadata server waits for another that is away, before what needs it fails or is left for later.
 const MDT_AWAY_LIMIT: Duration = Duration::from_secs(5);
 
+/// How a process reaches others.
+#[derive(Default)]
+pub struct LinkOptions<'a> {
+    /// A slow network to pretend.
+    pub simulate: Option<Shape>,
+    /// Keys that it proves.
+    pub keys: Option<&'a Keys>,
+    /// Where changes that it asks its own management server for are written down.
+    pub audit: Option<Arc<dyn AuditSink>>,
+}
+
 /// Makes endpoints.
 pub struct Links {
     fsname: String,
@@ -44,22 +55,22 @@ pub struct Links {
 
 impl Links {
     /// Ways from a process with `services`, whose management server is there or at `mgs`. `is_mount`: it will serve nothing.
-    /// `simulate`: a slow network to pretend; `keys`: what it proves.
     pub fn new(
         services: &Services,
         mgs: &[Nid],
         fsname: &str,
         client: ClientUuid,
         is_mount: bool,
-        (simulate, keys): (Option<Shape>, Option<&Keys>),
+        options: LinkOptions<'_>,
     ) -> Result<Links> {
+        let LinkOptions { simulate, keys, .. } = options;
         let identity = ClientIdentity { client, fsname: fsname.to_owned(), is_server: false };
         if let Some(shape) = &simulate {
             log::warn!("figures of this mount are those of a {shape}");
         }
         let rpc = ClientConfig { shape: simulate, tls: keys.map(Keys::client), ..ClientConfig::default() };
         let mgs: Arc<dyn MgsEndpoint> = match services.mgs() {
-            Some(service) => Arc::new(LoMgs::new(service)),
+            Some(service) => Arc::new(LoMgs::new(service, options.audit)),
             None => {
                 let rpc = ClientConfig {
                     shape: None,
