@@ -47,6 +47,13 @@ impl<'a> Site<'a> {
         self.nacre(0, &[&["lctl"][..], &line.split(' ').collect::<Vec<_>>()].concat())
     }
 
+    /// How many changes of this kind the management server's audit has.
+    fn changes_of(&self, kind: &str) -> usize {
+        let audit = std::fs::read_to_string(self.data().join("run/audit-mgs.log")).expect("an audit");
+        let is_one = |line: &&str| line.contains(r#""event":"changed""#) && line.contains(kind);
+        audit.lines().filter(is_one).count()
+    }
+
     /// Mounts on a host with a token; the number of the key.
     fn enrol(&self, host: usize, options: &[&str]) -> String {
         let data = self.data();
@@ -197,10 +204,7 @@ fn nodemaps_map_squash_and_ban_live_mounts_by_key_and_by_address() {
     let shown = site.lctl("nodemap_info first");
     assert!(shown.contains("idmap=[ { idtype: uid, client_id: 1, fs_id: 33 }"), "{shown}");
     assert!(shown.contains(&format!("keys=[ {key} ]")) && shown.contains("squash_uid=65534"), "{shown}");
-    let audit = std::fs::read_to_string(site.data().join("run/audit-mgs.log")).expect("an audit");
-    let changes =
-        audit.lines().filter(|line| line.contains(r#""event":"changed""#) && line.contains("nodemap "));
-    assert_eq!(changes.count(), 8, "{audit}");
+    assert_eq!(site.changes_of("nodemap "), 8);
     site.until(
         1,
         "the mapping counts",
