@@ -15,6 +15,7 @@
 
 pub mod blocking;
 pub mod cpu;
+pub mod date;
 pub mod interrupt;
 pub mod job;
 pub mod process;
@@ -23,6 +24,7 @@ pub mod users;
 
 pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};
+pub use date::utc;
 pub use interrupt::{InterruptTarget, interrupt_target, interrupted, is_late, until};
 pub use job::{JobGuard, current_job, enter_job};
 pub use process::{has_ended, own_process};

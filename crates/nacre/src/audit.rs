@@ -43,7 +43,7 @@ impl AuditLog {
 
     fn write(&self, state: &mut State, mut line: Value) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        line["time"] = format!("{}.{:03}Z", logger::utc(since.as_secs()), since.subsec_millis()).into();
+        line["time"] = format!("{}.{:03}Z", nacre_env::utc(since.as_secs()), since.subsec_millis()).into();
         let result = logger::append(&self.path, &mut state.file, &mut state.written, &format!("{line}\n"));
         if let Err(error) = result {
             log::error!("the audit log {} cannot be written: {error}", self.path.display());
