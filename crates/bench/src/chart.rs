@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
+use plotters::prelude::*;
+
 /// How values over the places are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -24,40 +27,67 @@ pub(crate) struct Panel {
     pub(crate) places: Vec<String>,
     /// Name and one value for each place.
     pub(crate) lines: Vec<(String, Vec<f64>)>,
+    /// Lower and upper end of each value of each line, drawn as a whisker; empty if they are not known.
+    pub(crate) spreads: Vec<Vec<(f64, f64)>>,
 }
 
-/// Colours that can be told apart, also by most colour-blind people. Source: Okabe and Ito, 2008.
-const COLOURS: [&str; 8] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
-const WIDTH: f64 = 560.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 64.0;
-const BOTTOM: f64 = 40.0;
-const TOP: f64 = 20.0;
-const RIGHT: f64 = 12.0;
+/// Colours that can be told apart, also by most colour-blind people, on white and on black. Source: Okabe and Ito, 2008.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(153, 153, 153),
+    RGBColor(148, 103, 189),
+];
+/// Stands for the colour of text, which the page decides.
+const TEXT: RGBColor = RGBColor(1, 2, 3);
+/// Stands for that of the lines behind a drawing.
+const GRID: RGBColor = RGBColor(3, 2, 1);
+const SIZE: (u32, u32) = (560, 300);
+/// Part of the width of a place that its bars take.
+const BARS: f64 = 0.72;
 
 /// The page: a title, sentences about how the figures came about, the panels, and a table as text.
 pub(crate) fn page(title: &str, notes: &[String], panels: &[Panel], table: &str) -> String {
-    let mut figures = String::new();
-    for panel in panels {
-        let _ = writeln!(figures, "<figure><figcaption>{}</figcaption>", escape(&panel.title));
-        figures.push_str(&drawing(panel));
-        figures.push_str("</figure>\n");
-    }
-    frame(title, notes, &figures, table)
+    frame(title, notes, &panels.iter().map(figure).collect::<String>(), table)
 }
+
+/// A panel with its title and legend.
+pub(crate) fn figure(panel: &Panel) -> String {
+    let mut html = format!("<figure><figcaption>{}</figcaption>\n", escape(&panel.title));
+    html.push_str(&drawing(panel));
+    html.push_str("<ul class=\"legend\">");
+    for (number, (name, _)) in panel.lines.iter().enumerate() {
+        let RGBColor(red, green, blue) = colour(number);
+        let _ = write!(
+            html,
+            "<li><span style=\"background:rgb({red},{green},{blue})\"></span>{}</li>",
+            escape(name)
+        );
+    }
+    html.push_str("</ul></figure>\n");
+    html
+}
+
+/// What every page looks like, light and dark.
+pub(crate) const STYLE: &str = "\
+:root { color-scheme: light dark; --grid: light-dark(#ddd, #444); --soft: light-dark(#f4f4f4, #222); }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1.5em }
+figure { margin: 0; break-inside: avoid } figcaption { font-weight: 600 }
+svg { width: 100%; height: auto }
+.legend { list-style: none; padding: 0; margin: 0; font-size: 13px } .legend li { display: inline-block; margin-right: 1.2em }
+.legend span { display: inline-block; width: 14px; height: 10px; margin-right: 6px }
+pre { overflow-x: auto; font-size: 12px }
+";
 
 /// A page around figures, which are HTML already.
 pub(crate) fn frame(title: &str, notes: &[String], figures: &str, table: &str) -> String {
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\n\
-         body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; color: #222 }}\n\
-         .panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(560px, 1fr)); gap: 1.5em }}\n\
-         figure {{ margin: 0 }} figcaption {{ font-weight: 600 }}\n\
-         svg text {{ font: 11px system-ui, sans-serif; fill: #444 }}\n\
-         pre {{ overflow-x: auto; font-size: 12px }}\n</style></head><body>\n<h1>{0}</h1>\n",
-        escape(title)
-    );
+    let mut html = head(title);
+    let _ = writeln!(html, "<h1>{}</h1>", escape(title));
     for note in notes {
         let _ = writeln!(html, "<p>{}</p>", escape(note));
     }
@@ -66,127 +96,126 @@ pub(crate) fn frame(title: &str, notes: &[String], figures: &str, table: &str) -
     html
 }
 
+/// The beginning of a page, up to its body.
+pub(crate) fn head(title: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{}</title>\n\
+         <style>\n{STYLE}</style></head><body>\n",
+        escape(title)
+    )
+}
+
+fn colour(number: usize) -> RGBColor {
+    COLOURS[number % COLOURS.len()]
+}
+
 fn drawing(panel: &Panel) -> String {
-    let unit = panel.unit;
-    let legend = 18.0 * panel.lines.len().div_ceil(2) as f64;
-    let height = HEIGHT + legend;
-    let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n");
-    let most = panel.lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
-    let (step, top) = scale(most);
-    let x = |place: usize| match panel.form {
-        Form::Lines => {
-            let gaps = panel.places.len().max(2) - 1;
-            LEFT + 20.0 + (WIDTH - LEFT - RIGHT - 40.0) * place as f64 / gaps as f64
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        if let Err(error) = draw(panel, &area) {
+            return format!("<p>not drawn: {}</p>", escape(&error.to_string()));
         }
-        Form::Bars => LEFT + slot_width(panel) * (place as f64 + 0.5),
-    };
-    let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / top;
-    let mut mark = 0.0;
-    while mark <= top * 1.0001 {
-        let at = y(mark);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{mark}</text>",
-            WIDTH - RIGHT,
-            LEFT - 6.0,
-            at + 4.0
-        );
-        mark += step;
     }
-    for (place, name) in panel.places.iter().enumerate() {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            x(place),
-            HEIGHT - BOTTOM + 18.0,
-            escape(name)
-        );
+    let hex = |RGBColor(red, green, blue): RGBColor| format!("#{red:02X}{green:02X}{blue:02X}");
+    svg.replace(&hex(TEXT), "currentColor").replace(&hex(GRID), "var(--grid)")
+}
+
+/// So many places on the horizontal axis, each one unit wide, with a mark at its middle.
+struct Places(usize);
+
+impl Ranged for Places {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (left, right): (i32, i32)) -> i32 {
+        left + ((value + 0.5) / self.0 as f64 * f64::from(right - left)) as i32
     }
-    let _ = writeln!(svg, "<text x=\"6\" y=\"{}\">{}</text>", HEIGHT - BOTTOM + 18.0, escape(unit));
-    for (number, (name, values)) in panel.lines.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        // Beyond the colours a second round is dashed.
-        let dash = if number < COLOURS.len() { "" } else { " stroke-dasharray=\"6 4\"" };
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        (0..self.0).map(|place| place as f64).collect()
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        -0.5..self.0 as f64 - 0.5
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+fn draw(panel: &Panel, area: &Area<'_>) -> Drawn {
+    let count = panel.places.len().max(1);
+    let tops = panel.lines.iter().flat_map(|(_, values)| values.iter().copied());
+    let tops = tops.chain(panel.spreads.iter().flatten().map(|(_, high)| *high));
+    let top = tops.filter(|value| value.is_finite()).fold(0.0, f64::max);
+    let top = if top > 0.0 { top * 1.1 } else { 1.0 };
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .x_label_area_size(28)
+        .y_label_area_size(56)
+        .build_cartesian_2d(Places(count), 0.0..top)?;
+    let text = ("sans-serif", 11).into_font().color(&TEXT);
+    let place = |at: &f64| panel.places.get(at.round().max(0.0) as usize).cloned().unwrap_or_default();
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .axis_style(GRID)
+        .label_style(text.clone())
+        .x_label_formatter(&place)
+        .y_label_formatter(&|value| shown(*value))
+        .y_desc(panel.unit)
+        .draw()?;
+    for (number, (_, values)) in panel.lines.iter().enumerate() {
+        let colour = colour(number);
+        let width = BARS / panel.lines.len() as f64;
+        let shift = match panel.form {
+            Form::Lines => 0.0,
+            Form::Bars => width * (number as f64 - (panel.lines.len() - 1) as f64 / 2.0),
+        };
+        let points: Vec<(f64, f64)> =
+            values.iter().enumerate().map(|(place, value)| (place as f64 + shift, *value)).collect();
         match panel.form {
             Form::Lines => {
-                let points = values.iter().enumerate().map(|(place, value)| (x(place), y(*value), *value));
-                svg.push_str(&line(name, unit, (colour, dash), &points.collect::<Vec<_>>()));
+                // Beyond the colours a second round is thin.
+                let stroke = if number < COLOURS.len() { 2 } else { 1 };
+                chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(stroke)))?;
+                chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
             }
             Form::Bars => {
-                let width = slot_width(panel) * 0.7 / panel.lines.len() as f64;
-                let shift = width * (number as f64 - panel.lines.len() as f64 / 2.0);
-                for (place, value) in values.iter().enumerate() {
-                    let (left, top) = (x(place) + shift, y(*value));
-                    let _ = writeln!(
-                        svg,
-                        "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\
-                         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                        HEIGHT - BOTTOM - top,
-                        left + width / 2.0,
-                        top - 4.0,
-                        shown(*value)
-                    );
+                chart.draw_series(points.iter().map(|(x, y)| {
+                    Rectangle::new([(x - width / 2.0, 0.0), (x + width / 2.0, *y)], colour.filled())
+                }))?;
+                if panel.lines.len() * count <= 24 {
+                    let centred = text.pos(plotters::style::text_anchor::Pos::new(
+                        plotters::style::text_anchor::HPos::Center,
+                        plotters::style::text_anchor::VPos::Bottom,
+                    ));
+                    chart.draw_series(
+                        points.iter().map(|point| Text::new(shown(point.1), *point, &centred)),
+                    )?;
                 }
             }
         }
-        svg.push_str(&legend_entry(number, name, colour, dash));
+        let Some(spreads) = panel.spreads.get(number) else { continue };
+        chart.draw_series(points.iter().zip(spreads).map(|((x, y), (low, high))| {
+            ErrorBar::new_vertical(*x, *low, *y, *high, TEXT.stroke_width(1), 6)
+        }))?;
     }
-    svg.push_str("</svg>\n");
-    svg
-}
-
-fn slot_width(panel: &Panel) -> f64 {
-    (WIDTH - LEFT - RIGHT) / panel.places.len().max(1) as f64
-}
-
-/// A line through points, each with its value.
-fn line(name: &str, unit: &str, (colour, dash): (&str, &str), points: &[(f64, f64, f64)]) -> String {
-    let path: Vec<String> = points.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
-    let mut svg = format!(
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\n",
-        path.join(" ")
-    );
-    for (x, y, value) in points {
-        let _ = writeln!(
-            svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"><title>{}: {} {unit}</title></circle>",
-            escape(name),
-            shown(*value)
-        );
-    }
-    svg
+    area.present()?;
+    Ok(())
 }
 
 /// With decimals where they say something.
 fn shown(value: f64) -> String {
-    if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
-}
-
-/// Line and name below the drawing, two in a row.
-fn legend_entry(number: usize, name: &str, colour: &str, dash: &str) -> String {
-    let (column, row) = (number % 2, number / 2);
-    let (x, y) = (LEFT + 250.0 * column as f64, HEIGHT - 8.0 + 18.0 * row as f64);
-    format!(
-        "<line x1=\"{x}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\
-         <text x=\"{}\" y=\"{}\">{}</text>\n",
-        x + 18.0,
-        x + 24.0,
-        y + 4.0,
-        escape(name)
-    )
-}
-
-/// Distance of the marks on the vertical axis, and its end.
-fn scale(most: f64) -> (f64, f64) {
-    if most <= 0.0 {
-        return (1.0, 1.0);
+    match value {
+        0.0 => "0".to_owned(),
+        value if value < 10.0 => format!("{value:.2}"),
+        value => format!("{value:.0}"),
     }
-    let rough = most / 5.0;
-    let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power).find(|step| *step >= rough);
-    let step = step.unwrap_or(power * 10.0);
-    (step, (most / step).ceil() * step)
 }
 
 /// Text as HTML has it.
@@ -198,31 +227,41 @@ pub(crate) fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn marks_are_round_numbers_that_cover_everything() {
-        assert_eq!(scale(0.0), (1.0, 1.0));
-        for most in [0.3, 1.0, 7.0, 99.0, 3801.0] {
-            let (step, top) = scale(most);
-            assert!(top >= most && top / step <= 6.0, "{most}");
+    fn panel(form: Form) -> Panel {
+        Panel {
+            title: "read <b>".into(),
+            unit: "MB/s",
+            form,
+            places: vec!["4K".into(), "1M & more".into()],
+            lines: vec![("off".into(), vec![1.0, 2.0]), ("on".into(), vec![2.0, 4.0])],
+            spreads: vec![vec![(0.9, 1.1), (1.9, 2.1)], vec![(1.5, 2.5), (3.0, 5.0)]],
         }
     }
 
     #[test]
     fn a_page_shows_every_line_and_no_markup_of_its_names() {
-        let panel = Panel {
-            title: "read <b>".into(),
-            unit: "MB/s",
-            form: Form::Lines,
-            places: vec!["4K".into(), "1M".into()],
-            lines: vec![("off".into(), vec![1.0, 2.0]), ("on".into(), vec![2.0, 4.0])],
-        };
-        let bars = Panel { form: Form::Bars, ..panel.clone() };
-        let html = page("Client & co", &["simulated".into()], &[panel, bars], "a < b");
-        assert_eq!(html.matches("<rect").count(), 4);
-        assert_eq!(html.matches("<polyline").count(), 2);
+        let html =
+            page("Client & co", &["simulated".into()], &[panel(Form::Lines), panel(Form::Bars)], "a < b");
+        assert_eq!(html.matches("<rect").count(), 4, "a bar for each value");
+        assert_eq!(
+            html.matches("<circle").count(),
+            4 + 8,
+            "a point for each value of lines, and in each whisker"
+        );
         assert!(
             html.contains("read &lt;b&gt;") && html.contains("Client &amp; co") && html.contains("a &lt; b")
         );
-        assert!(!html.contains("http"), "nothing is fetched");
+        assert!(html.contains("1M &amp; more") && html.contains("currentColor"));
+        let links = html.replace("http://www.w3.org/2000/svg", "");
+        assert!(!links.contains("http"), "nothing is fetched");
+    }
+
+    #[test]
+    fn panels_without_values_are_drawn_too() {
+        let none = Panel { places: Vec::new(), lines: Vec::new(), spreads: Vec::new(), ..panel(Form::Bars) };
+        let odd = Panel { lines: vec![("x".into(), vec![f64::NAN, 0.0])], ..panel(Form::Lines) };
+        for panel in [none, odd] {
+            assert!(drawing(&panel).starts_with("<svg"), "{panel:?}");
+        }
     }
 }

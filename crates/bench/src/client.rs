@@ -214,6 +214,7 @@ fn one_fabric(
                 form: Form::Lines,
                 places: arguments.sizes_kib.iter().map(|kib| size_label(*kib)).collect(),
                 lines,
+                spreads: Vec::new(),
             });
         }
     }

@@ -404,6 +404,7 @@ fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
             form: Form::Bars,
             places: places.clone(),
             lines,
+            spreads: Vec::new(),
         });
         panels.push(Panel {
             title: format!("CPU time for an operation, {}", layout.label()),
@@ -411,6 +412,7 @@ fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
             form: Form::Bars,
             places,
             lines: Phase::ALL.map(|phase| line(phase, false, &|figure, _| figure.cpu_us.median())).into(),
+            spreads: Vec::new(),
         });
     }
     panels

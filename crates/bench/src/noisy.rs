@@ -238,6 +238,7 @@ fn write_page(path: &Path, report: &Report, figures: &[Figures]) -> Result<(), E
             .iter()
             .map(|(name, of)| ((*name).to_owned(), figures[from..].iter().map(of).collect()))
             .collect(),
+        spreads: Vec::new(),
     };
     // Nobody writes little beside the stream alone.
     let panels = [

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::sample::Samples;
 
 /// What a figure counts; decides how it is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Operations per second.
     #[serde(rename = "op/s")]
@@ -28,7 +28,12 @@ pub enum Unit {
 }
 
 impl Unit {
-    fn print(self, value: f64) -> String {
+    /// True if more is better.
+    pub(crate) fn is_rate(self) -> bool {
+        matches!(self, Unit::OpsPerSecond | Unit::BytesPerSecond)
+    }
+
+    pub(crate) fn print(self, value: f64) -> String {
         match self {
             Unit::OpsPerSecond if value >= 1e6 => format!("{:.2}M op/s", value / 1e6),
             Unit::OpsPerSecond if value >= 1e4 => format!("{:.1}K op/s", value / 1e3),
@@ -46,7 +51,7 @@ impl Unit {
 }
 
 /// One line of a report: a figure, perhaps against another one and a target.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     /// What was done.
     pub name: String,
@@ -65,7 +70,7 @@ pub struct Row {
 }
 
 /// The other side of a comparison.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Against {
     /// What it is.
     pub label: String,
@@ -83,7 +88,7 @@ impl Against {
 }
 
 /// A bound that a row should keep.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Target {
     /// At least this ratio.
     RatioAtLeast(f64),
@@ -174,7 +179,7 @@ impl Row {
 }
 
 /// What one command measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// What the figures are about.
     pub title: String,

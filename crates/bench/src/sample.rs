@@ -1,9 +1,9 @@
 //! Medians and spreads.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The results of several runs of one measurement.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
@@ -37,6 +37,11 @@ impl Samples {
     /// The largest value; 0 without runs.
     pub fn max(&self) -> f64 {
         self.0.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0)
+    }
+
+    /// The runs, in their order.
+    pub fn values(&self) -> &[f64] {
+        &self.0
     }
 
     /// How many runs there were.

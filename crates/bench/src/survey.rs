@@ -507,6 +507,7 @@ fn panels(cases: &[Case], figures: &[Figure]) -> Vec<Panel> {
             form: Form::Bars,
             places: places.collect(),
             lines: LAYERS.iter().filter_map(line).collect(),
+            spreads: Vec::new(),
         }
     };
     PHASES.map(panel).to_vec()

@@ -320,6 +320,7 @@ fn panel(sample: Duration, course: &Course) -> Panel {
         form: Form::Lines,
         places: points.iter().enumerate().map(place).collect(),
         lines: vec![("overwriting".to_owned(), points.iter().map(|(_, rate)| rate / 1e6).collect())],
+        spreads: Vec::new(),
     }
 }
 
