@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use crate::client::{self, ClientArguments};
 use crate::dne::{self, DneArguments};
 use crate::error::Error;
+use crate::history::{self, CompareArguments, HistoryArguments};
 use crate::ior::{self, IorArguments};
 use crate::layouts::{self, LayoutsArguments};
 use crate::limits::{Limits, row_of};
@@ -29,6 +30,7 @@ use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
 use crate::split::{self, SplitArguments};
 use crate::survey::{self, ServeOstArguments, SurveyArguments};
+use crate::talks::{self, TalksArguments};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Phase, interleave, serve};
 
@@ -67,6 +69,12 @@ pub enum Command {
     Layouts(LayoutsArguments),
     /// Bandwidth of objects by layer: object store, OST over the network, client; or over time, with trims
     Survey(Box<SurveyArguments>),
+    /// The experiments of five talks on Lustre in one run, with one report of what is shown
+    Talks(TalksArguments),
+    /// Results of several versions side by side: what got better or worse beyond the noise
+    Compare(CompareArguments),
+    /// A figure over versions
+    History(HistoryArguments),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),
     /// One phase of one worker process
@@ -131,6 +139,12 @@ pub struct Common {
 }
 
 impl Common {
+    /// Prints a report, if there is one.
+    fn show(&self, report: Result<Report, Error>) -> Result<(), Error> {
+        self.print(&report?);
+        Ok(())
+    }
+
     /// Prints in the form that was wished for.
     pub fn print(&self, report: &Report) {
         match self.json {
@@ -240,31 +254,13 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
     match command {
         Command::Worker { phase, work } => serve(phase, &work),
         Command::Task { cpu, kind, setup } => task(cpu, kind, &setup),
-        Command::Noisy(arguments) => {
-            arguments.common.print(&noisy::measure(&arguments, &myself)?);
-            Ok(())
-        }
-        Command::Layouts(arguments) => {
-            arguments.common.print(&layouts::measure(&arguments, &myself)?);
-            Ok(())
-        }
+        Command::Noisy(arguments) => arguments.common.show(noisy::measure(&arguments, &myself)),
+        Command::Layouts(arguments) => arguments.common.show(layouts::measure(&arguments, &myself)),
         Command::Ior(arguments) => ior::run(&arguments, &myself),
-        Command::DneScaling(arguments) => {
-            arguments.common.print(&dne::measure(&arguments, &myself)?);
-            Ok(())
-        }
-        Command::DneSplit(arguments) => {
-            arguments.common.print(&split::measure(&arguments, &myself)?);
-            Ok(())
-        }
-        Command::Survey(arguments) => {
-            arguments.common.print(&survey::measure(&arguments, &myself)?);
-            Ok(())
-        }
-        Command::Mdt(arguments) => {
-            arguments.common.print(&mdt::measure(&arguments, &myself)?);
-            Ok(())
-        }
+        Command::DneScaling(arguments) => arguments.common.show(dne::measure(&arguments, &myself)),
+        Command::DneSplit(arguments) => arguments.common.show(split::measure(&arguments, &myself)),
+        Command::Survey(arguments) => arguments.common.show(survey::measure(&arguments, &myself)),
+        Command::Mdt(arguments) => arguments.common.show(mdt::measure(&arguments, &myself)),
         Command::Mdtest(arguments) => mdtest::run(&arguments, &myself),
         Command::NullServer(arguments) => null::serve(&arguments),
         Command::SurveyOst(arguments) => survey::serve_ost(&arguments),
@@ -279,23 +275,16 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
             common.print(&limits.measure(&myself, &arguments.dir)?);
             Ok(())
         }
-        Command::FuseNull(arguments) => {
-            arguments.common.print(&null::measure(&arguments, &myself)?);
-            Ok(())
-        }
-        Command::Slice(arguments) => {
-            let report = slice::measure(&arguments, &myself)?;
-            arguments.common.print(&report);
-            Ok(())
-        }
-        Command::Client(arguments) => {
-            arguments.common.print(&client::measure(&arguments, &myself)?);
-            Ok(())
-        }
-        Command::Programs(arguments) => {
-            arguments.common.print(&programs::measure(&arguments)?);
-            Ok(())
-        }
+        Command::FuseNull(arguments) => arguments.common.show(null::measure(&arguments, &myself)),
+        Command::Slice(arguments) => arguments.common.show(slice::measure(&arguments, &myself)),
+        Command::Talks(arguments) => talks::run(&arguments, &myself),
+        Command::Compare(arguments) => match history::compare(&arguments)? {
+            true => Ok(()),
+            false => Err(Error::Usage("a figure is worse than it was".to_owned())),
+        },
+        Command::History(arguments) => history::history(&arguments),
+        Command::Client(arguments) => arguments.common.show(client::measure(&arguments, &myself)),
+        Command::Programs(arguments) => arguments.common.show(programs::measure(&arguments)),
         Command::Meta(arguments) => meta(&arguments, &myself),
         Command::Io(arguments) => io(&arguments, &myself),
     }

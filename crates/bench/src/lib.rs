@@ -21,6 +21,9 @@
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`paf`]: a file system that is filled and fragmented by degrees; [`frag`]: how fragmented one is.
 //! - [`survey`]: bandwidth of objects by layer.
+//! - [`talks`]: the experiments of five talks in one run, with one report.
+//! - [`history`]: results of several versions side by side.
+//! - [`stats`]: intervals of medians, and whether they keep a claim.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
 mod bar;
@@ -33,6 +36,7 @@ mod error;
 mod extents;
 pub mod frag;
 mod heat;
+pub mod history;
 mod instance;
 pub mod ior;
 pub mod layouts;
@@ -54,9 +58,11 @@ pub mod sample;
 mod size;
 pub mod slice;
 pub mod split;
+pub mod stats;
 mod stop;
 mod striping;
 pub mod survey;
+pub mod talks;
 pub mod team;
 mod trim;
 pub mod work;

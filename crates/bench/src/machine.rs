@@ -37,6 +37,14 @@ impl Machine {
     }
 }
 
+/// Memory that can be had without swapping, in MiB.
+pub fn available_mib() -> u64 {
+    let text = read("/proc/meminfo");
+    let kib =
+        field(&text, "MemAvailable").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) / 1024
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

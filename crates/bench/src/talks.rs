@@ -1,0 +1,198 @@
+//! The experiments of the talks that this file system starts from, in one run, with one report.
+//!
+//! Each experiment is a command of its own ([`catalogue`]), run as a process ([`perform`]); what it measured is kept ([`outcome`]) as soon as it has
+//! ended, so that a run that was broken off goes on. Rules decide what the figures say ([`crate::stats`]), and [`page`] shows it.
+
+mod catalogue;
+pub(crate) mod outcome;
+mod page;
+mod perform;
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::bar::Bar;
+use crate::error::Error;
+use crate::stop;
+use crate::worker::Myself;
+use catalogue::{EXPERIMENTS, Experiment, Run};
+use outcome::Outcome;
+use perform::Ground;
+
+pub use outcome::Results;
+
+/// Name of the results in the output directory.
+const RESULTS: &str = "results.json";
+
+/// `nacre bench talks`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example: nacre bench talks --quick --out /root/talks
+         nacre bench talks --only cray-noisy,lug17-client
+The same command again goes on with what is missing. Open /root/talks/index.html in a browser.")]
+pub struct TalksArguments {
+    /// Directory for results and report: new, empty, or that of the run to go on with
+    #[arg(long, default_value = "talks")]
+    out: PathBuf,
+    /// Small sizes and few runs: about ten minutes on two CPUs
+    #[arg(long)]
+    quick: bool,
+    /// Begin no experiment that would end later than this many hours from now
+    #[arg(long, conflicts_with = "quick")]
+    hours: Option<f64>,
+    /// These experiments alone
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    only: Vec<String>,
+    /// Show the experiments and end
+    #[arg(long)]
+    list: bool,
+    /// Directory in memory (tmpfs)
+    #[arg(long, default_value = "/dev/shm")]
+    memory_dir: PathBuf,
+    /// The nacre binary; this one by default
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+}
+
+/// Runs what is missing, and writes the report.
+///
+/// # Errors
+///
+/// If the directory cannot be used, or belongs to a run of another kind; `Interrupted`. An experiment that fails is left out with its reason.
+pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
+    let chosen = chosen(&arguments.only)?;
+    if arguments.list {
+        print!("{}", list(&chosen, arguments.quick));
+        return Ok(());
+    }
+    stop::listen();
+    std::fs::create_dir_all(&arguments.out).map_err(Error::io("create directory", &arguments.out))?;
+    let out = std::fs::canonicalize(&arguments.out).map_err(Error::io("find", &arguments.out))?;
+    let mut results = begin(&out, arguments.quick)?;
+    let ground = Ground {
+        program: arguments.nacre.clone().unwrap_or_else(|| myself.program().into()),
+        memory: arguments.memory_dir.join(format!("nacre-talks-{}", std::process::id())),
+        disk: out.clone(),
+    };
+    let missing: Vec<&Experiment> = chosen
+        .into_iter()
+        .filter(|one| results.of(one.name).is_none_or(|known| known.report.is_none()))
+        .collect();
+    let seconds = missing.iter().map(|one| run_of(one, arguments.quick).seconds);
+    let bar = Bar::new(seconds.sum());
+    let mut left_s = arguments.hours.map(|hours| hours * 3600.0);
+    for experiment in missing {
+        let run = run_of(experiment, arguments.quick);
+        bar.say(experiment.name.to_owned());
+        eprintln!("bench talks: {} (about {} s)", experiment.title, run.seconds);
+        let late = left_s.filter(|left| (run.seconds as f64) > *left);
+        let why = late.map(|_| "there was no time left for it".to_owned());
+        let outcome = match why.or_else(|| perform::obstacle(experiment, &ground)) {
+            Some(why) => left_out(experiment, why),
+            None => perform::perform(experiment, run, &ground)?,
+        };
+        if let Some(why) = &outcome.skipped {
+            eprintln!("bench talks: {} is left out: {why}", experiment.name);
+        }
+        left_s = left_s.map(|left| left - outcome.seconds);
+        results.put(outcome);
+        write(&out, &results)?;
+        bar.add(run.seconds);
+    }
+    drop(bar);
+    write(&out, &results)?;
+    print!("{}", page::summary(&results));
+    println!("report: {}", out.join("index.html").display());
+    Ok(())
+}
+
+fn left_out(experiment: &Experiment, why: String) -> Outcome {
+    let (experiment, skipped) = (experiment.name.to_owned(), Some(why));
+    Outcome { experiment, command: Vec::new(), seconds: 0.0, report: None, skipped }
+}
+
+fn run_of(experiment: &Experiment, quick: bool) -> &Run {
+    if quick { &experiment.quick } else { &experiment.full }
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Error> {
+    if let Some(wrong) = only.iter().find(|name| !EXPERIMENTS.iter().any(|one| one.name == **name)) {
+        return Err(Error::Usage(format!("there is no experiment '{wrong}': --list shows them")));
+    }
+    Ok(EXPERIMENTS.iter().filter(|one| only.is_empty() || only.iter().any(|name| name == one.name)).collect())
+}
+
+fn list(chosen: &[&Experiment], quick: bool) -> String {
+    let line = |one: &&Experiment| {
+        let run = run_of(one, quick);
+        format!("{:22} {:>6} s  {}\n{:32} nacre {}\n", one.name, run.seconds, one.title, "", run.words)
+    };
+    chosen.iter().map(line).collect()
+}
+
+/// The results of the run that is gone on with, or new ones.
+fn begin(out: &Path, quick: bool) -> Result<Results, Error> {
+    let (path, mode) = (out.join(RESULTS), if quick { "quick" } else { "full" });
+    if !path.exists() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        return Ok(Results::new(format!("{}Z", nacre_env::utc(now)), mode));
+    }
+    let results = Results::load(&path)?;
+    let version = env!("CARGO_PKG_VERSION");
+    if results.mode != mode || results.version != version {
+        return Err(Error::Usage(format!(
+            "{} holds a {} run of version {}: name another --out, or give the same options",
+            out.display(),
+            results.mode,
+            results.version
+        )));
+    }
+    Ok(results)
+}
+
+/// Writes all forms; the results first, and in one piece.
+fn write(out: &Path, results: &Results) -> Result<(), Error> {
+    let json = serde_json::to_string_pretty(results).map_err(|error| Error::Usage(error.to_string()))?;
+    for (name, text) in
+        [(RESULTS, json), ("index.html", page::html(results)), ("report.md", page::markdown(results))]
+    {
+        let (path, new) = (out.join(name), out.join(format!("{name}.new")));
+        std::fs::write(&new, text).map_err(Error::io("write", &new))?;
+        std::fs::rename(&new, &path).map_err(Error::io("rename", &new))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experiments_have_names_of_their_own_and_quick_runs_take_ten_minutes_together() {
+        let mut names: Vec<&str> = EXPERIMENTS.iter().map(|one| one.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), EXPERIMENTS.len());
+        assert!(EXPERIMENTS.iter().map(|one| one.quick.seconds).sum::<u64>() <= 600);
+        for one in EXPERIMENTS {
+            assert!(!one.checks.is_empty() && !one.charts.is_empty(), "{}", one.name);
+            assert!(list(&[one], true).contains(one.name));
+            let is_said = one.simulated.is_some() || !one.quick.words.contains("simulated");
+            assert!(is_said, "{} says what is simulated", one.name);
+        }
+        assert!(chosen(&["nonsense".to_owned()]).expect_err("unknown").to_string().contains("--list"));
+        assert_eq!(chosen(&["lad17-pfl".to_owned()]).expect("known").len(), 1);
+    }
+
+    #[test]
+    fn a_run_is_gone_on_with_by_the_same_options_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut results = begin(dir.path(), true).expect("new");
+        results.put(left_out(&EXPERIMENTS[0], "why".to_owned()));
+        write(dir.path(), &results).expect("written");
+        let back = begin(dir.path(), true).expect("the same");
+        assert_eq!(back.of(EXPERIMENTS[0].name).and_then(|one| one.skipped.as_deref()), Some("why"));
+        assert!(begin(dir.path(), false).expect_err("another mode").to_string().contains("quick run"));
+        assert!(dir.path().join("index.html").exists() && dir.path().join("report.md").exists());
+    }
+}

@@ -1,0 +1,245 @@
+//! What an experiment gave, as it is kept, and what its figures say.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::catalogue::{Check, Experiment, Words};
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::report::{Against, Report, Row, Unit};
+use crate::sample::Samples;
+use crate::stats::{Interval, Verdict, decide, interval};
+
+/// Form of the files; others are not read.
+const FORM: u32 = 1;
+
+/// One experiment of a run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Which experiment.
+    pub experiment: String,
+    /// The words of its command.
+    pub command: Vec<String>,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// Its figures; `None` if it was left out.
+    pub report: Option<Report>,
+    /// Why it was.
+    pub skipped: Option<String>,
+}
+
+/// All experiments of a run: what `results.json` holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    form: u32,
+    /// Version of the program.
+    pub version: String,
+    /// When the run began: 2026-11-24T12:00:00Z.
+    pub date: String,
+    /// Where.
+    pub machine: Machine,
+    /// `quick` or `full`.
+    pub mode: String,
+    /// In the order of the catalogue.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Results {
+    pub(crate) fn new(date: String, mode: &str) -> Results {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Results {
+            form: FORM,
+            version,
+            date,
+            machine: Machine::look(),
+            mode: mode.to_owned(),
+            outcomes: Vec::new(),
+        }
+    }
+
+    /// Reads a file of results.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, holds something else, or is of another form.
+    pub fn load(path: &Path) -> Result<Results, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| wrong(format!("is no JSON: {error}")))?;
+        match value.get("form").and_then(Value::as_u64) {
+            Some(form) if form == u64::from(FORM) => {}
+            Some(form) => {
+                return Err(wrong(format!(
+                    "holds results of form {form}, and this version reads form {FORM}: compare with the version that wrote it"
+                )));
+            }
+            None => return Err(wrong("holds no results of 'nacre bench talks'".to_owned())),
+        }
+        serde_json::from_value(value).map_err(|error| wrong(format!("is damaged: {error}")))
+    }
+
+    pub(crate) fn of(&self, experiment: &str) -> Option<&Outcome> {
+        self.outcomes.iter().find(|outcome| outcome.experiment == experiment)
+    }
+
+    /// Adds an outcome, in place of an earlier one of the same experiment.
+    pub(crate) fn put(&mut self, outcome: Outcome) {
+        self.outcomes.retain(|known| known.experiment != outcome.experiment);
+        self.outcomes.push(outcome);
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) says: &'static str,
+    pub(super) verdict: Verdict,
+    pub(super) interval: Interval,
+    pub(super) runs: usize,
+}
+
+/// The only row with these words in its name.
+pub(super) fn row_with(report: &Report, words: Words) -> Option<&Row> {
+    report.rows.iter().find(|row| words.iter().all(|word| row.name.contains(word)))
+}
+
+fn ratios(report: &Report, check: &Check) -> Option<Samples> {
+    let row = row_with(report, check.row)?;
+    match check.by {
+        Some(other) => Some(row.samples.ratio(&row_with(report, other)?.samples)),
+        None => row.ratios(),
+    }
+}
+
+/// What the checks of an experiment found; those whose rows this run did not take are left out.
+pub(super) fn found(experiment: &Experiment, report: &Report) -> Vec<Found> {
+    let of = |check: &Check| {
+        let ratios = ratios(report, check)?;
+        let verdict = decide(&ratios, check.bound);
+        Some(Found { says: check.says, verdict, interval: interval(&ratios), runs: ratios.count() })
+    };
+    experiment.checks.iter().filter_map(of).collect()
+}
+
+/// Of all checks together; nothing is decided without one.
+pub(super) fn verdict(found: &[Found]) -> Verdict {
+    let all = found.iter().map(|found| found.verdict).reduce(Verdict::and);
+    all.unwrap_or(Verdict::Undecided)
+}
+
+/// The results of `nacre paf run --json` as rows: each state and transfer size against the first state.
+pub(super) fn of_paf(text: &str) -> Result<Report, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let lines = value["results"].as_array().ok_or("it has no results")?;
+    let mut report = Report::new(value["title"].as_str().unwrap_or("Populated and fragmented"));
+    let notes = value["notes"].as_array().into_iter().flatten();
+    report.notes = notes.filter_map(Value::as_str).map(str::to_owned).collect();
+    let samples = |line: &Value, what: &str| -> Samples {
+        line[what].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+    };
+    let first = lines.first().map(|line| line["paf"].clone()).unwrap_or_default();
+    for what in ["write", "read"] {
+        for line in lines {
+            let (state, xfer) = (line["paf"].as_str().unwrap_or("?"), line["xfer"].as_u64().unwrap_or(0));
+            let name = format!("{state}, {what}, {}", crate::size::show(xfer));
+            let mut row = Row::new(name, Unit::BytesPerSecond, samples(line, what));
+            let base = lines.iter().find(|one| one["paf"] == first && one["xfer"] == line["xfer"]);
+            if let Some(base) = base.filter(|_| line["paf"] != first) {
+                let base = Row::new("", Unit::BytesPerSecond, samples(base, what));
+                row.against = Some(Against::new(first.as_str().unwrap_or("?"), base));
+            }
+            report.rows.push(row);
+        }
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Bound;
+    use crate::talks::catalogue::EXPERIMENTS;
+
+    fn report(ours: [f64; 5]) -> Report {
+        let mut report = Report::new("x");
+        let mut row = Row::new("PFL, sequential write", Unit::BytesPerSecond, ours.into_iter().collect());
+        let plain = Row::new("", Unit::BytesPerSecond, [100.0; 5].into_iter().collect());
+        row.against = Some(Against::new("plain", plain));
+        report.rows.push(row);
+        report
+    }
+
+    #[test]
+    fn a_claim_is_decided_by_its_rows_and_those_that_are_missing_are_left_out() {
+        let pfl = EXPERIMENTS.iter().find(|one| one.name == "lad17-pfl").expect("there");
+        for (ours, expected) in [
+            ([104.0, 103.0, 105.0, 104.0, 103.0], Verdict::Shown),
+            ([80.0, 81.0, 82.0, 80.0, 79.0], Verdict::NotShown),
+            ([80.0, 120.0, 99.0, 97.0, 110.0], Verdict::Undecided),
+        ] {
+            let found = found(pfl, &report(ours));
+            assert_eq!(found.len(), 1, "there is no row of reads");
+            assert_eq!(verdict(&found), expected, "{ours:?}");
+        }
+        assert_eq!(verdict(&[]), Verdict::Undecided);
+    }
+
+    #[test]
+    fn a_check_may_divide_one_row_by_another() {
+        let mut report = Report::new("x");
+        for (name, value) in [("one PFL, 4 KiB writes", 50.0), ("all on the disks, 4 KiB writes", 5.0)] {
+            report.rows.push(Row::new(name, Unit::OpsPerSecond, [value; 3].into_iter().collect()));
+        }
+        let check = Check {
+            says: "",
+            row: &["one PFL"],
+            by: Some(&["all on the disks"]),
+            bound: Bound::AtLeast(10.0),
+        };
+        assert_eq!(ratios(&report, &check).expect("both").median(), 10.0);
+    }
+
+    #[test]
+    fn results_of_paf_become_rows_against_the_empty_state() {
+        let text = r#"{"title":"t","notes":["n"],"results":[
+            {"paf":"PaF:00.00","capacity":0,"fragment":0,"xfer":1048576,"write":[10.0,12.0],"read":[20.0]},
+            {"paf":"PaF:10.30","capacity":10,"fragment":30,"xfer":1048576,"write":[5.0,6.0],"read":[10.0]}]}"#;
+        let report = of_paf(text).expect("results");
+        assert_eq!(report.rows.len(), 4);
+        let row = row_with(&report, &["PaF:10.30", "write"]).expect("there");
+        assert_eq!((row.ratio(), row.name.as_str()), (Some(0.5), "PaF:10.30, write, 1 MiB"));
+        assert!(row_with(&report, &["PaF:00.00", "read"]).expect("there").against.is_none());
+        assert!(of_paf("{}").is_err() && of_paf("x").is_err());
+    }
+
+    #[test]
+    fn files_that_hold_no_results_or_those_of_another_form_are_refused_in_one_sentence() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("results.json");
+        let mut results = Results::new("2026-11-24T00:00:00Z".to_owned(), "quick");
+        results.put(Outcome {
+            experiment: "lad17-pfl".to_owned(),
+            command: vec!["bench".to_owned()],
+            seconds: 1.5,
+            report: Some(report([1.0; 5])),
+            skipped: None,
+        });
+        let text = serde_json::to_string(&results).expect("JSON");
+        std::fs::write(&path, &text).expect("written");
+        let back = Results::load(&path).expect("read");
+        assert_eq!(back.of("lad17-pfl").and_then(|one| one.report.as_ref()).expect("there").rows.len(), 1);
+        for (wrong, says) in [
+            (text.replace("\"form\":1", "\"form\":9"), "form 9"),
+            ("{\"a\":1}".to_owned(), "no results"),
+            ("nonsense".to_owned(), "no JSON"),
+            ("{\"form\":1}".to_owned(), "damaged"),
+        ] {
+            std::fs::write(&path, wrong).expect("written");
+            let said = Results::load(&path).expect_err(says).to_string();
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}

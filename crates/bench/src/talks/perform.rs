@@ -1,0 +1,193 @@
+//! Running experiments: each a process of its own in a group of its own, in directories that are empty again afterwards.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::catalogue::{Experiment, Run};
+use super::outcome::{Outcome, of_paf};
+use crate::error::Error;
+use crate::report::Report;
+use crate::{machine, stop};
+
+/// Time between two looks at a child.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long one that was told to end may take for it.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+/// An experiment that takes so many times what is expected, and this much longer, is given up.
+const PATIENCE: (u32, Duration) = (6, Duration::from_secs(120));
+
+/// Directories of a run.
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// The nacre program.
+    pub(super) program: PathBuf,
+    /// In memory; for what no disk should bound.
+    pub(super) memory: PathBuf,
+    /// On the disk, beside the results.
+    pub(super) disk: PathBuf,
+}
+
+/// Why an experiment cannot run here.
+pub(super) fn obstacle(experiment: &Experiment, ground: &Ground) -> Option<String> {
+    if experiment.needs.is_root && !rustix::process::geteuid().is_root() {
+        return Some("it needs root: it mounts, or empties the kernel's caches".to_owned());
+    }
+    let needed = experiment.needs.memory_mib;
+    let available = machine::available_mib();
+    if available < needed {
+        return Some(format!("it needs {needed} MiB of memory, and {available} MiB are available"));
+    }
+    let parent = ground.memory.parent().unwrap_or(Path::new("/"));
+    let free = rustix::fs::statvfs(parent).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
+    let free = free >> 20;
+    (free < needed)
+        .then(|| format!("it needs {needed} MiB in {}, where {free} MiB are free", parent.display()))
+}
+
+/// Runs an experiment and takes away what it has made, however it ended.
+///
+/// # Errors
+///
+/// `Interrupted`. Any other failure is the reason why the outcome has no figures.
+pub(super) fn perform(experiment: &Experiment, run: &Run, ground: &Ground) -> Result<Outcome, Error> {
+    let began = Instant::now();
+    let kept = ground.disk.join(format!("{}-files", experiment.name));
+    let words: Vec<String> = run.words.split_whitespace().map(|word| filled(word, ground, &kept)).collect();
+    let result = in_directories(experiment, run, ground, &words);
+    clear(ground);
+    // What paf keeps is for going on with it.
+    if result.is_ok() {
+        let _ = fs::remove_dir_all(&kept);
+    }
+    let (report, skipped) = match result {
+        Ok(report) => (Some(report), None),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    // Directories of a run mean nothing to the reader of its results.
+    let command = run.words.split_whitespace().map(str::to_owned).collect();
+    Ok(Outcome { experiment: experiment.name.to_owned(), command, seconds, report, skipped })
+}
+
+fn filled(word: &str, ground: &Ground, kept: &Path) -> String {
+    let store = ground.disk.join("work/fs/ost0000");
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    word.replace("{dir}", &text(&ground.memory))
+        .replace("{store}", &text(&store))
+        .replace("{out}", &text(kept))
+}
+
+fn in_directories(
+    experiment: &Experiment,
+    run: &Run,
+    ground: &Ground,
+    words: &[String],
+) -> Result<Report, Error> {
+    let work = ground.disk.join("work");
+    for dir in [&ground.memory, &work] {
+        fs::create_dir_all(dir).map_err(Error::io("create directory", dir))?;
+    }
+    if run.words.contains("{store}") {
+        let fs = work.join("fs").to_string_lossy().into_owned();
+        let format = ["format", &fs, "--osts", "1", "--ost-backend", "block,size=6G"].map(str::to_owned);
+        call(experiment.name, ground, &format, Duration::from_secs(60))?;
+    }
+    let (times, more) = PATIENCE;
+    let limit = Duration::from_secs(run.seconds) * times + more;
+    let text = call(experiment.name, ground, words, limit)?;
+    let wrong = |reason: String| Error::Server {
+        what: experiment.name.to_owned(),
+        reason: format!("its output: {reason}"),
+    };
+    match run.words.starts_with("paf ") {
+        true => of_paf(&text).map_err(wrong),
+        false => serde_json::from_str(&text).map_err(|error| wrong(error.to_string())),
+    }
+}
+
+/// Runs the program in a process group of its own; what it prints.
+fn call(name: &str, ground: &Ground, words: &[String], limit: Duration) -> Result<String, Error> {
+    let failed = |reason: String| Error::Server { what: name.to_owned(), reason };
+    let log = ground.disk.join("work/errors");
+    let errors = fs::File::create(&log).map_err(Error::io("create", &log))?;
+    let mut command = Command::new(&ground.program);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).process_group(0);
+    let mut child = command.spawn().map_err(Error::io("start", &ground.program))?;
+    let mut output = child.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
+    // Long output must not wait for the end.
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        output.read_to_string(&mut text).map(|_| text)
+    });
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(Error::io("wait for", &ground.program))? {
+            break status;
+        }
+        if stop::asked() {
+            end(&mut child);
+            return Err(Error::Interrupted);
+        }
+        if Instant::now() >= deadline {
+            end(&mut child);
+            return Err(failed(format!("it was given up after {} s", limit.as_secs())));
+        }
+        std::thread::sleep(LOOK);
+    };
+    let text = reader.join().map_err(|_| failed("its output could not be read".to_owned()))?;
+    let text = text.map_err(Error::io("read", &ground.program))?;
+    if status.success() {
+        return Ok(text);
+    }
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    Err(failed(said.lines().last().unwrap_or("it failed without a word").to_owned()))
+}
+
+/// Tells a group to end, and ends what does not.
+fn end(child: &mut Child) {
+    let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) else { return };
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::INT);
+    let deadline = Instant::now() + END_PATIENCE;
+    while Instant::now() < deadline {
+        if child.try_wait().is_ok_and(|status| status.is_some()) {
+            break;
+        }
+        std::thread::sleep(LOOK);
+    }
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    let _ = child.wait();
+}
+
+/// Takes down file systems that an experiment has left, and removes its directories.
+fn clear(ground: &Ground) {
+    for dir in [&ground.memory, &ground.disk.join("work")] {
+        for data in file_systems_in(dir, 3) {
+            let mut down = Command::new(&ground.program);
+            down.args(["down".as_ref(), data.as_os_str(), "--force".as_ref()]);
+            let _ = down.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+        if let Err(error) = fs::remove_dir_all(dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            eprintln!("bench talks: remove {}: {error}", dir.display());
+        }
+    }
+}
+
+/// Directories of file systems, so many levels down: they have a superblock. What is mounted is not entered.
+fn file_systems_in(dir: &Path, levels: usize) -> Vec<PathBuf> {
+    if dir.join("superblock").exists() {
+        return vec![dir.to_owned()];
+    }
+    if levels == 0 {
+        return Vec::new();
+    }
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let below = entries.filter(|entry| entry.file_name() != "mnt" && entry.path().is_dir());
+    below.flat_map(|entry| file_systems_in(&entry.path(), levels - 1)).collect()
+}
