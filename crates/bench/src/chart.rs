@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// How values over the places are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,8 @@ const TEXT: RGBColor = RGBColor(1, 2, 3);
 /// Stands for that of the lines behind a drawing.
 const GRID: RGBColor = RGBColor(3, 2, 1);
 const SIZE: (u32, u32) = (560, 300);
+/// Bars of more values than this have no room for them.
+const VALUES_MAX: usize = 12;
 /// Part of the width of a place that its bars take.
 const BARS: f64 = 0.72;
 
@@ -76,8 +79,8 @@ pub(crate) fn figure(panel: &Panel) -> String {
 pub(crate) const STYLE: &str = "\
 :root { color-scheme: light dark; --grid: light-dark(#ddd, #444); --soft: light-dark(#f4f4f4, #222); }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; }
-.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1.5em }
-figure { margin: 0; break-inside: avoid } figcaption { font-weight: 600 }
+.panels { margin-top: 1em; display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 1.5em }
+figure { margin: 0; max-width: 640px; break-inside: avoid } figcaption { font-weight: 600 }
 svg { width: 100%; height: auto }
 .legend { list-style: none; padding: 0; margin: 0; font-size: 13px } .legend li { display: inline-block; margin-right: 1.2em }
 .legend span { display: inline-block; width: 14px; height: 10px; margin-right: 6px }
@@ -153,10 +156,10 @@ fn draw(panel: &Panel, area: &Area<'_>) -> Drawn {
     let top = if top > 0.0 { top * 1.1 } else { 1.0 };
     let mut chart = ChartBuilder::on(area)
         .margin(8)
-        .x_label_area_size(28)
-        .y_label_area_size(56)
+        .x_label_area_size(30)
+        .y_label_area_size(64)
         .build_cartesian_2d(Places(count), 0.0..top)?;
-    let text = ("sans-serif", 11).into_font().color(&TEXT);
+    let text = ("sans-serif", 14).into_font().color(&TEXT);
     let place = |at: &f64| panel.places.get(at.round().max(0.0) as usize).cloned().unwrap_or_default();
     chart
         .configure_mesh()
@@ -189,14 +192,16 @@ fn draw(panel: &Panel, area: &Area<'_>) -> Drawn {
                 chart.draw_series(points.iter().map(|(x, y)| {
                     Rectangle::new([(x - width / 2.0, 0.0), (x + width / 2.0, *y)], colour.filled())
                 }))?;
-                if panel.lines.len() * count <= 24 {
-                    let centred = text.pos(plotters::style::text_anchor::Pos::new(
-                        plotters::style::text_anchor::HPos::Center,
-                        plotters::style::text_anchor::VPos::Bottom,
-                    ));
-                    chart.draw_series(
-                        points.iter().map(|point| Text::new(shown(point.1), *point, &centred)),
-                    )?;
+                if panel.lines.len() * count <= VALUES_MAX {
+                    // Above the whisker.
+                    let highs =
+                        panel.spreads.get(number).map(|spreads| spreads.iter().map(|(_, high)| *high));
+                    let highs: Vec<f64> = highs.map_or_else(|| values.clone(), Iterator::collect);
+                    let above = Pos::new(HPos::Center, VPos::Bottom);
+                    let above = text.pos(above);
+                    let labels =
+                        points.iter().zip(&highs).map(|((x, y), high)| (shown(*y), (*x, y.max(*high))));
+                    chart.draw_series(labels.map(|(value, place)| Text::new(value, place, &above)))?;
                 }
             }
         }
