@@ -29,6 +29,7 @@ use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
 use crate::split::{self, SplitArguments};
+use crate::stop;
 use crate::survey::{self, ServeOstArguments, SurveyArguments};
 use crate::talks::{self, TalksArguments};
 use crate::work::{Operation, Work};
@@ -237,11 +238,12 @@ pub struct IoArguments {
     common: Common,
 }
 
-/// Does what `command` says and returns the exit code: 0, or 1 with a message on standard error. `prefix` are the
+/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C. `prefix` are the
 /// words between the program and a sub-command of bench: worker processes are started with them.
 pub fn run(command: Command, prefix: &[&str]) -> i32 {
     match run_inner(command, prefix) {
         Ok(()) => 0,
+        Err(Error::Interrupted) => stop::CODE,
         Err(error) => {
             eprintln!("bench: {error}");
             1

@@ -127,9 +127,6 @@ fn writers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Exit code of a command that Ctrl-C stops, as shells show it.
-const STOPPED: i32 = 128 + libc::SIGINT;
-
 /// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C. `below` is asked
 /// for the directories of the objects of a mount, none if it is not ours or they are elsewhere.
 pub fn run(command: &PafCommand, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> i32 {
@@ -139,7 +136,7 @@ pub fn run(command: &PafCommand, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> i
     };
     match result {
         Ok(()) => 0,
-        Err(Error::Interrupted) => STOPPED,
+        Err(Error::Interrupted) => stop::CODE,
         Err(error) => {
             eprintln!("nacre: {error}");
             1

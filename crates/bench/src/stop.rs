@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Exit code of a command that Ctrl-C stops, as shells show it.
+pub(crate) const CODE: i32 = 128 + libc::SIGINT;
+
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note(_: libc::c_int) {

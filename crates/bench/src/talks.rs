@@ -89,7 +89,9 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
         let why = late.map(|_| "there was no time left for it".to_owned());
         let outcome = match why.or_else(|| perform::obstacle(experiment, &ground)) {
             Some(why) => left_out(experiment, why),
-            None => perform::perform(experiment, run, &ground)?,
+            None => perform::perform(experiment, run, &ground).inspect_err(|_| {
+                eprintln!("bench talks: interrupted; the same command goes on with {}", experiment.name);
+            })?,
         };
         if let Some(why) = &outcome.skipped {
             eprintln!("bench talks: {} is left out: {why}", experiment.name);

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::have_root;
+use nacre_testkit::run::Run;
 use nacre_testkit::text;
-use nacre_testkit::{Cluster, Shape};
+use nacre_testkit::{Cluster, Shape, wait};
 
 fn bench(cluster: &Cluster, words: &[&str]) -> String {
     let words: Vec<&str> = std::iter::once("bench").chain(words.iter().copied()).collect();
@@ -327,4 +330,61 @@ fn an_ost_is_measured_beside_one_with_fake_io_that_is_called_so() {
         assert!(table.contains("data is not, reads give zeros"), "{table}");
     }
     assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
+}
+
+#[test]
+fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
+    if !have_root() {
+        return;
+    }
+    let run = Run::new();
+    let out = run.directory().join("talks");
+    let results = || fs::read_to_string(out.join("results.json")).unwrap_or_default();
+    let words = ["bench", "talks", "--quick", "--only", "lad17-pfl,lad17-pfl-tuned", "--out", text(&out)];
+    let command = || {
+        let mut command = run.command(nacre_testkit::binary::nacre());
+        command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let child = command().spawn().expect("started");
+    let memory = Path::new("/dev/shm").join(format!("nacre-talks-{}", child.id()));
+    wait::until(wait::SOON, "the second experiment", || {
+        (results().contains("lad17-pfl") && memory.exists()).then_some(())
+    });
+    // SAFETY: takes numbers; the process is our own child, which has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = wait::deadline(wait::SOON, "ending", move || child.wait_with_output()).expect("our child");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("the same command goes on with lad17-pfl-tuned"), "{said}");
+    let is_clean = || {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        assert!(!mounts.contains("nacre-talks") && !mounts.contains(text(&out)), "{mounts}");
+        let mut left: Vec<_> =
+            fs::read_dir(&out).expect("there").flatten().map(|one| one.file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["index.html", "report.md", "results.json"]);
+    };
+    is_clean();
+    assert!(!memory.exists() && !results().contains("lad17-pfl-tuned"), "{}", results());
+    let output = command().output().expect("run");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{shown}{}", String::from_utf8_lossy(&output.stderr));
+    for name in ["lad17-pfl ", "lad17-pfl-tuned "] {
+        let line = shown.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{shown}"));
+        assert!(!line.contains("left out"), "{shown}");
+    }
+    is_clean();
+    let page = fs::read_to_string(out.join("index.html")).expect("a page");
+    assert!(page.contains("id=\"lad17-pfl-tuned\"") && page.contains("Simulated: a fabric"), "{page}");
+    let file = out.join("results.json");
+    let same = run
+        .command(nacre_testkit::binary::nacre())
+        .args(["bench", "compare", text(&file), text(&file), "--gate"])
+        .output();
+    let same = same.expect("compared");
+    assert!(
+        same.status.success() && String::from_utf8_lossy(&same.stdout).contains("are the same"),
+        "{same:?}"
+    );
 }
