@@ -28,6 +28,7 @@ use crate::null::{self, NullArguments, ServeArguments};
 use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
+use crate::small::{self, SmallArguments};
 use crate::split::{self, SplitArguments};
 use crate::stop;
 use crate::survey::{self, ServeOstArguments, SurveyArguments};
@@ -66,6 +67,8 @@ pub enum Command {
     DneSplit(SplitArguments),
     /// A stream beside writers of 4 KiB at random, on OSTs with simulated service times, together and apart
     Noisy(NoisyArguments),
+    /// Random writes of 4 KiB on simulated disks and flash, with and without a cache of small writes and data on the MDT
+    SmallIo(SmallArguments),
     /// What layouts cost and gain: PFL, data on the MDT, many components and stripes, lfs over many files, migration
     Layouts(LayoutsArguments),
     /// Bandwidth of objects by layer: object store, OST over the network, client; or over time, with trims
@@ -257,6 +260,7 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         Command::Worker { phase, work } => serve(phase, &work),
         Command::Task { cpu, kind, setup } => task(cpu, kind, &setup),
         Command::Noisy(arguments) => arguments.common.show(noisy::measure(&arguments, &myself)),
+        Command::SmallIo(arguments) => arguments.common.show(small::measure(&arguments, &myself)),
         Command::Layouts(arguments) => arguments.common.show(layouts::measure(&arguments, &myself)),
         Command::Ior(arguments) => ior::run(&arguments, &myself),
         Command::DneScaling(arguments) => arguments.common.show(dne::measure(&arguments, &myself)),

@@ -26,6 +26,8 @@ pub(crate) struct InstanceOptions {
     pub(crate) fsname: Option<String>,
     /// What its OSTs keep objects in, as `nacre up --ost-backend` is told.
     pub(crate) ost_backend: Option<String>,
+    /// Caches of small writes of its OSTs in their order, as `nacre up --ost-cache` is told; empty for none.
+    pub(crate) ost_caches: Vec<String>,
     /// Mount options.
     pub(crate) mount_options: Vec<String>,
 }
@@ -85,6 +87,9 @@ impl Instance {
         }
         if let Some(backend) = &self.options.ost_backend {
             words.extend([OsStr::new("--ost-backend"), OsStr::new(backend)]);
+        }
+        for cache in &self.options.ost_caches {
+            words.extend([OsStr::new("--ost-cache"), OsStr::new(cache)]);
         }
         for option in &self.options.mount_options {
             words.extend([OsStr::new("-o"), OsStr::new(option)]);

@@ -18,6 +18,7 @@
 //! - [`dne`]: names on several MDTs.
 //! - [`split`]: a directory whose names move to more MDTs.
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
+//! - [`small`]: random writes of 4 KiB by where the data lies.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`paf`]: a file system that is filled and fragmented by degrees; [`frag`]: how fragmented one is.
 //! - [`survey`]: bandwidth of objects by layer.
@@ -57,6 +58,7 @@ pub mod report;
 pub mod sample;
 mod size;
 pub mod slice;
+pub mod small;
 pub mod split;
 pub mod stats;
 mod stop;

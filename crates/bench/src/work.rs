@@ -123,6 +123,8 @@ pub struct Work {
     pub direct: bool,
     /// Data: fsync before the clock stops.
     pub sync: bool,
+    /// Data: fdatasync after each write.
+    pub each_durable: bool,
     /// Data: sequential writes go over a file that is there, instead of making a new one.
     pub over: bool,
     /// Data: the kernel is told that the file is read at random (`POSIX_FADV_RANDOM`), so that it asks for what each call
@@ -156,6 +158,7 @@ impl Work {
             file_bytes: 0,
             direct: false,
             sync: false,
+            each_durable: false,
             over: false,
             no_read_ahead: false,
         }

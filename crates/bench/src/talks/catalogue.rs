@@ -353,6 +353,51 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         }],
     },
     Experiment {
+        name: "cray-small-io",
+        talk: Talk::Cray,
+        title: "Random 4 KiB with a small-block cache, data on the MDT and flash",
+        claim: "A cache of small blocks with data on the MDT writes 3 to 4 times as much at random, with a flash OST 3.5 to 4.5 times as much.",
+        shape: "one process; each write is durable before the next; data and caches in memory",
+        simulated: Some("disks of 8 ms a seek and 100 MB/s, flash of 50 us and 400 MB/s"),
+        needs: Needs { memory_mib: 4096, is_root: true },
+        quick: Run {
+            words: "bench small-io --memory-dir {dir} --sizes-kib 32,1024,8192 --runs 3 --seconds 0.5 --json",
+            seconds: 60,
+        },
+        full: Run { words: "bench small-io --memory-dir {dir} --runs 7 --seconds 1 --json", seconds: 300 },
+        checks: &[
+            own(
+                "files of 32 KiB on a disk with a cache and their head on the MDT are written 3 times as fast",
+                &["32K, disk, cache, head on MDT"],
+                Bound::AtLeast(3.0),
+            ),
+            own(
+                "files of 8 MiB on a disk with a cache and their head on the MDT are written 3 times as fast",
+                &["8M, disk, cache, head on MDT"],
+                Bound::AtLeast(3.0),
+            ),
+            own(
+                "files of 8 MiB on flash with a cache are written 3.5 times as fast",
+                &["8M, flash, cache"],
+                Bound::AtLeast(3.5),
+            ),
+        ],
+        charts: &[Chart {
+            title: "Durable random writes of 4 KiB per second, by size of the files (simulated media)",
+            value: Value::Figure,
+            is_scale: false,
+            places: &[("32K", &["32K,"]), ("256K", &["256K,"]), ("1M", &["1M,"]), ("8M", &["8M,"])],
+            lines: &[
+                ("disk", &[", disk"]),
+                ("disk, head on MDT", &[", disk, head"]),
+                ("disk, cache", &[", disk, cache"]),
+                ("disk, cache, head on MDT", &[", disk, cache, head"]),
+                ("flash", &[", flash"]),
+                ("flash, cache", &[", flash, cache"]),
+            ],
+        }],
+    },
+    Experiment {
         name: "whamcloud-null-store",
         talk: Talk::Whamcloud,
         title: "Random reads against a store that does no I/O",
@@ -387,6 +432,51 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
                 ("1M", &["thr 8 rsz 1M"]),
             ],
             lines: &[("block store", &["ost, block, random read"])],
+        }],
+    },
+    Experiment {
+        name: "whamcloud-decay",
+        talk: Talk::Whamcloud,
+        title: "Writing on and on, and what a trim changes",
+        claim: "Throughput falls as a flash device runs out of erased blocks; trimming brings it back.",
+        shape: "the object store of an OST, 8 threads, records of 4 KiB at random places, data in memory",
+        simulated: Some("flash of four channels that was written once as a whole, with 7 % spare"),
+        needs: Needs { memory_mib: 2048, is_root: false },
+        quick: Run {
+            words: "bench survey --dir {dir} --layer store --backend block --simulated-medium flash:channels=4:full=1 \
+                    --objects 4 --threads 8 --record 4k --size 64M --continuous --for 60s --sample 1s --trim-every 40s --json",
+            seconds: 70,
+        },
+        full: Run {
+            words: "bench survey --dir {dir} --layer store --backend block --simulated-medium flash:channels=4:full=1 \
+                    --objects 4 --threads 8 --record 4k --size 64M --continuous --for 300s --sample 1s --trim-every 100s --json",
+            seconds: 320,
+        },
+        checks: &[
+            Check {
+                says: "before the trim it writes at most 0.7 of what it began with",
+                row: &["before trims"],
+                by: Some(&["overwriting, first tenth"]),
+                bound: Bound::AtMost(0.7),
+            },
+            Check {
+                says: "after the trim it writes 1.5 times as much as before it",
+                row: &["after trims"],
+                by: Some(&["before trims"]),
+                bound: Bound::AtLeast(1.5),
+            },
+        ],
+        charts: &[Chart {
+            title: "Bandwidth while records are written over (simulated flash)",
+            value: Value::Figure,
+            is_scale: false,
+            places: &[
+                ("at first", &["overwriting, first tenth"]),
+                ("before trims", &["before trims"]),
+                ("during", &["during trims"]),
+                ("after", &["after trims"]),
+            ],
+            lines: &[("4 KiB at random", &[])],
         }],
     },
     Experiment {

@@ -72,6 +72,7 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     let (limit, stride) = match work.operation {
         Operation::SeqWrite | Operation::SeqRead => (std::time::Duration::MAX, u64::MAX),
         Operation::AppendSync => (work.limit(), 1),
+        _ if work.each_durable => (work.limit(), 1),
         _ => (work.limit(), 16),
     };
     let mut done = timed(limit, stride, |index| {
@@ -87,7 +88,7 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
         } else {
             file.read_exact_at(buffer.slice(), offset).map_err(Error::io("read", &path))?;
         }
-        if work.operation == Operation::AppendSync {
+        if work.operation == Operation::AppendSync || work.each_durable {
             file.sync_data().map_err(Error::io("fdatasync", &path))?;
         }
         Ok(true)

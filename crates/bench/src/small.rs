@@ -1,0 +1,186 @@
+//! Random writes of 4 KiB by where the data lies: disks and flash, each with and without a cache of small writes, and with and without the head of the
+//! file on the MDT. The sizes of the files are those of Cray's talk of 2019.
+//!
+//! The media are simulated; the data and the caches are in memory. A write counts when fdatasync has returned.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::Common;
+use crate::error::Error;
+use crate::instance::{Instance, InstanceOptions};
+use crate::limits::row_of;
+use crate::report::{Against, Report};
+use crate::work::{Operation, Work};
+use crate::worker::{Job, Myself, interleave};
+
+/// Bytes of a write.
+const WRITE_BYTES: usize = 4096;
+/// Part of a file that lies on the MDT where there is one.
+const HEAD: &str = "64K";
+/// Size of a cache.
+const CACHE: &str = "256M";
+
+/// `nacre bench small-io`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: nacre bench small-io --sizes-kib 32,8192 --runs 5")]
+pub struct SmallArguments {
+    /// Directory in memory (tmpfs), so that the simulated media are all that bounds; needs 2 GiB
+    #[arg(long, default_value = "/dev/shm")]
+    memory_dir: PathBuf,
+    /// Sizes of the files in KiB
+    #[arg(long, value_delimiter = ',', default_values_t = [32, 256, 1024, 8192])]
+    sizes_kib: Vec<u64>,
+    /// Processes that write, each into a file of its own
+    #[arg(long, default_value_t = 4)]
+    writers: usize,
+    /// A simulated disk
+    #[arg(long, value_name = "MEDIUM", default_value = "seek=8ms:bandwidth=100M")]
+    disk: String,
+    /// A simulated flash OST
+    #[arg(long, value_name = "MEDIUM", default_value = "seek=50us:bandwidth=400M")]
+    flash: String,
+    /// The nacre binary; this one by default
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+    /// How the figures are taken and printed.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// An OST by its index: what it is on, and whether it has a cache of small writes.
+const OSTS: [(&str, bool); 4] = [("disk", false), ("disk", true), ("flash", false), ("flash", true)];
+
+/// Where the data of a file lies.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    ost: usize,
+    has_head: bool,
+}
+
+impl Place {
+    /// All; the first is the plain disk.
+    fn all() -> impl Iterator<Item = Place> {
+        (0..OSTS.len()).flat_map(|ost| [false, true].map(|has_head| Place { ost, has_head }))
+    }
+
+    fn name(self) -> String {
+        let (medium, has_cache) = OSTS[self.ost];
+        let cache = if has_cache { ", cache" } else { "" };
+        format!("{medium}{cache}{}", if self.has_head { ", head on MDT" } else { "" })
+    }
+
+    fn layout(self) -> Vec<String> {
+        let ost = self.ost.to_string();
+        let words: &[&str] = match self.has_head {
+            true => &["-E", HEAD, "-L", "mdt", "-E", "-1", "-c", "1", "-i", &ost],
+            false => &["-c", "1", "-i", &ost],
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+}
+
+/// Takes all figures.
+///
+/// # Errors
+///
+/// When the file system does not come up or work on it fails; it is taken down first.
+pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Error> {
+    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+    let caches = Caches(arguments.memory_dir.join(format!("nacre-small-{}", std::process::id())));
+    std::fs::create_dir(&caches.0).map_err(Error::io("create directory", &caches.0))?;
+    let fsname = format!("bo{:05x}", std::process::id() & 0xf_ffff);
+    let cache = |index: usize| match OSTS[index].1 {
+        true => format!("{},size={CACHE}", caches.0.join(format!("cache{index}")).display()),
+        false => "none".to_owned(),
+    };
+    let options = InstanceOptions {
+        osts: OSTS.len(),
+        fsname: Some(fsname.clone()),
+        ost_caches: (0..OSTS.len()).map(cache).collect(),
+        ..InstanceOptions::default()
+    };
+    let instance = Instance::start(&program, &arguments.memory_dir, "bench-small", options)?;
+    let medium = |index: usize| {
+        let medium = if OSTS[index].0 == "disk" { &arguments.disk } else { &arguments.flash };
+        format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}")
+    };
+    instance.set_named_params(&(0..OSTS.len()).map(medium).collect::<Vec<_>>())?;
+    let mut report = Report::new(format!(
+        "Random writes of 4 KiB by {} processes, each durable, on simulated media",
+        arguments.writers.max(1)
+    ));
+    report.notes.push(format!(
+        "service times are simulated: a disk is {}, flash {}; data and caches are in memory; heads on the MDT are the first {HEAD} of a file",
+        arguments.disk, arguments.flash
+    ));
+    for &size_kib in &arguments.sizes_kib {
+        one_size(arguments, myself, &instance, size_kib.max(4), &mut report)?;
+    }
+    Ok(report)
+}
+
+/// Directory of the caches; goes with this value.
+struct Caches(PathBuf);
+
+impl Drop for Caches {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("bench: remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+fn one_size(
+    arguments: &SmallArguments,
+    myself: &Myself,
+    instance: &Instance,
+    size_kib: u64,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let places: Vec<Place> = Place::all().collect();
+    let jobs = places.iter().map(|place| {
+        let directory =
+            instance.work_directory(&format!("{size_kib}-{}", place.name().replace(", ", "-")))?;
+        let layout = place.layout();
+        instance.setstripe(&directory, &layout.iter().map(String::as_str).collect::<Vec<_>>())?;
+        Ok(job(arguments, &directory, size_kib, place.name()))
+    });
+    let jobs = jobs.collect::<Result<Vec<Job>, Error>>()?;
+    let results = interleave(myself, &jobs, arguments.common.runs)?;
+    for (index, (job, series)) in jobs.iter().zip(&results).enumerate() {
+        let mut row = row_of(job, series);
+        if index > 0 {
+            row.against = Some(Against::new("plain disk", row_of(&jobs[0], &results[0])));
+        }
+        report.rows.push(row);
+    }
+    Ok(())
+}
+
+fn job(arguments: &SmallArguments, directory: &Path, size_kib: u64, name: String) -> Job {
+    let mut work = Work::io(Operation::RandWrite, directory, WRITE_BYTES, size_kib << 10);
+    work.seconds = arguments.common.seconds;
+    work.each_durable = true;
+    let size =
+        if size_kib.is_multiple_of(1024) { format!("{}M", size_kib / 1024) } else { format!("{size_kib}K") };
+    Job::new(format!("simulated: {size}, {name}"), &work, arguments.writers.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_has_a_name_and_a_layout_of_its_own() {
+        let mut names: Vec<String> = Place::all().map(Place::name).collect();
+        assert_eq!(names[0], "disk");
+        assert!(names.contains(&"flash, cache, head on MDT".to_owned()));
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 8);
+        let mut layouts: Vec<String> = Place::all().map(|place| place.layout().join(" ")).collect();
+        layouts.sort();
+        layouts.dedup();
+        assert_eq!(layouts.len(), 8);
+    }
+}
