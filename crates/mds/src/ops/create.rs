@@ -44,8 +44,8 @@ impl Mds {
         let MdsRequest::Create { parent, name, fid, new, mode, umask, open, exclusive } = request else {
             return Err(Status::EPROTO);
         };
-        if let Some((handle, flags)) = open {
-            self.may_open(caller, *handle, *flags)?;
+        if let Some((handle, _)) = open {
+            self.may_open(caller, *handle)?;
         }
         let wanted = self.check_wanted(caller, fid, new, *mode, *umask)?;
         let named = *new != NewFile::Unnamed;
