@@ -115,9 +115,9 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         simulated: Some(SERVICE),
         needs: Needs { memory_mib: 3072, is_root: true },
         quick: Run {
-            words: "bench dne-scaling --dir {dir} --mdts 1,4 --runs 3 --tasks 16 --mounts 4 --files 40 \
+            words: "bench dne-scaling --dir {dir} --mdts 1,4 --runs 3 --tasks 32 --mounts 8 --files 40 \
                     --simulated-files 20 --json",
-            seconds: 60,
+            seconds: 100,
         },
         full: Run { words: "bench dne-scaling --dir {dir} --mdts 1,2,4,8 --runs 5 --json", seconds: 600 },
         checks: &[
@@ -165,7 +165,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         quick: Run {
             words: "bench layouts --memory-dir {dir} --part dom --runs 3 --small-files 1000 --seconds 0.3 \
                     --json",
-            seconds: 40,
+            seconds: 15,
         },
         full: Run { words: "bench layouts --memory-dir {dir} --part dom --runs 9 --json", seconds: 180 },
         checks: &[
@@ -202,7 +202,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         needs: Needs { memory_mib: 2048, is_root: true },
         quick: Run {
             words: "bench layouts --memory-dir {dir} --part pfl --size-mib 96 --runs 5 --json",
-            seconds: 30,
+            seconds: 5,
         },
         full: Run {
             words: "bench layouts --memory-dir {dir} --part pfl --size-mib 384 --runs 9 --json",
@@ -238,7 +238,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         needs: Needs { memory_mib: 2048, is_root: true },
         quick: Run {
             words: "bench layouts --memory-dir {dir} --part fabric --size-mib 96 --runs 5 --json",
-            seconds: 30,
+            seconds: 5,
         },
         full: Run {
             words: "bench layouts --memory-dir {dir} --part fabric --size-mib 384 --runs 9 --json",
@@ -275,7 +275,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         quick: Run {
             words: "bench client --memory-dir {dir} --fabric simulated --threads 1 --sizes-kib 64,1024,16384 \
                     --endpoints 1,4 --parallel off,on --runs 3 --json",
-            seconds: 90,
+            seconds: 30,
         },
         full: Run { words: "bench client --memory-dir {dir} --runs 5 --json", seconds: 1800 },
         checks: &[
@@ -320,7 +320,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "one process; two OSTs that are disks and one of flash, data in memory",
         simulated: Some("disks of 8 ms a seek and 100 MB/s, flash of 50 us and 400 MB/s"),
         needs: Needs { memory_mib: 2048, is_root: true },
-        quick: Run { words: "bench noisy --memory-dir {dir} --runs 3 --seconds 1 --json", seconds: 40 },
+        quick: Run { words: "bench noisy --memory-dir {dir} --runs 3 --seconds 1 --json", seconds: 15 },
         full: Run { words: "bench noisy --memory-dir {dir} --runs 9 --seconds 3 --json", seconds: 180 },
         checks: &[
             own(
@@ -362,7 +362,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         needs: Needs { memory_mib: 4096, is_root: true },
         quick: Run {
             words: "bench small-io --memory-dir {dir} --sizes-kib 32,1024,8192 --runs 3 --seconds 0.5 --json",
-            seconds: 60,
+            seconds: 40,
         },
         full: Run { words: "bench small-io --memory-dir {dir} --runs 7 --seconds 1 --json", seconds: 300 },
         checks: &[
@@ -408,7 +408,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         quick: Run {
             words: "bench survey --dir {dir} --backend block --fake-io --objects 4 --threads 8 --record \
                     4k,64k,1M --size 64M --runs 5 --json",
-            seconds: 30,
+            seconds: 15,
         },
         full: Run {
             words: "bench survey --dir {dir} --backend block --fake-io --objects 4 --threads 1,8,32 --record \
@@ -445,7 +445,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         quick: Run {
             words: "bench survey --dir {dir} --layer store --backend block --simulated-medium flash:channels=4:full=1 \
                     --objects 4 --threads 8 --record 4k --size 64M --continuous --for 60s --sample 1s --trim-every 40s --json",
-            seconds: 70,
+            seconds: 65,
         },
         full: Run {
             words: "bench survey --dir {dir} --layer store --backend block --simulated-medium flash:channels=4:full=1 \
@@ -491,7 +491,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
             words: "paf run --target {store} --output {out} --size 1G --file-size 64M --capacity 0,10,60 \
                     --fragment 0,30 --xfer 1M,16M --iterations 3 --simulated-medium \
                     disk:seek=8ms:bandwidth=150M --json",
-            seconds: 60,
+            seconds: 30,
         },
         full: Run {
             words: "paf run --target {store} --output {out} --size 2G --file-size 256M --capacity 0,10..80 \
