@@ -163,9 +163,9 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         simulated: None,
         needs: Needs { memory_mib: 2048, is_root: true },
         quick: Run {
-            words: "bench layouts --memory-dir {dir} --part dom --runs 3 --small-files 1000 --seconds 0.3 \
+            words: "bench layouts --memory-dir {dir} --part dom --runs 5 --small-files 1000 --seconds 0.3 \
                     --json",
-            seconds: 15,
+            seconds: 20,
         },
         full: Run { words: "bench layouts --memory-dir {dir} --part dom --runs 9 --json", seconds: 180 },
         checks: &[
@@ -201,7 +201,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         simulated: None,
         needs: Needs { memory_mib: 2048, is_root: true },
         quick: Run {
-            words: "bench layouts --memory-dir {dir} --part pfl --size-mib 96 --runs 5 --json",
+            words: "bench layouts --memory-dir {dir} --part pfl --size-mib 96 --runs 9 --json",
             seconds: 5,
         },
         full: Run {
@@ -237,8 +237,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         simulated: Some(FABRIC),
         needs: Needs { memory_mib: 2048, is_root: true },
         quick: Run {
-            words: "bench layouts --memory-dir {dir} --part fabric --size-mib 96 --runs 5 --json",
-            seconds: 5,
+            words: "bench layouts --memory-dir {dir} --part fabric --size-mib 96 --runs 9 --json",
+            seconds: 10,
         },
         full: Run {
             words: "bench layouts --memory-dir {dir} --part fabric --size-mib 384 --runs 9 --json",
@@ -274,8 +274,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         needs: Needs { memory_mib: 2048, is_root: true },
         quick: Run {
             words: "bench client --memory-dir {dir} --fabric simulated --threads 1 --sizes-kib 64,1024,16384 \
-                    --endpoints 1,4 --parallel off,on --runs 3 --json",
-            seconds: 30,
+                    --endpoints 1,4 --parallel off,on --runs 5 --json",
+            seconds: 45,
         },
         full: Run { words: "bench client --memory-dir {dir} --runs 5 --json", seconds: 1800 },
         checks: &[
@@ -407,8 +407,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         needs: Needs { memory_mib: 2048, is_root: false },
         quick: Run {
             words: "bench survey --dir {dir} --backend block --fake-io --objects 4 --threads 8 --record \
-                    4k,64k,1M --size 64M --runs 5 --json",
-            seconds: 15,
+                    4k,64k,1M --size 64M --runs 9 --json",
+            seconds: 30,
         },
         full: Run {
             words: "bench survey --dir {dir} --backend block --fake-io --objects 4 --threads 1,8,32 --record \
