@@ -24,7 +24,7 @@ pub struct CompareArguments {
     /// Exit with 1 if a figure of the last file is worse than in the first
     #[arg(long)]
     gate: bool,
-    /// Show figures that are the same, too
+    /// Show figures that are the same, and those that one file lacks
     #[arg(long)]
     all: bool,
     /// Print JSON instead of a table
@@ -175,7 +175,7 @@ fn table(all: &[Results], lines: &[Line], with_same: bool) -> String {
     let labels: Vec<String> = all.iter().map(label).collect();
     let mut text = format!("| experiment | figure | {} | change |\n", labels.join(" | "));
     let _ = writeln!(text, "{}|", "| --- ".repeat(all.len() + 3));
-    let mut same = 0;
+    let (mut same, mut single) = (0, 0);
     for line in lines {
         let change = match line.change {
             Some(Change::Better) => "better",
@@ -185,6 +185,10 @@ fn table(all: &[Results], lines: &[Line], with_same: bool) -> String {
                 continue;
             }
             Some(Change::Same) => "within the noise",
+            None if !with_same => {
+                single += 1;
+                continue;
+            }
             None => "not in both",
         };
         let _ = writeln!(
@@ -197,6 +201,9 @@ fn table(all: &[Results], lines: &[Line], with_same: bool) -> String {
     }
     if same > 0 {
         let _ = writeln!(text, "\n{same} figures are the same within the noise (--all shows them)");
+    }
+    if single > 0 {
+        let _ = writeln!(text, "\n{single} figures are in one of the files only (--all shows them)");
     }
     let machines: Vec<&str> = all.iter().map(|one| one.machine.cpu.as_str()).collect();
     if machines.iter().any(|cpu| *cpu != machines[0]) {
