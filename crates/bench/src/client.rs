@@ -285,7 +285,8 @@ fn add_rows(
     }
 }
 
-fn size_label(kib: usize) -> String {
+/// `64K`, `4M`.
+pub(crate) fn size_label(kib: usize) -> String {
     if kib.is_multiple_of(1024) { format!("{}M", kib / 1024) } else { format!("{kib}K") }
 }
 

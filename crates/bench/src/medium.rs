@@ -7,6 +7,17 @@ use nacre_store::object::simulated::AnyMedium;
 
 use crate::error::Error;
 
+/// Service times of the two kinds of simulated OSTs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Media {
+    /// A simulated disk
+    #[arg(long, value_name = "MEDIUM", default_value = "seek=8ms:bandwidth=100M")]
+    pub(crate) disk: String,
+    /// A simulated flash OST
+    #[arg(long, value_name = "MEDIUM", default_value = "seek=50us:bandwidth=400M")]
+    pub(crate) flash: String,
+}
+
 /// Reads what `osd-file.*.simulated_medium` takes.
 pub(crate) fn parse(text: &str) -> Result<AnyMedium, String> {
     text.parse().map_err(|()| {

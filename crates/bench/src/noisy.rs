@@ -13,6 +13,7 @@ use crate::chart::{self, Form, Panel};
 use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions};
+use crate::medium::Media;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::team::Team;
@@ -37,12 +38,9 @@ pub struct NoisyArguments {
     /// Processes that write 4 KiB at random
     #[arg(long, default_value_t = 2)]
     writers: u64,
-    /// A simulated disk
-    #[arg(long, value_name = "MEDIUM", default_value = "seek=8ms:bandwidth=100M")]
-    disk: String,
-    /// The simulated flash OST
-    #[arg(long, value_name = "MEDIUM", default_value = "seek=50us:bandwidth=400M")]
-    flash: String,
+    /// What the disks and the flash are.
+    #[command(flatten)]
+    media: Media,
     /// The nacre binary; this one by default
     #[arg(long, value_name = "PROGRAM")]
     nacre: Option<PathBuf>,
@@ -141,8 +139,8 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
     make_directories(&instance, &fsname, disks)?;
     let medium =
         |index: usize, medium: &str| format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}");
-    let mut media: Vec<String> = (0..disks).map(|index| medium(index, &arguments.disk)).collect();
-    media.push(medium(disks, &arguments.flash));
+    let mut media: Vec<String> = (0..disks).map(|index| medium(index, &arguments.media.disk)).collect();
+    media.push(medium(disks, &arguments.media.flash));
     instance.set_named_params(&media)?;
     let mut roles = vec![Role::Stream];
     roles.extend((0..arguments.writers.max(1)).map(|seed| Role::Small { seed }));
@@ -220,7 +218,7 @@ fn report_of(arguments: &NoisyArguments, disks: usize, figures: &[Figures]) -> R
     }
     report.notes.push(format!(
         "service times are simulated: a disk is {}, the flash OST {}; the data is in memory",
-        arguments.disk, arguments.flash
+        arguments.media.disk, arguments.media.flash
     ));
     report
 }
@@ -297,8 +295,7 @@ mod tests {
             memory_dir: PathBuf::new(),
             disks: 2,
             writers: 1,
-            disk: "seek=8ms:bandwidth=100M".to_owned(),
-            flash: "bandwidth=1G".to_owned(),
+            media: Media { disk: "seek=8ms:bandwidth=100M".to_owned(), flash: "bandwidth=1G".to_owned() },
             nacre: None,
             html: None,
             common: Common { runs: 1, seconds: 1.0, json: false },

@@ -6,9 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Common;
+use crate::client::size_label;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions};
 use crate::limits::row_of;
+use crate::medium::Media;
 use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};
@@ -33,12 +35,9 @@ pub struct SmallArguments {
     /// Processes that write, each into a file of its own
     #[arg(long, default_value_t = 4)]
     writers: usize,
-    /// A simulated disk
-    #[arg(long, value_name = "MEDIUM", default_value = "seek=8ms:bandwidth=100M")]
-    disk: String,
-    /// A simulated flash OST
-    #[arg(long, value_name = "MEDIUM", default_value = "seek=50us:bandwidth=400M")]
-    flash: String,
+    /// What the disks and the flash are.
+    #[command(flatten)]
+    media: Media,
     /// The nacre binary; this one by default
     #[arg(long, value_name = "PROGRAM")]
     nacre: Option<PathBuf>,
@@ -101,7 +100,7 @@ pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Er
     };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-small", options)?;
     let medium = |index: usize| {
-        let medium = if OSTS[index].0 == "disk" { &arguments.disk } else { &arguments.flash };
+        let medium = if OSTS[index].0 == "disk" { &arguments.media.disk } else { &arguments.media.flash };
         format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}")
     };
     instance.set_named_params(&(0..OSTS.len()).map(medium).collect::<Vec<_>>())?;
@@ -111,7 +110,7 @@ pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Er
     ));
     report.notes.push(format!(
         "service times are simulated: a disk is {}, flash {}; data and caches are in memory; heads on the MDT are the first {HEAD} of a file",
-        arguments.disk, arguments.flash
+        arguments.media.disk, arguments.media.flash
     ));
     for &size_kib in &arguments.sizes_kib {
         one_size(arguments, myself, &instance, size_kib.max(4), &mut report)?;
@@ -161,9 +160,7 @@ fn job(arguments: &SmallArguments, directory: &Path, size_kib: u64, name: String
     let mut work = Work::io(Operation::RandWrite, directory, WRITE_BYTES, size_kib << 10);
     work.seconds = arguments.common.seconds;
     work.each_durable = true;
-    let size =
-        if size_kib.is_multiple_of(1024) { format!("{}M", size_kib / 1024) } else { format!("{size_kib}K") };
-    Job::new(format!("simulated: {size}, {name}"), &work, arguments.writers.max(1))
+    Job::new(format!("simulated: {}, {name}", size_label(size_kib as usize)), &work, arguments.writers.max(1))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const SHARDS: usize = 64;
 /// Closes without an open that are remembered: those of requests that were called off while they were on their way, of which a client
 /// has 512 at most.
 const EARLY_MAX: usize = 4096;
-/// Handles of one client: 64 MB of memory or so.
+/// Open handles of one client, of about 300 bytes each.
 pub const OPENS_PER_CLIENT_MAX: usize = 512 << 10;
 /// How long they are: longer than a request is on its way, with all that a client does to bring it there again. Guess.
 const EARLY_FOR: Duration = Duration::from_secs(600);

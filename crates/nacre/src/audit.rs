@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Address of the owner of the file system, who asks by a command on this host.
+/// Address of changes made through the control socket of this process.
 const LOCAL: &str = "local";
 /// Longest reason that is written, in bytes.
 const REASON_MAX: usize = 300;

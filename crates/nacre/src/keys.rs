@@ -607,7 +607,7 @@ mod tests {
         // Another process of the host takes it over without a request.
         processes[1].renew(&Nobody).expect("there is one");
         assert_eq!(until(&processes[1]), kept.until_s);
-        // One that ends for good is left alone.
+        // A final key (`--key-expires`) is never renewed.
         save(&Identity { is_final: true, ..identity }, Duration::from_secs(60));
         let places = vec![(host.clone(), "mount".to_owned())];
         let keys = Keys::new("fs", places, Roles::empty(), false).expect("keys").expect("some");

@@ -11,6 +11,8 @@ use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, ProcessIdentity, Roles
 use nacre_wire::connect::{Connect, ConnectFlags, Features, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameFlags, FrameKind, HEADER_BYTES, Header};
 use nacre_wire::{Decode, Encode, Reader};
+use proptest::prelude::Rng;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::collections::BTreeMap;
@@ -28,16 +30,18 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const PER_CONNECTION: usize = 2000;
 const VALUES: [u64; 9] = [0, 1, 2, 0xff, 0xffff, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX];
 
-/// Numbers that depend on the seed alone (splitmix64).
-struct Draw(u64);
+/// Numbers that depend on the seed alone.
+struct Draw(TestRng);
 
 impl Draw {
+    fn new(seed: u64) -> Draw {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        Draw(TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+    }
+
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -233,7 +237,7 @@ fn main() {
         _ => [examples("oss-request", &[]), examples("oss-call", &[])].concat(),
     };
     assert!(!bodies.is_empty() && Cred::decode(&mut Reader::new(&nobody)).is_ok());
-    let (draw, answers, fid) = (Draw(seed), BTreeMap::new(), fid.parse().expect("a FID"));
+    let (draw, answers, fid) = (Draw::new(seed), BTreeMap::new(), fid.parse().expect("a FID"));
     let (address, fsname) = (address.parse().expect("IP:PORT"), fsname.clone());
     let (xid, sent, ended, silent) = (0, 0, 0, 0);
     let mut campaign =
