@@ -14,6 +14,7 @@
 
 use std::path::PathBuf;
 
+use crate::backends::{self, BackendsArguments};
 use crate::client::{self, ClientArguments};
 use crate::dne::{self, DneArguments};
 use crate::error::Error;
@@ -63,6 +64,8 @@ pub enum Command {
     Ior(Box<IorArguments>),
     /// Names on 1, 2, 4 and 8 MDTs: CPU time per operation, and rates with simulated service times
     DneScaling(DneArguments),
+    /// Names and small files by what targets are kept in: ext4, xfs, btrfs, a block store
+    Backends(BackendsArguments),
     /// How long creates in a large directory wait while its names move to more MDTs
     DneSplit(SplitArguments),
     /// A stream beside writers of 4 KiB at random, on OSTs with simulated service times, together and apart
@@ -264,6 +267,7 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         Command::Layouts(arguments) => arguments.common.show(layouts::measure(&arguments, &myself)),
         Command::Ior(arguments) => ior::run(&arguments, &myself),
         Command::DneScaling(arguments) => arguments.common.show(dne::measure(&arguments, &myself)),
+        Command::Backends(arguments) => arguments.common.show(backends::measure(&arguments, &myself)),
         Command::DneSplit(arguments) => arguments.common.show(split::measure(&arguments, &myself)),
         Command::Survey(arguments) => arguments.common.show(survey::measure(&arguments, &myself)),
         Command::Mdt(arguments) => arguments.common.show(mdt::measure(&arguments, &myself)),

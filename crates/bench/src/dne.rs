@@ -66,6 +66,9 @@ pub struct DneArguments {
     /// Only directories of this kind
     #[arg(long)]
     layout: Option<Layout>,
+    /// What files hold, and where
+    #[arg(long, value_delimiter = ',', default_values_t = [Data::Empty])]
+    data: Vec<Data>,
     /// The nacre binary; this one by default
     #[arg(long, value_name = "PROGRAM")]
     nacre: Option<PathBuf>,
@@ -97,11 +100,63 @@ impl Layout {
     }
 }
 
-/// All runs of one phase on one file system, in directories of one kind.
+/// What files hold, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Data {
+    /// Nothing; the layout is that of a new file system
+    Empty,
+    /// Nothing; the layout has no component on the MDT
+    EmptyOst,
+    /// Nothing; the layout has the first 64 KiB on the MDT
+    EmptyMdt,
+    /// 4 KiB on an OST
+    Ost,
+    /// 4 KiB on the MDT
+    Mdt,
+}
+
+impl std::fmt::Display for Data {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = clap::ValueEnum::to_possible_value(self);
+        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
+impl Data {
+    /// Bytes of a file.
+    fn bytes(self) -> usize {
+        if matches!(self, Data::Ost | Data::Mdt) { 4096 } else { 0 }
+    }
+
+    /// What `lfs setstripe` is called with for the directories.
+    fn striping(self) -> Option<&'static [&'static str]> {
+        match self {
+            Data::Empty => None,
+            Data::EmptyOst | Data::Ost => Some(&["-c", "1"]),
+            Data::EmptyMdt | Data::Mdt => Some(&["-E", "64K", "-L", "mdt", "-E", "-1", "-c", "1"]),
+        }
+    }
+}
+
+/// Directories of one kind with files of one kind.
+type Files = (Layout, Data);
+
+fn label_of((layout, data): Files) -> String {
+    let what = match data {
+        Data::Empty => "",
+        Data::EmptyOst => ", empty files without DoM",
+        Data::EmptyMdt => ", empty files with DoM 64K",
+        Data::Ost => ", 4 KiB on an OST",
+        Data::Mdt => ", 4 KiB on the MDT",
+    };
+    format!("{}{what}", layout.label())
+}
+
+/// All runs of one phase on one file system, with files of one kind.
 #[derive(Debug, Clone)]
 struct Figure {
     mdts: usize,
-    layout: Layout,
+    files_of: Files,
     phase: Phase,
     simulated: bool,
     rates: Samples,
@@ -175,16 +230,19 @@ impl DneRun<'_> {
             if arguments.layout.is_some_and(|only| only != layout) {
                 continue;
             }
-            let Some(directories) = self.directories(&instance, layout, mdts)? else { continue };
-            self.warm_up(&mut team, &directories)?;
-            for _ in 0..arguments.common.runs.max(1) {
-                for simulated in [false, true] {
-                    let value = if simulated { &arguments.service } else { "off" };
-                    instance.set_named_params(&[format!("{service}={value}")])?;
-                    self.phases(&instance, &mut team, &directories, (mdts, layout, simulated))?;
+            for &data in &arguments.data {
+                let files = (layout, data);
+                let Some(directories) = self.directories(&instance, files, mdts)? else { continue };
+                self.warm_up(&mut team, &directories)?;
+                for _ in 0..arguments.common.runs.max(1) {
+                    for simulated in [false, true] {
+                        let value = if simulated { &arguments.service } else { "off" };
+                        instance.set_named_params(&[format!("{service}={value}")])?;
+                        self.phases(&instance, &mut team, &directories, (mdts, files, simulated))?;
+                    }
                 }
+                instance.set_named_params(&[format!("{service}=off")])?;
             }
-            instance.set_named_params(&[format!("{service}=off")])?;
         }
         drop(team);
         Ok(())
@@ -194,22 +252,24 @@ impl DneRun<'_> {
     fn directories(
         &mut self,
         instance: &Instance,
-        layout: Layout,
+        (layout, data): Files,
         mdts: usize,
     ) -> Result<Option<Vec<PathBuf>>, Error> {
         let tasks = self.arguments.tasks.max(1);
         let make = |name: &str, option: &str, value: usize| {
             let (path, value) = (instance.mount().join(name), value.to_string());
-            instance.lfs(&["mkdir".as_ref(), option.as_ref(), OsStr::new(&value), path.as_os_str()])
+            instance.lfs(&["mkdir".as_ref(), option.as_ref(), OsStr::new(&value), path.as_os_str()])?;
+            data.striping().map_or(Ok(()), |striping| instance.setstripe(&path, striping))
         };
         if layout == Layout::Unique {
-            let names: Vec<String> = (0..tasks).map(|task| format!("unique.{task}")).collect();
+            let names: Vec<String> = (0..tasks).map(|task| format!("{data}.{task}")).collect();
             names.iter().enumerate().try_for_each(|(task, name)| make(name, "-i", task % mdts))?;
             return Ok(Some(names.into_iter().map(PathBuf::from).collect()));
         }
-        let made = if mdts == 1 { make("shared", "-i", 0) } else { make("shared", "-c", mdts) };
+        let name = format!("{data}.shared");
+        let made = if mdts == 1 { make(&name, "-i", 0) } else { make(&name, "-c", mdts) };
         match made {
-            Ok(()) => Ok(Some(vec![PathBuf::from("shared"); tasks])),
+            Ok(()) => Ok(Some(vec![PathBuf::from(name); tasks])),
             Err(Error::Server { reason, .. }) => {
                 let reason = reason.lines().next().unwrap_or_default();
                 self.notes.push(format!("a directory striped over {mdts} MDTs is left out: {reason}"));
@@ -223,7 +283,7 @@ impl DneRun<'_> {
     fn warm_up(&self, team: &mut Team, directories: &[PathBuf]) -> Result<(), Error> {
         for phase in [Phase::Create, Phase::Unlink] {
             let (directories, files) = (directories.to_vec(), self.arguments.files.max(1));
-            let order = Order { phase, directories, distance: 1, round: 0, files };
+            let order = Order { phase, directories, distance: 1, round: 0, files, bytes: 0 };
             team.run::<Span>(&order)?;
         }
         Ok(())
@@ -234,7 +294,7 @@ impl DneRun<'_> {
         instance: &Instance,
         team: &mut Team,
         directories: &[PathBuf],
-        (mdts, layout, simulated): (usize, Layout, bool),
+        (mdts, files_of, simulated): (usize, Files, bool),
     ) -> Result<(), Error> {
         let arguments = self.arguments;
         let files = if simulated { arguments.simulated_files } else { arguments.files }.max(1);
@@ -242,12 +302,13 @@ impl DneRun<'_> {
         self.rounds += 1;
         for phase in Phase::ALL {
             let (directories, round) = (directories.to_vec(), self.rounds);
-            let order = Order { phase, directories, distance: 1, round, files };
+            let bytes = files_of.1.bytes();
+            let order = Order { phase, directories, distance: 1, round, files, bytes };
             let (spans, cpu_us) = spent_on(team, &order, &processes)?;
             let items: u64 = spans.iter().map(|span| span.items).sum();
             let start = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
             let end = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
-            let figure = self.figure(mdts, layout, phase, simulated);
+            let figure = self.figure(mdts, files_of, phase, simulated);
             figure.rates.push(items as f64 / ((end - start).max(1) as f64 / 1e9));
             figure.cpu_us.push(cpu_us / items as f64);
             figure.files = items;
@@ -255,13 +316,14 @@ impl DneRun<'_> {
         Ok(())
     }
 
-    fn figure(&mut self, mdts: usize, layout: Layout, phase: Phase, simulated: bool) -> &mut Figure {
+    fn figure(&mut self, mdts: usize, files_of: Files, phase: Phase, simulated: bool) -> &mut Figure {
         let is_it = |figure: &Figure| {
-            (figure.mdts, figure.layout, figure.phase, figure.simulated) == (mdts, layout, phase, simulated)
+            (figure.mdts, figure.files_of, figure.phase, figure.simulated)
+                == (mdts, files_of, phase, simulated)
         };
         let at = self.figures.iter().position(is_it).unwrap_or_else(|| {
             let (rates, cpu_us, files) = (Samples::new(), Samples::new(), 0);
-            self.figures.push(Figure { mdts, layout, phase, simulated, rates, cpu_us, files });
+            self.figures.push(Figure { mdts, files_of, phase, simulated, rates, cpu_us, files });
             self.figures.len() - 1
         });
         &mut self.figures[at]
@@ -276,8 +338,8 @@ fn spent_on(team: &mut Team, order: &Order, processes: &[u32]) -> Result<(Vec<Sp
     Ok((spans, spent() - before))
 }
 
-fn find(figures: &[Figure], like: (usize, Layout, Phase, bool)) -> Option<&Figure> {
-    figures.iter().find(|figure| (figure.mdts, figure.layout, figure.phase, figure.simulated) == like)
+fn find(figures: &[Figure], like: (usize, Files, Phase, bool)) -> Option<&Figure> {
+    figures.iter().find(|figure| (figure.mdts, figure.files_of, figure.phase, figure.simulated) == like)
 }
 
 fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -> Report {
@@ -289,12 +351,12 @@ fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -
     ));
     let first = arguments.mdts.first().copied().unwrap_or(1).max(1);
     for figure in figures {
-        let Figure { mdts, layout, phase, simulated, .. } = *figure;
+        let Figure { mdts, files_of, phase, simulated, .. } = *figure;
         let label = if simulated { "simulated: " } else { "" };
-        let name = format!("{label}{}, {}, {mdts} MDT(s)", phase.label(), layout.label());
+        let name = format!("{label}{}, {}, {mdts} MDT(s)", phase.label(), label_of(files_of));
         let mut row = Row::new(name, Unit::OpsPerSecond, figure.rates.clone());
         row.daemon_us = figure.cpu_us.clone();
-        if let Some(bound) = find(figures, (first, layout, phase, simulated)).filter(|_| mdts != first) {
+        if let Some(bound) = find(figures, (first, files_of, phase, simulated)).filter(|_| mdts != first) {
             let mut against = Row::new(String::new(), Unit::OpsPerSecond, bound.rates.clone());
             against.daemon_us = bound.cpu_us.clone();
             row.against = Some(Against::new(format!("{first} MDT(s)"), against));
@@ -318,14 +380,14 @@ fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -
 fn cpu_ratios(figures: &[Figure], first: usize) -> Vec<String> {
     let most = figures.iter().map(|figure| figure.mdts).max().unwrap_or(first);
     let of = |figure: &Figure| {
-        let one = find(figures, (first, figure.layout, figure.phase, false))?;
+        let one = find(figures, (first, figure.files_of, figure.phase, false))?;
         let ratio = figure.cpu_us.median() / one.cpu_us.median();
-        let verdict = match (figure.layout, figure.phase) {
+        let verdict = match (figure.files_of.0, figure.phase) {
             (Layout::Shared, Phase::Create) if ratio <= CPU_RATIO => format!(" (at most {CPU_RATIO}: met)"),
             (Layout::Shared, Phase::Create) => format!(" (at most {CPU_RATIO}: MISSED)"),
             _ => String::new(),
         };
-        let (phase, layout) = (figure.phase.label(), figure.layout.label());
+        let (phase, layout) = (figure.phase.label(), label_of(figure.files_of));
         Some(format!("CPU time of a {phase}, {layout}, {most} MDTs against {first}: {ratio:.2} x{verdict}"))
     };
     figures
@@ -333,6 +395,17 @@ fn cpu_ratios(figures: &[Figure], first: usize) -> Vec<String> {
         .filter(|figure| figure.mdts == most && most != first && !figure.simulated)
         .filter_map(of)
         .collect()
+}
+
+/// The kinds of files that there are figures of, each once.
+fn kinds(figures: &[Figure]) -> Vec<Files> {
+    let mut kinds: Vec<Files> = Vec::new();
+    for figure in figures {
+        if !kinds.contains(&figure.files_of) {
+            kinds.push(figure.files_of);
+        }
+    }
+    kinds
 }
 
 /// LAD'17's scaling, normalised to the first number of MDTs, and Cray's table.
@@ -351,19 +424,19 @@ fn tables(figures: &[Figure], first: usize) -> Vec<String> {
         };
         let mut scaling = head(&format!("Rate normalised to {first} MDT(s)"), "MDTs", "directories");
         let mut rates = head("Operations per second", "case", "files per MDT");
-        for layout in Layout::ALL {
+        for files_of in kinds(figures) {
             for &mdts in &counts {
-                let of = |phase| find(figures, (mdts, layout, phase, simulated));
+                let of = |phase| find(figures, (mdts, files_of, phase, simulated));
                 let Some(create) = of(Phase::Create) else { continue };
                 let cells = |value: &dyn Fn(&Figure) -> String| {
                     Phase::ALL.map(|phase| of(phase).map_or("-".to_owned(), value)).join(" | ")
                 };
                 let normalised = |figure: &Figure| {
-                    let one = find(figures, (first, layout, figure.phase, simulated));
+                    let one = find(figures, (first, files_of, figure.phase, simulated));
                     let one = one.map_or(f64::NAN, |one| one.rates.median());
                     format!("{:.2}", figure.rates.median() / one)
                 };
-                let name = layout.label();
+                let name = label_of(files_of);
                 scaling += &format!("| {mdts} | {name} | {} |\n", cells(&normalised));
                 rates += &format!(
                     "| {name}, {mdts} MDT(s) | {} | {} |\n",
@@ -382,14 +455,14 @@ fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
     let counts: Vec<usize> = arguments.mdts.iter().map(|&mdts| mdts.max(1)).collect();
     let first = counts.first().copied().unwrap_or(1);
     let mut panels = Vec::new();
-    for layout in Layout::ALL {
-        if find(figures, (first, layout, Phase::Create, true)).is_none() {
+    for files_of in kinds(figures) {
+        if find(figures, (first, files_of, Phase::Create, true)).is_none() {
             continue;
         }
         let line = |phase: Phase, simulated, value: &dyn Fn(&Figure, &Figure) -> f64| {
             let of = |&mdts: &usize| {
-                let one = find(figures, (first, layout, phase, simulated))?;
-                Some(value(find(figures, (mdts, layout, phase, simulated))?, one))
+                let one = find(figures, (first, files_of, phase, simulated))?;
+                Some(value(find(figures, (mdts, files_of, phase, simulated))?, one))
             };
             (phase.label().to_owned(), counts.iter().map(|mdts| of(mdts).unwrap_or(0.0)).collect::<Vec<_>>())
         };
@@ -399,7 +472,7 @@ fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
             .into();
         lines.push(("linear".to_owned(), counts.iter().map(|&mdts| mdts as f64 / first as f64).collect()));
         panels.push(Panel {
-            title: format!("Rate against {first} MDT(s), {}, simulated service time", layout.label()),
+            title: format!("Rate against {first} MDT(s), {}, simulated service time", label_of(files_of)),
             unit: "x",
             form: Form::Bars,
             places: places.clone(),
@@ -407,7 +480,7 @@ fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
             spreads: Vec::new(),
         });
         panels.push(Panel {
-            title: format!("CPU time for an operation, {}", layout.label()),
+            title: format!("CPU time for an operation, {}", label_of(files_of)),
             unit: "us",
             form: Form::Bars,
             places,
@@ -424,7 +497,7 @@ mod tests {
 
     fn figure(mdts: usize, layout: Layout, phase: Phase, simulated: bool, rate: f64, cpu: f64) -> Figure {
         let (rates, cpu_us) = ([rate].into_iter().collect(), [cpu].into_iter().collect());
-        Figure { mdts, layout, phase, simulated, rates, cpu_us, files: 80 }
+        Figure { mdts, files_of: (layout, Data::Empty), phase, simulated, rates, cpu_us, files: 80 }
     }
 
     fn arguments() -> DneArguments {
@@ -438,6 +511,7 @@ mod tests {
             simulated_files: 1,
             service: "time=2ms:at_once=1".to_owned(),
             layout: None,
+            data: vec![Data::Empty],
             nacre: None,
             html: None,
             apart: false,

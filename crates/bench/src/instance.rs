@@ -203,6 +203,17 @@ impl Instance {
         self.call(&words).map(drop)
     }
 
+    /// Values of parameters `KIND.LEAF` of this file system; it has a name of its own.
+    pub(crate) fn param(&self, kind: &str, leaf: &str) -> Result<String, Error> {
+        let name = format!("{kind}.{}-*.{leaf}", self.name()?);
+        self.call(&["lctl", "get_param", "-n", &name].map(OsStr::new))
+    }
+
+    fn name(&self) -> Result<&str, Error> {
+        let unnamed = || Error::Usage("parameters are found by the name of a file system".to_owned());
+        self.options.fsname.as_deref().ok_or_else(unnamed)
+    }
+
     /// Sets parameters of this file system by their whole names.
     pub(crate) fn set_named_params(&self, settings: &[String]) -> Result<(), Error> {
         let words = ["set_param", "-n"].into_iter().chain(settings.iter().map(String::as_str));
@@ -211,9 +222,7 @@ impl Instance {
 
     /// Sets parameters `KIND.LEAF=VALUE` of this file system; it has a name of its own.
     pub(crate) fn set_params(&self, settings: &[(&str, &str, String)]) -> Result<(), Error> {
-        let Some(fsname) = &self.options.fsname else {
-            return Err(Error::Usage("parameters are found by the name of a file system".to_owned()));
-        };
+        let fsname = self.name()?;
         let settings: Vec<String> =
             settings.iter().map(|(kind, leaf, value)| format!("{kind}.{fsname}-*.{leaf}={value}")).collect();
         self.set_named_params(&settings)

@@ -45,9 +45,9 @@ const SMALL_BYTES: usize = 3901;
 /// A part of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// Progressive files against plain ones.
+    /// Progressive files against plain ones, with and without a stripe size for each component.
     Pfl,
-    /// The same over a simulated fabric, with tuned stripe sizes.
+    /// The same over a simulated fabric.
     Fabric,
     /// Data on the MDT against data on an OST.
     Dom,
@@ -193,30 +193,35 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// Large files of two processes, written with fsync, and read after the kernel's caches were emptied.
+    /// Large files of two processes, one for each and one for both, written with fsync, and read after the kernel's caches
+    /// were emptied.
     fn progressive(&mut self, fabric: bool) -> Result<(), Error> {
         let instance = self.instance(fabric, fabric)?;
-        let (layout, name, target) = match fabric {
-            false => (PROGRESSIVE, "PFL", 0.98),
-            true => (TUNED, "simulated fabric: tuned PFL", 1.0),
-        };
-        let Some(ours) = self.directory(&instance, "pfl", layout)? else { return Ok(()) };
         let Some(plain) = self.directory(&instance, "plain", PLAIN)? else { return Ok(()) };
-        for operation in [Operation::SeqWrite, Operation::SeqRead] {
-            let file_bytes = self.arguments.size_mib.max(1) << 20;
-            let pair = Pair {
-                label: format!("{name}, {}", operation.label()),
-                ours: &ours,
-                against: ("plain -c -1", &plain),
-                target: Some(target),
-            };
-            self.compare(&pair, |path| {
-                let mut work = Work::io(operation, path, 1 << 20, file_bytes);
-                work.sync = operation == Operation::SeqWrite;
-                let mut job = Job::new("", &work, 2);
-                job.cold = operation == Operation::SeqRead;
-                job
-            })?;
+        let Some(pfl) = self.directory(&instance, "pfl", PROGRESSIVE)? else { return Ok(()) };
+        let Some(tuned) = self.directory(&instance, "tuned", TUNED)? else { return Ok(()) };
+        let prefix = if fabric { "simulated fabric: " } else { "" };
+        let sides = [("PFL", (!fabric).then_some(0.98)), ("tuned PFL", fabric.then_some(1.0))];
+        for shared in [false, true] {
+            let shape = if shared { "shared file" } else { "file per process" };
+            for operation in [Operation::SeqWrite, Operation::SeqRead] {
+                let job = |path: &Path| {
+                    let mut work = Work::io(operation, path, 1 << 20, self.arguments.size_mib.max(1) << 20);
+                    (work.sync, work.shared) = (operation == Operation::SeqWrite, shared);
+                    let mut job = Job::new("", &work, 2);
+                    job.cold = operation == Operation::SeqRead;
+                    job
+                };
+                let jobs = [job(&plain), job(&pfl), job(&tuned)];
+                let results = interleave(self.myself, &jobs, self.arguments.common.runs)?;
+                for (index, (layout, target)) in sides.iter().enumerate() {
+                    let mut row = row_of(&jobs[index + 1], &results[index + 1]);
+                    row.name = format!("{prefix}{layout}, {shape}, {}", operation.label());
+                    row.against = Some(Against::new("plain -c -1", row_of(&jobs[0], &results[0])));
+                    row.target = target.map(Target::RatioAtLeast);
+                    self.report.rows.push(row);
+                }
+            }
         }
         Ok(())
     }

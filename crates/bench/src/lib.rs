@@ -17,6 +17,7 @@
 //! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
 //! - [`dne`]: names on several MDTs.
 //! - [`split`]: a directory whose names move to more MDTs.
+//! - [`backends`]: names and small files by what targets are kept in.
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
 //! - [`small`]: random writes of 4 KiB by where the data lies.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
@@ -27,6 +28,7 @@
 //! - [`stats`]: intervals of medians, and whether they keep a claim.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
+pub mod backends;
 mod bar;
 mod buffer;
 mod chart;
@@ -38,6 +40,7 @@ mod extents;
 pub mod frag;
 mod heat;
 pub mod history;
+mod image;
 mod instance;
 pub mod ior;
 pub mod layouts;

@@ -1,5 +1,5 @@
-//! Random writes of 4 KiB by where the data lies: disks and flash, each with and without a cache of small writes, and with and without the head of the
-//! file on the MDT. The sizes of the files are those of Cray's talk of 2019.
+//! Random writes of 4 KiB by where the data lies: pools of disks and of flash, each with and without a cache of small writes, and with the head of the
+//! file on the MDT, on flash, or with the rest. The sizes of the files are those of Cray's talk of 2019.
 //!
 //! The media are simulated; the data and the caches are in memory. A write counts when fdatasync has returned.
 
@@ -17,8 +17,9 @@ use crate::worker::{Job, Myself, interleave};
 
 /// Bytes of a write.
 const WRITE_BYTES: usize = 4096;
-/// Part of a file that lies on the MDT where there is one.
-const HEAD: &str = "64K";
+/// Part of a file that lies on the MDT, and in a pool of flash, where there is one.
+const MDT_HEAD: &str = "64K";
+const FLASH_HEAD: &str = "1M";
 /// Size of a cache.
 const CACHE: &str = "256M";
 
@@ -46,36 +47,63 @@ pub struct SmallArguments {
     pub common: Common,
 }
 
-/// An OST by its index: what it is on, and whether it has a cache of small writes.
+/// An OST by its index, alone in a pool: what it is on, and whether it has a cache of small writes.
 const OSTS: [(&str, bool); 4] = [("disk", false), ("disk", true), ("flash", false), ("flash", true)];
+
+/// Where the beginning of a file lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Head {
+    /// With the rest.
+    None,
+    /// On the MDT.
+    Mdt,
+    /// In the pool of flash with the same cache as the rest.
+    Flash,
+}
 
 /// Where the data of a file lies.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     ost: usize,
-    has_head: bool,
+    head: Head,
 }
 
 impl Place {
     /// All; the first is the plain disk.
     fn all() -> impl Iterator<Item = Place> {
-        (0..OSTS.len()).flat_map(|ost| [false, true].map(|has_head| Place { ost, has_head }))
+        let heads = [Head::None, Head::Mdt, Head::Flash];
+        let all = (0..OSTS.len()).flat_map(move |ost| heads.map(|head| Place { ost, head }));
+        // A head on flash before a rest on flash is a plain file.
+        all.filter(|place| OSTS[place.ost].0 == "disk" || place.head != Head::Flash)
     }
 
     fn name(self) -> String {
         let (medium, has_cache) = OSTS[self.ost];
         let cache = if has_cache { ", cache" } else { "" };
-        format!("{medium}{cache}{}", if self.has_head { ", head on MDT" } else { "" })
+        let head = match self.head {
+            Head::None => "",
+            Head::Mdt => ", head on MDT",
+            Head::Flash => ", head on flash",
+        };
+        format!("{medium}{cache}{head}")
     }
 
     fn layout(self) -> Vec<String> {
-        let ost = self.ost.to_string();
-        let words: &[&str] = match self.has_head {
-            true => &["-E", HEAD, "-L", "mdt", "-E", "-1", "-c", "1", "-i", &ost],
-            false => &["-c", "1", "-i", &ost],
+        let pool = pool_of(self.ost);
+        let flash = pool_of(self.ost + 2);
+        let words: &[&str] = match self.head {
+            Head::Mdt => &["-E", MDT_HEAD, "-L", "mdt", "-E", "-1", "-c", "1", "-p", &pool],
+            Head::Flash => &["-E", FLASH_HEAD, "-c", "1", "-p", &flash, "-E", "-1", "-c", "1", "-p", &pool],
+            Head::None => &["-c", "1", "-p", &pool],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
     }
+}
+
+/// Name of an OST's pool.
+fn pool_of(ost: usize) -> String {
+    let (medium, has_cache) = OSTS[ost % OSTS.len()];
+    format!("{medium}{}", if has_cache { "-cache" } else { "" })
 }
 
 /// Takes all figures.
@@ -104,12 +132,17 @@ pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Er
         format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}")
     };
     instance.set_named_params(&(0..OSTS.len()).map(medium).collect::<Vec<_>>())?;
+    for ost in 0..OSTS.len() {
+        let pool = format!("{fsname}.{}", pool_of(ost));
+        instance.lctl(&["pool_new", &pool])?;
+        instance.lctl(&["pool_add", &pool, &format!("{fsname}-OST{ost:04x}")])?;
+    }
     let mut report = Report::new(format!(
         "Random writes of 4 KiB by {} processes, each durable, on simulated media",
         arguments.writers.max(1)
     ));
     report.notes.push(format!(
-        "service times are simulated: a disk is {}, flash {}; data and caches are in memory; heads on the MDT are the first {HEAD} of a file",
+        "service times are simulated: a disk is {}, flash {}; data and caches are in memory; heads on the MDT are the first {MDT_HEAD} of a file, on flash the first {FLASH_HEAD}",
         arguments.media.disk, arguments.media.flash
     ));
     for &size_kib in &arguments.sizes_kib {
@@ -172,12 +205,13 @@ mod tests {
         let mut names: Vec<String> = Place::all().map(Place::name).collect();
         assert_eq!(names[0], "disk");
         assert!(names.contains(&"flash, cache, head on MDT".to_owned()));
+        assert!(names.contains(&"disk, cache, head on flash".to_owned()));
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), 8);
+        assert_eq!(names.len(), 10);
         let mut layouts: Vec<String> = Place::all().map(|place| place.layout().join(" ")).collect();
         layouts.sort();
         layouts.dedup();
-        assert_eq!(layouts.len(), 8);
+        assert_eq!(layouts.len(), 10);
     }
 }

@@ -8,6 +8,7 @@ mod continuous;
 mod fake;
 mod layer;
 mod plan;
+mod policies;
 
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -29,8 +30,9 @@ use layer::{Backend, FileObjects, Objects, OstObjects, StoreObjects};
 use nacre_store::object::simulated::AnyMedium;
 use plan::Case;
 
-pub use fake::{ServeOstArguments, serve_ost};
+pub use fake::{Feature, ServeOstArguments, serve_ost};
 pub use layer::Layer;
+pub use policies::TrimPolicy;
 
 /// Largest record in bytes: what a request to an OST carries.
 const RECORD_MAX: u64 = 16 << 20;
@@ -55,6 +57,9 @@ pub struct SurveyArguments {
     /// What the objects are kept in
     #[arg(long, default_value = "file")]
     backend: Backend,
+    /// Size of the device of a block store; half of what is available by default
+    #[arg(long, value_parser = size::parse)]
+    device_size: Option<u64>,
     /// Service times of a medium that is not there, below every layer: seek=8ms:bandwidth=150M, or with --backend block disk:...,
     /// flash:..., throttle:... as osd-file.*.simulated_medium takes them
     #[arg(long, value_name = "SPEC", value_parser = medium::parse)]
@@ -77,6 +82,9 @@ pub struct SurveyArguments {
     /// Read at random from an OST, and by turns from one whose store does no I/O (fake); the ratio says what the store costs
     #[arg(long, conflicts_with_all = ["continuous", "layers", "html", "simulated_medium"])]
     fake_io: bool,
+    /// Also features of the I/O path, each against doing without it
+    #[arg(long = "feature", value_delimiter = ',', requires = "fake_io")]
+    features: Vec<Feature>,
     /// How long, with --continuous: 90s, 10m, 1h
     #[arg(long = "for", default_value = "1m", value_parser = continuous::duration, requires = "continuous")]
     duration: std::time::Duration,
@@ -86,6 +94,15 @@ pub struct SurveyArguments {
     /// Time between two trims of the local file system, with --continuous; none otherwise
     #[arg(long, value_parser = continuous::duration, requires = "continuous")]
     trim_every: Option<std::time::Duration>,
+    /// Writers stop for so long between bursts, with --continuous; not at all otherwise
+    #[arg(long, value_parser = continuous::duration, requires = "continuous")]
+    rest: Option<std::time::Duration>,
+    /// Length of a burst, with --rest
+    #[arg(long, default_value = "4s", value_parser = continuous::duration)]
+    burst: std::time::Duration,
+    /// How an OST trims by itself: bandwidth in bursts with each policy, with --rest
+    #[arg(long = "trim-policy", value_delimiter = ',', requires = "rest", conflicts_with = "trim_every")]
+    policies: Vec<TrimPolicy>,
     /// The nacre binary; this one by default
     #[arg(long, value_name = "PROGRAM")]
     nacre: Option<PathBuf>,
@@ -129,7 +146,7 @@ impl Phase {
 struct Bench {
     layers: Vec<(Layer, Box<dyn Objects>)>,
     // After the layers, which use them: fields are dropped in this order.
-    _instance: Option<Instance>,
+    instance: Option<Instance>,
     directory: Scratch,
 }
 
@@ -158,9 +175,9 @@ impl Scratch {
 }
 
 impl Bench {
-    fn start(arguments: &SurveyArguments, myself: &Myself) -> Result<Bench, Error> {
+    fn start(arguments: &SurveyArguments, myself: &Myself, layers: &[Layer]) -> Result<Bench, Error> {
         let directory = Scratch::new(arguments)?;
-        let mut layers = match arguments.layers.as_slice() {
+        let mut layers = match layers {
             [] => vec![Layer::Store, Layer::Ost, Layer::Client],
             some => some.to_vec(),
         };
@@ -169,7 +186,9 @@ impl Bench {
         let program = arguments.nacre.clone().unwrap_or_else(|| myself.program().into());
         let ost_backend = match arguments.backend {
             Backend::File => None,
-            Backend::Block => Some(format!("block,size={}", layer::device_bytes(&directory.0)?)),
+            Backend::Block => {
+                Some(format!("block,size={}", layer::device_bytes(&directory.0, arguments.device_size)?))
+            }
         };
         let simulated = medium::some(arguments.simulated_medium);
         if let (Backend::File, Some(medium @ AnyMedium::Device(_))) = (arguments.backend, simulated) {
@@ -198,12 +217,20 @@ impl Bench {
                 (Layer::Client, Some(instance)) => {
                     Box::new(FileObjects::new(instance.mount().join("survey")))
                 }
-                _ => Box::new(StoreObjects::open(&directory.0.join("store"), arguments.backend, simulated)?),
+                _ => {
+                    let device = layer::device_bytes(&directory.0, arguments.device_size)?;
+                    Box::new(StoreObjects::open(
+                        &directory.0.join("store"),
+                        arguments.backend,
+                        device,
+                        simulated,
+                    )?)
+                }
             };
             Ok((*layer, objects))
         };
         let layers = layers.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
-        Ok(Bench { layers, _instance: instance, directory })
+        Ok(Bench { layers, instance, directory })
     }
 }
 
@@ -242,7 +269,10 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
     if arguments.fake_io {
         return fake::measure(arguments, &Scratch::new(arguments)?, &cases, myself);
     }
-    let mut bench = Bench::start(arguments, myself)?;
+    if !arguments.policies.is_empty() {
+        return policies::measure(arguments, myself, cases[0]);
+    }
+    let mut bench = Bench::start(arguments, myself, &arguments.layers)?;
     if arguments.continuous {
         return continuous::measure(arguments, &mut bench, cases[0]);
     }

@@ -118,6 +118,8 @@ pub struct ServerConfig {
     pub stop_grace: Duration,
     /// Checksums on file data, if the client wants them too. Default on.
     pub bulk_checksums: bool,
+    /// A thread keeps its buffers for the next request. Off only to measure what that saves. Default on.
+    pub reuses_buffers: bool,
     /// With what this server proves who it is, and knows peers; `None`: it is open to all. Default none.
     pub tls: Option<ServerTls>,
     /// With keys: how connections are protected. Default encrypted.
@@ -154,6 +156,7 @@ impl Default for ServerConfig {
             stall_max: Duration::from_secs(20),
             stop_grace: Duration::from_secs(10),
             bulk_checksums: true,
+            reuses_buffers: true,
             tls: None,
             protection: Security::default(),
             protection_of: Vec::new(),

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use super::task::{Order, Phase, Setup};
-use super::{DneRun, Layout, find, spent_on};
+use super::{Data, DneRun, Layout, find, spent_on};
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions};
 use crate::sample::Samples;
@@ -17,7 +17,7 @@ impl DneRun<'_> {
         let most = self.arguments.mdts.iter().copied().max().unwrap_or(1).max(1);
         eprintln!("bench dne-scaling: {most} file systems of one MDT");
         let apart = self.apart(most)?;
-        let together = find(&self.figures, (most, Layout::Unique, Phase::Create, false));
+        let together = find(&self.figures, (most, (Layout::Unique, Data::Empty), Phase::Create, false));
         let against = together.map_or(String::new(), |figure| {
             let ratio = figure.cpu_us.median() / apart.median();
             format!("; one file system of {most} MDTs against that: {ratio:.2} x")
@@ -68,7 +68,7 @@ impl DneRun<'_> {
             for phase in [Phase::Create, Phase::Unlink] {
                 // Another task's directory may be on another file system.
                 let (directories, round) = (directories.clone(), run as u64);
-                let order = Order { phase, directories, distance: 0, round, files };
+                let order = Order { phase, directories, distance: 0, round, files, bytes: 0 };
                 let (_, spent) = spent_on(&mut team, &order, &processes)?;
                 // The first run opens connections.
                 if run > 0 && phase == Phase::Create {

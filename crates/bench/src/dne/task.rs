@@ -45,6 +45,8 @@ pub(super) struct Order {
     pub(super) round: u64,
     /// Files of each task.
     pub(super) files: u64,
+    /// Bytes that a new file gets, and that are read from it.
+    pub(super) bytes: usize,
 }
 
 /// What a task knows from the start.
@@ -82,13 +84,19 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
             CString::new(name.into_bytes()).map_err(|_| Error::Usage("a name has a zero byte".to_owned()))
         })
         .collect::<Result<_, _>>()?;
+    let mut data = vec![0x5a; order.bytes.max(1)];
     barrier.wait()?;
     let start_ns = now_ns();
     for name in &names {
         let done = match order.phase {
             Phase::Create => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-                rustix::fs::openat(&directory, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+                rustix::fs::openat(&directory, name, flags, Mode::from_raw_mode(0o644)).and_then(|file| {
+                    match order.bytes {
+                        0 => Ok(()),
+                        bytes => rustix::io::write(&file, &data[..bytes]).map(drop),
+                    }
+                })
             }
             Phase::Stat => {
                 // By the server, also if the kernel believes to know.
@@ -97,7 +105,7 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
             }
             Phase::Read => {
                 rustix::fs::openat(&directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                    .and_then(|file| rustix::io::read(&file, &mut [0u8; 1]).map(drop))
+                    .and_then(|file| rustix::io::read(&file, &mut data[..]).map(drop))
             }
             Phase::Unlink => rustix::fs::unlinkat(&directory, name, AtFlags::empty()),
         };
@@ -116,8 +124,14 @@ mod tests {
     #[test]
     fn files_are_made_by_one_task_and_used_by_the_one_before() {
         let directories = vec![PathBuf::new(); 3];
-        let order =
-            |phase| Order { phase, directories: directories.clone(), distance: 1, round: 0, files: 1 };
+        let order = |phase| Order {
+            phase,
+            directories: directories.clone(),
+            distance: 1,
+            round: 0,
+            files: 1,
+            bytes: 0,
+        };
         let setup = |rank| Setup { rank, mounts: Vec::new() };
         let owners = |phase| (0..3).map(|rank| owner(&setup(rank), &order(phase))).collect::<Vec<_>>();
         assert_eq!(owners(Phase::Create), [0, 1, 2]);

@@ -5,8 +5,8 @@
 //! that has to clear what it does not know to be free slows down under this, and recovers after a trim.
 
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use super::layer::{Backend, Layer, Objects};
@@ -24,6 +24,8 @@ use crate::{medium, size, stop, trim};
 const PLACES: usize = 60;
 /// Figures on each side of a trim that are compared.
 const BESIDE: usize = 5;
+/// Bytes of a write when an object is written anew: quick, so that the records at random places make up most of the time.
+const PIECE_BYTES: u64 = 1 << 20;
 /// Time between two looks at whether everything has ended, in whatever is waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -98,20 +100,58 @@ pub(super) fn measure(arguments: &SurveyArguments, bench: &mut Bench, case: Case
     Ok(report)
 }
 
+/// Writers that stop now and then, all together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Bursts {
+    pub(super) start: Instant,
+    /// How long they write, and how long they do not.
+    pub(super) burst: Duration,
+    pub(super) rest: Duration,
+}
+
+impl Bursts {
+    /// When the rest ends that `now` is in.
+    fn rest_end(&self, now: Instant) -> Option<Instant> {
+        let period = self.burst + self.rest;
+        let since = now.saturating_duration_since(self.start);
+        let within = Duration::from_nanos((since.as_nanos() % period.as_nanos().max(1)) as u64);
+        (within >= self.burst).then(|| now + (period - within))
+    }
+
+    /// Whether writers write from one moment to the other, all the time.
+    fn is_burst(&self, from: Instant, to: Instant) -> bool {
+        self.rest_end(from).is_none() && self.rest_end(to).is_none() && to - from < self.rest
+    }
+}
+
 /// Shared by the threads.
 struct Shared<'a> {
+    bursts: Option<Bursts>,
     objects: &'a dyn Objects,
     case: Case,
     ended: AtomicBool,
     written: AtomicU64,
     /// Removed objects must not be written meanwhile: a reader for each write, the writer for a removal.
-    turns: Vec<std::sync::RwLock<()>>,
+    turns: Vec<RwLock<()>>,
     failure: Mutex<Option<Error>>,
     /// Figures so far.
     figures: AtomicUsize,
 }
 
 impl Shared<'_> {
+    /// An object that is not being written anew, if there is one: a thread that waits for another does not load the device.
+    fn any_object(&self, random: &mut Random) -> (u32, RwLockReadGuard<'_, ()>) {
+        let count = self.case.objects;
+        let first = random.below(count.into()) as u32;
+        let objects = (0..count).map(|number| (first + number) % count);
+        let mut free =
+            objects.filter_map(|object| Some((object, self.turns[object as usize].try_read().ok()?)));
+        free.next().unwrap_or_else(|| {
+            let guard = self.turns[first as usize].read().unwrap_or_else(PoisonError::into_inner);
+            (first, guard)
+        })
+    }
+
     /// Waits for a time; false, at most [`LOOK`] late, if all ends before.
     fn rest(&self, until: Instant) -> bool {
         loop {
@@ -127,22 +167,24 @@ impl Shared<'_> {
     }
 }
 
-fn run(
+pub(super) fn run(
     objects: &dyn Objects,
     case: &Case,
     arguments: &SurveyArguments,
     directory: &Path,
 ) -> Result<Course, Error> {
-    let turns = (0..case.objects).map(|_| std::sync::RwLock::default()).collect();
+    let (start, rest) = (Instant::now(), arguments.rest);
+    let bursts = rest.map(|rest| Bursts { start, burst: arguments.burst, rest });
+    let turns = (0..case.objects).map(|_| RwLock::default()).collect();
     let (ended, written, failure) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(None));
     let figures = AtomicUsize::new(0);
-    let shared = Shared { objects, case: *case, ended, written, turns, failure, figures };
+    let shared = Shared { bursts, objects, case: *case, ended, written, turns, failure, figures };
     let shared = &shared;
     let course = std::thread::scope(|scope| {
         for thread in 0..case.threads {
             scope.spawn(move || {
                 if let Err(error) = overwrite(shared, thread) {
-                    *shared.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+                    *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                     shared.ended.store(true, Ordering::Relaxed);
                 }
             });
@@ -154,7 +196,7 @@ fn run(
         let (trims, no_trim) = trims.unwrap_or_default();
         Course { rates, trims, no_trim }
     });
-    let failure = shared.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
     failure.map_or(Ok(course), Err)
 }
 
@@ -162,22 +204,30 @@ fn run(
 fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
     let case = &shared.case;
     let mut random = Random::new(u64::from(thread) + 1);
-    let mut buffer = Buffer::new(case.record as usize);
+    let piece = case.record * (PIECE_BYTES / case.record).max(1);
+    let mut buffer = Buffer::new(piece as usize);
     let mut count = 0;
     while !shared.ended.load(Ordering::Relaxed) {
-        let object = random.below(case.objects.into()) as u32;
-        let turn = &shared.turns[object as usize];
+        let rest_end = shared.bursts.and_then(|bursts| bursts.rest_end(Instant::now()));
+        if rest_end.is_some_and(|end| !shared.rest(end)) {
+            break;
+        }
         count += 1;
         if count % case.records() == 0 {
-            let _alone = turn.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let object = random.below(case.objects.into()) as u32;
+            let _alone = shared.turns[object as usize].write().unwrap_or_else(PoisonError::into_inner);
             shared.objects.destroy(object)?;
-            for record in 0..case.records() {
-                write(shared, object, record * case.record, buffer.slice())?;
+            let mut offset = 0;
+            while offset < case.size {
+                let len = piece.min(case.size - offset);
+                write(shared, object, offset, &mut buffer.slice()[..len as usize])?;
+                offset += len;
             }
             shared.objects.sync(object)?;
         } else {
-            let _others = turn.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            write(shared, object, random.below(case.records()) * case.record, buffer.slice())?;
+            let (object, _others) = shared.any_object(&mut random);
+            let record = &mut buffer.slice()[..case.record as usize];
+            write(shared, object, random.below(case.records()) * case.record, record)?;
             // Durable now and then: what only memory takes says nothing about a device.
             if count % 16 == 0 {
                 shared.objects.sync(object)?;
@@ -187,21 +237,27 @@ fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
     Ok(())
 }
 
-fn write(shared: &Shared<'_>, object: u32, offset: u64, record: &mut [u8]) -> Result<(), Error> {
-    stamp(record, object, offset);
-    shared.objects.write(object, offset, record)?;
-    shared.written.fetch_add(record.len() as u64, Ordering::Relaxed);
+/// Writes whole records.
+fn write(shared: &Shared<'_>, object: u32, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+    let record = shared.case.record;
+    for (data, offset) in data.chunks_mut(record as usize).zip((offset..).step_by(record as usize)) {
+        stamp(data, object, offset);
+    }
+    shared.objects.write(object, offset, data)?;
+    shared.written.fetch_add(data.len() as u64, Ordering::Relaxed);
     Ok(())
 }
 
-/// Takes a figure each interval; one that is broken off has none.
+/// Takes a figure each interval, of bursts only; one that is broken off has none.
 fn watch(shared: &Shared<'_>, arguments: &SurveyArguments) -> Vec<f64> {
     let start = Instant::now();
     let (mut last, mut seen) = (start, 0);
     let mut rates = Vec::new();
     while start.elapsed() < arguments.duration && shared.rest(last + arguments.sample) {
         let (now, written) = (Instant::now(), shared.written.load(Ordering::Relaxed));
-        rates.push((written - seen) as f64 / now.duration_since(last).as_secs_f64());
+        if shared.bursts.is_none_or(|bursts| bursts.is_burst(last, now)) {
+            rates.push((written - seen) as f64 / now.duration_since(last).as_secs_f64());
+        }
         shared.figures.store(rates.len(), Ordering::Relaxed);
         (last, seen) = (now, written);
     }
@@ -385,6 +441,19 @@ mod tests {
         });
         let outcome = outcome.recv_timeout(Duration::from_secs(60)).expect("ended long before its hour");
         assert!(outcome.expect_err("failed").to_string().contains("the disk has failed"));
+    }
+
+    #[test]
+    fn figures_are_of_bursts_and_not_of_what_lies_between() {
+        let start = Instant::now();
+        let bursts = Bursts { start, burst: Duration::from_secs(4), rest: Duration::from_secs(2) };
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(bursts.rest_end(at(3999)), None);
+        assert_eq!(bursts.rest_end(at(4500)), Some(at(6000)));
+        assert_eq!(bursts.rest_end(at(6000)), None);
+        assert!(bursts.is_burst(at(6100), at(7100)));
+        assert!(!bursts.is_burst(at(3500), at(4500)), "it ends in the rest");
+        assert!(!bursts.is_burst(at(3900), at(6100)), "a rest lies between");
     }
 
     #[test]

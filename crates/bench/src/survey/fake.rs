@@ -3,18 +3,21 @@
 //!
 //! Each OST is a process of its own with the service and the server of a real one, but belongs to no file system. So that a store
 //! without data cannot be taken for a real one, there is no other way to make one than this.
+//!
+//! A feature of the I/O path ([`Feature`]) is measured the same way: the OST with it, and one without it.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use nacre_oss::ObjectServer;
-use nacre_rpc::ServerConfig;
 use nacre_rpc::tcp::{Server, Targets};
-use nacre_store::object::{NullStore, ObjectStore, null};
+use nacre_rpc::{ServerConfig, Tunable};
+use nacre_store::object::{CachePolicy, NullStore, ObjectStore, null};
 
-use super::layer::{Backend, Objects, OstObjects, open_store};
+use super::layer::{Backend, Objects, OstObjects, device_bytes, open_store};
 use super::plan::Case;
 use super::{Scratch, SurveyArguments, check, shown, stamp};
 use crate::buffer::Buffer;
@@ -64,6 +67,32 @@ impl Kept {
     }
 }
 
+/// What the I/O path has for small transfers and for flash, each against doing without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Feature {
+    /// Short I/O: the client receives the data together with its header
+    ShortIo,
+    /// The threads of the server keep their buffers for the next request
+    Reuse,
+    /// Objects are read around the page cache of the server (file back end)
+    CacheBypass,
+}
+
+impl Feature {
+    fn label(self) -> &'static str {
+        match self {
+            Feature::ShortIo => "short I/O",
+            Feature::Reuse => "buffers used again",
+            Feature::CacheBypass => "page cache bypassed",
+        }
+    }
+
+    /// Whether an OST has it without being asked to.
+    fn is_default(self) -> bool {
+        self != Feature::CacheBypass
+    }
+}
+
 /// `nacre bench survey-ost`
 #[derive(Debug, clap::Args)]
 pub struct ServeOstArguments {
@@ -76,6 +105,9 @@ pub struct ServeOstArguments {
     /// How many reads a store wants together that keeps nothing
     #[arg(long, default_value = "1")]
     reads_at_once: usize,
+    /// A feature that is the other way round than in an OST of a file system
+    #[arg(long)]
+    without: Option<Feature>,
 }
 
 /// Serves one OST on a loopback port until standard input ends. Prints its address, and how many reads its store wants together.
@@ -84,16 +116,22 @@ pub struct ServeOstArguments {
 ///
 /// If the store cannot be made, or nothing can be listened on.
 pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
+    let dir = &arguments.dir;
+    let size = device_bytes(dir.parent().unwrap_or(dir), None)?;
     let store: Arc<dyn ObjectStore> = match arguments.kept {
-        Kept::File => Arc::from(open_store(&arguments.dir, Backend::File)?),
-        Kept::Block => Arc::from(open_store(&arguments.dir, Backend::Block)?),
+        Kept::File => Arc::from(open_store(dir, Backend::File, size)?),
+        Kept::Block => Arc::from(open_store(dir, Backend::Block, size)?),
         Kept::Null => Arc::new(NullStore::in_place_of(arguments.reads_at_once)),
     };
+    if arguments.without == Some(Feature::CacheBypass) {
+        store.set_cache_policy(CachePolicy { read: false, ..store.cache_policy() });
+    }
     let reads_at_once = store.reads_at_once();
     let service = Arc::new(ObjectServer::new(store, 0));
     let targets = Targets::new().with_ost(0, service.clone());
     let local = "127.0.0.1:0".parse().expect("an address");
-    let server = Server::bind(&[local], targets, ServerConfig::default())
+    let reuses_buffers = arguments.without != Some(Feature::Reuse);
+    let server = Server::bind(&[local], targets, ServerConfig { reuses_buffers, ..ServerConfig::default() })
         .map_err(Error::io("listen on", "127.0.0.1"))?;
     println!("{}@tcp {reads_at_once}", server.addrs()[0]);
     // The process that started this one is gone when its input ends.
@@ -124,10 +162,13 @@ impl Drop for Process {
 }
 
 impl Ost {
-    fn start(myself: &Myself, dir: &Path, kept: Kept, reads_at_once: usize) -> Result<Ost, Error> {
+    fn start(myself: &Myself, dir: &Path, side: Side, reads_at_once: usize) -> Result<Ost, Error> {
         let mut command = myself.command("survey-ost");
-        command.arg("--dir").arg(dir.join(kept.name())).args(["--kept", kept.name()]);
+        command.arg("--dir").arg(dir.join(side.directory())).args(["--kept", side.kept.name()]);
         command.args(["--reads-at-once", &reads_at_once.to_string()]);
+        if let Some(name) = side.without.and_then(|feature| feature.to_possible_value()) {
+            command.args(["--without", name.get_name()]);
+        }
         let mut process = Process(Piped::start(&mut command)?);
         let line = process.0.line()?;
         let said = line.split_once(' ').and_then(|(address, count)| Some((address, count.parse().ok()?)));
@@ -135,7 +176,10 @@ impl Ost {
             return Err(Error::Server { what: "OST0000".to_owned(), reason: format!("it said '{line}'") });
         };
         let objects = OstObjects::at(address)?;
-        Ok(Ost { kept, reads_at_once, objects, process })
+        if side.without == Some(Feature::ShortIo) {
+            objects.set(Tunable::ShortIoBytes, 0)?;
+        }
+        Ok(Ost { kept: side.kept, reads_at_once, objects, process })
     }
 
     /// Makes the objects of a case and fills them.
@@ -218,7 +262,22 @@ impl Turns {
     }
 }
 
-/// Random reads of both OSTs, by turns.
+/// One OST of a comparison.
+#[derive(Debug, Clone, Copy)]
+struct Side {
+    kept: Kept,
+    /// The feature that it has the other way round.
+    without: Option<Feature>,
+}
+
+impl Side {
+    fn directory(self) -> String {
+        let without = self.without.map_or_else(String::new, |feature| format!("-{feature:?}"));
+        format!("{}{without}", self.kept.name())
+    }
+}
+
+/// Random reads of all OSTs, by turns.
 ///
 /// # Errors
 ///
@@ -232,45 +291,79 @@ pub(super) fn measure(
     let common = &arguments.common;
     let time = Duration::try_from_secs_f64(common.seconds)
         .map_err(|_| Error::Usage(format!("{} is no number of seconds", common.seconds)))?;
-    let mut real = Ost::start(myself, &directory.0, Kept::of(arguments.backend), 1)?;
+    let kept = Kept::of(arguments.backend);
+    if arguments.features.contains(&Feature::CacheBypass) && kept != Kept::File {
+        return Err(Error::Usage(
+            "only the file back end goes through a page cache: give --backend file with cache-bypass"
+                .to_owned(),
+        ));
+    }
+    let real = Ost::start(myself, &directory.0, Side { kept, without: None }, 1)?;
     // Requests are to go the same way in both.
-    let mut fake = Ost::start(myself, &directory.0, Kept::Null, real.reads_at_once)?;
+    let fake = Side { kept: Kept::Null, without: None };
+    let fake = Ost::start(myself, &directory.0, fake, real.reads_at_once)?;
+    let mut osts = vec![real, fake];
+    for feature in &arguments.features {
+        osts.push(Ost::start(myself, &directory.0, Side { kept, without: Some(*feature) }, 1)?);
+    }
     let (dir, bytes) = (arguments.dir.display(), size::show(arguments.size));
     let mut report = Report::new(format!("An OST on {dir} beside one with FAKE I/O, objects of {bytes}"));
     let mut cold = true;
     for case in cases {
-        real.fill(case)?;
-        fake.fill(case)?;
-        let (mut reals, mut fakes) = (Turns::default(), Turns::default());
+        for ost in &mut osts {
+            ost.fill(case)?;
+        }
+        let mut turns: Vec<Turns> = osts.iter().map(|_| Turns::default()).collect();
         for run in 0..common.runs.max(1) as u64 {
             cold &= machine::drop_caches().is_ok();
-            for is_real in [run % 2 == 0, run % 2 != 0] {
-                let (ost, turns) = if is_real { (&real, &mut reals) } else { (&fake, &mut fakes) };
-                turns.push(ost.read(case, time, run + 1)?);
+            for turn in 0..osts.len() {
+                let index = if run % 2 == 0 { turn } else { osts.len() - 1 - turn };
+                turns[index].push(osts[index].read(case, time, run + 1)?);
             }
         }
-        report.rows.push(row(case, real.kept, reals, fakes));
-        (0..case.objects).try_for_each(|object| real.objects.destroy(object))?;
+        report.rows.push(row(case, kept, &turns[0], &turns[1]));
+        let features = arguments.features.iter().zip(&turns[2..]);
+        report
+            .rows
+            .extend(features.map(|(feature, other)| feature_row(case, *feature, kept, (&turns[0], other))));
+        for ost in osts.iter().filter(|ost| ost.kept != Kept::Null) {
+            (0..case.objects).try_for_each(|object| ost.objects.destroy(object))?;
+        }
     }
     report.notes.push(format!("{} is FAKE: sizes are kept, data is not, reads give zeros", null::NAME));
     report.notes.push(
         "CPU time is that of the OST's process alone; what lies between both is the store's".to_owned(),
     );
     report.notes.push(match cold {
-        true => "the kernel's caches were emptied before each pair of turns".to_owned(),
+        true => "the kernel's caches were emptied before each round of turns".to_owned(),
         false => "the kernel's caches could not be emptied: only root can".to_owned(),
     });
     Ok(report)
 }
 
-fn row(case: &Case, kept: Kept, real: Turns, fake: Turns) -> Row {
+fn case_name(case: &Case, kept: Kept) -> String {
     let (objects, threads, record) = (case.objects, case.threads, shown(case.record));
-    let name = format!("ost, {}, random read, obj {objects} thr {threads} rsz {record}", kept.name());
-    let mut row = Row::new(name, Unit::OpsPerSecond, real.rates);
-    row.daemon_us = real.cpu_us;
-    let label = null::NAME.to_owned();
-    row.against = Some(Against { label, samples: fake.rates, daemon_us: fake.cpu_us });
+    format!("ost, {}, random read, obj {objects} thr {threads} rsz {record}", kept.name())
+}
+
+fn row(case: &Case, kept: Kept, real: &Turns, fake: &Turns) -> Row {
+    let mut row = compared(case_name(case, kept), real, (null::NAME, fake));
     row.target = (case.record == SMALL).then_some(Target::RatioAtLeast(BOUND));
+    row
+}
+
+/// With a feature against without it, whichever of both an OST of a file system has.
+fn feature_row(case: &Case, feature: Feature, kept: Kept, (usual, other): (&Turns, &Turns)) -> Row {
+    let (with, without) = if feature.is_default() { (usual, other) } else { (other, usual) };
+    let name = format!("{}: {}", feature.label(), case_name(case, kept));
+    compared(name, with, ("without", without))
+}
+
+fn compared(name: String, ours: &Turns, (label, theirs): (&str, &Turns)) -> Row {
+    let mut row = Row::new(name, Unit::OpsPerSecond, ours.rates.clone());
+    row.daemon_us = ours.cpu_us.clone();
+    let (samples, daemon_us) = (theirs.rates.clone(), theirs.cpu_us.clone());
+    row.against = Some(Against { label: label.to_owned(), samples, daemon_us });
     row
 }
 
@@ -287,7 +380,7 @@ mod tests {
         };
         let case = |record| Case { objects: 2, threads: 8, record, size: 1 << 20 };
         let (real, fake) = (turns([80.0, 190.0, 95.0], 12.0), turns([100.0, 200.0, 100.0], 9.0));
-        let row = row(&case(4096), Kept::Block, real, fake);
+        let row = row(&case(4096), Kept::Block, &real, &fake);
         assert_eq!(row.ratio(), Some(0.95));
         assert_eq!(row.meets_target(), Some(true));
         let mut report = Report::new("x");
@@ -295,7 +388,13 @@ mod tests {
         let text = report.table();
         assert!(text.contains("ost, block, random read, obj 2 thr 8 rsz 4K"), "{text}");
         assert!(text.contains("FAKE null store (no I/O) 100 op/s") && text.contains("12.0 / 9.0"), "{text}");
-        let large = super::row(&case(1 << 20), Kept::File, turns([1.0; 3], 1.0), turns([2.0; 3], 1.0));
+        let (one, two) = (turns([1.0; 3], 1.0), turns([2.0; 3], 1.0));
+        let large = super::row(&case(1 << 20), Kept::File, &one, &two);
         assert_eq!((large.ratio(), large.meets_target()), (Some(0.5), None));
+        for (feature, ratio) in [(Feature::ShortIo, 0.5), (Feature::Reuse, 0.5), (Feature::CacheBypass, 2.0)]
+        {
+            let row = feature_row(&case(4096), feature, Kept::File, (&one, &two));
+            assert_eq!(row.ratio(), Some(ratio), "{feature:?}: with it against without");
+        }
     }
 }

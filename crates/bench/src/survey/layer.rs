@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nacre_rpc::tcp::{ClientIdentity, TcpOss};
-use nacre_rpc::{ClientConfig, OssEndpoint};
+use nacre_rpc::{ClientConfig, OssEndpoint, Tunable};
 use nacre_store::object::simulated::{AnyMedium, Simulated};
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
@@ -54,8 +54,11 @@ pub enum Backend {
     Block,
 }
 
-/// Size of the sparse file of a store: half of what is available, since others have such a file too.
-pub(super) fn device_bytes(directory: &Path) -> Result<u64, Error> {
+/// Size of the sparse file of a store: what was asked for, or half of what is available, since others have such a file too.
+pub(super) fn device_bytes(directory: &Path, wished: Option<u64>) -> Result<u64, Error> {
+    if let Some(bytes) = wished {
+        return Ok(bytes);
+    }
     let found = rustix::fs::statvfs(directory)
         .map_err(|errno| Error::io("look at the file system of", directory)(errno.into()))?;
     let available = found.f_bavail.saturating_mul(found.f_frsize);
@@ -91,9 +94,10 @@ impl StoreObjects {
     pub(super) fn open(
         dir: &Path,
         backend: Backend,
+        device_bytes: u64,
         medium: Option<AnyMedium>,
     ) -> Result<StoreObjects, Error> {
-        let store = open_store(dir, backend)?;
+        let store = open_store(dir, backend, device_bytes)?;
         let objects = StoreObjects { store: Box::new(Simulated::new(store)) };
         if let Some(medium) = medium {
             medium::set(medium, &*objects.store, dir)?;
@@ -102,12 +106,11 @@ impl StoreObjects {
     }
 }
 
-/// A new store.
-pub(super) fn open_store(dir: &Path, backend: Backend) -> Result<Box<dyn ObjectStore>, Error> {
+/// A new store; one for itself on a device has so many bytes.
+pub(super) fn open_store(dir: &Path, backend: Backend, size: u64) -> Result<Box<dyn ObjectStore>, Error> {
     Ok(match backend {
         Backend::File => Box::new(FileStore::open(dir, FileStoreOptions::create())?),
         Backend::Block => {
-            let size = device_bytes(dir.parent().unwrap_or(dir))?;
             let options = BlockStoreOptions { create: true, size, ..BlockStoreOptions::default() };
             Box::new(BlockStore::open(dir, options)?)
         }
@@ -195,6 +198,11 @@ impl OstObjects {
         let endpoint = TcpOss::new(0, &[nid], &identity, &ClientConfig::default())
             .map_err(|status| failed(status.to_string()))?;
         Ok(OstObjects { endpoint, reserved: 0 })
+    }
+
+    /// Changes how requests travel.
+    pub(super) fn set(&self, tunable: Tunable, value: u64) -> Result<(), Error> {
+        self.endpoint.tunables().map_or(Ok(()), |tunables| tunables.set(tunable, value)).map_err(refused)
     }
 
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> Result<OssReply, Error> {

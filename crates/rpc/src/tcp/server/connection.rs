@@ -265,6 +265,7 @@ impl Connection {
         let lead = Rc::new(Lead { connection: self.clone(), leading: Cell::new(leading) });
         let hook = nacre_env::install_hook(lead.clone());
         let mut work = Work::new(self, session, &target);
+        let reuses_buffers = self.shared.config.reuses_buffers;
         loop {
             if !lead.leading.get() {
                 if !self.take_lead() {
@@ -280,6 +281,9 @@ impl Connection {
                     }
                     work.run(&header);
                     target.end();
+                    if !reuses_buffers {
+                        work.forget();
+                    }
                 }
                 Err(LinkError::Idle | LinkError::Interrupted) => {
                     // A peer without a key has nothing to wait for.

@@ -112,6 +112,12 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Gives back all memory of a request.
+    pub(super) fn forget(&mut self) {
+        self.bulk.release();
+        (self.body, self.reply) = (Vec::new(), Vec::new());
+    }
+
     /// Runs a frame that was received and answers it.
     pub(super) fn run(&mut self, header: &Header) {
         if let Some(client) = &self.session.client {
