@@ -3,7 +3,8 @@ use super::*;
 const CASE: Case = Case { objects: 2, threads: 3, record: 4096, size: 64 << 10 };
 
 fn store(scratch: &tempfile::TempDir, backend: Backend) -> StoreObjects {
-    let mut objects = StoreObjects::open(&scratch.path().join("store"), backend, None).expect("made");
+    let mut objects =
+        StoreObjects::open(&scratch.path().join("store"), backend, 1 << 30, None).expect("made");
     objects.make(CASE.objects).expect("reserved");
     objects
 }

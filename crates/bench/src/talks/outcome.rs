@@ -165,7 +165,11 @@ mod tests {
 
     fn report(ours: [f64; 5]) -> Report {
         let mut report = Report::new("x");
-        let mut row = Row::new("PFL, sequential write", Unit::BytesPerSecond, ours.into_iter().collect());
+        let mut row = Row::new(
+            "PFL, file per process, sequential write",
+            Unit::BytesPerSecond,
+            ours.into_iter().collect(),
+        );
         let plain = Row::new("", Unit::BytesPerSecond, [100.0; 5].into_iter().collect());
         row.against = Some(Against::new("plain", plain));
         report.rows.push(row);

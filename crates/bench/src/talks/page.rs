@@ -290,7 +290,10 @@ mod tests {
     fn results() -> Results {
         let mut results = Results::new("2026-11-24T00:00:00Z".to_owned(), "quick");
         let mut report = Report::new("x");
-        for (name, value) in [("PFL, sequential write", 110.0), ("PFL, sequential read", 50.0)] {
+        for (name, value) in [
+            ("PFL, file per process, sequential write", 110.0),
+            ("PFL, file per process, sequential read", 50.0),
+        ] {
             let mut row = Row::new(name, Unit::BytesPerSecond, [value; 5].into_iter().collect());
             let plain = Row::new("", Unit::BytesPerSecond, [100.0; 5].into_iter().collect());
             row.against = Some(Against::new("<plain>", plain));

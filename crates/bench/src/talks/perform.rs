@@ -41,11 +41,13 @@ pub(super) fn obstacle(experiment: &Experiment, ground: &Ground) -> Option<Strin
     if available < needed {
         return Some(format!("it needs {needed} MiB of memory, and {available} MiB are available"));
     }
-    let parent = ground.memory.parent().unwrap_or(Path::new("/"));
-    let free = rustix::fs::statvfs(parent).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
-    let free = free >> 20;
-    (free < needed)
-        .then(|| format!("it needs {needed} MiB in {}, where {free} MiB are free", parent.display()))
+    let memory = ground.memory.parent().unwrap_or(Path::new("/"));
+    [(memory, needed), (&ground.disk, experiment.needs.disk_mib)].into_iter().find_map(|(dir, needed)| {
+        let free = rustix::fs::statvfs(dir).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
+        let free = free >> 20;
+        (free < needed)
+            .then(|| format!("it needs {needed} MiB in {}, where {free} MiB are free", dir.display()))
+    })
 }
 
 /// Runs an experiment and takes away what it has made, however it ended.
@@ -57,10 +59,10 @@ pub(super) fn perform(experiment: &Experiment, run: &Run, ground: &Ground) -> Re
     let began = Instant::now();
     let kept = ground.disk.join(format!("{}-files", experiment.name));
     let words: Vec<String> = run.words.split_whitespace().map(|word| filled(word, ground, &kept)).collect();
-    let result = in_directories(experiment, run, ground, &words);
+    let result = in_directories(experiment, run, ground, &words, &kept);
     clear(ground);
     // What paf keeps is for going on with it.
-    if result.is_ok() {
+    if result.is_ok() || !is_paf(run) {
         let _ = fs::remove_dir_all(&kept);
     }
     let (report, skipped) = match result {
@@ -72,6 +74,10 @@ pub(super) fn perform(experiment: &Experiment, run: &Run, ground: &Ground) -> Re
     // Directories of a run mean nothing to the reader of its results.
     let command = run.words.split_whitespace().map(str::to_owned).collect();
     Ok(Outcome { experiment: experiment.name.to_owned(), command, seconds, report, skipped })
+}
+
+fn is_paf(run: &Run) -> bool {
+    run.words.starts_with("paf ")
 }
 
 fn filled(word: &str, ground: &Ground, kept: &Path) -> String {
@@ -87,10 +93,14 @@ fn in_directories(
     run: &Run,
     ground: &Ground,
     words: &[String],
+    kept: &Path,
 ) -> Result<Report, Error> {
     let work = ground.disk.join("work");
     for dir in [&ground.memory, &work] {
         fs::create_dir_all(dir).map_err(Error::io("create directory", dir))?;
+    }
+    if !is_paf(run) {
+        fs::create_dir_all(kept).map_err(Error::io("create directory", kept))?;
     }
     if run.words.contains("{store}") {
         let fs = work.join("fs").to_string_lossy().into_owned();
@@ -108,7 +118,7 @@ fn in_directories(
         what: experiment.name.to_owned(),
         reason: format!("its output: {reason}"),
     };
-    match run.words.starts_with("paf ") {
+    match is_paf(run) {
         true => of_paf(&text).map_err(wrong),
         false => serde_json::from_str(&text).map_err(|error| wrong(error.to_string())),
     }
