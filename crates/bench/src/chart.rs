@@ -47,9 +47,11 @@ const COLOURS: [RGBColor; 8] = [
 const TEXT: RGBColor = RGBColor(1, 2, 3);
 /// Stands for that of the lines behind a drawing.
 const GRID: RGBColor = RGBColor(3, 2, 1);
-const SIZE: (u32, u32) = (560, 300);
+const SIZE: (u32, u32) = (500, 300);
+/// Size of the text, legible where a drawing is as wide as a phone.
+const TEXT_SIZE: u32 = 17;
 /// Bars of more values than this have no room for them.
-const VALUES_MAX: usize = 12;
+const VALUES_MAX: usize = 9;
 /// Part of the width of a place that its bars take.
 const BARS: f64 = 0.72;
 
@@ -60,19 +62,19 @@ pub(crate) fn page(title: &str, notes: &[String], panels: &[Panel], table: &str)
 
 /// A panel with its title and legend.
 pub(crate) fn figure(panel: &Panel) -> String {
-    let mut html = format!("<figure><figcaption>{}</figcaption>\n", escape(&panel.title));
-    html.push_str(&drawing(panel));
-    html.push_str("<ul class=\"legend\">");
-    for (number, (name, _)) in panel.lines.iter().enumerate() {
+    let title = escape(&panel.title);
+    format!("<figure><figcaption>{title}</figcaption>\n{}{}</figure>\n", drawing(panel), legend(panel))
+}
+
+/// Which colour stands for which line.
+pub(crate) fn legend(panel: &Panel) -> String {
+    let item = |(number, (name, _)): (usize, &(String, Vec<f64>))| {
         let RGBColor(red, green, blue) = colour(number);
-        let _ = write!(
-            html,
-            "<li><span style=\"background:rgb({red},{green},{blue})\"></span>{}</li>",
-            escape(name)
-        );
-    }
-    html.push_str("</ul></figure>\n");
-    html
+        let name = escape(name);
+        format!("<li><span style=\"background:rgb({red},{green},{blue})\"></span>{name}</li>")
+    };
+    let items: String = panel.lines.iter().enumerate().map(item).collect();
+    format!("<ul class=\"legend\">{items}</ul>")
 }
 
 /// What every page looks like, light and dark.
@@ -113,7 +115,8 @@ fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-fn drawing(panel: &Panel) -> String {
+/// The drawing of a panel. Each bar or point that stands for a value has the class `mark`.
+pub(crate) fn drawing(panel: &Panel) -> String {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -122,7 +125,12 @@ fn drawing(panel: &Panel) -> String {
         }
     }
     let hex = |RGBColor(red, green, blue): RGBColor| format!("#{red:02X}{green:02X}{blue:02X}");
-    svg.replace(&hex(TEXT), "currentColor").replace(&hex(GRID), "var(--grid)")
+    for colour in COLOURS {
+        let fill = format!("fill=\"{}\"", hex(colour));
+        svg = svg.replace(&fill, &format!("class=\"mark\" {fill}"));
+    }
+    let label = format!("<svg role=\"img\" aria-label=\"{}, {}\" ", escape(&panel.title), panel.unit);
+    svg.replacen("<svg ", &label, 1).replace(&hex(TEXT), "currentColor").replace(&hex(GRID), "var(--grid)")
 }
 
 /// So many places on the horizontal axis, each one unit wide, with a mark at its middle.
@@ -145,6 +153,28 @@ impl Ranged for Places {
     }
 }
 
+/// A value where it is drawn, with its whisker if it has one.
+struct Point {
+    x: f64,
+    y: f64,
+    spread: Option<(f64, f64)>,
+}
+
+impl Point {
+    /// Above the whisker.
+    fn top(&self) -> f64 {
+        self.spread.map_or(self.y, |(_, high)| self.y.max(high))
+    }
+}
+
+/// The values of a line, `shift` beside their places. What is missing is no number.
+fn points_of(panel: &Panel, line: usize, shift: f64) -> Vec<Point> {
+    let spread = |place: usize| panel.spreads.get(line)?.get(place).copied();
+    let values = panel.lines.get(line).into_iter().flat_map(|(_, values)| values).enumerate();
+    let values = values.filter(|(_, value)| value.is_finite());
+    values.map(|(place, y)| Point { x: place as f64 + shift, y: *y, spread: spread(place) }).collect()
+}
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
@@ -156,10 +186,10 @@ fn draw(panel: &Panel, area: &Area<'_>) -> Drawn {
     let top = if top > 0.0 { top * 1.1 } else { 1.0 };
     let mut chart = ChartBuilder::on(area)
         .margin(8)
-        .x_label_area_size(30)
-        .y_label_area_size(64)
+        .x_label_area_size(34)
+        .y_label_area_size(70)
         .build_cartesian_2d(Places(count), 0.0..top)?;
-    let text = ("sans-serif", 14).into_font().color(&TEXT);
+    let text = ("sans-serif", TEXT_SIZE).into_font().color(&TEXT);
     let place = |at: &f64| panel.places.get(at.round().max(0.0) as usize).cloned().unwrap_or_default();
     chart
         .configure_mesh()
@@ -172,42 +202,36 @@ fn draw(panel: &Panel, area: &Area<'_>) -> Drawn {
         .y_label_formatter(&|value| shown(*value))
         .y_desc(panel.unit)
         .draw()?;
-    for (number, (_, values)) in panel.lines.iter().enumerate() {
+    for number in 0..panel.lines.len() {
         let colour = colour(number);
         let width = BARS / panel.lines.len() as f64;
         let shift = match panel.form {
             Form::Lines => 0.0,
             Form::Bars => width * (number as f64 - (panel.lines.len() - 1) as f64 / 2.0),
         };
-        let points: Vec<(f64, f64)> =
-            values.iter().enumerate().map(|(place, value)| (place as f64 + shift, *value)).collect();
+        let points = points_of(panel, number, shift);
         match panel.form {
             Form::Lines => {
+                let points: Vec<(f64, f64)> = points.iter().map(|point| (point.x, point.y)).collect();
                 // Beyond the colours a second round is thin.
                 let stroke = if number < COLOURS.len() { 2 } else { 1 };
                 chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(stroke)))?;
                 chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
             }
             Form::Bars => {
-                chart.draw_series(points.iter().map(|(x, y)| {
+                chart.draw_series(points.iter().map(|Point { x, y, .. }| {
                     Rectangle::new([(x - width / 2.0, 0.0), (x + width / 2.0, *y)], colour.filled())
                 }))?;
                 if panel.lines.len() * count <= VALUES_MAX {
-                    // Above the whisker.
-                    let highs =
-                        panel.spreads.get(number).map(|spreads| spreads.iter().map(|(_, high)| *high));
-                    let highs: Vec<f64> = highs.map_or_else(|| values.clone(), Iterator::collect);
-                    let above = Pos::new(HPos::Center, VPos::Bottom);
-                    let above = text.pos(above);
-                    let labels =
-                        points.iter().zip(&highs).map(|((x, y), high)| (shown(*y), (*x, y.max(*high))));
+                    let above = text.pos(Pos::new(HPos::Center, VPos::Bottom));
+                    let labels = points.iter().map(|point| (shown(point.y), (point.x, point.top())));
                     chart.draw_series(labels.map(|(value, place)| Text::new(value, place, &above)))?;
                 }
             }
         }
-        let Some(spreads) = panel.spreads.get(number) else { continue };
-        chart.draw_series(points.iter().zip(spreads).map(|((x, y), (low, high))| {
-            ErrorBar::new_vertical(*x, *low, *y, *high, TEXT.stroke_width(1), 6)
+        let whiskers = points.iter().filter_map(|point| Some((point, point.spread?)));
+        chart.draw_series(whiskers.map(|(point, (low, high))| {
+            ErrorBar::new_vertical(point.x, low, point.y, high, TEXT.stroke_width(1), 6)
         }))?;
     }
     area.present()?;
@@ -248,6 +272,7 @@ mod tests {
         let html =
             page("Client & co", &["simulated".into()], &[panel(Form::Lines), panel(Form::Bars)], "a < b");
         assert_eq!(html.matches("<rect").count(), 4, "a bar for each value");
+        assert_eq!(html.matches("class=\"mark\"").count(), 8, "a mark for each value of both");
         assert_eq!(
             html.matches("<circle").count(),
             4 + 8,
@@ -265,8 +290,9 @@ mod tests {
     fn panels_without_values_are_drawn_too() {
         let none = Panel { places: Vec::new(), lines: Vec::new(), spreads: Vec::new(), ..panel(Form::Bars) };
         let odd = Panel { lines: vec![("x".into(), vec![f64::NAN, 0.0])], ..panel(Form::Lines) };
+        assert_eq!(drawing(&odd).matches("class=\"mark\"").count(), 1, "what is missing is not drawn");
         for panel in [none, odd] {
-            assert!(drawing(&panel).starts_with("<svg"), "{panel:?}");
+            assert!(drawing(&panel).starts_with("<svg role=\"img\""), "{panel:?}");
         }
     }
 }

@@ -33,6 +33,8 @@ const MOST: f64 = 1.25;
 /// Orange below 1, white at 1, blue above: told apart by most colour-blind people. Source: Okabe and Ito, 2008.
 const BELOW: (f64, f64, f64) = (213.0, 94.0, 0.0);
 const ABOVE: (f64, f64, f64) = (0.0, 114.0, 178.0);
+/// Each part of the gray that stands for 1 on a dark page.
+const DARK: f64 = 44.0;
 
 /// All maps in one drawing, with a scale. `x` and `y` say what columns and rows are, `base` what ratios are to.
 pub(crate) fn drawing(maps: &[HeatMap], x: &str, y: &str, base: &str) -> String {
@@ -45,9 +47,11 @@ pub(crate) fn drawing(maps: &[HeatMap], x: &str, y: &str, base: &str) -> String 
     let height = (map_height + GAP) * maps.len().div_ceil(across) as f64 + SCALE;
     let width = width.max(510.0);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
-         font-family=\"system-ui, sans-serif\" font-size=\"11\" fill=\"#333\">\n\
-         <rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#fff\"/>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\" \
+         style=\"max-width:{width:.0}px;fill:light-dark(#333,#ddd)\" font-family=\"system-ui, sans-serif\" font-size=\"11\" \
+         fill=\"#333\">\n\
+         <rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#fff\" style=\"fill:Canvas\"/>\n",
+        escape(&label(maps, base))
     );
     for (number, map) in maps.iter().enumerate() {
         let left = (map_width + GAP) * (number % across) as f64;
@@ -59,6 +63,12 @@ pub(crate) fn drawing(maps: &[HeatMap], x: &str, y: &str, base: &str) -> String 
     scale(&mut svg, height - SCALE + 10.0, base);
     svg.push_str("</svg>\n");
     svg
+}
+
+/// What is said in place of the drawing to readers that do not see it.
+fn label(maps: &[HeatMap], base: &str) -> String {
+    let titles: Vec<&str> = maps.iter().map(|map| map.title.as_str()).collect();
+    format!("Heat maps: {}. {base}", titles.join("; "))
 }
 
 fn one(svg: &mut String, map: &HeatMap, x: &str, y: &str) {
@@ -84,14 +94,14 @@ fn one(svg: &mut String, map: &HeatMap, x: &str, y: &str) {
         for (column, cell) in cells.enumerate() {
             let Some((shown, ratio)) = cell else { continue };
             let left = LEFT + CELL_WIDTH * column as f64;
-            let (fill, ink) = colours(*ratio);
+            let (fill, style, ink) = paint(*ratio);
             let centre = left + CELL_WIDTH / 2.0;
             let _ = writeln!(
                 svg,
-                "<rect x=\"{left:.0}\" y=\"{top:.0}\" width=\"{CELL_WIDTH}\" height=\"{CELL_HEIGHT}\" fill=\"{fill}\" \
-                 stroke=\"#fff\"/>\
-                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" style=\"font-size:12px;fill:{ink}\">{}</text>\
-                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" style=\"fill:{ink}\">{ratio:.2}</text>",
+                "<rect class=\"mark\" x=\"{left:.0}\" y=\"{top:.0}\" width=\"{CELL_WIDTH}\" height=\"{CELL_HEIGHT}\" \
+                 fill=\"{fill}\" style=\"{style};stroke:Canvas\" stroke=\"#fff\"/>\
+                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" style=\"font-size:12px;{ink}\">{}</text>\
+                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" style=\"{ink}\">{ratio:.2}</text>",
                 middle - 2.0,
                 escape(shown),
                 middle + 12.0,
@@ -116,10 +126,10 @@ fn scale(svg: &mut String, top: f64, base: &str) {
     let ratio = |step: usize| LEAST + (MOST - LEAST) * step as f64 / STEPS as f64;
     for step in 0..=STEPS {
         let left = LEFT + STEP * step as f64;
+        let (fill, style, _) = paint(ratio(step));
         let _ = writeln!(
             svg,
-            "<rect x=\"{left:.0}\" y=\"{top:.0}\" width=\"{STEP}\" height=\"12\" fill=\"{}\"/>",
-            colours(ratio(step)).0
+            "<rect x=\"{left:.0}\" y=\"{top:.0}\" width=\"{STEP}\" height=\"12\" fill=\"{fill}\" style=\"{style}\"/>"
         );
         if step % 5 == 0 {
             let _ = writeln!(
@@ -134,18 +144,32 @@ fn scale(svg: &mut String, top: f64, base: &str) {
     let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.0}\">{}</text>", top + 41.0, escape(base));
 }
 
-/// Of a cell, and of what is written on it.
-fn colours(ratio: f64) -> (String, &'static str) {
+/// A colour, and that of what is written on it.
+type Colours = (String, &'static str);
+
+/// Of a cell on a light page, and on a dark one.
+fn colours(ratio: f64) -> [Colours; 2] {
     let (part, end) = if ratio < 1.0 {
         ((1.0 - ratio) / (1.0 - LEAST), BELOW)
     } else {
         ((ratio - 1.0) / (MOST - 1.0), ABOVE)
     };
     let part = part.clamp(0.0, 1.0);
-    let mix = |end: f64| (255.0 + (end - 255.0) * part).round() as u8;
-    let fill = format!("#{:02x}{:02x}{:02x}", mix(end.0), mix(end.1), mix(end.2));
-    // White on the deep blue only: black is read better on every shade of orange.
-    (fill, if ratio > 1.0 && part > 0.6 { "#fff" } else { "#111" })
+    let from = |start: f64| {
+        let mix = |end: f64| (start + (end - start) * part).round() as u8;
+        format!("#{:02x}{:02x}{:02x}", mix(end.0), mix(end.1), mix(end.2))
+    };
+    // White on the deep blue only: black is read better on every light shade of orange. On dark shades it is the other way round.
+    let light = if ratio > 1.0 && part > 0.6 { "#fff" } else { "#111" };
+    let dark = if ratio < 1.0 && part > 0.7 { "#111" } else { "#fff" };
+    [(from(255.0), light), (from(DARK), dark)]
+}
+
+/// The colour of a cell, the style in its place where pages can be dark, and the style of what is written on it.
+fn paint(ratio: f64) -> (String, String, String) {
+    let [(fill, ink), (dark_fill, dark_ink)] = colours(ratio);
+    let style = format!("fill:light-dark({fill},{dark_fill})");
+    (fill, style, format!("fill:{ink};fill:light-dark({ink},{dark_ink})"))
 }
 
 #[cfg(test)]
@@ -153,12 +177,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_fast_as_the_base_is_white_and_the_ends_are_deep() {
-        assert_eq!(colours(1.0).0, "#ffffff");
-        assert_eq!(colours(0.1).0, "#d55e00");
-        assert_eq!(colours(0.1).0, colours(LEAST).0);
-        assert_eq!(colours(9.0), ("#0072b2".to_owned(), "#fff"));
-        assert_ne!(colours(0.9).0, colours(0.8).0);
+    fn as_fast_as_the_base_is_white_or_dark_gray_and_the_ends_are_deep() {
+        let light = |ratio| colours(ratio)[0].clone();
+        assert_eq!((light(1.0).0.as_str(), colours(1.0)[1].0.as_str()), ("#ffffff", "#2c2c2c"));
+        assert_eq!(light(0.1).0, "#d55e00");
+        assert_eq!((light(0.1).0, colours(0.1)[1].0.as_str()), (light(LEAST).0, "#d55e00"));
+        assert_eq!(light(9.0), ("#0072b2".to_owned(), "#fff"));
+        assert_ne!(light(0.9).0, light(0.8).0);
     }
 
     #[test]

@@ -260,7 +260,14 @@ mod tests {
         row.against = Some(Against::new("plain", Row::new("", Unit::BytesPerSecond, samples(100.0))));
         report.rows.extend([row, Row::new("time to come up", Unit::Seconds, samples(seconds))]);
         let (experiment, command) = ("lad17-pfl".to_owned(), Vec::new());
-        results.put(Outcome { experiment, command, seconds: 1.0, report: Some(report), skipped: None });
+        results.put(Outcome {
+            experiment,
+            command,
+            seconds: 1.0,
+            load: None,
+            report: Some(report),
+            skipped: None,
+        });
         results
     }
 

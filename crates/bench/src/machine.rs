@@ -121,6 +121,11 @@ pub fn own_cpu_us() -> f64 {
     spent_us(libc::RUSAGE_SELF)
 }
 
+/// CPU time in microseconds of children of this process that were waited for, and of theirs.
+pub fn children_cpu_us() -> f64 {
+    spent_us(libc::RUSAGE_CHILDREN)
+}
+
 /// CPU time of the calling thread in microseconds.
 pub fn thread_cpu_us() -> f64 {
     spent_us(libc::RUSAGE_THREAD)

@@ -8,6 +8,8 @@
 //! the talk on fragmentation of 2017.
 
 mod ageing;
+mod backends;
+mod computed;
 mod control;
 mod engine;
 mod ground;
@@ -19,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 use crate::{medium, size, stop};
+use backends::BackendsArguments;
 use engine::Engine;
 use nacre_store::object::simulated::AnyMedium;
 use state::{Output, Settings};
@@ -28,6 +31,8 @@ use state::{Output, Settings};
 pub enum PafCommand {
     /// Fills, fragments and measures; the same command again goes on with a run that was broken off
     Run(Box<RunArguments>),
+    /// Runs over stores and file systems of its own in memory, each on the same simulated disk
+    Backends(Box<BackendsArguments>),
     /// Shows the results of a run, also while it is under way
     Report(ReportArguments),
 }
@@ -46,30 +51,12 @@ pub struct RunArguments {
     /// Where results and the state of the run are kept: new, empty, or that of this run; not in the target
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
-    /// Levels to fill to, in percent of the capacity: 0 to 90
-    #[arg(long, default_value = "0,10..80", value_parser = percents_of_capacity)]
-    capacity: Percents,
-    /// Parts of that to remove and write anew, in percent: 0 to 90 in tens
-    #[arg(long, default_value = "0..70", value_parser = percents_of_fragment)]
-    fragment: Percents,
-    /// Transfer sizes; a range doubles
-    #[arg(long, default_value = "1M..64M", value_parser = sizes)]
-    xfer: Sizes,
-    /// Times that each transfer size is measured in each state
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    iterations: u32,
-    /// What sizes and choices of files follow from
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     /// What counts as the capacity, such as 10G; all that is free otherwise
     #[arg(long, value_parser = size::parse)]
     size: Option<u64>,
-    /// Size of the file that is measured; a twentieth of the capacity up to 4 GiB otherwise
-    #[arg(long, value_parser = size::parse)]
-    file_size: Option<u64>,
-    /// Files that are written at once while populating
-    #[arg(long, default_value_t = 4, value_parser = writers)]
-    writers: usize,
+    /// What is measured.
+    #[command(flatten)]
+    matrix: Matrix,
     /// Service times of a medium that is not there, below an object store: seek=8ms:bandwidth=150M, or of its device disk:..., flash:...,
     /// throttle:... as osd-file.*.simulated_medium takes them
     #[arg(long, value_name = "SPEC", value_parser = medium::parse)]
@@ -98,6 +85,32 @@ pub struct ReportArguments {
     /// Print JSON instead of the table
     #[arg(long)]
     json: bool,
+}
+
+/// What is measured.
+#[derive(Debug, clap::Args)]
+pub struct Matrix {
+    /// Levels to fill to, in percent of the capacity: 0 to 90
+    #[arg(long, default_value = "0,10..80", value_parser = percents_of_capacity)]
+    capacity: Percents,
+    /// Parts of that to remove and write anew, in percent: 0 to 90 in tens
+    #[arg(long, default_value = "0..70", value_parser = percents_of_fragment)]
+    fragment: Percents,
+    /// Transfer sizes; a range doubles
+    #[arg(long, default_value = "1M..64M", value_parser = sizes)]
+    xfer: Sizes,
+    /// Times that each transfer size is measured in each state
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    iterations: u32,
+    /// What sizes and choices of files follow from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Size of the file that is measured; a twentieth of the capacity up to 4 GiB otherwise
+    #[arg(long, value_parser = size::parse)]
+    file_size: Option<u64>,
+    /// Files that are written at once while populating
+    #[arg(long, default_value_t = 4, value_parser = writers)]
+    writers: usize,
 }
 
 /// A list of percents.
@@ -132,6 +145,7 @@ fn writers(text: &str) -> Result<usize, String> {
 pub fn run(command: &PafCommand, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> i32 {
     let result = match command {
         PafCommand::Run(arguments) => measure(arguments, below),
+        PafCommand::Backends(arguments) => backends::run(arguments),
         PafCommand::Report(arguments) => report(arguments),
     };
     match result {
@@ -176,7 +190,7 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
         let message = format!("--output {} is in the target: name a directory elsewhere", output.display());
         return Err(Error::Usage(message));
     }
-    let wrong = arguments.file_size.filter(|bytes| !bytes.is_multiple_of(ranges::UNIT));
+    let wrong = arguments.matrix.file_size.filter(|bytes| !bytes.is_multiple_of(ranges::UNIT));
     if let Some(bytes) = wrong {
         return Err(Error::Usage(format!("--file-size {bytes} is no multiple of {} bytes", ranges::UNIT)));
     }
@@ -184,14 +198,14 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
     Ok(Settings {
         target,
         control,
-        capacity: arguments.capacity.0.clone(),
-        fragment: arguments.fragment.0.clone(),
-        xfer: arguments.xfer.0.clone(),
-        iterations: arguments.iterations,
-        seed: arguments.seed,
-        writers: arguments.writers,
+        capacity: arguments.matrix.capacity.0.clone(),
+        fragment: arguments.matrix.fragment.0.clone(),
+        xfer: arguments.matrix.xfer.0.clone(),
+        iterations: arguments.matrix.iterations,
+        seed: arguments.matrix.seed,
+        writers: arguments.matrix.writers,
         size: arguments.size,
-        file_size: arguments.file_size,
+        file_size: arguments.matrix.file_size,
         keep_caches: arguments.keep_caches,
         simulated_medium: medium::some(arguments.simulated_medium).map(|medium| medium.to_string()),
     })
@@ -259,7 +273,7 @@ mod tests {
             ["paf", "run", "--target", "/tmp", "--output", "/x"].into_iter().chain(words.split_whitespace());
         match Program::try_parse_from(words).map_err(|error| error.to_string())?.command {
             PafCommand::Run(arguments) => Ok(*arguments),
-            PafCommand::Report(_) => Err("another command".to_owned()),
+            PafCommand::Backends(_) | PafCommand::Report(_) => Err("another command".to_owned()),
         }
     }
 

@@ -4,6 +4,7 @@
 //! ended, so that a run that was broken off goes on. Rules decide what the figures say ([`crate::stats`]), and [`page`] shows it.
 
 mod catalogue;
+mod load;
 pub(crate) mod outcome;
 mod page;
 mod perform;
@@ -46,6 +47,9 @@ pub struct TalksArguments {
     /// Show the experiments and end
     #[arg(long)]
     list: bool,
+    /// Write the report of a file of results, and run nothing
+    #[arg(long, value_name = "RESULTS", conflicts_with_all = ["quick", "hours", "only", "list"])]
+    render: Option<PathBuf>,
     /// Directory in memory (tmpfs)
     #[arg(long, default_value = "/dev/shm")]
     memory_dir: PathBuf,
@@ -60,6 +64,9 @@ pub struct TalksArguments {
 ///
 /// If the directory cannot be used, or belongs to a run of another kind; `Interrupted`. An experiment that fails is left out with its reason.
 pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
+    if let Some(file) = &arguments.render {
+        return render(file, &arguments.out);
+    }
     let chosen = chosen(&arguments.only)?;
     if arguments.list {
         print!("{}", list(&chosen, arguments.quick));
@@ -108,9 +115,22 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
     Ok(())
 }
 
+/// The report of results that there are, without the results themselves.
+fn render(file: &Path, out: &Path) -> Result<(), Error> {
+    let results = Results::load(file)?;
+    std::fs::create_dir_all(out).map_err(Error::io("create directory", out))?;
+    let kept = out.join(RESULTS);
+    if kept.exists() {
+        return Err(Error::Usage(format!("{} holds a run: name another --out", out.display())));
+    }
+    write_report(out, &results)?;
+    println!("report: {}", out.join("index.html").display());
+    Ok(())
+}
+
 fn left_out(experiment: &Experiment, why: String) -> Outcome {
     let (experiment, skipped) = (experiment.name.to_owned(), Some(why));
-    Outcome { experiment, command: Vec::new(), seconds: 0.0, report: None, skipped }
+    Outcome { experiment, command: Vec::new(), seconds: 0.0, load: None, report: None, skipped }
 }
 
 fn run_of(experiment: &Experiment, quick: bool) -> &Run {
@@ -152,17 +172,23 @@ fn begin(out: &Path, quick: bool) -> Result<Results, Error> {
     Ok(results)
 }
 
-/// Writes all forms; the results first, and in one piece.
+/// Writes all forms; the results first.
 fn write(out: &Path, results: &Results) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(results).map_err(|error| Error::Usage(error.to_string()))?;
-    for (name, text) in
-        [(RESULTS, json), ("index.html", page::html(results)), ("report.md", page::markdown(results))]
-    {
-        let (path, new) = (out.join(name), out.join(format!("{name}.new")));
-        std::fs::write(&new, text).map_err(Error::io("write", &new))?;
-        std::fs::rename(&new, &path).map_err(Error::io("rename", &new))?;
-    }
-    Ok(())
+    replace(out, RESULTS, &json)?;
+    write_report(out, results)
+}
+
+fn write_report(out: &Path, results: &Results) -> Result<(), Error> {
+    replace(out, "index.html", &page::html(results))?;
+    replace(out, "report.md", &page::markdown(results))
+}
+
+/// Writes a file in one piece.
+fn replace(out: &Path, name: &str, text: &str) -> Result<(), Error> {
+    let (path, new) = (out.join(name), out.join(format!("{name}.new")));
+    std::fs::write(&new, text).map_err(Error::io("write", &new))?;
+    std::fs::rename(&new, &path).map_err(Error::io("rename", &new))
 }
 
 #[cfg(test)]
@@ -181,6 +207,7 @@ mod tests {
             assert!(list(&[one], true).contains(one.name));
             let is_said = one.simulated.is_some() || !one.quick.words.contains("simulated");
             assert!(is_said, "{} says what is simulated", one.name);
+            assert!(!one.durability.is_empty(), "{}", one.name);
         }
         assert!(chosen(&["nonsense".to_owned()]).expect_err("unknown").to_string().contains("--list"));
         assert_eq!(chosen(&["lad17-pfl".to_owned()]).expect("known").len(), 1);

@@ -523,3 +523,80 @@ fn a_continuous_survey_shows_bandwidth_over_time_and_gives_trimmed_space_back() 
     assert!(blocks() + (100 << 11) < before, "{} blocks of the disk's file before, {} now", before, blocks());
     assert_eq!(disk.names(), [] as [&str; 0]);
 }
+
+/// `nacre paf backends` on small images, with everything of it in one directory.
+fn backends(run: &Run, letters: &str) -> Command {
+    let mut command = run.command(binary::nacre());
+    command.args([
+        "paf",
+        "backends",
+        "--dir",
+        text(run.directory()),
+        "--fragment",
+        "0,30",
+        "--file-size",
+        "8M",
+    ]);
+    command
+        .args(letters.split_whitespace())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Nothing of it is mounted, on a loop device, or in its directory.
+fn is_clean(run: &Run) {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(!mounts.contains("nacre-paf-"), "{mounts}");
+    let loops = Command::new("losetup").arg("-a").output().map(|output| output.stdout).unwrap_or_default();
+    let loops = String::from_utf8_lossy(&loops).into_owned();
+    assert!(!loops.contains(text(run.directory())), "{loops}");
+    let left = names(run.directory()).into_iter().filter(|name| name.starts_with("nacre-paf-"));
+    assert_eq!(left.collect::<Vec<_>>(), [] as [&str; 0]);
+}
+
+#[test]
+fn back_ends_are_made_measured_on_one_disk_and_taken_away() {
+    if !have_root() || !have(&["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "losetup"]) {
+        return;
+    }
+    let run = Run::new();
+    let letters = "--size 320M --capacity 0,40 --xfer 1M,2M --iterations 2 --json";
+    let output = backends(&run, letters).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let json = String::from_utf8_lossy(&output.stdout).into_owned();
+    for name in ["block", "file", "ext4", "xfs", "btrfs"] {
+        assert!(json.contains(&format!("\"name\": \"{name}\"")), "{name} in {json}");
+    }
+    assert!(!json.contains("left_out"), "{said}{json}");
+    assert_eq!(json.matches("\"paf\": \"PaF:40.30\"").count(), 5 * 2, "{json}");
+    assert_eq!(json.matches("COMPUTED service times").count(), 4, "{json}");
+    is_clean(&run);
+    let refused = backends(&run, "--simulated-medium flash").output().expect("run");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("give --simulated-medium disk:"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn back_ends_that_are_broken_off_leave_nothing_mounted() {
+    if !have_root() || !have(&["mkfs.ext4", "losetup"]) {
+        return;
+    }
+    let run = Run::new();
+    let letters = "--lines ext4 --size 320M --capacity 0,10..80 --xfer 1M,2M --iterations 1000";
+    let child = backends(&run, letters).spawn().expect("started");
+    let kept = || names(run.directory()).into_iter().find(|name| name.starts_with("nacre-paf-"));
+    wait::until(LIMIT, "a pair is measured", || {
+        let state = run.directory().join(kept()?).join("out/state.json");
+        fs::read_to_string(state).is_ok_and(|state| state.contains("\"iteration\":")).then_some(())
+    });
+    // SAFETY: takes numbers; the process is our own child, which has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = wait::deadline(LIMIT, "ending", move || child.wait_with_output()).expect("our child");
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    is_clean(&run);
+}

@@ -62,6 +62,7 @@ impl Engine {
         });
         let (ground, control) = opened.inspect_err(|_| output.withdraw())?;
         state.label = ground.label();
+        state.is_computed = ground.is_computed();
         if repopulate {
             state.level = None;
         }

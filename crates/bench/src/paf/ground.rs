@@ -9,6 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::ageing::Files;
+use super::computed;
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::frag::{FileFigures, FreeFigures, Unit};
@@ -70,12 +71,18 @@ pub(super) trait Ground: Sync {
     /// How fragmented the files and the free space are, as far as can be told.
     fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>);
 
+    /// Whether the time of a simulated disk is worked out from where the measured file lies, instead of being waited for.
+    fn is_computed(&self) -> bool {
+        false
+    }
+
     /// Takes away what is left of the run itself, when its files are gone.
     fn leave(&self) -> Result<(), Error>;
 }
 
 /// The place at `target`, for this run alone: empty, or as an earlier process of the same run has left it. Changes nothing
-/// unless it can be used. Its objects are in the directories `below`, if it is a mount of ours. A `medium` is simulated below a store.
+/// unless it can be used. Its objects are in the directories `below`, if it is a mount of ours. A `medium` is simulated
+/// below a store on a device; of other places the time of a disk is computed.
 ///
 /// # Errors
 ///
@@ -99,12 +106,14 @@ pub(super) fn open(
     if objects::is_store(target)? {
         return Ok(Box::new(ObjectGround::open(target, medium)?));
     }
-    if medium.is_some() {
+    let disk = medium.and_then(computed::disk_of);
+    if medium.is_some() && disk.is_none() {
         return Err(Error::Usage(format!(
-            "{shown} is no object store: a medium is simulated below one, name the directory of an OST that is stopped"
+            "{shown} is no object store: of a directory the time of a simulated disk (disk:...) can be worked out; name the directory of an OST that is \
+             stopped for another medium"
         )));
     }
-    Ok(Box::new(DirectoryGround::open(target, owner, below)?))
+    Ok(Box::new(DirectoryGround::open(target, owner, below, disk)?))
 }
 
 /// The sentence for a directory that holds something.

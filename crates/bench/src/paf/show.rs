@@ -12,6 +12,7 @@ use crate::heat::{self, HeatMap};
 use crate::machine::Machine;
 use crate::place::binary;
 use crate::{chart, medium, size};
+use nacre_store::object::simulated::AnyMedium;
 
 /// All iterations of one transfer size in one state.
 #[derive(Debug, Clone, Serialize)]
@@ -129,8 +130,9 @@ fn notes(state: &State) -> Vec<String> {
         binary(state.file_bytes, "B")
     ));
     if let Ok(Some(medium)) = settings.medium() {
-        notes.insert(0, medium::note(medium));
+        notes.insert(0, if state.is_computed { computed_note(medium) } else { medium::note(medium) });
         notes.push(match medium.remembers() {
+            _ if state.is_computed => "all was written and read on the real device, whose time counts for nothing".to_owned(),
             true => "populating went through the model as well; it began anew each time that the run was gone on with".to_owned(),
             false => "populating and removing took their own time, only what is measured that of the model".to_owned(),
         });
@@ -167,6 +169,14 @@ fn notes(state: &State) -> Vec<String> {
         notes.push(format!("not finished: {} of {all} pairs are measured", state.cells.len()));
     }
     notes
+}
+
+/// What a reader of computed figures has to know.
+fn computed_note(medium: AnyMedium) -> String {
+    format!(
+        "COMPUTED service times ({medium}): what a simulated disk would take for the extents of the measured file; journal, allocation and \
+         the index of the file system are left out"
+    )
 }
 
 /// The table of the talk, then what the states look like on the device.

@@ -144,6 +144,9 @@ pub(super) struct State {
     pub(super) file_bytes: u64,
     /// The kernel's caches were emptied before every read.
     pub(super) caches_emptied: bool,
+    /// The time of a simulated disk was computed, not waited for.
+    #[serde(default)]
+    pub(super) is_computed: bool,
     /// What is there; `None` while it is made.
     pub(super) level: Option<Level>,
     /// Times that a process went on with it.
@@ -168,6 +171,7 @@ impl State {
             capacity: 0,
             file_bytes: 0,
             caches_emptied: false,
+            is_computed: false,
             level: None,
             resumed: 0,
             shapes: Vec::new(),

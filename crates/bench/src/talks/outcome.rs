@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::catalogue::{Check, Experiment, Words};
+pub use super::load::Load;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
-use crate::stats::{Interval, Verdict, decide, interval};
+use crate::stats::{Bound, Interval, Verdict, decide, interval};
 
 /// Form of the files; others are not read.
 const FORM: u32 = 1;
@@ -24,6 +25,9 @@ pub struct Outcome {
     pub command: Vec<String>,
     /// How long it took, in seconds.
     pub seconds: f64,
+    /// What others did on the machine meanwhile; results of before this was taken have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
     /// Its figures; `None` if it was left out.
     pub report: Option<Report>,
     /// Why it was.
@@ -96,6 +100,7 @@ impl Results {
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) says: &'static str,
+    pub(super) bound: Bound,
     pub(super) verdict: Verdict,
     pub(super) interval: Interval,
     pub(super) runs: usize,
@@ -119,7 +124,8 @@ pub(super) fn found(experiment: &Experiment, report: &Report) -> Vec<Found> {
     let of = |check: &Check| {
         let ratios = ratios(report, check)?;
         let verdict = decide(&ratios, check.bound);
-        Some(Found { says: check.says, verdict, interval: interval(&ratios), runs: ratios.count() })
+        let (says, bound, runs) = (check.says, check.bound, ratios.count());
+        Some(Found { says, bound, verdict, interval: interval(&ratios), runs })
     };
     experiment.checks.iter().filter_map(of).collect()
 }
@@ -130,13 +136,37 @@ pub(super) fn verdict(found: &[Found]) -> Verdict {
     all.unwrap_or(Verdict::Undecided)
 }
 
-/// The results of `nacre paf run --json` as rows: each state and transfer size against the first state.
+/// The results of `nacre paf run --json` or `nacre paf backends --json` as rows: each state and transfer size against the first state.
 pub(super) fn of_paf(text: &str) -> Result<Report, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let lines = value["results"].as_array().ok_or("it has no results")?;
     let mut report = Report::new(value["title"].as_str().unwrap_or("Populated and fragmented"));
-    let notes = value["notes"].as_array().into_iter().flatten();
-    report.notes = notes.filter_map(Value::as_str).map(str::to_owned).collect();
+    report.notes = notes_of(&value).map(str::to_owned).collect();
+    let Some(lines) = value["lines"].as_array() else {
+        add_paf(&mut report, "", &value)?;
+        return Ok(report);
+    };
+    for line in lines {
+        let name = line["name"].as_str().unwrap_or("?");
+        if let Some(why) = line["left_out"].as_str() {
+            report.notes.push(format!("{name} is left out: {why}"));
+            continue;
+        }
+        report.notes.extend(notes_of(&line["results"]).map(|note| format!("{name}: {note}")));
+        add_paf(&mut report, &format!("{name}: "), &line["results"])?;
+    }
+    if report.rows.is_empty() {
+        return Err(report.notes.join("; "));
+    }
+    Ok(report)
+}
+
+fn notes_of(value: &Value) -> impl Iterator<Item = &str> {
+    value["notes"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Adds the rows of one run, whose names begin with `prefix`.
+fn add_paf(report: &mut Report, prefix: &str, value: &Value) -> Result<(), String> {
+    let lines = value["results"].as_array().ok_or("it has no results")?;
     let samples = |line: &Value, what: &str| -> Samples {
         line[what].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
     };
@@ -144,7 +174,7 @@ pub(super) fn of_paf(text: &str) -> Result<Report, String> {
     for what in ["write", "read"] {
         for line in lines {
             let (state, xfer) = (line["paf"].as_str().unwrap_or("?"), line["xfer"].as_u64().unwrap_or(0));
-            let name = format!("{state}, {what}, {}", crate::size::show(xfer));
+            let name = format!("{prefix}{state}, {what}, {}", crate::size::show(xfer));
             let mut row = Row::new(name, Unit::BytesPerSecond, samples(line, what));
             let base = lines.iter().find(|one| one["paf"] == first && one["xfer"] == line["xfer"]);
             if let Some(base) = base.filter(|_| line["paf"] != first) {
@@ -154,13 +184,12 @@ pub(super) fn of_paf(text: &str) -> Result<Report, String> {
             report.rows.push(row);
         }
     }
-    Ok(report)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Bound;
     use crate::talks::catalogue::EXPERIMENTS;
 
     fn report(ours: [f64; 5]) -> Report {
@@ -217,6 +246,16 @@ mod tests {
         assert_eq!((row.ratio(), row.name.as_str()), (Some(0.5), "PaF:10.30, write, 1 MiB"));
         assert!(row_with(&report, &["PaF:00.00", "read"]).expect("there").against.is_none());
         assert!(of_paf("{}").is_err() && of_paf("x").is_err());
+        let lines = format!(
+            r#"{{"title":"t","notes":[],"lines":[
+            {{"name":"ext4","results":{text}}},{{"name":"xfs","left_out":"mkfs.xfs: none"}}]}}"#
+        );
+        let report = of_paf(&lines).expect("results");
+        let row = row_with(&report, &["ext4: PaF:10.30, read"]).expect("there");
+        assert_eq!((row.ratio(), report.rows.len()), (Some(0.5), 4));
+        assert_eq!(report.notes, ["ext4: n", "xfs is left out: mkfs.xfs: none"]);
+        let none = r#"{"lines":[{"name":"xfs","left_out":"mkfs.xfs: none"}]}"#;
+        assert!(of_paf(none).expect_err("nothing").contains("mkfs.xfs: none"));
     }
 
     #[test]
@@ -228,6 +267,7 @@ mod tests {
             experiment: "lad17-pfl".to_owned(),
             command: vec!["bench".to_owned()],
             seconds: 1.5,
+            load: None,
             report: Some(report([1.0; 5])),
             skipped: None,
         });

@@ -1,34 +1,33 @@
 //! The report: one page of HTML that needs nothing else, and the same as Markdown.
 
+mod figure;
+mod front;
+mod maps;
+
 use std::fmt::Write as _;
 
-use super::catalogue::{Chart, EXPERIMENTS, Experiment, Talk, Value};
+use super::catalogue::{EXPERIMENTS, Experiment, Talk};
 use super::outcome::{Found, Outcome, Results, found, verdict};
-use crate::chart::{self, Form, Panel, escape};
-use crate::report::{Report, Row, Unit};
-use crate::stats::{Interval, Verdict, interval};
+use crate::chart::{self, escape};
+use crate::report::Report;
+use crate::stats::{Bound, RUNS_MIN, Verdict};
+use figure::{Figure, number, span};
 
-const STYLE: &str = "<style>
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); gap: 1em }
-.card { background: var(--soft); border-radius: 8px; padding: 0.8em 1em; break-inside: avoid }
-.card h3 { margin: 0 0 0.3em } section { margin-top: 2.5em } code { overflow-wrap: anywhere }
-.verdict { display: inline-block; padding: 0 0.6em; border-radius: 1em; font-weight: 600; color: #fff }
-.shown { background: #00704f } .not-shown { background: #b34700 } .undecided { background: #5a5a5a }
-.simulated { border-left: 4px solid #d55e00; padding-left: 0.6em }
-table { border-collapse: collapse; font-size: 14px } .wide { overflow-x: auto }
-th, td { text-align: left; padding: 0.2em 0.8em 0.2em 0; border-bottom: 1px solid var(--grid); vertical-align: top }
-@media print { body { max-width: none } section { break-before: page } pre { white-space: pre-wrap } }
-</style>
-";
+const STYLE: &str = include_str!("page/style.css");
 
 const METHODS: &[&str] = &[
     "Every figure is the median of several runs. What is compared ran by turns, so that both sides saw the same machine; ratios are those of runs that followed each other.",
     "An interval is a bootstrap of the median that leaves out one drawn median in twenty; with few runs it is about the slowest to the fastest. A claim is shown if its \
-     whole interval keeps the bound, not shown if none of it does, and not decidable here otherwise: then the noise is larger than what is between the figure and the bound.",
-    "Preparation and the first connections are not in a figure. Whether data was durable when the clock stopped is said where it was written.",
-    "What is simulated (service times of media, of a fabric, of a metadata server) is said in each heading and chart. Simulated figures compare layouts and numbers of servers; they say nothing of this \
+     whole interval keeps the bound, not shown if none of it does, and not decidable here otherwise: then the noise is larger than what is between the figure and the bound. \
+     Fewer than three runs decide nothing.",
+    "Warm-up is not in a figure: files and directories are prepared, processes started and first connections opened before the clock runs. Reads that are called cold follow an emptying of the \
+     kernel's caches. Of PaF all iterations count, and the first after each change is shown apart, because its difference is what the talk is about.",
+    "Each chart says when a write counts as done. Data in memory (tmpfs) is never safe from a power cut, whatever fsync has returned; it is used so that the disk of this machine is in no figure.",
+    "What is simulated (service times of media, of a fabric, of a metadata server) is said in each heading, chart and table. Simulated figures compare layouts and numbers of servers; they say nothing of this \
      machine's speed.",
-    "The load is that of the minute before the experiment. Other work on the machine is in every figure.",
+    "The time of other processes is all CPU time of the machine while an experiment ran less that of the experiment's own processes. It includes the kernel's own threads, some of which \
+     work for the experiment. Stolen is time in which the hypervisor ran something else. Other work on the machine is in every figure that is not simulated, and widens the intervals of all.",
+    "Every command can be repeated as it is shown: {dir} is an empty directory in memory, {out} one on a disk.",
 ];
 
 fn class(verdict: Verdict) -> &'static str {
@@ -43,13 +42,36 @@ fn badge(verdict: Verdict) -> String {
     format!("<span class=\"verdict {}\">{}</span>", class(verdict), verdict.name())
 }
 
-fn span(interval: &Interval) -> String {
-    format!("{:.2} [{:.2}..{:.2}]", interval.median, interval.low, interval.high)
+/// Names the chart of an experiment with this number in links.
+fn figure_id(experiment: &Experiment, number: usize) -> String {
+    format!("{}-{}", experiment.name, number + 1)
+}
+
+fn bound(bound: Bound) -> String {
+    match bound {
+        Bound::AtLeast(least) => format!("at least {}", number(least)),
+        Bound::AtMost(most) => format!("at most {}", number(most)),
+    }
+}
+
+/// The verdict on a claim, with its reason.
+fn reason(found: &Found) -> String {
+    let (name, interval) = (found.verdict.name(), &found.interval);
+    match found.verdict {
+        Verdict::Shown => format!("{name}: the whole interval keeps the bound"),
+        Verdict::NotShown => format!("{name}: none of the interval keeps the bound"),
+        Verdict::Undecided if found.runs < RUNS_MIN => format!("{name}: {} run(s) are too few", found.runs),
+        Verdict::Undecided => format!(
+            "{name}: the noise ({} to {}) is larger than the distance to the bound",
+            number(interval.low),
+            number(interval.high)
+        ),
+    }
 }
 
 /// An experiment with what it gave.
 struct Shown<'a> {
-    experiment: &'a Experiment,
+    experiment: &'static Experiment,
     outcome: &'a Outcome,
     report: &'a Report,
     found: Vec<Found>,
@@ -87,86 +109,50 @@ fn skipped(results: &Results) -> Vec<(&'static Experiment, &str)> {
     EXPERIMENTS.iter().filter_map(of).collect()
 }
 
-fn unit(row: &Row) -> (&'static str, f64) {
-    match row.unit {
-        Unit::OpsPerSecond => ("1/s", 1.0),
-        Unit::BytesPerSecond => ("MB/s", 1e-6),
-        Unit::Bytes => ("MiB", 1.0 / f64::from(1 << 20)),
-        Unit::Seconds => ("s", 1.0),
-        Unit::Milliseconds => ("ms", 1.0),
-    }
-}
-
-/// A chart of what there is; places without a value on any line are left out.
-fn panel(chart: &Chart, report: &Report) -> Option<Panel> {
-    let cell = |place: &[&str], line: &[&str]| -> Option<(Interval, &'static str)> {
-        let row = report.rows.iter().find(|row| {
-            let has = |word: &&str| row.name.contains(word);
-            place.iter().all(has) && line.iter().all(has)
-        })?;
-        Some(match (chart.value, row.ratios()) {
-            (Value::Ratio, Some(ratios)) => (interval(&ratios), "x"),
-            (Value::Ratio, None) => (Interval { median: 1.0, low: 1.0, high: 1.0 }, "x"),
-            (Value::Figure, _) => {
-                let (unit, factor) = unit(row);
-                (interval(&row.samples.scaled(factor)), unit)
-            }
-        })
-    };
-    let places: Vec<_> = chart
-        .places
-        .iter()
-        .filter(|(_, place)| chart.lines.iter().any(|(_, line)| cell(place, line).is_some()))
-        .collect();
-    let unit = places.iter().find_map(|(_, place)| Some(cell(place, chart.lines.first()?.1)?.1))?;
-    let none = Interval { median: 0.0, low: 0.0, high: 0.0 };
-    let (mut lines, mut spreads) = (Vec::new(), Vec::new());
-    for (name, line) in chart.lines {
-        let values: Vec<Interval> =
-            places.iter().map(|(_, place)| cell(place, line).map_or(none, |(value, _)| value)).collect();
-        lines.push(((*name).to_owned(), values.iter().map(|value| value.median).collect()));
-        spreads.push(values.iter().map(|value| (value.low, value.high)).collect());
-    }
-    Some(Panel {
-        title: chart.title.to_owned(),
-        unit,
-        form: if chart.is_scale { Form::Lines } else { Form::Bars },
-        places: places.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        lines,
-        spreads,
-    })
-}
-
 fn command(outcome: &Outcome) -> String {
     format!("nacre {}", outcome.command.join(" "))
 }
 
-/// A card of the first page: a talk, its verdict, and the picture of its first experiment.
-fn card(talk: Talk, all: &[Shown<'_>]) -> String {
-    let mut html = format!("<div class=\"card\"><h3>{}</h3>\n", escape(talk.title()));
-    let of_talk: Vec<&Shown<'_>> = all.iter().filter(|one| one.experiment.talk == talk).collect();
-    let Some(first) = of_talk.first() else {
-        html.push_str("<p>Nothing of it was run.</p></div>\n");
-        return html;
-    };
-    let verdict = of_talk.iter().map(|one| one.verdict()).reduce(Verdict::and).unwrap_or(Verdict::Undecided);
-    let _ = writeln!(html, "<p>{} {}</p>", badge(verdict), escape(first.experiment.claim));
-    for one in &of_talk {
-        let (name, title) = (one.experiment.name, escape(one.experiment.title));
-        let _ = writeln!(html, "<p><a href=\"#{name}\">{title}</a>: {}</p>", one.verdict().name());
+/// What else the machine did while an experiment ran, in one sentence.
+fn load(outcome: &Outcome, report: &Report) -> String {
+    let before = format!("the load average of the minute before was {:.1}", report.machine.load);
+    match outcome.load {
+        Some(load) => format!(
+            "Other processes took {:.0} % of the CPU time meanwhile and the hypervisor {:.0} %; {before}.",
+            100.0 * load.others,
+            100.0 * load.stolen
+        ),
+        None => format!("What others did meanwhile was not recorded in this run; {before}."),
     }
-    let picture = first.experiment.charts.iter().find_map(|chart| panel(chart, first.report));
-    html.push_str(&picture.map_or_else(String::new, |panel| chart::figure(&panel)));
-    html.push_str("</div>\n");
+}
+
+/// The claims of an experiment with what was found.
+fn claims(found: &[Found]) -> String {
+    let mut html = "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"Claims and verdicts\"><table>\n<thead><tr>\
+         <th scope=\"col\">claim</th><th scope=\"col\">ratio [95 % interval]</th><th scope=\"col\">bound</th>\
+         <th scope=\"col\">runs</th><th scope=\"col\">verdict</th></tr></thead>\n<tbody>"
+        .to_owned();
+    for one in found {
+        let _ = writeln!(
+            html,
+            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(one.says),
+            span(&one.interval),
+            bound(one.bound),
+            one.runs,
+            escape(&reason(one))
+        );
+    }
+    html.push_str("</tbody></table></div>\n");
     html
 }
 
 fn section(one: &Shown<'_>) -> String {
     let Shown { experiment, outcome, report, found } = one;
+    let (name, title) = (experiment.name, escape(experiment.title));
     let mut html = format!(
-        "<section id=\"{}\"><h2>{} {}</h2>\n<p><b>The talk:</b> {}</p>\n<p><b>Here:</b> {}.</p>\n",
-        experiment.name,
-        escape(experiment.title),
+        "<section id=\"{name}\" aria-labelledby=\"{name}-title\"><h2 id=\"{name}-title\">{title} {}</h2>\n\
+         <p><b>The talk:</b> {}</p>\n<p><b>Here:</b> {}.</p>\n",
         badge(one.verdict()),
         escape(experiment.claim),
         escape(experiment.shape)
@@ -174,28 +160,21 @@ fn section(one: &Shown<'_>) -> String {
     if let Some(simulated) = experiment.simulated {
         let _ = writeln!(html, "<p class=\"simulated\">Simulated: {}.</p>", escape(simulated));
     }
-    html.push_str(
-        "<div class=\"wide\"><table><tr><th>claim</th><th>ratio</th><th>runs</th><th>verdict</th></tr>\n",
-    );
-    for Found { says, verdict, interval, runs } in found {
-        let _ = writeln!(
-            html,
-            "<tr><td>{}</td><td>{}</td><td>{runs}</td><td>{}</td></tr>",
-            escape(says),
-            span(interval),
-            verdict.name()
-        );
+    html.push_str(&claims(found));
+    html.push_str("<div class=\"panels\">\n");
+    for (number, chart) in experiment.charts.iter().enumerate() {
+        let id = figure_id(experiment, number);
+        html.extend(Figure::of(chart, report).map(|figure| figure.html(experiment, &id)));
     }
-    html.push_str("</table></div>\n<div class=\"panels\">\n");
-    for panel in experiment.charts.iter().filter_map(|chart| panel(chart, report)) {
-        html.push_str(&chart::figure(&panel));
-    }
+    html.push_str("</div>\n");
+    html.push_str(&maps::html(experiment, report));
     let _ = writeln!(
         html,
-        "</div>\n<p><code>{}</code>, {:.0} s, load {:.1} at its start</p>\n<details><summary>All figures</summary><pre>{}</pre></details></section>",
+        "<p><b>Command:</b> <code>{}</code> ({:.0} s)</p>\n<p><b>Load:</b> {}</p>\n\
+         <details><summary>All figures with the spread of their runs</summary><pre tabindex=\"0\">{}</pre></details></section>",
         escape(&command(outcome)),
         outcome.seconds,
-        report.machine.load,
+        escape(&load(outcome, report)),
         escape(&report.table())
     );
     html
@@ -218,19 +197,20 @@ fn about(results: &Results) -> String {
 /// The page.
 pub(super) fn html(results: &Results) -> String {
     let all = shown(results);
+    let left_out = skipped(results);
     let mut html = chart::head("The talks, reproduced");
-    html.push_str(STYLE);
-    let _ = writeln!(
+    let _ = write!(
         html,
-        "<h1>The talks, reproduced</h1>\n<p>{}</p>\n<div class=\"cards\">",
+        "<style>\n{STYLE}</style>\n<a class=\"skip\" href=\"#main\">To the verdicts</a>\n<main id=\"main\">\n\
+         <h1>The talks, reproduced</h1>\n<p>{}</p>\n<h2 id=\"verdicts\">Five claims, five verdicts</h2>\n<div class=\"cards\">\n",
         escape(&about(results))
     );
-    html.extend(Talk::ALL.map(|talk| card(talk, &all)));
+    html.extend(Talk::ALL.map(|talk| front::card(talk, &all)));
     html.push_str("</div>\n");
+    html.push_str(&front::contents(&all, &left_out));
     html.extend(all.iter().map(section));
-    let left_out = skipped(results);
     if !left_out.is_empty() {
-        html.push_str("<section><h2>Left out</h2><ul>\n");
+        html.push_str("<section id=\"left-out\"><h2>Left out</h2><ul>\n");
         for (experiment, why) in left_out {
             let _ = writeln!(html, "<li>{}: {}</li>", escape(experiment.title), escape(why));
         }
@@ -238,7 +218,7 @@ pub(super) fn html(results: &Results) -> String {
     }
     html.push_str("<section id=\"methods\"><h2>Methods</h2>\n");
     METHODS.iter().for_each(|text| html.extend(["<p>", &escape(text), "</p>\n"]));
-    html.push_str("</section></body></html>\n");
+    html.push_str("</section>\n</main></body></html>\n");
     html
 }
 
@@ -253,12 +233,14 @@ pub(super) fn markdown(results: &Results) -> String {
                 one.experiment.simulated.map_or_else(String::new, |what| format!(" Simulated: {what}."));
             let _ = write!(
                 text,
-                "\n### {}: {}\n\n{}{simulated} Here: {}.\n\n`{}`\n\n```\n{}```\n",
+                "\n### {}: {}\n\n{}{simulated} Durability: {}. Here: {}.\n\n`{}`\n\n{}\n\n```\n{}```\n",
                 one.experiment.title,
                 one.verdict().name(),
                 one.experiment.claim,
+                one.experiment.durability,
                 one.sentence(),
                 command(one.outcome),
+                load(one.outcome, one.report),
                 one.report.table()
             );
         }
@@ -284,7 +266,9 @@ pub(super) fn summary(results: &Results) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Against;
+    use crate::report::{Against, Row, Unit};
+    use crate::stats::Interval;
+    use crate::talks::catalogue::{Chart, Value};
     use crate::talks::outcome::row_with;
 
     fn results() -> Results {
@@ -301,10 +285,12 @@ mod tests {
         }
         let command = vec!["bench".to_owned(), "layouts".to_owned()];
         let experiment = "lad17-pfl".to_owned();
-        results.put(Outcome { experiment, command, seconds: 2.0, report: Some(report), skipped: None });
+        let load = Some(crate::talks::load::Load { others: 0.25, stolen: 0.02 });
+        results.put(Outcome { experiment, command, seconds: 2.0, load, report: Some(report), skipped: None });
         let why = Some("it needs root & more".to_owned());
         let experiment = "cray-noisy".to_owned();
-        results.put(Outcome { experiment, command: Vec::new(), seconds: 0.0, report: None, skipped: why });
+        let command = Vec::new();
+        results.put(Outcome { experiment, command, seconds: 0.0, load: None, report: None, skipped: why });
         results
     }
 
@@ -315,6 +301,11 @@ mod tests {
         assert!(html.contains("verdict not-shown") && html.contains("it needs root &amp; more"));
         assert!(html.contains("&lt;plain&gt;") && html.contains("href=\"#lad17-pfl\""));
         assert_eq!(html.matches("<section").count(), 3);
+        assert!(
+            html.contains("Other processes took 25 % of the CPU time meanwhile and the hypervisor 2 %"),
+            "{html}"
+        );
+        assert!(html.contains("Durability: fsync has returned"), "{html}");
         let places = html.replace("http://www.w3.org/2000/svg", "");
         assert!(!places.contains("http") && !places.contains("<script"), "nothing is fetched");
         let text = markdown(&results());
@@ -333,11 +324,34 @@ mod tests {
             places: &[("write", &["write"]), ("none", &["none"]), ("read", &["read"])],
             lines: &[("PFL", &["PFL"])],
         };
-        let panel = panel(&chart, report).expect("drawn");
+        let figure = Figure::of(&chart, report).expect("drawn");
+        let panel = figure.panel();
         assert_eq!(panel.places, ["write", "read"]);
         assert_eq!(panel.lines[0].1, [1.1, 0.5]);
+        assert_eq!(
+            figure.sentence(),
+            "The highest is 1.10 times (PFL, write), the lowest 0.50 times (PFL, read)."
+        );
         assert!(row_with(report, &["PFL", "read"]).is_some());
         let none = Chart { places: &[("none", &["none"])], ..chart };
-        assert!(super::panel(&none, report).is_none());
+        assert!(Figure::of(&none, report).is_none());
+    }
+
+    #[test]
+    fn a_verdict_comes_with_its_reason() {
+        let of = |low, high, runs, verdict| Found {
+            says: "",
+            bound: Bound::AtLeast(1.0),
+            verdict,
+            interval: Interval { median: 1.0, low, high },
+            runs,
+        };
+        let noisy = reason(&of(0.9, 1.2, 5, Verdict::Undecided));
+        assert_eq!(
+            noisy,
+            "not decidable here: the noise (0.90 to 1.20) is larger than the distance to the bound"
+        );
+        assert!(reason(&of(1.0, 1.0, 2, Verdict::Undecided)).contains("2 run(s) are too few"));
+        assert!(reason(&of(1.1, 1.2, 5, Verdict::Shown)).contains("the whole interval"));
     }
 }

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::catalogue::{Experiment, Run};
+use super::load::{MARK, Watch};
 use super::outcome::{Outcome, of_paf};
 use crate::error::Error;
 use crate::report::Report;
@@ -29,6 +30,13 @@ pub(super) struct Ground {
     pub(super) memory: PathBuf,
     /// On the disk, beside the results.
     pub(super) disk: PathBuf,
+}
+
+impl Ground {
+    /// On the disk, for what an experiment makes there.
+    fn work(&self) -> PathBuf {
+        self.disk.join("work")
+    }
 }
 
 /// Why an experiment cannot run here.
@@ -57,14 +65,11 @@ pub(super) fn obstacle(experiment: &Experiment, ground: &Ground) -> Option<Strin
 /// `Interrupted`. Any other failure is the reason why the outcome has no figures.
 pub(super) fn perform(experiment: &Experiment, run: &Run, ground: &Ground) -> Result<Outcome, Error> {
     let began = Instant::now();
-    let kept = ground.disk.join(format!("{}-files", experiment.name));
-    let words: Vec<String> = run.words.split_whitespace().map(|word| filled(word, ground, &kept)).collect();
-    let result = in_directories(experiment, run, ground, &words, &kept);
+    let words: Vec<String> = run.words.split_whitespace().map(|word| filled(word, ground)).collect();
+    let mut watch = Watch::begin(&format!("{}-{}", experiment.name, std::process::id()));
+    let result = in_directories(experiment, run, ground, &words, &mut watch);
     clear(ground);
-    // What paf keeps is for going on with it.
-    if result.is_ok() || !is_paf(run) {
-        let _ = fs::remove_dir_all(&kept);
-    }
+    let load = Some(watch.end());
     let (report, skipped) = match result {
         Ok(report) => (Some(report), None),
         Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -73,19 +78,12 @@ pub(super) fn perform(experiment: &Experiment, run: &Run, ground: &Ground) -> Re
     let seconds = began.elapsed().as_secs_f64();
     // Directories of a run mean nothing to the reader of its results.
     let command = run.words.split_whitespace().map(str::to_owned).collect();
-    Ok(Outcome { experiment: experiment.name.to_owned(), command, seconds, report, skipped })
+    Ok(Outcome { experiment: experiment.name.to_owned(), command, seconds, load, report, skipped })
 }
 
-fn is_paf(run: &Run) -> bool {
-    run.words.starts_with("paf ")
-}
-
-fn filled(word: &str, ground: &Ground, kept: &Path) -> String {
-    let store = ground.disk.join("work/fs/ost0000");
+fn filled(word: &str, ground: &Ground) -> String {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    word.replace("{dir}", &text(&ground.memory))
-        .replace("{store}", &text(&store))
-        .replace("{out}", &text(kept))
+    word.replace("{dir}", &text(&ground.memory)).replace("{disk}", &text(&ground.work()))
 }
 
 fn in_directories(
@@ -93,44 +91,42 @@ fn in_directories(
     run: &Run,
     ground: &Ground,
     words: &[String],
-    kept: &Path,
+    watch: &mut Watch,
 ) -> Result<Report, Error> {
-    let work = ground.disk.join("work");
-    for dir in [&ground.memory, &work] {
+    for dir in [&ground.memory, &ground.work()] {
         fs::create_dir_all(dir).map_err(Error::io("create directory", dir))?;
-    }
-    if !is_paf(run) {
-        fs::create_dir_all(kept).map_err(Error::io("create directory", kept))?;
-    }
-    if run.words.contains("{store}") {
-        let fs = work.join("fs").to_string_lossy().into_owned();
-        let format = ["format", &fs, "--osts", "1", "--ost-backend", "block,size=6G"].map(str::to_owned);
-        call(experiment.name, ground, &format, Duration::from_secs(60))?;
     }
     let (times, more) = PATIENCE;
     let limit = Duration::from_secs(run.seconds) * times + more;
     // Directories of this machine say nothing to the reader of the results.
-    let mut text = call(experiment.name, ground, words, limit)?;
-    for (path, name) in [(&ground.memory, "{dir}"), (&ground.disk, "{out}")] {
+    let mut text = call(experiment.name, ground, words, limit, watch)?;
+    for (path, name) in [(&ground.memory, "{dir}"), (&ground.work(), "{disk}"), (&ground.disk, "{disk}")] {
         text = text.replace(&*path.to_string_lossy(), name);
     }
     let wrong = |reason: String| Error::Server {
         what: experiment.name.to_owned(),
         reason: format!("its output: {reason}"),
     };
-    match is_paf(run) {
+    match run.words.starts_with("paf ") {
         true => of_paf(&text).map_err(wrong),
         false => serde_json::from_str(&text).map_err(|error| wrong(error.to_string())),
     }
 }
 
 /// Runs the program in a process group of its own; what it prints.
-fn call(name: &str, ground: &Ground, words: &[String], limit: Duration) -> Result<String, Error> {
+fn call(
+    name: &str,
+    ground: &Ground,
+    words: &[String],
+    limit: Duration,
+    watch: &mut Watch,
+) -> Result<String, Error> {
     let failed = |reason: String| Error::Server { what: name.to_owned(), reason };
-    let log = ground.disk.join("work/errors");
+    let log = ground.work().join("errors");
     let errors = fs::File::create(&log).map_err(Error::io("create", &log))?;
     let mut command = Command::new(&ground.program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).process_group(0);
+    command.env(MARK, watch.value());
     let mut child = command.spawn().map_err(Error::io("start", &ground.program))?;
     let mut output = child.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
     // Long output must not wait for the end.
@@ -143,6 +139,7 @@ fn call(name: &str, ground: &Ground, words: &[String], limit: Duration) -> Resul
         if let Some(status) = child.try_wait().map_err(Error::io("wait for", &ground.program))? {
             break status;
         }
+        watch.look();
         if stop::asked() {
             end(&mut child);
             return Err(Error::Interrupted);
@@ -179,7 +176,14 @@ fn end(child: &mut Child) {
 
 /// Takes down file systems that an experiment has left, and removes its directories.
 fn clear(ground: &Ground) {
-    for dir in [&ground.memory, &ground.disk.join("work")] {
+    for dir in [&ground.memory, &ground.work()] {
+        // Of an experiment that had to be killed: its loop devices go with the mounts.
+        for point in mounts_below(dir) {
+            let down = Command::new("umount").arg("-l").arg(&point).stdin(Stdio::null()).status();
+            if !down.is_ok_and(|status| status.success()) {
+                eprintln!("bench talks: unmount {} by hand", point.display());
+            }
+        }
         for data in file_systems_in(dir, 3) {
             let mut down = Command::new(&ground.program);
             down.args(["down".as_ref(), data.as_os_str(), "--force".as_ref()]);
@@ -191,6 +195,19 @@ fn clear(ground: &Ground) {
             eprintln!("bench talks: remove {}: {error}", dir.display());
         }
     }
+}
+
+/// File systems on loop devices that are mounted below a directory, the innermost first.
+fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let of = |line: &str| {
+        let mut words = line.split(' ');
+        let (device, point) = (words.next()?, PathBuf::from(words.next()?.replace("\\040", " ")));
+        (device.starts_with("/dev/loop") && point.starts_with(dir)).then_some(point)
+    };
+    let mut points: Vec<PathBuf> = table.lines().filter_map(of).collect();
+    points.reverse();
+    points
 }
 
 /// Directories of file systems, so many levels down: they have a superblock. What is mounted is not entered.

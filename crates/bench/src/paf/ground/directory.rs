@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 use super::{Ground, Owner, Timed, check, not_empty, stamp};
 use crate::buffer::Buffer;
 use crate::error::Error;
+use crate::extents::{self, Extent};
 use crate::frag::{self, FileFigures, FreeFigures, Unit};
 use crate::paf::ageing::Files;
+use crate::paf::computed;
 use crate::{pattern, place, stop};
+use nacre_store::object::block::device::model::DiskSpec;
 
 /// The directory of a run, in its target.
 const OWN: &str = "nacre-paf";
@@ -38,10 +41,17 @@ pub(in crate::paf) struct DirectoryGround {
     own: PathBuf,
     /// Where the objects of its files are, if it is a mount of ours.
     below: Vec<PathBuf>,
+    /// The disk whose time is computed in place of the real one.
+    disk: Option<DiskSpec>,
 }
 
 impl DirectoryGround {
-    pub(super) fn open(target: &Path, owner: &Owner, below: Vec<PathBuf>) -> Result<DirectoryGround, Error> {
+    pub(super) fn open(
+        target: &Path,
+        owner: &Owner,
+        below: Vec<PathBuf>,
+        disk: Option<DiskSpec>,
+    ) -> Result<DirectoryGround, Error> {
         let own = target.join(OWN);
         let mut is_there = false;
         for entry in fs::read_dir(target).map_err(Error::io("read", target))? {
@@ -58,7 +68,39 @@ impl DirectoryGround {
         } else {
             make_own(&own, owner)?;
         }
-        Ok(DirectoryGround { target: target.to_owned(), own, below })
+        let ground = DirectoryGround { target: target.to_owned(), own, below, disk };
+        if disk.is_some()
+            && let Err(error) = ground.extents(&ground.own.join(OWNER))
+        {
+            ground.leave()?;
+            return Err(error);
+        }
+        Ok(ground)
+    }
+
+    /// Where a file lies.
+    fn extents(&self, path: &Path) -> Result<Vec<Extent>, Error> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        extents::of_file(&file).map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP | libc::ENOTTY) => Error::Usage(format!(
+                "the file system of {} does not tell where files lie: a simulated disk cannot be worked out there, name another --target",
+                self.target.display()
+            )),
+            _ => Error::io("look for the extents of", path)(error),
+        })
+    }
+
+    /// What counts as the time of a transfer of the measured file: that of the disk, if one is simulated.
+    fn counted(&self, timed: Timed, bytes: u64, xfer: usize) -> Result<Timed, Error> {
+        let Some(disk) = self.disk else { return Ok(timed) };
+        let path = self.measured();
+        let found = rustix::fs::statvfs(&self.target)
+            .map_err(|errno| Error::io("statvfs", &self.target)(errno.into()))?;
+        let disk_bytes = found.f_blocks.saturating_mul(found.f_frsize);
+        let label = path.display().to_string();
+        let seconds =
+            computed::seconds(disk, disk_bytes, &self.extents(&path)?, (bytes, xfer as u64), &label)?;
+        Ok(Timed { seconds, ..timed })
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -114,7 +156,14 @@ fn check_owner(target: &Path, own: &Path, owner: &Owner) -> Result<(), Error> {
 impl Ground for DirectoryGround {
     fn label(&self) -> String {
         let kind = place::file_system(&self.target).unwrap_or_else(|_| "unknown".to_owned());
-        format!("{} ({kind})", self.target.display())
+        match self.disk {
+            None => format!("{} ({kind})", self.target.display()),
+            Some(disk) => format!("{} ({kind}, computed {disk})", self.target.display()),
+        }
+    }
+
+    fn is_computed(&self) -> bool {
+        self.disk.is_some()
     }
 
     fn room(&self) -> Result<u64, Error> {
@@ -228,7 +277,7 @@ impl Ground for DirectoryGround {
         }
         file.sync_all().map_err(Error::io("fsync", &path))?;
         drop(file);
-        Ok(Timed { seconds: start.elapsed().as_secs_f64(), direct })
+        self.counted(Timed { seconds: start.elapsed().as_secs_f64(), direct }, bytes, block.len())
     }
 
     fn measure_read(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
@@ -254,7 +303,7 @@ impl Ground for DirectoryGround {
             }
             check(block, offset, &path.display().to_string())?;
         }
-        Ok(Timed { seconds: start.elapsed().as_secs_f64(), direct })
+        self.counted(Timed { seconds: start.elapsed().as_secs_f64(), direct }, bytes, block.len())
     }
 
     fn remove_measured(&self) -> Result<(), Error> {

@@ -9,16 +9,20 @@ use std::time::{Duration, Instant};
 use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, ObjectDirectoryHeader};
 use nacre_store::object::block::is_block_store;
 use nacre_store::object::{
-    BlockStore, BlockStoreOptions, CachePolicy, FileStore, FileStoreOptions, ObjectError, ObjectStore,
+    BlockStore, BlockStoreOptions, CachePolicy, FileStore, FileStoreOptions, ObjectError, ObjectExtent,
+    ObjectStore,
 };
 use nacre_types::Fid;
 
 use super::{Ground, Timed, check, not_empty, stamp};
 use crate::buffer::Buffer;
 use crate::error::Error;
+use crate::extents::Extent;
 use crate::frag::{self, FileFigures, FreeFigures, Unit};
 use crate::paf::ageing::Files;
+use crate::paf::computed;
 use crate::{medium, pattern, stop};
+use nacre_store::object::block::device::model::DiskSpec;
 use nacre_store::object::simulated::{AnyMedium, Simulated};
 
 /// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
@@ -70,6 +74,8 @@ pub(in crate::paf) struct ObjectGround {
     usual: CachePolicy,
     /// What is simulated below the store while it is measured.
     medium: Option<AnyMedium>,
+    /// The disk whose time is computed in place of the real one: that of a store of files, which cannot be made to wait for it.
+    computed: Option<DiskSpec>,
     /// One reservation at a time.
     reserving: Mutex<()>,
 }
@@ -84,7 +90,11 @@ impl ObjectGround {
             error => error.into(),
         })?;
         let usual = store.cache_policy();
-        let ground = ObjectGround { dir: dir.to_owned(), store, usual, medium, reserving: Mutex::default() };
+        let is_on_device = store.device_store().is_some();
+        let computed = medium.filter(|_| !is_on_device).and_then(computed::disk_of);
+        let medium = medium.filter(|_| computed.is_none());
+        let (dir_owned, reserving) = (dir.to_owned(), Mutex::default());
+        let ground = ObjectGround { dir: dir_owned, store, usual, medium, computed, reserving };
         // Refused before anything is written.
         ground.files()?;
         if let Some(medium) = medium {
@@ -131,6 +141,26 @@ impl ObjectGround {
         }
     }
 
+    /// What counts as the time of a transfer of the measured object.
+    fn counted(&self, timed: Timed, bytes: u64, xfer: usize) -> Result<Timed, Error> {
+        let Some(disk) = self.computed else { return Ok(timed) };
+        let found = self.store.extents(MEASURED)?.ok_or_else(|| {
+            Error::Usage(format!(
+                "the file system of {} does not tell where objects lie: a simulated disk cannot be worked out there, name another --target",
+                self.dir.display()
+            ))
+        })?;
+        let extent = |extent: &ObjectExtent| {
+            let ObjectExtent { logical, physical, len } = *extent;
+            Extent { logical, physical, length: len }
+        };
+        let extents: Vec<Extent> = found.iter().map(extent).collect();
+        let label = format!("object {MEASURED} in {}", self.dir.display());
+        let disk_bytes = self.store.space()?.total;
+        let seconds = computed::seconds(disk, disk_bytes, &extents, (bytes, xfer as u64), &label)?;
+        Ok(Timed { seconds, ..timed })
+    }
+
     /// Runs `work` with every transfer around the page cache where that is possible, and on the medium that is simulated.
     fn measured<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.simulate(true)?;
@@ -144,10 +174,16 @@ impl ObjectGround {
 
 impl Ground for ObjectGround {
     fn label(&self) -> String {
-        match self.medium {
-            None => format!("{} (object store)", self.dir.display()),
-            Some(medium) => format!("{} (object store, simulated {medium})", self.dir.display()),
+        let dir = self.dir.display();
+        match (self.medium, self.computed) {
+            (Some(medium), _) => format!("{dir} (object store, simulated {medium})"),
+            (None, Some(disk)) => format!("{dir} (object store, computed {disk})"),
+            (None, None) => format!("{dir} (object store)"),
         }
+    }
+
+    fn is_computed(&self) -> bool {
+        self.computed.is_some()
     }
 
     fn room(&self) -> Result<u64, Error> {
@@ -225,7 +261,8 @@ impl Ground for ObjectGround {
             self.store.sync(MEASURED)?;
             let seconds = start.elapsed().as_secs_f64();
             let transfers = bytes / block.len() as u64;
-            Ok(Timed { seconds, direct: self.store.stats().writes_direct - before >= transfers })
+            let direct = self.store.stats().writes_direct - before >= transfers;
+            self.counted(Timed { seconds, direct }, bytes, block.len())
         })
     }
 
@@ -245,7 +282,8 @@ impl Ground for ObjectGround {
             }
             let seconds = start.elapsed().as_secs_f64();
             let transfers = bytes / block.len() as u64;
-            Ok(Timed { seconds, direct: self.store.stats().reads_direct - before >= transfers })
+            let direct = self.store.stats().reads_direct - before >= transfers;
+            self.counted(Timed { seconds, direct }, bytes, block.len())
         })
     }
 
@@ -306,11 +344,41 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_files_has_no_device_to_simulate() {
-        let scratch = tempfile::tempdir().expect("a directory");
+    fn of_a_store_of_files_the_time_of_a_disk_is_worked_out_and_flash_is_refused() {
+        let scratch = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory on a disk");
         FileStore::open(scratch.path(), FileStoreOptions::create()).and_then(|s| s.close()).expect("made");
-        let refused = ObjectGround::open(scratch.path(), parse("disk")).err().expect("refused").to_string();
+        let refused = ObjectGround::open(scratch.path(), parse("flash")).err().expect("refused").to_string();
         assert!(refused.contains("keeps a file for each object"), "{refused}");
         ObjectGround::open(scratch.path(), parse("seek=1ms:bandwidth=1G")).expect("any store has that");
+        let slow = "disk:seek=8ms:turn=8ms:bandwidth=1M";
+        let ground = ObjectGround::open(scratch.path(), parse(slow)).expect("opened");
+        assert!(ground.is_computed() && ground.label().contains("computed disk"), "{}", ground.label());
+        let mut buffer = Buffer::new(1 << 20);
+        let start = Instant::now();
+        let (bytes, least) = (60 << 20, 60.0);
+        let took = ground.measure_write(bytes, &mut buffer).expect("written").seconds;
+        assert!(took >= least && took > start.elapsed().as_secs_f64(), "{took}");
+        assert!(ground.measure_read(bytes, &mut buffer).expect("what was written").seconds >= least);
+    }
+
+    #[test]
+    fn what_is_worked_out_is_about_what_a_simulated_disk_takes() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let options = BlockStoreOptions { create: true, size: 128 << 20, ..BlockStoreOptions::default() };
+        BlockStore::open(scratch.path(), options).and_then(|store| store.close()).expect("made");
+        let medium = parse("disk:seek=8ms:bandwidth=40M").expect("a disk");
+        let mut ground = ObjectGround::open(scratch.path(), Some(medium)).expect("opened");
+        for number in 1..60 {
+            ground.write(number, 1 << 20, 7).expect("populated");
+        }
+        ground.remove(&(1..60).step_by(2).collect::<Vec<u64>>()).expect("removed");
+        ground.settle().expect("settled");
+        let mut buffer = Buffer::new(1 << 20);
+        ground.measure_write(16 << 20, &mut buffer).expect("written");
+        let waited = ground.measure_read(16 << 20, &mut buffer).expect("read").seconds;
+        ground.computed = computed::disk_of(medium);
+        let timed = Timed { seconds: waited, direct: true };
+        let computed = ground.counted(timed, 16 << 20, 1 << 20).expect("known").seconds;
+        assert!((0.7..1.05).contains(&(computed / waited)), "computed {computed} s, waited {waited} s");
     }
 }

@@ -3,8 +3,8 @@
 use super::handle::Handle;
 use super::{FileStore, OBJECTS, ops, space};
 use crate::object::{
-    Advice, CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
-    ObjectVerifyReport, Result, Seek, Space, Trimmed,
+    Advice, CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
+    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed, fiemap,
 };
 use nacre_types::{Fid, Timestamp};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
@@ -240,6 +240,22 @@ impl ObjectStore for FileStore {
 
     fn exists(&self, object: Fid) -> Result<bool> {
         Ok(self.find(object)?.is_some())
+    }
+
+    /// As far as the local file system tells.
+    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
+        let Some(handle) = self.find(object)? else { return Ok(Some(Vec::new())) };
+        let mut all = Vec::new();
+        let found = fiemap::each(handle.fd.as_fd(), 0..u64::MAX, fiemap::SYNC, &mut |piece| {
+            let (logical, physical, len) = (piece.offset, piece.place, piece.length);
+            all.push(ObjectExtent { logical, physical, len });
+            true
+        });
+        match found {
+            Ok(()) => Ok(Some(all)),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY)) => Ok(None),
+            Err(source) => Err(ObjectError::Io { action: "look for the extents of", object, source }),
+        }
     }
 
     fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {

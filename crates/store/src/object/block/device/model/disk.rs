@@ -45,6 +45,18 @@ impl DiskSpec {
     }
 }
 
+impl DiskSpec {
+    /// How long a caller takes for transfers that it waits for one after the other, on a disk of so many bytes whose head is at its
+    /// beginning. Each consists of pieces, as offsets and lengths in bytes, that are asked for together. Nobody waits that long.
+    pub fn time_of(self, disk_bytes: u64, transfers: impl IntoIterator<Item = Vec<(u64, u64)>>) -> Duration {
+        let mut disk = Disk::new(self, disk_bytes);
+        transfers.into_iter().fold(Duration::ZERO, |now, pieces| {
+            let ends = pieces.into_iter().map(|(offset, len)| disk.submit(now, Kind::Read, offset, len));
+            ends.max().unwrap_or(now)
+        })
+    }
+}
+
 impl fmt::Display for DiskSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DiskSpec { seek, turn, bandwidth, queue } = self;

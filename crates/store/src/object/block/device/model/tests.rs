@@ -120,3 +120,15 @@ fn flash_is_not_simulated_of_a_device_that_would_take_too_much_memory() {
     assert_eq!(device.media(), None);
     device.set_media(Some(spec("disk"))).expect("a disk of any size");
 }
+
+#[test]
+fn the_time_of_a_disk_can_be_worked_out_without_waiting_for_it() {
+    let MediaSpec::Disk(disk) = spec("disk:seek=8ms:turn=8ms:bandwidth=100M") else { panic!("a disk") };
+    let size = 1 << 30;
+    let whole = disk.time_of(size, (0..16).map(|at| vec![(at * MIB, MIB)]));
+    assert_eq!(whole, Duration::from_secs_f64(0.16), "16 MiB in one piece from where the head is");
+    let apart = disk.time_of(size, (0..16).map(|at| vec![(at * 8 * MIB, MIB)]));
+    assert!(apart > whole + Duration::from_millis(15 * 4), "15 times half a turn and a seek: {apart:?}");
+    let together = disk.time_of(size, [(0..16).map(|at| (at * 8 * MIB, MIB)).collect()]);
+    assert!(together < apart && together > whole, "of several at hand the nearest is first: {together:?}");
+}
