@@ -313,6 +313,44 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         ],
     },
     Experiment {
+        name: "lug17-records",
+        talk: Talk::Lug17,
+        title: "Fields of an ocean model as records of a Fortran file",
+        claim: "With parallel I/O in the client HYCOM's 726 writes of records took 65.8 s instead of 81.2 s (0.091 s instead of 0.112 s each), \
+                99 reads 3.48 s instead of 2.25 s, and the whole run 5150 s instead of 5203 s.",
+        shape: "a Fortran program with direct-access records of 6.3 MiB, a process for each server, data in memory, no fsync",
+        simulated: Some(FABRIC),
+        needs: Needs { memory_mib: 3072, is_root: true },
+        quick: Run {
+            words: "bench records --memory-dir {dir} --writes 60 --reads 30 --fields 30 --runs 7 --json",
+            seconds: 20,
+        },
+        full: Run { words: "bench records --memory-dir {dir} --runs 5 --json", seconds: 180 },
+        checks: &[
+            own(
+                "writes with parallel I/O are no slower than 0.95 of those without",
+                &["simulated: write, parallel on"],
+                Bound::AtLeast(0.95),
+            ),
+            own(
+                "reads with parallel I/O are no slower than 0.95 of those without",
+                &["simulated: read, parallel on"],
+                Bound::AtLeast(0.95),
+            ),
+        ],
+        charts: &[Chart {
+            title: "Records by a Fortran program, MB/s (simulated fabric)",
+            value: Value::Figure,
+            is_scale: false,
+            places: &[
+                ("write", &["simulated: write, "]),
+                ("write and close", &["simulated: write and close, "]),
+                ("read", &["simulated: read, "]),
+            ],
+            lines: &[("parallel off", &["parallel off"]), ("parallel on", &["parallel on"])],
+        }],
+    },
+    Experiment {
         name: "cray-noisy",
         talk: Talk::Cray,
         title: "Noisy neighbours",
