@@ -27,6 +27,7 @@ use crate::mdtest::{self, MdtestArguments};
 use crate::noisy::{self, NoisyArguments};
 use crate::null::{self, NullArguments, ServeArguments};
 use crate::programs::{self, ProgramsArguments};
+use crate::records::{self, RecordsArguments};
 use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
 use crate::small::{self, SmallArguments};
@@ -56,6 +57,8 @@ pub enum Command {
     Programs(ProgramsArguments),
     /// The client's I/O engine with its features off and on, over loopback and over a simulated fabric
     Client(ClientArguments),
+    /// Fields of an ocean model as records of a Fortran direct-access file, by calls and time per call
+    Records(RecordsArguments),
     /// The engine of an MDT alone: no network, no FUSE; its memory and opening times with many inodes
     Mdt(MdtArguments),
     /// Names and attributes over processes, with the options and the summary of mdtest
@@ -294,6 +297,7 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         },
         Command::History(arguments) => history::history(&arguments),
         Command::Client(arguments) => arguments.common.show(client::measure(&arguments, &myself)),
+        Command::Records(arguments) => arguments.common.show(records::measure(&arguments, &myself)),
         Command::Programs(arguments) => arguments.common.show(programs::measure(&arguments)),
         Command::Meta(arguments) => meta(&arguments, &myself),
         Command::Io(arguments) => io(&arguments, &myself),

@@ -24,11 +24,11 @@ const FILE_BYTES: u64 = 64 << 20;
 /// Calls of one run at least; small transfers need no whole file.
 const CALLS_MAX: u64 = 4096;
 /// Object targets.
-const OSTS: usize = 4;
+pub(crate) const OSTS: usize = 4;
 /// The simulated fabric as a mount option.
-const SIMULATE: &str = "simulate=bandwidth=1G:latency=200us";
+pub(crate) const SIMULATE: &str = "simulate=bandwidth=1G:latency=200us";
 /// The same for people.
-const FABRIC: &str = "simulated fabric of 1 GB/s and 0.2 ms each way per endpoint";
+pub(crate) const FABRIC: &str = "simulated fabric of 1 GB/s and 0.2 ms each way per endpoint";
 
 /// `nacre bench client`
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ pub enum Parallel {
 }
 
 impl Parallel {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Parallel::Off => "off",
             Parallel::Auto => "auto",
@@ -104,14 +104,14 @@ impl Fabric {
 
 /// Features of the client, on or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Features {
-    parallel: Parallel,
-    asynchronous: bool,
-    endpoints: usize,
+pub(crate) struct Features {
+    pub(crate) parallel: Parallel,
+    pub(crate) asynchronous: bool,
+    pub(crate) endpoints: usize,
 }
 
 impl Features {
-    fn label(self) -> String {
+    pub(crate) fn label(self) -> String {
         let asynchronous = if self.asynchronous { "on" } else { "off" };
         format!("parallel {}, async {asynchronous}, {} endpoint(s)", self.parallel.name(), self.endpoints)
     }
@@ -127,7 +127,7 @@ impl Features {
         all
     }
 
-    fn apply(self, instance: &Instance) -> Result<(), Error> {
+    pub(crate) fn apply(self, instance: &Instance) -> Result<(), Error> {
         let (ahead_mb, write_back) = if self.asynchronous { ("64", "1") } else { ("0", "0") };
         instance.set_params(&[
             ("llite", "parallel_io", self.parallel.name().to_owned()),

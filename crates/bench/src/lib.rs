@@ -14,6 +14,7 @@
 //! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
 //! - [`programs`]: tar, find, rm and git on any mounted path.
 //! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
+//! - [`records`]: fields of an ocean model as records of a Fortran direct-access file.
 //! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
 //! - [`dne`]: names on several MDTs.
 //! - [`split`]: a directory whose names move to more MDTs.
@@ -57,6 +58,7 @@ mod piped;
 mod place;
 pub mod programs;
 mod random;
+pub mod records;
 pub mod report;
 pub mod sample;
 mod size;

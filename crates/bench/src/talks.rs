@@ -16,7 +16,7 @@ use crate::bar::Bar;
 use crate::error::Error;
 use crate::stop;
 use crate::worker::Myself;
-use catalogue::{EXPERIMENTS, Experiment, Run};
+use catalogue::{Experiment, Run, experiments};
 use outcome::Outcome;
 use perform::Ground;
 
@@ -138,10 +138,10 @@ fn run_of(experiment: &Experiment, quick: bool) -> &Run {
 }
 
 fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Error> {
-    if let Some(wrong) = only.iter().find(|name| !EXPERIMENTS.iter().any(|one| one.name == **name)) {
+    if let Some(wrong) = only.iter().find(|name| !experiments().any(|one| one.name == **name)) {
         return Err(Error::Usage(format!("there is no experiment '{wrong}': --list shows them")));
     }
-    Ok(EXPERIMENTS.iter().filter(|one| only.is_empty() || only.iter().any(|name| name == one.name)).collect())
+    Ok(experiments().filter(|one| only.is_empty() || only.iter().any(|name| name == one.name)).collect())
 }
 
 fn list(chosen: &[&Experiment], quick: bool) -> String {
@@ -197,12 +197,12 @@ mod tests {
 
     #[test]
     fn experiments_have_names_of_their_own_and_quick_runs_take_ten_minutes_together() {
-        let mut names: Vec<&str> = EXPERIMENTS.iter().map(|one| one.name).collect();
+        let mut names: Vec<&str> = experiments().map(|one| one.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), EXPERIMENTS.len());
-        assert!(EXPERIMENTS.iter().map(|one| one.quick.seconds).sum::<u64>() <= 600);
-        for one in EXPERIMENTS {
+        assert_eq!(names.len(), experiments().count());
+        assert!(experiments().map(|one| one.quick.seconds).sum::<u64>() <= 600);
+        for one in experiments() {
             assert!(!one.checks.is_empty() && !one.charts.is_empty(), "{}", one.name);
             assert!(list(&[one], true).contains(one.name));
             let is_said = one.simulated.is_some() || !one.quick.words.contains("simulated");
@@ -217,10 +217,11 @@ mod tests {
     fn a_run_is_gone_on_with_by_the_same_options_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut results = begin(dir.path(), true).expect("new");
-        results.put(left_out(&EXPERIMENTS[0], "why".to_owned()));
+        let first = experiments().next().expect("one");
+        results.put(left_out(first, "why".to_owned()));
         write(dir.path(), &results).expect("written");
         let back = begin(dir.path(), true).expect("the same");
-        assert_eq!(back.of(EXPERIMENTS[0].name).and_then(|one| one.skipped.as_deref()), Some("why"));
+        assert_eq!(back.of(first.name).and_then(|one| one.skipped.as_deref()), Some("why"));
         assert!(begin(dir.path(), false).expect_err("another mode").to_string().contains("quick run"));
         assert!(dir.path().join("index.html").exists() && dir.path().join("report.md").exists());
     }

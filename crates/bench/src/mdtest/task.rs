@@ -12,6 +12,9 @@ use crate::error::Error;
 use crate::random::Random;
 use crate::team::{self, Barrier, Span, now_ns};
 
+/// How files are opened. mdtest 4 opens them for writing, too, even to read them, and makes them without O_EXCL.
+const OPEN: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
+
 /// What a task knows from the start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
@@ -121,8 +124,8 @@ fn tree(setup: &Setup, order: Order, barrier: &mut Barrier) -> Result<Span, Erro
 }
 
 fn create(path: &CStr, bytes: &[u8], sync: bool) -> Result<(), Error> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).map_err(failed("create", path))?;
+    let flags = OFlags::CREATE | OPEN;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o664)).map_err(failed("create", path))?;
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = rustix::io::write(&file, rest).map_err(failed("write", path))?;
@@ -135,8 +138,7 @@ fn create(path: &CStr, bytes: &[u8], sync: bool) -> Result<(), Error> {
 }
 
 fn read(path: &CStr, bytes: &mut [u8]) -> Result<(), Error> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", path))?;
+    let file = rustix::fs::open(path, OPEN, Mode::empty()).map_err(failed("open", path))?;
     let mut read = 0;
     while read < bytes.len() {
         match rustix::io::read(&file, &mut bytes[read..]).map_err(failed("read", path))? {

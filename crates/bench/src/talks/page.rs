@@ -6,7 +6,7 @@ mod maps;
 
 use std::fmt::Write as _;
 
-use super::catalogue::{EXPERIMENTS, Experiment, Talk};
+use super::catalogue::{Experiment, Talk, experiments};
 use super::outcome::{Found, Outcome, Results, found, verdict};
 use crate::chart::{self, escape};
 use crate::report::Report;
@@ -99,14 +99,14 @@ fn shown(results: &Results) -> Vec<Shown<'_>> {
         let report = outcome.report.as_ref()?;
         Some(Shown { experiment, outcome, report, found: found(experiment, report) })
     };
-    EXPERIMENTS.iter().filter_map(of).collect()
+    experiments().filter_map(of).collect()
 }
 
 fn skipped(results: &Results) -> Vec<(&'static Experiment, &str)> {
     let of = |experiment: &'static Experiment| {
         Some((experiment, results.of(experiment.name)?.skipped.as_deref()?))
     };
-    EXPERIMENTS.iter().filter_map(of).collect()
+    experiments().filter_map(of).collect()
 }
 
 fn command(outcome: &Outcome) -> String {

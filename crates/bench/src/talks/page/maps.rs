@@ -238,7 +238,7 @@ pub(super) fn html(experiment: &Experiment, report: &Report) -> String {
 mod tests {
     use super::*;
     use crate::report::Unit;
-    use crate::talks::catalogue::EXPERIMENTS;
+    use crate::talks::catalogue::experiments;
 
     #[test]
     fn rows_of_paf_say_their_state_and_others_are_none() {
@@ -256,7 +256,7 @@ mod tests {
             let name = format!("ext4: PaF:{state}, write, 16 MiB");
             report.rows.push(Row::new(name, Unit::BytesPerSecond, values.into_iter().collect()));
         }
-        let experiment = EXPERIMENTS.iter().find(|one| one.name == "seagate-paf").expect("there");
+        let experiment = experiments().find(|one| one.name == "seagate-paf").expect("there");
         let html = html(experiment, &report);
         assert!(
             html.contains("first iterations reach 0.50 of the first state at the least, later ones 0.80"),
