@@ -76,12 +76,13 @@ impl Step {
 }
 
 /// The tree as an archive and as a repository, on memory if there is any.
-struct Source {
+#[derive(Debug)]
+pub(crate) struct Source {
     directory: tempfile::TempDir,
 }
 
 impl Source {
-    fn make() -> Result<Source, Error> {
+    pub(crate) fn make() -> Result<Source, Error> {
         let memory = Path::new("/dev/shm");
         let directory = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
@@ -160,7 +161,12 @@ pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
     for round in 0..arguments.common.runs.max(1) {
         for turn in 0..paths.len() {
             let index = if round % 2 == 0 { turn } else { paths.len() - 1 - turn };
-            round_on(paths[index], &source, &mut samples[index])?;
+            let mut samples = samples[index].iter_mut();
+            round_on(paths[index], &source, |_, seconds| {
+                if let Some(samples) = samples.next() {
+                    samples.push(seconds);
+                }
+            })?;
         }
     }
     let mut report = Report::new(format!("Programs on {}", arguments.path.display()));
@@ -173,16 +179,25 @@ pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
     Ok(report)
 }
 
-fn round_on(path: &Path, source: &Source, samples: &mut [Samples]) -> Result<(), Error> {
+/// Runs all programs once in a directory of their own in `path`; calls `each` with the label and the seconds of each.
+///
+/// # Errors
+///
+/// As [`measure`].
+pub(crate) fn round_on(
+    path: &Path,
+    source: &Source,
+    mut each: impl FnMut(&'static str, f64),
+) -> Result<(), Error> {
     let work = tempfile::Builder::new()
         .prefix("bench-programs-")
         .tempdir_in(path)
         .map_err(Error::io("make a directory in", path))?;
-    for (step, samples) in Step::ALL.into_iter().zip(samples) {
+    for step in Step::ALL {
         if step.cold() {
             machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
         }
-        samples.push(run(work.path(), step.script(), source.directory.path())?);
+        each(step.label(), run(work.path(), step.script(), source.directory.path())?);
     }
     Ok(())
 }

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use super::catalogue::{Chart, EXPERIMENTS, Experiment, Talk, Value};
 use super::outcome::{Found, Outcome, Results, found, verdict};
+use super::peers::peers_section;
 use crate::chart::{self, Form, Panel, escape};
+use crate::peers::EXPERIMENT;
 use crate::report::{Report, Row, Unit};
 use crate::stats::{Interval, Verdict, interval};
 
@@ -228,6 +230,8 @@ pub(super) fn html(results: &Results) -> String {
     html.extend(Talk::ALL.map(|talk| card(talk, &all)));
     html.push_str("</div>\n");
     html.extend(all.iter().map(section));
+    let others = results.of(EXPERIMENT).and_then(|outcome| outcome.report.as_ref());
+    html.extend(others.map(peers_section));
     let left_out = skipped(results);
     if !left_out.is_empty() {
         html.push_str("<section><h2>Left out</h2><ul>\n");
