@@ -72,16 +72,26 @@ impl Place {
         Ok(Place { identity: peer.identity(), peer, work, is_gone: false, failed: Vec::new() })
     }
 
+    /// Whether the path is no longer what it was.
+    fn has_changed(&self) -> bool {
+        self.peer.identity() != self.identity
+    }
+
     /// Notes what became of `part`, which has ended with `error`; the sentence for the reader.
     fn fail(&mut self, part: Part, error: &Error) -> String {
-        let name = &self.peer.name;
-        if self.peer.identity() == self.identity {
-            self.failed.push(part);
-            return format!("{name}: '{}' failed and is left out from there on: {error}", part.label());
+        if self.has_changed() {
+            return self.lose(part);
         }
+        self.failed.push(part);
+        let name = &self.peer.name;
+        format!("{name}: '{}' failed and is left out from there on: {error}", part.label())
+    }
+
+    /// Notes that the path disappeared; the sentence for the reader.
+    fn lose(&mut self, part: Part) -> String {
         self.is_gone = true;
-        let path = self.peer.path.display();
-        format!("{name}: {path} disappeared during '{}': its remaining rows are left out", part.label())
+        let (name, path, part) = (&self.peer.name, self.peer.path.display(), part.label());
+        format!("{name}: {path} disappeared before the end of '{part}': its remaining rows are left out")
     }
 }
 
@@ -176,6 +186,15 @@ fn on(
     if place.is_gone || place.failed.contains(&part) {
         return Ok(());
     }
+    let mut say = |note: String| {
+        eprintln!("bench peers: {note}");
+        report.notes.push(note);
+    };
+    // What is below a mount point must not be measured in its place.
+    if place.has_changed() {
+        say(place.lose(part));
+        return Ok(());
+    }
     let work = place.work.path().to_owned();
     let done = context.perform(part, &work, &mut place.peer.counter, |name, unit, value, cpu_us| {
         figures.push(name, unit, index, value, cpu_us);
@@ -187,9 +206,7 @@ fn on(
         return Err(Error::Interrupted);
     }
     if let Err(error) = done {
-        let note = place.fail(part, &error);
-        eprintln!("bench peers: {note}");
-        report.notes.push(note);
+        say(place.fail(part, &error));
     }
     Ok(())
 }
@@ -244,7 +261,7 @@ mod tests {
         assert!(place.failed == [Part::Fio] && !place.is_gone);
         std::fs::rename(&path, dir.path().join("elsewhere")).expect("moved");
         let said = place.fail(Part::IorEasy, &error);
-        assert!(said.contains("disappeared during 'IOR easy'") && place.is_gone, "{said}");
+        assert!(said.contains("disappeared before the end of 'IOR easy'") && place.is_gone, "{said}");
     }
 
     #[test]
