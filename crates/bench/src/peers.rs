@@ -40,6 +40,8 @@ pub(crate) struct Peer {
     pub(crate) version: Option<String>,
     /// Processes that serve it.
     pub(crate) pids: Vec<u32>,
+    /// It is not one that the subject competes with.
+    pub(crate) is_bound: bool,
     /// Device below it and what it counted, or why nothing is counted.
     pub(crate) counter: Result<Counter, String>,
 }
@@ -126,6 +128,7 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
         return Err(Error::Usage("peers needs root: it empties the kernel's caches".to_owned()));
     }
     let names: Vec<String> = peers.iter().map(|peer| peer.name.clone()).collect();
+    let bounds: Vec<bool> = peers.iter().map(|peer| peer.is_bound).collect();
     let mut report = Report::new(format!("{} against {}", names[0], names[1..].join(", ")));
     if names.len() == 1 {
         report.title = format!("{} alone", names[0]);
@@ -146,7 +149,7 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
     stop::listen();
     let context = Context::new(arguments, myself, &parts)?;
     let mut places = peers.into_iter().map(Place::new).collect::<Result<Vec<Place>, Error>>()?;
-    let mut figures = Figures::new(&names);
+    let mut figures = Figures::new(&names, &bounds);
     for round in 0..arguments.runs.max(1) {
         eprintln!("bench peers: round {} of {}", round + 1, arguments.runs.max(1));
         for (number, part) in parts.iter().enumerate() {
@@ -252,8 +255,14 @@ mod tests {
         let path = dir.path().join("mount");
         std::fs::create_dir(&path).expect("made");
         let counter = Err("no".to_owned());
-        let peer =
-            Peer { name: "p".to_owned(), path: path.clone(), version: None, pids: Vec::new(), counter };
+        let peer = Peer {
+            is_bound: false,
+            name: "p".to_owned(),
+            path: path.clone(),
+            version: None,
+            pids: Vec::new(),
+            counter,
+        };
         let mut place = Place::new(peer).expect("it is there");
         let error = Error::Usage("a reason".to_owned());
         let said = place.fail(Part::Fio, &error);
@@ -268,7 +277,7 @@ mod tests {
     fn a_file_of_results_is_read_by_compare() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("peers.json");
-        let mut figures = Figures::new(&["a".to_owned(), "b".to_owned()]);
+        let mut figures = Figures::new(&["a".to_owned(), "b".to_owned()], &[false; 2]);
         figures.push("untar", Unit::Seconds, 0, 1.0, None);
         figures.push("untar", Unit::Seconds, 1, 3.0, None);
         let mut report = Report::new("t");

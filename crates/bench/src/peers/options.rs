@@ -34,6 +34,9 @@ pub struct PeersArguments {
     /// Seconds of each random read and write of fio
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) seconds: u64,
+    /// A path that is a ceiling or another form of the first one: it is shown, but is no candidate for the best of the others
+    #[arg(long = "bound", value_name = "NAME")]
+    bounds: Vec<String>,
     /// Block device that keeps the data of NAME, whose flushes are counted; found where the path itself is on one
     #[arg(long = "device", value_name = "NAME=DEVICE")]
     devices: Vec<String>,
@@ -70,7 +73,10 @@ impl PeersArguments {
             }
             let (version, pids) = (None, Vec::new());
             let counter = Counter::below(&path);
-            peers.push(Peer { name: name.to_owned(), path, version, pids, counter });
+            peers.push(Peer { name: name.to_owned(), path, version, pids, is_bound: false, counter });
+        }
+        for name in &self.bounds {
+            named(&mut peers, name, "--bound")?.is_bound = true;
         }
         for word in &self.versions {
             let (peer, text) = of(&mut peers, word, "--version")?;
@@ -102,12 +108,16 @@ fn pair<'a>(word: &'a str, what: &str) -> Result<(&'a str, &'a str), Error> {
     found.ok_or_else(|| Error::Usage(format!("{what} is given as NAME=VALUE, not as '{word}'")))
 }
 
+/// The peer that an option names.
+fn named<'a>(peers: &'a mut [Peer], name: &str, option: &str) -> Result<&'a mut Peer, Error> {
+    let peer = peers.iter_mut().find(|peer| peer.name == name);
+    peer.ok_or_else(|| Error::Usage(format!("{option}: no path is called '{name}'")))
+}
+
 /// The peer that an option names, and what it says of it.
 fn of<'a>(peers: &'a mut [Peer], word: &'a str, option: &str) -> Result<(&'a mut Peer, &'a str), Error> {
     let (name, value) = pair(word, option)?;
-    let peer = peers.iter_mut().find(|peer| peer.name == name);
-    let peer = peer.ok_or_else(|| Error::Usage(format!("{option}: no path is called '{name}'")))?;
-    Ok((peer, value))
+    Ok((named(peers, name, option)?, value))
 }
 
 #[cfg(test)]
@@ -149,6 +159,7 @@ mod tests {
             (&["a=/proc/version"], "is no directory"),
             (&["a=/", "--version", "b=1"], "--version: no path is called 'b'"),
             (&["a=/", "--device", "b=/dev/x"], "--device: no path is called 'b'"),
+            (&["a=/", "--bound", "b"], "--bound: no path is called 'b'"),
             (&["a=/", "--pids", "a=1,x"], "--pids wants NAME=PID"),
         ] {
             let said = parse(words).peers().expect_err(says).to_string();

@@ -8,9 +8,10 @@ use crate::report::{Against, Row, Unit};
 use crate::sample::Samples;
 
 /// How to read the tables.
-pub(super) const LEGEND: [&str; 3] = [
+pub(super) const LEGEND: [&str; 4] = [
     "figures are medians of alternating rounds, in brackets the spread; in parentheses CPU time of the whole machine per operation",
     "a ratio above 1 is better for the first path, whether more or less is better for the figure",
+    "cold means that the kernel's caches were emptied; what a file system keeps in its own processes stays",
     "durability is counted: flushes of the block device below for each fsync of an appended 4 KiB; figures of writes are not \
      comparable between one that is durable and one that is not",
 ];
@@ -19,6 +20,8 @@ pub(super) const LEGEND: [&str; 3] = [
 #[derive(Debug)]
 pub(super) struct Figures {
     names: Vec<String>,
+    /// Which paths are no candidates for the best of the others.
+    bounds: Vec<bool>,
     lines: Vec<Line>,
 }
 
@@ -32,9 +35,9 @@ struct Line {
 }
 
 impl Figures {
-    /// None yet, of paths with these names.
-    pub(super) fn new(names: &[String]) -> Figures {
-        Figures { names: names.to_vec(), lines: Vec::new() }
+    /// None yet, of paths with these names; `bounds` says which are no candidates for the best of the others.
+    pub(super) fn new(names: &[String], bounds: &[bool]) -> Figures {
+        Figures { names: names.to_vec(), bounds: bounds.to_vec(), lines: Vec::new() }
     }
 
     /// Adds what a round found on path `index`.
@@ -78,13 +81,18 @@ impl Figures {
         if pairs.is_empty() { vec![alone(0)] } else { pairs }
     }
 
+    fn candidates(&self) -> impl Iterator<Item = usize> {
+        (1..self.names.len()).filter(|&index| !self.bounds[index])
+    }
+
     /// A column for each path, and the ratios of the first to each other one and to the best of these.
     pub(super) fn table(&self) -> String {
         let (subject, others) = (&self.names[0], &self.names[1..]);
         let mut headings = vec!["figure".to_owned()];
         headings.extend(self.names.iter().cloned());
         headings.extend(others.iter().map(|name| format!("{subject} / {name}")));
-        if others.len() > 1 {
+        let has_best = self.candidates().count() > 1;
+        if has_best {
             headings.push(format!("{subject} / best of the others"));
         }
         let mut lines = vec![headings];
@@ -92,8 +100,8 @@ impl Figures {
             let mut cells = vec![line.name.clone()];
             cells.extend((0..self.names.len()).map(|index| line.cell(index)));
             cells.extend((1..self.names.len()).map(|other| line.ratio(other).map_or(dash(), shown)));
-            if others.len() > 1 {
-                let best = line.best().and_then(|best| Some((best, line.ratio(best)?)));
+            if has_best {
+                let best = line.best(self.candidates()).and_then(|best| Some((best, line.ratio(best)?)));
                 cells.push(best.map_or(dash(), |(best, ratio)| format!("{ratio:.2} ({})", self.names[best])));
             }
             lines.push(cells);
@@ -126,9 +134,9 @@ impl Line {
         (ratios.count() > 0).then(|| ratios.median())
     }
 
-    /// The best of the other paths.
-    fn best(&self) -> Option<usize> {
-        let measured = (1..self.samples.len()).filter(|&index| self.samples[index].count() > 0);
+    /// The best of some paths.
+    fn best(&self, of: impl Iterator<Item = usize>) -> Option<usize> {
+        let measured = of.filter(|&index| self.samples[index].count() > 0);
         measured.max_by(|&a, &b| {
             let order = self.samples[a].median().total_cmp(&self.samples[b].median());
             if self.unit.is_rate() { order } else { order.reverse() }
@@ -188,7 +196,7 @@ mod tests {
 
     fn figures() -> Figures {
         let names = ["ours", "slow", "fast"].map(str::to_owned);
-        let mut figures = Figures::new(&names);
+        let mut figures = Figures::new(&names, &[false; 3]);
         for (index, rates) in
             [[100.0, 120.0, 110.0], [50.0, 60.0, 55.0], [200.0, 240.0, 220.0]].iter().enumerate()
         {
@@ -219,6 +227,20 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_is_shown_and_is_not_the_best() {
+        let mut figures = figures();
+        figures.names.push("ceiling".to_owned());
+        figures.bounds.push(true);
+        for line in &mut figures.lines {
+            line.samples.push([1e9].into_iter().collect());
+            line.cpu_us.push(Samples::new());
+        }
+        let table = figures.table();
+        assert!(table.contains("ours / ceiling") && table.contains("0.50 (fast)"), "{table}");
+        assert!(!table.contains("(ceiling)"), "{table}");
+    }
+
+    #[test]
     fn rows_are_pairs_of_runs_that_alternated() {
         let rows = figures().rows();
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
@@ -234,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_path_alone_has_no_ratios() {
-        let mut figures = Figures::new(&["one".to_owned()]);
+        let mut figures = Figures::new(&["one".to_owned()], &[false]);
         figures.push("create", Unit::OpsPerSecond, 0, 1.0, None);
         assert_eq!(figures.rows()[0].name, "create, one");
         assert!(!figures.table().contains('/') || !figures.table().contains("best"));
