@@ -12,6 +12,7 @@
 //! // std::process::exit(nacre_bench::cli::run(command, &["bench"]))
 //! ```
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::backends::{self, BackendsArguments};
@@ -26,6 +27,7 @@ use crate::mdt::{self, MdtArguments};
 use crate::mdtest::{self, MdtestArguments};
 use crate::noisy::{self, NoisyArguments};
 use crate::null::{self, NullArguments, ServeArguments};
+use crate::peers::{self, PeersArguments};
 use crate::programs::{self, ProgramsArguments};
 use crate::records::{self, RecordsArguments};
 use crate::report::{Against, Report};
@@ -59,6 +61,8 @@ pub enum Command {
     Client(ClientArguments),
     /// Fields of an ocean model as records of a Fortran direct-access file, by calls and time per call
     Records(RecordsArguments),
+    /// The same work on any mounted paths in turns, set side by side: names, programs, data, durability, memory
+    Peers(Box<PeersArguments>),
     /// The engine of an MDT alone: no network, no FUSE; its memory and opening times with many inodes
     Mdt(MdtArguments),
     /// Names and attributes over processes, with the options and the summary of mdtest
@@ -298,10 +302,22 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         Command::History(arguments) => history::history(&arguments),
         Command::Client(arguments) => arguments.common.show(client::measure(&arguments, &myself)),
         Command::Records(arguments) => arguments.common.show(records::measure(&arguments, &myself)),
+        Command::Peers(arguments) => peers::run(&arguments, &myself),
         Command::Programs(arguments) => arguments.common.show(programs::measure(&arguments)),
         Command::Meta(arguments) => meta(&arguments, &myself),
         Command::Io(arguments) => io(&arguments, &myself),
     }
+}
+
+/// The arguments of sub-command `name` in `words`, for benches that take figures of others in.
+///
+/// # Errors
+///
+/// Words that the sub-command does not know.
+pub(crate) fn from_words<A: clap::Args>(name: &'static str, words: &[OsString]) -> Result<A, Error> {
+    let words = std::iter::once(OsString::from(name)).chain(words.iter().cloned());
+    let matches = A::augment_args(clap::Command::new(name)).try_get_matches_from(words);
+    matches.and_then(|matches| A::from_arg_matches(&matches)).map_err(|error| Error::Usage(error.to_string()))
 }
 
 fn task(cpu: Option<usize>, kind: TaskKind, setup: &str) -> Result<(), Error> {

@@ -8,11 +8,13 @@ mod plan;
 mod table;
 mod task;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::cli::from_words;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::place;
@@ -71,6 +73,18 @@ pub(crate) fn run(arguments: &IorArguments, myself: &Myself) -> Result<(), Error
         0 => Ok(()),
         errors => Err(Error::Worker(format!("{errors} transfer(s) did not bring what was written"))),
     }
+}
+
+/// Runs what a command line asks for and prints nothing, for other benches: `write` or `read` and bytes per second, in
+/// the order of the phases.
+///
+/// # Errors
+///
+/// As the command's.
+pub(crate) fn bandwidths(words: &[OsString], myself: &Myself) -> Result<Vec<(&'static str, f64)>, Error> {
+    let arguments: IorArguments = from_words("ior", words)?;
+    let lines = Run::new(&arguments)?.repetitions(myself, |_| {})?;
+    Ok(lines.iter().map(Line::bandwidth).collect())
 }
 
 /// A run whose options have been checked.

@@ -13,6 +13,7 @@
 //! - [`limits`]: what the machine can do without any file system of ours.
 //! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
 //! - [`programs`]: tar, find, rm and git on any mounted path.
+//! - [`peers`]: the same work on several mounted paths in turns, ours and others'.
 //! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
 //! - [`records`]: fields of an ocean model as records of a Fortran direct-access file.
 //! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
@@ -54,6 +55,7 @@ pub mod noisy;
 pub mod null;
 pub mod paf;
 mod pattern;
+pub mod peers;
 mod piped;
 mod place;
 pub mod programs;

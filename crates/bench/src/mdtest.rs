@@ -15,8 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use crate::cli::from_words;
 use crate::error::Error;
-use crate::machine::Machine;
+use crate::machine::{CpuTime, Machine};
 use crate::place;
 use crate::size;
 use crate::team::Span;
@@ -232,6 +233,44 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
     Ok(())
 }
 
+/// What a phase on files gave another bench.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figure {
+    /// `create`, `stat`, `read` or `remove`.
+    pub(crate) name: &'static str,
+    /// Operations per second of all tasks.
+    pub(crate) rate: f64,
+    /// CPU time of the whole machine per operation, in microseconds.
+    pub(crate) cpu_us: f64,
+}
+
+/// Runs the phases that a command line asks for and prints nothing: for other benches.
+///
+/// # Errors
+///
+/// As the command's.
+pub(crate) fn figures(words: &[OsString], myself: &Myself) -> Result<Vec<Figure>, Error> {
+    let arguments: MdtestArguments = from_words("mdtest", words)?;
+    let plan = arguments.plan()?;
+    for directory in &plan.directories {
+        // Not its parents: where these have gone, something else would be measured.
+        std::fs::create_dir(directory).map_err(Error::io("create directory", directory))?;
+    }
+    let results = iterations(&arguments, myself, &plan, (arguments.processes.max(1), arguments.seed()))?;
+    let figure = |(phase, result): (Phase, summary::Result)| {
+        let name = match phase {
+            Phase::Create(Kind::File) => "create",
+            Phase::Stat(Kind::File) => "stat",
+            Phase::Read => "read",
+            Phase::Remove(Kind::File) => "remove",
+            _ => return None,
+        };
+        let cpu_us = result.busy_us as f64 / result.items.max(1) as f64;
+        Some(Figure { name, rate: result.rate(), cpu_us })
+    };
+    Ok(results.into_iter().filter_map(figure).collect())
+}
+
 /// All phases of all iterations.
 fn iterations(
     arguments: &MdtestArguments,
@@ -259,8 +298,10 @@ fn iterations(
                     std::fs::create_dir(&top).map_err(Error::io("create directory", &top))?;
                 }
             }
+            let before_us = CpuTime::now().busy_us;
             let spans: Vec<Span> = team.run(&Order { phase, iteration })?;
-            results.push((phase, summary::Result::of(&spans)));
+            let busy_us = CpuTime::now().busy_us - before_us;
+            results.push((phase, summary::Result::of(&spans, busy_us)));
             if phase == Phase::TreeRemove {
                 for top in plan.tops(iteration) {
                     std::fs::remove_dir(&top).map_err(Error::io("remove directory", &top))?;

@@ -217,6 +217,8 @@ impl Report {
             "{cpus} CPUs ({}), {memory} MiB, Linux {}, load {:.1} at the start\n",
             m.cpu, m.kernel, m.load
         );
+        // Figures may be in tables alone.
+        let lines = if self.rows.is_empty() { Vec::new() } else { lines };
         for (index, line) in lines.iter().enumerate() {
             let cells: Vec<String> = used
                 .iter()

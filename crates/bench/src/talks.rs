@@ -7,6 +7,7 @@ mod catalogue;
 mod load;
 pub(crate) mod outcome;
 mod page;
+mod peers;
 mod perform;
 
 use std::path::{Path, PathBuf};
@@ -17,10 +18,9 @@ use crate::error::Error;
 use crate::stop;
 use crate::worker::Myself;
 use catalogue::{Experiment, Run, experiments};
-use outcome::Outcome;
 use perform::Ground;
 
-pub use outcome::Results;
+pub use outcome::{Outcome, Results};
 
 /// Name of the results in the output directory.
 const RESULTS: &str = "results.json";
@@ -56,6 +56,9 @@ pub struct TalksArguments {
     /// The nacre binary; this one by default
     #[arg(long, value_name = "PROGRAM")]
     nacre: Option<PathBuf>,
+    /// Show the figures of other file systems that 'nacre bench peers --out FILE' wrote
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
 }
 
 /// Runs what is missing, and writes the report.
@@ -72,10 +75,12 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
         print!("{}", list(&chosen, arguments.quick));
         return Ok(());
     }
+    let others = arguments.peers.as_deref().map(peers::load).transpose()?;
     stop::listen();
     std::fs::create_dir_all(&arguments.out).map_err(Error::io("create directory", &arguments.out))?;
     let out = std::fs::canonicalize(&arguments.out).map_err(Error::io("find", &arguments.out))?;
     let mut results = begin(&out, arguments.quick)?;
+    others.into_iter().for_each(|others| results.put(others));
     let ground = Ground {
         program: arguments.nacre.clone().unwrap_or_else(|| myself.program().into()),
         memory: arguments.memory_dir.join(format!("nacre-talks-{}", std::process::id())),

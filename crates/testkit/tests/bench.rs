@@ -388,3 +388,116 @@ fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
         "{same:?}"
     );
 }
+
+/// What `bench peers` is told in all tests.
+const PEERS: [&str; 8] = ["--tasks", "2", "--files", "40", "--size-mib", "1", "--seconds", "1"];
+
+#[test]
+fn peers_are_set_side_by_side_and_nothing_is_left() {
+    if !have_root() {
+        return;
+    }
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("peers");
+    let (plain, out) = (scratch.join("plain"), scratch.join("peers.json"));
+    fs::create_dir(&plain).expect("made");
+    let ours = format!("ours={}", text(cluster.mount()));
+    let theirs = format!("plain={}", text(&plain));
+    let parts = ["--part", "mdtest-easy,mdtest-hard,ior-easy,ior-hard,fsync", "--runs", "2"];
+    let pids = format!("ours={}", std::process::id());
+    let words = ["peers", &ours, &theirs, "--out", text(&out), "--version", "plain=a | b", "--pids", &pids];
+    let words: Vec<&str> = words.into_iter().chain(parts).chain(PEERS).collect();
+    let table = bench(&cluster, &words);
+    for row in [
+        "mdtest easy create",
+        "mdtest easy remove",
+        "mdtest hard stat",
+        "mdtest hard read",
+        "IOR easy write",
+        "IOR easy read",
+        "IOR hard write",
+        "IOR hard read",
+        "append 4 KiB, fsync",
+    ] {
+        let line = table.lines().find(|line| line.starts_with(&format!("| {row} ")));
+        let line = line.unwrap_or_else(|| panic!("no {row} in:\n{table}"));
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells.len(), 4, "{line}");
+        assert!(cells[1].contains('[') && cells[2].contains('['), "both were measured twice: {line}");
+        assert!(cells[3].parse::<f64>().is_ok_and(|ratio| ratio > 0.0), "{line}");
+    }
+    assert!(table.contains("ours / plain") && table.contains("a / b"), "{table}");
+    assert!(table.contains("plain is not a mount point"), "{table}");
+    assert!(table.contains("| memory of its processes"), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("| ours ") && line.contains("not counted")), "{table}");
+    let same = bench(&cluster, &["compare", text(&out), text(&out), "--all"]);
+    assert!(same.contains("IOR hard read, ours to plain"), "{same}");
+    for directory in [cluster.mount(), plain.as_path()] {
+        assert_eq!(fs::read_dir(directory).expect("there").count(), 0, "{}", directory.display());
+    }
+}
+
+#[test]
+fn a_peer_that_disappears_is_noted_and_the_others_go_on() {
+    if !have_root() {
+        return;
+    }
+    let run = Run::new();
+    let (stays, goes) = (run.make("stays"), run.make("goes"));
+    let (first, second) = (format!("stays={}", text(&stays)), format!("goes={}", text(&goes)));
+    let child = run
+        .command(nacre_testkit::binary::nacre())
+        .args(["bench", "peers", &first, &second, "--part", "mdtest-easy", "--runs", "12"])
+        .args(PEERS)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    wait::until(wait::SOON, "work on the path that goes", || fs::read_dir(&goes).ok()?.next().map(drop));
+    fs::rename(&goes, run.directory().join("gone")).expect("moved");
+    let output = wait::deadline(wait::SOON, "ending", move || child.wait_with_output()).expect("our child");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        table.contains("note: goes: ") && table.contains("disappeared before the end of 'mdtest easy'"),
+        "{table}"
+    );
+    let line = table.lines().find(|line| line.starts_with("| mdtest easy create "));
+    let line = line.unwrap_or_else(|| panic!("{table}"));
+    assert!(line.contains("op/s ["), "the path that stays was measured in all rounds: {line}");
+    assert!(said.contains("round 12 of 12"), "{said}");
+    assert_eq!(fs::read_dir(&stays).expect("there").count(), 0);
+}
+
+#[test]
+fn peers_that_cannot_be_measured_are_refused_in_one_sentence() {
+    let run = Run::new();
+    let missing = format!("x={}", text(&run.directory().join("none")));
+    for (word, says) in
+        [(missing.as_str(), "cannot be used, mount it first"), ("x", "is given as NAME=VALUE")]
+    {
+        let mut command = run.command(nacre_testkit::binary::nacre());
+        let output = command.args(["bench", "peers", word]).output().expect("run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(says) && said.trim().lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn rows_of_fio_are_left_out_where_it_is_not_installed() {
+    if !have_root() {
+        return;
+    }
+    let run = Run::new();
+    let (directory, empty) = (run.make("d"), run.make("empty"));
+    let mut command = run.command(nacre_testkit::binary::nacre());
+    let path = format!("d={}", text(&directory));
+    command.args(["bench", "peers", &path, "--part", "fio,fsync", "--runs", "1"]).env("PATH", &empty);
+    let output = command.output().expect("run");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(table.contains("note: the rows of fio are left out: fio is not installed"), "{table}");
+    assert!(table.contains("| append 4 KiB, fsync") && !table.contains("fio write"), "{table}");
+}

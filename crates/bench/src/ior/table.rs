@@ -69,6 +69,11 @@ impl Line {
         }
     }
 
+    /// `write` or `read`, and bytes per second.
+    pub(super) fn bandwidth(&self) -> (&'static str, f64) {
+        (self.access, self.bandwidth_mib * MIB)
+    }
+
     /// Transfers that did not bring what was written.
     pub(super) fn errors(&self) -> u64 {
         self.errors

@@ -28,17 +28,19 @@ pub(super) struct Result {
     pub(super) items: u64,
     /// From the first task's start to the last one's end.
     pub(super) seconds: f64,
+    /// CPU time that the whole machine spent meanwhile, in microseconds.
+    pub(super) busy_us: u64,
 }
 
 impl Result {
-    /// From what the tasks say.
-    pub(super) fn of(spans: &[Span]) -> Result {
+    /// From what the tasks say, and what the machine spent.
+    pub(super) fn of(spans: &[Span], busy_us: u64) -> Result {
         // A task that had nothing to do, as all but the first in a tree of all, is no part of the time.
         let busy = || spans.iter().filter(|span| span.items > 0);
         let start = busy().map(|span| span.start_ns).min().unwrap_or(0);
         let end = busy().map(|span| span.end_ns).max().unwrap_or(0);
         let items = spans.iter().map(|span| span.items).sum();
-        Result { items, seconds: (end - start) as f64 / 1e9 }
+        Result { items, seconds: (end - start) as f64 / 1e9, busy_us }
     }
 
     /// Operations per second; 0 if there were none.
@@ -115,12 +117,12 @@ mod tests {
     fn a_phase_lasts_from_the_first_start_to_the_last_end() {
         let span = |start_ns, end_ns, items| Span { start_ns, end_ns, items };
         let result =
-            Result::of(&[span(1_000_000_000, 2_000_000_000, 10), span(1_500_000_000, 3_000_000_000, 10)]);
-        assert_eq!(result, Result { items: 20, seconds: 2.0 });
+            Result::of(&[span(1_000_000_000, 2_000_000_000, 10), span(1_500_000_000, 3_000_000_000, 10)], 7);
+        assert_eq!(result, Result { items: 20, seconds: 2.0, busy_us: 7 });
         assert_eq!(result.rate(), 10.0);
-        let alone = Result::of(&[span(5, 1_000_000_005, 3), span(1, 2, 0)]);
+        let alone = Result::of(&[span(5, 1_000_000_005, 3), span(1, 2, 0)], 0);
         assert_eq!(alone.rate(), 3.0);
-        assert_eq!(Result::of(&[span(1, 2, 0)]).rate(), 0.0);
+        assert_eq!(Result::of(&[span(1, 2, 0)], 0).rate(), 0.0);
     }
 
     #[test]
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_table_has_mdtests_form() {
-        let result = |items, seconds| Result { items, seconds };
+        let result = |items, seconds| Result { items, seconds, busy_us: 0 };
         let results = [
             (Phase::TreeCreate, result(2, 0.02)),
             (Phase::Create(Kind::File), result(35_214, 2.0)),

@@ -8,7 +8,9 @@ use std::fmt::Write as _;
 
 use super::catalogue::{Experiment, Talk, experiments};
 use super::outcome::{Found, Outcome, Results, found, verdict};
+use super::peers::peers_section;
 use crate::chart::{self, escape};
+use crate::peers::EXPERIMENT;
 use crate::report::Report;
 use crate::stats::{Bound, RUNS_MIN, Verdict};
 use figure::{Figure, number, span};
@@ -209,6 +211,8 @@ pub(super) fn html(results: &Results) -> String {
     html.push_str("</div>\n");
     html.push_str(&front::contents(&all, &left_out));
     html.extend(all.iter().map(section));
+    let others = results.of(EXPERIMENT).and_then(|outcome| outcome.report.as_ref());
+    html.extend(others.map(peers_section));
     if !left_out.is_empty() {
         html.push_str("<section id=\"left-out\"><h2>Left out</h2><ul>\n");
         for (experiment, why) in left_out {

@@ -1,0 +1,161 @@
+//! Whether an fsync is durable, counted rather than believed: flushes that a block device has carried out.
+//!
+//! A write that a device has answered may be in its volatile cache; only a flush brings it to the medium. So an fsync after
+//! which the device below has counted no flush has kept nothing. The kernel counts flushes of a whole device, those of others
+//! that use it included: it should keep the data of one file system alone.
+
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::error::Error;
+
+/// Writes with fsync in a round.
+const FSYNCS: u64 = 20;
+/// Bytes of each.
+const BYTES: usize = 4096;
+/// Place of the flushes in the statistics of a device (Linux 5.5 and later).
+const FLUSHES: usize = 15;
+/// Durable from so many flushes per fsync: a checkpoint of others may be counted too, a missing one never is.
+const DURABLE: f64 = 0.95;
+
+/// The device of a path, and what it has counted.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    /// Its directory in /sys.
+    directory: PathBuf,
+    fsyncs: u64,
+    flushes: u64,
+}
+
+impl Counter {
+    /// Of the device that the file system of `path` is on.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing can be counted.
+    pub(super) fn below(path: &Path) -> Result<Counter, String> {
+        let device = std::fs::metadata(path).map_err(|error| error.to_string())?.dev();
+        Counter::of_number(device)
+            .ok_or_else(|| "its device is not known, name it with --device".to_owned())?
+            .checked()
+    }
+
+    /// Of a block device.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing can be counted.
+    pub(super) fn of_device(device: &Path) -> Result<Counter, String> {
+        let name = device.display();
+        let found = std::fs::metadata(device).map_err(|error| format!("{name}: {error}"))?;
+        if !found.file_type().is_block_device() {
+            return Err(format!("{name} is no block device"));
+        }
+        let counter = Counter::of_number(found.rdev());
+        counter.ok_or_else(|| format!("{name} is not in /sys"))?.checked()
+    }
+
+    fn of_number(device: u64) -> Option<Counter> {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let directory = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+        // Flushes are those of the whole device, and counted there alone.
+        let directory = match directory.join("partition").exists() {
+            true => directory.parent()?.to_owned(),
+            false => directory,
+        };
+        Some(Counter { directory, fsyncs: 0, flushes: 0 })
+    }
+
+    fn checked(self) -> Result<Counter, String> {
+        let name = self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let cache = std::fs::read_to_string(self.directory.join("queue/write_cache")).unwrap_or_default();
+        if cache.trim() != "write back" {
+            return Err(format!("{name} has no volatile cache, so the kernel sends it no flushes"));
+        }
+        self.now().map(|_| self).ok_or_else(|| format!("the kernel counts no flushes of {name}"))
+    }
+
+    fn now(&self) -> Option<u64> {
+        flushes_in(&std::fs::read_to_string(self.directory.join("stat")).ok()?)
+    }
+
+    /// What was found until now.
+    pub(super) fn verdict(&self) -> String {
+        if self.fsyncs == 0 {
+            return "not counted: no fsync was measured".to_owned();
+        }
+        let ratio = self.flushes as f64 / self.fsyncs as f64;
+        let verdict = if ratio >= DURABLE { "durable" } else { "NOT durable" };
+        format!("{verdict}: {ratio:.1} flushes per fsync")
+    }
+}
+
+/// The flushes in the statistics of a device.
+fn flushes_in(text: &str) -> Option<u64> {
+    text.split_whitespace().nth(FLUSHES)?.parse().ok()
+}
+
+/// Appends to a new file in `directory`, with an fsync after each write; the milliseconds that one of them takes.
+pub(super) fn append(directory: &Path, counter: &mut Result<Counter, String>) -> Result<f64, Error> {
+    let path = directory.join("appended");
+    let mut file = std::fs::File::create(&path).map_err(Error::io("create", &path))?;
+    let bytes = [0x5a; BYTES];
+    let mut step =
+        || file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(Error::io("fsync", &path));
+    // The first one brings the name of the file along, and what was written before.
+    step()?;
+    let before = counter.as_ref().ok().and_then(Counter::now);
+    let start = Instant::now();
+    for _ in 0..FSYNCS {
+        step()?;
+    }
+    let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
+    if let (Ok(counter), Some(before)) = (counter, before)
+        && let Some(after) = counter.now()
+    {
+        counter.fsyncs += FSYNCS;
+        counter.flushes += after.saturating_sub(before);
+    }
+    Ok(elapsed_ms / FSYNCS as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flushes_are_the_sixteenth_number_of_the_statistics() {
+        let line = "  89 0 4296 7 1174 12 9664 60 0 80 82 11 12 13 14 40 15\n";
+        assert_eq!(flushes_in(line), Some(40));
+        assert_eq!(flushes_in("1 2 3 4 5 6 7 8 9 10 11"), None, "an older kernel");
+        assert_eq!(flushes_in(""), None);
+    }
+
+    #[test]
+    fn an_fsync_without_a_flush_is_not_durable() {
+        let verdict = |fsyncs, flushes| Counter { directory: PathBuf::new(), fsyncs, flushes }.verdict();
+        assert_eq!(verdict(60, 61), "durable: 1.0 flushes per fsync");
+        assert_eq!(verdict(60, 2), "NOT durable: 0.0 flushes per fsync");
+        assert_eq!(verdict(60, 30), "NOT durable: 0.5 flushes per fsync");
+        assert!(verdict(0, 0).starts_with("not counted"));
+    }
+
+    #[test]
+    fn what_is_no_device_is_named() {
+        let said = Counter::of_device(Path::new("/dev/null")).expect_err("no block device");
+        assert_eq!(said, "/dev/null is no block device");
+        assert!(Counter::of_device(Path::new("/dev/none")).expect_err("missing").contains("/dev/none: "));
+        assert!(Counter::below(Path::new("/proc")).expect_err("no device").contains("--device"));
+    }
+
+    #[test]
+    fn an_append_takes_time_also_where_nothing_is_counted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut counter = Err("why".to_owned());
+        assert!(append(dir.path(), &mut counter).expect("appended") > 0.0);
+        let bytes = std::fs::metadata(dir.path().join("appended")).expect("there").len();
+        assert_eq!(bytes, (FSYNCS + 1) * BYTES as u64);
+    }
+}

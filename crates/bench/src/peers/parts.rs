@@ -1,0 +1,182 @@
+//! The parts of the work, each on one path for one round.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::fio;
+use super::flushes::{self, Counter};
+use super::options::PeersArguments;
+use crate::error::Error;
+use crate::programs::{self, Source};
+use crate::report::Unit;
+use crate::worker::Myself;
+use crate::{ior, machine, mdtest};
+
+/// Bytes of a file in the hard part of mdtest, and of a record in that of IOR: those of the IO500 benchmark, which no block
+/// size divides.
+const HARD_FILE_BYTES: u64 = 3_901;
+const HARD_RECORD_BYTES: u64 = 47_008;
+
+/// What can be left out by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Empty files, a directory for each task
+    MdtestEasy,
+    /// Files of 3,901 bytes, all in one directory
+    MdtestHard,
+    /// tar, find, rm and git
+    Programs,
+    /// The fio program: sequential and random, O_DIRECT
+    Fio,
+    /// A file for each task, records of 1 MiB
+    IorEasy,
+    /// Records of 47,008 bytes, of all tasks in one file
+    IorHard,
+    /// Appends with fsync, and what reaches the device
+    Fsync,
+}
+
+impl Part {
+    pub(crate) const ALL: [Part; 7] = [
+        Part::MdtestEasy,
+        Part::MdtestHard,
+        Part::Programs,
+        Part::Fio,
+        Part::IorEasy,
+        Part::IorHard,
+        Part::Fsync,
+    ];
+
+    /// For sentences.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Part::MdtestEasy => "mdtest easy",
+            Part::MdtestHard => "mdtest hard",
+            Part::Programs => "programs",
+            Part::Fio => "fio",
+            Part::IorEasy => "IOR easy",
+            Part::IorHard => "IOR hard",
+            Part::Fsync => "append and fsync",
+        }
+    }
+}
+
+/// What all parts share.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    arguments: &'a PeersArguments,
+    myself: &'a Myself,
+    /// What the programs work on, if they are wanted.
+    source: Option<Source>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(
+        arguments: &'a PeersArguments,
+        myself: &'a Myself,
+        parts: &[Part],
+    ) -> Result<Context<'a>, Error> {
+        let source = parts.contains(&Part::Programs).then(Source::make).transpose()?;
+        Ok(Context { arguments, myself, source })
+    }
+
+    /// Runs `part` in the empty directory `work`, caches emptied before; calls `push` with the name, the unit and the value of
+    /// each figure, and the machine's CPU time per operation in microseconds where it is known.
+    pub(super) fn perform(
+        &self,
+        part: Part,
+        work: &Path,
+        counter: &mut Result<Counter, String>,
+        mut push: impl FnMut(&str, Unit, f64, Option<f64>),
+    ) -> Result<(), Error> {
+        drop_caches()?;
+        match part {
+            Part::MdtestEasy | Part::MdtestHard => {
+                for figure in mdtest::figures(&self.mdtest(part, work), self.myself)? {
+                    let name = format!("{} {}", part.label(), figure.name);
+                    push(&name, Unit::OpsPerSecond, figure.rate, Some(figure.cpu_us));
+                }
+            }
+            Part::Programs => {
+                if let Some(source) = &self.source {
+                    programs::round_on(work, source, |name, seconds| {
+                        push(name, Unit::Seconds, seconds, None)
+                    })?;
+                }
+            }
+            Part::Fio => {
+                let PeersArguments { tasks, size_mib, seconds, .. } = *self.arguments;
+                fio::round_on(work, fio::Sizes { tasks, size_mib, seconds }, push)?;
+            }
+            Part::IorEasy | Part::IorHard => {
+                for words in ["-w -k -e", "-r -C"] {
+                    // What is read comes from the file system, not from the kernel's cache.
+                    drop_caches()?;
+                    for (access, rate) in ior::bandwidths(&self.ior(part, work, words), self.myself)? {
+                        push(&format!("{} {access}", part.label()), Unit::BytesPerSecond, rate, None);
+                    }
+                }
+            }
+            Part::Fsync => {
+                let each_ms = flushes::append(work, counter)?;
+                push("append 4 KiB, fsync", Unit::Milliseconds, each_ms, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn mdtest(&self, part: Part, work: &Path) -> Vec<OsString> {
+        let PeersArguments { tasks, files, .. } = *self.arguments;
+        let shape = match part {
+            Part::MdtestHard => format!("-w {HARD_FILE_BYTES} -e {HARD_FILE_BYTES}"),
+            _ => "-u".to_owned(),
+        };
+        words(&format!("-F -P {tasks} -n {files} {shape} -d"), &work.join("mdtest"))
+    }
+
+    fn ior(&self, part: Part, work: &Path, access: &str) -> Vec<OsString> {
+        let PeersArguments { tasks, size_mib, .. } = *self.arguments;
+        let shape = match part {
+            Part::IorHard => {
+                let records = (size_mib << 20).div_ceil(HARD_RECORD_BYTES);
+                format!("-t {HARD_RECORD_BYTES} -b {HARD_RECORD_BYTES} -s {records}")
+            }
+            _ => format!("-F -t 1m -b {size_mib}m"),
+        };
+        words(&format!("-N {tasks} {shape} {access} -o"), &work.join("ior"))
+    }
+}
+
+/// A command line that ends with a path.
+fn words(line: &str, path: &Path) -> Vec<OsString> {
+    line.split(' ').map(OsString::from).chain([path.as_os_str().to_owned()]).collect()
+}
+
+fn drop_caches() -> Result<(), Error> {
+    machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))
+}
+
+/// Empties the directory of a path for the next part; where that fails the next part says more.
+pub(super) fn clear(work: &Path) {
+    for entry in std::fs::read_dir(work).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let _ = if is_directory { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_empty_for_the_next_part() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(dir.path().join("a/b")).expect("made");
+        std::fs::write(dir.path().join("a/b/c"), "x").expect("written");
+        std::fs::write(dir.path().join("file"), "x").expect("written");
+        clear(dir.path());
+        assert_eq!(std::fs::read_dir(dir.path()).expect("there").count(), 0);
+        clear(&dir.path().join("none"));
+    }
+}
