@@ -146,8 +146,30 @@ fn mismatch(all: &[Results]) -> Option<String> {
     Some(format!("one file is of a {} run and another of a {} run: their sizes differ", first.mode, odd.mode))
 }
 
-fn load(files: &[PathBuf]) -> Result<Vec<Results>, Error> {
+pub(crate) fn load(files: &[PathBuf]) -> Result<Vec<Results>, Error> {
     files.iter().map(|path| Results::load(path)).collect()
+}
+
+/// What changed from the first of some results to the last: one sentence, and a Markdown table of the figures that did.
+///
+/// # Errors
+///
+/// If they are of runs of different kinds.
+pub(crate) fn generations(all: &[Results]) -> Result<(String, String), Error> {
+    if let Some(why) = mismatch(all) {
+        return Err(Error::Usage(why));
+    }
+    let lines = lines(all);
+    let count = |change| lines.iter().filter(|line| line.change == Some(change)).count();
+    let sentence = format!(
+        "Against {}, {} of {} figures that both have are better by more than the noise, {} are worse, and {} are the same.",
+        all.first().map(label).unwrap_or_default(),
+        count(Change::Better),
+        lines.iter().filter(|line| line.change.is_some()).count(),
+        count(Change::Worse),
+        count(Change::Same),
+    );
+    Ok((sentence, table(all, &lines, false)))
 }
 
 /// Sets results side by side; false if the gate is to be closed.
@@ -281,6 +303,8 @@ mod tests {
         );
         let text = table(&all, &lines, false);
         assert!(text.contains("| lad17-pfl | PFL, write | 1.00 x [") && text.contains("WORSE"), "{text}");
+        let (sentence, _) = generations(&all).expect("of one kind");
+        assert!(sentence.contains("1 of 2 figures") && sentence.contains("1 are worse"), "{sentence}");
         let same = [all[0].clone(), results("2026-03-01T00:00:00Z", 1.02, 2.0)];
         let text = table(&same, &super::lines(&same), false);
         assert!(text.contains("2 figures are the same"), "{text}");

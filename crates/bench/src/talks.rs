@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::bar::Bar;
 use crate::error::Error;
+use crate::history;
 use crate::stop;
 use crate::worker::Myself;
 use catalogue::{Experiment, Run, experiments};
@@ -56,6 +57,9 @@ pub struct TalksArguments {
     /// The nacre binary; this one by default
     #[arg(long, value_name = "PROGRAM")]
     nacre: Option<PathBuf>,
+    /// Show what changed since earlier results (results.json, the oldest first) of a run of the same kind
+    #[arg(long, value_delimiter = ',', value_name = "RESULTS")]
+    earlier: Vec<PathBuf>,
     /// Show the figures of other file systems that 'nacre bench peers --out FILE' wrote
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
@@ -68,7 +72,7 @@ pub struct TalksArguments {
 /// If the directory cannot be used, or belongs to a run of another kind; `Interrupted`. An experiment that fails is left out with its reason.
 pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
     if let Some(file) = &arguments.render {
-        return render(file, &arguments.out);
+        return render(file, arguments);
     }
     let chosen = chosen(&arguments.only)?;
     if arguments.list {
@@ -76,11 +80,13 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
         return Ok(());
     }
     let others = arguments.peers.as_deref().map(peers::load).transpose()?;
+    let earlier = history::load(&arguments.earlier)?;
     stop::listen();
     std::fs::create_dir_all(&arguments.out).map_err(Error::io("create directory", &arguments.out))?;
     let out = std::fs::canonicalize(&arguments.out).map_err(Error::io("find", &arguments.out))?;
     let mut results = begin(&out, arguments.quick)?;
     others.into_iter().for_each(|others| results.put(others));
+    write(&out, &results, &earlier)?;
     let ground = Ground {
         program: arguments.nacre.clone().unwrap_or_else(|| myself.program().into()),
         memory: arguments.memory_dir.join(format!("nacre-talks-{}", std::process::id())),
@@ -110,25 +116,27 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
         }
         left_s = left_s.map(|left| left - outcome.seconds);
         results.put(outcome);
-        write(&out, &results)?;
+        write(&out, &results, &earlier)?;
         bar.add(run.seconds);
     }
     drop(bar);
-    write(&out, &results)?;
+    write(&out, &results, &earlier)?;
     print!("{}", page::summary(&results));
     println!("report: {}", out.join("index.html").display());
     Ok(())
 }
 
 /// The report of results that there are, without the results themselves.
-fn render(file: &Path, out: &Path) -> Result<(), Error> {
-    let results = Results::load(file)?;
+fn render(file: &Path, arguments: &TalksArguments) -> Result<(), Error> {
+    let (mut results, out) = (Results::load(file)?, &arguments.out);
+    let others = arguments.peers.as_deref().map(peers::load).transpose()?;
+    others.into_iter().for_each(|others| results.put(others));
     std::fs::create_dir_all(out).map_err(Error::io("create directory", out))?;
     let kept = out.join(RESULTS);
     if kept.exists() {
         return Err(Error::Usage(format!("{} holds a run: name another --out", out.display())));
     }
-    write_report(out, &results)?;
+    write_report(out, &results, &history::load(&arguments.earlier)?)?;
     println!("report: {}", out.join("index.html").display());
     Ok(())
 }
@@ -178,15 +186,19 @@ fn begin(out: &Path, quick: bool) -> Result<Results, Error> {
 }
 
 /// Writes all forms; the results first.
-fn write(out: &Path, results: &Results) -> Result<(), Error> {
+fn write(out: &Path, results: &Results, earlier: &[Results]) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(results).map_err(|error| Error::Usage(error.to_string()))?;
     replace(out, RESULTS, &json)?;
-    write_report(out, results)
+    write_report(out, results, earlier)
 }
 
-fn write_report(out: &Path, results: &Results) -> Result<(), Error> {
-    replace(out, "index.html", &page::html(results))?;
-    replace(out, "report.md", &page::markdown(results))
+fn write_report(out: &Path, results: &Results, earlier: &[Results]) -> Result<(), Error> {
+    let generations = match earlier {
+        [] => None,
+        _ => Some(history::generations(&[earlier, std::slice::from_ref(results)].concat())?),
+    };
+    replace(out, "index.html", &page::html(results, generations.as_ref()))?;
+    replace(out, "report.md", &page::markdown(results, generations.as_ref()))
 }
 
 /// Writes a file in one piece.
@@ -224,7 +236,7 @@ mod tests {
         let mut results = begin(dir.path(), true).expect("new");
         let first = experiments().next().expect("one");
         results.put(left_out(first, "why".to_owned()));
-        write(dir.path(), &results).expect("written");
+        write(dir.path(), &results, &[]).expect("written");
         let back = begin(dir.path(), true).expect("the same");
         assert_eq!(back.of(first.name).and_then(|one| one.skipped.as_deref()), Some("why"));
         assert!(begin(dir.path(), false).expect_err("another mode").to_string().contains("quick run"));

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::catalogue::{Experiment, Talk, experiments};
 use super::outcome::{Found, Outcome, Results, found, verdict};
-use super::peers::peers_section;
+use super::peers::{peers_section, table_of};
 use crate::chart::{self, escape};
 use crate::peers::EXPERIMENT;
 use crate::report::Report;
@@ -196,8 +196,11 @@ fn about(results: &Results) -> String {
     )
 }
 
+/// What changed since earlier results: a sentence, and a Markdown table.
+type Generations = (String, String);
+
 /// The page.
-pub(super) fn html(results: &Results) -> String {
+pub(super) fn html(results: &Results, generations: Option<&Generations>) -> String {
     let all = shown(results);
     let left_out = skipped(results);
     let mut html = chart::head("The talks, reproduced");
@@ -209,9 +212,23 @@ pub(super) fn html(results: &Results) -> String {
     );
     html.extend(Talk::ALL.map(|talk| front::card(talk, &all)));
     html.push_str("</div>\n");
-    html.push_str(&front::contents(&all, &left_out));
-    html.extend(all.iter().map(section));
     let others = results.of(EXPERIMENT).and_then(|outcome| outcome.report.as_ref());
+    let more = [
+        generations.map(|_| ("generations", "Since earlier versions")),
+        others.map(|_| ("peers", "Against others")),
+        (!left_out.is_empty()).then_some(("left-out", "Left out")),
+        Some(("methods", "Methods")),
+    ];
+    html.push_str(&front::contents(&all, &more.into_iter().flatten().collect::<Vec<_>>()));
+    html.extend(all.iter().map(section));
+    if let Some((sentence, table)) = generations {
+        let table = table_of(&format!("Figures that changed\n{table}"));
+        let _ = writeln!(
+            html,
+            "<section id=\"generations\"><h2>Since earlier versions</h2>\n<p>{}</p>\n{table}</section>",
+            escape(sentence)
+        );
+    }
     html.extend(others.map(peers_section));
     if !left_out.is_empty() {
         html.push_str("<section id=\"left-out\"><h2>Left out</h2><ul>\n");
@@ -227,7 +244,7 @@ pub(super) fn html(results: &Results) -> String {
 }
 
 /// The same for a review of code.
-pub(super) fn markdown(results: &Results) -> String {
+pub(super) fn markdown(results: &Results, generations: Option<&Generations>) -> String {
     let mut text = format!("# The talks, reproduced\n\n{}\n", about(results));
     let all = shown(results);
     for talk in Talk::ALL {
@@ -251,6 +268,9 @@ pub(super) fn markdown(results: &Results) -> String {
         for (experiment, why) in skipped(results).iter().filter(|(experiment, _)| experiment.talk == talk) {
             let _ = write!(text, "\n### {}: left out\n\n{why}\n", experiment.title);
         }
+    }
+    if let Some((sentence, table)) = generations {
+        let _ = write!(text, "\n## Since earlier versions\n\n{sentence}\n\n{table}");
     }
     text
 }
@@ -300,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_page_says_what_is_shown_what_not_and_what_was_left_out() {
-        let html = html(&results());
+        let html = html(&results(), None);
         assert!(html.contains("0.50 [0.50..0.50]") && html.contains("1.10 [1.10..1.10]"));
         assert!(html.contains("verdict not-shown") && html.contains("it needs root &amp; more"));
         assert!(html.contains("&lt;plain&gt;") && html.contains("href=\"#lad17-pfl\""));
@@ -312,7 +332,7 @@ mod tests {
         assert!(html.contains("Durability: fsync has returned"), "{html}");
         let places = html.replace("http://www.w3.org/2000/svg", "");
         assert!(!places.contains("http") && !places.contains("<script"), "nothing is fetched");
-        let text = markdown(&results());
+        let text = markdown(&results(), None);
         assert!(text.contains("### Progressive layouts against plain stripes: not shown"), "{text}");
         assert!(summary(&results()).contains("left out"));
     }

@@ -46,8 +46,8 @@ pub(super) fn peers_section(report: &Report) -> String {
     html
 }
 
-/// A heading and a Markdown table as HTML.
-fn table_of(text: &str) -> String {
+/// Headings and a Markdown table as HTML.
+pub(super) fn table_of(text: &str) -> String {
     let is_rule = |line: &&str| line.chars().all(|letter| "|- ".contains(letter));
     let (lines, heading): (Vec<&str>, Vec<&str>) =
         text.lines().filter(|line| !line.is_empty()).partition(|line| line.starts_with('|'));

@@ -77,7 +77,8 @@ pub(super) fn card(talk: Talk, all: &[Shown<'_>]) -> String {
 }
 
 /// Links to all parts of the page.
-pub(super) fn contents(all: &[Shown<'_>], left_out: &[(&Experiment, &str)]) -> String {
+/// `more`: places and titles of the parts that are no experiments.
+pub(super) fn contents(all: &[Shown<'_>], more: &[(&str, &str)]) -> String {
     let mut html = "<nav aria-labelledby=\"contents\"><h2 id=\"contents\">Contents</h2>\n<ul>\
          <li><a href=\"#verdicts\">Five claims, five verdicts</a></li>\n"
         .to_owned();
@@ -93,9 +94,9 @@ pub(super) fn contents(all: &[Shown<'_>], left_out: &[(&Experiment, &str)]) -> S
         }
         html.push_str("</ul></li>\n");
     }
-    if !left_out.is_empty() {
-        html.push_str("<li><a href=\"#left-out\">Left out</a></li>\n");
+    for (place, title) in more {
+        let _ = writeln!(html, "<li><a href=\"#{place}\">{title}</a></li>");
     }
-    html.push_str("<li><a href=\"#methods\">Methods</a></li></ul></nav>\n");
+    html.push_str("</ul></nav>\n");
     html
 }
