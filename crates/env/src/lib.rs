@@ -4,6 +4,7 @@
 //!   place. The RPC and store layers call it around waits and disk reads; they need not know who listens.
 //! - [`interrupt`]: the request that a thread serves may be called off (a signal at the caller of a system call);
 //!   waits poll [`interrupted`] and are kicked out of system calls by a signal.
+//! - [`heap`]: memory that a busy time has left;
 //! - [`job`]: for which job the thread works.
 //! - [`cpu`]: pinning and counting of CPUs.
 //! - [`process`]: who this process is, and whether another one of this host has ended;
@@ -16,6 +17,7 @@
 pub mod blocking;
 pub mod cpu;
 pub mod date;
+pub mod heap;
 pub mod interrupt;
 pub mod job;
 pub mod process;
@@ -25,6 +27,7 @@ pub mod users;
 pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};
 pub use date::utc;
+pub use heap::Heap;
 pub use interrupt::{InterruptTarget, interrupt_target, interrupted, is_late, until};
 pub use job::{JobGuard, current_job, enter_job};
 pub use process::{has_ended, own_process};

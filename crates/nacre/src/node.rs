@@ -38,6 +38,7 @@ use crate::process::{Herald, RunDir, RunLock};
 use crate::public;
 use links::{LinkOptions, Links};
 use mounted::Mounted;
+use nacre_env::Heap;
 use nacre_fuse::front::LockScope;
 use nacre_rpc::tcp::Server;
 use nacre_rpc::{AuditSink, ServerConfig};
@@ -213,8 +214,10 @@ impl Node {
     fn stay_reachable(self: &Arc<Node>) -> Result<()> {
         let node = Arc::downgrade(self);
         let look = move || {
+            let mut heap = Heap::default();
             loop {
                 std::thread::sleep(REACH_INTERVAL);
+                heap.look(REACH_INTERVAL);
                 let Some(node) = node.upgrade() else { return };
                 if let Err(failure) = node.look_whether_reachable() {
                     log::warn!("commands do not find this process: {failure}");

@@ -99,6 +99,8 @@ pub(super) struct Experiment {
     pub(super) simulated: Option<&'static str>,
     /// When what is written or changed counts as done.
     pub(super) durability: &'static str,
+    /// What bounded the figures when they were profiled (November 2026, 2 CPUs); shown where a claim is not.
+    pub(super) profile: Option<&'static str>,
     pub(super) needs: Needs,
     pub(super) quick: Run,
     pub(super) full: Run,

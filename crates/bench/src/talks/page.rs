@@ -80,6 +80,11 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
+    /// What bounds the figures, if they do not show what the talk claims.
+    fn profile(&self) -> Option<&'static str> {
+        self.experiment.profile.filter(|_| self.verdict() != Verdict::Shown)
+    }
+
     fn verdict(&self) -> Verdict {
         verdict(&self.found)
     }
@@ -163,6 +168,9 @@ fn section(one: &Shown<'_>) -> String {
         let _ = writeln!(html, "<p class=\"simulated\">Simulated: {}.</p>", escape(simulated));
     }
     html.push_str(&claims(found));
+    if let Some(profile) = one.profile() {
+        let _ = writeln!(html, "<p><b>What bounds it</b> (2 CPUs, November 2026): {}</p>", escape(profile));
+    }
     html.push_str("<div class=\"panels\">\n");
     for (number, chart) in experiment.charts.iter().enumerate() {
         let id = figure_id(experiment, number);
@@ -252,9 +260,11 @@ pub(super) fn markdown(results: &Results, generations: Option<&Generations>) -> 
         for one in all.iter().filter(|one| one.experiment.talk == talk) {
             let simulated =
                 one.experiment.simulated.map_or_else(String::new, |what| format!(" Simulated: {what}."));
+            let profile =
+                one.profile().map_or_else(String::new, |profile| format!(" What bounds it: {profile}"));
             let _ = write!(
                 text,
-                "\n### {}: {}\n\n{}{simulated} Durability: {}. Here: {}.\n\n`{}`\n\n{}\n\n```\n{}```\n",
+                "\n### {}: {}\n\n{}{simulated} Durability: {}. Here: {}.{profile}\n\n`{}`\n\n{}\n\n```\n{}```\n",
                 one.experiment.title,
                 one.verdict().name(),
                 one.experiment.claim,

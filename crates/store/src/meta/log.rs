@@ -425,6 +425,7 @@ impl Log {
                 let path = self.segments[i].path().to_owned();
                 return Err(self.latch.set(&MetaError::Io { action: "sync", path, source }));
             }
+            self.segments[i].forget(seen.synced..seen.end);
             let mut state = self.front.state.lock();
             if state.slots[i].sequence == seen.sequence {
                 state.slots[i].synced = seen.end;

@@ -35,6 +35,9 @@ pub(crate) const PAGE: usize = 4096;
 /// Bytes of a segment that are filled when it is made: a transaction fits into them.
 pub(crate) const FIRST_PART: usize = 4 << 20;
 
+/// What is durable leaves the mapping in pieces of so many bytes, so that a log takes memory for its end alone; the page cache keeps them.
+const FORGOTTEN_PIECE: usize = 4 << 20;
+
 /// An open segment file.
 pub(crate) struct Segment {
     path: PathBuf,
@@ -272,6 +275,20 @@ impl Segment {
         let io = |source| MetaError::Io { action: "read", path: self.path.clone(), source };
         self.file.read_exact_at(&mut bytes, 0).map_err(io)?;
         Ok(bytes)
+    }
+
+    /// Takes durable records out of the mapping, whose pages count as memory of this process: those of the pieces that end between two places.
+    pub(crate) fn forget(&self, durable: Range<usize>) {
+        let Some(mapping) = &self.mapping else { return };
+        let start = durable.start / FORGOTTEN_PIECE * FORGOTTEN_PIECE;
+        let end = durable.end.min(mapping.len) / FORGOTTEN_PIECE * FORGOTTEN_PIECE;
+        if start < end {
+            // SAFETY: the range is in the mapping, which is shared: what it holds stays in the file, and is mapped again when it is touched.
+            let _ = unsafe {
+                let start_of_piece = mapping.base.as_ptr().add(start).cast();
+                rustix::mm::madvise(start_of_piece, end - start, rustix::mm::Advice::LinuxDontNeed)
+            };
+        }
     }
 
     /// Makes everything written durable.

@@ -13,11 +13,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "a process for each server, several mounts",
         simulated: Some(SERVICE),
         durability: "an operation counts when its MDT has answered; nothing is synced",
+        profile: None,
         needs: Needs { memory_mib: 3072, disk_mib: 256, is_root: true },
         quick: Run {
             words: "bench dne-scaling --dir {dir} --mdts 1,4 --data empty-ost,empty-mdt --runs 3 --tasks 16 \
                     --mounts 4 --files 20 --simulated-files 5 --json",
-            seconds: 50,
+            seconds: 35,
         },
         full: Run {
             words: "bench dne-scaling --dir {dir} --mdts 1,2,4 --data empty-ost,empty-mdt --runs 5 --json",
@@ -63,8 +64,9 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "one process; two OSTs that are disks and one of flash, data in memory",
         simulated: Some("disks of 8 ms a seek and 100 MB/s, flash of 50 us and 400 MB/s"),
         durability: "fsync has returned before the clock of the stream stops; a small write (O_DIRECT) counts when its OST has answered",
+        profile: None,
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: true },
-        quick: Run { words: "bench noisy --memory-dir {dir} --runs 3 --seconds 1 --json", seconds: 15 },
+        quick: Run { words: "bench noisy --memory-dir {dir} --runs 3 --seconds 1 --json", seconds: 20 },
         full: Run { words: "bench noisy --memory-dir {dir} --runs 9 --seconds 3 --json", seconds: 180 },
         checks: &[
             own(
@@ -104,10 +106,11 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "one process; each write is durable before the next; data and caches in memory",
         simulated: Some("disks of 8 ms a seek and 100 MB/s, flash of 50 us and 400 MB/s"),
         durability: "each write is durable before the next one; the data is in memory",
+        profile: None,
         needs: Needs { memory_mib: 4096, disk_mib: 256, is_root: true },
         quick: Run {
-            words: "bench small-io --memory-dir {dir} --sizes-kib 32,1024,8192 --runs 3 --seconds 0.5 --json",
-            seconds: 40,
+            words: "bench small-io --memory-dir {dir} --sizes-kib 32,1024,8192 --runs 3 --seconds 0.4 --json",
+            seconds: 50,
         },
         full: Run { words: "bench small-io --memory-dir {dir} --runs 7 --seconds 1 --json", seconds: 300 },
         checks: &[

@@ -13,11 +13,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[Experiment {
         "a disk of 8 ms a seek and 150 MB/s: block waits for it, of the others its time is computed from the extents of the file, so that writing takes as long as reading",
     ),
     durability: "a file counts when fsync has returned",
+    profile: None,
     needs: Needs { memory_mib: 4096, disk_mib: 256, is_root: true },
     quick: Run {
         words: "paf backends --dir {dir} --size 1G --file-size 32M --capacity 0,10,60 --fragment 0,10,30 --xfer 1M,16M --iterations 3 \
                     --simulated-medium disk:seek=8ms:bandwidth=150M --json",
-        seconds: 60,
+        seconds: 35,
     },
     full: Run {
         words: "paf backends --dir {dir} --size 2G --file-size 128M --capacity 0,10..80 --fragment 0..70 --xfer 1M..64M \

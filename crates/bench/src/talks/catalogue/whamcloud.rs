@@ -12,6 +12,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "an OST in a process of its own, and one over a fake store by turns; data in memory",
         simulated: None,
         durability: "only reads are measured",
+        profile: None,
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: false },
         quick: Run {
             words: "bench survey --dir {dir} --backend block --fake-io --feature short-io,reuse --objects 4 \
@@ -55,11 +56,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "OSTs with a file for each object in processes of their own, by turns on one disk; caches emptied before each round",
         simulated: None,
         durability: "only reads are measured",
+        profile: None,
         needs: Needs { memory_mib: 1024, disk_mib: 2048, is_root: true },
         quick: Run {
             words: "bench survey --dir {disk} --backend file --fake-io --feature cache-bypass --objects 4 --threads 8 \
                     --record 4k,64k,1M --size 64M --runs 7 --seconds 0.3 --json",
-            seconds: 30,
+            seconds: 25,
         },
         full: Run {
             words: "bench survey --dir {disk} --backend file --fake-io --feature cache-bypass --objects 4 --threads 8 \
@@ -85,17 +87,18 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         title: "Writing on and on, and what a trim changes",
         claim: "Throughput falls as a flash device runs out of erased blocks; trimming brings it back.",
         shape: "the object store of an OST, 8 threads, records of 4 KiB at random places, data in memory",
-        simulated: Some("flash of four channels that was written once as a whole, with 7 % spare"),
+        simulated: Some("new flash of four channels, half of it in use, with 7 % spare"),
         durability: "each thread syncs after every 16th record, and after an object was written anew; the data is in memory",
+        profile: None,
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: false },
         quick: Run {
-            words: "bench survey --dir {dir} --layer store --backend block --device-size 1G --simulated-medium flash:channels=4:full=1 \
-                    --objects 4 --threads 8 --record 4k --size 64M --continuous --for 50s --sample 1s --trim-every 35s --json",
-            seconds: 55,
+            words: "bench survey --dir {dir} --layer store --backend block --device-size 1G --simulated-medium flash:channels=4 \
+                    --objects 4 --threads 8 --record 4k --size 128M --continuous --for 55s --sample 1s --trim-every 38s --json",
+            seconds: 60,
         },
         full: Run {
-            words: "bench survey --dir {dir} --layer store --backend block --device-size 2G --simulated-medium flash:channels=4:full=1 \
-                    --objects 4 --threads 8 --record 4k --size 64M --continuous --for 300s --sample 1s --trim-every 100s --json",
+            words: "bench survey --dir {dir} --layer store --backend block --device-size 1G --simulated-medium flash:channels=4 \
+                    --objects 4 --threads 8 --record 4k --size 128M --continuous --for 300s --sample 1s --trim-every 100s --json",
             seconds: 320,
         },
         checks: &[
@@ -133,12 +136,13 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "an OST in a process of its own on a block store; 8 threads write in bursts, records of 4 KiB at random places, data in memory",
         simulated: Some("flash of four channels that was written once as a whole, with 7 % spare"),
         durability: "each thread syncs after every 16th record, and after an object was written anew; the data is in memory",
+        profile: None,
         needs: Needs { memory_mib: 3072, disk_mib: 256, is_root: true },
         quick: Run {
             words: "bench survey --dir {dir} --backend block --device-size 1G --simulated-medium flash:channels=4:full=1 \
                     --objects 4 --threads 8 --record 4k --size 64M --continuous --for 18s --sample 400ms --burst 2s --rest 2s \
                     --trim-policy off,quiet --json",
-            seconds: 50,
+            seconds: 55,
         },
         full: Run {
             words: "bench survey --dir {dir} --backend block --device-size 2G --simulated-medium flash:channels=4:full=1 \

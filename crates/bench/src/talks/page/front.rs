@@ -6,7 +6,7 @@ use super::figure::Figure;
 use super::{Shown, badge, figure_id};
 use crate::chart::escape;
 use crate::stats::Verdict;
-use crate::talks::catalogue::{Experiment, Talk};
+use crate::talks::catalogue::Talk;
 
 /// What a talk claims, in one plain sentence.
 fn claim(talk: Talk) -> &'static str {

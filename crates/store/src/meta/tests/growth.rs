@@ -32,6 +32,43 @@ fn put(store: &MetaStore, model: &mut Model, count: u32, round: u8) {
     }
 }
 
+/// MiB of files in this directory that are in the memory of this process.
+fn mapped_mib(dir: &Path) -> u64 {
+    let maps = fs::read_to_string("/proc/self/smaps").expect("readable");
+    let (mut is_log, mut kib) = (false, 0);
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            Some("Rss:") if is_log => {
+                kib += words.next().and_then(|count| count.parse::<u64>().ok()).unwrap_or(0)
+            }
+            Some(range) if !range.ends_with(':') => {
+                is_log = line.contains(&*dir.join("wal.").to_string_lossy())
+            }
+            _ => {}
+        }
+    }
+    kib / 1024
+}
+
+#[test]
+fn durable_records_do_not_stay_in_the_memory_of_the_process() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = MetaStore::open(dir.path(), options()).expect("made");
+    let mut model = Model::new();
+    let mut most = 0;
+    for round in 0..8 {
+        put(&store, &mut model, 500, round);
+        most = most.max(mapped_mib(dir.path()));
+        store.sync(nacre_types::TransNo(u64::MAX)).expect("durable");
+    }
+    // 31 MiB were written, in rounds of 4 MiB.
+    let mapped = mapped_mib(dir.path());
+    assert!(mapped <= 8, "{mapped} MiB");
+    assert!(most >= 3, "records go through the mapping at all: {most} MiB");
+    assert_eq!(contents(&store), model);
+}
+
 #[test]
 fn a_log_begins_small_grows_while_it_is_full_and_stays_as_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
