@@ -1,10 +1,7 @@
 //! One run after the other over stores and file systems that this program makes for it: each on an image of the same size in memory, with
 //! the time of the same simulated disk. What was made is gone afterwards, also after a failure and Ctrl-C.
 
-use std::ffi::{CString, OsStr};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use nacre_store::object::simulated::AnyMedium;
 use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
@@ -13,6 +10,7 @@ use super::engine::Engine;
 use super::state::{Output, Settings};
 use super::{Matrix, computed, show};
 use crate::error::Error;
+use crate::image::{Image, Kind};
 use crate::{machine, medium, size, stop};
 
 /// `nacre paf backends`
@@ -67,100 +65,47 @@ impl Line {
         }
     }
 
-    /// The words that make its file system, without the device; `None` if it has none.
-    fn mkfs(self) -> Option<&'static [&'static str]> {
-        // Space that is kept for root would be capacity that nobody fills; tables are written at once, not while it is measured.
-        const EXT4: &[&str] =
-            &["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
+    /// The local file system that it needs.
+    fn below(self) -> Option<Kind> {
         match self {
             Line::Block => None,
-            Line::File | Line::Ext4 => Some(EXT4),
-            Line::Xfs => Some(&["mkfs.xfs", "-q", "-f"]),
-            Line::Btrfs => Some(&["mkfs.btrfs", "-q", "-f"]),
+            Line::File | Line::Ext4 => Some(Kind::Ext4),
+            Line::Xfs => Some(Kind::Xfs),
+            Line::Btrfs => Some(Kind::Btrfs),
         }
     }
 }
 
 /// A place for one run, and what was made for it.
 struct Place {
-    /// Everything of it: image, mount point, results.
-    root: PathBuf,
     /// Where the run goes.
     target: PathBuf,
-    mounted: Option<PathBuf>,
+    // Before the directory that it is in: fields are dropped in this order.
+    _image: Option<Image>,
+    /// Everything of it: image, mount point, results.
+    root: tempfile::TempDir,
 }
 
 impl Place {
     fn make(line: Line, dir: &Path, bytes: u64) -> Result<Place, Error> {
-        let root = dir.join(format!("nacre-paf-{}-{}", std::process::id(), line.name()));
-        std::fs::create_dir_all(&root).map_err(Error::io("create directory", &root))?;
-        let target = root.join("target");
-        let mut place = Place { root, target, mounted: None };
-        std::fs::create_dir(&place.target).map_err(Error::io("create directory", &place.target))?;
-        if let Some(mkfs) = line.mkfs() {
-            place.mount(mkfs, bytes)?;
-        }
+        let root = tempfile::Builder::new().prefix(&format!("nacre-paf-{}-", line.name())).tempdir_in(dir);
+        let root = root.map_err(Error::io("make a directory in", dir))?;
+        let image = line.below().map(|kind| Image::mount(root.path(), kind, bytes)).transpose()?;
+        let mut target =
+            image.as_ref().map_or_else(|| root.path().join("store"), |image| image.path().into());
         match line {
             Line::Block => {
                 let options = BlockStoreOptions { create: true, size: bytes, ..BlockStoreOptions::default() };
-                BlockStore::open(&place.target, options)?.close()?;
+                BlockStore::open(&target, options)?.close()?;
             }
             Line::File => {
-                place.target = place.target.join("store");
-                FileStore::open(&place.target, FileStoreOptions::create())?.close()?;
+                target = target.join("store");
+                FileStore::open(&target, FileStoreOptions::create())?.close()?;
             }
             Line::Ext4 | Line::Xfs | Line::Btrfs => {}
         }
-        Ok(place)
+        Ok(Place { target, _image: image, root })
     }
-
-    /// Makes a file system on an image, and mounts it.
-    fn mount(&mut self, mkfs: &[&str], bytes: u64) -> Result<(), Error> {
-        let image = self.root.join("image");
-        let file = std::fs::File::create_new(&image).map_err(Error::io("create", &image))?;
-        file.set_len(bytes).map_err(Error::io("give a size to", &image))?;
-        let words: Vec<&OsStr> = mkfs.iter().map(OsStr::new).chain([image.as_os_str()]).collect();
-        call(&words)?;
-        let target = self.target.clone();
-        let words = ["mount", "-o", "loop"].map(OsStr::new);
-        // Taken down even if the program fails after it has mounted.
-        self.mounted = Some(target.clone());
-        call(&[&words[..], &[image.as_os_str(), target.as_os_str()]].concat())
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(point) =
-            self.mounted.take().and_then(|point| CString::new(point.as_os_str().as_bytes()).ok())
-        {
-            // SAFETY: takes a string that lives across the call. The loop device goes with its last mount.
-            unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
-        }
-        if let Err(error) = std::fs::remove_dir_all(&self.root) {
-            eprintln!("paf: remove {}: {error}", self.root.display());
-        }
-    }
-}
-
-/// Runs a program of the administrator; its last words are the error.
-fn call(words: &[&OsStr]) -> Result<(), Error> {
-    let [program, rest @ ..] = words else { return Ok(()) };
-    let path = std::env::var("PATH").unwrap_or_default();
-    // Such programs are often outside of the PATH of others than root.
-    let mut command = Command::new(program);
-    command.args(rest).env("PATH", format!("{path}:/usr/sbin:/sbin")).stdin(Stdio::null());
-    let name = program.to_string_lossy();
-    let failed = |reason: String| Error::Server { what: name.to_string(), reason };
-    let output = command.output().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => failed("the program is not installed".to_owned()),
-        _ => failed(error.to_string()),
-    })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(failed(said.lines().last().unwrap_or("it failed without a word").to_owned()))
 }
 
 /// What a line gave: results as JSON and as a table.
@@ -187,7 +132,7 @@ fn measure(line: Line, arguments: &BackendsArguments, dir: &Path) -> Result<Meas
         keep_caches: true,
         simulated_medium: Some(arguments.simulated_medium.to_string()),
     };
-    let (output, state) = Output::open(&place.root.join("out"), &settings)?;
+    let (output, state) = Output::open(&place.root.path().join("out"), &settings)?;
     let mut engine = Engine::open(output, state, false, Vec::new())?;
     engine.run()?;
     let wrong = |error: serde_json::Error| Error::Usage(error.to_string());
