@@ -300,8 +300,9 @@ fn layouts_are_measured_and_nothing_is_left() {
             .collect();
     let table = bench(&cluster, &words);
     for row in [
-        "| PFL, sequential write",
-        "| PFL, sequential read",
+        "| PFL, file per process, sequential write",
+        "| PFL, shared file, sequential read",
+        "| tuned PFL, shared file, sequential write",
         "| create with 3901 bytes, shared directory",
         "| lfs getstripe -r, 62 entries",
         "| lfs find -stripe-count 1, 62 entries",
