@@ -36,7 +36,7 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// Where it is mounted.
     pub(crate) path: PathBuf,
-    /// What it is, in the words of whoever started it.
+    /// Name and version as given by `--version`.
     pub(crate) version: Option<String>,
     /// Processes that serve it.
     pub(crate) pids: Vec<u32>,

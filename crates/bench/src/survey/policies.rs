@@ -1,6 +1,6 @@
 //! What the trim policies of an OST change: writers in bursts on a device whose free space has to be made known to it, once for each policy.
 //!
-//! Each policy has a new file system on a new device. The policies cannot run by turns, as each changes the state of its device for good.
+//! Each policy runs on a new file system and a new device. Alternating runs are not possible: a run leaves its device worn.
 
 use super::layer::Layer;
 use super::plan::Case;
