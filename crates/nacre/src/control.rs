@@ -403,6 +403,14 @@ pub fn is_dead(socket: &Path) -> bool {
     connect_within(socket, STATUS_LIMIT).is_err_and(|error| refused(&error))
 }
 
+/// True for a socket that a process takes requests at, also if it is slow to do so.
+pub fn is_listening(socket: &Path) -> bool {
+    let none = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    };
+    !connect_within(socket, STATUS_LIMIT).is_err_and(|error| none(&error))
+}
+
 /// Asks the process behind `socket`.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 //! A process holds a lock on `NAME.pid` in its run directory for its whole life; the kernel lets go of it however the
 //! process ends. So "is it running" has one true answer, and the number in the file cannot be that of a stranger.
 
+use crate::control;
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{instance, logger};
@@ -21,6 +22,11 @@ use std::time::{Duration, Instant};
 
 /// How often a wait for the end of a process looks again.
 const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// How often a wait for a process to take requests looks for its socket.
+const SOCKET_POLL: Duration = Duration::from_millis(50);
+/// How long a process that another command has begun may take until it takes requests.
+pub const BEGUN_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a process that dies may hold on to its lock, and how often that is looked at.
 const DYING_LIMIT: Duration = Duration::from_secs(5);
@@ -190,6 +196,20 @@ impl RunDir {
             std::thread::sleep(STOP_POLL);
         }
         true
+    }
+
+    /// Whether `name` runs. A process that another command has just begun, or that is ending, is waited for: until it takes requests, has ended, or
+    /// `limit` is over.
+    pub fn runs(&self, name: &str, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while let Some(process) = self.watch(name) {
+            if control::is_listening(&self.socket(name)) || Instant::now() >= deadline {
+                return true;
+            }
+            // Its end ends the wait; its socket has to be looked for.
+            process.wait_ended(SOCKET_POLL);
+        }
+        self.pid(name).is_some()
     }
 
     /// Takes hold of process `name` to see its end; `None` if it does not run.
@@ -462,6 +482,33 @@ mod tests {
         assert_eq!(run.pid("ost0000"), None);
         assert!(run.running().is_empty());
         assert!(run.wait_stopped("ost0000", Duration::ZERO));
+    }
+
+    #[test]
+    fn a_process_that_was_just_begun_is_waited_for_until_it_takes_requests_or_has_ended() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let run = RunDir::new(scratch.path().to_path_buf());
+        let long = Duration::from_secs(60);
+        assert!(!run.runs("ost0000", long), "it was never begun");
+        let lock = run.lock("ost0000").expect("free");
+        assert!(run.runs("ost0000", Duration::ZERO), "it runs, whatever it does");
+        let socket = run.socket("ost0000");
+        let waits = || {
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| (run.runs("ost0000", long), socket.exists()));
+                let listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+                (waiter.join().expect("no panic"), listener)
+            })
+        };
+        let (seen, listener) = waits();
+        assert_eq!(seen, (true, true), "it has a socket when the wait ends");
+        // As a kill leaves it: the file stays.
+        drop(listener);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| run.runs("ost0000", long));
+            drop(lock);
+            assert!(!waiter.join().expect("no panic"), "it has ended");
+        });
     }
 
     #[test]

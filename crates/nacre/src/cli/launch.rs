@@ -171,7 +171,7 @@ impl Launch<'_> {
         ports.save()?;
         for target in targets {
             let name = target_name(target);
-            if run.pid(&name).is_some() {
+            if run.runs(&name, process::BEGUN_LIMIT) {
                 continue;
             }
             progress.show(&format!("starting {target}"));

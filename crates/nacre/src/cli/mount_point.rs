@@ -2,7 +2,7 @@
 
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
-use crate::process::{RunDir, why_silent};
+use crate::process::{BEGUN_LIMIT, RunDir, why_silent};
 use crate::{holders, mounts};
 use std::fs;
 use std::io::ErrorKind;
@@ -137,7 +137,7 @@ pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Re
 /// # Errors
 /// If it has it elsewhere, or does not end without one.
 pub fn is_mounted(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
-    if run.pid(name).is_none() || ends_by_itself(run, name, mount_point)? {
+    if !run.runs(name, BEGUN_LIMIT) || ends_by_itself(run, name, mount_point)? {
         return Ok(false);
     }
     let answer = control::ask_for(&run.socket(name), &Request::Status, control::STATUS_LIMIT);

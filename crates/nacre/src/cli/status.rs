@@ -16,7 +16,6 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<i32> {
@@ -70,11 +69,6 @@ pub struct Overview {
     start: &'static str,
 }
 
-/// How long a process may take to start or end, before that is said of it.
-const PASSING_MAX: Duration = Duration::from_secs(10);
-/// Time between two looks at one that does.
-const PASSING_LOOK: Duration = Duration::from_millis(50);
-
 /// A process that is there and does not answer.
 #[derive(Debug, Serialize)]
 pub struct Silent {
@@ -84,21 +78,18 @@ pub struct Silent {
     pub pid: i32,
     /// What the kernel knows of it, and what to do.
     pub why: String,
-    /// It has no socket yet, or none any more.
-    #[serde(skip)]
-    is_passing: bool,
 }
 
 impl Silent {
     fn of(run: &RunDir, name: &str, error: &io::Error) -> Option<Silent> {
         // One that has ended meanwhile is missing.
         let pid = run.pid(name)?;
-        let is_passing = !control::is_silence(error);
-        let why = match is_passing {
-            false => process::why_silent(pid),
-            true => "it is just starting or ending: look again in a moment".to_owned(),
+        let why = match control::is_silence(error) {
+            true => process::why_silent(pid),
+            // It has no socket yet, or none any more.
+            false => "it is just starting or ending: look again in a moment".to_owned(),
         };
-        Some(Silent { name: name.to_owned(), pid, why, is_passing })
+        Some(Silent { name: name.to_owned(), pid, why })
     }
 
     /// One sentence.
@@ -111,19 +102,6 @@ impl Overview {
     /// Everything that should run does, and answers.
     pub fn is_well(&self) -> bool {
         self.missing.is_empty() && self.silent.is_empty() && self.problems.is_empty()
-    }
-
-    /// The same, once no process is just starting or ending, or after [`PASSING_MAX`]: one that another command has started may be found in between.
-    pub fn settled(instance: &Instance) -> Overview {
-        let deadline = Instant::now() + PASSING_MAX;
-        loop {
-            let overview = Overview::of(instance);
-            let is_settled = !overview.silent.iter().any(|silent| silent.is_passing);
-            if is_settled || Instant::now() >= deadline {
-                return overview;
-            }
-            std::thread::sleep(PASSING_LOOK);
-        }
     }
 
     /// Looks at a directory's processes.

@@ -168,7 +168,7 @@ impl Up<'_> {
     }
 
     fn report(&self, started: &[(String, Child)]) -> Result<i32> {
-        let overview = Overview::settled(self.instance);
+        let overview = Overview::of(self.instance);
         if self.args.json {
             overview.print_json()?;
         } else {
