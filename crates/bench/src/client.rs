@@ -188,10 +188,8 @@ fn one_fabric(
 ) -> Result<(), Error> {
     let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
     let options = InstanceOptions {
-        mdts: 0,
         osts: OSTS,
         separate: true,
-        fsname: Some(format!("bc{:05x}", std::process::id() & 0xf_ffff)),
         mount_options: (fabric == Fabric::Simulated).then(|| SIMULATE.to_owned()).into_iter().collect(),
         ..InstanceOptions::default()
     };

@@ -206,15 +206,8 @@ impl DneRun<'_> {
     fn file_system(&mut self, mdts: usize) -> Result<(), Error> {
         let arguments = self.arguments;
         let program = self.program();
-        let fsname = format!("bd{:05x}", std::process::id() & 0xf_ffff);
-        let options = InstanceOptions {
-            osts: 1,
-            mdts,
-            separate: !arguments.one_process,
-            fsname: Some(fsname.clone()),
-            mount_options: Vec::new(),
-            ..InstanceOptions::default()
-        };
+        let options =
+            InstanceOptions { osts: 1, mdts, separate: !arguments.one_process, ..InstanceOptions::default() };
         let mut instance = Instance::start(&program, &arguments.dir, "bench-dne", options)?;
         let mut mounts = vec![instance.mount().to_owned()];
         if !arguments.one_process {
@@ -225,7 +218,7 @@ impl DneRun<'_> {
         let tasks = arguments.tasks.max(1);
         let setup = |rank| Setup { rank, mounts: mounts.clone() };
         let mut team = Team::start(self.myself, "dne", &(0..tasks).map(setup).collect::<Vec<_>>(), false)?;
-        let service = format!("mdt.{fsname}-MDT*.simulated_service");
+        let service = format!("mdt.{}-MDT*.simulated_service", instance.fsname());
         for layout in Layout::ALL {
             if arguments.layout.is_some_and(|only| only != layout) {
                 continue;

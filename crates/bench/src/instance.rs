@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -22,8 +23,6 @@ pub(crate) struct InstanceOptions {
     pub(crate) separate: bool,
     /// Its servers ask no key: the bench talks to object servers itself, with objects that no MDT knows.
     pub(crate) is_open: bool,
-    /// Name, if parameters are to be set: they are found by it.
-    pub(crate) fsname: Option<String>,
     /// What its OSTs keep objects in, as `nacre up --ost-backend` is told.
     pub(crate) ost_backend: Option<String>,
     /// Caches of small writes of its OSTs in their order, as `nacre up --ost-cache` is told; empty for none.
@@ -38,9 +37,17 @@ pub(crate) struct Instance {
     program: PathBuf,
     directory: PathBuf,
     mount: PathBuf,
+    fsname: String,
     options: InstanceOptions,
     /// Further mounts, each by a process that this one has started.
     more: Vec<(PathBuf, Child)>,
+}
+
+/// A name of eight letters that no other file system of this process has, and hardly one of another.
+fn new_fsname() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("b{:05x}{:02x}", std::process::id() & 0xf_ffff, number & 0xff)
 }
 
 /// Longest time that a further mount may take to come up.
@@ -63,9 +70,15 @@ impl Instance {
         }
         std::fs::create_dir_all(&directory).map_err(Error::io("create directory", &directory))?;
         let mount = directory.join("mnt");
-        let instance = Instance { program: program.to_owned(), directory, mount, options, more: Vec::new() };
+        let (program, fsname) = (program.to_owned(), new_fsname());
+        let instance = Instance { program, directory, mount, fsname, options, more: Vec::new() };
         instance.up()?;
         Ok(instance)
+    }
+
+    /// Its name, by which its parameters are found.
+    pub(crate) fn fsname(&self) -> &str {
+        &self.fsname
     }
 
     /// Starts the processes and mounts.
@@ -82,9 +95,7 @@ impl Instance {
         if self.options.is_open {
             words.extend([OsStr::new("--security"), OsStr::new("open")]);
         }
-        if let Some(fsname) = &self.options.fsname {
-            words.extend([OsStr::new("--fsname"), OsStr::new(fsname)]);
-        }
+        words.extend([OsStr::new("--fsname"), OsStr::new(&self.fsname)]);
         if let Some(backend) = &self.options.ost_backend {
             words.extend([OsStr::new("--ost-backend"), OsStr::new(backend)]);
         }
@@ -138,8 +149,7 @@ impl Instance {
 
     /// What `nacre mount` is given.
     fn source(&self) -> Result<String, Error> {
-        let fsname = self.options.fsname.as_deref().unwrap_or("nacre");
-        Ok(format!("{}:/{fsname}", self.address("MGT")?))
+        Ok(format!("{}:/{}", self.address("MGT")?, self.fsname))
     }
 
     /// NID of a target such as `OST0000`; of servers in processes of their own.
@@ -203,15 +213,10 @@ impl Instance {
         self.call(&words).map(drop)
     }
 
-    /// Values of parameters `KIND.LEAF` of this file system; it has a name of its own.
+    /// Values of parameters `KIND.LEAF` of this file system.
     pub(crate) fn param(&self, kind: &str, leaf: &str) -> Result<String, Error> {
-        let name = format!("{kind}.{}-*.{leaf}", self.name()?);
+        let name = format!("{kind}.{}-*.{leaf}", self.fsname());
         self.call(&["lctl", "get_param", "-n", &name].map(OsStr::new))
-    }
-
-    fn name(&self) -> Result<&str, Error> {
-        let unnamed = || Error::Usage("parameters are found by the name of a file system".to_owned());
-        self.options.fsname.as_deref().ok_or_else(unnamed)
     }
 
     /// Sets parameters of this file system by their whole names.
@@ -220,9 +225,9 @@ impl Instance {
         self.lctl(&words.collect::<Vec<_>>())
     }
 
-    /// Sets parameters `KIND.LEAF=VALUE` of this file system; it has a name of its own.
+    /// Sets parameters `KIND.LEAF=VALUE` of this file system.
     pub(crate) fn set_params(&self, settings: &[(&str, &str, String)]) -> Result<(), Error> {
-        let fsname = self.name()?;
+        let fsname = &self.fsname;
         let settings: Vec<String> =
             settings.iter().map(|(kind, leaf, value)| format!("{kind}.{fsname}-*.{leaf}={value}")).collect();
         self.set_named_params(&settings)

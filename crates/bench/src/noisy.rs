@@ -126,17 +126,10 @@ fn percentile(sorted: &[u32], hundredths: usize) -> u32 {
 pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Error> {
     let disks = arguments.disks.max(1);
     let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
-    let fsname = format!("bn{:05x}", std::process::id() & 0xf_ffff);
-    let options = InstanceOptions {
-        osts: disks + 1,
-        separate: false,
-        fsname: Some(fsname.clone()),
-        mount_options: Vec::new(),
-        mdts: 0,
-        ..InstanceOptions::default()
-    };
+    let options = InstanceOptions { osts: disks + 1, ..InstanceOptions::default() };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-noisy", options)?;
-    make_directories(&instance, &fsname, disks)?;
+    make_directories(&instance, disks)?;
+    let fsname = instance.fsname();
     let medium =
         |index: usize, medium: &str| format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}");
     let mut media: Vec<String> = (0..disks).map(|index| medium(index, &arguments.media.disk)).collect();
@@ -168,10 +161,10 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
 }
 
 /// Disks have the first indexes, flash the last; each kind is a pool.
-fn make_directories(instance: &Instance, fsname: &str, disks: usize) -> Result<(), Error> {
+fn make_directories(instance: &Instance, disks: usize) -> Result<(), Error> {
     let members = [("disk", (0..disks).collect::<Vec<_>>()), ("flash", vec![disks])];
     for (pool, osts) in members {
-        let pool = format!("{fsname}.{pool}");
+        let pool = format!("{}.{pool}", instance.fsname());
         instance.lctl(&["pool_new", &pool])?;
         let osts: Vec<String> = osts.iter().map(|index| format!("OST{index:04x}")).collect();
         instance.lctl(

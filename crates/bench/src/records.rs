@@ -183,7 +183,6 @@ fn on_instance(arguments: &RecordsArguments, program: &Program, myself: &Myself)
     let options = InstanceOptions {
         osts: OSTS,
         separate: true,
-        fsname: Some(format!("br{:05x}", std::process::id() & 0xf_ffff)),
         mount_options: vec![SIMULATE.to_owned()],
         ..InstanceOptions::default()
     };

@@ -115,18 +115,17 @@ pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Er
     let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
     let caches = Caches(arguments.memory_dir.join(format!("nacre-small-{}", std::process::id())));
     std::fs::create_dir(&caches.0).map_err(Error::io("create directory", &caches.0))?;
-    let fsname = format!("bo{:05x}", std::process::id() & 0xf_ffff);
     let cache = |index: usize| match OSTS[index].1 {
         true => format!("{},size={CACHE}", caches.0.join(format!("cache{index}")).display()),
         false => "none".to_owned(),
     };
     let options = InstanceOptions {
         osts: OSTS.len(),
-        fsname: Some(fsname.clone()),
         ost_caches: (0..OSTS.len()).map(cache).collect(),
         ..InstanceOptions::default()
     };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-small", options)?;
+    let fsname = instance.fsname();
     let medium = |index: usize| {
         let medium = if OSTS[index].0 == "disk" { &arguments.media.disk } else { &arguments.media.flash };
         format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}")

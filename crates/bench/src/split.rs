@@ -73,17 +73,14 @@ pub fn measure(arguments: &SplitArguments, myself: &Myself) -> Result<Report, Er
 
 fn run_once(arguments: &SplitArguments, myself: &Myself) -> Result<Run, Error> {
     let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
-    let fsname = format!("bs{:05x}", std::process::id() & 0xf_ffff);
     let options = InstanceOptions {
         osts: 1,
         mdts: arguments.mdts.into(),
         separate: !arguments.one_process,
-        fsname: Some(fsname.clone()),
-        mount_options: Vec::new(),
         ..InstanceOptions::default()
     };
     let instance = Instance::start(&program, &arguments.dir, "bench-split", options)?;
-    instance.set_named_params(&[format!("mdt.{fsname}-MDT*.enable_dir_auto_split=0")])?;
+    instance.set_named_params(&[format!("mdt.{}-MDT*.enable_dir_auto_split=0", instance.fsname())])?;
     let directory = instance.mount().join("dir");
     instance.lfs(&["mkdir".as_ref(), "-i".as_ref(), "0".as_ref(), directory.as_os_str()])?;
     for number in 0..arguments.names {

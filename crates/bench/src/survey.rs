@@ -194,14 +194,11 @@ impl Bench {
         if let (Backend::File, Some(medium @ AnyMedium::Device(_))) = (arguments.backend, simulated) {
             return Err(Error::Usage(format!("{medium} is simulated of a device: give --backend block too")));
         }
-        // Parameters are found by the name of the file system.
-        let fsname = simulated.map(|_| format!("bs{:05x}", std::process::id() & 0xf_ffff));
         let options = InstanceOptions {
             osts: 1,
             separate: true,
             is_open: true,
             ost_backend,
-            fsname,
             ..InstanceOptions::default()
         };
         let instance = match layers.iter().any(|layer| *layer != Layer::Store) {

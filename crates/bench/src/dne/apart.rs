@@ -36,14 +36,7 @@ impl DneRun<'_> {
         let (program, tasks) = (self.program(), self.arguments.tasks.max(1));
         let mut instances = Vec::new();
         for number in 0..count {
-            let options = InstanceOptions {
-                osts: 1,
-                mdts: 1,
-                separate: true,
-                fsname: Some(format!("ba{:04x}{number:x}", std::process::id() & 0xffff)),
-                mount_options: Vec::new(),
-                ..InstanceOptions::default()
-            };
+            let options = InstanceOptions { osts: 1, mdts: 1, separate: true, ..InstanceOptions::default() };
             let name = format!("bench-dne-{number}");
             let mut instance = Instance::start(&program, &self.arguments.dir, &name, options)?;
             // Alone, the one that works would cache more.
