@@ -136,6 +136,8 @@ pub enum TaskKind {
     Mdt,
     /// `bench dne-scaling`
     Dne,
+    /// `bench peers`
+    Peers,
 }
 
 /// What all measuring sub-commands share.
@@ -268,7 +270,7 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
     let myself = Myself::new(prefix)?;
     match command {
         Command::Worker { phase, work } => serve(phase, &work),
-        Command::Task { cpu, kind, setup } => task(cpu, kind, &setup),
+        Command::Task { cpu, kind, setup } => task(cpu, kind, &setup, &myself),
         Command::Noisy(arguments) => arguments.common.show(noisy::measure(&arguments, &myself)),
         Command::SmallIo(arguments) => arguments.common.show(small::measure(&arguments, &myself)),
         Command::Layouts(arguments) => arguments.common.show(layouts::measure(&arguments, &myself)),
@@ -320,7 +322,7 @@ pub(crate) fn from_words<A: clap::Args>(name: &'static str, words: &[OsString]) 
     matches.and_then(|matches| A::from_arg_matches(&matches)).map_err(|error| Error::Usage(error.to_string()))
 }
 
-fn task(cpu: Option<usize>, kind: TaskKind, setup: &str) -> Result<(), Error> {
+fn task(cpu: Option<usize>, kind: TaskKind, setup: &str, myself: &Myself) -> Result<(), Error> {
     if let Some(cpu) = cpu {
         nacre_env::pin_to_cpu(cpu).map_err(Error::io("pin to a CPU", "/proc/self"))?;
     }
@@ -330,6 +332,7 @@ fn task(cpu: Option<usize>, kind: TaskKind, setup: &str) -> Result<(), Error> {
         TaskKind::Mdt => mdt::serve(setup),
         TaskKind::Dne => dne::serve(setup),
         TaskKind::Ior => ior::serve(setup),
+        TaskKind::Peers => peers::serve(setup, myself),
     }
 }
 

@@ -40,6 +40,7 @@ pub mod dne;
 mod error;
 mod extents;
 pub mod frag;
+mod group;
 mod heat;
 pub mod history;
 mod image;

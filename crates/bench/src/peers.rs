@@ -9,25 +9,30 @@ mod flushes;
 mod options;
 mod parts;
 mod table;
+mod turn;
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::Error;
-use crate::machine;
+use crate::programs::Source;
 use crate::report::{Report, Unit};
-use crate::stop;
 use crate::talks::{Outcome, Results};
 use crate::worker::Myself;
-use flushes::Counter;
-use parts::{Context, Part};
+use crate::{machine, place, stop};
+use flushes::{Counter, Flushes};
+use parts::{Identity, Order, Part};
 use table::Figures;
+use turn::End;
 
 pub use options::PeersArguments;
+pub(crate) use turn::serve;
 
 /// What the results of this bench are called in a file of results.
 pub(crate) const EXPERIMENT: &str = "peers";
+/// Time to remove what was made on a path that answers, and on one that does not.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(120);
+const GONE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One mounted path.
 #[derive(Debug)]
@@ -36,30 +41,43 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// Where it is mounted.
     pub(crate) path: PathBuf,
+    /// Kind of file system there.
+    pub(crate) file_system: String,
     /// Name and version as given by `--version`.
     pub(crate) version: Option<String>,
     /// Processes that serve it.
     pub(crate) pids: Vec<u32>,
     /// It is not one that the subject competes with.
     pub(crate) is_bound: bool,
-    /// Device below it and what it counted, or why nothing is counted.
+    /// Device below it, or why nothing is counted.
     pub(crate) counter: Result<Counter, String>,
+    /// What was counted there.
+    pub(crate) flushes: Flushes,
 }
 
 impl Peer {
-    fn identity(&self) -> Option<(u64, u64)> {
-        std::fs::metadata(&self.path).ok().map(|found| (found.dev(), found.ino()))
+    fn new(name: &str, path: &Path) -> Peer {
+        Peer {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            file_system: place::file_system(path).unwrap_or_else(|_| "unknown".to_owned()),
+            version: None,
+            pids: Vec::new(),
+            is_bound: false,
+            counter: Err("its device is not known".to_owned()),
+            flushes: Flushes::default(),
+        }
     }
 }
 
 /// A peer at work.
 struct Place {
     peer: Peer,
-    /// Device and inode of the path at the start: others mean that it is no longer mounted.
-    identity: Option<(u64, u64)>,
+    /// What the path was at the start.
+    identity: Option<Identity>,
     /// Everything is made in here, and removed with it.
-    work: tempfile::TempDir,
-    /// It disappeared.
+    work: PathBuf,
+    /// It disappeared, or does not answer.
     is_gone: bool,
     /// Parts that failed here: they are not tried again, so that the n-th figures of all paths belong together.
     failed: Vec<Part>,
@@ -70,30 +88,42 @@ impl Place {
         let work = tempfile::Builder::new()
             .prefix("bench-peers-")
             .tempdir_in(&peer.path)
-            .map_err(Error::io("make a directory in", &peer.path))?;
-        Ok(Place { identity: peer.identity(), peer, work, is_gone: false, failed: Vec::new() })
+            .map_err(Error::io("make a directory in", &peer.path))?
+            .keep();
+        let identity = Identity::of(&peer.path);
+        Ok(Place { identity, peer, work, is_gone: false, failed: Vec::new() })
     }
 
-    /// Whether the path is no longer what it was.
-    fn has_changed(&self) -> bool {
-        self.peer.identity() != self.identity
-    }
-
-    /// Notes what became of `part`, which has ended with `error`; the sentence for the reader.
-    fn fail(&mut self, part: Part, error: &Error) -> String {
-        if self.has_changed() {
-            return self.lose(part);
-        }
-        self.failed.push(part);
-        let name = &self.peer.name;
-        format!("{name}: '{}' failed and is left out from there on: {error}", part.label())
-    }
-
-    /// Notes that the path disappeared; the sentence for the reader.
-    fn lose(&mut self, part: Part) -> String {
+    /// Notes how `part` ended; the sentence for the reader, if it was not as it should.
+    fn note(&mut self, part: Part, end: End, limit: Duration) -> Option<String> {
+        let (name, path, label) = (&self.peer.name, self.peer.path.display(), part.label());
+        let sentence = match end {
+            End::Done => return None,
+            End::Gone => {
+                format!(
+                    "{name}: {path} disappeared before the end of '{label}': its remaining rows are left out"
+                )
+            }
+            End::Hung => format!(
+                "{name}: '{label}' took longer than {} s (--limit): its remaining rows are left out",
+                limit.as_secs()
+            ),
+            End::Failed(why) => {
+                self.failed.push(part);
+                return Some(format!("{name}: '{label}' failed and is left out from there on: {why}"));
+            }
+        };
         self.is_gone = true;
-        let (name, path, part) = (&self.peer.name, self.peer.path.display(), part.label());
-        format!("{name}: {path} disappeared before the end of '{part}': its remaining rows are left out")
+        Some(sentence)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let limit = if self.is_gone { GONE_PATIENCE } else { REMOVE_PATIENCE };
+        if !turn::remove(&self.work, limit) {
+            eprintln!("bench peers: {}: remove {} by hand", self.peer.name, self.work.display());
+        }
     }
 }
 
@@ -147,7 +177,8 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
         report.notes.push("the rows of fio are left out: fio is not installed".to_owned());
     }
     stop::listen();
-    let context = Context::new(arguments, myself, &parts)?;
+    let source = parts.contains(&Part::Programs).then(Source::make).transpose()?;
+    let work = Work { arguments, myself, source };
     let mut places = peers.into_iter().map(Place::new).collect::<Result<Vec<Place>, Error>>()?;
     let mut figures = Figures::new(&names, &bounds);
     for round in 0..arguments.runs.max(1) {
@@ -157,7 +188,7 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
                 // Neither a round nor a part always begins with the same path.
                 let is_forward = (round + number).is_multiple_of(2);
                 let index = if is_forward { turn } else { places.len() - 1 - turn };
-                on(&context, *part, &mut places[index], index, (&mut figures, &mut report))?;
+                on(&work, *part, &mut places[index], index, (&mut figures, &mut report))?;
             }
         }
     }
@@ -177,7 +208,7 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
 
 /// One part on one path.
 fn on(
-    context: &Context<'_>,
+    work: &Work<'_>,
     part: Part,
     place: &mut Place,
     index: usize,
@@ -189,29 +220,43 @@ fn on(
     if place.is_gone || place.failed.contains(&part) {
         return Ok(());
     }
-    let mut say = |note: String| {
+    let order = work.order(part, place);
+    let end = turn::take(&order, work.myself, work.limit(), &mut place.peer.flushes, |figure| {
+        figures.push(&figure.name, figure.unit, index, figure.value, figure.cpu_us);
+    })?;
+    if let Some(note) = place.note(part, end, work.limit()) {
         eprintln!("bench peers: {note}");
         report.notes.push(note);
-    };
-    // What is below a mount point must not be measured in its place.
-    if place.has_changed() {
-        say(place.lose(part));
-        return Ok(());
-    }
-    let work = place.work.path().to_owned();
-    let done = context.perform(part, &work, &mut place.peer.counter, |name, unit, value, cpu_us| {
-        figures.push(name, unit, index, value, cpu_us);
-    });
-    // What a failed part has left would be in the way of the next one.
-    parts::clear(&work);
-    if stop::asked() {
-        // A program that Ctrl-C ended has failed for no other reason.
-        return Err(Error::Interrupted);
-    }
-    if let Err(error) = done {
-        say(place.fail(part, &error));
     }
     Ok(())
+}
+
+/// What all turns share.
+struct Work<'a> {
+    arguments: &'a PeersArguments,
+    myself: &'a Myself,
+    /// What the programs work on, if they are wanted.
+    source: Option<Source>,
+}
+
+impl Work<'_> {
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.arguments.limit)
+    }
+
+    fn order(&self, part: Part, place: &Place) -> Order {
+        let PeersArguments { tasks, files, size_mib, seconds, .. } = *self.arguments;
+        Order {
+            part,
+            path: place.peer.path.clone(),
+            identity: place.identity,
+            work: place.work.clone(),
+            files,
+            sizes: fio::Sizes { tasks, size_mib, seconds },
+            source: self.source.as_ref().map(|source| source.path().to_owned()),
+            counter: place.peer.counter.clone().ok(),
+        }
+    }
 }
 
 /// Writes a file that `talks --peers`, `compare` and `history` read, in one piece.
@@ -238,9 +283,8 @@ fn write(path: &Path, report: Report) -> Result<(), Error> {
 
 /// A mount has another device than the directory that it is in.
 fn is_mount_point(path: &Path) -> bool {
-    let device = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    match (device(path), device(&path.join(".."))) {
-        (Some(own), Some(above)) => own.0 != above.0 || own.1 == above.1,
+    match (Identity::of(path), Identity::of(&path.join(".."))) {
+        (Some(own), Some(above)) => own.device != above.device || own.inode == above.inode,
         _ => false,
     }
 }
@@ -257,27 +301,23 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_went_away_is_told_from_work_that_failed() {
+    fn a_path_that_went_away_or_hangs_gets_no_more_work_and_one_that_failed_no_more_of_that_part() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("mount");
-        std::fs::create_dir(&path).expect("made");
-        let counter = Err("no".to_owned());
-        let peer = Peer {
-            is_bound: false,
-            name: "p".to_owned(),
-            path: path.clone(),
-            version: None,
-            pids: Vec::new(),
-            counter,
-        };
-        let mut place = Place::new(peer).expect("it is there");
-        let error = Error::Usage("a reason".to_owned());
-        let said = place.fail(Part::Fio, &error);
+        let limit = Duration::from_secs(7);
+        let mut place = Place::new(Peer::new("p", dir.path())).expect("it is there");
+        let said = place.note(Part::Fio, End::Failed("a reason".to_owned()), limit).expect("a sentence");
         assert!(said.contains("p: 'fio' failed") && said.ends_with("a reason"), "{said}");
         assert!(place.failed == [Part::Fio] && !place.is_gone);
-        std::fs::rename(&path, dir.path().join("elsewhere")).expect("moved");
-        let said = place.fail(Part::IorEasy, &error);
-        assert!(said.contains("disappeared before the end of 'IOR easy'") && place.is_gone, "{said}");
+        assert!(place.note(Part::IorEasy, End::Done, limit).is_none());
+        for (end, says) in
+            [(End::Gone, "disappeared before the end of 'IOR easy'"), (End::Hung, "longer than 7 s")]
+        {
+            place.is_gone = false;
+            let said = place.note(Part::IorEasy, end, limit).expect("a sentence");
+            assert!(said.contains(says) && place.is_gone, "{said}");
+        }
+        drop(place);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("there").count(), 0, "what it made is removed");
     }
 
     #[test]

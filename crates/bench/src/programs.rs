@@ -82,6 +82,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
     pub(crate) fn make() -> Result<Source, Error> {
         let memory = Path::new("/dev/shm");
         let directory = match memory.is_dir() {
@@ -162,7 +167,7 @@ pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
         for turn in 0..paths.len() {
             let index = if round % 2 == 0 { turn } else { paths.len() - 1 - turn };
             let mut samples = samples[index].iter_mut();
-            round_on(paths[index], &source, |_, seconds| {
+            round_on(paths[index], source.path(), |_, seconds| {
                 if let Some(samples) = samples.next() {
                     samples.push(seconds);
                 }
@@ -179,14 +184,14 @@ pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Runs all programs once in a directory of their own in `path`; calls `each` with the label and the seconds of each.
+/// Runs all programs once on the [`Source`] at `source`, in a directory of their own in `path`; calls `each` with the label and the seconds of each.
 ///
 /// # Errors
 ///
 /// As [`measure`].
 pub(crate) fn round_on(
     path: &Path,
-    source: &Source,
+    source: &Path,
     mut each: impl FnMut(&'static str, f64),
 ) -> Result<(), Error> {
     let work = tempfile::Builder::new()
@@ -197,7 +202,7 @@ pub(crate) fn round_on(
         if step.cold() {
             machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
         }
-        each(step.label(), run(work.path(), step.script(), source.directory.path())?);
+        each(step.label(), run(work.path(), step.script(), source)?);
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ pub(crate) mod outcome;
 mod page;
 mod peers;
 mod perform;
+mod scale;
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,6 +21,7 @@ use crate::stop;
 use crate::worker::Myself;
 use catalogue::{Experiment, Run, experiments};
 use perform::Ground;
+use scale::Supply;
 
 pub use outcome::{Outcome, Results};
 
@@ -39,7 +41,7 @@ pub struct TalksArguments {
     /// Small sizes and few runs: about ten minutes on two CPUs
     #[arg(long)]
     quick: bool,
-    /// Begin no experiment that would end later than this many hours from now
+    /// As much as fits in this many hours: long runs where there is time for them, short ones of the rest
     #[arg(long, conflicts_with = "quick")]
     hours: Option<f64>,
     /// These experiments alone
@@ -65,6 +67,17 @@ pub struct TalksArguments {
     peers: Option<PathBuf>,
 }
 
+impl TalksArguments {
+    /// Where experiments work, with `out` as the directory of the results.
+    fn ground(&self, myself: &Myself, out: &Path) -> Ground {
+        Ground {
+            program: self.nacre.clone().unwrap_or_else(|| myself.program().into()),
+            memory: self.memory_dir.join(format!("nacre-talks-{}", std::process::id())),
+            disk: out.to_owned(),
+        }
+    }
+}
+
 /// Runs what is missing, and writes the report.
 ///
 /// # Errors
@@ -76,7 +89,7 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
     }
     let chosen = chosen(&arguments.only)?;
     if arguments.list {
-        print!("{}", list(&chosen, arguments.quick));
+        print!("{}", list(&chosen, arguments.quick, arguments.ground(myself, &arguments.out).supply()));
         return Ok(());
     }
     let others = arguments.peers.as_deref().map(peers::load).transpose()?;
@@ -87,37 +100,42 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
     let mut results = begin(&out, arguments.quick)?;
     others.into_iter().for_each(|others| results.put(others));
     write(&out, &results, &earlier)?;
-    let ground = Ground {
-        program: arguments.nacre.clone().unwrap_or_else(|| myself.program().into()),
-        memory: arguments.memory_dir.join(format!("nacre-talks-{}", std::process::id())),
-        disk: out.clone(),
-    };
+    let ground = arguments.ground(myself, &out);
     let missing: Vec<&Experiment> = chosen
         .into_iter()
         .filter(|one| results.of(one.name).is_none_or(|known| known.report.is_none()))
         .collect();
-    let seconds = missing.iter().map(|one| run_of(one, arguments.quick).seconds);
-    let bar = Bar::new(seconds.sum());
+    let runs = runs(&missing, arguments, ground.supply());
+    let seconds_of = |one: &Experiment, run: &Run| scale::fit(one, run, ground.supply()).seconds;
+    let bar = Bar::new(missing.iter().zip(&runs).map(|(one, run)| seconds_of(one, run)).sum());
     let mut left_s = arguments.hours.map(|hours| hours * 3600.0);
-    for experiment in missing {
-        let run = run_of(experiment, arguments.quick);
+    for (experiment, run) in missing.into_iter().zip(runs) {
+        let sized = scale::fit(experiment, run, ground.supply());
         bar.say(experiment.name.to_owned());
-        eprintln!("bench talks: {} (about {} s)", experiment.title, run.seconds);
-        let late = left_s.filter(|left| (run.seconds as f64) > *left);
+        eprintln!("bench talks: {} (about {} s)", experiment.title, sized.seconds);
+        let late = left_s.filter(|left| (sized.seconds as f64) > *left);
         let why = late.map(|_| "there was no time left for it".to_owned());
-        let outcome = match why.or_else(|| perform::obstacle(experiment, &ground)) {
+        let mut outcome = match why.or_else(|| ground.obstacle(experiment, &sized)) {
             Some(why) => left_out(experiment, why),
-            None => perform::perform(experiment, run, &ground).inspect_err(|_| {
+            None => perform::perform(experiment, &sized, &ground).inspect_err(|_| {
                 eprintln!("bench talks: interrupted; the same command goes on with {}", experiment.name);
             })?,
         };
         if let Some(why) = &outcome.skipped {
             eprintln!("bench talks: {} is left out: {why}", experiment.name);
         }
+        if let Some(report) = &mut outcome.report
+            && !arguments.quick
+            && std::ptr::eq(run, &experiment.quick)
+        {
+            report
+                .notes
+                .push("this is the short run: there was no time for the long one (--hours)".to_owned());
+        }
         left_s = left_s.map(|left| left - outcome.seconds);
         results.put(outcome);
         write(&out, &results, &earlier)?;
-        bar.add(run.seconds);
+        bar.add(sized.seconds);
     }
     drop(bar);
     write(&out, &results, &earlier)?;
@@ -150,6 +168,14 @@ fn run_of(experiment: &Experiment, quick: bool) -> &Run {
     if quick { &experiment.quick } else { &experiment.full }
 }
 
+/// Which run is taken of each experiment.
+fn runs<'a>(experiments: &[&'a Experiment], arguments: &TalksArguments, supply: Supply) -> Vec<&'a Run> {
+    match arguments.hours {
+        Some(hours) => scale::forms(experiments, hours, |one, run| scale::fit(one, run, supply).seconds),
+        None => experiments.iter().map(|one| run_of(one, arguments.quick)).collect(),
+    }
+}
+
 fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Error> {
     if let Some(wrong) = only.iter().find(|name| !experiments().any(|one| one.name == **name)) {
         return Err(Error::Usage(format!("there is no experiment '{wrong}': --list shows them")));
@@ -157,9 +183,9 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Error> {
     Ok(experiments().filter(|one| only.is_empty() || only.iter().any(|name| name == one.name)).collect())
 }
 
-fn list(chosen: &[&Experiment], quick: bool) -> String {
+fn list(chosen: &[&Experiment], quick: bool, supply: Supply) -> String {
     let line = |one: &&Experiment| {
-        let run = run_of(one, quick);
+        let run = scale::fit(one, run_of(one, quick), supply);
         format!("{:22} {:>6} s  {}\n{:32} nacre {}\n", one.name, run.seconds, one.title, "", run.words)
     };
     chosen.iter().map(line).collect()
@@ -219,9 +245,10 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), experiments().count());
         assert!(experiments().map(|one| one.quick.seconds).sum::<u64>() <= 600);
+        let supply = Supply { cpus: 2, memory_mib: 24 << 10, disk_mib: 24 << 10 };
         for one in experiments() {
             assert!(!one.checks.is_empty() && !one.charts.is_empty(), "{}", one.name);
-            assert!(list(&[one], true).contains(one.name));
+            assert!(list(&[one], true, supply).contains(one.name));
             let is_said = one.simulated.is_some() || !one.quick.words.contains("simulated");
             assert!(is_said, "{} says what is simulated", one.name);
             assert!(!one.durability.is_empty(), "{}", one.name);

@@ -3,14 +3,14 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::have_root;
 use nacre_testkit::run::Run;
 use nacre_testkit::text;
-use nacre_testkit::{Cluster, Shape, wait};
+use nacre_testkit::{Cluster, Shape, Stopped, wait};
 
 fn bench(cluster: &Cluster, words: &[&str]) -> String {
     let words: Vec<&str> = std::iter::once("bench").chain(words.iter().copied()).collect();
@@ -390,6 +390,48 @@ fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
     );
 }
 
+/// Runs two short experiments of the talks; the lines that were printed on the way, and the report.
+fn noisy_and_pfl(mut command: Command, out: &Path, more: &[&str]) -> (String, String) {
+    command.args(["bench", "talks", "--quick", "--only", "cray-noisy,lad17-pfl", "--out", text(out)]);
+    let output = command.args(more).output().expect("run");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    (said, fs::read_to_string(out.join("report.md")).expect("a report"))
+}
+
+#[test]
+fn experiments_of_the_talks_that_lack_something_are_left_out_and_the_rest_goes_on() {
+    if !have_root() {
+        return;
+    }
+    let run = Run::new();
+    let nacre = || run.command(nacre_testkit::binary::nacre());
+    let small = run.small_disk(100);
+    let left_out = |said: &str, report: &str, why: &str, times: usize| {
+        assert_eq!(said.matches(&format!(" is left out: {why}")).count(), times, "{why}: {said}");
+        assert_eq!(report.matches(&format!(": left out\n\n{why}")).count(), times, "{why}: {report}");
+    };
+
+    // One of the two fits by smaller sizes.
+    let (said, report) = noisy_and_pfl(nacre(), &small.join("talks"), &[]);
+    left_out(&said, &report, "it needs 256 MiB in ", 1);
+    assert!(report.contains("--size-mib 24 ") || report.contains("--size-mib 48 "), "{report}");
+
+    let (said, report) = noisy_and_pfl(nacre(), &run.make("memory"), &["--memory-dir", text(&small)]);
+    left_out(&said, &report, "it needs 2048 MiB in ", 1);
+    left_out(&said, &report, "it needs 512 MiB in ", 1);
+
+    let home = run.make("home");
+    let nobody = 65534;
+    std::os::unix::fs::chown(&home, Some(nobody), Some(nobody)).expect("chown");
+    // The binary may lie where only root can reach it.
+    fs::copy(nacre_testkit::binary::nacre(), home.join("nacre")).expect("copy");
+    let mut command = run.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "./nacre"]).current_dir(&home);
+    let (said, report) = noisy_and_pfl(command, &home.join("talks"), &[]);
+    left_out(&said, &report, "it needs root", 2);
+}
+
 /// What `bench peers` is told in all tests.
 const PEERS: [&str; 8] = ["--tasks", "2", "--files", "40", "--size-mib", "1", "--seconds", "1"];
 
@@ -468,6 +510,39 @@ fn a_peer_that_disappears_is_noted_and_the_others_go_on() {
     let line = line.unwrap_or_else(|| panic!("{table}"));
     assert!(line.contains("op/s ["), "the path that stays was measured in all rounds: {line}");
     assert!(said.contains("round 12 of 12"), "{said}");
+    assert_eq!(fs::read_dir(&stays).expect("there").count(), 0);
+}
+
+#[test]
+fn a_peer_that_hangs_is_left_behind_and_the_others_go_on() {
+    if !have_root() {
+        return;
+    }
+    let cluster = Cluster::start(Shape::Embedded);
+    let stays = cluster.run().make("stays");
+    let (first, second) = (format!("stays={}", text(&stays)), format!("hangs={}", text(cluster.mount())));
+    let child = cluster
+        .run()
+        .command(nacre_testkit::binary::nacre())
+        .args(["bench", "peers", &first, &second, "--part", "mdtest-easy", "--runs", "3", "--limit", "10"])
+        .args(PEERS)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    wait::until(wait::SOON, "work on the path that hangs", || {
+        let work = fs::read_dir(cluster.mount()).ok()?.next()?.ok()?.path();
+        fs::read_dir(work).ok()?.next().map(drop)
+    });
+    let stopped = Stopped::begin(&cluster, cluster.pid("node"));
+    let output =
+        wait::deadline(wait::SOON * 2, "ending", move || child.wait_with_output()).expect("our child");
+    drop(stopped);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("note: hangs: 'mdtest easy' took longer than 10 s (--limit)"), "{table}");
+    assert!(said.contains("hangs: remove ") && said.contains("round 3 of 3"), "{said}");
     assert_eq!(fs::read_dir(&stays).expect("there").count(), 0);
 }
 

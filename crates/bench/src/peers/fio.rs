@@ -10,7 +10,7 @@ use crate::machine::{self, CpuTime};
 use crate::report::Unit;
 
 /// How much work there is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Sizes {
     /// Jobs of random work at the same time.
     pub(super) tasks: u64,

@@ -9,6 +9,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
 
 /// Writes with fsync in a round.
@@ -20,13 +22,35 @@ const FLUSHES: usize = 15;
 /// Durable from so many flushes per fsync: a checkpoint of others may be counted too, a missing one never is.
 const DURABLE: f64 = 0.95;
 
-/// The device of a path, and what it has counted.
-#[derive(Debug)]
+/// The device of a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counter {
     /// Its directory in /sys.
     directory: PathBuf,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct Flushes {
     fsyncs: u64,
     flushes: u64,
+}
+
+impl Flushes {
+    pub(super) fn add(&mut self, more: Flushes) {
+        self.fsyncs += more.fsyncs;
+        self.flushes += more.flushes;
+    }
+
+    /// What was found until now.
+    pub(super) fn verdict(&self) -> String {
+        if self.fsyncs == 0 {
+            return "not counted: no fsync was measured".to_owned();
+        }
+        let ratio = self.flushes as f64 / self.fsyncs as f64;
+        let verdict = if ratio >= DURABLE { "durable" } else { "NOT durable" };
+        format!("{verdict}: {ratio:.1} flushes per fsync")
+    }
 }
 
 impl Counter {
@@ -65,7 +89,7 @@ impl Counter {
             true => directory.parent()?.to_owned(),
             false => directory,
         };
-        Some(Counter { directory, fsyncs: 0, flushes: 0 })
+        Some(Counter { directory })
     }
 
     fn checked(self) -> Result<Counter, String> {
@@ -80,16 +104,6 @@ impl Counter {
     fn now(&self) -> Option<u64> {
         flushes_in(&std::fs::read_to_string(self.directory.join("stat")).ok()?)
     }
-
-    /// What was found until now.
-    pub(super) fn verdict(&self) -> String {
-        if self.fsyncs == 0 {
-            return "not counted: no fsync was measured".to_owned();
-        }
-        let ratio = self.flushes as f64 / self.fsyncs as f64;
-        let verdict = if ratio >= DURABLE { "durable" } else { "NOT durable" };
-        format!("{verdict}: {ratio:.1} flushes per fsync")
-    }
 }
 
 /// The flushes in the statistics of a device.
@@ -97,8 +111,13 @@ fn flushes_in(text: &str) -> Option<u64> {
     text.split_whitespace().nth(FLUSHES)?.parse().ok()
 }
 
-/// Appends to a new file in `directory`, with an fsync after each write; the milliseconds that one of them takes.
-pub(super) fn append(directory: &Path, counter: &mut Result<Counter, String>) -> Result<f64, Error> {
+/// Appends to a new file in `directory`, with an fsync after each write; the milliseconds that one of them takes. What
+/// `counter` counted meanwhile is added to `flushes`.
+pub(super) fn append(
+    directory: &Path,
+    counter: Option<&Counter>,
+    flushes: &mut Flushes,
+) -> Result<f64, Error> {
     let path = directory.join("appended");
     let mut file = std::fs::File::create(&path).map_err(Error::io("create", &path))?;
     let bytes = [0x5a; BYTES];
@@ -106,17 +125,14 @@ pub(super) fn append(directory: &Path, counter: &mut Result<Counter, String>) ->
         || file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(Error::io("fsync", &path));
     // The first one brings the name of the file along, and what was written before.
     step()?;
-    let before = counter.as_ref().ok().and_then(Counter::now);
+    let before = counter.and_then(Counter::now);
     let start = Instant::now();
     for _ in 0..FSYNCS {
         step()?;
     }
     let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
-    if let (Ok(counter), Some(before)) = (counter, before)
-        && let Some(after) = counter.now()
-    {
-        counter.fsyncs += FSYNCS;
-        counter.flushes += after.saturating_sub(before);
+    if let (Some(before), Some(after)) = (before, counter.and_then(Counter::now)) {
+        flushes.add(Flushes { fsyncs: FSYNCS, flushes: after.saturating_sub(before) });
     }
     Ok(elapsed_ms / FSYNCS as f64)
 }
@@ -135,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_fsync_without_a_flush_is_not_durable() {
-        let verdict = |fsyncs, flushes| Counter { directory: PathBuf::new(), fsyncs, flushes }.verdict();
+        let verdict = |fsyncs, flushes| Flushes { fsyncs, flushes }.verdict();
         assert_eq!(verdict(60, 61), "durable: 1.0 flushes per fsync");
         assert_eq!(verdict(60, 2), "NOT durable: 0.0 flushes per fsync");
         assert_eq!(verdict(60, 30), "NOT durable: 0.5 flushes per fsync");
@@ -153,8 +169,9 @@ mod tests {
     #[test]
     fn an_append_takes_time_also_where_nothing_is_counted() {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut counter = Err("why".to_owned());
-        assert!(append(dir.path(), &mut counter).expect("appended") > 0.0);
+        let mut flushes = Flushes::default();
+        assert!(append(dir.path(), None, &mut flushes).expect("appended") > 0.0);
+        assert!(flushes.verdict().starts_with("not counted"));
         let bytes = std::fs::metadata(dir.path().join("appended")).expect("there").len();
         assert_eq!(bytes, (FSYNCS + 1) * BYTES as u64);
     }

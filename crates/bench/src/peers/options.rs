@@ -46,6 +46,9 @@ pub struct PeersArguments {
     /// Processes that serve NAME, whose memory is shown
     #[arg(long, value_name = "NAME=PID[,PID..]")]
     pids: Vec<String>,
+    /// Seconds after which a part counts as hanging; the path gets no more work then
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(super) limit: u64,
     /// Also write the results there, for 'bench talks --peers', 'bench compare' and 'bench history'
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
@@ -71,9 +74,9 @@ impl PeersArguments {
             if !path.is_dir() {
                 return Err(Error::Usage(format!("{name}: {} is no directory", path.display())));
             }
-            let (version, pids) = (None, Vec::new());
-            let counter = Counter::below(&path);
-            peers.push(Peer { name: name.to_owned(), path, version, pids, is_bound: false, counter });
+            let mut peer = Peer::new(name, &path);
+            peer.counter = Counter::below(&path);
+            peers.push(peer);
         }
         for name in &self.bounds {
             named(&mut peers, name, "--bound")?.is_bound = true;

@@ -1,16 +1,17 @@
 //! The parts of the work, each on one path for one round.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::fio;
-use super::flushes::{self, Counter};
-use super::options::PeersArguments;
+use super::flushes::{self, Counter, Flushes};
 use crate::error::Error;
-use crate::programs::{self, Source};
 use crate::report::Unit;
 use crate::worker::Myself;
-use crate::{ior, machine, mdtest};
+use crate::{ior, machine, mdtest, programs};
 
 /// Bytes of a file in the hard part of mdtest, and of a record in that of IOR: those of the IO500 benchmark, which no block
 /// size divides.
@@ -18,7 +19,7 @@ const HARD_FILE_BYTES: u64 = 3_901;
 const HARD_RECORD_BYTES: u64 = 47_008;
 
 /// What can be left out by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Part {
     /// Empty files, a directory for each task
     MdtestEasy,
@@ -61,89 +62,107 @@ impl Part {
     }
 }
 
-/// What all parts share.
-#[derive(Debug)]
-pub(crate) struct Context<'a> {
-    arguments: &'a PeersArguments,
-    myself: &'a Myself,
-    /// What the programs work on, if they are wanted.
-    source: Option<Source>,
+/// One part on one path.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) part: Part,
+    /// Mount point or directory.
+    pub(super) path: PathBuf,
+    /// Device and inode of the path at the start: others mean that it is no longer mounted.
+    pub(super) identity: Option<Identity>,
+    /// Empty directory to work in.
+    pub(super) work: PathBuf,
+    /// Files of each task of mdtest.
+    pub(super) files: u64,
+    /// Tasks, and sizes of fio and IOR.
+    pub(super) sizes: fio::Sizes,
+    /// Where the programs' [`crate::programs::Source`] is.
+    pub(super) source: Option<PathBuf>,
+    /// Device whose flushes are counted.
+    pub(super) counter: Option<Counter>,
 }
 
-impl<'a> Context<'a> {
-    pub(super) fn new(
-        arguments: &'a PeersArguments,
-        myself: &'a Myself,
-        parts: &[Part],
-    ) -> Result<Context<'a>, Error> {
-        let source = parts.contains(&Part::Programs).then(Source::make).transpose()?;
-        Ok(Context { arguments, myself, source })
+/// Device and inode of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+impl Identity {
+    /// Of what is at `path` now.
+    pub(super) fn of(path: &Path) -> Option<Identity> {
+        std::fs::metadata(path).ok().map(|found| Identity { device: found.dev(), inode: found.ino() })
+    }
+}
+
+impl Order {
+    /// Whether the path is no longer what it was.
+    pub(super) fn has_changed(&self) -> bool {
+        Identity::of(&self.path) != self.identity
     }
 
-    /// Runs `part` in the empty directory `work`, caches emptied before; calls `push` with the name, the unit and the value of
-    /// each figure, and the machine's CPU time per operation in microseconds where it is known.
+    /// Runs the part, caches emptied before; calls `push` with the name, the unit and the value of each figure, and the
+    /// machine's CPU time per operation in microseconds where it is known. Flushes that were counted are added to `flushes`.
     pub(super) fn perform(
         &self,
-        part: Part,
-        work: &Path,
-        counter: &mut Result<Counter, String>,
+        myself: &Myself,
+        flushes: &mut Flushes,
         mut push: impl FnMut(&str, Unit, f64, Option<f64>),
     ) -> Result<(), Error> {
         drop_caches()?;
+        let part = self.part;
         match part {
             Part::MdtestEasy | Part::MdtestHard => {
-                for figure in mdtest::figures(&self.mdtest(part, work), self.myself)? {
+                for figure in mdtest::figures(&self.mdtest(), myself)? {
                     let name = format!("{} {}", part.label(), figure.name);
                     push(&name, Unit::OpsPerSecond, figure.rate, Some(figure.cpu_us));
                 }
             }
             Part::Programs => {
                 if let Some(source) = &self.source {
-                    programs::round_on(work, source, |name, seconds| {
-                        push(name, Unit::Seconds, seconds, None)
+                    programs::round_on(&self.work, source, |name, seconds| {
+                        push(name, Unit::Seconds, seconds, None);
                     })?;
                 }
             }
-            Part::Fio => {
-                let PeersArguments { tasks, size_mib, seconds, .. } = *self.arguments;
-                fio::round_on(work, fio::Sizes { tasks, size_mib, seconds }, push)?;
-            }
+            Part::Fio => fio::round_on(&self.work, self.sizes, push)?,
             Part::IorEasy | Part::IorHard => {
                 for words in ["-w -k -e", "-r -C"] {
                     // What is read comes from the file system, not from the kernel's cache.
                     drop_caches()?;
-                    for (access, rate) in ior::bandwidths(&self.ior(part, work, words), self.myself)? {
+                    for (access, rate) in ior::bandwidths(&self.ior(words), myself)? {
                         push(&format!("{} {access}", part.label()), Unit::BytesPerSecond, rate, None);
                     }
                 }
             }
             Part::Fsync => {
-                let each_ms = flushes::append(work, counter)?;
+                let each_ms = flushes::append(&self.work, self.counter.as_ref(), flushes)?;
                 push("append 4 KiB, fsync", Unit::Milliseconds, each_ms, None);
             }
         }
         Ok(())
     }
 
-    fn mdtest(&self, part: Part, work: &Path) -> Vec<OsString> {
-        let PeersArguments { tasks, files, .. } = *self.arguments;
-        let shape = match part {
+    fn mdtest(&self) -> Vec<OsString> {
+        let (tasks, files) = (self.sizes.tasks, self.files);
+        let shape = match self.part {
             Part::MdtestHard => format!("-w {HARD_FILE_BYTES} -e {HARD_FILE_BYTES}"),
             _ => "-u".to_owned(),
         };
-        words(&format!("-F -P {tasks} -n {files} {shape} -d"), &work.join("mdtest"))
+        words(&format!("-F -P {tasks} -n {files} {shape} -d"), &self.work.join("mdtest"))
     }
 
-    fn ior(&self, part: Part, work: &Path, access: &str) -> Vec<OsString> {
-        let PeersArguments { tasks, size_mib, .. } = *self.arguments;
-        let shape = match part {
+    fn ior(&self, access: &str) -> Vec<OsString> {
+        let fio::Sizes { tasks, size_mib, .. } = self.sizes;
+        let shape = match self.part {
             Part::IorHard => {
                 let records = (size_mib << 20).div_ceil(HARD_RECORD_BYTES);
                 format!("-t {HARD_RECORD_BYTES} -b {HARD_RECORD_BYTES} -s {records}")
             }
             _ => format!("-F -t 1m -b {size_mib}m"),
         };
-        words(&format!("-N {tasks} {shape} {access} -o"), &work.join("ior"))
+        words(&format!("-N {tasks} {shape} {access} -o"), &self.work.join("ior"))
     }
 }
 

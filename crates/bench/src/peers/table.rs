@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::Peer;
-use crate::place;
 use crate::report::{Against, Row, Unit};
 use crate::sample::Samples;
 
@@ -157,10 +156,10 @@ pub(super) fn description(peers: &[&Peer]) -> String {
     let mut lines = vec![["path", "version", "file system", "fsync"].map(str::to_owned).to_vec()];
     for peer in peers {
         let durable = match &peer.counter {
-            Ok(counter) => counter.verdict(),
+            Ok(_) => peer.flushes.verdict(),
             Err(why) => format!("not counted: {why}"),
         };
-        let kind = place::file_system(&peer.path).unwrap_or_else(|_| "gone".to_owned());
+        let kind = peer.file_system.clone();
         let version = peer.version.clone().unwrap_or_else(dash);
         lines.push(vec![peer.name.clone(), version, kind, durable]);
     }

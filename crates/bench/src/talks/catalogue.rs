@@ -70,7 +70,7 @@ pub(super) struct Chart {
 /// What an experiment needs of the machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needs {
-    /// Available in memory, and in the directory in memory.
+    /// Available in memory, and in the directory in memory, for the sizes of the catalogue.
     pub(super) memory_mib: u64,
     /// Free on the disk of the output directory.
     pub(super) disk_mib: u64,
@@ -80,7 +80,8 @@ pub(super) struct Needs {
 /// A command and about how long it takes on two CPUs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
-    /// What follows the program; `{dir}` is a new directory in memory, `{disk}` one on the disk of the output directory.
+    /// What follows the program; `{dir}` is a new directory in memory, `{disk}` one on the disk of the output directory,
+    /// `{cpus:N}` and `{mib:N}` are sizes ([`super::scale`]).
     pub(super) words: &'static str,
     pub(super) seconds: u64,
 }

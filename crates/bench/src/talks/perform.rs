@@ -2,22 +2,18 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::catalogue::{Experiment, Run};
+use super::catalogue::Experiment;
 use super::load::{MARK, Watch};
 use super::outcome::{Outcome, of_paf};
+use super::scale::{Sized, Supply};
 use crate::error::Error;
 use crate::report::Report;
-use crate::{machine, stop};
+use crate::{group, machine, stop};
 
-/// Time between two looks at a child.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long one that was told to end may take for it.
-const END_PATIENCE: Duration = Duration::from_secs(20);
 /// An experiment that takes so many times what is expected, and this much longer, is given up.
 const PATIENCE: (u32, Duration) = (6, Duration::from_secs(120));
 
@@ -39,23 +35,40 @@ impl Ground {
     }
 }
 
-/// Why an experiment cannot run here.
-pub(super) fn obstacle(experiment: &Experiment, ground: &Ground) -> Option<String> {
-    if experiment.needs.is_root && !rustix::process::geteuid().is_root() {
-        return Some("it needs root: it mounts, or empties the kernel's caches".to_owned());
+impl Ground {
+    /// What experiments may use now.
+    pub(super) fn supply(&self) -> Supply {
+        let memory = self.memory.parent().unwrap_or(Path::new("/"));
+        Supply {
+            cpus: nacre_env::cpu_count() as u64,
+            memory_mib: machine::available_mib().min(free_mib(memory)),
+            disk_mib: free_mib(&self.disk),
+        }
     }
-    let needed = experiment.needs.memory_mib;
-    let available = machine::available_mib();
-    if available < needed {
-        return Some(format!("it needs {needed} MiB of memory, and {available} MiB are available"));
+
+    /// Why an experiment cannot run here.
+    pub(super) fn obstacle(&self, experiment: &Experiment, sized: &Sized) -> Option<String> {
+        if experiment.needs.is_root && !rustix::process::geteuid().is_root() {
+            return Some("it needs root: it mounts, or empties the kernel's caches".to_owned());
+        }
+        let (needed, available) = (sized.memory_mib, machine::available_mib());
+        if available < needed {
+            return Some(format!("it needs {needed} MiB of memory, and {available} MiB are available"));
+        }
+        let memory = self.memory.parent().unwrap_or(Path::new("/"));
+        [(memory, needed), (&self.disk, sized.disk_mib)].into_iter().find_map(|(dir, needed)| {
+            let free = free_mib(dir);
+            (free < needed)
+                .then(|| format!("it needs {needed} MiB in {}, where {free} MiB are free", dir.display()))
+        })
     }
-    let memory = ground.memory.parent().unwrap_or(Path::new("/"));
-    [(memory, needed), (&ground.disk, experiment.needs.disk_mib)].into_iter().find_map(|(dir, needed)| {
-        let free = rustix::fs::statvfs(dir).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize));
-        let free = free >> 20;
-        (free < needed)
-            .then(|| format!("it needs {needed} MiB in {}, where {free} MiB are free", dir.display()))
-    })
+}
+
+/// Free for users in the file system of a directory that is there or will be made, in MiB.
+fn free_mib(dir: &Path) -> u64 {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let found = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok());
+    found.map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize)) >> 20
 }
 
 /// Runs an experiment and takes away what it has made, however it ended.
@@ -63,7 +76,7 @@ pub(super) fn obstacle(experiment: &Experiment, ground: &Ground) -> Option<Strin
 /// # Errors
 ///
 /// `Interrupted`. Any other failure is the reason why the outcome has no figures.
-pub(super) fn perform(experiment: &Experiment, run: &Run, ground: &Ground) -> Result<Outcome, Error> {
+pub(super) fn perform(experiment: &Experiment, run: &Sized, ground: &Ground) -> Result<Outcome, Error> {
     let began = Instant::now();
     let words: Vec<String> = run.words.split_whitespace().map(|word| filled(word, ground)).collect();
     let mut watch = Watch::begin(&format!("{}-{}", experiment.name, std::process::id()));
@@ -88,7 +101,7 @@ fn filled(word: &str, ground: &Ground) -> String {
 
 fn in_directories(
     experiment: &Experiment,
-    run: &Run,
+    run: &Sized,
     ground: &Ground,
     words: &[String],
     watch: &mut Watch,
@@ -125,9 +138,9 @@ fn call(
     let log = ground.work().join("errors");
     let errors = fs::File::create(&log).map_err(Error::io("create", &log))?;
     let mut command = Command::new(&ground.program);
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).process_group(0);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
     command.env(MARK, watch.value());
-    let mut child = command.spawn().map_err(Error::io("start", &ground.program))?;
+    let mut child = group::start(&mut command).map_err(Error::io("start", &ground.program))?;
     let mut output = child.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
     // Long output must not wait for the end.
     let reader = std::thread::spawn(move || {
@@ -141,14 +154,14 @@ fn call(
         }
         watch.look();
         if stop::asked() {
-            end(&mut child);
+            group::end(&mut child);
             return Err(Error::Interrupted);
         }
         if Instant::now() >= deadline {
-            end(&mut child);
+            group::end(&mut child);
             return Err(failed(format!("it was given up after {} s", limit.as_secs())));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(group::LOOK);
     };
     let text = reader.join().map_err(|_| failed("its output could not be read".to_owned()))?;
     let text = text.map_err(Error::io("read", &ground.program))?;
@@ -157,21 +170,6 @@ fn call(
     }
     let said = fs::read_to_string(&log).unwrap_or_default();
     Err(failed(said.lines().last().unwrap_or("it failed without a word").to_owned()))
-}
-
-/// Tells a group to end, and ends what does not.
-fn end(child: &mut Child) {
-    let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) else { return };
-    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::INT);
-    let deadline = Instant::now() + END_PATIENCE;
-    while Instant::now() < deadline {
-        if child.try_wait().is_ok_and(|status| status.is_some()) {
-            break;
-        }
-        std::thread::sleep(LOOK);
-    }
-    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    let _ = child.wait();
 }
 
 /// Takes down file systems that an experiment has left, and removes its directories.

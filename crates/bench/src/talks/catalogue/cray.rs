@@ -16,8 +16,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         profile: None,
         needs: Needs { memory_mib: 3072, disk_mib: 256, is_root: true },
         quick: Run {
-            words: "bench dne-scaling --dir {dir} --mdts 1,4 --data empty-ost,empty-mdt --runs 3 --tasks 16 \
-                    --mounts 4 --files 20 --simulated-files 5 --json",
+            words: "bench dne-scaling --dir {dir} --mdts 1,4 --data empty-ost,empty-mdt --runs 3 --tasks {cpus:16} \
+                    --mounts {cpus:4} --files 20 --simulated-files 5 --json",
             seconds: 35,
         },
         full: Run {

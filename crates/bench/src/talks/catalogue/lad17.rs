@@ -19,12 +19,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         ),
         needs: Needs { memory_mib: 3072, disk_mib: 256, is_root: true },
         quick: Run {
-            words: "bench dne-scaling --dir {dir} --mdts 1,4 --runs 3 --tasks 32 --mounts 8 --files 20 \
+            words: "bench dne-scaling --dir {dir} --mdts 1,4 --runs 3 --tasks {cpus:32} --mounts {cpus:8} --files 20 \
                     --simulated-files 10 --json",
             seconds: 60,
         },
         full: Run {
-            words: "bench dne-scaling --dir {dir} --mdts 1,2,4,8 --mounts 32 --tasks 64 --simulated-files 60 --runs 3 --json",
+            words: "bench dne-scaling --dir {dir} --mdts 1,2,4,8 --mounts {cpus:32} --tasks {cpus:64} --simulated-files 60 --runs 3 --json",
             seconds: 1500,
         },
         checks: &[
@@ -120,8 +120,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         profile: None,
         needs: Needs { memory_mib: 3072, disk_mib: 256, is_root: true },
         quick: Run {
-            words: "bench dne-scaling --dir {dir} --mdts 1,4 --layout unique --data ost,mdt --runs 3 --tasks 16 \
-                    --mounts 4 --files 20 --simulated-files 10 --json",
+            words: "bench dne-scaling --dir {dir} --mdts 1,4 --layout unique --data ost,mdt --runs 3 --tasks {cpus:16} \
+                    --mounts {cpus:4} --files 20 --simulated-files 10 --json",
             seconds: 40,
         },
         full: Run {
@@ -222,11 +222,11 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         profile: None,
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: true },
         quick: Run {
-            words: "bench layouts --memory-dir {dir} --part pfl --size-mib 96 --runs 9 --json",
+            words: "bench layouts --memory-dir {dir} --part pfl --size-mib {mib:96} --runs 9 --json",
             seconds: 15,
         },
         full: Run {
-            words: "bench layouts --memory-dir {dir} --part pfl --size-mib 384 --runs 15 --json",
+            words: "bench layouts --memory-dir {dir} --part pfl --size-mib {mib:384} --runs 15 --json",
             seconds: 240,
         },
         checks: &[
@@ -270,11 +270,11 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         profile: None,
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: true },
         quick: Run {
-            words: "bench layouts --memory-dir {dir} --part fabric --size-mib 96 --runs 9 --json",
+            words: "bench layouts --memory-dir {dir} --part fabric --size-mib {mib:96} --runs 9 --json",
             seconds: 30,
         },
         full: Run {
-            words: "bench layouts --memory-dir {dir} --part fabric --size-mib 384 --runs 15 --json",
+            words: "bench layouts --memory-dir {dir} --part fabric --size-mib {mib:384} --runs 15 --json",
             seconds: 400,
         },
         checks: &[

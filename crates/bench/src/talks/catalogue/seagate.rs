@@ -16,12 +16,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[Experiment {
     profile: None,
     needs: Needs { memory_mib: 4096, disk_mib: 256, is_root: true },
     quick: Run {
-        words: "paf backends --dir {dir} --size 1G --file-size 32M --capacity 0,10,60 --fragment 0,10,30 --xfer 1M,16M --iterations 3 \
+        words: "paf backends --dir {dir} --size {mib:1024}M --file-size {mib:32}M --capacity 0,10,60 --fragment 0,10,30 --xfer 1M,16M --iterations 3 \
                     --simulated-medium disk:seek=8ms:bandwidth=150M --json",
         seconds: 35,
     },
     full: Run {
-        words: "paf backends --dir {dir} --size 2G --file-size 128M --capacity 0,10..80 --fragment 0..70 --xfer 1M..64M \
+        words: "paf backends --dir {dir} --size {mib:2048}M --file-size {mib:128}M --capacity 0,10..80 --fragment 0..70 --xfer 1M..64M \
                     --iterations 5 --simulated-medium disk:seek=8ms:bandwidth=150M --json",
         seconds: 14_400,
     },

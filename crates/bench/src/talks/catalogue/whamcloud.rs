@@ -16,12 +16,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: false },
         quick: Run {
             words: "bench survey --dir {dir} --backend block --fake-io --feature short-io,reuse --objects 4 \
-                    --threads 8 --record 4k,64k,1M --size 64M --runs 9 --seconds 0.3 --json",
+                    --threads 8 --record 4k,64k,1M --size {mib:64}M --runs 9 --seconds 0.3 --json",
             seconds: 45,
         },
         full: Run {
             words: "bench survey --dir {dir} --backend block --fake-io --feature short-io,reuse --objects 4 \
-                    --threads 1,8,32 --record 4k,16k,64k,256k,1M --size 256M --runs 15 --json",
+                    --threads 1,8,{cpus:32} --record 4k,16k,64k,256k,1M --size {mib:256}M --runs 15 --json",
             seconds: 900,
         },
         checks: &[
@@ -60,12 +60,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         needs: Needs { memory_mib: 1024, disk_mib: 2048, is_root: true },
         quick: Run {
             words: "bench survey --dir {disk} --backend file --fake-io --feature cache-bypass --objects 4 --threads 8 \
-                    --record 4k,64k,1M --size 64M --runs 7 --seconds 0.3 --json",
+                    --record 4k,64k,1M --size {mib:64}M --runs 7 --seconds 0.3 --json",
             seconds: 25,
         },
         full: Run {
             words: "bench survey --dir {disk} --backend file --fake-io --feature cache-bypass --objects 4 --threads 8 \
-                    --record 4k,16k,64k,256k,1M --size 512M --runs 15 --json",
+                    --record 4k,16k,64k,256k,1M --size {mib:512}M --runs 15 --json",
             seconds: 400,
         },
         checks: &[own(
