@@ -4,6 +4,7 @@
 //! right to size and times is always among them, as the MDT gives these to every caller that may stat the file.
 
 use crate::mds::Mds;
+use crate::plan::check_access;
 use crate::service::Caller;
 use nacre_keys::CapabilityKeys;
 use nacre_layout::Layout;
@@ -98,7 +99,7 @@ impl Mds {
         let mut rights = self.opens.rights(fid, &caller.client);
         for (right, mask) in [(Rights::READ, perm::READ), (Rights::WRITE, perm::WRITE)] {
             if wanted.contains(right) && !rights.contains(right) {
-                match self.check_access(&record, caller.cred(), mask) {
+                match check_access(&record, caller.cred(), mask) {
                     Ok(()) => rights |= right,
                     Err(Status::EACCES) => {}
                     Err(status) => return Err(status),

@@ -8,6 +8,8 @@
 //! | module | what |
 //! |---|---|
 //! | `ops/*` | one file per group of requests |
+//! | `plan/*` | the rules of the name space, as pure functions |
+//! | `ground` | locks and records for a plan, on one MDT or several, and how it is carried out |
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
 //! | `locks`, `turn` | inodes and names that operations have for themselves, and waiting for them |
 //! | `commit` | what a request changes, its answer, and who hears of it |
@@ -44,6 +46,7 @@ mod departed;
 mod error;
 mod filesets;
 mod flocks;
+mod ground;
 mod hash;
 mod locks;
 mod mdlocks;
@@ -54,6 +57,7 @@ mod opens;
 mod operations;
 mod ops;
 mod osts;
+mod plan;
 mod service;
 mod shards;
 pub mod simulated;

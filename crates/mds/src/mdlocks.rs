@@ -25,6 +25,7 @@
 use crate::locks::{Locked, Want};
 use crate::mds::Mds;
 use crate::ops::lookup::Lead;
+use crate::plan::check_access;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_dlm::{LockOwner, LockService};
@@ -127,7 +128,7 @@ impl Mds {
                 Some(child) => self.locks.lock(&[own, child])?,
             };
             let record = self.home_of(directory, name)?;
-            self.check_access(&record, caller.cred(), perm::EXEC)?;
+            check_access(&record, caller.cred(), perm::EXEC)?;
             let Some(found) = self.find_name(directory, hash, name)? else {
                 return Ok((locked, record, Lead::Nowhere));
             };

@@ -31,10 +31,7 @@ use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord};
 use nacre_rpc::{Hold, OssEndpoint};
 use nacre_store::object::{ObjectError, ObjectStore};
 use nacre_store::{MetaError, MetaStore};
-use nacre_types::acl::Acl;
-use nacre_types::{
-    Attr, AttrFlags, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm,
-};
+use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, FileKind, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply, Statfs};
 use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -688,15 +685,6 @@ impl Mds {
         })
     }
 
-    /// Whether the caller has the rights in `mask`.
-    ///
-    /// # Errors
-    /// `EACCES`, or `NEED_CREDENTIALS`.
-    pub(crate) fn check_access(&self, record: &InodeRecord, cred: &Cred, mask: u8) -> StatusResult<()> {
-        let acl = acl_of(record)?;
-        perm::access(&record.attr, acl.as_ref(), cred, mask).or(Status::EACCES)
-    }
-
     /// A sequence that nobody has.
     pub(crate) fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
         self.take_sequence(|tx, sequence| self.finish(caller, tx, MdsReply::Sequence(sequence)))
@@ -723,17 +711,6 @@ impl Drop for Mds {
     fn drop(&mut self) {
         self.end_threads();
     }
-}
-
-/// The access ACL of an inode, if it has one beyond its mode.
-pub(crate) fn acl_of(record: &InodeRecord) -> StatusResult<Option<Acl>> {
-    if record.acl.is_empty() {
-        return Ok(None);
-    }
-    Acl::parse_xattr(&record.acl).map_err(|_| {
-        log::error!("access ACL of {} is damaged", record.attr.fid);
-        Status::EUCLEAN
-    })
 }
 
 /// A number that nobody can foresee: the keys of the standard library's hasher come from the system.

@@ -10,7 +10,7 @@ use nacre_types::{AttrFlags, Fid, Status, StatusResult, Timestamp};
 use std::ops::{Bound, ControlFlow};
 
 /// A name in a directory.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The directory.
     pub parent: Fid,
@@ -46,7 +46,7 @@ impl Mds {
     }
 
     /// Takes a name from an inode that is no directory. With the last one the inode goes, or becomes an orphan while it is
-    /// open. The record is stored; what is returned is how it looks to programs.
+    /// open. The record is stored.
     ///
     /// # Errors
     /// `EIO` if the store cannot be read.
@@ -56,23 +56,23 @@ impl Mds {
         mut record: InodeRecord,
         place: Place<'_>,
         now: Timestamp,
-    ) -> StatusResult<nacre_types::Attr> {
+    ) -> StatusResult<()> {
         record.attr.ctime = now;
         record.attr.nlink = record.attr.nlink.saturating_sub(1);
         if record.attr.nlink > 0 {
             self.forget_link(tx, &mut record, place)?;
-            return Ok(tx.put_inode(record).shown());
+            tx.put_inode(record);
+            return Ok(());
         }
         record.parent = Fid::ZERO;
         record.name.clear();
         if self.may_be_open(&record.attr.fid) {
             record.attr.flags |= AttrFlags::ORPHAN;
             tx.batch().put(ORPHANS, &record.attr.fid.to_key(), &OrphanKind::Unlinked.encode());
-            return Ok(tx.put_inode(record).shown());
+            tx.put_inode(record);
+            return Ok(());
         }
-        let shown = record.shown();
-        self.destroy_inode(tx, &record)?;
-        Ok(shown)
+        self.destroy_inode(tx, &record)
     }
 
     fn forget_link(&self, tx: &mut Tx, record: &mut InodeRecord, place: Place<'_>) -> StatusResult<()> {

@@ -4,7 +4,6 @@ mod attr;
 mod create;
 mod data;
 mod dir_default;
-mod elsewhere;
 mod layout;
 mod layout_edit;
 mod link;
@@ -22,5 +21,5 @@ mod xattr;
 mod xattr_acl;
 mod xattr_system;
 
-pub(crate) use dir_default::put_default;
+pub(crate) use dir_default::{inherited_default, put_default};
 pub(crate) use striped::new_shard;

@@ -10,6 +10,9 @@ use nacre_types::{ClientUuid, Fid};
 use nacre_wire::peer::OpId;
 use std::ops::{Bound, ControlFlow};
 
+/// Name of the attribute that holds a directory's default ACL.
+pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
 /// The MDT record, under [`META_KEY`].
 pub const META: Table = Table(1);
 /// FID -> inode record.

@@ -86,11 +86,11 @@ impl Mds {
     pub(crate) fn lock_for<'b>(
         &self,
         caller: &Caller<'_>,
-        wants: impl IntoIterator<Item = &'b Want<'b>>,
+        wants: impl IntoIterator<Item = Want<'b>>,
     ) -> StatusResult<Locked<'_>> {
         let (mut all, mut count) = ([Want::Still(Fid::ZERO); WANTS_MAX], 0);
         for (place, want) in all.iter_mut().zip(wants) {
-            *place = *want;
+            *place = want;
             count += 1;
         }
         let wants = &all[..count];

@@ -154,6 +154,11 @@ impl Tx {
         &self.buffers.cached
     }
 
+    /// An inode that is changed, as it will be; `None` if it is not, or goes.
+    pub fn stored(&self, fid: &Fid) -> Option<Arc<InodeRecord>> {
+        self.buffers.cached.iter().find(|(changed, _)| changed == fid).and_then(|(_, record)| record.clone())
+    }
+
     /// What the cache must learn after the commit.
     pub fn take_cached(&mut self) -> impl Iterator<Item = (Fid, Option<Arc<InodeRecord>>)> {
         self.buffers.cached.drain(..)

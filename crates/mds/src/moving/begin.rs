@@ -1,7 +1,7 @@
 //! The begin of a change: which shards a directory gets, because somebody asks for them or because it has grown.
 
 use crate::mds::Mds;
-use crate::operations::Gathered;
+use crate::operations::{Gathered, encoded};
 use crate::ops::new_shard;
 use crate::service::Caller;
 use crate::shards::shards_of;
@@ -230,7 +230,7 @@ impl Mds {
             let lmv = list.encode_shard(place);
             updates.push(match fresh.contains(shard) {
                 true => {
-                    let record = new_shard(&record, shard, lmv);
+                    let record = encoded(&new_shard(&record, shard, lmv));
                     Update::NewInode { fid: *shard, record, xattrs: xattrs.clone() }
                 }
                 false => Update::SetShards { fid: *shard, lmv: RecordBytes(lmv), is_master: false },

@@ -147,7 +147,7 @@ impl Mds {
             let lmv = list.encode_shard(place);
             updates.push(match next.shards.contains(shard) {
                 true => {
-                    let record = new_shard(&master, shard, lmv);
+                    let record = encoded(&new_shard(&master, shard, lmv));
                     Update::NewInode { fid: *shard, record, xattrs: handed.clone() }
                 }
                 false => Update::SetShards { fid: *shard, lmv: RecordBytes(lmv), is_master: false },

@@ -1,19 +1,35 @@
 //! What an update does to the store.
 
+use crate::ground::with_versions;
 use crate::mds::Mds;
 use crate::names::Place;
+use crate::plan::{Change, NewInode, Plan};
 use crate::shards::{place_of, shards_of};
-use crate::tables::{LINKS, MOVES, ORPHANS, PRESENT, REPLIES, XATTRS, link_key, reply_key, xattr_key};
+use crate::tables::{
+    ACL_DEFAULT, LINKS, MOVES, ORPHANS, PRESENT, REPLIES, XATTRS, link_key, reply_key, xattr_key,
+};
 use crate::tx::Tx;
 use nacre_layout::dir_layout::with_moved;
 use nacre_ondisk::{InodeRecord, LinkRecord, ReplyRecord, XattrRecord};
 use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
+use nacre_wire::mds::MdsReply;
 use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
-use std::collections::BTreeMap;
+use smallvec::SmallVec;
+use std::sync::Arc;
 
-/// Inodes that a part changes, as they will be.
-#[derive(Default)]
-struct Changed(BTreeMap<Fid, InodeRecord>);
+/// Inodes that a transaction changes, as they will be.
+struct Changed<'a> {
+    /// As they are, if that was read before under the same locks.
+    known: &'a [&'a Arc<InodeRecord>],
+    /// Few, so that looking through all of them is quicker than a tree.
+    records: SmallVec<[InodeRecord; 2]>,
+}
+
+impl Changed<'_> {
+    fn position(&self, fid: &Fid) -> Option<usize> {
+        self.records.iter().position(|record| record.attr.fid == *fid)
+    }
+}
 
 /// Flags of a directory that its shards have too.
 pub(crate) const MIRRORED: AttrFlags = AttrFlags::HAS_ACL
@@ -56,24 +72,110 @@ fn stage_moves(tx: &mut Tx, record: &InodeRecord) {
     }
 }
 
-fn place(name: &Name) -> Place<'_> {
-    Place { parent: name.parent, name: &name.name }
-}
-
 impl Mds {
+    /// Puts what is planned into a transaction; gives the answer with the versions that it stores. `known` are records that change, as
+    /// they were read under the operation's locks.
+    ///
+    /// # Errors
+    /// `EIO` if the store cannot be read.
+    pub(crate) fn stage_plan(
+        &self,
+        tx: &mut Tx,
+        plan: Plan<'_>,
+        known: &[&Arc<InodeRecord>],
+        now: Timestamp,
+    ) -> StatusResult<MdsReply> {
+        if plan.is_releasing() {
+            tx.batch().set_releasing(true);
+        }
+        let mut changed = Changed { known, records: SmallVec::new() };
+        for change in plan.changes {
+            self.stage_change(tx, &mut changed, change, now)?;
+        }
+        for record in changed.records {
+            tx.put_inode(record);
+        }
+        for NewInode { record, default_acl } in plan.inodes {
+            let fid = record.attr.fid;
+            self.check_part(&fid)?;
+            if !record.lmv.is_empty() {
+                stage_moves(tx, &record);
+            }
+            tx.put_new_inode(record);
+            if !default_acl.is_empty() {
+                stage_xattr(tx, &fid, ACL_DEFAULT, &default_acl);
+            }
+        }
+        Ok(with_versions(plan.reply, tx))
+    }
+
     /// Puts the changes of a part into a transaction. What they need was checked while the inodes were locked. Only when a part is
     /// done again after a loss of power something may be missing: then the rest is done.
     ///
     /// # Errors
     /// `EPROTO` for changes of what does not lie here; `EIO` if the store cannot be read.
     pub(crate) fn stage(&self, tx: &mut Tx, part: &Part, now: Timestamp) -> StatusResult<()> {
-        let mut changed = Changed::default();
+        let mut changed = Changed { known: &[], records: SmallVec::new() };
         tx.batch().set_releasing(true);
         for update in &part.updates {
             self.stage_update(tx, &mut changed, update, now)?;
         }
-        for record in changed.0.into_values() {
+        for record in changed.records {
             tx.put_inode(record);
+        }
+        Ok(())
+    }
+
+    fn stage_change(
+        &self,
+        tx: &mut Tx,
+        changed: &mut Changed<'_>,
+        change: Change<'_>,
+        now: Timestamp,
+    ) -> StatusResult<()> {
+        match change {
+            Change::PutName { home, name, fid, kind } => {
+                self.check_part(&home)?;
+                tx.put_dirent(&home, self.hash(name), name, fid, kind);
+            }
+            Change::DeleteName { home, name } => {
+                self.check_part(&home)?;
+                tx.delete_dirent(&home, self.hash(name), name);
+            }
+            Change::Directory { fid, entries, subdirs } => {
+                let Some(record) = self.part_inode(changed, &fid)? else { return Ok(()) };
+                record.attr.mtime = now;
+                record.attr.ctime = now;
+                record.attr.size = record.attr.size.saturating_add_signed(entries);
+                let subdirs = i32::try_from(subdirs).map_err(|_| Status::EPROTO)?;
+                record.attr.nlink = record.attr.nlink.saturating_add_signed(subdirs);
+            }
+            Change::AddName { fid, at } => {
+                let Some(record) = self.part_inode(changed, &fid)? else { return Ok(()) };
+                if record.attr.flags.contains(AttrFlags::ORPHAN) {
+                    record.attr.flags -= AttrFlags::ORPHAN;
+                    tx.batch().delete(ORPHANS, &fid.to_key());
+                }
+                record.attr.ctime = now;
+                self.add_name(tx, record, at);
+            }
+            Change::MoveName { fid, from, to } => {
+                let Some(record) = self.part_inode(changed, &fid)? else { return Ok(()) };
+                record.attr.ctime = now;
+                self.move_name(tx, record, from, to);
+            }
+            Change::DropName { fid, at } => {
+                let Some(record) = self.take_part_inode(changed, &fid)? else { return Ok(()) };
+                match record.attr.is_dir() {
+                    true => self.destroy_inode(tx, &record)?,
+                    false => self.drop_name(tx, record, at, now)?,
+                }
+            }
+            Change::DropShard { fid } => {
+                if let Some(record) = self.take_part_inode(changed, &fid)? {
+                    self.destroy_inode(tx, &record)?;
+                }
+            }
         }
         Ok(())
     }
@@ -81,53 +183,25 @@ impl Mds {
     fn stage_update(
         &self,
         tx: &mut Tx,
-        changed: &mut Changed,
+        changed: &mut Changed<'_>,
         update: &Update,
         now: Timestamp,
     ) -> StatusResult<()> {
+        if let Some(change) = Change::of(update) {
+            return self.stage_change(tx, changed, change, now);
+        }
         match update {
-            Update::PutName { at, fid, kind } => {
-                self.check_part(&at.parent)?;
-                tx.put_dirent(&at.parent, self.hash(&at.name), &at.name, *fid, *kind);
-            }
-            Update::DeleteName { at } => {
-                self.check_part(&at.parent)?;
-                tx.delete_dirent(&at.parent, self.hash(&at.name), &at.name);
-            }
-            Update::Directory { fid, entries, subdirs } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                record.attr.mtime = now;
-                record.attr.ctime = now;
-                record.attr.size = record.attr.size.saturating_add_signed(*entries);
-                let subdirs = i32::try_from(*subdirs).map_err(|_| Status::EPROTO)?;
-                record.attr.nlink = record.attr.nlink.saturating_add_signed(subdirs);
-            }
+            Update::PutName { .. }
+            | Update::DeleteName { .. }
+            | Update::Directory { .. }
+            | Update::AddName { .. }
+            | Update::MoveName { .. }
+            | Update::DropName { .. }
+            | Update::DropShard { .. } => return Err(Status::EPROTO),
             Update::NewInode { fid, record, xattrs } => self.stage_new_inode(tx, fid, record, xattrs)?,
-            Update::AddName { fid, at } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                if record.attr.flags.contains(AttrFlags::ORPHAN) {
-                    record.attr.flags -= AttrFlags::ORPHAN;
-                    tx.batch().delete(ORPHANS, &fid.to_key());
-                }
-                record.attr.ctime = now;
-                self.add_name(tx, record, place(at));
+            Update::SetShards { .. } | Update::NamesOut { .. } | Update::NamesIn { .. } => {
+                self.stage_shards(tx, changed, update)?
             }
-            Update::MoveName { fid, from, to } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                record.attr.ctime = now;
-                self.move_name(tx, record, place(from), place(to));
-            }
-            Update::DropName { fid, at } => {
-                let Some(record) = self.take_part_inode(changed, fid)? else { return Ok(()) };
-                match record.attr.is_dir() {
-                    true => self.destroy_inode(tx, &record)?,
-                    false => drop(self.drop_name(tx, record, place(at), now)?),
-                }
-            }
-            Update::SetShards { .. }
-            | Update::NamesOut { .. }
-            | Update::NamesIn { .. }
-            | Update::DropShard { .. } => self.stage_shards(tx, changed, update)?,
             Update::InodeIn { .. }
             | Update::InodeOut { .. }
             | Update::Relead { .. }
@@ -183,7 +257,7 @@ impl Mds {
     }
 
     /// What changes shards of directories and the names in them.
-    fn stage_shards(&self, tx: &mut Tx, changed: &mut Changed, update: &Update) -> StatusResult<()> {
+    fn stage_shards(&self, tx: &mut Tx, changed: &mut Changed<'_>, update: &Update) -> StatusResult<()> {
         match update {
             Update::SetShards { fid, lmv, is_master } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
@@ -209,18 +283,13 @@ impl Mds {
                     tx.put_dirent(fid, self.hash(name), name, *lead, *kind);
                 }
             }
-            Update::DropShard { fid } => {
-                if let Some(record) = self.take_part_inode(changed, fid)? {
-                    self.destroy_inode(tx, &record)?;
-                }
-            }
             _ => return Err(Status::EPROTO),
         }
         Ok(())
     }
 
     /// What gives an inode another FID.
-    fn stage_migration(&self, tx: &mut Tx, changed: &mut Changed, update: &Update) -> StatusResult<()> {
+    fn stage_migration(&self, tx: &mut Tx, changed: &mut Changed<'_>, update: &Update) -> StatusResult<()> {
         match update {
             Update::InodeIn { fid, record, xattrs, links } => {
                 self.stage_new_inode(tx, fid, record, xattrs)?;
@@ -263,30 +332,35 @@ impl Mds {
     }
 
     /// An inode that a part removes, as it is; `None` if it is gone.
-    fn take_part_inode(&self, changed: &mut Changed, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
+    fn take_part_inode(&self, changed: &mut Changed<'_>, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
         self.part_inode(changed, fid)?;
-        Ok(changed.0.remove(fid))
+        Ok(changed.position(fid).map(|at| changed.records.swap_remove(at)))
     }
 
     /// An inode that a part changes; `None` if it is gone.
     fn part_inode<'a>(
         &self,
-        changed: &'a mut Changed,
+        changed: &'a mut Changed<'_>,
         fid: &Fid,
     ) -> StatusResult<Option<&'a mut InodeRecord>> {
-        self.check_part(fid)?;
-        if !changed.0.contains_key(fid) {
-            match self.find_inode(fid)? {
-                Some(record) => drop(changed.0.insert(*fid, InodeRecord::clone(&record))),
-                None => {
+        if let Some(at) = changed.position(fid) {
+            return Ok(changed.records.get_mut(at));
+        }
+        let record = match changed.known.iter().find(|record| record.attr.fid == *fid) {
+            Some(record) => InodeRecord::clone(record),
+            None => {
+                self.check_part(fid)?;
+                let Some(record) = self.find_inode(fid)? else {
                     log::error!(
                         "MDT{:04x}: {fid} is gone, and an operation over several MDTs changes it",
                         self.index
                     );
                     return Ok(None);
-                }
+                };
+                InodeRecord::clone(&record)
             }
-        }
-        Ok(changed.0.get_mut(fid))
+        };
+        changed.records.push(record);
+        Ok(changed.records.last_mut())
     }
 }

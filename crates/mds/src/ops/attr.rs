@@ -2,6 +2,7 @@
 
 use crate::locks::Want;
 use crate::mds::Mds;
+use crate::plan::check_access;
 use crate::service::Caller;
 use nacre_types::{Fid, FileKind, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
@@ -26,7 +27,7 @@ impl Mds {
         }
         let record = self.inode(fid)?;
         if mask != 0 {
-            self.check_access(&record, caller.cred(), mask)?;
+            check_access(&record, caller.cred(), mask)?;
         }
         Ok(self.answer(MdsReply::Attr(record.shown())))
     }

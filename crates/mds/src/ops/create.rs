@@ -1,42 +1,29 @@
 //! Making files, directories, symlinks and nodes.
 
-use super::elsewhere::check_elsewhere;
 use super::layout::stored_wish;
 use crate::locks::Want;
 use crate::mds::Mds;
-use crate::names::Place;
+use crate::plan::{self, Creation, Handed, check_access};
 use crate::service::Caller;
-use crate::shards::named_in;
-use crate::tables::{INODES, ORPHANS, OrphanKind, XATTRS, xattr_key};
+use crate::tables::{ACL_DEFAULT, INODES, ORPHANS, OrphanKind};
 use nacre_layout::dir_layout::DirLayout;
 use nacre_layout::{DirDefault, user};
-use nacre_ondisk::{InodeRecord, XattrRecord};
+use nacre_ondisk::InodeRecord;
 use nacre_types::acl::Acl;
-use nacre_types::attr::S_ISGID;
 use nacre_types::fid::SEQ_NORMAL;
 use nacre_types::limits::SYMLINK_MAX;
 use nacre_types::name::check_name;
-use nacre_types::perm::{self, Verdict};
-use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, SizeSource, Status, StatusResult, Timestamp};
+use nacre_types::perm;
+use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use std::sync::Arc;
 
-/// Name of the attribute that holds a directory's default ACL.
-pub(super) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-const S_IXGRP: u32 = 0o010;
-
-/// What is to be made, taken from the request and checked as far as that needs no lock.
-pub(super) struct Wanted<'a> {
-    pub fid: Fid,
-    pub kind: FileKind,
-    mode: u32,
-    umask: u32,
-    rdev: u32,
-    target: &'a [u8],
-    /// Of a directory whose names are to lie in shards.
-    pub shards: Option<DirLayout>,
-    /// Of a directory whose place somebody has chosen: what directories in it get.
-    default: Option<DirDefault>,
+/// Whether this may be made on another MDT than its name is on.
+fn check_elsewhere(new: &NewFile<'_>) -> StatusResult<()> {
+    match new {
+        NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => Ok(()),
+        _ => Err(Status::WRONG_TARGET),
+    }
 }
 
 impl Mds {
@@ -60,10 +47,9 @@ impl Mds {
         let own = if named { Want::Name(*parent, name) } else { Want::Still(*parent) };
         let mut child = None;
         loop {
-            let wants = [Some(own), child];
-            let mut locked = self.lock_for(caller, wants.iter().flatten())?;
+            let mut locked = self.lock_for(caller, [Some(own), child].into_iter().flatten())?;
             let directory = if named { self.home_of(parent, name)? } else { self.directory(parent)? };
-            self.check_access(&directory, caller.cred(), perm::EXEC)?;
+            check_access(&directory, caller.cred(), perm::EXEC)?;
             let hash = if named { self.hash(name) } else { 0 };
             if named && let Some(found) = self.find_name(parent, hash, name)? {
                 let Some((handle, flags)) = open.filter(|_| !exclusive) else { return Err(Status::EEXIST) };
@@ -78,13 +64,12 @@ impl Mds {
                 }
                 return self.open_existing(caller, &directory, &found.fid, handle, flags);
             }
-            self.check_access(&directory, caller.cred(), perm::WRITE)?;
+            check_access(&directory, caller.cred(), perm::WRITE)?;
             if wanted.fid.mdt_index() != self.index || wanted.shards.is_some() {
                 drop(locked);
-                return self.create_elsewhere(caller, parent, name, &wanted);
+                return self.create_apart(caller, parent, name, &wanted);
             }
-            let place = named.then_some((Place { parent: named_in(&directory), name }, hash));
-            return self.create_new(caller, &directory, place, &wanted, *open);
+            return self.create_new(caller, &directory, named.then_some(*name), &wanted, *open);
         }
     }
 
@@ -93,7 +78,7 @@ impl Mds {
         &self,
         caller: &Caller<'_>,
         file: &Fid,
-        wanted: &Wanted<'_>,
+        wanted: &Creation<'_>,
         open: Option<(nacre_types::OpenHandle, OpenFlags)>,
     ) -> StatusResult<MdsAnswer> {
         let _locked = self.locks.lock(&[Want::Whole(*file)])?;
@@ -129,7 +114,7 @@ impl Mds {
         new: &NewFile<'a>,
         mode: u32,
         umask: u32,
-    ) -> StatusResult<Wanted<'a>> {
+    ) -> StatusResult<Creation<'a>> {
         self.check_new_fid(fid, new)?;
         let by_mode = match mode & nacre_types::attr::S_IFMT {
             0 => FileKind::Regular,
@@ -159,7 +144,7 @@ impl Mds {
         }
         let (shards, default) = self.wanted_of_directory(caller, fid, new)?;
         let mode = if kind == FileKind::Symlink { 0o777 } else { mode & 0o7777 };
-        Ok(Wanted { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target, shards, default })
+        Ok(Creation { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target, shards, default })
     }
 
     /// The shards of a new directory, if it is to have some, and what was said about directories in it.
@@ -217,7 +202,7 @@ impl Mds {
     }
 
     /// Whether there is room for a new inode, and none with its FID.
-    fn check_new(&self, wanted: &Wanted<'_>, opens: bool) -> StatusResult<()> {
+    fn check_new(&self, wanted: &Creation<'_>, opens: bool) -> StatusResult<()> {
         if self.space.is_full() {
             return Err(Status::ENOSPC);
         }
@@ -235,56 +220,40 @@ impl Mds {
         &self,
         caller: &Caller<'_>,
         directory: &Arc<InodeRecord>,
-        place: Option<(Place<'_>, u64)>,
-        wanted: &Wanted<'_>,
+        name: Option<&[u8]>,
+        wanted: &Creation<'_>,
         open: Option<(nacre_types::OpenHandle, OpenFlags)>,
     ) -> StatusResult<MdsAnswer> {
         self.check_new(wanted, open.is_some())?;
         let now = self.now();
-        let mut tx = self.begin();
-        let mut record = self.new_record(caller, directory, wanted, now)?;
-        if let Some(value) = self.inherit(directory, wanted, &mut record)? {
-            let (scratch, batch) = tx.scratch();
-            XattrRecord { value: &value }.encode(scratch);
-            batch.put(XATTRS, xattr_key(&wanted.fid, ACL_DEFAULT).as_slice(), scratch);
-        }
+        let mut new =
+            plan::inode(caller.cred(), directory, wanted, &self.handed(directory, wanted.kind)?, now)?;
         if open.is_some_and(|(_, flags)| flags.contains(OpenFlags::APPEND)) {
-            self.lay_out_for_appends(directory, &mut record)?;
+            self.lay_out_for_appends(directory, &mut new.record)?;
         }
         let writes = open.is_some_and(|(_, flags)| flags.contains(OpenFlags::WRITE));
         if writes {
-            self.place_data(&mut record)?;
+            self.place_data(&mut new.record)?;
         }
-        let parent = match place {
-            Some((place, hash)) => {
-                record.parent = place.parent;
-                record.name = place.name.to_vec();
-                tx.put_dirent(&directory.attr.fid, hash, place.name, wanted.fid, wanted.kind);
-                let mut parent = InodeRecord::clone(directory);
-                parent.attr.mtime = now;
-                parent.attr.ctime = now;
-                parent.attr.size += 1;
-                parent.attr.nlink += u32::from(wanted.kind == FileKind::Directory);
-                tx.put_inode(parent).shown()
-            }
-            None => {
-                record.attr.nlink = 0;
-                record.attr.flags |= AttrFlags::ORPHAN;
-                tx.batch().put(ORPHANS, &wanted.fid.to_key(), &OrphanKind::Unnamed.encode());
-                directory.shown()
-            }
+        let plan = match name {
+            Some(name) => plan::make(directory, name, new, None, now),
+            None => plan::make_unnamed(directory, new),
         };
-        let record = tx.put_new_inode(record);
-        let layout = match (open, writes && self.is_undecided(&record) && self.begins_on_mdt()?) {
-            (None, _) => None,
-            (_, false) => self.layout_of(&record)?.map(Arc::new),
-            // The client that made it may hold back data for the head.
-            (_, true) => Some(Arc::new(self.layout_or_wished(&record)?)),
-        };
-        // Nothing was written yet, whatever the writer is going to do.
-        let attr = Attr { size_source: SizeSource::Exact, ..record.shown() };
-        let reply = MdsReply::Created { attr, created: true, layout, parent };
-        if let Some((handle, flags)) = open {
+        let mut tx = self.begin();
+        if name.is_none() {
+            tx.batch().put(ORPHANS, &wanted.fid.to_key(), &OrphanKind::Unnamed.encode());
+        }
+        let mut reply = self.stage_plan(&mut tx, plan, &[directory], now)?;
+        if let (Some((handle, flags)), Some(record)) = (open, tx.stored(&wanted.fid)) {
+            let is_to_be_decided = writes && self.is_undecided(&record) && self.begins_on_mdt()?;
+            let given = match is_to_be_decided {
+                false => self.layout_of(&record)?.map(Arc::new),
+                // The client that made it may hold back data for the head.
+                true => Some(Arc::new(self.layout_or_wished(&record)?)),
+            };
+            if let MdsReply::Created { layout, .. } = &mut reply {
+                *layout = given;
+            }
             tx.note_opened(wanted.fid, handle, flags);
         }
         let answer = self.finish(caller, tx, reply)?;
@@ -293,7 +262,7 @@ impl Mds {
             if is_open && writes {
                 self.opens.note_made(&wanted.fid);
             }
-            if !is_open && place.is_none() {
+            if !is_open && name.is_none() {
                 // Without a name nobody could find it.
                 self.destroy_orphan_locked(&wanted.fid)?;
             }
@@ -301,85 +270,39 @@ impl Mds {
         Ok(answer)
     }
 
-    pub(super) fn new_record(
+    /// Makes a directory of which a part lies on another MDT.
+    fn create_apart(
         &self,
         caller: &Caller<'_>,
-        directory: &InodeRecord,
-        wanted: &Wanted<'_>,
-        now: Timestamp,
-    ) -> StatusResult<InodeRecord> {
-        let cred = caller.cred();
-        let mut mode = wanted.mode;
-        let mut gid = cred.gid;
-        let is_dir = wanted.kind == FileKind::Directory;
-        if directory.attr.mode & S_ISGID != 0 {
-            gid = directory.attr.gid;
-            if is_dir {
-                mode |= S_ISGID;
-            } else if mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && !may_keep_sgid(caller, gid)? {
-                mode &= !S_ISGID;
-            }
+        parent: &Fid,
+        name: &[u8],
+        wanted: &Creation<'_>,
+    ) -> StatusResult<MdsAnswer> {
+        let shards = wanted.shards.iter().flat_map(|layout| &layout.shards);
+        let fids: Vec<Fid> = std::iter::once(&wanted.fid).chain(shards).copied().collect();
+        let names = [(*parent, name)];
+        let ground = self.ground_on_several(caller, &names, &fids)?;
+        let home = ground.home(0)?;
+        check_access(&home, caller.cred(), perm::WRITE | perm::EXEC)?;
+        if ground.lead(0).is_some() || fids.iter().any(|fid| ground.inode(fid).is_ok()) {
+            return Err(Status::EEXIST);
         }
-        let inherits_project = directory.attr.flags.contains(AttrFlags::PROJECT_INHERIT);
-        let mut flags = AttrFlags::empty();
-        flags.set(AttrFlags::PROJECT_INHERIT, inherits_project && is_dir);
-        let attr = Attr {
-            fid: wanted.fid,
-            mode: wanted.kind.mode_bits() | mode,
-            uid: cred.uid,
-            gid,
-            nlink: if is_dir { 2 } else { 1 },
-            rdev: wanted.rdev,
-            size: wanted.target.len() as u64,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            projid: if inherits_project { directory.attr.projid } else { 0 },
-            flags,
-            ..Attr::default()
-        };
-        Ok(InodeRecord { attr, body: wanted.target.to_vec(), ..InodeRecord::default() })
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let now = self.now();
+        let new = plan::inode(caller.cred(), &home, wanted, &self.handed(&home, wanted.kind)?, now)?;
+        let plan = plan::make(&home, name, new, wanted.shards.as_ref(), now);
+        self.perform(caller, ground, plan, &[&home], now)
     }
 
-    /// What a new inode gets from its directory: rights by the default ACL or the umask, and the default layout. Gives the default
-    /// ACL that a new directory is to have.
-    pub(super) fn inherit(
-        &self,
-        directory: &InodeRecord,
-        wanted: &Wanted<'_>,
-        record: &mut InodeRecord,
-    ) -> StatusResult<Option<Vec<u8>>> {
-        let kind = wanted.kind;
-        if matches!(kind, FileKind::Directory | FileKind::Regular) && self.hands_down(directory, kind)? {
-            record.body = directory.body.clone();
-            record.attr.flags |= AttrFlags::HAS_LAYOUT;
-        }
-        if kind == FileKind::Symlink {
-            return Ok(None);
-        }
-        if kind == FileKind::Directory {
-            self.hand_down_dir_default(directory, wanted.default.as_ref(), record)?;
-        }
-        let default = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
+    /// What a directory hands down to an inode of this kind that its record does not say.
+    fn handed(&self, directory: &InodeRecord, kind: FileKind) -> StatusResult<Handed> {
+        let acl = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
             true => self.default_acl(&directory.attr.fid)?,
             false => None,
         };
-        let Some(default) = default else {
-            record.attr.mode &= !wanted.umask;
-            return Ok(None);
-        };
-        let (access, bits) = default.inherit(record.attr.mode);
-        record.attr.mode = (record.attr.mode & !0o777) | bits;
-        if !access.is_minimal() {
-            record.acl = access.to_xattr();
-            record.attr.flags |= AttrFlags::HAS_ACL;
-        }
-        if kind != FileKind::Directory {
-            return Ok(None);
-        }
-        record.attr.flags |= AttrFlags::HAS_DEFAULT_ACL;
-        Ok(Some(default.to_xattr()))
+        Ok(Handed { acl, layout: self.hands_down(directory, kind)? })
     }
 
     /// True if what is made in a directory gets a copy of its default. The root's is looked up when it is needed, as it stands for
@@ -409,25 +332,5 @@ impl Mds {
                 Status::EUCLEAN
             }),
         }
-    }
-}
-
-/// A name in a directory whose project is inherited must not lead to an inode of another project, or it would be counted
-/// where it is not (as in ext4).
-pub(super) fn check_same_project(directory: &Attr, inode: &Attr) -> StatusResult<()> {
-    let inherits = directory.flags.contains(AttrFlags::PROJECT_INHERIT);
-    if inherits && directory.projid != inode.projid { Err(Status::EXDEV) } else { Ok(()) }
-}
-
-/// Whether the caller may give a file the set-group-id bit for `gid`.
-pub(super) fn may_keep_sgid(caller: &Caller<'_>, gid: u32) -> StatusResult<bool> {
-    let verdict = match perm::in_group(caller.cred(), gid) {
-        Verdict::Denied => perm::capable(caller.cred(), Caps::FSETID),
-        verdict => verdict,
-    };
-    match verdict {
-        Verdict::Granted => Ok(true),
-        Verdict::Denied => Ok(false),
-        Verdict::NeedFull => Err(Status::NEED_CREDENTIALS),
     }
 }

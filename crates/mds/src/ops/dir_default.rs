@@ -63,21 +63,17 @@ impl Mds {
         let record = tx.put_inode(changed);
         self.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))
     }
+}
 
-    /// Gives a new directory its own default: what was said for it, otherwise what is left of its parent's. The root's stands for
-    /// the whole file system and is followed where it is.
-    pub(super) fn hand_down_dir_default(
-        &self,
-        parent: &InodeRecord,
-        said: Option<&DirDefault>,
-        record: &mut InodeRecord,
-    ) -> StatusResult<()> {
-        if let Some(default) = said {
-            put_default(record, Some(default.clone()).filter(|default| !default.is_removal()));
-        } else if !parent.default_lmv.is_empty() && parent.attr.fid != Fid::ROOT {
-            put_default(record, stored_default(parent)?.inherited());
-        }
-        Ok(())
+/// What a new directory gets of its parent's default, `Some(None)` for nothing of it; `None` if there is none to be handed down. The root's
+/// stands for the whole file system and is followed where it is.
+///
+/// # Errors
+/// `EUCLEAN` if it is damaged.
+pub(crate) fn inherited_default(parent: &InodeRecord) -> StatusResult<Option<Option<DirDefault>>> {
+    match parent.default_lmv.is_empty() || parent.attr.fid == Fid::ROOT {
+        true => Ok(None),
+        false => Ok(Some(stored_default(parent)?.inherited())),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::locks::{Locked, Want};
 use crate::mds::Mds;
 use crate::osts::Marks;
 use crate::osts::Need;
+use crate::plan::check_access;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::user::Foreign;
@@ -147,7 +148,7 @@ impl Mds {
     pub(super) fn may_set_layout(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<()> {
         match perm::owner_or_capable(&record.attr, caller.cred()) {
             Verdict::Granted => Ok(()),
-            _ => self.check_access(record, caller.cred(), perm::WRITE),
+            _ => check_access(record, caller.cred(), perm::WRITE),
         }
     }
 

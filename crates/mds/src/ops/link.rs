@@ -1,16 +1,12 @@
 //! Hard links, and finding the names of an inode.
 
-use super::create::check_same_project;
-use crate::locks::Want;
 use crate::mds::Mds;
-use crate::names::Place;
+use crate::plan::{self, Linking};
 use crate::service::Caller;
-use crate::shards::{is_former, named_in};
+use crate::shards::is_former;
 use crate::tables::{ORPHANS, OrphanKind};
-use nacre_ondisk::InodeRecord;
-use nacre_types::limits::LINK_MAX;
 use nacre_types::name::check_name;
-use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 
 /// Directories between a file and the root at most; deeper ones have no path that a program could use.
@@ -25,59 +21,23 @@ impl Mds {
         name: &[u8],
     ) -> StatusResult<MdsAnswer> {
         check_name(name)?;
-        if fid.mdt_index() != self.index || parent.mdt_index() != self.index {
-            return self.link_elsewhere(caller, fid, parent, name);
-        }
-        let _locked = self.lock_for(caller, &[Want::Whole(*fid), Want::Name(*parent, name)])?;
-        let record = self.inode(fid)?;
-        let directory = self.home_of(parent, name)?;
-        let hash = self.hash(name);
-        let is_there = self.find_name(parent, hash, name)?.is_some();
-        self.check_link(caller, &directory, &record, is_there)?;
-        let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
-        if orphan && self.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
-            return Err(Status::ENOENT);
+        let names = [(*parent, name)];
+        let ground = self.ground_apart(caller, &names, &[*fid])?;
+        let (record, home) = (ground.inode(fid)?, ground.home(0)?);
+        let linking = Linking { record: &record, home: &home, name, is_taken: ground.lead(0).is_some() };
+        let now = self.now();
+        let plan = plan::link(caller.cred(), &linking, now)?;
+        if record.attr.flags.contains(AttrFlags::ORPHAN) {
+            // Its own MDT knows whether it never had a name.
+            self.check_local(fid)?;
+            if self.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
+                return Err(Status::ENOENT);
+            }
         }
         if self.space.is_full() {
             return Err(Status::ENOSPC);
         }
-        let now = self.now();
-        let mut tx = self.begin();
-        let mut record = InodeRecord::clone(&record);
-        if orphan {
-            record.attr.flags -= AttrFlags::ORPHAN;
-            tx.batch().delete(ORPHANS, &fid.to_key());
-        }
-        record.attr.ctime = now;
-        self.add_name(&mut tx, &mut record, Place { parent: named_in(&directory), name });
-        tx.put_dirent(parent, hash, name, *fid, record.attr.kind());
-        let mut directory = InodeRecord::clone(&directory);
-        directory.attr.mtime = now;
-        directory.attr.ctime = now;
-        directory.attr.size += 1;
-        tx.put_inode(directory);
-        let record = tx.put_inode(record);
-        self.finish(caller, tx, MdsReply::Attr(record.shown()))
-    }
-
-    /// Whether an inode may get a name in a directory.
-    pub(super) fn check_link(
-        &self,
-        caller: &Caller<'_>,
-        directory: &InodeRecord,
-        record: &InodeRecord,
-        is_there: bool,
-    ) -> StatusResult<()> {
-        self.check_access(directory, caller.cred(), perm::EXEC)?;
-        if is_there {
-            return Err(Status::EEXIST);
-        }
-        self.check_access(directory, caller.cred(), perm::WRITE)?;
-        if record.attr.is_dir() {
-            return Err(Status::EPERM);
-        }
-        check_same_project(&directory.attr, &record.attr)?;
-        if record.attr.nlink >= LINK_MAX { Err(Status::EMLINK) } else { Ok(()) }
+        self.perform(caller, ground, plan, &[&record, &home], now)
     }
 
     pub(super) fn orphan_kind(&self, fid: &Fid) -> StatusResult<Option<OrphanKind>> {

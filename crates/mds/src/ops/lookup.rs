@@ -3,6 +3,7 @@
 use super::readdir::check_range;
 use crate::locks::Want;
 use crate::mds::Mds;
+use crate::plan::check_access;
 use crate::service::Caller;
 use crate::shards::is_former;
 use nacre_lock::LockHandle;
@@ -34,7 +35,7 @@ impl Mds {
         };
         // `..` needs no search permission: like all names of an inode, it comes with the inode.
         if name != b".." {
-            self.check_access(&directory, caller.cred(), perm::EXEC)?;
+            check_access(&directory, caller.cred(), perm::EXEC)?;
         }
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
@@ -62,7 +63,7 @@ impl Mds {
         check_range(locks)?;
         let with_locks = locks.count > 0;
         let directory = self.with_names(parent)?;
-        self.check_access(&directory, caller.cred(), perm::EXEC)?;
+        check_access(&directory, caller.cred(), perm::EXEC)?;
         let public = perm::searchable_by_all(&directory.attr);
         let mut page = DirPage { end: true, public, ..DirPage::default() };
         let later_bytes = if with_locks { ATTR_BYTES + LOCK_BYTES } else { 0 };

@@ -5,6 +5,7 @@ use super::setattr::{drop_privileges, has_privileges, valid_time};
 use crate::locks::Want;
 use crate::mds::Mds;
 use crate::opens::WriteSession;
+use crate::plan::check_access;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::Layout;
@@ -110,7 +111,7 @@ impl Mds {
             let mask = right(OpenFlags::READ, perm::READ)
                 | right(OpenFlags::WRITE | OpenFlags::TRUNCATE, perm::WRITE)
                 | right(OpenFlags::EXEC, perm::EXEC);
-            match self.check_access(record, caller.cred(), mask) {
+            match check_access(record, caller.cred(), mask) {
                 // Its client is the one that says which groups its users have.
                 Err(Status::NEED_CREDENTIALS) if is_replay => {}
                 outcome => outcome?,

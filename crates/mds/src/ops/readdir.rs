@@ -3,6 +3,7 @@
 use super::xattr_system::System;
 use crate::locks::Want;
 use crate::mds::Mds;
+use crate::plan::check_access;
 use crate::service::Caller;
 use crate::shards::place_of;
 use crate::tables::{DIRENTS, split_dirent_key};
@@ -96,7 +97,7 @@ impl Mds {
         max_bytes: u32,
         layouts: bool,
     ) -> StatusResult<MdsAnswer> {
-        self.check_access(&*self.with_names(fid)?, caller.cred(), perm::EXEC)?;
+        check_access(&*self.with_names(fid)?, caller.cred(), perm::EXEC)?;
         let details = if layouts { Details::Layouts } else { Details::Attributes };
         let (fid, locks) = (*fid, LockRange::default());
         self.read_dir(caller.export, &Listing { fid, cookie, max_bytes, details, locks })

@@ -8,6 +8,7 @@
 use crate::locks::Want;
 use crate::mds::Mds;
 use crate::moving::{ShardLists, holds_names};
+use crate::plan::check_access;
 use crate::service::Caller;
 use crate::shards::is_shard;
 use crate::tables::INODES;
@@ -56,7 +57,7 @@ impl Mds {
             if !record.attr.is_regular() {
                 return Err(Status::EINVAL);
             }
-            self.check_access(record, caller.cred(), perm::WRITE)?;
+            check_access(record, caller.cred(), perm::WRITE)?;
         }
         // Space is counted for the owner: it must not move to another one.
         let owner = |record: &InodeRecord| (record.attr.uid, record.attr.gid, record.attr.projid);
@@ -238,7 +239,7 @@ impl Mds {
         let Some(kind) = kind else { return Ok(self.answer(MdsReply::OpenLease(before))) };
         if kind == LeaseKind::Frozen {
             let record = self.inode(fid)?;
-            self.check_access(&record, caller.cred(), perm::WRITE)?;
+            check_access(&record, caller.cred(), perm::WRITE)?;
             if self.opens.frozen_by(fid).is_some_and(|by| by != (caller.client, handle)) {
                 return Err(Status::EBUSY);
             }

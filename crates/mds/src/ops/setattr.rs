@@ -1,9 +1,9 @@
 //! Changing attributes. Source: chmod(2), chown(2), utimensat(2), truncate(2).
 
-use super::create::may_keep_sgid;
 use super::layout::forget_written;
-use crate::mds::{Mds, acl_of};
+use crate::mds::Mds;
 use crate::opens::WriteSession;
+use crate::plan::{acl_of, check_access, may_keep_sgid};
 use crate::service::Caller;
 use crate::tables::{XATTRS, xattr_key};
 use crate::tx::Tx;
@@ -60,7 +60,7 @@ impl Mds {
         if self.opens.session(&attr.fid).is_some_and(is_writer) {
             return Ok(true);
         }
-        match self.check_access(record, cred, perm::WRITE) {
+        match check_access(record, cred, perm::WRITE) {
             Err(Status::EACCES) => Ok(false),
             verdict => verdict.map(|()| true),
         }
@@ -81,7 +81,7 @@ impl Mds {
                 return Err(Status::ENODATA);
             }
             if !valid.contains(SetAttrValid::OPEN_FOR_WRITE) {
-                self.check_access(record, cred, perm::WRITE)?;
+                check_access(record, cred, perm::WRITE)?;
             }
         }
         // Who changes neither owner nor group needs no right, unless that takes one away. A truncation has had its check.
@@ -105,7 +105,7 @@ impl Mds {
             match perm::owner_or_capable(attr, cred) {
                 // Touching both times to now needs only what writing would need.
                 Verdict::Denied if valid.contains(both_now) && !valid.intersects(explicit) => {
-                    self.check_access(record, cred, perm::WRITE)?;
+                    check_access(record, cred, perm::WRITE)?;
                 }
                 verdict => verdict.or(Status::EPERM)?,
             }
@@ -166,7 +166,7 @@ impl Mds {
 
     fn apply_mode(&self, caller: &Caller<'_>, record: &mut InodeRecord, mode: u32) -> StatusResult<()> {
         let mut mode = mode & 0o7777;
-        if mode & S_ISGID != 0 && !may_keep_sgid(caller, record.attr.gid)? {
+        if mode & S_ISGID != 0 && !may_keep_sgid(caller.cred(), record.attr.gid)? {
             mode &= !S_ISGID;
         }
         record.attr.mode = (record.attr.mode & S_IFMT) | mode;
@@ -214,7 +214,7 @@ pub(super) fn drop_privileges(
 ) -> StatusResult<()> {
     record.attr.mode &= !S_ISUID;
     let mode = record.attr.mode;
-    if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !may_keep_sgid(caller, gid)?) {
+    if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !may_keep_sgid(caller.cred(), gid)?) {
         record.attr.mode &= !S_ISGID;
     }
     if record.attr.flags.contains(AttrFlags::HAS_CAPABILITY) {

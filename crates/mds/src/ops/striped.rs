@@ -1,12 +1,12 @@
 //! Directories whose names lie in shards: made, and kept alike with their shards.
 
-use super::create::ACL_DEFAULT;
 use crate::locks::Locked;
 use crate::locks::Want;
 use crate::mds::Mds;
 use crate::operations::{Gathered, MIRRORED, encoded};
 use crate::service::Caller;
 use crate::shards::shards_of;
+use crate::tables::ACL_DEFAULT;
 use crate::tx::Tx;
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_hash::DirHash;
@@ -14,7 +14,7 @@ use nacre_layout::dir_layout::{DirFlags, DirLayout};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
-use nacre_wire::peer::{RecordBytes, Update};
+use nacre_wire::peer::Update;
 use std::collections::BTreeMap;
 
 /// What is locked while owner, rights, times or defaults of an inode are changed: of a directory, its shards too.
@@ -46,12 +46,12 @@ impl Held<'_> {
 }
 
 /// The record of a shard of a directory, without names.
-pub(crate) fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> RecordBytes {
+pub(crate) fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> InodeRecord {
     let mut shard = InodeRecord { parent: master.attr.fid, name: Vec::new(), lmv, ..master.clone() };
     let attr = &mut shard.attr;
     (attr.fid, attr.size, attr.nlink) = (*fid, 0, 2);
     attr.flags &= MIRRORED;
-    encoded(&shard)
+    shard
 }
 
 impl Mds {
@@ -101,7 +101,7 @@ impl Mds {
     /// `ENOENT`; what other MDTs answer.
     pub(super) fn lock_alike(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<Held<'_>> {
         loop {
-            let locked = self.lock_for(caller, &[Want::Whole(*fid)])?;
+            let locked = self.lock_for(caller, [Want::Whole(*fid)])?;
             let seen = self.inode(fid)?;
             let Some(layout) = shards_of(&seen)? else { return Ok(Held::Alone { _locked: locked }) };
             if layout.former == *fid {

@@ -2,14 +2,12 @@
 
 use crate::locks::Want;
 use crate::mds::Mds;
-use crate::names::Place;
+use crate::plan::{self, Removal};
 use crate::service::Caller;
-use crate::shards::{is_striped, named_in, shards_of};
-use nacre_ondisk::InodeRecord;
+use crate::shards::shards_of;
 use nacre_types::limits::NAME_MAX;
-use nacre_types::{Fid, Status, StatusResult, perm};
-use nacre_wire::mds::{MdsAnswer, MdsReply};
-use std::sync::Arc;
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::MdsAnswer;
 
 impl Mds {
     pub(crate) fn unlink(
@@ -20,31 +18,20 @@ impl Mds {
         directory: bool,
     ) -> StatusResult<MdsAnswer> {
         check_removable(name, directory)?;
-        let hash = self.hash(name);
-        let mut child = None;
-        loop {
-            let wants = [Some(Want::Name(*parent, name)), child];
-            let mut locked = self.lock_for(caller, wants.iter().flatten())?;
-            let dir = self.home_of(parent, name)?;
-            self.check_access(&dir, caller.cred(), perm::EXEC)?;
-            let found = self.find_name(parent, hash, name)?.ok_or(Status::ENOENT)?;
-            if found.fid.mdt_index() != self.index {
-                drop(locked);
-                return self.unlink_elsewhere(caller, parent, name, directory);
-            }
-            let lead = Want::Whole(found.fid);
-            if !locked.add(&lead) {
-                child = Some(lead);
-                continue;
-            }
-            let victim = self.inode(&found.fid)?;
-            self.check_removal(caller, &dir, &victim, directory)?;
-            if is_striped(&victim) {
-                drop(locked);
-                return self.unlink_elsewhere(caller, parent, name, directory);
-            }
-            return self.remove(caller, &dir, &victim, name, hash);
-        }
+        let names = [(*parent, name)];
+        let ground = self.ground(caller, &names, &[])?;
+        let (home, victim) = (ground.home(0)?, ground.led_to(0)?);
+        let shards = ground.shards_of(victim.as_deref())?;
+        let (victim, now) = (victim.as_ref(), self.now());
+        let removal = Removal {
+            home: &home,
+            name,
+            victim: victim.map(|victim| &**victim),
+            shards: &shards,
+            as_directory: directory,
+        };
+        let plan = plan::remove(caller.cred(), &removal, now)?;
+        self.perform(caller, ground, plan, &[&home, victim.unwrap_or(&home)], now)
     }
 
     /// Removes the first name of a file, found and removed in one step.
@@ -75,62 +62,19 @@ impl Mds {
                 continue;
             }
             let dir = self.home_of(&home, &victim.name)?;
-            self.check_access(&dir, caller.cred(), perm::EXEC)?;
-            self.check_removal(caller, &dir, &victim, false)?;
-            return self.remove(caller, &dir, &victim, &victim.name, self.hash(&victim.name));
+            let now = self.now();
+            let removal = Removal {
+                home: &dir,
+                name: &victim.name,
+                victim: Some(&victim),
+                shards: &[],
+                as_directory: false,
+            };
+            let plan = plan::remove(caller.cred(), &removal, now)?;
+            let mut tx = self.begin();
+            let reply = self.stage_plan(&mut tx, plan, &[&dir, &victim], now)?;
+            return self.finish(caller, tx, reply);
         }
-    }
-
-    /// Whether the caller may take `victim` out of `dir`, and whether it is of the kind that it wants to remove.
-    pub(super) fn check_removal(
-        &self,
-        caller: &Caller<'_>,
-        dir: &InodeRecord,
-        victim: &InodeRecord,
-        as_directory: bool,
-    ) -> StatusResult<()> {
-        self.check_access(dir, caller.cred(), perm::WRITE)?;
-        perm::check_sticky(&dir.attr, &victim.attr, caller.cred())?;
-        match (as_directory, victim.attr.is_dir()) {
-            (true, false) => Err(Status::ENOTDIR),
-            (false, true) => Err(Status::EISDIR),
-            _ => Ok(()),
-        }
-    }
-
-    fn remove(
-        &self,
-        caller: &Caller<'_>,
-        dir: &Arc<InodeRecord>,
-        victim: &Arc<InodeRecord>,
-        name: &[u8],
-        hash: u64,
-    ) -> StatusResult<MdsAnswer> {
-        let now = self.now();
-        let place = Place { parent: named_in(dir), name };
-        let mut tx = self.begin();
-        tx.batch().set_releasing(true);
-        let mut parent = InodeRecord::clone(dir);
-        parent.attr.mtime = now;
-        parent.attr.ctime = now;
-        parent.attr.size = parent.attr.size.saturating_sub(1);
-        tx.delete_dirent(&dir.attr.fid, hash, place.name);
-        let mut attr = if victim.attr.is_dir() {
-            if victim.entries() != 0 {
-                return Err(Status::ENOTEMPTY);
-            }
-            parent.attr.nlink = parent.attr.nlink.saturating_sub(1);
-            self.destroy_inode(&mut tx, victim)?;
-            victim.shown()
-        } else {
-            self.drop_name(&mut tx, InodeRecord::clone(victim), place, now)?
-        };
-        if victim.attr.is_dir() {
-            attr.nlink = 0;
-            attr.ctime = now;
-        }
-        tx.put_inode(parent);
-        self.finish(caller, tx, MdsReply::Removed { fid: victim.attr.fid, attr: Some(attr) })
     }
 }
 

@@ -1,6 +1,5 @@
 //! Extended attributes: name spaces, who may touch them, and those that are stored as they are. Source: xattr(7).
 
-use super::create::ACL_DEFAULT;
 use super::setattr::CAPABILITY;
 use super::xattr_acl::ACL_ACCESS;
 use super::xattr_system::{
@@ -8,8 +7,10 @@ use super::xattr_system::{
 };
 use crate::locks::Want;
 use crate::mds::Mds;
+use crate::plan::check_access;
 use crate::service::Caller;
 use crate::shards::is_former;
+use crate::tables::ACL_DEFAULT;
 use crate::tables::{XATTRS, split_xattr_key, xattr_key};
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::attr::S_ISVTX;
@@ -120,7 +121,7 @@ impl Mds {
                 perm::capable(caller.cred(), Caps::SYS_ADMIN).or(Status::ENODATA)
             }
             Class::User if !record.attr.is_regular() && !record.attr.is_dir() => Err(Status::ENODATA),
-            Class::User => self.check_access(record, caller.cred(), perm::READ),
+            Class::User => check_access(record, caller.cred(), perm::READ),
             _ => Ok(()),
         }
     }
@@ -137,7 +138,7 @@ impl Mds {
                 if record.attr.is_dir() && record.attr.mode & S_ISVTX != 0 {
                     perm::owner_or_capable(&record.attr, cred).or(Status::EPERM)?;
                 }
-                self.check_access(record, cred, perm::WRITE)
+                check_access(record, cred, perm::WRITE)
             }
             Class::System(system) if system.is_trusted() => {
                 perm::capable(cred, Caps::SYS_ADMIN).or(Status::EPERM)

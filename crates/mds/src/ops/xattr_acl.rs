@@ -1,8 +1,9 @@
 //! ACLs as extended attributes. Source: acl(5).
 
-use super::create::{ACL_DEFAULT, may_keep_sgid};
 use crate::mds::Mds;
+use crate::plan::may_keep_sgid;
 use crate::service::Caller;
+use crate::tables::ACL_DEFAULT;
 use crate::tables::{XATTRS, xattr_key};
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::acl::Acl;
@@ -89,7 +90,7 @@ fn apply_access_acl(
     let Some(acl) = acl else { return Ok(()) };
     record.attr.mode = (record.attr.mode & !0o777) | acl.mode_bits();
     if record.attr.mode & S_ISGID != 0
-        && (flags.contains(XattrFlags::KILL_SGID) || !may_keep_sgid(caller, record.attr.gid)?)
+        && (flags.contains(XattrFlags::KILL_SGID) || !may_keep_sgid(caller.cred(), record.attr.gid)?)
     {
         record.attr.mode &= !S_ISGID;
     }

@@ -1,0 +1,206 @@
+//! The rules of the name space, as pure functions.
+//!
+//! A planner takes the records that an operation needs, wherever they lie, the caller's credentials and the time; its plan has the
+//! changes and the reply. It knows no store, locks, clock or other servers. [`crate::ground`] locks and reads what a planner needs, and
+//! carries the plan out: on one MDT as one transaction, on several by two-phase commit.
+//!
+//! What is decided when a change is staged, because it depends on more than names: whether an inode without names lives on (open
+//! files), and which objects go with it.
+
+mod create;
+mod link;
+mod remove;
+mod rename;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use create::{Creation, Handed, inode, make, make_unnamed, may_keep_sgid};
+pub(crate) use link::{Linking, link};
+pub(crate) use remove::{Removal, remove};
+pub(crate) use rename::{Cycles, Move, rename};
+
+use crate::names::Place;
+use crate::operations::encoded;
+use nacre_ondisk::InodeRecord;
+use nacre_types::acl::Acl;
+use nacre_types::{Attr, Cred, Fid, FileKind, Status, StatusResult, Timestamp, perm};
+use nacre_wire::mds::MdsReply;
+use nacre_wire::peer::{Name, Update};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Changes of an operation without shards fit without an allocation.
+const CHANGES: usize = 6;
+
+/// What an operation does.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    /// Changes of what is there.
+    pub changes: SmallVec<[Change<'a>; CHANGES]>,
+    /// Inodes that are made.
+    pub inodes: SmallVec<[NewInode; 1]>,
+    /// The answer. Versions of attributes are those that were read; a commit here gives the ones that it stores.
+    pub reply: MdsReply,
+}
+
+/// An inode that is made.
+#[derive(Debug)]
+pub(crate) struct NewInode {
+    pub record: InodeRecord,
+    /// Default ACL of a directory in the kernel's form; empty for none.
+    pub default_acl: Vec<u8>,
+}
+
+/// One change of the name space.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change<'a> {
+    /// A directory or shard stores a name, or another inode for one.
+    PutName { home: Fid, name: &'a [u8], fid: Fid, kind: FileKind },
+    /// A directory or shard loses a name.
+    DeleteName { home: Fid, name: &'a [u8] },
+    /// Times and counts of a directory or shard whose names change.
+    Directory { fid: Fid, entries: i64, subdirs: i64 },
+    /// An inode gets one more name.
+    AddName { fid: Fid, at: Place<'a> },
+    /// A name of an inode moves.
+    MoveName { fid: Fid, from: Place<'a>, to: Place<'a> },
+    /// An inode loses a name; with the last one it goes, or lives on while it is open.
+    DropName { fid: Fid, at: Place<'a> },
+    /// A shard of a directory goes with it.
+    DropShard { fid: Fid },
+}
+
+impl Plan<'_> {
+    /// Whether it gives space back: then it may happen where there is none.
+    pub fn is_releasing(&self) -> bool {
+        let removes =
+            |change: &Change<'_>| matches!(change, Change::DropName { .. } | Change::DropShard { .. });
+        self.changes.iter().any(removes)
+    }
+
+    /// The same for other MDTs.
+    pub fn updates(&self) -> Vec<Update> {
+        let changes = self.changes.iter().map(Change::update);
+        changes.chain(self.inodes.iter().map(NewInode::update)).collect()
+    }
+}
+
+impl<'a> Change<'a> {
+    /// What another MDT asks for; `None` if that is no change of the name space.
+    pub fn of(update: &'a Update) -> Option<Change<'a>> {
+        let place = |name: &'a Name| Place { parent: name.parent, name: &name.name };
+        Some(match update {
+            Update::PutName { at, fid, kind } => {
+                Change::PutName { home: at.parent, name: &at.name, fid: *fid, kind: *kind }
+            }
+            Update::DeleteName { at } => Change::DeleteName { home: at.parent, name: &at.name },
+            Update::Directory { fid, entries, subdirs } => {
+                Change::Directory { fid: *fid, entries: *entries, subdirs: *subdirs }
+            }
+            Update::AddName { fid, at } => Change::AddName { fid: *fid, at: place(at) },
+            Update::MoveName { fid, from, to } => {
+                Change::MoveName { fid: *fid, from: place(from), to: place(to) }
+            }
+            Update::DropName { fid, at } => Change::DropName { fid: *fid, at: place(at) },
+            Update::DropShard { fid } => Change::DropShard { fid: *fid },
+            _ => return None,
+        })
+    }
+
+    fn update(&self) -> Update {
+        let name_at = |place: Place<'_>| Name { parent: place.parent, name: place.name.to_vec() };
+        let stored = |home: Fid, name: &[u8]| Name { parent: home, name: name.to_vec() };
+        match *self {
+            Change::PutName { home, name, fid, kind } => {
+                Update::PutName { at: stored(home, name), fid, kind }
+            }
+            Change::DeleteName { home, name } => Update::DeleteName { at: stored(home, name) },
+            Change::Directory { fid, entries, subdirs } => Update::Directory { fid, entries, subdirs },
+            Change::AddName { fid, at } => Update::AddName { fid, at: name_at(at) },
+            Change::MoveName { fid, from, to } => {
+                Update::MoveName { fid, from: name_at(from), to: name_at(to) }
+            }
+            Change::DropName { fid, at } => Update::DropName { fid, at: name_at(at) },
+            Change::DropShard { fid } => Update::DropShard { fid },
+        }
+    }
+}
+
+impl NewInode {
+    fn update(&self) -> Update {
+        let mut xattrs = Vec::new();
+        if !self.default_acl.is_empty() {
+            xattrs.push((crate::tables::ACL_DEFAULT.to_vec(), self.default_acl.clone()));
+        }
+        Update::NewInode { fid: self.record.attr.fid, record: encoded(&self.record), xattrs }
+    }
+}
+
+/// Whether the caller has the rights in `mask`.
+///
+/// # Errors
+/// `EACCES`, or `NEED_CREDENTIALS`; `EUCLEAN` for an ACL that is damaged.
+pub(crate) fn check_access(record: &InodeRecord, cred: &Cred, mask: u8) -> StatusResult<()> {
+    let acl = acl_of(record)?;
+    perm::access(&record.attr, acl.as_ref(), cred, mask).or(Status::EACCES)
+}
+
+/// The access ACL of an inode, if it has one beyond its mode.
+///
+/// # Errors
+/// `EUCLEAN` if it is damaged.
+pub(crate) fn acl_of(record: &InodeRecord) -> StatusResult<Option<Acl>> {
+    if record.acl.is_empty() {
+        return Ok(None);
+    }
+    Acl::parse_xattr(&record.acl).map_err(|_| {
+        log::error!("access ACL of {} is damaged", record.attr.fid);
+        Status::EUCLEAN
+    })
+}
+
+/// Whether the caller may take `victim` out of `home`, and whether it is of the kind that it wants to remove.
+fn check_removal(
+    cred: &Cred,
+    home: &InodeRecord,
+    victim: &InodeRecord,
+    as_directory: bool,
+) -> StatusResult<()> {
+    check_access(home, cred, perm::WRITE)?;
+    perm::check_sticky(&home.attr, &victim.attr, cred)?;
+    match (as_directory, victim.attr.is_dir()) {
+        (true, false) => Err(Status::ENOTDIR),
+        (false, true) => Err(Status::EISDIR),
+        _ => Ok(()),
+    }
+}
+
+/// A name in a directory whose project is inherited must not lead to an inode of another project, or it would be counted
+/// where it is not (as in ext4).
+fn check_same_project(directory: &Attr, inode: &Attr) -> StatusResult<()> {
+    let inherits = directory.flags.contains(nacre_types::AttrFlags::PROJECT_INHERIT);
+    if inherits && directory.projid != inode.projid { Err(Status::EXDEV) } else { Ok(()) }
+}
+
+/// Whether a directory may go, and its shards with it.
+///
+/// # Errors
+/// `ENOTEMPTY`.
+fn check_empty(victim: &InodeRecord, shards: &[Arc<InodeRecord>]) -> StatusResult<()> {
+    let is_empty = victim.entries() == 0 && shards.iter().all(|shard| shard.entries() == 0);
+    if !victim.attr.is_dir() || is_empty { Ok(()) } else { Err(Status::ENOTEMPTY) }
+}
+
+/// Changes that let the shards of a directory go; it may be one of its own.
+fn drop_shards<'a>(victim: &InodeRecord, shards: &[Arc<InodeRecord>]) -> impl Iterator<Item = Change<'a>> {
+    let own = victim.attr.fid;
+    let others = shards.iter().map(|shard| shard.attr.fid).filter(move |fid| *fid != own);
+    others.map(|fid| Change::DropShard { fid })
+}
+
+/// What a program sees of an inode that has lost a name.
+fn without_a_name(record: &InodeRecord, now: Timestamp) -> Attr {
+    let nlink = if record.attr.is_dir() { 0 } else { record.attr.nlink.saturating_sub(1) };
+    Attr { nlink, ctime: now, ..record.shown() }
+}

@@ -1,0 +1,162 @@
+//! Moving names. Source: rename(2), POSIX.1-2017 rename().
+
+use super::{
+    Change, Plan, check_access, check_empty, check_removal, check_same_project, drop_shards, without_a_name,
+};
+use crate::names::Place;
+use crate::shards::named_in;
+use nacre_ondisk::InodeRecord;
+use nacre_types::{Cred, Fid, Status, StatusResult, Timestamp, perm};
+use nacre_wire::mds::{MdsReply, RenameFlags};
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+
+/// A name that is to move.
+#[derive(Clone, Copy)]
+pub(crate) struct Move<'a> {
+    /// Directories or shards that the names are stored with.
+    pub from_home: &'a InodeRecord,
+    pub from_name: &'a [u8],
+    pub to_home: &'a InodeRecord,
+    pub to_name: &'a [u8],
+    /// What the old name leads to, and what the new one leads to, if there are such names.
+    pub source: Option<&'a InodeRecord>,
+    pub target: Option<&'a InodeRecord>,
+    /// Shards of `target`, if it is a directory that has some.
+    pub shards: &'a [Arc<InodeRecord>],
+    pub flags: RenameFlags,
+}
+
+impl<'a> Move<'a> {
+    fn from(&self) -> Place<'a> {
+        Place { parent: named_in(self.from_home), name: self.from_name }
+    }
+
+    fn to(&self) -> Place<'a> {
+        Place { parent: named_in(self.to_home), name: self.to_name }
+    }
+
+    fn is_exchange(&self) -> bool {
+        self.flags.contains(RenameFlags::EXCHANGE)
+    }
+}
+
+/// What was found on the way from both directories to the root, while nothing moved there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cycles {
+    /// The new directory is what moves, or lies in it.
+    pub target_in_source: bool,
+    /// The old directory is what is replaced, or lies in it.
+    pub source_in_target: bool,
+}
+
+/// Plans a rename; `None` if nothing is to be done.
+///
+/// # Errors
+/// `EEXIST`, `ENOENT`, `EINVAL`, `ENOTEMPTY`, `EACCES`, `EPERM`, `ENOTDIR`, `EISDIR`, `EXDEV`.
+pub(crate) fn rename<'a>(
+    cred: &Cred,
+    m: &Move<'a>,
+    cycles: Cycles,
+    now: Timestamp,
+) -> StatusResult<Option<Plan<'a>>> {
+    check_access(m.from_home, cred, perm::EXEC)?;
+    check_access(m.to_home, cred, perm::EXEC)?;
+    let source = m.source.ok_or(Status::ENOENT)?;
+    if m.target.is_some() && m.flags.contains(RenameFlags::NOREPLACE) {
+        return Err(Status::EEXIST);
+    }
+    if m.target.is_none() && m.is_exchange() {
+        return Err(Status::ENOENT);
+    }
+    if cycles.target_in_source {
+        return Err(Status::EINVAL);
+    }
+    if cycles.source_in_target {
+        return Err(if m.is_exchange() { Status::EINVAL } else { Status::ENOTEMPTY });
+    }
+    if m.target.is_some_and(|target| target.attr.fid == source.attr.fid) {
+        // Two names of one inode, or the same name twice: POSIX wants nothing to happen.
+        return Ok(None);
+    }
+    check_rights(cred, m, source)?;
+    check_kinds(m, source)?;
+    let plan = match m.target.filter(|_| m.is_exchange()) {
+        Some(target) => exchange(m, source, target),
+        None => replace(m, source, now),
+    };
+    Ok(Some(plan))
+}
+
+fn check_rights(cred: &Cred, m: &Move<'_>, source: &InodeRecord) -> StatusResult<()> {
+    let source_is_dir = source.attr.is_dir();
+    check_removal(cred, m.from_home, source, source_is_dir)?;
+    match m.target {
+        None => check_access(m.to_home, cred, perm::WRITE)?,
+        Some(target) if m.is_exchange() => check_removal(cred, m.to_home, target, target.attr.is_dir())?,
+        Some(target) => check_removal(cred, m.to_home, target, source_is_dir)?,
+    }
+    if m.from().parent == m.to().parent {
+        return Ok(());
+    }
+    // The `..` of a directory that changes its parent is written.
+    if source_is_dir {
+        check_access(source, cred, perm::WRITE)?;
+    }
+    match m.target.filter(|target| m.is_exchange() && target.attr.is_dir()) {
+        Some(target) => check_access(target, cred, perm::WRITE),
+        None => Ok(()),
+    }
+}
+
+fn check_kinds(m: &Move<'_>, source: &InodeRecord) -> StatusResult<()> {
+    check_same_project(&m.to_home.attr, &source.attr)?;
+    match m.target {
+        Some(target) if m.is_exchange() => check_same_project(&m.from_home.attr, &target.attr),
+        Some(target) => check_empty(target, m.shards),
+        None => Ok(()),
+    }
+}
+
+fn replace<'a>(m: &Move<'a>, source: &InodeRecord, now: Timestamp) -> Plan<'a> {
+    let (from, to) = (m.from(), m.to());
+    let (fid, kind) = (source.attr.fid, source.attr.kind());
+    let moved = i64::from(source.attr.is_dir());
+    let replaced = m.target.map_or(0, |target| i64::from(target.attr.is_dir()));
+    let mut changes: SmallVec<_> = smallvec![
+        Change::MoveName { fid, from, to },
+        Change::DeleteName { home: m.from_home.attr.fid, name: from.name },
+        Change::PutName { home: m.to_home.attr.fid, name: to.name, fid, kind },
+        Change::Directory { fid: m.from_home.attr.fid, entries: -1, subdirs: -moved },
+        Change::Directory {
+            fid: m.to_home.attr.fid,
+            entries: i64::from(m.target.is_none()),
+            subdirs: moved - replaced,
+        },
+    ];
+    if let Some(target) = m.target {
+        changes.push(Change::DropName { fid: target.attr.fid, at: to });
+        changes.extend(drop_shards(target, m.shards));
+    }
+    let removed = m.target.map(|target| without_a_name(target, now));
+    let reply =
+        MdsReply::Removed { fid: m.target.map_or(Fid::ZERO, |target| target.attr.fid), attr: removed };
+    Plan { changes, inodes: SmallVec::new(), reply }
+}
+
+fn exchange<'a>(m: &Move<'a>, source: &InodeRecord, target: &InodeRecord) -> Plan<'a> {
+    let (from, to) = (m.from(), m.to());
+    let (from_home, to_home) = (m.from_home.attr.fid, m.to_home.attr.fid);
+    let (first, second) = (&source.attr, &target.attr);
+    let moved = i64::from(second.is_dir()) - i64::from(first.is_dir());
+    let changes: SmallVec<_> = smallvec![
+        Change::MoveName { fid: first.fid, from, to },
+        Change::MoveName { fid: second.fid, from: to, to: from },
+        Change::PutName { home: to_home, name: to.name, fid: first.fid, kind: first.kind() },
+        Change::PutName { home: from_home, name: from.name, fid: second.fid, kind: second.kind() },
+        Change::Directory { fid: from_home, entries: 0, subdirs: moved },
+        Change::Directory { fid: to_home, entries: 0, subdirs: -moved },
+    ];
+    let reply = MdsReply::Removed { fid: Fid::ZERO, attr: None };
+    Plan { changes, inodes: SmallVec::new(), reply }
+}

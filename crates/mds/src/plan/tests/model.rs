@@ -1,0 +1,277 @@
+//! A POSIX name space of its own, written from the manual pages and not from the planner.
+
+use super::{Id, Seen, Step};
+use nacre_types::{Caps, Cred, FileKind, Status, StatusResult};
+use nacre_wire::mds::RenameFlags;
+use std::collections::BTreeMap;
+
+struct Node {
+    seen: Seen,
+    /// Of a directory.
+    entries: BTreeMap<Vec<u8>, Id>,
+    parent: Id,
+}
+
+/// See the [module documentation](self).
+pub(super) struct Posix {
+    nodes: Vec<Node>,
+}
+
+const WRITE: u32 = 0o2;
+const SEARCH: u32 = 0o1;
+
+impl Posix {
+    pub fn new() -> Posix {
+        let seen = Seen { kind: FileKind::Directory, mode: 0o777, uid: 0, gid: 0, nlink: 2 };
+        Posix { nodes: vec![Node { seen, entries: BTreeMap::new(), parent: 0 }] }
+    }
+
+    /// Inodes that were ever made.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Directories that are there.
+    pub fn directories(&self) -> Vec<Id> {
+        (0..self.nodes.len()).filter(|&id| self.is_dir(id) && self.exists(id)).collect()
+    }
+
+    /// Everything that has a name, by its path.
+    pub fn tree(&self) -> BTreeMap<Vec<u8>, (Id, Seen)> {
+        let mut found = BTreeMap::new();
+        let mut pending = vec![(Vec::new(), 0)];
+        while let Some((path, dir)) = pending.pop() {
+            for (name, &id) in &self.nodes[dir].entries {
+                let path = [&path[..], b"/", name].concat();
+                found.insert(path.clone(), (id, self.seen(id)));
+                if self.is_dir(id) {
+                    pending.push((path, id));
+                }
+            }
+        }
+        found
+    }
+
+    /// Does a step; what it says.
+    pub fn take(&mut self, cred: &Cred, step: &Step) -> StatusResult<()> {
+        match step {
+            Step::Make { dir, name, kind, mode, umask } => {
+                self.make(cred, (*dir, name), *kind, (*mode, *umask))
+            }
+            Step::Link { id, dir, name } => self.link(cred, *id, (*dir, name)),
+            Step::Remove { dir, name, as_directory } => self.remove(cred, (*dir, name), *as_directory),
+            Step::Rename { from, to, flags } => self.rename(cred, (from.0, &from.1), (to.0, &to.1), *flags),
+        }
+    }
+
+    fn is_dir(&self, id: Id) -> bool {
+        self.nodes[id].seen.kind == FileKind::Directory
+    }
+
+    fn seen(&self, id: Id) -> Seen {
+        let subdirs = self.nodes[id].entries.values().filter(|child| self.is_dir(**child)).count();
+        let mut seen = self.nodes[id].seen;
+        if self.is_dir(id) {
+            seen.nlink = 2 + subdirs as u32;
+        }
+        seen
+    }
+
+    /// Something that exists still, as a directory.
+    fn directory(&self, id: Id) -> StatusResult<()> {
+        match self.exists(id) {
+            false => Err(Status::ENOENT),
+            true if !self.is_dir(id) => Err(Status::ENOTDIR),
+            true => Ok(()),
+        }
+    }
+
+    fn exists(&self, id: Id) -> bool {
+        id == 0 || self.nodes[id].seen.nlink > 0
+    }
+
+    fn in_group(cred: &Cred, gid: u32) -> bool {
+        cred.gid == gid || cred.full.as_ref().is_some_and(|full| full.groups.contains(&gid))
+    }
+
+    fn has(cred: &Cred, cap: Caps) -> bool {
+        cred.full.as_ref().is_some_and(|full| full.caps.contains(cap))
+    }
+
+    fn may(&self, cred: &Cred, id: Id, wanted: u32) -> StatusResult<()> {
+        let Seen { mode, uid, gid, .. } = self.nodes[id].seen;
+        let shift = match () {
+            () if cred.uid == uid => 6,
+            () if Posix::in_group(cred, gid) => 3,
+            () => 0,
+        };
+        let allowed = (mode >> shift) & wanted == wanted || Posix::has(cred, Caps::DAC_OVERRIDE);
+        if allowed { Ok(()) } else { Err(Status::EACCES) }
+    }
+
+    /// May `victim` be taken out of `dir`? Its kind has to fit.
+    fn may_take(&self, cred: &Cred, dir: Id, victim: Id, as_directory: bool) -> StatusResult<()> {
+        self.may(cred, dir, WRITE)?;
+        let (parent, child) = (&self.nodes[dir].seen, &self.nodes[victim].seen);
+        let is_others = cred.uid != parent.uid && cred.uid != child.uid;
+        if parent.mode & 0o1000 != 0 && is_others && !Posix::has(cred, Caps::FOWNER) {
+            return Err(Status::EPERM);
+        }
+        match (as_directory, self.is_dir(victim)) {
+            (true, false) => Err(Status::ENOTDIR),
+            (false, true) => Err(Status::EISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    fn make(
+        &mut self,
+        cred: &Cred,
+        (dir, name): (Id, &[u8]),
+        kind: FileKind,
+        (mode, umask): (u32, u32),
+    ) -> StatusResult<()> {
+        self.directory(dir)?;
+        self.may(cred, dir, SEARCH)?;
+        if self.nodes[dir].entries.contains_key(name) {
+            return Err(Status::EEXIST);
+        }
+        self.may(cred, dir, WRITE)?;
+        let parent = self.nodes[dir].seen;
+        let mut mode = if kind == FileKind::Symlink { 0o777 } else { mode };
+        let mut gid = cred.gid;
+        if parent.mode & 0o2000 != 0 {
+            gid = parent.gid;
+            let may_keep = Posix::in_group(cred, gid) || Posix::has(cred, Caps::FSETID);
+            match kind {
+                FileKind::Directory => mode |= 0o2000,
+                // Linux takes the bit from an executable of a group that the caller is not in.
+                _ if mode & 0o2010 == 0o2010 && !may_keep => mode &= !0o2000,
+                _ => {}
+            }
+        }
+        if kind != FileKind::Symlink {
+            mode &= !umask;
+        }
+        let seen = Seen { kind, mode, uid: cred.uid, gid, nlink: 1 };
+        self.nodes.push(Node { seen, entries: BTreeMap::new(), parent: dir });
+        let id = self.nodes.len() - 1;
+        self.nodes[dir].entries.insert(name.to_vec(), id);
+        Ok(())
+    }
+
+    fn link(&mut self, cred: &Cred, id: Id, (dir, name): (Id, &[u8])) -> StatusResult<()> {
+        if !self.exists(id) {
+            return Err(Status::ENOENT);
+        }
+        self.directory(dir)?;
+        self.may(cred, dir, SEARCH)?;
+        if self.nodes[dir].entries.contains_key(name) {
+            return Err(Status::EEXIST);
+        }
+        self.may(cred, dir, WRITE)?;
+        if self.is_dir(id) {
+            return Err(Status::EPERM);
+        }
+        self.nodes[dir].entries.insert(name.to_vec(), id);
+        self.nodes[id].seen.nlink += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, cred: &Cred, (dir, name): (Id, &[u8]), as_directory: bool) -> StatusResult<()> {
+        self.directory(dir)?;
+        self.may(cred, dir, SEARCH)?;
+        let victim = *self.nodes[dir].entries.get(name).ok_or(Status::ENOENT)?;
+        self.may_take(cred, dir, victim, as_directory)?;
+        if !self.nodes[victim].entries.is_empty() {
+            return Err(Status::ENOTEMPTY);
+        }
+        self.nodes[dir].entries.remove(name);
+        self.nodes[victim].seen.nlink -= 1;
+        Ok(())
+    }
+
+    /// Is `inner` the directory `outer`, or below it?
+    fn is_inside(&self, inner: Id, outer: Id) -> bool {
+        let mut at = inner;
+        loop {
+            if at == outer {
+                return true;
+            }
+            if at == 0 {
+                return false;
+            }
+            at = self.nodes[at].parent;
+        }
+    }
+
+    fn rename(
+        &mut self,
+        cred: &Cred,
+        (from_dir, from): (Id, &[u8]),
+        (to_dir, to): (Id, &[u8]),
+        flags: RenameFlags,
+    ) -> StatusResult<()> {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        self.directory(from_dir)?;
+        self.directory(to_dir)?;
+        self.may(cred, from_dir, SEARCH)?;
+        self.may(cred, to_dir, SEARCH)?;
+        let source = *self.nodes[from_dir].entries.get(from).ok_or(Status::ENOENT)?;
+        let target = self.nodes[to_dir].entries.get(to).copied();
+        if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+            return Err(Status::EEXIST);
+        }
+        if target.is_none() && exchange {
+            return Err(Status::ENOENT);
+        }
+        if self.is_dir(source) && self.is_inside(to_dir, source) {
+            return Err(Status::EINVAL);
+        }
+        if let Some(target) = target
+            && self.is_dir(target)
+            && self.is_inside(from_dir, target)
+        {
+            return Err(if exchange { Status::EINVAL } else { Status::ENOTEMPTY });
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        self.may_take(cred, from_dir, source, self.is_dir(source))?;
+        match target {
+            None => self.may(cred, to_dir, WRITE)?,
+            Some(target) => {
+                let like = if exchange { target } else { source };
+                self.may_take(cred, to_dir, target, self.is_dir(like))?;
+            }
+        }
+        if from_dir != to_dir {
+            for moved in [Some(source), target.filter(|_| exchange)].into_iter().flatten() {
+                if self.is_dir(moved) {
+                    self.may(cred, moved, WRITE)?;
+                }
+            }
+        }
+        if let Some(target) = target {
+            if !exchange && !self.nodes[target].entries.is_empty() {
+                return Err(Status::ENOTEMPTY);
+            }
+            match exchange {
+                true => self.put(from_dir, from, target),
+                false => self.nodes[target].seen.nlink -= 1,
+            }
+        }
+        if !exchange {
+            self.nodes[from_dir].entries.remove(from);
+        }
+        self.put(to_dir, to, source);
+        Ok(())
+    }
+
+    fn put(&mut self, dir: Id, name: &[u8], id: Id) {
+        self.nodes[dir].entries.insert(name.to_vec(), id);
+        if self.is_dir(id) {
+            self.nodes[id].parent = dir;
+        }
+    }
+}
