@@ -36,6 +36,8 @@ enum Held<'m> {
     /// Everything lies here.
     Here {
         leads: [Option<DirentRecord>; NAMES_MAX],
+        /// What the last name leads to, if that was read.
+        last: Option<Arc<InodeRecord>>,
         _locked: Locked<'m>,
     },
     Several(Gathered<'m>),
@@ -58,6 +60,11 @@ impl Ground<'_, '_> {
     /// # Errors
     /// `ENOENT` if the name leads nowhere.
     pub fn led_to(&self, index: usize) -> StatusResult<Option<Arc<InodeRecord>>> {
+        if let Held::Here { last: Some(last), .. } = &self.held
+            && index + 1 == self.names.len()
+        {
+            return Ok(Some(last.clone()));
+        }
         self.lead(index).map(|lead| self.inode(&lead.fid)).transpose()
     }
 
@@ -127,7 +134,7 @@ impl Mds {
             let wants = fids.iter().map(|fid| Want::Whole(*fid)).chain(names.iter().map(name_of));
             let locked = self.lock_for(caller, wants)?;
             let leads = self.leads_of(names)?;
-            return Ok(Ground { mds: self, names, held: Held::Here { leads, _locked: locked } });
+            return Ok(Ground { mds: self, names, held: Held::Here { leads, last: None, _locked: locked } });
         }
         self.ground_on_several(caller, names, fids)
     }
@@ -182,12 +189,14 @@ impl Mds {
                 continue;
             }
             let removed = leads.iter().take(names.len()).next_back().copied().flatten();
-            if let Some(removed) = removed
-                && self.find_inode(&removed.fid)?.is_some_and(|removed| is_striped(&removed))
-            {
+            let last = match removed {
+                Some(removed) => self.find_inode(&removed.fid)?,
+                None => None,
+            };
+            if last.as_ref().is_some_and(|last| is_striped(last)) {
                 return Ok(None);
             }
-            return Ok(Some(Held::Here { leads, _locked: locked }));
+            return Ok(Some(Held::Here { leads, last, _locked: locked }));
         }
     }
 

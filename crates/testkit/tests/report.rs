@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use nacre_testkit::requirements::find_program;
 use nacre_testkit::run::Run;
-use nacre_testkit::{binary, program, wait};
+use nacre_testkit::{binary, program, text, wait};
 
 /// Widths of a phone, a tablet and a screen, in CSS pixels.
 const WIDTHS: [u32; 3] = [390, 768, 1280];
@@ -66,12 +66,15 @@ fn chromium(run: &Run, name: &str) -> Command {
     command
 }
 
-/// The newest results that are kept in the tree.
-fn results() -> PathBuf {
+/// The newest results that are kept in the tree: of the talks, or those of other file systems.
+fn results(is_of_peers: bool) -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
     let entries = fs::read_dir(&directory).expect("results are kept").flatten().map(|entry| entry.path());
-    let files = entries.filter(|path| path.extension().is_some_and(|kind| kind == "json"));
-    files.max().expect("a file of results")
+    let is_wanted = |path: &PathBuf| {
+        let name = path.to_string_lossy();
+        name.ends_with(".json") && name.ends_with("-peers.json") == is_of_peers
+    };
+    entries.filter(is_wanted).max().expect("a file of results")
 }
 
 /// What the page says of itself in the browser, a line of JSON for each width.
@@ -94,9 +97,8 @@ fn look(run: &Run, page: &Path) -> (Vec<String>, String) {
 fn the_report_is_whole_in_a_browser_on_a_phone_and_on_a_screen() {
     let run = Run::new();
     let out = run.directory().join("report");
-    let file = results();
-    let words =
-        ["bench", "talks", "--render", nacre_testkit::text(&file), "--out", nacre_testkit::text(&out)];
+    let (file, peers) = (results(false), results(true));
+    let words = ["bench", "talks", "--render", text(&file), "--peers", text(&peers), "--out", text(&out)];
     program::run(binary::nacre(), words).success();
     assert!(!out.join("results.json").exists(), "only the report is written");
     let page = fs::read_to_string(out.join("index.html")).expect("a page");

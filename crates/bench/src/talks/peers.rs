@@ -53,9 +53,9 @@ pub(super) fn table_of(text: &str) -> String {
         text.lines().filter(|line| !line.is_empty()).partition(|line| line.starts_with('|'));
     let mut html = format!("<h3>{}</h3>\n<div class=\"wide\"><table>\n", escape(&heading.join(" ")));
     for (index, line) in lines.into_iter().filter(|line| !is_rule(line)).enumerate() {
-        let tag = if index == 0 { "th" } else { "td" };
+        let (begin, end) = if index == 0 { ("<th scope=\"col\">", "</th>") } else { ("<td>", "</td>") };
         let cells =
-            line.trim_matches('|').split('|').map(|cell| format!("<{tag}>{}</{tag}>", escape(cell.trim())));
+            line.trim_matches('|').split('|').map(|cell| format!("{begin}{}{end}", escape(cell.trim())));
         let _ = writeln!(html, "<tr>{}</tr>", cells.collect::<String>());
     }
     html.push_str("</table></div>\n");
@@ -79,7 +79,8 @@ mod tests {
             "{html}"
         );
         assert!(
-            html.contains("<h3>Side by side</h3>") && html.contains("<tr><th>figure</th><th>a</th></tr>")
+            html.contains("<h3>Side by side</h3>")
+                && html.contains("<tr><th scope=\"col\">figure</th><th scope=\"col\">a</th></tr>")
         );
         assert!(html.contains("<tr><td>create</td><td>5 op/s [4..6]</td></tr>"), "{html}");
         assert!(html.contains("<li>b: /mnt/b disappeared &amp; is gone</li>") && !html.contains("---"));
