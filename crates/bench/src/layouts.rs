@@ -12,6 +12,7 @@ mod rebalance;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Common;
+use crate::client::SIMULATE;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions};
 use crate::limits::row_of;
@@ -37,8 +38,6 @@ const ON_OST: &[&str] = &["-c", "1"];
 /// Bytes of the files that show what the default layout does, and of all of them together.
 const DEFAULT_SIZES: [usize; 5] = [4 << 10, 32 << 10, 64 << 10, 100 << 10, 512 << 10];
 const DEFAULT_BYTES: u64 = 128 << 20;
-/// A slow network, as for `bench client`.
-const FABRIC: &str = "simulate=bandwidth=1G:latency=200us";
 /// Bytes of a small file; a size that users have measured other file systems with.
 const SMALL_BYTES: usize = 3901;
 
@@ -158,7 +157,7 @@ struct Pair<'a> {
 
 impl LayoutsRun<'_> {
     fn instance(&self, separate: bool, fabric: bool) -> Result<Instance, Error> {
-        let mount_options = if fabric { vec![FABRIC.to_owned()] } else { Vec::new() };
+        let mount_options = if fabric { vec![SIMULATE.to_owned()] } else { Vec::new() };
         let options = InstanceOptions { osts: OSTS, separate, mount_options, ..InstanceOptions::default() };
         Instance::start(&self.program, &self.arguments.memory_dir, "bench-layouts", options)
     }

@@ -115,7 +115,7 @@ const fn own(says: &'static str, row: Words, bound: Bound) -> Check {
 
 const SERVICE: &str = "each metadata operation takes 2 ms, one at a time for each MDT";
 
-const FABRIC: &str = "a fabric of 1 GB/s and 0.2 ms each way for each endpoint";
+const FABRIC: &str = "a fabric of 250 MB/s and 0.2 ms each way for each endpoint";
 
 /// All experiments, by talk.
 pub(super) fn experiments() -> impl Iterator<Item = &'static Experiment> {

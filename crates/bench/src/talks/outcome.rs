@@ -40,6 +40,9 @@ pub struct Results {
     form: u32,
     /// Version of the program.
     pub version: String,
+    /// Commit that the program was built from, 12 hexadecimal digits; empty if it was not built in a checkout.
+    #[serde(default)]
+    pub commit: String,
     /// When the run began: 2026-11-24T12:00:00Z.
     pub date: String,
     /// Where.
@@ -56,6 +59,7 @@ impl Results {
         Results {
             form: FORM,
             version,
+            commit: env!("NACRE_COMMIT").to_owned(),
             date,
             machine: Machine::look(),
             mode: mode.to_owned(),

@@ -192,8 +192,9 @@ fn section(one: &Shown<'_>) -> String {
 
 fn about(results: &Results) -> String {
     let machine = &results.machine;
+    let commit = if results.commit.is_empty() { String::new() } else { format!(" (commit {})", results.commit) };
     format!(
-        "NacreFS {}, {}, {} mode; {} CPUs ({}), {} MiB, Linux {}",
+        "NacreFS {}{commit}, {}, {} mode; {} CPUs ({}), {} MiB, Linux {}",
         results.version,
         results.date,
         results.mode,

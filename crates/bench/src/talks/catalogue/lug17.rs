@@ -12,10 +12,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "a process for each server, one thread, data in memory",
         simulated: Some(FABRIC),
         durability: "fsync has returned before the clock stops; the data is in memory",
-        profile: Some(
-            "The two CPUs of client and servers are 77 to 85 % busy during a read, with one endpoint (1.0 to 1.1 GB/s) as with four (0.8 to 1.0 GB/s): more endpoints add \
-            bandwidth that there is little CPU time left for. What keeps the rest idle was not found.",
-        ),
+        profile: None,
         needs: Needs { memory_mib: 2048, disk_mib: 256, is_root: true },
         quick: Run {
             words: "bench client --memory-dir {dir} --fabric simulated --threads 1 --sizes-kib 64,1024,16384 \
@@ -66,10 +63,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         shape: "a Fortran program with direct-access records of 6.3 MiB, a process for each server, data in memory, no fsync",
         simulated: Some(FABRIC),
         durability: "a record counts when the write has returned; nothing is synced, and the data is in memory",
-        profile: Some(
-            "The CPUs are 80 % busy with one endpoint and without parallel I/O, so that more threads and connections have little to gain. By themselves, four endpoints cost \
-            the reads (0.68 to 0.88 of one), and parallel I/O the writes (0.73). The talk's reads became slower, too.",
-        ),
+        profile: None,
         needs: Needs { memory_mib: 3072, disk_mib: 256, is_root: true },
         quick: Run {
             words: "bench records --memory-dir {dir} --writes 60 --reads 30 --fields 30 --runs 5 --json",
