@@ -8,12 +8,13 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::FileState;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Mutex, MutexGuard};
 use nacre_types::{Capability, Fid, ObjectNeed, Rights, Status, StatusResult};
 use nacre_wire::mds::{FileCapabilities, MdsRequest};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SHARDS: usize = 32;
 /// Objects in a shard from which on those are looked for that nobody needs any more.

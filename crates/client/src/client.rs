@@ -25,6 +25,8 @@ use crate::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
 use crate::unsynced::Unsynced;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_layout::dir_hash::DirHash;
 use nacre_lock::LockHandle;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
@@ -32,11 +34,9 @@ use nacre_types::fid::OIDS_PER_SEQUENCE;
 use nacre_types::{Attr, Cred, Fid, OpenHandle, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
 use nacre_wire::mgs::PoolConfig;
-use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Instant, SystemTime};
 
 /// A mount. Any thread may call any method.
 pub struct Client {
@@ -237,7 +237,7 @@ impl Client {
         let _ = client.me.set(Arc::downgrade(&client));
         client.refresh_lease()?;
         let (lease, weak) = (client.lease.clone(), Arc::downgrade(&client));
-        std::thread::Builder::new()
+        nacre_env::thread::Builder::new()
             .name("lease".into())
             .spawn(move || serve_releases(&lease, &weak))
             .map_err(|error| Status::from_io(&error))?;
@@ -449,7 +449,7 @@ impl Client {
 
     /// The time that changes get.
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from(SystemTime::now())
+        Timestamp::from(nacre_env::clock::wall())
     }
 
     /// Takes note of attributes that an operation brought.
@@ -471,7 +471,7 @@ impl Client {
             }
         });
         while !unknown.is_empty() {
-            std::thread::sleep(RETRY);
+            nacre_env::thread::sleep(RETRY);
             unknown.retain(|node| !is_dropped(*node));
         }
     }

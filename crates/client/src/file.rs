@@ -14,10 +14,10 @@ use crate::jobs::JobCell;
 use crate::locks::folios::Folios;
 use crate::locks::groups::Group;
 use crate::node::Warrant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{Layout, StripeObject, object_ranges};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
 use nacre_wire::mds::{DataUpdate, LockFamily, LockOwner, OpenFlags};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -82,7 +82,7 @@ impl FileState {
         }
     }
 
-    pub fn lock(&self) -> parking_lot::MutexGuard<'_, FileInner> {
+    pub fn lock(&self) -> nacre_env::sync::MutexGuard<'_, FileInner> {
         self.inner.lock()
     }
 }

@@ -2,6 +2,7 @@
 //! anybody else gets what excludes them (`docs/protocol/recovery.md`). [`HeldLocks`] decides; this is its mutex, its words
 //! on the wire, and the errors that lost locks cause.
 
+use nacre_env::sync::Mutex;
 use nacre_lock::flock::held::{CallId, Change, End, HeldLocks};
 use nacre_lock::flock::{self, Access, Family, Owner};
 use nacre_lock::{Extent, ResourceId};
@@ -10,7 +11,6 @@ use nacre_types::{ClientUuid, Cred, Fid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::mds::{
     FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest, ProcessLock, REPLAYED_LOCKS_MAX,
 };
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Files that are named in the log when their locks are lost; of more, the number is told.

@@ -7,9 +7,9 @@ use crate::caller::Caller;
 use crate::file::OpenFile;
 use crate::node::IdMap;
 use crate::ops::dir::OpenDir;
+use nacre_env::sync::Mutex;
 use nacre_types::{Fid, OpenHandle, Status, StatusResult};
 use nacre_wire::mds::OpenFlags;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

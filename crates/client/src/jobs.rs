@@ -15,12 +15,13 @@ use crate::client::Client;
 use crate::file::FileState;
 pub use format::{DEFAULT_FORMAT, JobFormat, JobVar};
 use format::{Facts, host_name};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_env::{JobGuard, current_job, enter_job};
 use nacre_types::{JobId, StatusResult};
-use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a thread goes by what it found out about a program. Short, since a shell opens files before it becomes the
 /// command that writes them.

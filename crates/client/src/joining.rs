@@ -1,13 +1,14 @@
 //! MDTs that join while the client runs.
 
 use crate::client::{Client, Mdt};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::{ClientCallbacks, MdsEndpoint};
 use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::mds::LeaseGrant;
-use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a wait looks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(100);

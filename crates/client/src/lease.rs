@@ -3,10 +3,10 @@
 use crate::client::Client;
 use crate::locks::Locks;
 use crate::locks::layouts::is_of_layout;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::ClientCallbacks;
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::LeaseGrant;
-use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 

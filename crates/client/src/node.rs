@@ -2,10 +2,10 @@
 
 use crate::file::FileState;
 use crate::ops::removed::kept;
+use nacre_env::sync::Mutex;
 use nacre_lock::LockHandle;
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, Timestamp, perm};
 use nacre_wire::mds::DataUpdate;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;

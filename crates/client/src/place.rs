@@ -7,8 +7,9 @@
 //!   gets when it is chosen and works off while others are. It stays with its parent if there is more room than elsewhere; deep in the tree that
 //!   is enough less often, so that most directories that lie elsewhere are near the root.
 
+use nacre_env::clock::Instant;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the choice needs to know of an MDT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

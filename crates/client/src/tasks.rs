@@ -12,7 +12,7 @@
 //! decides.
 
 use nacre_env::InterruptTarget;
-use parking_lot::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -91,7 +91,7 @@ impl Tasks {
         }
         if state.idle <= state.queue.len() && state.threads < self.threads_max {
             let shared = self.shared.clone();
-            match std::thread::Builder::new().name("client-task".into()).spawn(move || serve(&shared)) {
+            match nacre_env::thread::Builder::new().name("client-task".into()).spawn(move || serve(&shared)) {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     log::warn!("no thread for the client's own work: {error}");
@@ -230,7 +230,7 @@ impl Drop for Closing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use nacre_env::sync::mpsc;
 
     #[test]
     fn tasks_run_on_no_more_threads_than_allowed() {
@@ -289,9 +289,9 @@ mod tests {
             let _ = held.recv();
         });
         receive.recv().expect("it runs");
-        let caller = std::thread::current().id();
+        let caller = nacre_env::thread::current().id();
         let by: Mutex<Vec<_>> = Mutex::default();
-        tasks.share(5, 1, &|item| by.lock().push((item, std::thread::current().id())));
+        tasks.share(5, 1, &|item| by.lock().push((item, nacre_env::thread::current().id())));
         assert_eq!(*by.lock(), (0..5).map(|item| (item, caller)).collect::<Vec<_>>());
         drop(hold);
     }
@@ -301,18 +301,18 @@ mod tests {
         let tasks = Tasks::new(1);
         let guard = InterruptTarget::install();
         guard.target().begin(u64::MAX);
-        let (send, receive) = mpsc::sync_channel::<()>(0);
+        let (send, receive) = mpsc::channel::<()>();
         let receive = Mutex::new(receive);
-        let caller = std::thread::current().id();
+        let caller = nacre_env::thread::current().id();
         tasks.share(2, 1, &|_| {
-            if std::thread::current().id() == caller {
+            if nacre_env::thread::current().id() == caller {
                 // The helper has begun.
                 receive.lock().recv().expect("the sender is there");
                 assert!(guard.target().raise(u64::MAX));
             } else {
                 send.send(()).expect("the receiver is there");
                 while !nacre_env::interrupted() {
-                    std::thread::yield_now();
+                    nacre_env::thread::yield_now();
                 }
             }
         });

@@ -7,11 +7,11 @@
 //! then fail, once.
 
 use crate::client::{Client, open_again_is_given_up};
+use nacre_env::sync::Mutex;
 use nacre_rpc::MdsEndpoint;
 use nacre_types::{Cred, Fid, StatusResult};
 use nacre_wire::connect::RunStart;
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
-use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,9 +1,9 @@
 //! Clients that are connected, and the way of lock messages to them.
 
+use nacre_env::sync::Mutex;
 use nacre_lock::Peer;
 use nacre_rpc::Export;
 use nacre_wire::lock::LockMessage;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -2,15 +2,16 @@
 
 use crate::exports::peer_of;
 use crate::service::{LockOwner, LockService, State};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Condvar;
 use nacre_lock::{
     Enqueue, EnqueueFlags, InodeBits, LockHandle, Lvb, Mode, Need, Outcome, Peer, Policy, Refusal, ResourceId,
 };
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
-use parking_lot::Condvar;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two looks for an interrupt while a thread waits.
 const POLL: Duration = Duration::from_millis(50);

@@ -1,10 +1,11 @@
 //! After a restart: clients that held locks bring them back before others get any.
 
 use crate::service::{LockService, State};
+use nacre_env::clock::Instant;
 use nacre_lock::server::Effect;
 use nacre_types::{ClientUuid, ProcessIdentity};
 use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// Clients of the last run that may hold locks, with their processes if those ran on this host.
 pub type Expected = HashMap<ClientUuid, Option<ProcessIdentity>>;
@@ -40,7 +41,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new(expected: usize) -> Tally {
-        Tally { began: SystemTime::now(), began_at: Instant::now(), took: None, expected, given_up: 0 }
+        Tally { began: nacre_env::clock::wall(), began_at: Instant::now(), took: None, expected, given_up: 0 }
     }
 }
 

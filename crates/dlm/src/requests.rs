@@ -2,13 +2,13 @@
 
 use crate::exports::peer_of;
 use crate::service::{LockOwner, LockService};
+use nacre_env::clock::Instant;
 use nacre_lock::server::GlimpseId;
 use nacre_lock::{Enqueue, LockHandle, Need, Outcome, Policy, Refusal, ResourceId};
 use nacre_rpc::Export;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::LockRequest;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 impl LockService {
     /// Runs one request of a client: the outcome of an enqueue or a replay, `None` for all others. Never waits for other

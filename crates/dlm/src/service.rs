@@ -3,6 +3,8 @@
 use crate::exports::{Connected, peer_of};
 use crate::local::LocalWait;
 use crate::recovery::{Expected, Recovery, Tally};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_lock::server::{Effect, LockServer, ServerConfig, ServerStats};
 use nacre_lock::{
     Enqueue, EnqueueFlags, Extent, InodeBits, LockHandle, Lvb, Need, Outcome, Peer, Refusal, ResourceId,
@@ -10,11 +12,10 @@ use nacre_lock::{
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a lock service needs from the target that it belongs to.
 pub trait LockOwner: Send + Sync {

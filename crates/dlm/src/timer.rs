@@ -1,11 +1,11 @@
 //! The thread that notices time passing.
 
 use crate::service::{LockOwner, LockService};
+use nacre_env::clock::Instant;
+use nacre_env::thread::JoinHandle;
 use nacre_rpc::Export;
 use std::io;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// A thread that repeats callbacks and evicts who is late. It sleeps without an end while nobody is waited for. Dropping
 /// the guard stops the service ([`LockService::stop`]) and waits for the thread.
@@ -22,7 +22,7 @@ impl Timer {
     pub fn start(service: Arc<LockService>, owner: Weak<dyn LockOwner>) -> io::Result<Timer> {
         let ticking = service.clone();
         let run = move || while ticking.sleep_until_due() && ticking.tick(&owner) {};
-        let thread = std::thread::Builder::new().name("locks".into()).spawn(run)?;
+        let thread = nacre_env::thread::Builder::new().name("locks".into()).spawn(run)?;
         Ok(Timer { service, thread: Some(thread) })
     }
 }
@@ -32,7 +32,7 @@ impl Drop for Timer {
         self.service.stop();
         if let Some(thread) = self.thread.take()
             // The owner may have its end on this very thread, when it was told of an eviction last.
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != nacre_env::thread::current().id()
         {
             let _ = thread.join();
         }

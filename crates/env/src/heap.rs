@@ -75,7 +75,7 @@ mod tests {
             pages.split(' ').nth(1).and_then(|count| count.parse::<u64>().ok()).expect("a number") * 4096
         };
         let threads = (0..4).map(|_| {
-            std::thread::spawn(|| {
+            crate::thread::spawn(|| {
                 let mut pieces: Vec<Vec<u8>> = (0..40_000).map(|_| vec![1; 512]).collect();
                 // One piece at the end keeps the allocator from shrinking by itself.
                 let last = pieces.pop();

@@ -15,9 +15,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::clock::Instant;
+
+use crate::sync::{Condvar, Mutex};
 
 /// Time between two signals to a thread that has not noticed its interrupt.
 const RESEND_INTERVAL: Duration = Duration::from_millis(5);
@@ -255,7 +257,7 @@ fn resender() -> &'static Resender {
         let resender: &'static Resender =
             Box::leak(Box::new(Resender { waiting: Mutex::new(HashMap::new()), more: Condvar::new() }));
         // Without the thread the first signal is still sent; only a lost one would not be repeated.
-        let _ = std::thread::Builder::new().name("interrupts".into()).spawn(|| resender.run());
+        let _ = crate::thread::Builder::new().name("interrupts".into()).spawn(|| resender.run());
         resender
     })
 }

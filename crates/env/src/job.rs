@@ -47,7 +47,7 @@ mod tests {
             {
                 let _inner = enter_job(inner);
                 assert_eq!(current_job(), inner);
-                assert_eq!(std::thread::spawn(current_job).join().expect("ends"), None);
+                assert_eq!(crate::thread::spawn(current_job).join().expect("ends"), None);
             }
             assert_eq!(current_job(), outer);
         }

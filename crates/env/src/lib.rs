@@ -1,5 +1,7 @@
-//! What a thread that serves requests needs from the operating system.
+//! What a thread that serves requests needs from the operating system, and the seams between the product and the machine.
 //!
+//! - [`clock`], [`thread`] and [`sync`]: time, threads, locks and channels. Everything above this crate takes them from here, so
+//!   that a simulation ([`sim`]) can put its own below.
 //! - [`blocking`]: says "this thread is about to wait", so that the owner of the thread can let another one take its
 //!   place. The RPC and store layers call it around waits and disk reads; they need not know who listens.
 //! - [`interrupt`]: the request that a thread serves may be called off (a signal at the caller of a system call);
@@ -11,16 +13,20 @@
 //! - [`twice`]: small files that are kept twice;
 //! - [`users`]: the user database of this host.
 //!
-//! Nothing here starts a runtime; the only thread that this crate ever starts re-sends interrupt signals, and only
+//! Nothing here starts a runtime; the only thread that this crate starts by itself re-sends interrupt signals, and only
 //! once the first interrupt was raised.
 
 pub mod blocking;
+pub mod clock;
 pub mod cpu;
 pub mod date;
 pub mod heap;
 pub mod interrupt;
 pub mod job;
 pub mod process;
+pub mod sim;
+pub mod sync;
+pub mod thread;
 pub mod twice;
 pub mod users;
 

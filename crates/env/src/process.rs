@@ -144,7 +144,7 @@ mod tests {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while !has_ended(&identity) {
             assert!(std::time::Instant::now() < deadline, "the zombie is noticed");
-            std::thread::yield_now();
+            crate::thread::yield_now();
         }
         child.wait().expect("wait");
         assert!(has_ended(&identity));

@@ -12,8 +12,9 @@
 //!
 //! `sync(2)` and `syncfs(2)` end in the kernel: it passes them on for other kinds of FUSE mounts only. `fsync` works.
 
+use nacre_env::clock::Instant;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nacre_client::{Caller, Client, JobSource, KernelCaches};
 use nacre_env::JobGuard;

@@ -11,12 +11,12 @@ mod interrupts;
 mod serve;
 mod uring;
 
+use nacre_env::thread::JoinHandle;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex};
 
 use crate::config::ThreadOptions;
 use crate::device::Device;
@@ -117,7 +117,7 @@ impl Channel {
     ) -> std::io::Result<()> {
         self.live.fetch_add(1, Ordering::SeqCst);
         let channel = self.clone();
-        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+        let spawned = nacre_env::thread::Builder::new().name(name).spawn(move || {
             let left = Leave(channel);
             work(&left.0);
         });

@@ -87,7 +87,7 @@ impl Authority {
             .push(DnType::from_oid(&SERIAL_OID), KeyId(u64::from_le_bytes(random()?)).to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        set_validity(&mut params, SystemTime::now(), AUTHORITY_LIFETIME);
+        set_validity(&mut params, nacre_env::clock::wall(), AUTHORITY_LIFETIME);
         let made = params
             .self_signed(&pair)
             .map_err(|error| KeyError::certificate("cannot make the authority", error))?;
@@ -152,7 +152,7 @@ impl Authority {
         identity: &Identity,
         lifetime: Duration,
     ) -> Result<CertificateDer<'static>> {
-        self.sign_at(&csr.0.public_key, identity, SystemTime::now(), lifetime)
+        self.sign_at(&csr.0.public_key, identity, nacre_env::clock::wall(), lifetime)
     }
 
     /// Makes a key pair with a certificate, on the host of the authority.
@@ -160,7 +160,7 @@ impl Authority {
     /// # Errors
     /// `Certificate`.
     pub fn make_key(&self, identity: &Identity, lifetime: Duration) -> Result<Key> {
-        self.make_key_at(identity, SystemTime::now(), lifetime)
+        self.make_key_at(identity, nacre_env::clock::wall(), lifetime)
     }
 
     /// The same at another time, for tests of clocks.

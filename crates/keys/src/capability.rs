@@ -5,8 +5,8 @@
 //! so that the next request with it costs a comparison.
 
 use crate::clock::SharedClock;
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_types::{CAPABILITY_TAG_BYTES, Capability, Fid, KeyId, ObjectNeed, Rights};
-use parking_lot::{Mutex, RwLock};
 use ring::hmac;
 use std::fmt;
 use std::sync::OnceLock;

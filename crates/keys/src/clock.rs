@@ -1,7 +1,8 @@
 //! The clock that all servers of a file system count by, whatever their own hosts' clocks say.
 
+use nacre_env::clock::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 /// Seconds since 1970, of this host until [`SharedClock::set`]. Runs evenly: a step of the host's clock does not move it.
 #[derive(Debug)]
@@ -13,7 +14,8 @@ pub struct SharedClock {
 
 impl Default for SharedClock {
     fn default() -> SharedClock {
-        let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now_s =
+            nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         SharedClock { start: Instant::now(), start_s: AtomicU64::new(now_s) }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::error::{KeyError, Result};
 use crate::token::Fingerprint;
+use nacre_env::sync::RwLock;
 use nacre_types::{Identity, KeyId};
-use parking_lot::RwLock;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, ring as provider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};

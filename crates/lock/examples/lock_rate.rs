@@ -2,13 +2,13 @@
 //!
 //! Each line is the median of nine rounds, in nanoseconds per step, with the fastest and the slowest round.
 
+use nacre_env::clock::Instant;
 use nacre_lock::client::{Acquire, ClientConfig, LockClient};
 use nacre_lock::server::{LockServer, ServerConfig};
 use nacre_lock::{
     Enqueue, EnqueueFlags, Extent, InodeBits, LockGrant, LockHandle, Mode, Need, Outcome, Peer, ResourceId,
 };
 use nacre_types::ClientUuid;
-use std::time::Instant;
 
 const ROUNDS: usize = 9;
 const STEPS: u64 = 100_000;

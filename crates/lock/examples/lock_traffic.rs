@@ -5,6 +5,7 @@
 //! requests meet each other at the server as they do on a network. Counted per record: requests for locks, callbacks,
 //! and writes that the server had to lock by itself because the client did without (contention).
 
+use nacre_env::clock::Instant;
 use nacre_lock::client::{Acquire, ClientConfig, Effect as Todo, LockClient};
 use nacre_lock::server::{Effect, LockServer, ServerConfig};
 use nacre_lock::{
@@ -12,7 +13,7 @@ use nacre_lock::{
 };
 use nacre_types::ClientUuid;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const RECORDS: u64 = 512;
 const OBJECT: ResourceId = ResourceId([1, 1, 0, 0]);

@@ -41,10 +41,11 @@ use crate::resource::{Enqueue, EnqueueFlags, LockHandle, Lvb, Need, Policy, Refu
 use crate::slab::Slab;
 pub use early::EarlyCancel;
 use lru::{Link, Lru};
+use nacre_env::clock::Instant;
 use reserved::Reserved;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bounds and times of a [`LockClient`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,9 +22,10 @@
 //! Invariant: while a client holds the lease exclusive, is releasing it, is expected to hold it, or is being fenced, no other
 //! is granted.
 
+use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a client may cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -44,10 +44,11 @@ use crate::resource::{
 use crate::slab::Slab;
 use contention::Contention;
 use glimpse::PendingGlimpse;
+use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use timeouts::{Called, Timer};
 
 /// Times and bounds of a [`LockServer`].

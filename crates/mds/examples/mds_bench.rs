@@ -3,13 +3,13 @@
 //! Each thread has a CPU, a directory and its part of the files. Prints operations per second over all threads, and per
 //! second of CPU time, which other work on the machine disturbs less.
 
+use nacre_env::clock::Instant;
 use nacre_mds::{Mds, MdsConfig};
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService};
 use nacre_types::attr::FileKind;
 use nacre_types::{ClientUuid, Cred, Fid, Nid};
 use nacre_wire::mds::{LeaseGrant, LockRange, MdsReply, MdsRequest, NewFile};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Passes over all files for requests so short that one would mostly measure the start of the threads.
 const PASSES: usize = 10;
@@ -73,7 +73,7 @@ fn phase(title: &str, workers: &[Worker], work: impl Fn(&Worker) -> u64 + Sync) 
         let before = cpu_seconds();
         (work(worker), cpu_seconds() - before)
     };
-    let (total, cpu) = std::thread::scope(|scope| {
+    let (total, cpu) = nacre_env::thread::scope(|scope| {
         let threads: Vec<_> = workers.iter().map(|worker| scope.spawn(|| timed(worker))).collect();
         let results = threads.into_iter().map(|thread| thread.join().expect("no panic"));
         results.fold((0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))

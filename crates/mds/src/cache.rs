@@ -4,9 +4,9 @@
 //! puts the record in, unless some writer touched its shard meanwhile: then the record may be old already. Each shard
 //! keeps two generations; when the young one is full, the old one is dropped whole.
 
+use nacre_env::sync::Mutex;
 use nacre_ondisk::InodeRecord;
 use nacre_types::Fid;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;

@@ -7,18 +7,19 @@ use crate::config::MdsConfig;
 use crate::departed::FENCE_PATIENCE;
 use crate::mds::Mds;
 use crate::tables::{CLIENTS, REPLIES};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_lock::{Effect, Grant, LeaseEngine};
 use nacre_ondisk::ClientRecord;
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Fid, Nid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, OpenFlags};
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two looks for an interrupt, and for clients that have died, while a client waits to be let in.
 const POLL: Duration = Duration::from_millis(50);

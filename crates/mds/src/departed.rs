@@ -7,10 +7,10 @@
 
 use crate::error::MdsError;
 use crate::mds::Mds;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use nacre_types::{ClientUuid, Fid, OpenHandle};
-use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long others wait at most for OSTs to hear that a client was evicted. One that does not answer for this long can
@@ -126,7 +126,7 @@ fn run<T: Send + 'static>(
             work(&mds, some);
         }
     };
-    std::thread::Builder::new().name(name.into()).spawn(run).map_err(MdsError::Thread)
+    nacre_env::thread::Builder::new().name(name.into()).spawn(run).map_err(MdsError::Thread)
 }
 
 impl Mds {

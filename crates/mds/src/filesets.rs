@@ -7,6 +7,8 @@
 //! another place. Of directories of other MDTs, which are asked, it is kept for [`REMOTE_LIFE`].
 
 use crate::mds::Mds;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
 use nacre_types::name::check_name;
@@ -14,11 +16,10 @@ use nacre_types::{Fid, Standing, Status, StatusResult};
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::peer::{Name, PeerReply, PeerRequest};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Directories above each other at most: more than a path has parts.
 const DEPTH_MAX: usize = 4096;

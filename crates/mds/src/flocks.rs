@@ -7,12 +7,12 @@
 //! nothing new is granted before that is over: calls that wait are queued, others are told to ask again, so that they hold
 //! no threads.
 
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::ResourceId;
 use nacre_lock::flock::{self, Access, Completion, Family, FlockConfig, Owner, SetOutcome, Turn, WaitId};
 use nacre_lock::{Extent, flock::FileLocks as Engine};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, ProcessLock};
-use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

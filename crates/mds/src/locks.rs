@@ -12,9 +12,8 @@
 //! Turns are given in one order for the whole table: who asks for several things asks for all of them at once, and waits for those alone
 //! who asked before. Nobody waits with a latch in hand. So nobody waits in a circle here, and nobody is passed for ever.
 
+use nacre_env::sync::{Condvar, Latch, Mutex};
 use nacre_types::{Fid, Status, StatusResult};
-use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
-use parking_lot::{Condvar, Mutex, RawMutex};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -107,7 +106,7 @@ impl Entry {
 /// is read and changed under it.
 #[repr(align(64))]
 struct Slot {
-    latch: RawMutex,
+    latch: Latch,
     /// Under the latch alone.
     kept: UnsafeCell<Vec<Entry>>,
 }
@@ -229,7 +228,7 @@ pub fn unless_interrupted() -> StatusResult<()> {
 impl LockTable {
     /// A table with nothing locked.
     pub fn new() -> LockTable {
-        let slot = || Slot { latch: RawMutex::INIT, kept: UnsafeCell::new(Vec::new()) };
+        let slot = || Slot { latch: Latch::new(), kept: UnsafeCell::new(Vec::new()) };
         LockTable {
             slots: (0..LOCKS).map(|_| slot()).collect(),
             gates: (0..GATES).map(|_| Gate::default()).collect(),

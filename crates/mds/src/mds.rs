@@ -24,6 +24,8 @@ use crate::tenants::Tenants;
 use crate::tx::Tx;
 use crate::unowned::destroy_unowned;
 use nacre_dlm::{LockOwner, LockService, Timer};
+use nacre_env::sync::{Condvar, Mutex, RwLock};
+use nacre_env::thread::JoinHandle;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::{DirDefault, LayoutSpec, Wish, user};
 use nacre_lock::server::ServerConfig;
@@ -34,14 +36,12 @@ use nacre_store::{MetaError, MetaStore};
 use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, FileKind, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply, Statfs};
 use nacre_wire::mgs::PoolConfig;
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The OSTs of a file system with their indexes.
 pub type Osts = Vec<(u16, Arc<dyn OssEndpoint>)>;
@@ -216,7 +216,7 @@ impl Mds {
         let mut tx = Tx::new(1);
         tx.batch().put(META, META_KEY, &record.encode());
         if config.index == 0 {
-            let now = Timestamp::from(SystemTime::now());
+            let now = Timestamp::from(nacre_env::clock::wall());
             let attr = Attr {
                 fid: Fid::ROOT,
                 mode: FileKind::Directory.mode_bits() | 0o755,
@@ -348,7 +348,7 @@ impl Mds {
 
     fn start_ticking(self: &Arc<Mds>) -> Result<(), MdsError> {
         let (weak, signal) = (Arc::downgrade(self), self.signal.clone());
-        let thread = std::thread::Builder::new()
+        let thread = nacre_env::thread::Builder::new()
             .name("mds-tick".into())
             .spawn(move || tick(&weak, &signal))
             .map_err(MdsError::Thread)?;
@@ -579,8 +579,10 @@ impl Mds {
                 }
             }
         };
-        let thread =
-            std::thread::Builder::new().name("mds-count".into()).spawn(count).map_err(MdsError::Thread)?;
+        let thread = nacre_env::thread::Builder::new()
+            .name("mds-count".into())
+            .spawn(count)
+            .map_err(MdsError::Thread)?;
         *self.counter.lock() = Some(thread);
         Ok(())
     }
@@ -615,7 +617,7 @@ impl Mds {
 
     /// The clock of the server.
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from(SystemTime::now())
+        Timestamp::from(nacre_env::clock::wall())
     }
 
     /// Refuses FIDs that live on another MDT.

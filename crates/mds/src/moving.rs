@@ -19,18 +19,19 @@ use crate::locks::Want;
 use crate::mds::Mds;
 use crate::shards::{named_in, place_of, shards_of};
 use crate::tables::MOVES;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use nacre_layout::dir_layout::Home;
 use nacre_ondisk::InodeRecord;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::{PeerReply, PeerRequest};
-use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two looks at changes that wait for others.
 const TICK: Duration = Duration::from_millis(250);
@@ -278,7 +279,7 @@ impl Mds {
         if thread.is_none() {
             let (weak, bell) = (Arc::downgrade(self), self.moving.bell.clone());
             let body = move || move_names(&weak, &bell);
-            *thread = Some(std::thread::Builder::new().name("mds-move".into()).spawn(body)?);
+            *thread = Some(nacre_env::thread::Builder::new().name("mds-move".into()).spawn(body)?);
         }
         Ok(())
     }

@@ -3,12 +3,13 @@
 //! Calls for one file are made under its inode lock; the table's own locks are short.
 
 use crate::cache::{FidMap, shard_of};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_types::{ClientUuid, Fid, OpenHandle, Rights, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, OpenFlags};
-use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SHARDS: usize = 64;
 /// Closes without an open that are remembered: those of requests that were called off while they were on their way, of which a client

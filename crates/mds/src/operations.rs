@@ -16,6 +16,8 @@ pub(crate) use update::MIRRORED;
 use crate::error::MdsError;
 use crate::locks::{Kept, LockTable, Want};
 use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::MdsEndpoint;
 use nacre_store::MetaStore;
@@ -24,12 +26,11 @@ use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use nacre_wire::peer::{Name, OpId, Operation, PeerReply, PeerRequest, RecordBytes};
 use nacre_wire::{Decode, Encode, Reader};
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Version of the records of operations; see `docs/formats/mdt.md`.
 const RECORD_VERSION: u8 = 1;

@@ -17,6 +17,7 @@ use crate::error::MdsError;
 use crate::mds::Osts;
 use crate::tables::OST_MARKS;
 use choose::{Candidate, Chooser, Wanted};
+use nacre_env::sync::{Mutex, MutexGuard, RwLock};
 use nacre_layout::layout::stripes_per_ost;
 use nacre_layout::{LayoutSpec, Pattern, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
@@ -29,13 +30,13 @@ use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
 pub use ost::Reserved;
 use ost::{Ost, OstState};
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub use choose::Qos;
+use nacre_env::clock::Instant;
 pub use pools::Pools;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Sequence of the objects that MDT `mdt_index` makes on OST `ost_index`.
 fn object_sequence(mdt_index: u16, ost_index: u16) -> u64 {

@@ -5,13 +5,13 @@ use crate::ops::readdir::{Details, Listing};
 use crate::ops::relayout::Swap;
 use crate::tenants::shown_to;
 use crate::turn::Turn;
+use nacre_env::clock::Instant;
 use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Standing, Status, StatusResult};
 use nacre_wire::connect::RunStart;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// What every operation knows of its caller.
 #[derive(Clone, Copy)]

@@ -3,14 +3,15 @@
 //! as on servers of their own. Whatever is measured so is to be labelled "simulated".
 
 use crate::mds::Mds;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_store::object::simulated::duration;
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::PeerRequest;
-use parking_lot::Mutex;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest service time, so that nothing stands still.
 const TIME_MAX: Duration = Duration::from_secs(1);
@@ -94,7 +95,7 @@ impl Simulation {
             let now = Instant::now();
             let end = self.queue.lock().as_mut().map(|queue| queue.enter(now));
             if let Some(end) = end {
-                nacre_env::blocking(|| std::thread::sleep(end.saturating_duration_since(now)));
+                nacre_env::blocking(|| nacre_env::thread::sleep(end.saturating_duration_since(now)));
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Room on the MDT's own file system: statfs for clients, and the refusal of creates while there is still room to remove.
 
+use nacre_env::sync::Mutex;
 use nacre_params::thread_number;
 use nacre_store::MetaStore;
 use nacre_wire::mds::Statfs;
-use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 //! Operations of a metadata target, counted by kind: `mdt.*.md_stats`.
 
+use nacre_env::clock::Instant;
 use nacre_params::{Event, EventStats, JobStats};
 use nacre_rpc::{Export, Exports};
 use nacre_types::JobId;
 use nacre_wire::mds::{MdsRequest, NewFile};
 use std::sync::Arc;
-use std::time::Instant;
 
 const fn timed(name: &'static str) -> Event {
     Event { name, unit: "usecs" }

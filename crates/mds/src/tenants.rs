@@ -8,6 +8,7 @@
 use crate::mds::Mds;
 use crate::plan::check_access;
 use crate::users::Users;
+use nacre_env::sync::RwLock;
 use nacre_rpc::{Call, Export};
 use nacre_types::acl::Acl;
 use nacre_types::nodemap::Nodemaps;
@@ -18,7 +19,6 @@ use nacre_types::{
 use nacre_wire::mds::{
     DataUpdate, DirPage, LeaseKind, MdsAnswer, MdsReply, MdsRequest, OpenFlags, XattrFlags,
 };
-use parking_lot::RwLock;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -28,6 +28,8 @@ mod tenants;
 mod xattrs;
 
 use crate::{Mds, MdsConfig};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_lock::LockHandle;
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService, OssEndpoint, ReplySlot};
 use nacre_store::object::block::is_block_store;
@@ -38,11 +40,10 @@ use nacre_types::{
 };
 use nacre_wire::mds::{LeaseGrant, LockRange, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, Statfs};
-use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An OST that remembers what it was asked.
 #[derive(Default)]
@@ -187,7 +188,7 @@ fn data_store(dir: &std::path::Path, create: bool) -> BlockStore {
     // Threads of the last run may still end.
     let deadline = Instant::now() + Duration::from_secs(20);
     while matches!(opened, Err(ObjectError::InUse { .. })) && Instant::now() < deadline {
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
         opened = BlockStore::open(&dir.join(DATA_DIR), options.clone());
     }
     opened.expect("opens")
@@ -449,6 +450,6 @@ pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done() {
         assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
 }

@@ -3,13 +3,14 @@
 //! The database may be slow: a thread pool of its own queries it, and requests wait for the pool with a deadline. A cached answer stays valid
 //! while the database does not answer.
 
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::{Status, StatusResult, User};
-use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an answer counts unless set otherwise. Source: Lustre's `identity_expire`.
 const EXPIRE_S: u64 = 20 * 60;
@@ -138,7 +139,7 @@ impl Users {
         }
         if state.idle <= state.queue.len() && state.threads < THREADS_MAX {
             let shared = self.0.clone();
-            match std::thread::Builder::new().name("identity".into()).spawn(move || shared.serve()) {
+            match nacre_env::thread::Builder::new().name("identity".into()).spawn(move || shared.serve()) {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     log::error!("no thread for the user database: {error}");
@@ -203,8 +204,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_env::sync::mpsc;
     use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc;
 
     fn user(gid: u32) -> User {
         User { gid, groups: vec![gid] }
@@ -247,7 +248,7 @@ mod tests {
             }
             Ok(Some(user(uid)))
         }));
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let waits = scope.spawn(|| gid(&users, 1));
             for uid in 2..50 {
                 assert_eq!(gid(&users, uid), Ok(Some(uid)));

@@ -1,11 +1,11 @@
 //! Issuing of keys: the authority signs certificates for tokens and renewals, and keeps a registry of them.
 
+use nacre_env::sync::Mutex;
 use nacre_keys::{
     Authority, Csr, Fingerprint, Grant, KeyError, LIFETIME, Origin, Registry, Secret, TokenId, USES_MAX,
 };
 use nacre_types::{Identity, KeyId, Roles, Status, StatusResult};
 use nacre_wire::mgs::{Hidden, IssuedKey, MgsReply};
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -174,7 +174,7 @@ fn shown(name: &str) -> String {
 }
 
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+    nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn failed(error: &KeyError) -> Status {

@@ -3,20 +3,21 @@
 use crate::enrolment::{Enrolment, TokenWish};
 use crate::error::Error;
 use crate::{nodemaps, record, state};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::twice;
 use nacre_keys::SharedClock;
 use nacre_params::{Event, EventStats};
 use nacre_rpc::{MgsPeer, MgsService};
 use nacre_types::{KeyId, Roles, Status, StatusResult, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
-use parking_lot::{Condvar, Mutex};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest time that `GetConfig` waits for a change.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -436,7 +437,7 @@ mod tests {
     fn a_wait_ends_with_the_change() {
         let (_dir, mgs) = fresh();
         let waiter = Arc::clone(&mgs);
-        let wait = std::thread::spawn(move || waiter.handle(MgsPeer::Local, &get(1, 60_000)));
+        let wait = nacre_env::thread::spawn(move || waiter.handle(MgsPeer::Local, &get(1, 60_000)));
         set(&mgs, "2").expect("set");
         let reply = wait.join().expect("waiting thread").expect("reply");
         assert!(matches!(reply, MgsReply::Config { config, .. } if config.version == 2));

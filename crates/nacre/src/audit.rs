@@ -3,13 +3,14 @@
 use crate::logger::{self, limit};
 use limit::{Limit, Line};
 use log::Level;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_rpc::{AuditEvent, AuditKind, AuditSink};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// Address of changes made through the control socket of this process.
 const LOCAL: &str = "local";
@@ -42,7 +43,7 @@ impl AuditLog {
     }
 
     fn write(&self, state: &mut State, mut line: Value) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = nacre_env::clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         line["time"] = format!("{}.{:03}Z", nacre_env::utc(since.as_secs()), since.subsec_millis()).into();
         let result = logger::append(&self.path, &mut state.file, &mut state.written, &format!("{line}\n"));
         if let Err(error) = result {

@@ -340,7 +340,7 @@ impl ControlSocket {
         }
         let short = ShortPath::of(path).map_err(fail())?;
         let listener = door::listen(path, &short.path, audience).map_err(fail())?;
-        std::thread::Builder::new()
+        nacre_env::thread::Builder::new()
             .name("control".into())
             .spawn(move || door::keep(&listener, audience, &handler))
             .map_err(fail())?;
@@ -439,7 +439,7 @@ pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<
 /// Asks several processes at the same time, so that those that are stopped take no longer than one; gives their answers in the same order.
 pub fn ask_each(sockets: &[PathBuf], request: &Request) -> Vec<(PathBuf, io::Result<Answer>)> {
     let limit = if matches!(request, Request::Status) { STATUS_LIMIT } else { TIMEOUT };
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let ask = |socket| scope.spawn(move || ask_for(socket, request, limit));
         let asked: Vec<_> = sockets.iter().map(|socket| (socket.clone(), ask(socket))).collect();
         let failed = |_| Err(io::Error::other("the question failed"));
@@ -512,7 +512,7 @@ mod tests {
         let scratch = tempfile::tempdir().expect("a directory");
         let path = scratch.path().join("control.sock");
         let listener = UnixListener::bind(&path).expect("listen");
-        let hangs_up = std::thread::spawn(move || listener.accept().map(|_| listener));
+        let hangs_up = nacre_env::thread::spawn(move || listener.accept().map(|_| listener));
         let answer = ask_if_there(&path, &Request::Stop { force: false });
         assert!(matches!(answer, Some(Err(_))), "{answer:?}");
         drop(hangs_up);

@@ -25,7 +25,6 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// What says that a directory holds a file system.
 pub const SUPERBLOCK: &str = "superblock";
@@ -216,7 +215,7 @@ impl Instance {
         let superblock = Superblock {
             version: if options.joins.is_some() { FORMAT_VERSION_LISTED } else { FORMAT_VERSION },
             fs_uuid: options.joins.map_or_else(random_uuid, |joins| Ok(joins.fs_uuid))?,
-            created: Timestamp::from(SystemTime::now()),
+            created: Timestamp::from(nacre_env::clock::wall()),
             mdt_count: options.mdt_count,
             ost_count: options.ost_count,
             fsname: options.fsname.clone(),

@@ -168,7 +168,7 @@ fn parent_of(run: &RunDir) -> Option<PathBuf> {
 
 /// Less than a third of the life of a key that ends then is left.
 fn is_due(until_s: u64) -> bool {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Duration::from_secs(until_s).saturating_sub(now) < LIFETIME / 3
 }
 

@@ -11,13 +11,14 @@ use crate::named::{self, Named};
 use crate::process::RunDir;
 use crate::public;
 use crate::registry;
+use nacre_env::clock::Instant;
 use nacre_types::{Nid, Status};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const USAGE: &str = "\
 usage: lctl dl [--json]                         list devices: targets and mounts of this host

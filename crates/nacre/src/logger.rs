@@ -4,15 +4,16 @@ pub mod limit;
 
 use limit::{Limit, Line};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_params::LOG_WORDS;
-use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A log file that has grown to this is renamed to `NAME.1`.
 const LOG_BYTES_MAX: u64 = 8 << 20;
@@ -44,7 +45,7 @@ struct State {
 
 impl State {
     fn write(&mut self, level: Level, target: &str, message: &str) {
-        let line = line(SystemTime::now(), level, target, message);
+        let line = line(nacre_env::clock::wall(), level, target, message);
         // There is nowhere to report that a log line could not be written.
         let _ = match &mut self.sink {
             Sink::Stderr => io::stderr().write_all(line.as_bytes()),

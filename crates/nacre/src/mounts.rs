@@ -1,12 +1,12 @@
 //! The kernel's mount table: which NacreFS file systems are mounted, and where.
 
+use nacre_env::sync::mpsc;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 /// File system type of our mounts.
@@ -75,7 +75,7 @@ pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
     }
     let (sender, found) = mpsc::channel();
     // It ends with this process, as it may never get an answer.
-    std::thread::Builder::new().spawn(move || sender.send(written.canonicalize()))?;
+    nacre_env::thread::Builder::new().spawn(move || sender.send(written.canonicalize()))?;
     let real = match found.recv_timeout(PATIENCE) {
         Ok(real) => real?,
         Err(_) => plain,

@@ -39,16 +39,17 @@ use crate::public;
 use links::{LinkOptions, Links};
 use mounted::Mounted;
 use nacre_env::Heap;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_fuse::front::LockScope;
 use nacre_rpc::tcp::Server;
 use nacre_rpc::{AuditSink, ServerConfig};
 use nacre_types::{ClientUuid, Nid, Security, TargetId};
 use nacre_wire::mgs::FsConfig;
 use params::Params;
-use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use targets::Services;
 
 pub use adding::{MgsWay, configuration_at};
@@ -216,7 +217,7 @@ impl Node {
         let look = move || {
             let mut heap = Heap::default();
             loop {
-                std::thread::sleep(REACH_INTERVAL);
+                nacre_env::thread::sleep(REACH_INTERVAL);
                 heap.look(REACH_INTERVAL);
                 let Some(node) = node.upgrade() else { return };
                 if let Err(failure) = node.look_whether_reachable() {
@@ -225,7 +226,7 @@ impl Node {
                 node.look_after_keys();
             }
         };
-        let thread = std::thread::Builder::new().name("reach".into()).spawn(look);
+        let thread = nacre_env::thread::Builder::new().name("reach".into()).spawn(look);
         thread.map(drop).map_err(Failure::because("start a thread"))
     }
 
@@ -263,7 +264,7 @@ impl Node {
     /// Follows the configuration: targets that join are used as soon as they are known.
     fn watch_configuration(self: &Arc<Node>, version: u64) -> Result<()> {
         let (node, links) = (Arc::downgrade(self), self.links.clone());
-        std::thread::Builder::new()
+        nacre_env::thread::Builder::new()
             .name("configuration".into())
             .spawn(move || watch(&node, &links, version))
             .map_err(Failure::because("start a thread"))?;
@@ -342,7 +343,7 @@ fn watch(node: &Weak<Node>, links: &Links, mut version: u64) {
                     log::warn!("the management server gave no configuration: {status}");
                 }
                 drop(node);
-                std::thread::sleep(WATCH_PAUSE);
+                nacre_env::thread::sleep(WATCH_PAUSE);
             }
         }
     }

@@ -7,6 +7,8 @@ use crate::control;
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{instance, logger};
+use nacre_env::clock::Instant;
+use nacre_env::sync::mpsc::{Receiver, channel};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
@@ -17,8 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a wait for the end of a process looks again.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -168,7 +169,7 @@ impl RunDir {
             if !is_dying(pid) || Instant::now() >= deadline {
                 return Some(pid);
             }
-            std::thread::sleep(DYING_POLL);
+            nacre_env::thread::sleep(DYING_POLL);
         }
     }
 
@@ -193,7 +194,7 @@ impl RunDir {
             if Instant::now() >= deadline {
                 return false;
             }
-            std::thread::sleep(STOP_POLL);
+            nacre_env::thread::sleep(STOP_POLL);
         }
         true
     }
@@ -401,7 +402,7 @@ impl StopSignals {
         let is_ready = Arc::new(AtomicBool::new(false));
         let (sender, received) = channel();
         let ready = is_ready.clone();
-        std::thread::Builder::new()
+        nacre_env::thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
                 loop {
@@ -494,7 +495,7 @@ mod tests {
         assert!(run.runs("ost0000", Duration::ZERO), "it runs, whatever it does");
         let socket = run.socket("ost0000");
         let waits = || {
-            std::thread::scope(|scope| {
+            nacre_env::thread::scope(|scope| {
                 let waiter = scope.spawn(|| (run.runs("ost0000", long), socket.exists()));
                 let listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
                 (waiter.join().expect("no panic"), listener)
@@ -504,7 +505,7 @@ mod tests {
         assert_eq!(seen, (true, true), "it has a socket when the wait ends");
         // As a kill leaves it: the file stays.
         drop(listener);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let waiter = scope.spawn(|| run.runs("ost0000", long));
             drop(lock);
             assert!(!waiter.join().expect("no panic"), "it has ended");
@@ -545,7 +546,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !is_dying(pid) {
             assert!(Instant::now() < deadline, "it is not waited for, so it stays");
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
         child.wait().expect("wait");
         assert!(!is_dying(pid), "gone");

@@ -238,7 +238,7 @@ mod tests {
         add_to(&base, &run).expect("added");
         let is_found = || known_in(&base).iter().any(|found| found.path == run.path);
         let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             scope.spawn(|| {
                 (0..500).for_each(|_| add_to(&base, &run).expect("added again"));
                 is_over.store(true, Ordering::Relaxed);

@@ -243,7 +243,7 @@ mod tests {
 
     /// Runs `work` on a confined thread.
     fn confined<T: Send>(reach: &Reach, work: impl FnOnce(Confinement) -> T + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(|| work(confine(reach))).join().expect("no panic"))
+        nacre_env::thread::scope(|scope| scope.spawn(|| work(confine(reach))).join().expect("no panic"))
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //! there are keys to verify with.
 
 use crate::service::ObjectServer;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_keys::{CapabilityError, CapabilityKeys};
 use nacre_rpc::Export;
 use nacre_types::{Capability, KeyId, ObjectNeed, Roles, Status, StatusResult, TargetId};
 use nacre_wire::oss::OssRequest;
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two messages about refused requests; those between are counted.
 const LOG_EVERY: Duration = Duration::from_secs(5);

@@ -5,16 +5,15 @@
 //! is not in there: what it would bring back does not count any more. Format: `docs/formats/ost.md`.
 
 use nacre_dlm::Expected;
+use nacre_env::sync::Mutex;
 use nacre_ondisk::ClientRecord;
 use nacre_rpc::Export;
 use nacre_store::object::LOCK_CLIENTS;
 use nacre_types::{ClientUuid, Nid, Timestamp};
-use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// See the [module documentation](self).
 pub(crate) struct LockClients {
@@ -56,7 +55,7 @@ impl LockClients {
         if noted.contains(&export.client) || export.has_ended() {
             return Ok(());
         }
-        let connected = Timestamp::from(SystemTime::now());
+        let connected = Timestamp::from(nacre_env::clock::wall());
         let record = ClientRecord { connected, boot_count: 0, process: export.process };
         match fs::create_dir(&self.dir) {
             Ok(()) => sync_parent(&self.dir)?,

@@ -5,10 +5,10 @@
 //! without a grant writes at once, and hears at once that the disk is full. Source of the scheme: reference 4.11; told in
 //! absolute figures, so that a request may run twice.
 
+use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use nacre_wire::oss::GRANT_LIFE;
 use std::collections::HashMap;
-use std::time::Instant;
 
 /// Grants are multiples of this many bytes: the unit in which clients use them up.
 const STEP: u64 = 1 << 20;

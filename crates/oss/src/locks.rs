@@ -6,13 +6,13 @@ use crate::grants::Grants;
 use crate::service::{ObjectServer, Refusal, attr};
 use crate::stats::Operation;
 use nacre_dlm::{LocalLock, LockOwner};
+use nacre_env::sync::Mutex;
 use nacre_lock::{Extent, Lvb, Mode, Need, Policy, ResourceId};
 use nacre_rpc::{Export, ExportChange};
 use nacre_store::object::ObjectStore;
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, Timestamp};
 use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::oss::ObjectAttr;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// What the locks need to know of the target, and what goes with a client.

@@ -3,13 +3,13 @@
 use crate::arguments::{check_bulk, check_object};
 use crate::service::{ObjectServer, Refusal, extent};
 use crate::stats::{InProgress, Operation, Transfer};
+use nacre_env::clock::Instant;
 use nacre_rpc::{Direction, Export, OssService, ReadCall};
 use nacre_store::object::transfers::{self, Pieces};
 use nacre_store::object::{ObjectError, ReadRequest};
 use nacre_types::{JobId, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
-use std::time::Instant;
 
 /// A read that the store is asked for.
 struct Begun<'a, 'r> {

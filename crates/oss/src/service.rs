@@ -8,6 +8,8 @@ use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfe
 use crate::tenants::check_standing;
 use crate::versions::Versions;
 use nacre_dlm::{Expected, LockService, Timer};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
@@ -18,12 +20,11 @@ use nacre_types::nodemap::Nodemaps;
 use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Advice, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
-use parking_lot::{Mutex, RwLock};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most objects that one request destroys.
 pub const DESTROY_MAX: usize = 4096;

@@ -6,13 +6,14 @@ mod brw;
 mod peers;
 
 pub(crate) use brw::{BrwStats, Transfer};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_params::stats::thread_number;
 use nacre_params::{Event, EventStats};
-use parking_lot::{Condvar, Mutex};
 pub use peers::PeerStats;
 pub(crate) use peers::{JOB_EVENTS, job_rows};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Kinds of requests, named like the rows of Lustre's `obdfilter.*.stats`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -282,7 +283,7 @@ mod tests {
     #[test]
     fn what_succeeds_and_what_fails_is_counted_apart_over_all_threads() {
         let counters = Counters::default();
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for thread in 1..=4u64 {
                 let counters = &counters;
                 scope.spawn(move || {
@@ -307,7 +308,7 @@ mod tests {
         let request = counters.enter().unwrap();
         assert_eq!(counters.stop(Duration::ZERO), Err(1));
         assert!(counters.enter().is_none());
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let stopping = scope.spawn(|| counters.stop(Duration::from_secs(60)));
             drop(request);
             assert_eq!(stopping.join().unwrap(), Ok(()));

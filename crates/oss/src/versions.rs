@@ -5,8 +5,8 @@
 //! the count. Objects that nobody has asked about are not counted, so writing costs one look at a flag as long as nobody
 //! asks. Stores whose times tell all changes apart need none of this ([`nacre_store::object::ObjectStore::version_in`]). What is forgotten for want of room begins anew with the time of its last change.
 
+use nacre_env::sync::Mutex;
 use nacre_types::{Fid, Timestamp};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -4,9 +4,9 @@
 //! and allocates only for a job that is new there. Jobs that were not heard of for a while are forgotten.
 
 use crate::stats::{Event, now_ns, thread_number};
+use nacre_env::sync::Mutex;
 use nacre_types::job::JobId;
 use nacre_types::{Status, StatusResult};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn threads_count_together() {
         let stats = JobStats::new(EVENTS);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for thread in 1..=4 {
                 let stats = &stats;
                 scope.spawn(move || (0..100).for_each(|_| stats.count(&job("x"), &[(0, thread * 10)])));

@@ -3,8 +3,9 @@
 //! Threads count in shards of their own, so that two CPUs do not fight over a cache line. Nothing is locked and nothing
 //! allocated when something is counted.
 
+use nacre_env::clock::Instant;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Shards of the counters; a power of two.
 const SHARDS: usize = 8;
@@ -197,7 +198,7 @@ pub fn time_line(name: &str, ns: u64) -> String {
 
 /// Nanoseconds since 1970.
 pub fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64
+    nacre_env::clock::wall().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64
 }
 
 /// A number of the calling thread, counted from 0: threads with different remainders count in different places.
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn threads_count_together() {
         let stats = EventStats::new(EVENTS);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for thread in 1..=4 {
                 let stats = &stats;
                 scope.spawn(move || (0..100).for_each(|_| stats.count(0, thread * 10)));

@@ -1,8 +1,8 @@
 //! The parameters of a process.
 
 use crate::pattern::{Pattern, components};
+use nacre_env::sync::RwLock;
 use nacre_types::{Status, StatusResult};
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -3,12 +3,13 @@
 //! `cargo run --release -p nacre-rpc --example endpoint_bench [SECONDS]`: each figure is measured three times for so long
 //! (default 0.3) in turn with those beside it; medians are printed.
 
+use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, Server, Targets, TcpOss};
 use nacre_rpc::{Call, ClientConfig, OssEndpoint, OssService, ServerConfig, Shape, Tunable};
 use nacre_types::{ClientUuid, Fid, Nid, StatusResult};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const ENDPOINTS: [u64; 3] = [1, 2, 4];
 const KIB: usize = 1 << 10;

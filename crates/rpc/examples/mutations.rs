@@ -6,6 +6,7 @@
 //! one of a file, as `lfs path2fid` shows it, near which objects of requests are drawn. Runs beside a workload that verifies what it reads. Prints what
 //! was sent and how it was answered, and fails if the server cannot be reached any more.
 
+use nacre_env::clock::Instant;
 use nacre_keys::{Authority, ClientTls, LIFETIME};
 use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, ProcessIdentity, Roles, Status, TargetId, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Features, VERSION_MAX, VERSION_MIN};
@@ -20,7 +21,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Link = StreamOwned<ClientConnection, TcpStream>;
 
@@ -255,7 +256,7 @@ fn main() {
             Err(error) => {
                 let since = *refused_since.get_or_insert_with(Instant::now);
                 assert!(since.elapsed() < Duration::from_secs(60), "the server is gone: {error}");
-                std::thread::sleep(Duration::from_millis(100));
+                nacre_env::thread::sleep(Duration::from_millis(100));
             }
         }
     }

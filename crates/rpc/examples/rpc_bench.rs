@@ -3,6 +3,7 @@
 //! `cargo run --release -p nacre-rpc --example rpc_bench [SECONDS]`: each figure is measured three times for so long
 //! (default 0.4) in turn with its counterpart; medians are printed.
 
+use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpOss};
 use nacre_rpc::{
     Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, OssEndpoint, OssService, Recovery,
@@ -14,7 +15,7 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -99,7 +100,7 @@ fn raw_peer(request: usize, reply: usize) -> TcpStream {
     for end in [&stream, &peer] {
         end.set_nodelay(true).expect("option");
     }
-    std::thread::spawn(move || {
+    nacre_env::thread::spawn(move || {
         let (mut input, output) = (vec![0u8; request], vec![1u8; reply]);
         while peer.read_exact(&mut input).is_ok() && peer.write_all(&output).is_ok() {}
     });

@@ -4,6 +4,7 @@
 //! `cargo run --release -p nacre-rpc --example security_bench [SECONDS]`: each figure is measured five times for so long
 //! (default 0.4) in turn with its counterparts; medians of the CPU time of both ends.
 
+use nacre_env::clock::Instant;
 use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
@@ -18,7 +19,7 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 const ROUNDS: usize = 5;

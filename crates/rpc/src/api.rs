@@ -3,6 +3,7 @@
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::{Tunable, Tunables};
+use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_keys::Verified;
 use nacre_session::Recovery;
 use nacre_types::nodemap::Nodemaps;
@@ -15,7 +16,6 @@ use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -607,7 +607,7 @@ mod tests {
         assert!(first.is_some() && second.is_some());
         export.end();
         assert!(export.begin_change().is_none());
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let waiter = scope.spawn(|| export.await_changes());
             drop(first);
             assert!(!waiter.is_finished());

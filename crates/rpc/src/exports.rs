@@ -1,9 +1,9 @@
 //! What a service counts for each address that clients call from: `*.exports.NID.*`.
 
 use crate::api::Export;
+use nacre_env::sync::Mutex;
 use nacre_types::limits::PORT_DEFAULT;
 use nacre_types::{ClientUuid, Nid};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,8 +3,8 @@
 //! Nothing is held unless a parameter says so (`mdt.*.hold_request`, `obdfilter.*.hold_request`); then one look at a flag becomes
 //! a look at a lock for each request. What happens without anybody's doing, such as signs of life, is neither held nor counted.
 
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::{Status, StatusResult};
-use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -185,12 +185,12 @@ mod tests {
                 hold.pass(Moment::Before, &sync(1));
             }
             let moment = if text.starts_with("after") { Moment::After } else { Moment::Before };
-            let waiting = std::thread::spawn({
+            let waiting = nacre_env::thread::spawn({
                 let hold = hold.clone();
                 move || hold.pass(moment, &sync(2))
             });
             while hold.text() != format!("held {moment} Sync") {
-                std::thread::yield_now();
+                nacre_env::thread::yield_now();
             }
             hold.pass(moment, &sync(3));
             assert!(!waiting.is_finished());

@@ -4,10 +4,11 @@
 //! with the given latency and bandwidth, and its caller sleeps until then if the answer was sooner. So waiting costs no CPU
 //! time, what the machine really does runs beside it, and a machine slower than the fabric shows its own speed.
 
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_types::{Status, StatusResult};
-use parking_lot::Mutex;
 use std::fmt::{Display, Formatter, Result};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What becomes of a request that is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,7 +213,7 @@ pub(crate) fn sleep_until(at: Instant, called_off: impl Fn() -> bool) {
         PUNCTUAL.with(|_| ());
     }
     while !left().is_zero() && !called_off() {
-        std::thread::sleep(left().min(crate::tcp::TICK));
+        nacre_env::thread::sleep(left().min(crate::tcp::TICK));
     }
 }
 

@@ -1,11 +1,11 @@
 //! Histograms of requests, and their text forms.
 
+use nacre_env::clock::Instant;
 use nacre_params::stats::{now_ns, times};
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::fmt::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
 
 /// Rows of a histogram; what is beyond the last counts there (Lustre: `OBD_HIST_MAX`).
 pub const ROWS: usize = 32;

@@ -5,6 +5,7 @@ mod proxy;
 #[path = "support/services.rs"]
 mod services;
 
+use nacre_env::clock::Instant;
 use nacre_rpc::import::{EndpointState, EndpointStats, LinkState};
 use nacre_rpc::tcp::TcpOss;
 use nacre_rpc::{ClientConfig, Direction, Loss, OssEndpoint, ServerConfig, Shape, Tunable};
@@ -13,7 +14,7 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
 use services::*;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -205,7 +206,7 @@ fn no_more_than_max_rpcs_in_flight_are_under_way() {
     let oss = oss_at(&[nid(server.addrs()[0])], &quick());
     for max in [1, 3, 8, 20] {
         set(&oss, Tunable::MaxRpcsInFlight, max);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let closed = services.oss.gate.close();
             // One thread starts more than may be under way, and others add to it.
             for _ in 0..3 {

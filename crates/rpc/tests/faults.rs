@@ -5,6 +5,7 @@ mod proxy;
 #[path = "support/services.rs"]
 mod services;
 
+use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{TcpMds, TcpOss};
 use nacre_rpc::{ChecksumType, ClientConfig, MdsEndpoint, OssEndpoint, Recovery, ServerConfig, Tunable};
 use nacre_types::{Cred, Fid, Status};
@@ -16,7 +17,7 @@ use services::*;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn connect(addr: SocketAddr, events: &Arc<Events>) -> TcpMds {
     TcpMds::connect(0, &[nid(addr)], &identity(1), &quick(), events.clone()).expect("connect").0
@@ -177,7 +178,7 @@ fn a_server_that_restarts_answers_from_its_store_after_handles_are_open_again() 
     let mds = connect(proxy.addr, &events);
     // The answer is lost on its way, then the server restarts: only its store knows that the request has run.
     proxy.plan(Way::ToClient, 10, Harm::Cut, true);
-    let caller = std::thread::spawn({
+    let caller = nacre_env::thread::spawn({
         let mds = Arc::new(mds);
         move || {
             let reply = mds.call(&Cred::new(0, 0), &create(b"once"));

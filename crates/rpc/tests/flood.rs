@@ -112,7 +112,7 @@ fn clients_work_and_come_and_go_while_ten_thousand_connections_stay_half_open() 
     let hello = hello(&client);
     let before = size();
     let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let worker = scope.spawn(|| work(&oss, 1, &stop));
         // Some say nothing, some a little, some begin a handshake that costs the server a signature, some speak of other things.
         let says: [&[u8]; 4] = [&[], &hello[..1], &hello, b"GET / HTTP/1.1\r\n\r\n"];

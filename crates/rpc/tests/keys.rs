@@ -9,6 +9,7 @@ mod services;
 mod keys;
 
 use keys::{Keys, SERVER, SERVER_KEY, serve, with_key};
+use nacre_env::clock::Instant;
 use nacre_keys::{ClientTls, ServerTls};
 use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
@@ -25,7 +26,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -63,7 +64,7 @@ fn threads_that_send_and_receive_at_once_get_their_own_data() {
     let (_services, _server, addr) = serve(keys.server(SERVER));
     let oss = Arc::new(oss_at(addr, &keys.client(Roles::CLIENT)));
     const LEN: usize = 70_000;
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..4_u32 {
             let oss = &oss;
             scope.spawn(move || {
@@ -113,7 +114,7 @@ fn keys_of_others_and_of_other_times_are_refused() {
     let at = |when: SystemTime, lifetime| {
         with_key(&keys.authority.make_key_at(&identity, when, lifetime).expect("a key"))
     };
-    let now = SystemTime::now();
+    let now = nacre_env::clock::wall();
     assert_eq!(ping(addr, &others.client(Roles::CLIENT)), Err(Status::EKEYREJECTED));
     assert_eq!(ping(addr, &at(now - 4 * HOUR, HOUR)), Err(Status::EKEYEXPIRED));
     // Made by a clock that is two days ahead. TLS has one word for both; the server's log tells them apart.
@@ -368,11 +369,11 @@ fn damage_anywhere_in_a_handshake_or_later_is_noticed_and_requests_run_once() {
 fn recorded(addr: SocketAddr, run: impl FnOnce(SocketAddr)) -> Vec<u8> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let way = listener.local_addr().expect("bound");
-    let thread = std::thread::spawn(move || {
+    let thread = nacre_env::thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("a client");
         let mut server = TcpStream::connect(addr).expect("a server");
         let (mut from, mut to) = (server.try_clone().expect("dup"), client.try_clone().expect("dup"));
-        let back = std::thread::spawn(move || {
+        let back = nacre_env::thread::spawn(move || {
             let _ = std::io::copy(&mut from, &mut to);
         });
         let (mut seen, mut piece) = (Vec::new(), [0; 4096]);

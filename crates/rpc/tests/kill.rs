@@ -1,5 +1,6 @@
 //! A server process that is killed again and again while clients work.
 
+use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds};
 use nacre_rpc::{
     Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, Recovery, ReplySlot, ServerConfig,
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const ADDR: &str = "NACRE_RPC_TEST_ADDR";
 const LOG: &str = "NACRE_RPC_TEST_LOG";
@@ -94,7 +95,7 @@ impl Process {
         let deadline = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(addr).is_err() {
             assert!(Instant::now() < deadline, "the server does not come up");
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
         Process(child)
     }
@@ -170,7 +171,7 @@ fn requests_run_exactly_once_although_their_server_is_killed() {
     let (mds, _) =
         TcpMds::connect(0, &[Nid::Tcp(addr)], &identity, &config, Arc::new(Quiet)).expect("connect");
     let (stop, created) = (AtomicBool::new(false), AtomicU64::new(0));
-    let expected: Vec<u64> = std::thread::scope(|scope| {
+    let expected: Vec<u64> = nacre_env::thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
             .map(|worker| {
                 let (mds, stop, created) = (&mds, &stop, &created);
@@ -182,7 +183,7 @@ fn requests_run_exactly_once_although_their_server_is_killed() {
             let deadline = Instant::now() + Duration::from_secs(60);
             while created.load(Ordering::SeqCst) < goal {
                 assert!(Instant::now() < deadline, "clients do not get on after kill {kill}");
-                std::thread::yield_now();
+                nacre_env::thread::yield_now();
             }
             server.lock().unwrap().kill();
             *server.lock().unwrap() = Process::start(addr, &log.0);

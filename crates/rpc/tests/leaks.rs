@@ -26,7 +26,7 @@ fn nothing_is_left_of_clients_and_servers() {
             TcpMds::connect(0, &nids, &identity(1), &quick(), Arc::new(Events::default())).expect("connect");
         let oss = TcpOss::new(0, &nids, &identity(1), &quick()).expect("oss");
         mds.call(&Cred::new(0, 0), &MdsRequest::Statfs).expect("answer");
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let closed = services.oss.gate.close();
             let reader = scope.spawn(|| ten_reads_at_once(&oss));
             eventually("ten requests wait on as many threads", || {

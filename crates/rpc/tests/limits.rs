@@ -4,6 +4,7 @@
 mod services;
 
 use nacre_env::InterruptTarget;
+use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{Server, Targets, TcpMds, TcpOss};
 use nacre_rpc::{ClientConfig, MdsEndpoint, OssEndpoint, ServerConfig};
 use nacre_types::{Cred, Fid, Status, TargetId, Xid};
@@ -16,7 +17,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn mds_at(addr: SocketAddr, number: u8, config: &ClientConfig) -> TcpMds {
     TcpMds::connect(0, &[nid(addr)], &identity(number), config, Arc::new(Events::default()))
@@ -38,8 +39,8 @@ fn lock_request() -> MdsRequest<'static> {
 
 /// Runs `work` as an interruptible request and interrupts it once `ready` holds.
 fn interrupted<T: Send>(work: impl FnOnce() -> T + Send, ready: impl FnMut() -> bool) -> T {
-    let (send, receive) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
+    let (send, receive) = nacre_env::sync::mpsc::channel();
+    nacre_env::thread::scope(|scope| {
         let worker = scope.spawn(move || {
             let guard = InterruptTarget::install();
             guard.target().begin(77);
@@ -116,7 +117,7 @@ fn more_waiting_locks_than_the_server_has_threads_do_not_block_others() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig { threads_max: 12, ..ServerConfig::default() });
     let mds = mds_at(server.addrs()[0], 1, &quick());
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let closed = services.mds.gate.close();
         let lockers: Vec<_> = (0..8)
             .map(|_| {
@@ -281,7 +282,7 @@ fn stopping_finishes_running_requests_and_interrupts_those_that_wait_for_ever() 
     let server = services.serve(any_port(), config);
     let deadline = ClientConfig { deadline: Some(Duration::from_millis(100)), ..quick() };
     let mds = mds_at(server.addrs()[0], 1, &deadline);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let closed = services.mds.gate.close();
         let finished = scope.spawn(|| mds.call(&Cred::new(0, 0), &create(b"slow")));
         eventually("it runs", || services.mds.gate.waiting.load(Ordering::SeqCst) == 1);
@@ -293,7 +294,7 @@ fn stopping_finishes_running_requests_and_interrupts_those_that_wait_for_ever() 
     let server = services
         .serve(any_port(), ServerConfig { stop_grace: Duration::from_millis(100), ..Default::default() });
     let mds = mds_at(server.addrs()[0], 1, &deadline);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let _closed = services.mds.gate.close();
         let waiting = scope.spawn(|| mds.call(&Cred::new(0, 0), &lock_request()));
         eventually("it waits", || services.mds.gate.waiting.load(Ordering::SeqCst) == 1);
@@ -325,7 +326,7 @@ fn closing_an_endpoint_ends_calls_that_wait() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &quick()).expect("oss");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let closed = services.oss.gate.close();
         let caller = scope.spawn(|| {
             let mut buffer = [0u8; 10];

@@ -46,7 +46,7 @@ fn threads_that_meet_an_eviction_together_recover_once() {
     let events = Arc::new(Events::default());
     let client = identity(1).client;
     let endpoint = LoOss::with_events(oss.clone(), client, events.clone()).expect("endpoint");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let closed = oss.write_gate.close();
         let writers: Vec<_> = (0..8)
             .map(|number| {

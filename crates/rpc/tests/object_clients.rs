@@ -55,7 +55,7 @@ fn connections_of_one_client_are_one_client_until_it_leaves() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
     let oss = client(server.addrs()[0], &Arc::default());
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for cpu in nacre_env::online_cpus() {
             let oss = &oss;
             scope.spawn(move || {
@@ -111,7 +111,7 @@ fn a_client_that_was_disconnected_is_not_known_and_calls_nobody() {
 #[test]
 fn a_client_that_was_never_connected_leaves_without_connecting() {
     let nowhere = any_port();
-    let start = std::time::Instant::now();
+    let start = nacre_env::clock::Instant::now();
     drop(client(nowhere, &Arc::default()));
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
@@ -228,7 +228,7 @@ fn writes_that_were_under_way_at_an_eviction_fail_and_those_of_no_life_do_not() 
         let proxy = Proxy::start(server.addrs()[0]);
         let events = Arc::new(Events::default());
         let oss = client(proxy.addr, &events);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let closed = services.oss.write_gate.close();
             let writers: Vec<_> = (0..6)
                 .map(|number| {
@@ -373,7 +373,7 @@ fn nothing_goes_on_before_the_recovery_has_succeeded() {
     oss.tunables().expect("it has").set(Tunable::MaxRpcsInFlight, 1).expect("in range");
     assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     evict(&services);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| assert_eq!(call(&oss, &write_of_life(4, 0)), WRITTEN));
         }

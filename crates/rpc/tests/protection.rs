@@ -70,7 +70,7 @@ impl Between {
         };
         let (stopping, plan) = (between.stopping.clone(), between.plan.clone());
         let (happened, seen) = (between.happened.clone(), between.seen.clone());
-        std::thread::spawn(move || {
+        nacre_env::thread::spawn(move || {
             let others: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
             for client in listener.incoming().flatten() {
                 if stopping.load(Ordering::SeqCst) {
@@ -79,13 +79,13 @@ impl Between {
                 let Ok(upstream) = TcpStream::connect(server) else { continue };
                 let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
                 let (mut from, mut to) = (copy(&upstream), copy(&client));
-                std::thread::spawn(move || {
+                nacre_env::thread::spawn(move || {
                     let _ = std::io::copy(&mut from, &mut to);
                     let _ = to.shutdown(Shutdown::Both);
                 });
                 let (plan, happened) = (plan.clone(), happened.clone());
                 let (seen, others) = (seen.clone(), others.clone());
-                std::thread::spawn(move || {
+                nacre_env::thread::spawn(move || {
                     pass(client, upstream, (&plan, &happened), (&seen, &others), rewrite);
                 });
             }
@@ -160,7 +160,7 @@ fn authenticated_data_of_every_size_comes_as_it_was_sent() {
         assert!(back[..len] == data[..] && back[len..] == [0xee; 3], "{len}");
         services.oss.objects.lock().unwrap().clear();
     }
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..4_u32 {
             let oss = &oss;
             scope.spawn(move || {

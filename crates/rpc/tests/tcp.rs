@@ -72,7 +72,7 @@ fn many_requests_in_flight_put_their_data_into_the_right_buffers() {
     let threads: Vec<_> = (0..2)
         .map(|_| {
             let oss = oss.clone();
-            std::thread::spawn(move || {
+            nacre_env::thread::spawn(move || {
                 for _ in 0..20 {
                     let mut buffers: Vec<Vec<u8>> = (0..64).map(|_| vec![0; LEN]).collect();
                     let calls = buffers
@@ -108,7 +108,7 @@ fn a_waiting_request_does_not_hold_up_others_and_replies_come_out_of_order() {
     for oid in 0..8 {
         oss.call(&write(oid), Bulk::Send(&pattern(1000, oid as u8))).expect("write");
     }
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let closed = services.oss.gate.close();
         let reader = scope.spawn(|| {
             let mut buffers: Vec<Vec<u8>> = (0..8).map(|_| vec![0; 1000]).collect();

@@ -9,6 +9,7 @@ mod create;
 mod reads;
 
 use create::create_and_sync;
+use nacre_env::clock::Instant;
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
 };
@@ -17,7 +18,7 @@ use reads::{Random, thread_cpu};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 /// Reads of one call.
@@ -145,7 +146,7 @@ fn streams(store: &BlockStore, dir: &Path, mib: usize, buffer: &mut [u8]) {
 fn two_at_once(store: &BlockStore, device: &Path, mib: usize, offset: &str) -> (f64, f64) {
     let object = Fid::ost_object(0, 1);
     let read = mib_per_second(mib, || {
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for first in 0..2 {
                 scope.spawn(move || {
                     let buffer = aligned(MIB);

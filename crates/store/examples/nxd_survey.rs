@@ -8,6 +8,7 @@
 mod common;
 
 use common::{number, spread};
+use nacre_env::clock::Instant;
 use nacre_store::object::block::device::{DirectDevice, DirectDeviceOptions};
 use nacre_store::object::simulated::{Medium, Simulated};
 use nacre_store::object::{FileStore, FileStoreOptions, Nxd, NxdMode, NxdOptions, NxdSettings, ObjectStore};
@@ -15,7 +16,7 @@ use nacre_types::Fid;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 8;
@@ -40,7 +41,7 @@ fn small_writes(
     stop: &(dyn Fn(Duration) -> bool + Sync),
 ) -> f64 {
     let (begun, done) = (Instant::now(), AtomicU64::new(0));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..threads {
             let done = &done;
             scope.spawn(move || {
@@ -61,7 +62,7 @@ fn small_writes(
 /// Streams of 1 MiB writes to new places, one per thread; MiB per second.
 fn streams(store: &dyn ObjectStore, first: u64, threads: u64, mib: u64) -> f64 {
     let begun = Instant::now();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..threads {
             scope.spawn(move || {
                 let data = vec![thread as u8; MIB as usize];

@@ -2,12 +2,12 @@
 //!
 //! `cargo run --release -p nacre-store --example object_survey -- DIR [SIZE_MIB] [ROUNDS] [never|large|always]`
 
+use nacre_env::clock::Instant;
 use nacre_store::object::{DirectIo, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::Fid;
 use rustix::fs::{Advice, Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 /// What the example's reader says it will read next.

@@ -10,13 +10,13 @@ mod reads;
 
 use common::{number, spread};
 use io_uring::{IoUring, opcode, types};
+use nacre_env::clock::Instant;
 use nacre_store::object::{BlockStore, BlockStoreOptions, ObjectStore, ReadRequest};
 use nacre_types::Fid;
 use reads::{Random, thread_cpu};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;

@@ -4,11 +4,11 @@
 //! objects of MIB MiB, a thread each, by 1 MiB until all is durable, with that much space reserved ahead of each at most (0 for none); runs
 //! alternate. Everything is in a new directory in DIR, which is removed again. `filefrag` counts the extents.
 
+use nacre_env::clock::Instant;
 use nacre_store::object::{DirectIo, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::Fid;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 
@@ -22,7 +22,7 @@ fn run(dir: &Path, streams: u32, mib: usize, ahead_mib: u64, direct: DirectIo) -
     let store = FileStore::open(dir, options).expect("a store");
     store.reserve(2, streams).expect("reserved");
     let start = Instant::now();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for number in 0..streams {
             let store = &store;
             scope.spawn(move || {

@@ -8,6 +8,7 @@
 mod common;
 
 use common::{number, spread};
+use nacre_env::clock::Instant;
 use nacre_store::object::block::device::model::{FlashStats, MediaSpec, SimulatedDevice};
 use nacre_store::object::block::device::{DirectDevice, DirectDeviceOptions};
 use nacre_store::object::trim::{Load, TrimSettings, Trimmer};
@@ -16,7 +17,7 @@ use nacre_types::Fid;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 8;
@@ -99,7 +100,7 @@ impl Side {
         work: impl Fn(&dyn ObjectStore, Fid, u64) + Sync,
     ) -> f64 {
         let (begun, count) = (Instant::now(), AtomicU64::new(0));
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for thread in 0..threads {
                 let (work, count) = (&work, &count);
                 scope.spawn(move || {

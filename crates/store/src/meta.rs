@@ -30,13 +30,13 @@ mod wal;
 #[cfg(test)]
 mod witness;
 
+use nacre_env::thread::JoinHandle;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 
 use crate::exclusive::Exclusive;
 use checkpoint::StopSignal;
@@ -253,7 +253,7 @@ impl MetaStore {
     }
 
     fn spawn(&self, dir: &Path, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let spawned = nacre_env::thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = spawned.map_err(|source| MetaError::Io {
             action: "start a thread for",
             path: dir.to_owned(),

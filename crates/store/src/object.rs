@@ -48,10 +48,10 @@ pub use trim::Trimmed;
 
 use crate::meta::{MetaStore, Table};
 use block::device::model::SimulatedDevice;
+use nacre_env::clock::Instant;
 use nacre_types::{Fid, Timestamp};
 use std::ops::{Bound, ControlFlow, Range};
 use std::path::Path;
-use std::time::Instant;
 
 /// Attributes of an object; the default is that of one that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

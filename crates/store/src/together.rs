@@ -7,11 +7,12 @@
 //!
 //! Each caller sleeps for himself, and is woken up once, when he is served: who is woken up needs no lock to go on.
 
-use parking_lot::{Mutex, MutexGuard};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Mutex, MutexGuard};
+use nacre_env::thread::{self, Thread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The part of a flush's time that is waited for others, at most: so much longer a caller waits at worst whose companions have left.
 const WAIT_PART: u32 = 4;
@@ -114,7 +115,7 @@ impl Together {
                 state.is_watched = true;
                 watch = Some((now + state.patience(), state.begun));
             }
-            MutexGuard::unlocked(state, || match watch {
+            nacre_env::sync::unlocked(state, || match watch {
                 Some((until, _)) => thread::park_timeout(until - now),
                 None => thread::park(),
             });
@@ -135,7 +136,7 @@ impl Together {
         state.is_watched = false;
         state.begun += 1;
         let began = Instant::now();
-        let result = MutexGuard::unlocked(&mut state, flush);
+        let result = nacre_env::sync::unlocked(&mut state, flush);
         state.takes = (state.takes * 3 + began.elapsed().min(MOST_TAKES)) / 4;
         // Who waits now came before it began, and is served, or since.
         state.companions = state.waiting.len() + usize::from(result.is_ok());
@@ -157,8 +158,8 @@ impl Together {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_env::sync::mpsc;
     use std::sync::atomic::AtomicU64;
-    use std::sync::mpsc;
 
     /// Something that is appended to and flushed, with callers who were there last time and a flush that took so long.
     struct Log {
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn callers_who_come_back_are_served_by_one_flush_and_not_by_two() {
         let log = Log::new(8, Duration::from_secs(3_600_000));
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..40).for_each(|_| log.append_and_sync()));
             }
@@ -221,10 +222,10 @@ mod tests {
         let wait_for = |upto| log.together.until(upto, || log.durable.load(Ordering::SeqCst), flush);
         let are_waiting = |count| {
             while log.together.state.lock().waiting.len() < count {
-                std::thread::yield_now();
+                nacre_env::thread::yield_now();
             }
         };
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let first = scope.spawn(|| wait_for(1));
             are_waiting(1);
             let second = scope.spawn(|| wait_for(2));
@@ -247,11 +248,11 @@ mod tests {
             Ok::<(), ()>(())
         };
         let (ended, ends) = mpsc::channel();
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let (together, reached, all) = (&together, &reached, &all);
             let are_waiting = |count| {
                 while together.state.lock().waiting.len() < count {
-                    std::thread::yield_now();
+                    nacre_env::thread::yield_now();
                 }
             };
             let first = || {
@@ -286,12 +287,12 @@ mod tests {
         let is_done = AtomicU64::new(0);
         let done = || is_done.load(Ordering::SeqCst);
         let (began, begins) = mpsc::channel();
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let first = scope.spawn(|| {
                 let fail = || {
                     began.send(()).expect("waited for");
                     while together.state.lock().waiting.is_empty() {
-                        std::thread::yield_now();
+                        nacre_env::thread::yield_now();
                     }
                     Err("no")
                 };

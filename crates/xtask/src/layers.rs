@@ -15,10 +15,10 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-ondisk", VOCABULARY),
     // Engines and seams: no I/O in lock and session.
     ("nacre-env", &["nacre-types"]),
-    ("nacre-lock", &["nacre-types"]),
+    ("nacre-lock", &["nacre-types", "nacre-env"]),
     ("nacre-session", &["nacre-types"]),
-    ("nacre-keys", &["nacre-types"]),
-    ("nacre-params", &["nacre-types"]),
+    ("nacre-keys", &["nacre-types", "nacre-env"]),
+    ("nacre-params", &["nacre-types", "nacre-env"]),
     // Plumbing.
     (
         "nacre-rpc",

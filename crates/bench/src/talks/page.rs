@@ -192,7 +192,8 @@ fn section(one: &Shown<'_>) -> String {
 
 fn about(results: &Results) -> String {
     let machine = &results.machine;
-    let commit = if results.commit.is_empty() { String::new() } else { format!(" (commit {})", results.commit) };
+    let commit =
+        if results.commit.is_empty() { String::new() } else { format!(" (commit {})", results.commit) };
     format!(
         "NacreFS {}{commit}, {}, {} mode; {} CPUs ({}), {} MiB, Linux {}",
         results.version,

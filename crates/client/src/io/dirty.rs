@@ -31,6 +31,7 @@ use crate::client::Client;
 use crate::file::{FileState, OpenFile};
 use crate::io::write::WriteOptions;
 use budget::{Budget, Claim};
+use nacre_env::clock::Instant;
 use nacre_layout::object_ranges;
 use nacre_layout::{Layout, StripeObject, chunks};
 use nacre_types::limits::FILE_SIZE_MAX;
@@ -38,7 +39,7 @@ use nacre_types::{Status, StatusResult};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use table::{Fill, Key, Scope, Table, Taken, Window};
 
 /// What one RPC writes at most, and the unit of everything here, in bytes.

@@ -325,7 +325,7 @@ pub(crate) fn pause(time: Duration) -> StatusResult<()> {
         return Err(Status::EINTR);
     }
     if !time.is_zero() {
-        nacre_env::blocking(|| std::thread::sleep(time));
+        nacre_env::blocking(|| nacre_env::thread::sleep(time));
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use crate::locks::cover::{Fill, Want};
 use crate::locks::folios::Pages;
 use crate::locks::groups::Who;
 use crate::node::Warrant;
+use nacre_env::clock::Instant;
 use nacre_layout::{Chunk, Layout, StripeObject, chunks};
 use nacre_lock::Mode;
 use nacre_rpc::IoCall;
@@ -17,7 +18,6 @@ use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// A reader counts as sequential if it goes on within this distance from where it stopped: the kernel's read-ahead
 /// sends several requests at once, and they arrive in any order.

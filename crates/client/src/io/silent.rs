@@ -3,13 +3,14 @@
 use crate::client::Client;
 use crate::file::FileState;
 use crate::io::objects::Glimpse;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_layout::Layout;
 use nacre_types::{Attr, Status, StatusResult};
 use nacre_wire::oss::OssRequest;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long sizes are waited for until the OSTs are asked whether they are there; it doubles each time that they are. An answer may
 /// take long without that: other clients have a part in it.

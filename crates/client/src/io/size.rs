@@ -107,7 +107,7 @@ impl FileState {
         Ok(Telling(self))
     }
 
-    fn lock_untold(&self) -> parking_lot::MutexGuard<'_, FileInner> {
+    fn lock_untold(&self) -> nacre_env::sync::MutexGuard<'_, FileInner> {
         let mut inner = self.lock();
         if inner.telling {
             nacre_env::blocking(|| {

@@ -12,6 +12,7 @@ use crate::locks::cover::{Cover, Fill, Want};
 use crate::locks::folios::Pages;
 use crate::locks::groups::Who;
 use crate::node::Warrant;
+use nacre_env::clock::Instant;
 use nacre_layout::{Chunk, Layout, StripeObject, chunks};
 use nacre_lock::Mode;
 use nacre_rpc::IoCall;
@@ -23,7 +24,6 @@ use nacre_wire::mds::{LockOwner, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// How a write is done, beside where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

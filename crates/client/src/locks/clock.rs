@@ -1,7 +1,7 @@
 //! The thread that tells engines that time has passed. It sleeps while there are no locks.
 
 use super::Locks;
-use parking_lot::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Clock {
         let mut state = self.state.lock();
         if !state.started && !state.stopped {
             let weak = self.locks.get().cloned().unwrap_or_default();
-            match std::thread::Builder::new().name("lock-clock".into()).spawn(move || run(&weak)) {
+            match nacre_env::thread::Builder::new().name("lock-clock".into()).spawn(move || run(&weak)) {
                 Ok(_) => state.started = true,
                 Err(error) => log::warn!("no thread for the clock of locks: {error}"),
             }

@@ -5,11 +5,11 @@ use super::space::{Home, LostLock, Namespace, bytes_of};
 use crate::client::Client;
 use crate::file::FileState;
 use crate::io::dirty::table::Scope;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::Layout;
 use nacre_layout::object_ranges;
 use nacre_lock::{LockHandle, Need, ResourceId};
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Client {
                 done.one_is_done();
             };
             // Each has a thread: one that waits must not keep back one that would not.
-            if let Err(error) = std::thread::Builder::new().name("drop-page".into()).spawn(drop) {
+            if let Err(error) = nacre_env::thread::Builder::new().name("drop-page".into()).spawn(drop) {
                 log::warn!("a page of node {node} may be old for a moment: {error}");
                 left.one_is_done();
             }

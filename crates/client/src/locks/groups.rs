@@ -20,12 +20,13 @@ use super::space::{Home, Namespace, Use};
 use crate::client::Client;
 use crate::file::{FileInner, FileState};
 use crate::io::ranges;
+use nacre_env::clock::Instant;
 use nacre_layout::{Layout, StripeObject};
 use nacre_lock::{EnqueueFlags, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{OpenHandle, Status, StatusResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an operation of this mount may take to end before a group is refused to a caller that does not wait for others: one that waits
 /// for another mount takes longer.

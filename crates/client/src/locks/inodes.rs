@@ -17,15 +17,16 @@
 use super::Locks;
 use crate::client::Client;
 use crate::node::Warrant;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::client::{ClientConfig, ClientStats, Effect, LockClient};
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{Cred, Fid};
 use nacre_wire::lock::{HANDLES_MAX, LockMessage, LockRequest};
 use nacre_wire::mds::{LockRange, MdsRequest};
-use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a lock on an inode covers.
 const INODE: InodeBits =
@@ -318,7 +319,7 @@ impl InodeSpace {
             while !lost.is_empty() {
                 lost = leave(&client, lost).1;
                 if !lost.is_empty() {
-                    std::thread::sleep(RETRY);
+                    nacre_env::thread::sleep(RETRY);
                 }
             }
         }
@@ -358,7 +359,7 @@ impl InodeSpace {
         state.work.is_due = true;
         if !state.is_started && !state.is_stopped {
             let space = Arc::downgrade(self);
-            match std::thread::Builder::new().name("inode-locks".into()).spawn(move || run(&space)) {
+            match nacre_env::thread::Builder::new().name("inode-locks".into()).spawn(move || run(&space)) {
                 Ok(_) => state.is_started = true,
                 // The MDT calls back again.
                 Err(error) => log::warn!("no thread to give up locks: {error}"),

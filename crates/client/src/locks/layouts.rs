@@ -15,6 +15,8 @@
 
 use super::Locks;
 use crate::client::Client;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::Layout;
 use nacre_lock::client::{ClientConfig, Effect, LockClient};
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, Policy, ResourceId, Wanted};
@@ -22,11 +24,10 @@ use nacre_rpc::MdsEndpoint;
 use nacre_types::{Cred, Fid, Status, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a lock that an answer brings covers.
 const WHOLE: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);

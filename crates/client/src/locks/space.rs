@@ -1,6 +1,8 @@
 //! The locks that this client has at one OST: the engine, its messages, and those who wait for it.
 
 use super::Locks;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_layout::Layout;
 use nacre_lock::client::{Acquire, ClientConfig, Effect, LockClient};
 use nacre_lock::{
@@ -10,10 +12,9 @@ use nacre_rpc::OssEndpoint;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a wait asks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(10);

@@ -8,9 +8,9 @@
 
 use crate::client::Client;
 use crate::node::Warrant;
+use nacre_env::sync::Mutex;
 use nacre_types::Fid;
 use nacre_types::limits::NAME_MAX;
-use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -205,7 +205,7 @@ mod tests {
         }
         // Nor is the directory known for a moment, to somebody who looks a name up meanwhile.
         let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     assert_eq!(known.warrant(dir(1), b"a"), None);

@@ -12,9 +12,9 @@ use crate::ops::namespace::Keep;
 use crate::ops::statahead::Origin;
 use ahead::{Page, PageAhead, Wanted};
 use merge::{Merge, room_of};
+use nacre_env::sync::Mutex;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DirEntry, DirPage, MdsReply, MdsRequest};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

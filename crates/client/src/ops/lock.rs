@@ -3,11 +3,12 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileInner, FileState, OpenFile};
+use nacre_env::clock::Instant;
 use nacre_lock::flock::held::End;
 use nacre_types::{Fid, OpenHandle, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// How long a release may take to arrive after its descriptor was closed. Who asks for a lock without waiting is answered soon.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
@@ -38,7 +39,7 @@ impl Client {
             // Before the request: a lock that was granted although the answer got lost must be given back too.
             file.lock().range_locked = true;
         }
-        let asked = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let asked = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let asked_ns = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
         let request = MdsRequest::LockFile { fid, lock: self.flocks.of_process(&lock), wait, asked_ns };
         let call = self.flocks.begin(&fid, &lock, handle)?;
@@ -72,7 +73,7 @@ impl Client {
                     if nacre_env::interrupted() {
                         return Err(Status::EINTR);
                     }
-                    std::thread::sleep(RECOVERY_PAUSE.0);
+                    nacre_env::thread::sleep(RECOVERY_PAUSE.0);
                 }
                 Ok(())
             })?;

@@ -7,15 +7,16 @@ use crate::node::Warrant;
 use crate::ops::namespace::{Created, Found};
 use crate::ops::striped::Striping;
 use crate::place::{Chooser, DirQos, Room, Rooms, Wanted, spread};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_layout::{DirDefault, DirFlags, DirHash};
 use nacre_rpc::LinkState;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, TargetId};
 use nacre_wire::mds::{MdsRequest, NewFile};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// States of an MDT in which nothing new goes there: read-only, no creates, no space, no inodes.
 const NOT_USABLE: u32 = 2 | 4 | 0x20 | 0x40;

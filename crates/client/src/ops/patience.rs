@@ -1,10 +1,11 @@
 //! Questions to many servers of which some may be gone: answers that come soon count, no server is waited for.
 
 use nacre_env::InterruptTarget;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::{Status, StatusResult};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a server may take; one that is reached but hangs gets the grace of an interrupted request on top.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -39,11 +40,12 @@ pub(crate) fn ask_all<Q: Sync, R: Send>(
     });
     let (changed, mut unanswered) = (Condvar::new(), Status::ETIMEDOUT);
     nacre_env::blocking(|| {
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for _ in 0..count.min(THREADS_MAX) {
                 state.lock().running += 1;
                 let work = || serve(questions, &ask, &state, &changed);
-                if std::thread::Builder::new().name("statfs".into()).spawn_scoped(scope, work).is_err() {
+                if nacre_env::thread::Builder::new().name("statfs".into()).spawn_scoped(scope, work).is_err()
+                {
                     state.lock().running -= 1;
                     break;
                 }
@@ -124,7 +126,7 @@ mod tests {
             }
             nacre_env::blocking(|| {
                 while !nacre_env::interrupted() {
-                    std::thread::sleep(Duration::from_millis(5));
+                    nacre_env::thread::sleep(Duration::from_millis(5));
                 }
             });
             Err(Status::EINTR)

@@ -3,11 +3,12 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_types::{Attr, Cred, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use parking_lot::Mutex;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an MDT may take for an answer before it is asked whether it is there.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -10,15 +10,16 @@ use crate::caller::Caller;
 use crate::client::Client;
 use crate::io::layout::pause;
 use crate::ops::namespace::{Created, Found};
+use nacre_env::clock::Instant;
+use nacre_env::sync::RwLock;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::{DirFlags, DirLayout};
 use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsRequest, NewFile};
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Lists that are kept; then all go. A guess: a few hundred KiB.
 const DIRS_MAX: usize = 1024;

@@ -2,9 +2,10 @@
 
 use crate::{READ_WRITE, World, create, open, read, root, write};
 use nacre_client::{Client, Counter, OpenFlags};
+use nacre_env::clock::Instant;
 use nacre_types::{Fid, SetAttr, SetAttrValid};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -33,7 +34,7 @@ fn assert_memory_comes_back(client: &Client) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while client.read_ahead_bytes() > 0 {
         assert!(Instant::now() < deadline, "{} bytes are left", client.read_ahead_bytes());
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
 }
 

@@ -147,10 +147,10 @@ impl FakeMds {
         };
         if client == 1 {
             first.lease_changed(LeaseGrant { exclusive: false, epoch });
-            let started = std::time::Instant::now();
+            let started = nacre_env::clock::Instant::now();
             while self.lock().released < epoch {
                 assert!(started.elapsed().as_secs() < 10, "the first client does not let go");
-                std::thread::yield_now();
+                nacre_env::thread::yield_now();
             }
         }
         Arc::new(FakeEndpoint { mds: self.clone(), client })
@@ -215,10 +215,10 @@ impl FakeMds {
         for (callbacks, handle) in called {
             callbacks.lock_message(LockMessage::Blocking { handle, wanted });
         }
-        let started = std::time::Instant::now();
+        let started = nacre_env::clock::Instant::now();
         while !others(&self.lock()).is_empty() {
             assert!(started.elapsed().as_secs() < 10, "a client does not let go");
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
     }
 

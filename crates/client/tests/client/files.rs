@@ -171,7 +171,7 @@ fn appends_of_many_threads_never_overlap() {
     let world = World::new(65536, 3);
     let client = world.client();
     let (fid, _) = create(&client, "log");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for byte in 1..=4u8 {
             let client = client.clone();
             scope.spawn(move || {
@@ -196,7 +196,7 @@ fn overlapping_writes_are_atomic_for_readers() {
     let (_, handle) = create(&client, "file");
     const LEN: usize = 300_000;
     write(&client, handle, 0, &[0; LEN]).expect("written");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for byte in 1..30 {
                 write(&client, handle, 0, &[byte; LEN]).expect("written");
@@ -214,7 +214,7 @@ fn one_layout_is_made_for_many_first_writers() {
     let world = World::new(65536, 2);
     let client = world.client();
     let (_, handle) = create(&client, "file");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for i in 0..8 {
             let client = &client;
             scope.spawn(move || write(client, handle, i * 100_000, &[1; 100]).expect("written"));

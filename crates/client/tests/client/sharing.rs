@@ -1,9 +1,10 @@
 //! Several clients of one file system: what is cached, and when they see each other's changes.
 
 use super::*;
+use nacre_env::sync::mpsc;
 use nacre_types::{SetAttr, SetAttrValid};
 use std::rc::Rc;
-use std::sync::{Mutex, OnceLock, Weak, mpsc};
+use std::sync::{Mutex, OnceLock, Weak};
 
 #[test]
 fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
@@ -54,7 +55,7 @@ fn a_close_does_not_overtake_the_size_that_is_told_because_another_client_comes(
     }));
     let (closer, begun) = (first.clone(), closing.clone());
     *world.mds.at_update.lock().expect("no panic") = Some(Box::new(move || {
-        let thread = std::thread::spawn(move || {
+        let thread = nacre_env::thread::spawn(move || {
             let _hook = nacre_env::install_hook(Rc::new(Tell(send)));
             closer.release(handle).expect("open");
         });

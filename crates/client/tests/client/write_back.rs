@@ -265,10 +265,10 @@ fn old_data_is_written_out_by_itself() {
     client.write_back().set_age(Duration::from_millis(20));
     let (_, handle) = create(&client, "file");
     stream(&client, handle, &pattern(30_000, 7), 10_000);
-    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let deadline = nacre_env::clock::Instant::now() + Duration::from_secs(30);
     while client.write_back_stats().dirty_bytes > 0 {
-        assert!(std::time::Instant::now() < deadline, "nothing was written out");
-        std::thread::yield_now();
+        assert!(nacre_env::clock::Instant::now() < deadline, "nothing was written out");
+        nacre_env::thread::yield_now();
     }
     assert_eq!(client.fsync(handle), Ok(()));
 }

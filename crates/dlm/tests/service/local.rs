@@ -2,17 +2,17 @@
 
 use crate::support::*;
 use nacre_env::InterruptTarget;
+use nacre_env::sync::mpsc;
 use nacre_lock::{Extent, Lvb, Outcome};
 use nacre_types::Status;
 use nacre_wire::lock::{LockMessage, LockRequest};
-use std::sync::mpsc;
 
 #[test]
 fn a_lock_of_the_target_waits_for_the_holder_and_holds_others_up() {
     let target = Target::new(patient());
     let (first, second) = (target.client(1), target.client(2));
     first.lock(1, read(Extent::WHOLE));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let service = &target.service;
         let other = &second.export;
         let waiter = scope.spawn(move || service.lock_local(&FILE, write(pages(0, 1)), Some(other)));
@@ -44,7 +44,7 @@ fn a_wait_ends_with_an_interrupt_and_leaves_nothing() {
     let target = Target::new(patient());
     let (first, second) = (target.client(1), target.client(2));
     first.lock(1, read(Extent::WHOLE));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let (service, other) = (&target.service, &second.export);
         let waiter = scope.spawn(move || {
@@ -66,7 +66,7 @@ fn a_wait_ends_when_its_client_is_dropped_and_when_the_service_stops() {
     let target = Target::new(patient());
     let (first, second, third) = (target.client(1), target.client(2), target.client(3));
     first.lock(1, read(Extent::WHOLE));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let wait_for = |client| {
             let service = &target.service;
             scope.spawn(move || service.lock_local(&FILE, write(pages(0, 1)), Some(client)).map(drop))

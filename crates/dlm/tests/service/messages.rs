@@ -1,11 +1,12 @@
 //! What clients are told, and when.
 
 use crate::support::*;
+use nacre_env::clock::Instant;
 use nacre_lock::server::ServerConfig;
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Lvb, Outcome};
 use nacre_types::{ClientUuid, Status};
 use nacre_wire::lock::{LockMessage, LockRequest};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn a_conflict_is_called_back_and_its_end_completes_who_waits() {
@@ -76,7 +77,7 @@ fn clients_of_which_nothing_is_heard_for_long_cost_others_no_deadline_each() {
     assert!(began.elapsed() < Duration::from_secs(30), "a second each");
     // The waiter's completion is sent before the owner hears of the eviction.
     while target.owner.evicted.lock().len() < 3 && began.elapsed() < Duration::from_secs(30) {
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
     let evicted = target.owner.evicted.lock().clone();
     assert_eq!(evicted, [1, 2, 3].map(|number| ClientUuid([number; 16])));

@@ -51,7 +51,7 @@ fn others_wait_until_all_who_are_expected_have_replayed() {
 fn what_a_client_sends_before_its_replay_waits_for_it() {
     let target = Target::expecting(patient(), expected(&[1, 2]), LONG);
     let (first, second) = (target.client(1), target.client(2));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let write_out = |client| {
             let service = &target.service;
             scope.spawn(move || service.lock_held(client, &FILE, write(pages(5, 1))).map(drop))
@@ -70,7 +70,7 @@ fn what_a_client_sends_before_its_replay_waits_for_it() {
 fn locks_of_the_target_and_glimpses_wait_for_the_end_of_recovery() {
     let target = Target::expecting(patient(), expected(&[1]), LONG);
     let (first, second) = (target.client(1), target.client(2));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let (target, second) = (&target, &second);
         let lock = scope.spawn(|| target.service.lock_local(&FILE, read(pages(0, 1)), None).map(drop));
         let size = scope.spawn(|| target.service.glimpse(&*target.owner, &FILE, &second.export));

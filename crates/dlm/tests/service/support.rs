@@ -1,6 +1,8 @@
 //! Clients without a program, and a target without objects.
 
 use nacre_dlm::{Expected, LockOwner, LockService, Timer};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::server::ServerConfig;
 use nacre_lock::{
     Enqueue, EnqueueFlags, Extent, InodeBits, LockGrant, LockHandle, Lvb, Mode, Need, Outcome, ResourceId,
@@ -9,9 +11,8 @@ use nacre_rpc::{ClientCallbacks, Export};
 use nacre_types::{ClientUuid, Nid, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::LeaseGrant;
-use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const FILE: ResourceId = ResourceId([5, 1, 0, 0]);
 /// Far more than anything here takes.
@@ -23,7 +24,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
 }
 

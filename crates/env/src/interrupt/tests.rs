@@ -1,4 +1,4 @@
-use std::sync::mpsc;
+use crate::sync::mpsc;
 
 use super::*;
 use crate::blocking;
@@ -28,7 +28,7 @@ fn wait_for_interrupt() -> i32 {
 #[test]
 fn an_interrupt_ends_a_blocked_system_call() {
     let (tell, told) = mpsc::channel();
-    let worker = std::thread::spawn(move || {
+    let worker = crate::thread::spawn(move || {
         let guard = InterruptTarget::install();
         guard.target().begin(41);
         tell.send(guard.target().clone()).expect("test is listening");
@@ -63,7 +63,7 @@ fn an_interrupt_for_another_request_is_refused() {
 #[test]
 fn a_kick_reaches_a_thread_outside_of_a_request() {
     let (tell, told) = mpsc::channel();
-    let worker = std::thread::spawn(move || {
+    let worker = crate::thread::spawn(move || {
         let guard = InterruptTarget::install();
         tell.send(guard.target().clone()).expect("test is listening");
         // SAFETY: no descriptors; poll just waits.
@@ -77,7 +77,7 @@ fn a_kick_reaches_a_thread_outside_of_a_request() {
 
 #[test]
 fn a_thread_that_is_no_target_is_never_interrupted() {
-    assert!(!std::thread::spawn(interrupted).join().expect("thread"));
+    assert!(!crate::thread::spawn(interrupted).join().expect("thread"));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_wait_with_a_limit_ends_as_if_interrupted_and_nothing_else_does() {
         assert!(!interrupted() && !is_late());
         let ended = until(Instant::now() + Duration::from_millis(5), || {
             while !interrupted() {
-                std::thread::yield_now();
+                crate::thread::yield_now();
             }
             // A later limit within does not put the end off.
             until(far, interrupted)

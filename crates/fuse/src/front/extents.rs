@@ -3,8 +3,8 @@
 //! They are counted while one of them is switched on, as requests of the kernel: what it cut, joined or answered from its
 //! page cache is seen as it did it. Off, a request costs one look at a flag.
 
+use nacre_env::sync::Mutex;
 use nacre_params::stats::{now_ns, times};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,8 +3,8 @@
 use super::extents::{ExtentsStats, Way};
 use crate::reply::{Reply, State};
 use crate::request::{Operation, Request};
+use nacre_env::clock::Instant;
 use nacre_params::{Event, EventStats};
-use std::time::Instant;
 
 const fn timed(name: &'static str) -> Event {
     Event { name, unit: "usecs" }

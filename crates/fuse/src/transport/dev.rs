@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nacre_env::BlockingHook;
-use parking_lot::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex};
 
 use super::Channel;
 use super::buffer::{PageBuffer, page_size};

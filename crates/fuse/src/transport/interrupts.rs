@@ -8,13 +8,14 @@
 //! list), and with the rest the request runs on. One thread looks at the callers of requests that take long; it sleeps
 //! while none waits. Waits for file locks end with any signal, as they do everywhere.
 
+use nacre_env::clock::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nacre_env::InterruptTarget;
-use parking_lot::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex};
 
 use super::Channel;
 use crate::request::{Operation, Request};

@@ -20,15 +20,15 @@
 
 mod ring;
 
+use nacre_env::sync::mpsc;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
 
 use nacre_env::BlockingHook;
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 
 use super::Channel;
 use super::interrupts::Worker;

@@ -1,13 +1,14 @@
+use nacre_env::clock::Instant;
+use nacre_env::sync::mpsc;
+use nacre_env::thread::ThreadId;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_fuse::nullfs::{NullFs, NullOptions};
 use nacre_fuse::{Handler, Operation, Reply, Request, TransportChoice, Unmount};
-use parking_lot::{Condvar, Mutex};
 
 use crate::support::*;
 
@@ -257,7 +258,7 @@ fn a_signal_that_does_not_ask_to_stop_interrupts_nothing() {
         let deadline = Instant::now() + DEADLINE;
         while !std::fs::read_to_string(&state).is_ok_and(|line| line.contains(") D ")) {
             assert!(Instant::now() < deadline, "the signal changed nothing");
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
         gate.open();
         let outcome = in_time("a request whose caller got a signal", move || caller.join().expect("client"));
@@ -339,7 +340,9 @@ fn the_ring_prefers_the_thread_that_finished_last() {
     let counts = served.clone();
     let options = NullOptions {
         attr_timeout: Duration::ZERO,
-        hook: Some(Arc::new(move |_| *counts.lock().entry(std::thread::current().id()).or_default() += 1)),
+        hook: Some(Arc::new(move |_| {
+            *counts.lock().entry(nacre_env::thread::current().id()).or_default() += 1
+        })),
         ..NullOptions::default()
     };
     let mount = Mount::with(TransportChoice::Uring, Arc::new(NullFs::new(options)), |config| {
@@ -398,7 +401,7 @@ fn a_killed_daemon_ends_although_its_own_threads_are_blocked() {
                 let end = Instant::now() + DEADLINE;
                 // Until it is mounted.
                 while !file.exists() && Instant::now() < end {
-                    std::thread::yield_now();
+                    nacre_env::thread::yield_now();
                 }
                 getxattr(&file, "user.gate").err().and_then(|error| error.raw_os_error())
             })

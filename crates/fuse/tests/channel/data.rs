@@ -2,9 +2,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use nacre_env::sync::Mutex;
 use nacre_fuse::nullfs::{NullFs, NullOptions};
 use nacre_fuse::{Handler, Operation, Reply, Request, TransportChoice};
-use parking_lot::Mutex;
 
 use crate::support::*;
 
@@ -145,7 +145,7 @@ fn many_clients_at_once_keep_their_data_apart() {
     const PIECE: usize = 256 << 10;
     with_keeper(|mount, keeper| {
         keeper.data.lock().resize(CLIENTS * PIECE, 0);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for client in 0..CLIENTS {
                 let path = mount.path("file");
                 scope.spawn(move || {

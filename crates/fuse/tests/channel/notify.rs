@@ -2,9 +2,9 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_fuse::nullfs::{NullFs, NullOptions};
 use nacre_fuse::{Handler, Notifier, Operation, Reply, Request, Unmount, abi};
-use parking_lot::{Condvar, Mutex};
 
 use crate::support::*;
 

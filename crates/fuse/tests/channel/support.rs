@@ -1,10 +1,11 @@
 //! Mounts, clients and deadlines for the tests.
 
+use nacre_env::sync::mpsc;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nacre_fuse::{Handler, Session, SessionConfig, TransportChoice};
@@ -70,7 +71,7 @@ impl Mount {
 /// Runs `work` on a thread of its own and fails if it takes too long.
 pub fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
+    let thread = nacre_env::thread::spawn(move || {
         let _ = send.send(work());
     });
     match receive.recv_timeout(DEADLINE) {
@@ -99,9 +100,11 @@ pub fn getxattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
 
 /// Starts a client whose request may be left unanswered. It has no share in this process's descriptors: otherwise a killed
 /// test program could not end, because its own client would keep the FUSE descriptors open.
-pub fn client<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+pub fn client<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> nacre_env::thread::JoinHandle<T> {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
-    std::thread::spawn(move || {
+    nacre_env::thread::spawn(move || {
         // SAFETY: the flag gives this thread a table of its own; the other threads' descriptors are not touched.
         unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) };
         work()

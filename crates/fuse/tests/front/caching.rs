@@ -54,7 +54,7 @@ fn a_busy_mount_lets_go_of_its_lease() {
         let workers: Vec<_> = (0..4)
             .map(|number| {
                 let (one, stop) = (one.clone(), stop.clone());
-                std::thread::spawn(move || {
+                nacre_env::thread::spawn(move || {
                     let mut rounds = 0u32;
                     while !stop.load(Ordering::Relaxed) {
                         let path = one.path(&format!("busy{number}"));
@@ -117,10 +117,10 @@ fn the_lease_becomes_exclusive_again_when_the_other_mount_leaves() {
         fs::write(two.path("file"), b"theirs").expect("written");
         assert_eq!(fs::read(one.path("file")).expect("read"), b"theirs");
         drop(two);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(10);
         while !one.client.lease().exclusive() {
-            assert!(std::time::Instant::now() < deadline, "still shared with nobody");
-            std::thread::yield_now();
+            assert!(nacre_env::clock::Instant::now() < deadline, "still shared with nobody");
+            nacre_env::thread::yield_now();
         }
         assert_eq!(fs::read(one.path("file")).expect("read"), b"theirs");
         fs::write(one.path("file"), b"ours").expect("written");

@@ -43,7 +43,7 @@ fn writes_around_the_page_cache_leave_no_old_data_in_it() {
         fs::write(&path, vec![0; 256 << 10]).expect("written");
         let direct = OpenOptions::new().write(true).open(&path).expect("opened");
         let ended = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     let cached = File::open(&path).expect("opened");
@@ -81,7 +81,7 @@ fn stores_to_a_mapping_and_writes_beside_them_both_arrive() {
         };
         assert_ne!(map, libc::MAP_FAILED);
         let address = map as usize;
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             scope.spawn(|| {
                 for page in 0..PAGES {
                     // SAFETY: within the mapping, which lives until the scope has ended.

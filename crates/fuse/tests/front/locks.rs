@@ -39,10 +39,10 @@ fn locks_of_one_mount_are_seen_by_the_other() {
         assert_eq!(fcntl(&second, libc::F_WRLCK, 5, 10), Err(libc::EAGAIN));
         assert_eq!(fcntl(&second, libc::F_WRLCK, 10, 10), Ok(()));
         drop(first);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(10);
         while fcntl(&second, libc::F_WRLCK, 0, 30).is_err() {
-            assert!(std::time::Instant::now() < deadline, "locks go with the last close");
-            std::thread::yield_now();
+            assert!(nacre_env::clock::Instant::now() < deadline, "locks go with the last close");
+            nacre_env::thread::yield_now();
         }
     });
 }
@@ -71,7 +71,7 @@ fn who_waits_for_a_lock_gets_it_when_it_is_given_back() {
         let first = File::create(one.path("file")).expect("made");
         let second = OpenOptions::new().write(true).open(two.path("file")).expect("opened");
         assert_eq!(flock(&first, libc::LOCK_EX), Ok(()));
-        let waiter = std::thread::spawn(move || flock(&second, libc::LOCK_EX));
+        let waiter = nacre_env::thread::spawn(move || flock(&second, libc::LOCK_EX));
         assert_eq!(flock(&first, libc::LOCK_UN), Ok(()));
         assert_eq!(waiter.join().expect("no panic"), Ok(()));
     });
@@ -91,10 +91,10 @@ fn who_waits_for_a_lock_can_be_killed() {
             .expect("flock is part of util-linux");
         // It sleeps in the kernel as soon as its request is under way.
         let status = format!("/proc/{}/wchan", waiter.id());
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(10);
         while !std::fs::read_to_string(&status).is_ok_and(|place| place.contains("request_wait_answer")) {
-            assert!(std::time::Instant::now() < deadline, "it never waited");
-            std::thread::yield_now();
+            assert!(nacre_env::clock::Instant::now() < deadline, "it never waited");
+            nacre_env::thread::yield_now();
         }
         waiter.kill().expect("ours");
         assert!(!waiter.wait().expect("ours").success());

@@ -160,7 +160,7 @@ fn access_asks_for_the_real_user_and_not_for_the_effective_one() {
         let ids: [(libc::uid_t, libc::uid_t, bool); 2] = [(0, STRANGER, true), (STRANGER, 0, false)];
         for (real, effective, allowed) in ids {
             let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL in it");
-            let granted = std::thread::spawn(move || {
+            let granted = nacre_env::thread::spawn(move || {
                 // SAFETY: the raw call changes the ids of this thread alone, which ends here.
                 let code = unsafe { libc::syscall(libc::SYS_setresuid, real, effective, 0) };
                 assert_eq!(code, 0, "{}", std::io::Error::last_os_error());

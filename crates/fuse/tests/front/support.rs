@@ -1,6 +1,7 @@
 //! Servers in a directory of their own, and mounts of them that always end.
 
 use nacre_client::{Client, ClientConfig, Lease};
+use nacre_env::sync::mpsc;
 use nacre_fuse::front::{Front, FrontOptions};
 use nacre_fuse::{Session, SessionConfig};
 use nacre_mds::{Mds, MdsConfig};
@@ -12,7 +13,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc;
 use std::time::Duration;
 
 /// No step of a test takes longer, unless something hangs.
@@ -32,7 +32,7 @@ fn can_mount() -> bool {
 /// Runs `work` on a thread of its own; a test that hangs fails instead, since the mount ends with the process.
 fn within_deadline<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
+    let thread = nacre_env::thread::spawn(move || {
         let _ = done.send(work());
     });
     match result.recv_timeout(DEADLINE) {

@@ -4,7 +4,8 @@
 
 use super::{ClientConfig, Effect, Lock, LockClient};
 use crate::slab::Slab;
-use std::time::{Duration, Instant};
+use nacre_env::clock::Instant;
+use std::time::Duration;
 
 /// A lock's place in the list.
 #[derive(Clone, Copy, Debug, Default)]

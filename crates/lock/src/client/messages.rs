@@ -3,7 +3,8 @@
 use super::{ClientConfig, Effect, LockClient, State, kept};
 use crate::mode::Mode;
 use crate::resource::{LockGrant, LockHandle, Need, Outcome, Refusal, ResourceId, Wanted};
-use std::time::{Duration, Instant};
+use nacre_env::clock::Instant;
+use std::time::Duration;
 
 impl LockClient {
     /// The answer to a request, a completion callback, or the end of a glimpse; in any order, and more than once.

@@ -2,7 +2,7 @@
 
 use super::{Effect, LockClient, State};
 use crate::resource::{LockHandle, Outcome, Refusal};
-use std::time::Instant;
+use nacre_env::clock::Instant;
 
 impl LockClient {
     /// There is a connection to a server that knows this client's locks (all of them, or it has none): requests that were

@@ -4,8 +4,8 @@
 //! are refused, and their clients let the server lock for the time of each I/O. Source: Lustre reference 4.2.
 
 use super::ServerConfig;
+use nacre_env::clock::Instant;
 use std::collections::VecDeque;
-use std::time::Instant;
 
 /// The events of one resource.
 #[derive(Debug, Default)]

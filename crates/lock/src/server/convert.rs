@@ -4,7 +4,7 @@ use super::{Effect, LockServer};
 use crate::bits::InodeBits;
 use crate::mode::Mode;
 use crate::resource::{LockHandle, Need, Peer, Policy, Refusal};
-use std::time::Instant;
+use nacre_env::clock::Instant;
 
 impl LockServer {
     /// A client keeps only `mode` and `policy` of a lock: it drops inode bits, or turns a write lock into a read lock. What

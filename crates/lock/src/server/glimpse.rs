@@ -11,9 +11,9 @@ use super::{Effect, GlimpseId, LockServer};
 use crate::extent::Extent;
 use crate::mode::Mode;
 use crate::resource::{LockHandle, Lvb, Need, Outcome, Peer, Refusal, ResourceId, Wanted};
+use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 /// A client that waits for a size.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use crate::bits::InodeBits;
 use crate::extent::Extent;
 use crate::mode::Mode;
 use crate::resource::{LockGrant, Need, Peer, Policy, ResourceId, Wanted};
+use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 impl LockServer {
     /// True if `need` conflicts with a granted lock, or with one of the first `ahead` requests that wait, unless they may be

@@ -3,7 +3,7 @@
 use super::{Effect, Lock, LockServer};
 use crate::bits::InodeBits;
 use crate::resource::{LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, ResourceId};
-use std::time::Instant;
+use nacre_env::clock::Instant;
 
 impl LockServer {
     /// A client of the last run brings back a lock as it was granted. Only while the server recovers.

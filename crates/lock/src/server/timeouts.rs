@@ -5,8 +5,8 @@ use super::{Effect, GlimpseId, LockServer, ServerConfig};
 use crate::extent::Extent;
 use crate::mode::Mode;
 use crate::resource::{LockHandle, Need, Peer, ResourceId, Wanted};
+use nacre_env::clock::Instant;
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 /// What happens at some time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -83,7 +83,7 @@ impl World {
     pub fn with_client(
         &mut self,
         client: usize,
-        call: impl FnOnce(&mut LockClient, std::time::Instant, &mut Vec<Effect>),
+        call: impl FnOnce(&mut LockClient, nacre_env::clock::Instant, &mut Vec<Effect>),
     ) {
         let (now, mut effects) = (self.now(), Vec::new());
         call(&mut self.clients[client].engine, now, &mut effects);

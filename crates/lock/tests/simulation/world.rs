@@ -3,10 +3,11 @@
 use crate::network::{Chance, Event, Message, Request};
 use crate::node::{Node, Thread};
 use crate::target::Target;
+use nacre_env::clock::Instant;
 use nacre_lock::{EnqueueFlags, Extent, InodeBits, Mode, Need, Peer, ResourceId};
 use nacre_types::ClientUuid;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pages of an object that are fought over.
 pub const LAST_PAGE: u64 = 16;

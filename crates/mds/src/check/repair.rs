@@ -16,7 +16,6 @@ use nacre_types::name::name_hash;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, Timestamp};
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
-use std::time::SystemTime;
 
 /// Changes in one transaction at most.
 const BATCH_MAX: usize = 1000;
@@ -202,7 +201,7 @@ impl Repair<'_> {
     }
 
     fn make_lost_and_found(&mut self, root: &Inode) -> Result<InodeRecord, MdsError> {
-        let now = Timestamp::from(SystemTime::now());
+        let now = Timestamp::from(nacre_env::clock::wall());
         let fid = Fid::new(self.mdt.next_sequence, 1, 0);
         self.mdt.next_sequence += 1;
         let attr = Attr {

@@ -1,6 +1,6 @@
 use super::*;
-use std::thread::JoinHandle;
-use std::time::Instant;
+use nacre_env::clock::Instant;
+use nacre_env::thread::JoinHandle;
 
 const FILE: Fid = Fid::new(1, 1, 0);
 const A: ClientUuid = ClientUuid([1; 16]);
@@ -36,10 +36,10 @@ fn begin_wait(
     let before = locks.state.lock().engine.waiting();
     let thread = {
         let locks = locks.clone();
-        std::thread::spawn(move || locks.set(&fid, client, &lock, true, 0))
+        nacre_env::thread::spawn(move || locks.set(&fid, client, &lock, true, 0))
     };
     while locks.state.lock().engine.waiting() == before && !thread.is_finished() {
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
     thread
 }

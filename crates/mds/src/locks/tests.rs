@@ -1,6 +1,6 @@
 use super::*;
+use nacre_env::sync::mpsc;
 use std::sync::atomic::AtomicI64;
-use std::sync::mpsc;
 
 const DIR: Fid = Fid::new(1, 1, 0);
 const CHILD: Fid = Fid::new(1, 2, 0);
@@ -22,10 +22,10 @@ fn has_kept(table: &LockTable) -> bool {
 
 /// Waits until so many have taken a turn.
 fn await_turns(table: &LockTable, turns: u64) {
-    let deadline = std::time::Instant::now() + DEADLINE;
+    let deadline = nacre_env::clock::Instant::now() + DEADLINE;
     while table.next.load(Ordering::SeqCst) <= turns {
-        assert!(std::time::Instant::now() < deadline, "nobody has taken turn {turns}");
-        std::thread::yield_now();
+        assert!(nacre_env::clock::Instant::now() < deadline, "nobody has taken turn {turns}");
+        nacre_env::thread::yield_now();
     }
 }
 
@@ -33,7 +33,7 @@ fn await_turns(table: &LockTable, turns: u64) {
 fn threads_that_lock_the_same_inodes_in_any_order_exclude_each_other_and_finish() {
     let table = Arc::new(LockTable::new());
     let counter = AtomicU64::new(0);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..4u32 {
             let (table, counter) = (&table, &counter);
             scope.spawn(move || {
@@ -77,7 +77,7 @@ fn the_same_name_the_whole_directory_and_what_the_name_leads_to_wait_for_who_kee
         let table = Arc::new(LockTable::new());
         let kept = table.keep(&[name("a"), Want::Whole(CHILD)], Reach::Several, &always).expect("free");
         let (done, is_done) = mpsc::channel();
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             scope.spawn(|| {
                 let locked = table.lock(&[wanted]);
                 done.send(locked.is_ok()).expect("heard");
@@ -95,7 +95,7 @@ fn who_wants_the_whole_directory_is_not_passed_by_those_who_come_later() {
     let table = Arc::new(LockTable::new());
     let kept = table.keep(&[name("a")], Reach::Several, &always).expect("free");
     let order = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         scope.spawn(|| {
             let whole = table.keep(&[Want::Whole(DIR)], Reach::Several, &always).expect("its turn");
             order.lock().push("whole");
@@ -179,7 +179,7 @@ impl Owners {
 
     fn have(&self, things: &[Thing]) {
         self.change(things, 1);
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
         self.check(things);
         self.change(things, -1);
     }
@@ -195,7 +195,7 @@ fn want((dir, name): Thing) -> Want<'static> {
 #[test]
 fn nobody_ever_has_what_excludes_what_another_one_has_and_all_finish() {
     let (table, owners) = (Arc::new(LockTable::new()), Owners::default());
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..6_u64 {
             let (table, owners) = (&table, &owners);
             scope.spawn(move || {
@@ -238,7 +238,7 @@ fn who_reads_waits_for_operations_over_several_mdts_alone() {
         table.await_decision(&of).expect("nothing is half done");
     }
     let (done, is_done) = mpsc::channel();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         scope.spawn(|| done.send(table.await_decision(&name("b"))).expect("heard"));
         await_turns(&table, 3);
         assert!(is_done.try_recv().is_err());

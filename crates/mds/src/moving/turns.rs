@@ -4,11 +4,12 @@
 //! moved in a second all are moved after `n / c * (e^(c / m) - 1)` seconds: 1.7 times `n / m` if `c` is no larger than `m`, and without end for practice
 //! if it is ten times as large.
 
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest wait for the next step: half of what a create may be held up for. If there is none until then another MDT is away, perhaps,
 /// and nobody waits until there is one.
@@ -82,7 +83,7 @@ mod tests {
         turns.wait(&fid(1));
         turns.wait(&fid(1));
         assert_eq!(turns.left.lock().get(&fid(1)), Some(&0));
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let waits = scope.spawn(|| turns.wait(&fid(1)));
             turns.on_step(fid(1), 5);
             waits.join().expect("no panic");

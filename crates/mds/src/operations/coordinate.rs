@@ -5,6 +5,7 @@ use crate::locks::{Kept, Reach, unless_interrupted};
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tables::{OPERATIONS, op_key};
+use nacre_env::sync::MutexGuard;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_rpc::{Export, Moment};
 use nacre_types::{Cred, Fid, Status, StatusResult, Timestamp, TransNo};
@@ -13,7 +14,6 @@ use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::peer::{
     Found, INODES_MAX, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update,
 };
-use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -6,6 +6,7 @@ use crate::locks::{Reach, unless_interrupted};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tx::Tx;
+use nacre_env::clock::Instant;
 use nacre_rpc::Export;
 use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Operations in one answer to a greeting take about so many bytes; one always fits.
 const GREETING_BYTES: usize = 256 << 10;

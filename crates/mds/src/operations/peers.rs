@@ -4,9 +4,9 @@ use super::resolve::{TICK, resolve};
 use super::{Newcomers, Peers};
 use crate::error::MdsError;
 use crate::mds::Mds;
+use nacre_env::clock::Instant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 impl Mds {
     /// Tells which other MDTs there are from now on, by index, as a server to each. Names and inodes may then lie on any of
@@ -29,7 +29,7 @@ impl Mds {
         if resolver.is_none() && is_needed && !self.stopping.load(Ordering::Acquire) {
             let (weak, signal) = (Arc::downgrade(self), self.signal.clone());
             let body = move || resolve(&weak, &signal);
-            let thread = std::thread::Builder::new().name("mds-resolve".into()).spawn(body);
+            let thread = nacre_env::thread::Builder::new().name("mds-resolve".into()).spawn(body);
             *resolver = Some(thread.map_err(MdsError::Thread)?);
         }
         Ok(())

@@ -3,12 +3,13 @@
 use super::{Bug, Open, encode_record};
 use crate::mds::{Mds, StopSignal};
 use crate::tables::{FINISHED, OPERATIONS, op_key};
+use nacre_env::clock::Instant;
 use nacre_types::{Fid, Status, StatusResult, TransNo};
 use nacre_wire::peer::{OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two looks.
 pub(super) const TICK: Duration = Duration::from_millis(250);

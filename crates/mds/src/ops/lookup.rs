@@ -144,7 +144,7 @@ impl Mds {
             match self.find_inode(&found.fid)? {
                 Some(record) => return self.told(&record).map(Lead::Here),
                 // Removed between the two reads; the name is gone by now or names something else.
-                None => std::thread::yield_now(),
+                None => nacre_env::thread::yield_now(),
             }
         }
         log::error!("a name in {} has no inode: run a check", directory.attr.fid);

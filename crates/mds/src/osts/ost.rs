@@ -1,16 +1,17 @@
 //! What the MDT knows of one OST.
 
 use super::choose::Candidate;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_ondisk::OstMarkRecord;
 use nacre_rpc::OssEndpoint;
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult, TransNo};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Ids reserved at first.
 const STOCK_MIN: u32 = 32;

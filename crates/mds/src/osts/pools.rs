@@ -1,9 +1,9 @@
 //! The pools that files are placed in, as the configuration says, and where they spill over when they are full.
 
+use nacre_env::sync::RwLock;
 use nacre_layout::PoolName;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::mgs::PoolConfig;
-use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Pool {

@@ -3,9 +3,10 @@
 use super::OstSet;
 use super::choose::Candidate;
 use super::ost::LOOKED_AGE;
+use nacre_env::clock::Instant;
 use nacre_layout::layout::stripes_per_ost;
 use nacre_layout::{Component, PoolName, Space, StripeObject};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long to wait for figures of OSTs, which are taken as they are after that.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -5,9 +5,10 @@
 
 use super::ost::Ost;
 use crate::error::MdsError;
+use nacre_env::clock::Instant;
 use nacre_rpc::{LinkState, OssEndpoint};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two questions, and for an answer until the way to the server is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -21,7 +22,7 @@ pub fn start(ost: &Arc<Ost>) -> Result<(), MdsError> {
         return Ok(());
     }
     let ost = ost.clone();
-    std::thread::Builder::new()
+    nacre_env::thread::Builder::new()
         .name(format!("watch-ost{:04x}", ost.index))
         .spawn(move || run(&ost))
         .map(|_| ())

@@ -3,12 +3,13 @@
 use super::ost::{Ost, Pending};
 use crate::error::MdsError;
 use crate::tables::{DESTROYS, destroy_key, split_destroy_key};
+use nacre_env::clock::Instant;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::{Fid, Status, StatusResult, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Objects destroyed by one request, its limit.
 const DESTROY_MAX: usize = 4096;
@@ -32,7 +33,7 @@ enum Work {
 pub fn start(ost: &Arc<Ost>, store: &Arc<MetaStore>) -> Result<(), MdsError> {
     // A thread in the middle of a long request must not keep a store open that was stopped.
     let (ost, store) = (ost.clone(), Arc::downgrade(store));
-    std::thread::Builder::new()
+    nacre_env::thread::Builder::new()
         .name(format!("mds-ost{:04x}", ost.index))
         .spawn(move || {
             run(&ost, &store);

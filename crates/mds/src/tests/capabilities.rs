@@ -96,7 +96,8 @@ fn capabilities_are_those_that_object_servers_accept() {
     let (f, keys) = of_identity(Some(client()));
     let fid = file(&f);
     f.mds.set_capability_expire_s(30).expect("in range");
-    let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+    let now_s =
+        nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
     let given = given(&f, &f.cred, &renewal(fid)).expect("there are objects");
     let objects: Vec<Fid> = f.intent(fid).expect("objects").objects().map(|object| object.object).collect();
     assert_eq!(given.objects.iter().map(|(object, _)| *object).collect::<Vec<_>>(), objects);

@@ -72,7 +72,7 @@ fn threads_in_shared_directories_leave_a_store_in_order() {
         let parent = dirs[i / 2];
         dirs.push(f.dir(parent, &format!("n{}", i % 6)).expect("made").fid);
     }
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..6 {
             let (f, dirs) = (&f, &dirs);
             scope.spawn(move || work(f, dirs, 1000 + thread, 3000));
@@ -86,7 +86,7 @@ fn of_threads_that_make_the_same_name_one_wins() {
     let f = Fixture::new();
     for round in 0..200 {
         let name = format!("r{round}");
-        let wins = std::thread::scope(|scope| {
+        let wins = nacre_env::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| f.file(Fid::ROOT, &name).is_ok())).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).filter(|won| *won).count()
         });
@@ -101,7 +101,7 @@ fn opening_and_removing_at_once_never_loses_an_open_file() {
     for round in 0..300 {
         let name = format!("r{round}");
         let fid = f.file(Fid::ROOT, &name).expect("made").fid;
-        let opened = std::thread::scope(|scope| {
+        let opened = nacre_env::thread::scope(|scope| {
             let open = scope.spawn(|| f.open(fid, OpenFlags::READ));
             let unlink = scope.spawn(|| f.unlink(Fid::ROOT, &name));
             unlink.join().expect("no panic").expect("removed");

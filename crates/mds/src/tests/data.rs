@@ -145,7 +145,7 @@ pub(super) fn content(f: &Fixture, fid: Fid) -> Vec<u8> {
 fn data_size_and_times_of_a_close_are_one_transaction() {
     let f = Fixture::with_osts(1);
     let dir = directory(&f);
-    let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let told = std::sync::Arc::new(nacre_env::sync::Mutex::new(Vec::new()));
     let watched = told.clone();
     f.mds.watch_data(Box::new(move |object, bytes| watched.lock().push((object, bytes))));
     let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
@@ -306,7 +306,7 @@ fn what_is_written_while_the_file_goes_goes_too() {
         f.close(attr.fid, handle).expect("closed");
         let store = f.mds.data_store();
         let begin = std::sync::Barrier::new(2);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             scope.spawn(|| {
                 begin.wait();
                 match store.truncate(attr.fid, u64::from(round) + 1) {

@@ -5,6 +5,7 @@
 
 mod model;
 mod planted;
+mod simulated;
 mod single;
 mod step;
 

@@ -107,7 +107,7 @@ fn clients_that_die_together_are_evicted_whatever_their_files_are_waited_for() {
         let dead = silent_clients(&f);
         f.mds.set_release_timeout(timeout);
         let began = Instant::now();
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let change = |number: u8, mode: u32| {
                 let f = &f;
                 let fid = dead[usize::from(number)].1;

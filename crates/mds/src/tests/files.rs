@@ -117,7 +117,7 @@ fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
     let (other, _) = export(9, tcp_nid());
     // Let in without waiting: the first client gives its lease up.
     let mds = f.mds.clone();
-    let (joined, theirs) = std::thread::scope(|scope| {
+    let (joined, theirs) = nacre_env::thread::scope(|scope| {
         let thread = scope.spawn(|| mds.connect(&other));
         eventually("the release", || f.run(&MdsRequest::LeaseReleased { epoch: u64::MAX }).is_ok());
         while !thread.is_finished() {

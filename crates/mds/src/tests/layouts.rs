@@ -150,7 +150,7 @@ fn an_ost_out_of_use_gets_no_objects_is_not_waited_for_and_hears_of_what_was_des
     let on_it = LayoutSpec { osts: vec![1], stripe_count: Some(1), ..LayoutSpec::default() };
     assert_eq!(f.stripe(exact, on_it), Err(Status::EREMOTEIO));
     f.unlink(Fid::ROOT, "both").expect("removed");
-    let begin = std::time::Instant::now();
+    let begin = nacre_env::clock::Instant::now();
     let patience = std::time::Duration::from_secs(60);
     assert!(osts.evict(&[nacre_types::ClientUuid([7; 16])], patience).is_empty());
     osts.drain(patience);
@@ -270,7 +270,7 @@ fn making_everything_durable_waits_for_the_objects_of_removed_files_to_go() {
     f.intent(fid).expect("objects");
     f.osts.iter().for_each(|ost| *ost.fail.lock() = Some(Status::EIO));
     f.unlink(Fid::ROOT, "d").expect("removed");
-    let before = std::time::Instant::now();
+    let before = nacre_env::clock::Instant::now();
     f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
     assert!(before.elapsed() < std::time::Duration::from_secs(20), "not until it is back");
 }

@@ -37,7 +37,7 @@ impl Cacher {
         let cacher = Arc::new(Cacher { answers: AtomicBool::new(true), ..Cacher::default() });
         let export = Arc::new(Export::new(ClientUuid([number; 16]), tcp_nid(), None, cacher.clone()));
         let (mds, connecting) = (f.mds.clone(), export.clone());
-        let thread = std::thread::spawn(move || mds.connect(&connecting));
+        let thread = nacre_env::thread::spawn(move || mds.connect(&connecting));
         eventually("the second client is in", || {
             let _ = f.run(&MdsRequest::LeaseReleased { epoch: u64::MAX });
             thread.is_finished()
@@ -99,7 +99,7 @@ fn a_change_waits_until_the_client_that_caches_has_let_go() {
     let other = Cacher::connect(&f, 2);
     other.answers.store(false, Ordering::Relaxed);
     let handle = other.intend(fid, None).1.expect("granted");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let change = scope.spawn(|| f.attr(&chmod(fid, 0o600)));
         eventually("the callback", || other.called_back() == [handle]);
         assert_eq!(f.stat(fid).expect("there").mode & 0o777, 0o644, "until then nobody sees the change");
@@ -259,7 +259,7 @@ fn after_a_restart_changes_wait_until_clients_of_before_have_dropped_what_they_c
         Ok(MdsReply::Attr(attr)) => attr.mode & 0o777,
         other => panic!("{other:?}"),
     };
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let change = scope.spawn(|| run(chmod(fid, 0o600)));
         eventually("the change waits", || mds.mdlocks.lock_count() == 1);
         assert_eq!(mode(), 0o644);
@@ -339,7 +339,7 @@ fn a_page_brings_no_lock_on_what_others_write_or_change() {
     assert_eq!(has_lock(&other.list(dir, true)), [false, true]);
     // A change of the other file waits for this client: nothing new is granted on it, and nobody waits for it.
     other.answers.store(false, Ordering::Relaxed);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let change = scope.spawn(|| f.run(&chmod(plain, 0o600)));
         let mut held = Vec::new();
         eventually("the callback", || {

@@ -122,7 +122,7 @@ fn a_second_client_gets_in_when_the_first_has_released_its_caches() {
     assert!(matches!(lease, Ok(MdsReply::Lease(LeaseGrant { exclusive: true, .. }))));
     let (second, _) = export(2, tcp_nid());
     let mds = f.mds.clone();
-    let connecting = std::thread::spawn(move || mds.connect(&second).map(|grant| grant.exclusive));
+    let connecting = nacre_env::thread::spawn(move || mds.connect(&second).map(|grant| grant.exclusive));
     eventually(
         "the release",
         || matches!(f.run(&MdsRequest::Ping), Ok(MdsReply::Lease(grant)) if !grant.exclusive),

@@ -19,7 +19,7 @@ fn two() -> Fixture {
 
 fn fall_silent(f: &Fixture, ost: usize) {
     *f.osts[ost].fail.lock() = Some(Status::ETIMEDOUT);
-    std::thread::sleep(A_MOMENT);
+    nacre_env::thread::sleep(A_MOMENT);
 }
 
 fn layout(f: &Fixture, fid: Fid) -> Arc<Layout> {

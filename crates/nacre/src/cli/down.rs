@@ -7,13 +7,14 @@ use crate::instance::Instance;
 use crate::process::{MOUNT, NODE, RunDir, is_stopped, why_silent};
 use crate::progress::Progress;
 use crate::{mounts, named};
+use nacre_env::clock::Instant;
 use nacre_store::object::block::device_of;
 use nacre_store::object::nxd::cache_of;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest time that rings of a process that has ended may take, and how often they are looked at.
 const RINGS_LIMIT: Duration = Duration::from_secs(5);
@@ -107,7 +108,7 @@ fn await_devices(instance: &Instance) {
     let paths = devices.flat_map(|dir| [device_of(&dir), cache_of(&dir).ok().flatten()]).flatten();
     for path in paths.filter(|path| path.is_file()) {
         while is_open_elsewhere(&path) && Instant::now() < deadline {
-            std::thread::sleep(RINGS_POLL);
+            nacre_env::thread::sleep(RINGS_POLL);
         }
     }
 }

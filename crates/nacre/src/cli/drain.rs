@@ -9,6 +9,7 @@ use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::lfs::migrate::directory::{Wish, migrate_one};
 use crate::lfs::mounted::{self, Mounted};
 use crate::progress::Progress;
+use nacre_env::clock::Instant;
 use nacre_layout::dir_layout::DirFlags;
 use nacre_layout::{DirLayout, user};
 use nacre_types::ioctl::{FilesWanted, MIGRATED_MAX};
@@ -18,7 +19,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// State bits of targets that get nothing: read-only, no new inodes, no space, no inodes (`OS_STATFS_*`).
 const STATE_CLOSED: u32 = 0x02 | 0x04 | 0x20 | 0x40;
@@ -102,7 +103,7 @@ fn close(mount: &Mounted, index: u16) -> Result<()> {
         if is_closed()? {
             return Ok(());
         }
-        std::thread::sleep(LOOK_AGAIN);
+        nacre_env::thread::sleep(LOOK_AGAIN);
     }
     Err(Failure::new(format!(
         "MDT{index:04x} still takes new directories: run 'lctl set_param {name}=1' on its host first"
@@ -234,7 +235,7 @@ impl Drain<'_> {
                 return outcomes;
             }
             open = again.into_iter().map(|(fid, _)| fid).collect();
-            std::thread::sleep(LOOK_AGAIN);
+            nacre_env::thread::sleep(LOOK_AGAIN);
         }
     }
 
@@ -282,7 +283,7 @@ fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
         let mine = || items.get(next.fetch_add(1, Ordering::Relaxed));
         std::iter::from_fn(mine).map(&work).collect::<Vec<R>>()
     };
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS.min(items.len())).map(|_| scope.spawn(one)).collect();
         let results = workers
             .into_iter()

@@ -258,7 +258,8 @@ struct Shown {
 impl Shown {
     fn of(key: &IssuedKey) -> Shown {
         let identity = &key.identity;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now =
+            nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let state = match key.is_revoked {
             true => "revoked",
             false if identity.until_s <= now => "expired",

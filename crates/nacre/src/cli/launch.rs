@@ -9,13 +9,13 @@ use crate::ports::Ports;
 use crate::process::{self, MOUNT, NODE, RunDir, StopSignals};
 use crate::progress::Progress;
 use crate::start::Start;
+use nacre_env::sync::mpsc::channel;
 use nacre_types::{TargetId, TargetKind};
 use std::ffi::OsString;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// How long each process may take to end when a service manager ends all.
@@ -229,7 +229,7 @@ impl Launch<'_> {
 pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>) -> i32 {
     let (sender, events) = channel();
     let end = sender.clone();
-    let threads = std::thread::Builder::new().name("wait-signal".into()).spawn(move || {
+    let threads = nacre_env::thread::Builder::new().name("wait-signal".into()).spawn(move || {
         signals.wait();
         let _ = end.send(None);
     });
@@ -238,7 +238,7 @@ pub fn watch(run: &RunDir, signals: StopSignals, children: Vec<(String, Child)>)
     }
     for (name, mut child) in children {
         let sender = sender.clone();
-        let waits = std::thread::Builder::new().name("wait-child".into()).spawn(move || {
+        let waits = nacre_env::thread::Builder::new().name("wait-child".into()).spawn(move || {
             let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
             // The others end, too, when all are ended.
             let _ = sender.send(Some((name, status)));

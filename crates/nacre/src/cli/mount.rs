@@ -6,6 +6,7 @@ use crate::keys::Holder;
 use crate::process::{self, MOUNT, RunDir};
 use crate::progress::Progress;
 use crate::{holders, instance, listen, mounts, node, path, registry};
+use nacre_env::clock::Instant;
 use nacre_fuse::TransportChoice;
 use nacre_fuse::front::LockScope;
 use nacre_rpc::Shape;
@@ -14,7 +15,7 @@ use nacre_types::nid::MountSource;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest wait for a mount's process to end.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -180,7 +181,7 @@ pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool)
             }
             outcome => return outcome,
         }
-        std::thread::sleep(wait);
+        nacre_env::thread::sleep(wait);
         wait = RETRY_WAIT_MAX.min(2 * wait);
     }
     mount_once(source, mount_point, options, sloppy)
@@ -248,7 +249,9 @@ pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
         match rustix::mount::mount_remount(&real, flags, "") {
             Ok(()) => return Ok(()),
             // Closes end in the background; until then a removed file counts as one in use.
-            Err(rustix::io::Errno::BUSY) if start.elapsed() < BUSY_LIMIT => std::thread::sleep(BUSY_POLL),
+            Err(rustix::io::Errno::BUSY) if start.elapsed() < BUSY_LIMIT => {
+                nacre_env::thread::sleep(BUSY_POLL)
+            }
             Err(rustix::io::Errno::BUSY) => return Err(busy(mount_point)),
             Err(error) => return Err(Failure::because(format!("remount {}", mount_point.display()))(error)),
         }

@@ -4,10 +4,11 @@ use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::process::{BEGUN_LIMIT, RunDir, why_silent};
 use crate::{holders, mounts};
+use nacre_env::clock::Instant;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Makes sure that there is a free directory to mount on: makes a missing one, clears a dead mount of ours. True if it was missing.
 pub fn prepare(path: &Path) -> Result<bool> {
@@ -127,7 +128,7 @@ pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Re
                 mount_point.display()
             )));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        nacre_env::thread::sleep(Duration::from_millis(20));
     }
     Ok(true)
 }

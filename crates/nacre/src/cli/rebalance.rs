@@ -13,6 +13,7 @@ use crate::lfs::migrate::own_shape;
 use crate::lfs::mounted::Mounted;
 use crate::lfs::relocate::{Manner, Order, Stopped, relocate};
 use crate::progress::Progress;
+use nacre_env::clock::Instant;
 use nacre_layout::user;
 use nacre_types::ioctl::FilesWanted;
 use nacre_types::{Fid, TargetId, TargetKind};
@@ -20,7 +21,7 @@ use plan::{Plan, Use};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Space is shown in units of this many bytes (`st_blocks`).
 const BLOCK_UNIT: u64 = 512;
@@ -73,7 +74,7 @@ pub fn run(args: &RebalanceArgs) -> Result<i32> {
             break;
         }
         progress.tell(&format!("{} files are in use; trying them again", report.busy_files));
-        std::thread::sleep(BETWEEN_ROUNDS);
+        nacre_env::thread::sleep(BETWEEN_ROUNDS);
     }
     report.seconds = began.elapsed().as_secs_f64();
     drop(progress);

@@ -14,6 +14,7 @@ use crate::node;
 use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
 use crate::start::Start;
+use nacre_env::clock::Instant;
 use nacre_mgs::Mgs;
 use nacre_rpc::{MgsPeer, MgsService};
 use nacre_store::object::ADDRESS;
@@ -24,7 +25,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FSNAME_DEFAULT: &str = "nacre";
 /// How long a running file system may take to add a target.
@@ -298,7 +299,7 @@ fn serve(
         if run.pid(&name).is_none() || Instant::now() >= deadline {
             return Err(Failure::new(format!("{target} has not joined: see {}", run.log(&name).display())));
         }
-        std::thread::sleep(POLL);
+        nacre_env::thread::sleep(POLL);
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use crate::instance::{Instance, absolute, target_name};
 use crate::process::{NODE, RunDir};
 use crate::progress::Progress;
 use crate::{mounts, node, registry};
+use nacre_env::clock::Instant;
 use nacre_store::object::Trimmed;
 use nacre_store::object::block::is_block_store;
 use nacre_store::object::trim::trim_for;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long one answer of a running target may take: a device may be slow to discard, and others may be asking.
 const ANSWER_LIMIT: Duration = Duration::from_secs(600);

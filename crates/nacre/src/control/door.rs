@@ -1,7 +1,8 @@
 //! Admission at a control socket: permitted users, connections at a time, and time and bytes of each.
 
 use super::{Answer, Handler, Request, TIMEOUT, send};
-use parking_lot::Mutex;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -9,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -74,7 +75,7 @@ pub(super) fn keep(listener: &UnixListener, audience: Audience, handler: &Arc<dy
             Err(error) => {
                 log::debug!("control connection: {error}");
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) {
-                    std::thread::sleep(ACCEPT_PAUSE);
+                    nacre_env::thread::sleep(ACCEPT_PAUSE);
                 }
             }
         }
@@ -112,7 +113,7 @@ fn serve_one_of(crowd: &Crowd, stream: UnixStream, handler: &Arc<dyn Handler>) -
         }
         drop(place);
     };
-    std::thread::Builder::new().name("public".into()).spawn(answers).map(drop)
+    nacre_env::thread::Builder::new().name("public".into()).spawn(answers).map(drop)
 }
 
 /// How many questions of each user are answered just now.
@@ -216,7 +217,7 @@ mod tests {
 
     /// Runs `work` on a thread that is another user's; `None` if this one may not become that.
     fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> Option<T> {
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let uid = libc::c_long::from(uid);
                 // SAFETY: the system call, unlike the function of the C library, changes this thread alone; it touches no memory.
@@ -264,7 +265,7 @@ mod tests {
         // They are closed when their time is over, also the one that keeps on sending.
         let start = Instant::now();
         while (&silent[0]).write_all(b"x").is_ok() && start.elapsed() < TIMEOUT {
-            std::thread::sleep(Duration::from_millis(20));
+            nacre_env::thread::sleep(Duration::from_millis(20));
         }
         assert!(start.elapsed() < EVERYBODYS.time * 2, "{:?}", start.elapsed());
         drop(silent);

@@ -4,11 +4,12 @@
 use super::{EXIT_USAGE, Outcome, find_names, management};
 use crate::control::{self, Answer, PoolStep, Request};
 use crate::ost_list;
+use nacre_env::clock::Instant;
 use nacre_layout::PoolName;
 use nacre_types::TargetId;
 use nacre_types::nid::check_fsname;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a change may take to reach the mounts and metadata servers of this host (Lustre waits as long for a client).
 const SEEN_LIMIT: Duration = Duration::from_secs(12);
@@ -83,7 +84,7 @@ fn wait_until_seen(fsname: &str, pool: &str) -> Outcome {
             eprintln!("Warning, pool {fsname}.{pool}: not all of this host have seen the change yet");
             return Ok(());
         }
-        std::thread::sleep(SEEN_STEP);
+        nacre_env::thread::sleep(SEEN_STEP);
     }
     Ok(())
 }

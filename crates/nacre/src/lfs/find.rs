@@ -169,6 +169,6 @@ fn default_threads(mount: &Mounted) -> usize {
     let mdts = mount
         .targets()
         .map_or(1, |rows| rows.iter().filter(|row| row.target.kind == TargetKind::Mdt).count());
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpus = nacre_env::thread::available_parallelism().map_or(1, usize::from);
     (4 * mdts).min(cpus / 2).max(1)
 }

@@ -10,6 +10,7 @@ use super::setstripe::{check_targets, wish_of_options};
 use super::{Failure, Outcome, mounted};
 use auto::Auto;
 use mounted::Mounted;
+use nacre_env::clock::Instant;
 use nacre_layout::{Wish, user};
 use nacre_types::Fid;
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What `--help` and a wrong call print.
 pub const USAGE: &str = "\

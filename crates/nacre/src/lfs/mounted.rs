@@ -208,7 +208,7 @@ impl Mounted {
         let mut rows = self.targets()?;
         // One that does not answer takes a second or two: all are asked at the same time.
         for some in rows.chunks_mut(ASKED_AT_ONCE) {
-            std::thread::scope(|scope| {
+            nacre_env::thread::scope(|scope| {
                 for row in some {
                     scope.spawn(|| match self.space_of(row.target) {
                         Ok(space) => row.space = Some(space),

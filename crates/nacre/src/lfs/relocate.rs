@@ -5,6 +5,7 @@
 //! descriptor, so that nothing is left behind however this process ends.
 
 use super::mounted::{ask_file, project_of_open, set_project_of_open};
+use nacre_env::clock::Instant;
 use nacre_types::Fid;
 use nacre_types::ioctl::{FileCall, FileOperation, PathToFid};
 use rustix::fs::{Mode, OFlags, XattrFlags};
@@ -14,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes copied by one call, so that a signal ends the copy soon.
 const PIECE_BYTES: u64 = 16 << 20;
@@ -230,7 +231,7 @@ impl Move<'_, '_> {
         let Some(rate) = self.order.bytes_per_second else { return };
         let due = Duration::from_secs_f64(self.paid_bytes as f64 / rate.max(1) as f64);
         if let Some(early) = due.checked_sub(self.began.elapsed()) {
-            std::thread::sleep(early);
+            nacre_env::thread::sleep(early);
         }
     }
 

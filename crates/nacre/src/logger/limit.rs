@@ -5,8 +5,9 @@
 //! (`log::warn!(peer:% = address; ...)`); those that do not are counted together.
 
 use log::Level;
+use nacre_env::clock::Instant;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Lines are counted for so long, beginning with the first.
 const WINDOW: Duration = Duration::from_secs(60);

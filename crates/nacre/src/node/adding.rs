@@ -9,12 +9,13 @@ use crate::instance::{self, Adding, Instance, random_uuid};
 use crate::keys::Keys;
 use crate::new_target::TargetWishes;
 use crate::process::NODE;
+use nacre_env::clock::Instant;
 use nacre_rpc::tcp::Server;
 use nacre_types::nid::MountSource;
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long somebody who adds an MDT waits until the mount of this process knows it.
 const MOUNT_LIMIT: Duration = Duration::from_secs(20);

@@ -4,6 +4,7 @@ use super::targets::Services;
 use crate::failure::{Failure, Result};
 use crate::instance::random_uuid;
 use crate::keys::Keys;
+use nacre_env::sync::RwLock;
 use nacre_keys::CapabilityKeys;
 use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
@@ -12,7 +13,6 @@ use nacre_rpc::{
 };
 use nacre_types::{ClientUuid, KeyId, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
-use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,6 +12,8 @@ use crate::holders::{self, Device};
 use crate::instance::write_private;
 use crate::process::{RunDir, request_stop};
 use nacre_client::{Caller, Client, ClientConfig, Lease, Locks};
+use nacre_env::clock::Instant;
+use nacre_env::sync::mpsc::RecvTimeoutError;
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
@@ -23,9 +25,8 @@ use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long metadata servers are told of what was closed last before the process ends without it.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
@@ -178,7 +179,7 @@ impl Mounted {
         loop {
             match self.session.unmount(Unmount::Clean) {
                 Ok(()) => break,
-                Err(Error::Busy(_)) if Instant::now() < deadline => std::thread::sleep(UNMOUNT_POLL),
+                Err(Error::Busy(_)) if Instant::now() < deadline => nacre_env::thread::sleep(UNMOUNT_POLL),
                 // What nobody uses is cut off: copies in other mount namespaces come about by themselves.
                 Err(error @ (Error::Busy(_) | Error::Elsewhere(_))) => {
                     match why_to_stay(&error, &self.client, self.device) {
@@ -261,9 +262,9 @@ impl Mounted {
 
 /// Sees to it that data which the client holds back is written, unless a server stays away.
 fn write_out(client: &Arc<Client>) {
-    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let (done, wait) = nacre_env::sync::mpsc::channel::<()>();
     let writer = client.clone();
-    let spawned = std::thread::Builder::new().name("write-out".into()).spawn(move || {
+    let spawned = nacre_env::thread::Builder::new().name("write-out".into()).spawn(move || {
         writer.write_back_all();
         // Nobody waits for longer than the limits below.
         let _ = done.send(());
@@ -308,8 +309,8 @@ fn why_to_stay(error: &Error, client: &Client, device: Option<Device>) -> Option
 
 /// Runs `work`; calls `slow` if it takes longer than somebody who watches would expect.
 fn tell_if_slow<R>(slow: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
-    let (done, wait) = std::sync::mpsc::channel::<()>();
-    std::thread::scope(|scope| {
+    let (done, wait) = nacre_env::sync::mpsc::channel::<()>();
+    nacre_env::thread::scope(|scope| {
         scope.spawn(move || {
             if wait.recv_timeout(QUIET_WAIT) == Err(RecvTimeoutError::Timeout) {
                 slow();
@@ -376,7 +377,7 @@ fn mount_session(mount: &MountPlan, front: &Arc<Front>) -> Result<Session> {
 /// Somebody may unmount without asking this process; it then ends as well.
 fn stop_when_unmounted(session: &Arc<Session>) -> Result<()> {
     let session = session.clone();
-    std::thread::Builder::new()
+    nacre_env::thread::Builder::new()
         .name("mount".into())
         .spawn(move || {
             if let Err(error) = session.join() {

@@ -5,13 +5,14 @@ use super::mounted::{RemoteEvents, connect};
 use super::params::Params;
 use super::targets::Services;
 use nacre_client::Client;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::tcp::TcpMds;
 use nacre_rpc::{LoMds, MdsEndpoint, OssEndpoint, OstEventsFactory};
 use nacre_types::{StatusResult, TargetId};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
-use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pause before an MDT that does not let the mount in is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -106,7 +107,7 @@ impl Newcomers {
                 }
             }
         };
-        match std::thread::Builder::new().name("mdt-join".into()).spawn(work) {
+        match nacre_env::thread::Builder::new().name("mdt-join".into()).spawn(work) {
             Ok(_) => state.working = true,
             // The next who asks tries again.
             Err(error) => log::error!("no thread to reach an MDT that has joined: {error}"),

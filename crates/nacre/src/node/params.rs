@@ -27,6 +27,7 @@ use super::links::Links;
 use crate::local_params::Setting;
 use crate::logger;
 use nacre_client::Client;
+use nacre_env::sync::Mutex;
 use nacre_fuse::front::Front;
 use nacre_layout::PoolName;
 use nacre_mds::Mds;
@@ -39,7 +40,6 @@ use nacre_rpc::{Hold, ImportInfo, OssService};
 use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange, PoolConfig};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

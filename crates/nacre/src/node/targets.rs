@@ -9,6 +9,8 @@ use crate::instance::{Instance, random_uuid};
 use crate::keys;
 use crate::ost_cache::{OstCaches, look_with_cache, with_cache};
 use crate::ost_class;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_keys::CapabilityKeys;
 use nacre_layout::LayoutSpec;
 use nacre_layout::dir_hash::DirHash;
@@ -28,13 +30,12 @@ use nacre_types::{
 };
 use nacre_wire::mds::{MdsRequest, Statfs};
 use nacre_wire::mgs::{FsConfig, PoolConfig};
-use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long object servers are told that metadata targets leave, all together; they would find out in time.
 const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
@@ -248,7 +249,9 @@ fn once_free<T>(
     let deadline = Instant::now() + KILLED_LIMIT;
     loop {
         match open() {
-            Err(ObjectError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(KILLED_POLL),
+            Err(ObjectError::InUse { .. }) if Instant::now() < deadline => {
+                nacre_env::thread::sleep(KILLED_POLL)
+            }
             opened => return opened,
         }
     }

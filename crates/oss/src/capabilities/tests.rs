@@ -36,7 +36,7 @@ fn export(roles: Option<Roles>) -> Arc<Export> {
 }
 
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs()
+    nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs()
 }
 
 impl World {

@@ -1,11 +1,11 @@
 //! Reads and writes by size and time: `brw_stats`.
 
+use nacre_env::clock::Instant;
 use nacre_params::stats::{now_ns, times};
 use nacre_rpc::stats::{Direction, Histograms, ROWS, Rows, TIMES, percent, power_row};
 use nacre_store::object::transfers;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;

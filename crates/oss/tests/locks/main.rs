@@ -2,4 +2,5 @@
 
 mod restart;
 mod sharing;
+mod simulated;
 mod support;

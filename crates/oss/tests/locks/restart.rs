@@ -14,14 +14,14 @@ fn is_granted(reply: &OssReply) -> bool {
 }
 
 #[test]
-fn a_client_that_had_locks_brings_them_back_before_others_get_any() {
+pub fn a_client_that_had_locks_brings_them_back_before_others_get_any() {
     let target = Target::new();
     target.client(1).lock(7, Mode::Pw, pages(0, 4));
     target.client(2);
     let target = target.restart();
     assert!(target.server.locks().is_recovering());
     let (holder, other) = (target.client(1), target.client(2));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let read = scope.spawn(|| other.read(1, IoLock::Server));
         assert!(is_granted(&holder.replay(7, Mode::Pw, pages(0, 4)).unwrap()));
         // What it held back it may write before all are back.

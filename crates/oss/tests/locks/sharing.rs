@@ -52,12 +52,12 @@ fn what_a_client_does_not_hold_is_refused() {
 }
 
 #[test]
-fn a_write_that_the_target_locks_calls_the_reader_back_and_waits_for_its_cancel() {
+pub fn a_write_that_the_target_locks_calls_the_reader_back_and_waits_for_its_cancel() {
     let target = Target::new();
     let (reader, writer) = (target.client(1), target.client(2));
     reader.lock(1, Mode::Pr, pages(0, 1));
     reader.lock(2, Mode::Pr, pages(1, 1));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let write = scope.spawn(|| writer.write(0, &ONE, IoLock::Server));
         reader.next_is_blocking(1);
         assert!(!write.is_finished());
@@ -88,13 +88,13 @@ fn a_flush_that_the_target_locks_is_not_held_up_by_the_request_that_waits_for_it
 }
 
 #[test]
-fn a_truncate_calls_back_only_what_it_cuts() {
+pub fn a_truncate_calls_back_only_what_it_cuts() {
     let target = Target::new();
     let (reader, cutter) = (target.client(1), target.client(2));
     cutter.write(9, &ONE, IoLock::Lease).unwrap();
     reader.lock(1, Mode::Pr, pages(0, 2));
     reader.lock(2, Mode::Pr, pages(4, 2));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let cut = scope.spawn(|| cutter.truncate(3 * PAGE, IoLock::Server));
         reader.next_is_blocking(2);
         reader.cancel(2);
@@ -109,7 +109,7 @@ fn looking_for_data_waits_for_who_writes_behind() {
     let target = Target::new();
     let (writer, seeker) = (target.client(1), target.client(2));
     writer.lock(1, Mode::Pw, pages(5, 1));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let seek = scope.spawn(|| {
             let (object, kind, lock) = (object(), SeekKind::Data, IoLock::Server);
             seeker.call(OssRequest::Seek { object, offset: 0, kind, lock, written: false }, Bulk::None)
@@ -122,12 +122,12 @@ fn looking_for_data_waits_for_who_writes_behind() {
 }
 
 #[test]
-fn a_glimpse_sees_what_a_writer_has_not_written_out_yet() {
+pub fn a_glimpse_sees_what_a_writer_has_not_written_out_yet() {
     let target = Target::new();
     let (writer, looker) = (target.client(1), target.client(2));
     writer.lock(1, Mode::Pw, Extent::WHOLE);
     writer.write(0, &ONE, IoLock::Held).unwrap();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let look = scope.spawn(|| looker.attr(true));
         writer.answer_glimpse(70_000);
         let attr = look.join().unwrap().unwrap();
@@ -195,11 +195,11 @@ fn a_client_that_leaves_lets_others_in() {
 }
 
 #[test]
-fn a_target_that_stops_does_not_wait_for_those_who_wait_for_locks() {
+pub fn a_target_that_stops_does_not_wait_for_those_who_wait_for_locks() {
     let target = Target::new();
     let (holder, waiter) = (target.client(1), target.client(2));
     holder.lock(1, Mode::Pw, Extent::WHOLE);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let read = scope.spawn(|| waiter.read(0, IoLock::Server));
         holder.next_is_blocking(1);
         target.server.stop(std::time::Duration::from_secs(30)).unwrap();

@@ -1,5 +1,7 @@
 //! A target with a file store, and clients without a program.
 
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::{
     Enqueue, EnqueueFlags, Extent, InodeBits, LockGrant, LockHandle, Lvb, Mode, Need, Outcome, ResourceId,
 };
@@ -10,10 +12,9 @@ use nacre_types::{ClientUuid, Cred, Fid, Nid, ProcessIdentity, StatusResult};
 use nacre_wire::lock::{IoLock, LockMessage, LockRequest};
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
-use parking_lot::{Condvar, Mutex};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 pub const PAGE: u64 = 4096;
@@ -32,7 +33,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
 }
 

@@ -4,10 +4,10 @@
 use crate::api::{Call, ClientCallbacks, Export, OssEndpoint, OssEvents, OssService};
 use crate::stats::{CountedRpc, RpcStats};
 use crate::tunables::Tunables;
+use nacre_env::sync::{ReentrantMutex, RwLock};
 use nacre_session::Recovery;
 use nacre_types::{ClientUuid, Cred, Nid, Status, StatusResult};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
-use parking_lot::{ReentrantMutex, RwLock};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -47,7 +47,7 @@ fn the_last_row_takes_all_that_is_beyond() {
 #[test]
 fn counts_of_all_threads_add_up() {
     let stats = RpcStats::default();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| (0..1000).for_each(|_| drop(stats.begin(Direction::Read, 0, 4096))));
         }

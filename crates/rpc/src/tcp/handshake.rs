@@ -7,6 +7,7 @@ use super::socket::{Inbox, LinkError, Socket, TICK};
 use super::tls;
 use crate::config::ClientConfig;
 use crate::shape::Fabric;
+use nacre_env::clock::Instant;
 use nacre_keys::ClientTls;
 use nacre_session::Life;
 use nacre_types::{ClientUuid, KeyId, Nid, Status, StatusResult, TargetId, Xid};
@@ -17,7 +18,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Largest answer to a connect that is believed, in bytes.
 const ANSWER_MAX: u32 = 4096;

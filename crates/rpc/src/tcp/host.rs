@@ -8,7 +8,7 @@ pub(crate) fn random_instance() -> u64 {
     let random = if got == bytes.len() as isize {
         u64::from_le_bytes(bytes)
     } else {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = nacre_env::clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         now.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)
     };
     random.max(1)

@@ -13,8 +13,8 @@ pub(super) use opener::Opener;
 pub(super) use sealer::Sealer;
 
 use super::mac::{KEY, Mac, TAG};
+use nacre_env::sync::Mutex;
 use nacre_types::Security;
-use parking_lot::Mutex;
 use ring::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey,
 };

@@ -19,16 +19,17 @@ use admission::Proof;
 use clients::Clients;
 use connection::Connection;
 use lobby::Lobby;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_types::{Cred, Identity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::oss::{Bulk, OssRequest};
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two looks for clients that have gone.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
@@ -301,7 +302,7 @@ impl Server {
             let mut looked = Instant::now();
             while !*stopped {
                 stop.1.wait_for(&mut stopped, REAP_INTERVAL);
-                parking_lot::MutexGuard::unlocked(&mut stopped, || {
+                nacre_env::sync::unlocked(&mut stopped, || {
                     if looked.elapsed() >= AWAY_MIN {
                         shared.clients.excuse(shared.now_ms());
                     }

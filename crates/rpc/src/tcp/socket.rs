@@ -1,17 +1,18 @@
 //! A connected TCP socket: gathered sends, receives that give up after a tick, and buffers.
 
 use super::records::{Opener, Sealer};
+use nacre_env::clock::Instant;
 use nacre_env::interrupted;
+use nacre_env::sync::Mutex;
 use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_wire::frame::{
     BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, FrameKind, HEADER_BYTES, Header,
 };
-use parking_lot::Mutex;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A blocked system call returns at least so often, so that its thread can look at deadlines and interrupts whose
 /// signal it missed.

@@ -1,8 +1,8 @@
 //! Threads that are joined before their owner goes.
 
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
+use nacre_env::thread::{Builder, JoinHandle, current};
 use std::io;
-use std::thread::{Builder, JoinHandle, current};
 
 /// Ended threads are joined when so many more handles than this are kept.
 const REAP_AT: usize = 32;

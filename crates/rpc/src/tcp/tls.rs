@@ -2,6 +2,7 @@
 
 use super::records::{self, Opener, Sealer, Session};
 use super::socket::Socket;
+use nacre_env::clock::Instant;
 use nacre_keys::{ClientTls, ServerTls};
 use nacre_types::Security;
 use nacre_types::{Identity, Status, StatusResult};
@@ -13,7 +14,7 @@ use rustls::{AlertDescription, CertificateError, CommonState, ExtractedSecrets};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// First byte of a connection with TLS: a record of the handshake protocol. Frames begin with another one.
 pub(super) const FIRST_BYTE: u8 = 22;

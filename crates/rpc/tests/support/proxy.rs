@@ -59,7 +59,7 @@ impl Proxy {
         let plan = Arc::new(Plan::default());
         let upstream = Arc::new(Mutex::new(upstream));
         let (accept_plan, accept_upstream) = (plan.clone(), upstream.clone());
-        std::thread::spawn(move || {
+        nacre_env::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if accept_plan.stopping.load(Ordering::SeqCst) {
                     return;
@@ -118,7 +118,7 @@ fn forward(plan: &Arc<Plan>, client: &TcpStream, server: &TcpStream) {
         [(Way::ToServer, copy(client), copy(server)), (Way::ToClient, copy(server), copy(client))]
     {
         let plan = plan.clone();
-        std::thread::spawn(move || pass(&plan, way, from, to));
+        nacre_env::thread::spawn(move || pass(&plan, way, from, to));
     }
 }
 

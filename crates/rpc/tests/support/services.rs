@@ -407,10 +407,10 @@ pub fn create(name: &[u8]) -> MdsRequest<'_> {
 
 /// Waits until `condition` holds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = nacre_env::clock::Instant::now() + PATIENCE;
     while !condition() {
-        assert!(std::time::Instant::now() < deadline, "{what} did not happen");
-        std::thread::yield_now();
+        assert!(nacre_env::clock::Instant::now() < deadline, "{what} did not happen");
+        nacre_env::thread::yield_now();
     }
 }
 

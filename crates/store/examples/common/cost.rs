@@ -1,8 +1,8 @@
 //! What some work costs: CPU time, switches to other tasks, and transfers of the disk.
 
+use nacre_env::clock::Instant;
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
-use std::time::Instant;
 
 /// Counters of this process and of a disk at a moment.
 #[derive(Clone, Copy)]

@@ -1,13 +1,13 @@
 //! Objects that are made and synced.
 
+use nacre_env::clock::Instant;
 use nacre_store::object::ObjectStore;
 use nacre_types::Fid;
-use std::time::Instant;
 
 /// Makes objects, writes 4 KiB into each and syncs it: objects per second.
 pub fn create_and_sync(store: &dyn ObjectStore, first: u32, objects: u32, threads: u32) -> f64 {
     let start = Instant::now();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..threads {
             scope.spawn(move || {
                 for number in (thread..objects).step_by(threads as usize) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls};
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 
 use super::error::{MetaError, Result};
 use super::map::Change;

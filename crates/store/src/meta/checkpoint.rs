@@ -5,11 +5,12 @@
 //! ```
 //! At most one freeze is outstanding. While it is, commits go on into the active pair until the segment is full, then wait.
 
+use nacre_env::clock::Instant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 
 use super::engine::Engine;
 use super::error::{MetaError, Result};
@@ -166,7 +167,7 @@ impl Engine {
             self.attempt(&mut state);
             self.checkpointer.ended.notify_all();
             if !state.is_pending {
-                MutexGuard::unlocked(&mut state, || self.grow_log());
+                nacre_env::sync::unlocked(&mut state, || self.grow_log());
             }
         }
     }
@@ -179,7 +180,7 @@ impl Engine {
 
     fn attempt(&self, state: &mut MutexGuard<'_, State>) {
         let transno = state.frozen_transno;
-        let result = MutexGuard::unlocked(state, || self.move_frozen(transno)).and_then(|()| {
+        let result = nacre_env::sync::unlocked(state, || self.move_frozen(transno)).and_then(|()| {
             // After a replay both segments had been waiting for this.
             if self.log.has_active() { Ok(()) } else { self.log.activate() }
         });

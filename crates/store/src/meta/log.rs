@@ -6,12 +6,13 @@
 //! Appending hands the record to the kernel while the lock is held. So no record that was acknowledged can lie behind one
 //! that a killed process left half-written.
 
+use nacre_env::clock::Instant;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 
 use super::base::is_no_space;
 use super::batch::Batch;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{RwLock, RwLockWriteGuard};
+use nacre_env::sync::{RwLock, RwLockWriteGuard};
 
 use super::batch::Op;
 use super::map::Map;

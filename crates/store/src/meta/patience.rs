@@ -30,14 +30,14 @@ fn look_again<G>(look: impl Fn() -> Option<G>) -> Option<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
+    use nacre_env::sync::Mutex;
 
     #[test]
     fn a_lock_that_stays_held_is_waited_for() {
         let lock = Mutex::new(1);
         let held = lock.lock();
-        std::thread::scope(|scope| {
-            let (waits, is_waiting) = std::sync::mpsc::channel();
+        nacre_env::thread::scope(|scope| {
+            let (waits, is_waiting) = nacre_env::sync::mpsc::channel();
             let lock = &lock;
             let taken = scope.spawn(move || {
                 let wait = || {

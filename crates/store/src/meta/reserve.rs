@@ -1,13 +1,14 @@
 //! Disk space set aside, given up when the disk is full so that a checkpoint, and with it deletes, can still succeed.
 
+use nacre_env::clock::Instant;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 
 /// File name inside the store's directory.
 pub(crate) const RESERVE_NAME: &str = "reserve";

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 
 use super::log::SEGMENTS;
 

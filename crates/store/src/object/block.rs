@@ -62,10 +62,10 @@ use device::shadow::ShadowDevice;
 use device::{BLOCK, BlockDevice, DirectDevice, DirectDeviceOptions};
 use directory::Directory;
 use durable::Durable;
+use nacre_env::sync::Mutex;
 use nacre_ondisk::block::{BlockLabel, BlockStoreRecord};
 use nacre_types::Timestamp;
 use objects::Objects;
-use parking_lot::Mutex;
 use space::SpaceBook;
 use std::ops::{Bound, ControlFlow, Deref};
 use std::path::{Path, PathBuf};
@@ -396,7 +396,7 @@ impl Drop for BlockStore {
 fn new_label(dir: &Path, options: &BlockStoreOptions, size: u64) -> Result<BlockLabel> {
     Ok(BlockLabel {
         uuid: draw_identity(dir)?,
-        created: Timestamp::from(std::time::SystemTime::now()),
+        created: Timestamp::from(nacre_env::clock::wall()),
         size,
         block_size: BLOCK as u32,
         label: options.label.clone(),

@@ -287,7 +287,7 @@ fn ids_are_reserved_once(dir: &Path, open: Open<'_>) {
     assert_eq!(rest.start, 20_033);
     assert_eq!(status(store.reserve(SEQUENCE, 1)), Status::ENOSPC);
     let next = std::sync::atomic::AtomicU32::new(0);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10 {
@@ -347,7 +347,7 @@ fn threads_do_not_disturb_each_other(dir: &Path, open: Open<'_>) {
     let store = open(dir);
     set_aside(&*store, 1000);
     let store = &*store;
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..4u8 {
             scope.spawn(move || {
                 for round in 0..100u32 {
@@ -375,7 +375,7 @@ fn destroying_while_writing_is_safe(dir: &Path, open: Open<'_>) {
     let store = open(dir);
     set_aside(&*store, 1000);
     let store = &*store;
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for round in 0..100 {

@@ -49,9 +49,10 @@ use crate::object::{ObjectError, Result};
 use directory::Directory;
 use fetch::Fetcher;
 use handle::{Handle, Handles};
+use nacre_env::sync::{Mutex, MutexGuard};
+use nacre_env::thread::JoinHandle;
 use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord, SequenceRecord};
 use nacre_types::Fid;
-use parking_lot::{Mutex, MutexGuard};
 use release::Releaser;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -62,7 +63,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
 /// Object records: FID in key form -> [`ObjectRecord`].
 const OBJECTS: Table = Table(1);
@@ -428,7 +428,7 @@ impl Drop for FileStore {
         self.ahead.stop();
         self.ahead.give_own_back();
         let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
-        if ended.iter().any(std::thread::Result::is_err) {
+        if ended.iter().any(nacre_env::thread::Result::is_err) {
             log::error!("a thread of {} has panicked", self.dir.display());
             return;
         }

@@ -7,12 +7,11 @@ use super::{
     CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
     ObjectVerifyReport, Result, Seek, Space,
 };
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_types::{Fid, Timestamp};
-use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::SystemTime;
 
 /// What every output calls it.
 pub const NAME: &str = "FAKE null store (no I/O)";
@@ -53,7 +52,7 @@ impl NullStore {
     /// Gives an object the size that `new` makes of the old one, and makes it if need be.
     fn resize(&self, object: Fid, new: impl FnOnce(u64) -> u64) -> Result<ObjectAttr> {
         self.check_open()?;
-        let now = Timestamp::from(SystemTime::now());
+        let now = Timestamp::from(nacre_env::clock::wall());
         let mut objects = self.objects.write();
         let before = objects.len();
         let entry = objects.entry(object).or_default();

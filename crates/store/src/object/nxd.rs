@@ -33,10 +33,11 @@ use super::{ObjectError, ObjectStore, Result};
 use ::log::{error, info, warn};
 use flush::Flusher;
 use log::{Item, Log, Promise};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_ondisk::nxd::{NXD_ENTRIES_MAX, NxdEntry, NxdMark, NxdSuperblock};
 use nacre_types::{Fid, Timestamp};
 use pair::{now, pair, problem, write_mark};
-use parking_lot::{Mutex, RwLock};
 use pieces::{Lost, Piece, Pieces, Record};
 use settings::Counters;
 use std::collections::{BTreeMap, HashMap};
@@ -45,7 +46,7 @@ use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use walk::Found;
 
 /// Objects share so many locks.

@@ -26,16 +26,15 @@ use super::{
 use super::{ObjectAttr, ObjectProblem, Seek, Space};
 use crate::meta::{Batch, MetaStore, Table};
 use edit::Head;
+use nacre_env::sync::{RwLock, RwLockWriteGuard};
 use nacre_ondisk::DataRecord;
 use nacre_types::fid::FID_BYTES;
 use nacre_types::{Fid, Timestamp};
-use parking_lot::{RwLock, RwLockWriteGuard};
 use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
 /// Bytes of a chunk. A change rewrites the chunks that it touches, so small ones suit small writes; each costs a record, so
 /// large ones suit streams.
@@ -75,7 +74,7 @@ fn chunk_key(object: Fid, number: u32) -> [u8; FID_BYTES + 4] {
 }
 
 fn coarse_now() -> Timestamp {
-    Timestamp::from(SystemTime::now())
+    Timestamp::from(nacre_env::clock::wall())
 }
 
 /// The end of a range that an object can have.

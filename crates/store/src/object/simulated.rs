@@ -15,14 +15,15 @@ use super::{
     ObjectStoreStats, ObjectVerifyReport, ReadRequest, Result, Seek, Space, Trimmed,
 };
 use crate::object::block::device::model::SimulatedDevice;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_types::{Fid, Timestamp};
-use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// As far from where the last transfer ended another one may begin and still need no seek, in bytes: a disk's scheduler sorts
 /// what several threads send of one stream. Four of the largest transfers that clients make.
@@ -136,7 +137,7 @@ impl Simulation {
         let now = Instant::now();
         let done = self.head.lock().as_mut().map(|head| head.submit(now, object, offset, length as u64));
         if let Some(wait) = done.map(|done| done.saturating_duration_since(now)) {
-            nacre_env::blocking(|| std::thread::sleep(wait));
+            nacre_env::blocking(|| nacre_env::thread::sleep(wait));
         }
     }
 }

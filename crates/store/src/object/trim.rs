@@ -13,13 +13,14 @@ pub use policy::{Load, Policy, Sight, Step, TrimState};
 pub use settings::TrimSettings;
 
 use super::{ObjectError, ObjectStore, Result};
-use parking_lot::{Condvar, Mutex};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use std::fmt::Write;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of one call when somebody waits for everything to be told.
 const BY_HAND_BYTES: u64 = 64 << 20;
@@ -125,7 +126,7 @@ impl Trimmer {
             counters: Counters::default(),
         });
         let body = shared.clone();
-        let thread = std::thread::Builder::new().name("ost-trim".into()).spawn(move || body.run())?;
+        let thread = nacre_env::thread::Builder::new().name("ost-trim".into()).spawn(move || body.run())?;
         Ok(Trimmer { shared, thread: Mutex::new(Some(thread)) })
     }
 

@@ -1,10 +1,11 @@
 //! An object store, opened without its server. A run's objects have a sequence that no file system uses.
 
+use nacre_env::clock::Instant;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, ObjectDirectoryHeader};
 use nacre_store::object::block::is_block_store;

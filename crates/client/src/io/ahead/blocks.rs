@@ -5,7 +5,7 @@
 //! given back with the last reference, so a fetch in flight keeps what it writes to.
 
 use super::stats::{AheadStats, Counter};
-use parking_lot::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(made[0].serve(0, &mut buffer, plain), Served::NotBegun);
         assert!(made[0].begin());
         let block = made[0].clone();
-        let waiter = std::thread::spawn(move || {
+        let waiter = nacre_env::thread::spawn(move || {
             let mut buffer = [0; 4];
             (block.serve(8, &mut buffer, plain), buffer)
         });

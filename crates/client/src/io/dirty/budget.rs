@@ -5,9 +5,10 @@
 //! little it was. What is left is told with each request, as an absolute figure, so that a resend does no harm.
 
 use super::WINDOW_BYTES;
-use parking_lot::Mutex;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A grant that is older than this is asked for again before it is relied on. The OST forgets those that it has not heard of
 /// for `nacre_wire::oss::GRANT_LIFE`.

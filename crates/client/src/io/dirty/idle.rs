@@ -3,9 +3,10 @@
 //! Caching a large write costs one more copy of its data and wins time only if another CPU can send while the writer goes
 //! on. On a busy machine the copy would be a loss.
 
-use parking_lot::Mutex;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often the kernel is asked; reading the figures costs some 30 us.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -4,7 +4,7 @@
 //! there. So a buffer that comes back is the next one to be given out.
 
 use super::WINDOW_BYTES;
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -12,13 +12,13 @@ use super::WINDOW_BYTES;
 use super::budget::Budget;
 use super::pool::Buffer;
 use super::spans::Spans;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_layout::StripeObject;
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
 
 /// Numbers windows in the order in which they began.
 static BORN: AtomicU64 = AtomicU64::new(1);

@@ -4,8 +4,8 @@
 //! of the file by this mount reports it, at its first `fsync` or `close`: the rule of Linux for errors of write-back that no
 //! descriptor has seen.
 
+use nacre_env::sync::Mutex;
 use nacre_types::Status;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// Files that are remembered; what is more is only logged.

@@ -12,12 +12,13 @@ use super::tunables::{Counters, OstWriteBack, WriteBackStats, WriteBackTunables}
 use super::untold::Untold;
 use crate::client::Client;
 use crate::file::FileState;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_types::ClientUuid;
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often threads look whether grants and memory can be given back while there are some.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
@@ -157,7 +158,7 @@ impl WriteBack {
         }
         let this = self.clone();
         let spawned =
-            std::thread::Builder::new().name("write-back".into()).spawn(move || serve(&this, &client));
+            nacre_env::thread::Builder::new().name("write-back".into()).spawn(move || serve(&this, &client));
         match spawned {
             Ok(_) => queue.threads += 1,
             // Data waits for the thread that settles it.

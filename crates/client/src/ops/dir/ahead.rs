@@ -16,10 +16,10 @@
 
 use super::OpenDir;
 use crate::client::Client;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::dir::{ATTR_BYTES, LOCK_BYTES};
 use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -296,9 +296,9 @@ mod tests {
         for fetched in [true, false] {
             let ahead = PageAhead::default();
             assert!(ahead.queue(FIRST, place()));
-            std::thread::scope(|scope| {
-                let (begun, has_begun) = std::sync::mpsc::channel();
-                let (go, may_go) = std::sync::mpsc::channel::<()>();
+            nacre_env::thread::scope(|scope| {
+                let (begun, has_begun) = nacre_env::sync::mpsc::channel();
+                let (go, may_go) = nacre_env::sync::mpsc::channel::<()>();
                 let ahead = &ahead;
                 scope.spawn(move || {
                     ahead.serve(|_| {

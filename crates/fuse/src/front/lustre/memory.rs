@@ -8,9 +8,10 @@
 //! A daemon that may not look at the caller (another user's, a foreign PID namespace) gets EPERM from the kernel, and so does
 //! the caller.
 
+use nacre_env::clock::Instant;
 use std::fs;
 use std::io::IoSliceMut;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nacre_types::{Status, StatusResult};
 
@@ -104,7 +105,7 @@ impl Memory {
             if Instant::now() > deadline {
                 return Err(Status::EPERM);
             }
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         };
         let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Status::EPERM)?;
         match is_call(&asleep, self.command, self.argument) && fs_user(&status) == Some(self.uid) {

@@ -3,15 +3,15 @@
 use super::*;
 use crate::check::check_dir;
 use crate::tables::{INODES, PREPARED, decode_op_key};
+use nacre_env::sync::mpsc;
 use nacre_layout::dir_layout::MOVED_ALL;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::ReplySlot;
 use nacre_types::Xid;
 use nacre_wire::peer::{Name, OpId, Operation, Part, Update};
 use std::rc::Rc;
-use std::sync::mpsc;
 
-fn rename<'a>(from: (Fid, &'a str), to: (Fid, &'a str)) -> MdsRequest<'a> {
+pub(super) fn rename<'a>(from: (Fid, &'a str), to: (Fid, &'a str)) -> MdsRequest<'a> {
     MdsRequest::Rename {
         from_parent: from.0,
         from_name: from.1.as_bytes(),
@@ -187,7 +187,7 @@ fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs
     assert_eq!(world.run(0, &everything), Ok(MdsReply::Done));
     let id = coordinator.operations.be_about_to_commit(parts).id;
 
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let (send, waits) = mpsc::channel();
         let (world, everything) = (&world, &everything);
         let syncer = scope.spawn(move || {
@@ -646,10 +646,10 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
         plus: false,
         locks: LockRange::default(),
     };
-    let answer = std::thread::scope(|scope| {
+    let answer = nacre_env::thread::scope(|scope| {
         let listing = scope.spawn(|| world.run(0, &request));
         while mds.locks.waiting() == 0 && !listing.is_finished() {
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
         tx.take_cached().for_each(|(fid, record)| mds.cache.replace(&fid, record));
         drop(latched);

@@ -3,8 +3,9 @@
 use super::page_of_files;
 use crate::failure::{Failure, Result};
 use crate::lfs::mounted::Mounted;
+use nacre_env::clock::Instant;
 use nacre_types::{Fid, TargetId};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Files that lost their last descriptor go soon, and so do their objects. If nothing goes for so long, nothing will.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
@@ -51,7 +52,7 @@ fn wait_for_closes(mount: &Mounted, ost: u16) -> Result<()> {
             }
             _ => {}
         }
-        std::thread::sleep(LOOK_AGAIN);
+        nacre_env::thread::sleep(LOOK_AGAIN);
     }
 }
 
@@ -82,6 +83,6 @@ fn wait_for_destructions(mount: &Mounted, ost: u16) -> Result<u64> {
             }
             _ => {}
         }
-        std::thread::sleep(LOOK_AGAIN);
+        nacre_env::thread::sleep(LOOK_AGAIN);
     }
 }

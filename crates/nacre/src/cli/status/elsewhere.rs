@@ -34,7 +34,7 @@ pub fn of(instance: &Instance) -> Vec<Elsewhere> {
     let others: Vec<(TargetId, Vec<Nid>)> = others.map(|known| (known.target, known.nids)).collect();
     let mut all = Vec::with_capacity(others.len());
     for some in others.chunks(TRIED_AT_ONCE) {
-        let answers: Vec<bool> = std::thread::scope(|scope| {
+        let answers: Vec<bool> = nacre_env::thread::scope(|scope| {
             let tries: Vec<_> =
                 some.iter().map(|(_, nids)| scope.spawn(|| takes_connections(nids))).collect();
             tries.into_iter().map(|one| one.join().unwrap_or(false)).collect()

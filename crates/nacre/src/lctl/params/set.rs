@@ -173,7 +173,7 @@ fn set_all(settings: &[Setting], threads: usize, quiet: bool) -> Outcome {
             }
         }
     };
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         (1..threads.min(settings.len())).for_each(|_| drop(scope.spawn(work)));
         work();
     });

@@ -15,7 +15,7 @@ use nacre_types::size::suffix_factor;
 use nacre_types::{FileKind, TargetKind, Timestamp};
 use std::ffi::{CString, OsString};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// Types of foreign layouts with a name (`LU_FOREIGN_TYPE_*`).
 const FOREIGN_TYPES: [(&str, u32); 2] = [("none", 0), ("symlink", 0xda05)];
@@ -82,7 +82,7 @@ pub trait Targets {
 
 /// The moment of the question in seconds since 1970.
 pub fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+    nacre_env::clock::wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
 impl Query {

@@ -10,10 +10,10 @@ use super::query::{Output, Query};
 use crate::lfs::identity::Names;
 use crate::lfs::listing::{Listed, Listing, OwnLayout};
 use crate::lfs::mounted;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{DirLayout, UserDir};
 use nacre_types::ioctl::ScanWanted;
 use nacre_types::{Attr, AttrFlags, SizeSource};
-use parking_lot::{Condvar, Mutex};
 use std::ffi::{CStr, OsStr};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
 
     fn run_threads(&self) {
         self.waiting.lock().idle = 0;
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for _ in 0..self.threads {
                 scope.spawn(|| {
                     let mut worker = Worker::new(self);

@@ -10,6 +10,7 @@ use crate::lfs::mounted::{self, Mounted};
 use crate::lfs::number::parse_signed;
 use crate::lfs::{Failure, Outcome, errno_of, error_text};
 use crate::ost_list;
+use nacre_env::clock::Instant;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirFlags;
 use nacre_layout::{DirLayout, user};
@@ -21,7 +22,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Options that go with `-m`.
 const WITH: [char; 9] = ['m', 'c', 'C', 'H', 'd', 'Z', 'v', 'F', '0'];
@@ -197,7 +198,7 @@ pub fn migrate_one(wish: &Wish, path: &Path) -> io::Result<bool> {
             Err(error) => match error.raw_os_error() {
                 Some(libc::EALREADY) => return Ok(false),
                 Some(libc::EBUSY | libc::EAGAIN) if began.elapsed() < CLOSED_WITHIN => {
-                    std::thread::sleep(LOOK_AGAIN);
+                    nacre_env::thread::sleep(LOOK_AGAIN);
                 }
                 _ => return Err(error),
             },
@@ -225,6 +226,6 @@ fn await_names(path: &Path) -> io::Result<()> {
         if list.is_none_or(|list| list.change().is_none()) {
             return Ok(());
         }
-        std::thread::sleep(LOOK_AGAIN);
+        nacre_env::thread::sleep(LOOK_AGAIN);
     }
 }

@@ -15,17 +15,18 @@ use crate::shape::{Fabric, Loss};
 use crate::tcp::handshake::Greeting;
 use crate::tcp::scratch::Scratch;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_session::Life;
 use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_types::{Nid, TargetId, Xid};
 use nacre_wire::connect::Features;
 use nacre_wire::frame::{ChecksumType, FrameKind, HEADER_BYTES, Header};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Who wants the reply of a request in flight.
 enum Interest {

@@ -3,17 +3,18 @@
 use super::peer::{Peer, is_refusal};
 use crate::api::ClientCallbacks;
 use crate::tcp::socket::{Inbox, LinkError, Socket, TICK};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::{JoinHandle, current};
 use nacre_types::Xid;
 use nacre_wire::Decode;
 use nacre_wire::frame::{FrameKind, Header};
 use nacre_wire::lock::ServerMessage;
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{JoinHandle, current};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pause after the control connection was lost although the target is there.
 const RETRY: Duration = Duration::from_millis(100);
@@ -62,10 +63,11 @@ impl Control {
         let ended: Arc<Ready> = Arc::default();
         let holder = Holder { peer: peer.clone(), place: socket.clone(), ready: ready.clone() };
         let thread_ended = ended.clone();
-        let thread = std::thread::Builder::new().name(format!("ctl-{}", peer.target)).spawn(move || {
-            holder.run(events.as_ref());
-            thread_ended.set();
-        })?;
+        let thread =
+            nacre_env::thread::Builder::new().name(format!("ctl-{}", peer.target)).spawn(move || {
+                holder.run(events.as_ref());
+                thread_ended.set();
+            })?;
         peer.note_control();
         Ok(Control { peer: peer.clone(), socket, thread: Some(thread), ready, ended })
     }

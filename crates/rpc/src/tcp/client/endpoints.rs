@@ -7,13 +7,14 @@ use super::waiter::{Destination, Reply};
 use crate::api::{MdsEndpoint, MgsEndpoint};
 use crate::config::ClientConfig;
 use crate::import::ImportInfo;
+use nacre_env::clock::Instant;
 use nacre_types::{Cred, Nid, Status, StatusResult, TargetId};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::{Decode, Encode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// First and longest pause between tries of a lock that may not wait at the server.
 const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));

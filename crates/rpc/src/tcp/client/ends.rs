@@ -4,12 +4,12 @@ use super::conn::Conn;
 use crate::config::ClientConfig;
 use crate::import::{EndpointState, EndpointStats};
 use crate::shape::Fabric;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_session::Backoff;
 use nacre_types::Nid;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Most endpoints per NID (`conns_per_peer`).
 pub(crate) const LANES_MAX: usize = 16;

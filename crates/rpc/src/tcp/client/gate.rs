@@ -1,8 +1,9 @@
 //! How many reads and writes of one target are under way (`max_rpcs_in_flight`).
 
-use parking_lot::{Condvar, Mutex};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Counts who is inside; who finds it full waits.
 #[derive(Default)]
@@ -71,7 +72,7 @@ mod tests {
         let gate = Gate::default();
         let most = AtomicU32::new(0);
         let now = AtomicU32::new(0);
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..500 {

@@ -2,7 +2,7 @@
 //! their client is there.
 
 use super::peer::Peer;
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) fn watch(peer: &Arc<Peer>) {
     if watched.is_running {
         return;
     }
-    match std::thread::Builder::new().name("rpc-idle".to_owned()).spawn(run) {
+    match nacre_env::thread::Builder::new().name("rpc-idle".to_owned()).spawn(run) {
         Ok(_) => watched.is_running = true,
         Err(error) => log::warn!("idle connections stay open: {error}"),
     }
@@ -32,7 +32,7 @@ pub(crate) fn watch(peer: &Arc<Peer>) {
 
 fn run() {
     loop {
-        std::thread::sleep(INTERVAL);
+        nacre_env::thread::sleep(INTERVAL);
         let peers: Vec<Arc<Peer>> = {
             let mut watched = WATCHED.lock();
             watched.peers.retain(|peer| peer.strong_count() > 0);

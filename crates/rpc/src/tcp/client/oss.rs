@@ -14,12 +14,13 @@ use crate::config::ClientConfig;
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::{Tunable, Tunables};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_types::{Capability, Nid, Status, StatusResult, TargetId};
 use nacre_wire::oss::{Bulk, OssCall, OssReply, OssRequest};
 use nacre_wire::{Decode, Encode};
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the first request about locks waits until there is a way back for what it will bring. Without one the client
 /// learns by asking again.

@@ -15,14 +15,15 @@ use crate::stats::CountedRpc;
 use crate::tcp::socket::TICK;
 use crate::tcp::threads::ThreadGroup;
 use crate::tunables::{Tunable, Tunables};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_session::{Backoff, Import, ImportState, Life, Recovery, Ticket};
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::frame::{FrameFlags, FrameKind, Header, TAG_NONE};
 use nacre_wire::mds::LeaseGrant;
-use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Evictions that one request survives by connecting again.
 const EVICTIONS_MAX: u32 = 3;

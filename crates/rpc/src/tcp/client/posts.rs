@@ -3,13 +3,13 @@
 use super::body::Body;
 use super::ends::Load;
 use super::gate::Gate;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_session::{Requests, Ticket};
 use nacre_types::{Status, StatusResult, Xid};
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use crate::tcp::socket::TICK;
 

@@ -1,13 +1,14 @@
 //! A request that waits for its reply.
 
 use crate::tcp::scratch::Scratch;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_wire::frame::Header;
-use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The reply is not there yet.
 const PENDING: u32 = 0;

@@ -73,7 +73,7 @@ fn refused(status: Status, reason: impl Into<String>) -> Refused {
 
 /// Seconds since 1970.
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+    nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Why this key is not accepted any more, if so.

@@ -6,16 +6,17 @@ use crate::api::{ClientCallbacks, Export};
 use crate::audit::{Audit, AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use crate::exports::host_of;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_session::ReplyCache;
 use nacre_types::{ClientUuid, Identity, Nid, ProcessIdentity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, ServerMessage};
 use nacre_wire::mds::LeaseGrant;
-use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A reply that is kept for a resend.
 #[derive(Debug)]

@@ -12,13 +12,13 @@ use super::{Service, Shared};
 use crate::audit::{AuditEvent, AuditKind};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket};
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::{BlockingHook, InterruptTarget};
 use nacre_types::{Identity, StatusResult, TargetId, Xid};
 use nacre_wire::Encode;
 use nacre_wire::connect::{ConnectFlags, Connected, Features};
 use nacre_wire::frame::{FrameKind, Header};
 use nacre_wire::lock::ServerMessage;
-use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -454,7 +454,7 @@ impl Drop for ThreadEnd<'_> {
         let connection = self.connection;
         let mut roles = connection.roles.lock();
         roles.threads -= 1;
-        if std::thread::panicking() || connection.session.get().is_none() {
+        if nacre_env::thread::panicking() || connection.session.get().is_none() {
             roles.ended = true;
             connection.lead_free.notify_all();
         }

@@ -3,9 +3,10 @@
 //! The oldest connection makes room for a new one: a host that floods a server pushes out its own. In all, those of hosts with
 //! clients go last, and those that have said something sensible after those that have not. Pure: times come from outside.
 
+use nacre_env::clock::Instant;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Failed attempts of a host that are taken in one go.
 const FAILURES_MAX: f64 = 16.0;

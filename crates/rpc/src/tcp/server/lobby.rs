@@ -10,10 +10,11 @@ use super::limits::{Arrival, Limits};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use crate::tcp::tls::{FIRST_BYTE, Handshake};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_types::Security;
 use nacre_types::{Identity, TargetId};
 use nacre_wire::frame::{FrameKind, Header};
-use parking_lot::Mutex;
 use rustls::server::UnbufferedServerConnection;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -21,7 +22,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most threads that look after half-open connections: they verify certificates, and leave half of the CPUs to clients that are known.
 const THREADS_MAX: usize = 4;
@@ -42,7 +43,7 @@ const FIRST_ID: u64 = 1 << 32;
 
 /// Threads of a server that look after half-open connections.
 pub(super) fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(THREADS_MAX)
+    nacre_env::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(THREADS_MAX)
 }
 
 /// How far a connection is.
@@ -209,7 +210,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
                 };
                 if gone.is_none() {
                     log::warn!("accepting a connection failed: {error}");
-                    std::thread::sleep(ACCEPT_RETRY);
+                    nacre_env::thread::sleep(ACCEPT_RETRY);
                     return;
                 }
             }

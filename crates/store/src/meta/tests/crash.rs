@@ -23,7 +23,7 @@ fn child_commits_until_killed() {
     let options = MetaStoreOptions { commit_interval_ms: 20, ..tiny_options() };
     let store = MetaStore::open(Path::new(&dir), options).unwrap();
     let syncs = std::env::var_os(CHILD_SYNCS).is_some();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..if syncs { 1 } else { 2u8 } {
             let store = &store;
             let number =

@@ -161,11 +161,11 @@ fn pages_of_what_was_deleted_count_as_free_once_it_has_moved_to_the_base() {
     store.checkpoint().unwrap();
     assert!(store.free_inside() < 500_000, "{} bytes", store.free_inside());
     change(false);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(60);
     while store.free_inside() < 1_500_000 {
-        assert!(std::time::Instant::now() < deadline, "{} bytes", store.free_inside());
+        assert!(nacre_env::clock::Instant::now() < deadline, "{} bytes", store.free_inside());
         store.begin_checkpoint();
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
 }
 
@@ -183,11 +183,11 @@ fn a_full_store_that_was_emptied_takes_entries_without_a_checkpoint_being_asked_
         batch.set_releasing(true);
         store.commit(&batch).unwrap();
     }
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(60);
     let mut count = 0;
     while count < first / 10 * 8 {
-        assert!(std::time::Instant::now() < deadline, "{count} of {first} entries");
+        assert!(nacre_env::clock::Instant::now() < deadline, "{count} of {first} entries");
         count += fill(&store, &mut model, count) - count;
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
 }

@@ -158,7 +158,7 @@ fn what_many_were_promised_at_once_survives_a_power_cut_at_any_moment() {
         }
     });
     let store = witness.watch(|| MetaStore::open(&live, options())).expect("opens");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (store, promised) = (&store, &promised);
             scope.spawn(move || {

@@ -202,7 +202,7 @@ fn threads_see_their_own_writes_and_whole_directories_meanwhile() {
     let dir = tempfile::tempdir().unwrap();
     let store = MetaStore::open(dir.path(), tiny_options()).unwrap();
     let (stop, scans) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let store = &store;

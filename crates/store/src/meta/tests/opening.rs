@@ -243,7 +243,7 @@ fn callers_of_sync_share_flushes() {
     let store =
         MetaStore::open(dir.path(), MetaStoreOptions { wal_segment_bytes: 8 << 20, ..tiny_options() })
             .unwrap();
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..THREADS {
             let store = &store;
             scope.spawn(move || {

@@ -14,11 +14,12 @@ use super::objects::{Object, State};
 use super::read::block_crc;
 use crate::meta::TransNo;
 use crate::object::{Result, transfers};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const BLOCK_LEN: usize = BLOCK as usize;
 /// Smaller reads are no streams.

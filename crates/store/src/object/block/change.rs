@@ -12,7 +12,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 /// Memory for a transaction. Some KiB for each small object would otherwise be asked of the allocator, and given back, several times.
 #[derive(Default)]
@@ -95,7 +94,7 @@ impl Freed {
 
 /// The time of a change; never the same twice, because it is the version of the data.
 pub(super) fn change_time(before: Option<&BlockHeadRecord>) -> Timestamp {
-    let now = Timestamp::from(SystemTime::now());
+    let now = Timestamp::from(nacre_env::clock::wall());
     before.map_or(now, |before| now.max(before.mtime.next()))
 }
 

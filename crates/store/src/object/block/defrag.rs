@@ -19,12 +19,13 @@ use super::{Core, MAPS};
 use crate::meta::TransNo;
 use crate::object::{ObjectError, Result};
 use choice::Weight;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_ondisk::block::{BlockMapRecord, MAP_BLOCKS, Place};
 use nacre_types::{Fid, Status, Timestamp};
-use parking_lot::Mutex;
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 /// Maps of a part: 4 MiB, what one transaction moves.
 const PART_MAPS: u64 = 16;
@@ -527,7 +528,7 @@ fn new_buffer() -> AlignedBuffer {
 
 /// Is the last change so many seconds old? One in the future is.
 fn rests(mtime: Timestamp, seconds: u64) -> bool {
-    let now = Timestamp::from(SystemTime::now());
+    let now = Timestamp::from(nacre_env::clock::wall());
     seconds == 0 || mtime > now || now.sec.saturating_sub(mtime.sec) as u64 >= seconds
 }
 

@@ -12,9 +12,9 @@ use super::{Core, STORE, STORE_KEY};
 use crate::meta::Batch;
 use crate::object::{ObjectError, Result};
 use crate::together::Together;
+use nacre_env::sync::RwLock;
 use nacre_ondisk::block::BlockStoreRecord;
 use nacre_types::Fid;
-use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the [module documentation](self).

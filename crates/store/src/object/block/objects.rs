@@ -6,9 +6,9 @@
 use super::{Core, MAPS, OBJECTS};
 use crate::meta::TransNo;
 use crate::object::{ObjectError, Result};
+use nacre_env::sync::{Mutex, RwLock};
 use nacre_ondisk::block::{BlockHeadRecord, BlockMapRecord};
 use nacre_types::Fid;
-use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -3,9 +3,9 @@
 use super::{Core, OBJECTS, SEQUENCES};
 use crate::meta::Batch;
 use crate::object::{ORPHANS_MAX, ObjectError, Result};
+use nacre_env::sync::MutexGuard;
 use nacre_ondisk::object::SequenceRecord;
 use nacre_types::Fid;
-use parking_lot::MutexGuard;
 use std::ops::{Bound, ControlFlow, Range};
 
 impl Core {

@@ -8,9 +8,9 @@ use super::objects::{Object, State};
 use super::space::Share;
 use super::write::{Images, new_head};
 use crate::object::{Fallocate, ObjectAttr, ObjectError, Result};
+use nacre_env::sync::RwLockWriteGuard;
 use nacre_ondisk::block::{BlockHeadRecord, Inline, MAP_BLOCKS, Place};
 use nacre_types::Fid;
-use parking_lot::RwLockWriteGuard;
 use std::ops::{Bound, ControlFlow, Range};
 
 const BLOCK_LEN: usize = BLOCK as usize;

@@ -8,14 +8,15 @@ use super::objects::Object;
 use super::recover::parse_map_key;
 use super::{Core, MAPS};
 use crate::object::{ObjectError, ObjectExtent, Result, Trimmed};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use nacre_ondisk::block::{MAP_BLOCKS, Place};
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Maps that are found at once.
 const MAPS_AT_ONCE: usize = 64;
@@ -77,7 +78,7 @@ impl Upkeep {
     }
 
     fn spawn(&mut self, core: &Core, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let spawned = nacre_env::thread::Builder::new().name(name.to_owned()).spawn(body);
         let fail =
             |source| ObjectError::Path { action: "start a thread for", path: core.dir.clone(), source };
         match spawned.map_err(fail) {

@@ -25,9 +25,10 @@ use super::{AHEAD, FileStore, ops};
 use crate::meta::{Batch, MetaStore};
 use crate::object::fiemap;
 use crate::object::{ObjectError, Result};
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use nacre_ondisk::object::{AheadRecord, ObjectRecord};
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex};
 use rustix::fs::{self, FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -35,7 +36,6 @@ use std::ops::{Bound, ControlFlow};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use stream::{BLOCK, Growth, Parts};
 
@@ -175,7 +175,7 @@ impl Book {
     /// Starts the thread that gives back what rests.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let book = self.clone();
-        std::thread::Builder::new().name("ost-ahead".into()).spawn(move || book.run())
+        nacre_env::thread::Builder::new().name("ost-ahead".into()).spawn(move || book.run())
     }
 
     /// Ends the thread.

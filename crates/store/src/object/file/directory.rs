@@ -134,7 +134,7 @@ pub(super) fn new_header(dir: &Path, label: &str, checksums: bool) -> Result<Obj
     let uuid = draw_identity(dir)?;
     Ok(ObjectDirectoryHeader {
         uuid,
-        created: Timestamp::from(std::time::SystemTime::now()),
+        created: Timestamp::from(nacre_env::clock::wall()),
         label: label.to_owned(),
         checksums,
     })

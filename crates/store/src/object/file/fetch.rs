@@ -5,11 +5,11 @@
 
 use super::handle::Handle;
 use super::ops;
-use parking_lot::{Condvar, Mutex};
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 
 /// Ranges that wait; with more the reader that asks does it itself, which slows it to what the disk gives.
 const QUEUE_MAX: usize = 64;
@@ -37,7 +37,7 @@ impl Fetcher {
     /// Starts the thread.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let fetcher = self.clone();
-        std::thread::Builder::new().name("ost-fetch".into()).spawn(move || fetcher.run())
+        nacre_env::thread::Builder::new().name("ost-fetch".into()).spawn(move || fetcher.run())
     }
 
     /// Has a range fetched into the page cache soon. Advice only.

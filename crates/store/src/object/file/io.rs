@@ -6,6 +6,7 @@ use crate::object::{
     Advice, CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
     ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed, fiemap,
 };
+use nacre_env::clock::Instant;
 use nacre_types::{Fid, Timestamp};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -13,7 +14,6 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Writes of this many bytes are taken to wait: the kernel may throttle the writer while the disk catches up.
 const WAITING_WRITE_MIN: usize = 128 << 10;

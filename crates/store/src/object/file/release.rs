@@ -9,13 +9,14 @@ use super::ops;
 use super::slots::Slots;
 use super::space::Reserve;
 use crate::meta::MetaStore;
-use parking_lot::{Condvar, Mutex};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use rustix::fs::{self, OFlags};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long freed slots wait for more, so that one flush of the disk serves many.
 const GATHER: Duration = Duration::from_millis(100);
@@ -85,7 +86,7 @@ impl Releaser {
     /// Starts the thread.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let releaser = self.clone();
-        std::thread::Builder::new().name("ost-release".into()).spawn(move || releaser.run())
+        nacre_env::thread::Builder::new().name("ost-release".into()).spawn(move || releaser.run())
     }
 
     /// Empties the file of a slot whose owner was destroyed, and has it made durable.

@@ -10,8 +10,8 @@
 
 use super::ops;
 use crate::object::{ObjectError, Result};
+use nacre_env::sync::Mutex;
 use nacre_types::Fid;
-use parking_lot::Mutex;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;

@@ -17,15 +17,16 @@ use super::handle::Handle;
 use super::{FileStore, SUMS, ops};
 use crate::meta::{Batch, MetaStore};
 use crate::object::{ObjectError, Result};
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use nacre_ondisk::object::{SUM_BLOCK, SUMS_MAX, SumsRecord};
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of which one record has the checksums.
 const CHUNK: u64 = SUM_BLOCK * SUMS_MAX as u64;
@@ -335,7 +336,7 @@ impl Book {
 
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let book = self.clone();
-        std::thread::Builder::new().name("ost-sums".into()).spawn(move || book.run())
+        nacre_env::thread::Builder::new().name("ost-sums".into()).spawn(move || book.run())
     }
 
     /// Ends the thread, which settles what there is first.

@@ -108,7 +108,7 @@ fn who_waits_for_the_space_of_destroyed_objects_finds_it_free_or_is_let_go_in_ti
     for object in &objects {
         store.write(*object, 0, &[7; 100_000]).unwrap();
     }
-    let now = std::time::Instant::now;
+    let now = nacre_env::clock::Instant::now;
     let long = std::time::Duration::from_secs(60);
     assert!(store.await_freed(now()), "nothing is on its way");
     store.destroy(&objects).unwrap();
@@ -130,10 +130,10 @@ fn files_made_in_advance_are_used_and_made_again() {
     let options = FileStoreOptions { spare_files: 100, ..FileStoreOptions::create() };
     let store = FileStore::open(dir.path(), options).unwrap();
     let wait_until = |is_reached: fn(&ObjectStoreStats) -> bool| {
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let until = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(60);
         while !is_reached(&store.stats()) {
-            assert!(std::time::Instant::now() < until, "{:?}", store.stats());
-            std::thread::yield_now();
+            assert!(nacre_env::clock::Instant::now() < until, "{:?}", store.stats());
+            nacre_env::thread::yield_now();
         }
     };
     wait_until(|stats| stats.files_made >= 32);

@@ -3,7 +3,7 @@
 
 use super::FileStore;
 use crate::object::{ObjectError, Result, Trimmed};
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -5,14 +5,15 @@ use super::{CacheProblem, Core, NxdMode, NxdSettings};
 use crate::object::block::device::BLOCK;
 use crate::object::{ObjectError, Result};
 use ::log::warn;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex};
+use nacre_env::thread::JoinHandle;
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes and pieces of an object that are written back under one lock.
 const GROUP_BYTES: u64 = 1 << 20;
@@ -91,7 +92,7 @@ impl Flusher {
 
     pub fn start(core: &Arc<Core>) -> Result<Flusher> {
         let own = core.clone();
-        let thread = std::thread::Builder::new().name("ost-nxd".to_owned()).spawn(move || own.run());
+        let thread = nacre_env::thread::Builder::new().name("ost-nxd".to_owned()).spawn(move || own.run());
         let fail =
             |source| ObjectError::Path { action: "start a thread for", path: core.dir.clone(), source };
         Ok(Flusher { alarm: core.alarm.clone(), thread: Mutex::new(Some(thread.map_err(fail)?)) })

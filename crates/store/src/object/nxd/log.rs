@@ -7,11 +7,11 @@
 use super::pieces::{Lost, Record};
 use super::walk::{BATCH_BLOCKS, End, Found, MARK_EVERY, on_device, walk};
 use crate::object::block::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp, WriteOp};
+use nacre_env::sync::{Condvar, Mutex};
 use nacre_ondisk::nxd::{
     NXD_ENTRIES_MAX, NXD_SUPERBLOCK_LEN, NxdBatch, NxdEntry, NxdError, NxdSuperblock, data_crc,
 };
 use nacre_types::{Fid, Timestamp};
-use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -458,7 +458,7 @@ impl Log {
     }
 
     /// Waits for [`Log::release`], but not longer than until `end`. True if something was released.
-    pub fn wait_for_room(&self, seen: u64, end: std::time::Instant) -> bool {
+    pub fn wait_for_room(&self, seen: u64, end: nacre_env::clock::Instant) -> bool {
         nacre_env::blocking(|| {
             let mut state = self.state.lock();
             while state.reusable <= seen {

@@ -8,12 +8,13 @@ use crate::object::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectProblem,
     ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed, simulated::Simulation,
 };
+use nacre_env::clock::Instant;
 use nacre_ondisk::nxd::NXD_ENTRIES_MAX;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Streams that a stripe remembers.
 const STREAMS_MAX: usize = 256;

@@ -3,9 +3,9 @@
 use super::{CHUNK_BYTES, RecordStore, chunk_key, coarse_now};
 use crate::meta::Batch;
 use crate::object::{ObjectAttr, ObjectError, Result};
+use nacre_env::sync::RwLockWriteGuard;
 use nacre_ondisk::DataRecord;
 use nacre_types::{Fid, Timestamp};
-use parking_lot::RwLockWriteGuard;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Range};
 

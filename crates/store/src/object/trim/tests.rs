@@ -172,7 +172,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
+        nacre_env::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{Conn, NoReply};
 use crate::tcp::client::waiter::{Outcome, Reply, Waiter};
 use crate::tcp::socket::TICK;
+use nacre_env::clock::Instant;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A request that was sent. Its buffer is in use until this was waited for or dropped.
 pub(crate) struct InFlight {

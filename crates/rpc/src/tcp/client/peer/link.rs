@@ -9,15 +9,16 @@ use crate::tcp::client::endpoints::round_trip;
 use crate::tcp::client::ends::{End, Place, Way};
 use crate::tcp::handshake::{self, Greeting};
 use crate::tcp::socket::TICK;
+use nacre_env::clock::Instant;
+use nacre_env::sync::MutexGuard;
 use nacre_session::{Import, ImportState, Recovery};
 use nacre_types::{KeyId, Status, StatusResult, TargetKind};
 use nacre_wire::Encode;
 use nacre_wire::oss::OssRequest;
-use parking_lot::MutexGuard;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 thread_local! {
     /// While this thread restores handles at a peer, its requests take this connection and wait for nobody.
@@ -346,7 +347,7 @@ impl Peer {
                 continue;
             }
             let first = link.instance() == 0;
-            let result = MutexGuard::unlocked(&mut link, || self.attempt(place, deadline));
+            let result = nacre_env::sync::unlocked(&mut link, || self.attempt(place, deadline));
             let error = match result {
                 Ok(conn) => {
                     if link.take_restored() {

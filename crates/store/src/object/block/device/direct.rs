@@ -5,7 +5,8 @@ use super::fetch::RingFetch;
 use super::ring::{Ring, Transfer, Way};
 use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, Fetch, ReadOp, WriteOp, check_range};
 use crate::object::in_memory::{AT_ONCE, is_in_memory};
-use parking_lot::Mutex;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use rustix::fs::{self, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a [`DirectDevice`] is opened.
 #[derive(Clone, Debug, Default)]
@@ -429,7 +430,7 @@ fn open_patiently(path: &Path, options: &DirectDeviceOptions) -> io::Result<Owne
     loop {
         match open_exclusive(path, options.create_bytes) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
-                std::thread::sleep(POLL);
+                nacre_env::thread::sleep(POLL);
             }
             other => return other,
         }

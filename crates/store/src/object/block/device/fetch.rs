@@ -106,7 +106,7 @@ impl RingFetch {
         while self.parts[part].in_flight > 0 {
             // There is something under way, so errors can only mean "again".
             if self.ring.submit_and_wait(1).is_err() {
-                std::thread::yield_now();
+                nacre_env::thread::yield_now();
             }
             self.take_in();
         }

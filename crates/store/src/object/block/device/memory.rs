@@ -4,7 +4,7 @@ use super::{
     BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, FETCH_BYTES, FETCH_PARTS, Fetch, ReadOp, WriteOp,
     check_range,
 };
-use parking_lot::Mutex;
+use nacre_env::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;

@@ -15,13 +15,14 @@ use disk::Disk;
 pub use disk::DiskSpec;
 use flash::Flash;
 pub use flash::{FlashSpec, FlashStats};
-use parking_lot::Mutex;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use std::fmt;
 use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Limits of a device, whatever it is. Written `throttle:iops=1000:bandwidth=100M:latency=1ms`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,7 +227,7 @@ impl SimulatedDevice {
         let result = work();
         let wait = done.map_or(Duration::ZERO, |done| done.saturating_duration_since(Instant::now()));
         if !wait.is_zero() {
-            nacre_env::blocking(|| std::thread::sleep(wait));
+            nacre_env::blocking(|| nacre_env::thread::sleep(wait));
         }
         result
     }

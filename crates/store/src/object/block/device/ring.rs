@@ -187,7 +187,7 @@ impl Ring {
                 Ok(_) => return,
                 // The memory under way must not be given back, so there is nothing else to do.
                 Err(_) if !self.ring.completion().is_empty() => return,
-                Err(_) => std::thread::yield_now(),
+                Err(_) => nacre_env::thread::yield_now(),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A device that is looked at: what is written to it stays in memory, and nothing on it changes.
 
 use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range};
-use parking_lot::RwLock;
+use nacre_env::sync::RwLock;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;

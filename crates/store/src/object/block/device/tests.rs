@@ -115,7 +115,7 @@ fn more_operations_than_a_ring_takes_at_once_are_all_done() {
 #[test]
 fn threads_share_few_rings() {
     each_device(|device| {
-        std::thread::scope(|scope| {
+        nacre_env::thread::scope(|scope| {
             for thread in 0..6u64 {
                 scope.spawn(move || {
                     for round in 0..50 {
@@ -182,7 +182,7 @@ fn a_device_that_is_given_up_meanwhile_is_waited_for() {
     let device = open(&dir, false);
     let path = dir.path().join("device");
     let patient = DirectDeviceOptions { patience: std::time::Duration::from_secs(60), ..Default::default() };
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let opened = scope.spawn(|| DirectDevice::open(&path, &patient).map(drop));
         drop(device);
         opened.join().expect("no panic").expect("opened");
@@ -273,7 +273,7 @@ fn what_nobody_waits_for_is_there_when_it_is_wanted() {
         assert!(fetch.finish(1).expect("read") == bytes(8192, 8192));
         // Dropped while something is under way.
         fetch.begin(0, &[(1 << 20, FETCH_BYTES)]);
-        let fetch = std::thread::scope(|scope| {
+        let fetch = nacre_env::thread::scope(|scope| {
             let ends = scope.spawn(move || {
                 assert!(fetch.finish(0).expect("by another thread") == bytes(0, FETCH_BYTES));
                 fetch.begin(1, &[(1 << 20, FETCH_BYTES)]);

@@ -288,7 +288,7 @@ fn a_stream_beside_changes_gets_nothing_older_than_what_was_there_when_it_asked(
     assert_eq!((alone.begun, alone.used), (READS as u64 - 2, READS as u64 - 2));
     let start = Barrier::new(2);
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         scope.spawn(|| {
             start.wait();
             let mut random = Random(77);

@@ -122,10 +122,10 @@ fn the_scrubber_finds_damage_that_nobody_reads() {
     let physical = store.extents(fid(1)).expect("read").expect("known")[0].physical;
     device.flip_bit(physical + 300_000, 1);
     store.set_scrub_rate(1 << 30);
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let end = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(30);
     while store.stats().checksum_errors == 0 {
-        assert!(std::time::Instant::now() < end, "{:?}", store.stats());
-        std::thread::yield_now();
+        assert!(nacre_env::clock::Instant::now() < end, "{:?}", store.stats());
+        nacre_env::thread::yield_now();
     }
     assert!(store.stats().scrubbed_bytes > 0);
 }

@@ -168,7 +168,7 @@ fn a_part_that_changes_while_it_is_moved_is_left_or_keeps_the_change() {
     let store = in_memory(dir.path(), &Arc::new(MemoryDevice::new(64 << 20)), options());
     interleave(&store, 600);
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let mover = scope.spawn(|| {
             while !is_over.load(Ordering::Acquire) {
                 store.defragment(&EAGER).expect("moved");
@@ -252,10 +252,10 @@ fn the_power_may_go_at_every_transfer_while_data_is_moved() {
 
 /// Waits for something that a thread of the store does.
 fn await_that(store: &BlockStore, what: &str, is_so: impl Fn(&DefragStats) -> bool) {
-    let end = std::time::Instant::now() + Duration::from_secs(60);
+    let end = nacre_env::clock::Instant::now() + Duration::from_secs(60);
     while !is_so(&store.defrag_stats()) {
-        assert!(std::time::Instant::now() < end, "{what}: {:?}", store.defrag_stats());
-        std::thread::yield_now();
+        assert!(nacre_env::clock::Instant::now() < end, "{what}: {:?}", store.defrag_stats());
+        nacre_env::thread::yield_now();
     }
 }
 
@@ -267,7 +267,7 @@ fn the_thread_moves_when_it_is_on_and_nobody_uses_the_store() {
     assert_eq!(store.defrag_stats(), DefragStats::default(), "off unless it is said");
     store.set_defrag_settings(DefragSettings { idle_ms: 200, ..EAGER });
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         scope.spawn(|| {
             let mut buffer = [0; 4096];
             while !is_over.load(Ordering::Acquire) {
@@ -288,7 +288,7 @@ fn the_rate_bounds_what_is_moved() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = in_memory(dir.path(), &Arc::new(MemoryDevice::new(64 << 20)), options());
     interleave(&store, 2000);
-    let begin = std::time::Instant::now();
+    let begin = nacre_env::clock::Instant::now();
     // Two parts each: after the first the rate is due, and after the last.
     store.set_defrag_settings(DefragSettings { bytes_per_second: 16 << 20, ..EAGER });
     await_that(&store, "both are moved", |stats| stats.passes > 0);

@@ -145,10 +145,10 @@ fn a_write_waits_for_space_that_the_device_is_just_being_told_of() {
     let store = BlockStore::open(dir.path(), options()).expect("opens");
     store.reserve(fid(1).seq, 10).expect("reserved");
     let held = store.space.take_untold(0, u64::MAX).expect("all of it is free");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         let writer = scope.spawn(|| store.write(fid(1), 0, &vec![1; 1 << 20]));
         while store.space.waiting() == 0 {
-            std::thread::yield_now();
+            nacre_env::thread::yield_now();
         }
         store.space.told(held, true);
         assert_eq!(writer.join().expect("no panic").expect("there is room again"), 1 << 20);

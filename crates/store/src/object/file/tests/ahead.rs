@@ -193,7 +193,7 @@ fn a_stream_keeps_every_byte_while_files_are_closed_and_space_is_given_back_arou
     let store = alone(dir.path(), options);
     let stop = AtomicBool::new(false);
     let pieces = 300;
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         // More objects than may be open, so that those of the streams would be closed between two writes.
         scope.spawn(|| {
             for oid in (0..2000).map(|count| 100 + count % 500) {
@@ -283,7 +283,7 @@ fn victim() {
     stream(&store, fid(1), 0, 9);
     stream(&store, fid(2), 0, 3);
     println!("reserved {}", store.ahead.reserved_bytes());
-    std::thread::park();
+    nacre_env::thread::park();
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn the_start_after_a_kill_gives_back_what_was_reserved() {
 /// Pieces that eight objects lie in, which are written by a thread each.
 fn pieces_of_streams(dir: &Path, ahead_max_bytes: u64) -> usize {
     let store = alone(dir, FileStoreOptions { ahead_max_bytes, ..FileStoreOptions::create() });
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for oid in 1..9 {
             let store = &store;
             scope.spawn(move || stream(store, fid(oid), 0, 32));

@@ -148,7 +148,7 @@ fn readers_beside_writers_meet_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path(), 1);
     store.write(fid(1), 0, &vec![1; 2 * MIB]).expect("written");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for writer in 0..2 {
             let store = &store;
             scope.spawn(move || {

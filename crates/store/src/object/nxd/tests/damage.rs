@@ -199,7 +199,7 @@ fn a_sync_that_nothing_follows_is_noted_when_the_log_is_quiet() {
     let end = Instant::now() + Duration::from_secs(30);
     while survey(&device).superblock.durable < 4 {
         assert!(Instant::now() < end, "{:?}", survey(&device));
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
     drop(store);
     device.flip_bit(batch_of(2) + 10, 0);

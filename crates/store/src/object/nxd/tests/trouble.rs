@@ -92,7 +92,7 @@ fn a_cache_is_switched_off_and_drained_while_it_is_used() {
     let end = Instant::now() + Duration::from_secs(30);
     while store.cache_stats().is_needed {
         assert!(Instant::now() < end, "{:?}", store.cache_stats());
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
     assert!(below(&store, fid(1)) == expected);
     store.close().expect("closed");
@@ -248,7 +248,7 @@ fn a_superblock_that_cannot_be_written_is_no_failure_of_writing_back_and_is_trie
     let flush_and_refused_write = 2;
     while device.operations() <= before + flush_and_refused_write {
         assert!(Instant::now() < end);
-        std::thread::yield_now();
+        nacre_env::thread::yield_now();
     }
     assert_eq!(store.cache_stats().flush_failures, 0);
 }
@@ -357,7 +357,7 @@ fn threads_that_write_at_the_same_time_share_transfers_of_the_log() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = in_memory(dir.path(), &flash(16), &quiet());
     store.truncate(fid(1), 1 << 20).expect("sized");
-    std::thread::scope(|scope| {
+    nacre_env::thread::scope(|scope| {
         for thread in 0..8u64 {
             let store = &store;
             scope.spawn(move || {

@@ -1,0 +1,94 @@
+//! Several clients at the same time, under the scheduler of a simulation.
+
+use super::*;
+use nacre_env::sim::{self, Outcome};
+use nacre_env::thread;
+
+const MDTS: u16 = 3;
+const STEPS: usize = 30;
+
+fn options(seed: u64) -> sim::Options {
+    sim::Options { seed, limit: Duration::from_secs(3600) }
+}
+
+/// What clients do at the same time, each on its own thread: they make, move, link and remove the same few names in directories
+/// of all MDTs. Returns the name space that is left.
+fn clients_at_once(seed: u64) -> Outcome<Tree> {
+    sim::run(options(seed), || {
+        let world = World::new(MDTS, seed);
+        let dirs: Vec<Fid> = (0..MDTS).map(|mdt| world.fid(mdt)).collect();
+        for (mdt, dir) in dirs.iter().enumerate() {
+            world.make(Fid::ROOT, &format!("dir{mdt}"), *dir, true).expect("made");
+        }
+        thread::scope(|scope| {
+            for client in 0..3 {
+                let (world, dirs) = (&world, &dirs);
+                scope.spawn(move || {
+                    (0..STEPS).fold(Dice(seed * 3 + client), |dice, _| act(world, dirs, dice))
+                });
+            }
+        });
+        world.recover();
+        let tree = world.tree();
+        world.check();
+        tree
+    })
+}
+
+fn act(world: &World, dirs: &[Fid], mut dice: Dice) -> Dice {
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+    let mut place = || (dirs[pick(&mut dice, dirs.len())], NAMES[pick(&mut dice, NAMES.len())]);
+    let (from, to) = (place(), place());
+    let unlink = MdsRequest::Unlink { parent: from.0, name: from.1.as_bytes(), directory: false };
+    let outcome = match pick(&mut dice, 5) {
+        0 | 1 => world.make(from.0, from.1, world.fid(from.0.mdt_index()), false),
+        2 => world.run(from.0.mdt_index(), &single::rename(from, to)),
+        3 => {
+            let lookup = MdsRequest::Lookup { parent: from.0, name: from.1.as_bytes() };
+            match world.run(from.0.mdt_index(), &lookup) {
+                Ok(MdsReply::Entry { attr: Some(attr), .. }) => {
+                    let link = MdsRequest::Link { fid: attr.fid, parent: to.0, name: to.1.as_bytes() };
+                    world.run(to.0.mdt_index(), &link)
+                }
+                other => other,
+            }
+        }
+        _ => world.run(from.0.mdt_index(), &unlink),
+    };
+    match outcome {
+        Ok(_) | Err(Status::ENOENT | Status::EEXIST) => {}
+        Err(status) => panic!("{from:?} {to:?}: {status:?}"),
+    }
+    dice
+}
+
+#[test]
+fn a_seed_gives_clients_at_once_the_same_steps_each_time() {
+    let (first, again) = (clients_at_once(1), clients_at_once(1));
+    let differs = first.steps.iter().zip(&again.steps).position(|(one, other)| one != other);
+    if let Some(at) = differs {
+        panic!("step {at}: {} and {}", first.steps[at], again.steps[at]);
+    }
+    assert_eq!(
+        (first.steps.len(), first.time, &first.result),
+        (again.steps.len(), again.time, &again.result)
+    );
+    assert!(first.steps.len() > 100, "{} steps", first.steps.len());
+}
+
+#[test]
+fn what_several_clients_do_at_once_leaves_a_name_space_that_is_whole() {
+    // More by hand: NACRE_SEEDS=1000.
+    let seeds = std::env::var("NACRE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12);
+    let trees: BTreeSet<String> =
+        (0..seeds).map(|seed| format!("{:?}", clients_at_once(seed).result)).collect();
+    assert!(trees.len() as u64 * 2 > seeds, "{} name spaces of {seeds} seeds", trees.len());
+}
+
+/// One thread does everything there but what the stores do by themselves: their threads take their steps at the same places, too.
+#[test]
+fn a_seed_gives_servers_that_die_the_same_steps_each_time() {
+    let simulate = || sim::run(options(77), || run(77, 60, 6));
+    let (first, again) = (simulate(), simulate());
+    assert_eq!((first.result, first.steps, first.time), (again.result, again.steps, again.time));
+}
