@@ -32,7 +32,7 @@ fn a_seed_gives_clients_and_their_target_the_same_steps_each_time() {
 fn locks_of_a_target_do_their_work_in_whatever_order_threads_run() {
     for (name, test) in TESTS {
         let orders: BTreeSet<Vec<u32>> =
-            (0..40).map(|seed| simulate(seed, test).steps.iter().map(|step| step.thread).collect()).collect();
-        assert!(orders.len() > 3, "{name}: {} orders of 40 seeds", orders.len());
+            (0..12).map(|seed| simulate(seed, test).steps.iter().map(|step| step.thread).collect()).collect();
+        assert!(orders.len() > 2, "{name}: {} orders of 12 seeds", orders.len());
     }
 }

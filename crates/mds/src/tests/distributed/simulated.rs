@@ -35,31 +35,59 @@ fn clients_at_once(seed: u64) -> Outcome<Tree> {
     })
 }
 
-fn act(world: &World, dirs: &[Fid], mut dice: Dice) -> Dice {
-    const NAMES: [&str; 3] = ["a", "b", "c"];
-    let mut place = || (dirs[pick(&mut dice, dirs.len())], NAMES[pick(&mut dice, NAMES.len())]);
-    let (from, to) = (place(), place());
-    let unlink = MdsRequest::Unlink { parent: from.0, name: from.1.as_bytes(), directory: false };
-    let outcome = match pick(&mut dice, 5) {
-        0 | 1 => world.make(from.0, from.1, world.fid(from.0.mdt_index()), false),
-        2 => world.run(from.0.mdt_index(), &single::rename(from, to)),
-        3 => {
-            let lookup = MdsRequest::Lookup { parent: from.0, name: from.1.as_bytes() };
-            match world.run(from.0.mdt_index(), &lookup) {
+/// A client that is connected to all MDTs.
+struct Client<'a> {
+    world: &'a World,
+    number: u8,
+    exports: Vec<Arc<Export>>,
+}
+
+impl Client<'_> {
+    fn connect(world: &World, number: u8) -> Client<'_> {
+        let connect = |mdt| {
+            let export = export(number, Nid::Lo).0;
+            world.net.get(mdt).expect("alive").connect(&export).expect("connects");
+            export
+        };
+        Client { world, number, exports: (0..MDTS).map(connect).collect() }
+    }
+
+    fn run(&self, mdt: u16, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        let mds = self.world.net.get(mdt).expect("alive");
+        let cred = Cred::system();
+        mds.handle(&self.exports[usize::from(mdt)], &Call::new(&cred), request).map(|answer| answer.reply)
+    }
+
+    fn act(&self, dirs: &[Fid], mut dice: Dice) -> Dice {
+        const NAMES: [&str; 3] = ["a", "b", "c"];
+        let mut place = || (dirs[pick(&mut dice, dirs.len())], NAMES[pick(&mut dice, NAMES.len())]);
+        let (from, to) = (place(), place());
+        let (parent, name, mdt) = (from.0, from.1.as_bytes(), from.0.mdt_index());
+        let outcome = match pick(&mut dice, 5) {
+            0 | 1 => {
+                let (fid, new, mode) = (self.world.fid(mdt), NewFile::Node { rdev: 0 }, 0o100_644);
+                let (open, exclusive) = (None, true);
+                self.run(
+                    mdt,
+                    &MdsRequest::Create { parent, name, fid, new, mode, umask: 0o022, open, exclusive },
+                )
+            }
+            2 => self.run(mdt, &single::rename(from, to)),
+            3 => match self.run(mdt, &MdsRequest::Lookup { parent, name }) {
                 Ok(MdsReply::Entry { attr: Some(attr), .. }) => {
                     let link = MdsRequest::Link { fid: attr.fid, parent: to.0, name: to.1.as_bytes() };
-                    world.run(to.0.mdt_index(), &link)
+                    self.run(to.0.mdt_index(), &link)
                 }
                 other => other,
-            }
+            },
+            _ => self.run(mdt, &MdsRequest::Unlink { parent, name, directory: false }),
+        };
+        match outcome {
+            Ok(_) | Err(Status::ENOENT | Status::EEXIST) => {}
+            Err(status) => panic!("{from:?} {to:?}: {status:?}"),
         }
-        _ => world.run(from.0.mdt_index(), &unlink),
-    };
-    match outcome {
-        Ok(_) | Err(Status::ENOENT | Status::EEXIST) => {}
-        Err(status) => panic!("{from:?} {to:?}: {status:?}"),
+        dice
     }
-    dice
 }
 
 #[test]
