@@ -3,14 +3,16 @@
 //! The rights of a capability are those of the client's open handles, for as long as it has them, whatever becomes of the permissions; the
 //! right to size and times is always among them, as the MDT gives these to every caller that may stat the file.
 
-use crate::mds::Mds;
+use crate::layouts::Layouts;
+use crate::leaves::Leaves;
+use crate::opens::OpenTable;
 use crate::plan::check_access;
-use crate::service::Caller;
+use crate::records::Records;
+use crate::turn::Caller;
 use nacre_keys::CapabilityKeys;
 use nacre_layout::Layout;
 use nacre_rpc::Export;
-use nacre_types::perm;
-use nacre_types::{Fid, Identity, Rights, Roles, Status, StatusResult};
+use nacre_types::{Fid, Identity, Rights, Roles, Status, StatusResult, perm};
 use nacre_wire::mds::{CAPABILITIES_MAX, FileCapabilities, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,16 +22,13 @@ const EXPIRE_S: u64 = 600;
 /// Shortest and longest time that can be said: what a client does before it asks again, and the life of a key.
 const EXPIRE_S_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
 
-/// What signs capabilities.
-pub(crate) struct Capabilities {
+/// See the [module documentation](self).
+pub struct Capabilities {
     keys: OnceLock<Arc<CapabilityKeys>>,
     expire_s: AtomicU64,
-}
-
-impl Default for Capabilities {
-    fn default() -> Capabilities {
-        Capabilities { keys: OnceLock::new(), expire_s: AtomicU64::new(EXPIRE_S) }
-    }
+    opens: Arc<OpenTable>,
+    records: Arc<Records>,
+    layouts: Arc<Layouts>,
 }
 
 /// The identity of a client that object servers ask for capabilities.
@@ -37,32 +36,42 @@ fn holder(export: &Export) -> Option<&Identity> {
     export.identity.as_deref().filter(|identity| !identity.roles.contains(Roles::MDS))
 }
 
-impl Mds {
+impl Capabilities {
+    pub(crate) fn new(leaves: &Leaves, layouts: &Arc<Layouts>) -> Capabilities {
+        Capabilities {
+            keys: OnceLock::new(),
+            expire_s: AtomicU64::new(EXPIRE_S),
+            opens: leaves.opens.clone(),
+            records: leaves.records.clone(),
+            layouts: layouts.clone(),
+        }
+    }
+
     /// Capabilities are signed with these keys, as soon as there are some. Only the first call counts.
-    pub fn sign_capabilities_with(&self, keys: Arc<CapabilityKeys>) {
-        let _ = self.capabilities.keys.set(keys);
+    pub fn sign_with(&self, keys: Arc<CapabilityKeys>) {
+        let _ = self.keys.set(keys);
     }
 
     /// How long capabilities are good for, in seconds (`mdt.*.capability_expire_s`).
-    pub fn capability_expire_s(&self) -> u64 {
-        self.capabilities.expire_s.load(Ordering::Relaxed)
+    pub fn expire_s(&self) -> u64 {
+        self.expire_s.load(Ordering::Relaxed)
     }
 
     /// Says how long capabilities are good for from now on.
     ///
     /// # Errors
     /// `ERANGE` for less than half a minute and more than a day.
-    pub fn set_capability_expire_s(&self, expire_s: u64) -> StatusResult<()> {
+    pub fn set_expire_s(&self, expire_s: u64) -> StatusResult<()> {
         if !EXPIRE_S_RANGE.contains(&expire_s) {
             return Err(Status::ERANGE);
         }
-        self.capabilities.expire_s.store(expire_s, Ordering::Relaxed);
+        self.expire_s.store(expire_s, Ordering::Relaxed);
         Ok(())
     }
 
     /// Adds capabilities to an answer that has a layout.
-    pub(crate) fn add_capabilities(&self, export: &Export, request: &MdsRequest<'_>, answer: &mut MdsAnswer) {
-        if answer.capabilities.is_some() || !self.gives_capabilities(export) {
+    pub(crate) fn add_to(&self, export: &Export, request: &MdsRequest<'_>, answer: &mut MdsAnswer) {
+        if answer.capabilities.is_some() || !self.are_given_to(export) {
             return;
         }
         let (fid, layout) = match (&answer.reply, request) {
@@ -83,19 +92,19 @@ impl Mds {
         answer.capabilities = self.sign(export, fid, layout, rights);
     }
 
-    fn gives_capabilities(&self, export: &Export) -> bool {
-        holder(export).is_some() && self.capabilities.keys.get().is_some_and(|keys| keys.are_known())
+    fn are_given_to(&self, export: &Export) -> bool {
+        holder(export).is_some() && self.keys.get().is_some_and(|keys| keys.are_known())
     }
 
     /// Capabilities for what a file has now. Takes no lock that anybody may hold for long: the client may be writing out what somebody
     /// else waits for.
-    pub(crate) fn capabilities_of(
+    pub(crate) fn of(
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
         wanted: Rights,
-    ) -> StatusResult<MdsAnswer> {
-        let record = self.inode(fid)?;
+    ) -> StatusResult<Option<Box<FileCapabilities>>> {
+        let record = self.records.inode(fid)?;
         let mut rights = self.opens.rights(fid, &caller.client);
         for (right, mask) in [(Rights::READ, perm::READ), (Rights::WRITE, perm::WRITE)] {
             if wanted.contains(right) && !rights.contains(right) {
@@ -106,9 +115,9 @@ impl Mds {
                 }
             }
         }
-        let layout = self.layout_of(&record)?.filter(|_| self.gives_capabilities(caller.export));
+        let layout = self.layouts.layout_of(&record)?.filter(|_| self.are_given_to(caller.export));
         let capabilities = layout.and_then(|layout| self.sign(caller.export, *fid, &layout, rights));
-        Ok(MdsAnswer { capabilities, ..self.answer(MdsReply::Done) })
+        Ok(capabilities)
     }
 
     /// `None` if the file has no objects.
@@ -125,8 +134,8 @@ impl Mds {
         let holder = holder(export)?;
         let mut rights = rights | Rights::ATTRIBUTES;
         rights.set(Rights::WRITE, rights.contains(Rights::WRITE) && !holder.read_only);
-        let keys = self.capabilities.keys.get()?;
-        let (now_s, life_s) = (keys.clock().now_s(), self.capability_expire_s());
+        let keys = self.keys.get()?;
+        let (now_s, life_s) = (keys.clock().now_s(), self.expire_s());
         let expires_s = now_s + life_s;
         let signer = keys.signer(holder.id, rights, expires_s, now_s)?;
         let objects = layout.objects().take(CAPABILITIES_MAX);

@@ -18,7 +18,7 @@ pub use paths::paths_of;
 use crate::config::MdsConfig;
 use crate::data::DataPart;
 use crate::error::MdsError;
-use crate::mds::{read_record, store_path};
+use crate::records::{read_record, store_path};
 use crate::shards::{is_former, is_shard, may_have, shards_of};
 use crate::tables::OrphanKind;
 use collect::Inventory;

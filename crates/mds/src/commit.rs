@@ -1,34 +1,71 @@
 //! Commits: what a request changes, its answer, and what memory and clients hear of it.
 
-use crate::mds::Mds;
-use crate::service::Caller;
+use crate::data::DataPart;
+use crate::leaves::Leaves;
+use crate::mdlocks::ClientLocks;
+use crate::moving::progress::Moving;
+use crate::operations::state::Operations;
+use crate::osts::OstSet;
+use crate::records::Records;
+use crate::space::SpaceGuard;
 use crate::tables::{REPLIES, reply_key};
+use crate::turn::Caller;
 use crate::tx::Tx;
-use nacre_ondisk::ReplyRecord;
-use nacre_rpc::{Export, Moment};
+use nacre_ondisk::{OpenedRecord, ReplyRecord};
+use nacre_rpc::{Export, Hold, Moment, ReplySlot};
+use nacre_store::MetaStore;
 use nacre_types::{StatusResult, TransNo};
-use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::{Decode, Encode};
+use std::sync::Arc;
 
-impl Mds {
-    /// A transaction.
-    pub(crate) fn begin(&self) -> Tx {
-        // At most the number that the commit will get, and above every earlier change of a locked inode.
-        Tx::new(self.store.last_transno().0 + 1)
+/// See the [module documentation](self).
+pub(crate) struct Commits {
+    index: u16,
+    store: Arc<MetaStore>,
+    records: Arc<Records>,
+    client_locks: Arc<ClientLocks>,
+    /// What is not durable on other MDTs.
+    operations: Arc<Operations>,
+    space: Arc<SpaceGuard>,
+    moving: Arc<Moving>,
+    data: Arc<DataPart>,
+    osts: Arc<OstSet>,
+    /// A request that a test wants held.
+    hold: Arc<Hold>,
+    /// Newest transno when this run began: everything in stored replies is at most this.
+    boot_transno: TransNo,
+}
+
+impl Commits {
+    pub fn new(leaves: &Leaves, boot_transno: TransNo, client_locks: &Arc<ClientLocks>) -> Commits {
+        Commits {
+            index: leaves.index,
+            store: leaves.store.clone(),
+            records: leaves.records.clone(),
+            client_locks: client_locks.clone(),
+            operations: leaves.operations.clone(),
+            space: leaves.space.clone(),
+            moving: leaves.moving.clone(),
+            data: leaves.data.clone(),
+            osts: leaves.osts.clone(),
+            hold: leaves.hold.clone(),
+            boot_transno,
+        }
     }
 
     /// An answer of a request that changed nothing.
-    pub(crate) fn answer(&self, reply: MdsReply) -> MdsAnswer {
+    pub fn answer(&self, reply: MdsReply) -> MdsAnswer {
         MdsAnswer { last_committed: self.committed(), ..reply.into() }
     }
 
     /// Commits a transaction together with the answer to the request, and lets memory know.
-    pub(crate) fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
+    pub fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
         let mut answer = MdsAnswer::from(reply);
         let may_stop = caller.turn.may_stop() && !tx.is_empty();
         if may_stop
             && (self.hold.is_wanted(Moment::Locked, caller.request)
-                || !self.call_back_at_once(&tx, caller.export)?)
+                || !self.client_locks.call_back_at_once(&tx, caller.export)?)
         {
             return Err(caller.turn.stop(tx));
         }
@@ -49,27 +86,27 @@ impl Mds {
     }
 
     /// Commits a transaction on the server's own account and lets memory know.
-    pub(crate) fn commit(&self, tx: &mut Tx) -> StatusResult<TransNo> {
+    pub fn commit(&self, tx: &mut Tx) -> StatusResult<TransNo> {
         self.commit_as(None, tx)
     }
 
     /// Up to here everything is durable, also what other MDTs have of it.
-    pub(crate) fn committed(&self) -> TransNo {
+    pub fn committed(&self) -> TransNo {
         self.operations.committed(self.store.last_committed())
     }
 
     /// Commits a transaction for a client, whose own locks are not called back.
-    pub(crate) fn commit_as(&self, export: Option<&Export>, tx: &mut Tx) -> StatusResult<TransNo> {
+    pub fn commit_as(&self, export: Option<&Export>, tx: &mut Tx) -> StatusResult<TransNo> {
         if tx.is_empty() {
             return Ok(TransNo(0));
         }
-        self.call_back(tx, export)?;
+        self.client_locks.call_back(tx, export)?;
         self.commit_called_back(tx)
     }
 
-    /// Commits a transaction when clients have given up what they keep of what it changes ([`Mds::call_back`]).
-    pub(crate) fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
-        let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
+    /// Commits a transaction when clients have given up what they keep of what it changes ([`ClientLocks::call_back`]).
+    pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
+        let transno = self.store.commit(tx.batch()).map_err(|error| self.records.store_failed(&error))?;
         self.space.count_inodes(tx.inode_change());
         if tx.moves_names {
             self.moving.note_change();
@@ -78,11 +115,11 @@ impl Mds {
             if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
                 self.moving.note_size(record);
             }
-            self.cache.replace(&fid, record);
+            self.records.note_committed(&fid, record);
         }
         if tx.moves_directory {
             // After the records in memory are what they are: what was found out before does not count any more.
-            self.filesets.note_move();
+            self.records.note_tree_moved();
         }
         for object in tx.take_destroyed_here() {
             // Somebody may have made it anew between the look and the commit; from now on nobody does.
@@ -96,20 +133,16 @@ impl Mds {
         Ok(transno)
     }
 
-    /// The stored answer of an earlier life.
-    pub(crate) fn find_stored_answer(&self, slot: &nacre_rpc::ReplySlot) -> Option<StatusResult<MdsAnswer>> {
-        use nacre_wire::Decode;
+    /// The stored answer of an earlier life, and what its request opened.
+    pub fn find_stored_answer(&self, slot: &ReplySlot) -> Option<(MdsAnswer, Option<OpenedRecord>)> {
         let key = reply_key(&slot.client, slot.tag);
         let found = self.store.get(REPLIES, key.as_slice(), |value| {
             let record = ReplyRecord::decode(value?).ok().filter(|record| record.xid == slot.xid)?;
             Some((MdsAnswer::from_bytes(record.answer).ok()?, record.opened))
         });
         let (mut answer, opened) = found.ok().flatten()?;
-        if let Some(opened) = opened {
-            self.open_again(&slot.client, &opened);
-        }
         answer.transno = self.boot_transno.max(TransNo(1));
         answer.last_committed = self.committed();
-        Some(Ok(answer))
+        Some((answer, opened))
     }
 }

@@ -17,8 +17,8 @@ use nacre_ondisk::MdtRecord;
 use nacre_store::MetaStore;
 use nacre_store::object::records::Owned;
 use nacre_store::object::{Fallocate, ObjectError, ObjectStore, RecordStore};
-use nacre_types::Fid;
 use nacre_types::limits::STRIPE_SIZE_MIN;
+use nacre_types::{Fid, Status};
 use nacre_wire::mds::Statfs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +41,7 @@ pub fn data_reserve(dir: &Path) -> u64 {
 
 /// See the [module documentation](self).
 pub(crate) struct DataPart {
+    index: u16,
     pub store: Arc<dyn ObjectStore>,
     /// The same, if it is part of the metadata store.
     records: Option<Arc<RecordStore>>,
@@ -104,6 +105,7 @@ impl DataPart {
 
     fn new(store: Arc<dyn ObjectStore>, records: Option<Arc<RecordStore>>, config: &MdsConfig) -> DataPart {
         DataPart {
+            index: config.index,
             store,
             records,
             watch: OnceLock::new(),
@@ -111,6 +113,14 @@ impl DataPart {
             now_bytes: AtomicU64::new(config.dom_stripe_bytes),
             threshold_bytes: AtomicU64::new(BY_SIZE),
         }
+    }
+
+    /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
+    pub fn failed(&self, error: &ObjectError) -> Status {
+        if !matches!(error, ObjectError::NoSpace | ObjectError::Closed) {
+            log::error!("MDT{:04x}: {error}", self.index);
+        }
+        error.status()
     }
 
     /// The store, if objects can be changed in transactions of the metadata.

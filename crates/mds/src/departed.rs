@@ -1,16 +1,15 @@
 //! What is left to do for clients that are gone.
 //!
-//! Giving a client up ([`crate::clients`]) takes its locks at once. The rest may wait, on a thread for each kind of wait:
+//! Giving a client up ([`crate::sessions`]) takes its locks at once. The rest may wait, on a thread for each kind of wait:
 //! object servers learn of the evictions, which grants waiting locks, and handles are closed. A close needs the lock of the
 //! inode, and its holder may wait for the eviction of another client; so the threads that evict only queue the work here.
 //! Work that has queued up is done together.
 
 use crate::error::MdsError;
-use crate::mds::Mds;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
 use nacre_types::{ClientUuid, Fid, OpenHandle};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long others wait at most for OSTs to hear that a client was evicted. One that does not answer for this long can
@@ -18,7 +17,7 @@ use std::time::Duration;
 pub(crate) const FENCE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Something that waits for an inode.
-enum Left {
+pub(crate) enum Left {
     /// A handle of a client that is gone.
     Handle(ClientUuid, Fid, OpenHandle),
     /// An inode without a name that nobody may have open any more.
@@ -70,11 +69,16 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
-    /// Starts the threads; they end when the MDT stops.
-    pub fn start(&self, mds: &Arc<Mds>) -> Result<(), MdsError> {
-        let fence = run("mds-fence", mds, &self.fencing, |mds, clients| mds.fence(&clients))?;
+    /// Starts the threads, which do what there is with `fence` and `close`; they end when the MDT stops, or `owner` is gone.
+    pub fn start<O: Send + Sync + 'static>(
+        &self,
+        owner: &Arc<O>,
+        fence: fn(&O, Vec<ClientUuid>),
+        close: fn(&O, Vec<Left>),
+    ) -> Result<(), MdsError> {
+        let fence = run("mds-fence", owner, &self.fencing, fence)?;
         self.threads.lock().push(fence);
-        let close = run("mds-close", mds, &self.closing, |mds, left| mds.close_left(left))?;
+        let close = run("mds-close", owner, &self.closing, close)?;
         self.threads.lock().push(close);
         Ok(())
     }
@@ -112,45 +116,19 @@ impl Departed {
 }
 
 /// A thread that does what comes by a queue.
-fn run<T: Send + 'static>(
+fn run<O: Send + Sync + 'static, T: Send + 'static>(
     name: &str,
-    mds: &Arc<Mds>,
+    owner: &Arc<O>,
     queue: &Arc<Queue<T>>,
-    work: impl Fn(&Mds, Vec<T>) + Send + 'static,
+    work: impl Fn(&O, Vec<T>) + Send + 'static,
 ) -> Result<JoinHandle<()>, MdsError> {
     // It must not keep a server that was dropped.
-    let (mds, queue): (Weak<Mds>, _) = (Arc::downgrade(mds), queue.clone());
+    let (owner, queue) = (Arc::downgrade(owner), queue.clone());
     let run = move || {
         while let Some(some) = queue.take() {
-            let Some(mds) = mds.upgrade() else { return };
-            work(&mds, some);
+            let Some(owner) = owner.upgrade() else { return };
+            work(&owner, some);
         }
     };
     nacre_env::thread::Builder::new().name(name.into()).spawn(run).map_err(MdsError::Thread)
-}
-
-impl Mds {
-    /// Has OSTs refuse what clients that were evicted still send, then lets others in.
-    fn fence(&self, clients: &[ClientUuid]) {
-        for ost_index in self.osts.evict(clients, FENCE_PATIENCE) {
-            log::error!(
-                "OST{ost_index:04x} has not been told within {FENCE_PATIENCE:?} that a client was evicted: until it is, that \
-                 client can still write there"
-            );
-        }
-        clients.iter().for_each(|client| self.note_fenced(*client));
-    }
-
-    fn close_left(&self, left: Vec<Left>) {
-        for left in left {
-            match left {
-                Left::Orphan(fid) => self.destroy_closed(vec![fid]),
-                Left::Handle(client, fid, handle) => {
-                    if let Err(status) = self.close_abandoned(&client, &fid, handle) {
-                        log::warn!("closing {fid} for client {client}, which is gone: {status}");
-                    }
-                }
-            }
-        }
-    }
 }

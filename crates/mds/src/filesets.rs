@@ -6,7 +6,11 @@
 //! The way up is one record for each directory, and what was found out is kept for each of them until a directory of this MDT gets
 //! another place. Of directories of other MDTs, which are asked, it is kept for [`REMOTE_LIFE`].
 
-use crate::mds::Mds;
+use crate::leaves::Leaves;
+use crate::opens::OpenTable;
+use crate::operations::Distributed;
+use crate::operations::state::Operations;
+use crate::records::Records;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_ondisk::InodeRecord;
@@ -14,11 +18,10 @@ use nacre_rpc::Export;
 use nacre_types::name::check_name;
 use nacre_types::{Fid, Standing, Status, StatusResult};
 use nacre_wire::lock::LockRequest;
-use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
+use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::{Name, PeerReply, PeerRequest};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Directories above each other at most: more than a path has parts.
@@ -35,29 +38,26 @@ const NAMES_MAX: u32 = 1024;
 #[derive(Clone, Copy)]
 struct Verdict {
     is_below: bool,
-    /// [`Filesets::moves`] before it was found out.
+    /// [`Records::tree_moves`] before it was found out.
     moves: u64,
     /// When, if another MDT was asked.
     asked: Option<Instant>,
 }
 
 /// See the [module documentation](self).
-#[derive(Default)]
 pub(crate) struct Filesets {
     /// Directories that are roots of clients, by path.
     roots: Mutex<HashMap<String, Fid>>,
     /// By root and directory.
     known: Mutex<HashMap<(Fid, Fid), Verdict>>,
-    /// Directories of this MDT that got another place so far.
-    moves: AtomicU64,
+    index: u16,
+    records: Arc<Records>,
+    opens: Arc<OpenTable>,
+    operations: Arc<Operations>,
+    distributed: Arc<Distributed>,
 }
 
 impl Filesets {
-    /// A directory has another place from now on.
-    pub fn note_move(&self) {
-        self.moves.fetch_add(1, Ordering::AcqRel);
-    }
-
     /// A client comes that sees this directory: what it is now counts for it.
     pub fn look_again(&self, path: &str) {
         self.roots.lock().remove(path);
@@ -66,7 +66,7 @@ impl Filesets {
     fn verdict(&self, root: Fid, directory: Fid) -> Option<Verdict> {
         let verdict = *self.known.lock().get(&(root, directory))?;
         let is_fresh = verdict.asked.is_none_or(|at| at.elapsed() < REMOTE_LIFE);
-        Some(verdict).filter(|verdict| is_fresh && verdict.moves == self.moves.load(Ordering::Acquire))
+        Some(verdict).filter(|verdict| is_fresh && verdict.moves == self.records.tree_moves())
     }
 
     fn note(&self, root: Fid, directories: &[Fid], verdict: Verdict) {
@@ -78,33 +78,45 @@ impl Filesets {
     }
 }
 
-impl Mds {
+impl Filesets {
+    pub fn new(leaves: &Leaves, distributed: &Arc<Distributed>) -> Filesets {
+        Filesets {
+            roots: Mutex::default(),
+            known: Mutex::default(),
+            index: leaves.index,
+            records: leaves.records.clone(),
+            opens: leaves.opens.clone(),
+            operations: leaves.operations.clone(),
+            distributed: distributed.clone(),
+        }
+    }
+
     /// The directory that a client sees as the root.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR` if the path leads to none; what other MDTs answer.
-    pub(crate) fn root_of(&self, path: &str) -> StatusResult<Fid> {
-        if let Some(fid) = self.filesets.roots.lock().get(path) {
+    pub fn root_of(&self, path: &str) -> StatusResult<Fid> {
+        if let Some(fid) = self.roots.lock().get(path) {
             return Ok(*fid);
         }
         let mut at = Fid::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             at = self.lead_anywhere(at, name.as_bytes())?;
         }
-        let record = self.record_anywhere(&at)?.ok_or(Status::ENOENT)?;
+        let record = self.distributed.record_anywhere(&at)?.ok_or(Status::ENOENT)?;
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
-        self.filesets.roots.lock().insert(path.to_owned(), at);
+        self.roots.lock().insert(path.to_owned(), at);
         Ok(at)
     }
 
     /// What a name leads to, wherever its directory lies.
     fn lead_anywhere(&self, parent: Fid, name: &[u8]) -> StatusResult<Fid> {
         check_name(name)?;
-        for home in self.homes_of(&parent, name, &mut Default::default())? {
+        for home in self.distributed.homes_of(&parent, name, &mut Default::default())? {
             let found = match home.mdt_index() == self.index {
-                true => self.lead_here(&home, name),
+                true => self.records.lead_here(&home, name),
                 false => {
                     let at = Name { parent: home, name: name.to_vec() };
                     match self.operations.ask(home.mdt_index(), PeerRequest::Lead { at })? {
@@ -121,19 +133,9 @@ impl Mds {
         Err(Status::ENOENT)
     }
 
-    /// What a name in a directory or shard of this MDT leads to.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is none.
-    pub(crate) fn lead_here(&self, home: &Fid, name: &[u8]) -> StatusResult<Fid> {
-        self.check_local(home)?;
-        let found = self.find_name(home, self.hash(name), name)?;
-        found.map(|found| found.fid).ok_or(Status::ENOENT)
-    }
-
     /// Whether a directory of any MDT is below a root.
     fn is_below(&self, root: Fid, directory: Fid) -> StatusResult<bool> {
-        let moves = self.filesets.moves.load(Ordering::Acquire);
+        let moves = self.records.tree_moves();
         let (mut at, mut passed, mut asked) = (directory, Vec::new(), None);
         let is_below = loop {
             if at == root {
@@ -142,7 +144,7 @@ impl Mds {
             if at == Fid::ROOT || at.is_zero() || passed.len() == DEPTH_MAX {
                 break false;
             }
-            if let Some(known) = self.filesets.verdict(root, at) {
+            if let Some(known) = self.verdict(root, at) {
                 if passed.is_empty() {
                     return Ok(known.is_below);
                 }
@@ -154,10 +156,10 @@ impl Mds {
             if at.mdt_index() != self.index {
                 asked = Some(Instant::now());
             }
-            let Some(record) = self.record_anywhere(&at)? else { break false };
+            let Some(record) = self.distributed.record_anywhere(&at)? else { break false };
             at = record.parent;
         };
-        self.filesets.note(root, &passed, Verdict { is_below, moves, asked });
+        self.note(root, &passed, Verdict { is_below, moves, asked });
         Ok(is_below)
     }
 
@@ -166,7 +168,7 @@ impl Mds {
         if *fid == root {
             return Ok(true);
         }
-        let Some(record) = self.find_inode(fid)? else { return Ok(false) };
+        let Some(record) = self.records.find_inode(fid)? else { return Ok(false) };
         if record.attr.is_dir() {
             return self.is_below(root, *fid);
         }
@@ -179,7 +181,7 @@ impl Mds {
         }
         if record.attr.nlink > 1 {
             for index in 0..NAMES_MAX.min(record.attr.nlink) {
-                let Some((parent, _)) = self.extra_link(&record.attr.fid, index)? else { break };
+                let Some((parent, _)) = self.records.extra_link(&record.attr.fid, index)? else { break };
                 if self.is_below(root, parent)? {
                     return Ok(true);
                 }
@@ -192,7 +194,7 @@ impl Mds {
     ///
     /// # Errors
     /// `ENOENT` for what is not below its root; `EPERM` for what is about all of an MDT.
-    pub(crate) fn below_root<'a>(
+    pub fn below_root<'a>(
         &self,
         export: &Export,
         standing: &Standing,
@@ -226,7 +228,7 @@ impl Mds {
             MdsRequest::FidToLink { fid, .. } if *fid == root => Err(Status::ENODATA),
             MdsRequest::FidToLink { fid, index } | MdsRequest::FidToPath { fid, index } if *fid != root => {
                 check(fid)?;
-                let (parent, _) = self.link_of(fid, *index)?;
+                let (parent, _) = self.records.link_of(fid, *index)?;
                 if self.is_below(root, parent)? { Ok(None) } else { Err(Status::ENOENT) }
             }
             MdsRequest::ListInodes { fids, layouts, locks } => {
@@ -251,25 +253,16 @@ impl Mds {
     /// Where a client that sees a subtree finds it: it asks for the root of the file system, of MDT 0. `None`: that is not asked.
     ///
     /// # Errors
-    /// As [`Mds::root_of`].
-    pub(crate) fn own_root(
-        &self,
-        standing: &Standing,
-        request: &MdsRequest<'_>,
-    ) -> StatusResult<Option<MdsAnswer>> {
-        let (Some(path), MdsRequest::GetAttr { fid: Fid::ROOT }) = (standing.root(), request) else {
-            return Ok(None);
-        };
-        let fid = self.root_of(path)?;
-        if fid.mdt_index() == self.index {
-            return self.get_attr(&fid).map(Some);
+    /// As [`Filesets::root_of`].
+    pub fn own_root(&self, standing: &Standing, request: &MdsRequest<'_>) -> StatusResult<Option<Fid>> {
+        match (standing.root(), request) {
+            (Some(path), MdsRequest::GetAttr { fid: Fid::ROOT }) => self.root_of(path).map(Some),
+            _ => Ok(None),
         }
-        let (public, names, directory) = (false, None, nacre_lock::LockHandle(0));
-        Ok(Some(self.answer(MdsReply::Remote { fid, public, names, directory })))
     }
 
     /// The directory at which paths end for a client.
-    pub(crate) fn top_of(&self, standing: Option<&Standing>) -> StatusResult<Fid> {
+    pub fn top_of(&self, standing: Option<&Standing>) -> StatusResult<Fid> {
         standing.and_then(Standing::root).map_or(Ok(Fid::ROOT), |path| self.root_of(path))
     }
 }

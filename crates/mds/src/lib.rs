@@ -1,32 +1,44 @@
 //! The metadata server: one MDT's names, attributes, layouts, open handles and locks.
 //!
 //! Owns one metadata store and a dialogue with each OST. [`Mds`] implements [`nacre_rpc::MdsService`]; any thread may
-//! call it. An operation locks the inodes it changes (`locks`), reads records (`cache` over the store), checks
+//! call it. It makes the parts of the server and gives each request to the one that serves it (`service`). Each part has private fields, which
+//! say what it may use: those below it, and never the server.
+//!
+//! An operation locks the inodes it changes (`locks`), reads records (`records`: the store behind a cache), checks
 //! permissions, builds one batch (`tx`), commits it and answers. Reads take no locks: each record is read whole, and a
 //! name whose inode is gone was removed meanwhile, so it is looked up again.
 //!
 //! | module | what |
 //! |---|---|
-//! | `ops/*` | one file per group of requests |
+//! | `mds`, `service` | opening and stopping; the requests, one by one |
+//! | `leaves` | the parts that know of no other one |
+//! | `namespace/*` | making, linking, removing, renaming |
+//! | `namespace/ground` | locks and records for a plan, on one MDT or several, and how it is carried out |
 //! | `plan/*` | the rules of the name space, as pure functions |
-//! | `ground` | locks and records for a plan, on one MDT or several, and how it is carried out |
+//! | `lookups/*` | names, listings, attributes, paths |
+//! | `attributes/*` | changes of attributes, ACLs and extended attributes |
+//! | `open_files/*`, `opens` | opens, closes, sizes; open handles and who writes |
+//! | `layouts/*` | what records say of layouts and sizes, and defaults |
+//! | `layout_changes/*` | layouts that change; objects for files |
+//! | `records`, `cache` | inodes and names as they are stored, and in memory |
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
-//! | `locks`, `turn` | inodes and names that operations have for themselves, and waiting for them |
+//! | `staging/*` | what a plan or an update does to the store; first links, extra links, losing the last name |
 //! | `commit` | what a request changes, its answer, and who hears of it |
-//! | `names` | first links, extra links, losing the last name |
-//! | `hash` | positions of names |
-//! | `shards` | directories whose names lie in shards |
-//! | `moving/*` | names that move between shards |
+//! | `locks`, `turn` | inodes and names that operations have for themselves, and waiting for them |
+//! | `mdlocks` | what clients cache, and how it is called back |
+//! | `shards`, `new_shards` | directories whose names lie in shards |
+//! | `moving/*` | names and inodes that move to other shards and MDTs |
 //! | `operations/*` | operations over several MDTs |
-//! | `opens` | open handles and who writes |
+//! | `placement` | where directories go |
 //! | `capabilities` | what lets clients at the objects of files |
-//! | `data` | data of files on this MDT, and how large it may be |
+//! | `data`, `unowned` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
-//! | `clients` | connect, leases, eviction, recovery after a restart |
+//! | `sessions`, `clients`, `recovery` | connect, leases, eviction, recovery after a restart |
 //! | `filesets` | clients that see a subtree |
 //! | `tenants`, `users` | effective credentials of clients, and requests that they may not send |
 //! | `departed` | what is left to do for clients that are gone |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
+//! | `space` | room on the MDT, and how many inodes there are |
 //! | [`check`] | offline check and repair |
 //! | [`simulated`] | service times for measurements |
 //!
@@ -35,6 +47,7 @@
 //!
 //! Several MDTs: names hold FIDs of any MDT and no format assumes that parent and child are neighbours. `docs/design/dne.md`.
 
+mod attributes;
 mod cache;
 mod capabilities;
 pub mod check;
@@ -46,22 +59,31 @@ mod departed;
 mod error;
 mod filesets;
 mod flocks;
-mod ground;
-mod hash;
+mod layout_changes;
+mod layouts;
+mod leaves;
 mod locks;
+mod lookups;
 mod mdlocks;
 mod mds;
 mod moving;
-mod names;
+mod namespace;
+mod new_shards;
+mod open_files;
 mod opens;
 mod operations;
-mod ops;
 mod osts;
+mod placement;
 mod plan;
+mod records;
+mod recovery;
 mod service;
+mod sessions;
 mod shards;
+mod signal;
 pub mod simulated;
 mod space;
+mod staging;
 mod stats;
 mod tables;
 mod tenants;
@@ -73,9 +95,9 @@ mod users;
 pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
 pub use data::{DataWatch, data_reserve};
 pub use error::MdsError;
-pub use mds::{Mds, Osts};
-pub use moving::MovingLimits;
-pub use osts::{OstSet, Pools, Qos, Reserved};
+pub use mds::Mds;
+pub use moving::progress::MovingLimits;
+pub use osts::{OstSet, Osts, Pools, Qos, Reserved};
 pub use stats::{MdsStats, SERVICES};
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! What clients cache of inodes and names, and how it is called back before it changes.
 //!
 //! While several clients share the lease, answers to lookups and to requests for attributes come with read locks on parts of
-//! the inodes ([`Mds::intend`]): on what the name stands for, and on the content of the directory that it was looked up in, so
+//! the inodes ([`ClientLocks::intend`]): on what the name stands for, and on the content of the directory that it was looked up in, so
 //! that names that are not there may be remembered too. Such a lock is granted at once or not at all.
 //!
 //! A change calls back what clients have of the inodes that its transaction touches, right before the transaction is
-//! committed ([`Mds::call_back`]). So everybody sees the old state until then, and afterwards nobody has it cached. This is
+//! committed ([`ClientLocks::call_back`]). So everybody sees the old state until then, and afterwards nobody has it cached. This is
 //! the only place that calls clients back.
 //!
 //! Grants and changes of an inode exclude each other by the table of inode locks ([`crate::locks`]): both latch it, or the change keeps
@@ -14,28 +14,31 @@
 //! need nothing of the table: it is a cancel.
 //!
 //! Layouts have locks of their own, on other parts of the inode, so that changes of attributes leave them alone. They come with
-//! opens and with the layout ([`Mds::layout_access`]), are called back by what changes the layout
-//! ([`Mds::call_back_layout`]), and are brought back after a restart: I/O goes on under them. See
+//! opens and with the layout ([`crate::layout_changes::LayoutChanges::layout_access`]), are called back by what changes the layout
+//! ([`ClientLocks::call_back_layout`]), and are brought back after a restart: I/O goes on under them. See
 //! `docs/design/layout-changes.md`.
 //!
 //! The thread that evicts clients must never wait for an answer itself, nor for the lock of an inode: its holder
 //! may be waiting for an eviction. It takes what a client had in the lock server and leaves the rest to
 //! [`crate::departed`].
 
-use crate::locks::{Locked, Want};
-use crate::mds::Mds;
-use crate::ops::lookup::Lead;
+use crate::layouts::Layouts;
+use crate::leaves::Leaves;
+use crate::locks::{LockTable, Locked, Want};
+use crate::opens::OpenTable;
 use crate::plan::check_access;
-use crate::service::Caller;
+use crate::records::Lead;
+use crate::records::Records;
+use crate::turn::Caller;
 use crate::tx::Tx;
-use nacre_dlm::{LockOwner, LockService};
-use nacre_lock::{InodeBits, LockHandle, Mode, Need, Policy, ResourceId};
+use nacre_dlm::LockService;
+use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
 use nacre_types::limits::NAME_MAX;
-use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, SizeSource, Status, StatusResult, perm};
-use nacre_wire::lock::LockRequest;
-use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, perm};
+use nacre_wire::dir::DIR_PAGE_MAX;
+use nacre_wire::mds::{DirEntry, DirPage, LockRange, MdsReply};
 use std::sync::Arc;
 
 /// What a lock on an inode covers, and what a change of it calls back. Locks on the content of a directory alone have UPDATE of it,
@@ -43,21 +46,9 @@ use std::sync::Arc;
 const EVERYTHING: InodeBits =
     InodeBits::UPDATE.union(InodeBits::PERM).union(InodeBits::XATTR).union(InodeBits::LOOKUP);
 /// What a lock on a layout covers: that the objects which it names stay, and that no others come.
-const LAYOUT: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
+pub(crate) const LAYOUT: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
 /// "No lock" in an answer.
 const NO_LOCK: LockHandle = LockHandle(0);
-
-impl LockOwner for Mds {
-    fn on_evicted(&self, export: &Arc<Export>) {
-        let client = export.client;
-        log::warn!("MDT{:04x}: client {client} did not give up a lock in time and is evicted", self.index);
-        self.evict_late(&client);
-    }
-
-    fn on_given_up(&self, client: &ClientUuid) {
-        log::warn!("MDT{:04x}: client {client} did not come back to give up what it had cached", self.index);
-    }
-}
 
 /// True if from now on the file changes without the MDT being asked: then the client that makes it so is called back too.
 fn leaves_the_mdt(old: &InodeRecord, new: Option<&InodeRecord>) -> bool {
@@ -65,10 +56,26 @@ fn leaves_the_mdt(old: &InodeRecord, new: Option<&InodeRecord>) -> bool {
     is_exact(old) && new.is_some_and(|new| !is_exact(new))
 }
 
-impl Mds {
-    /// Locks on inodes and what clients hold of them.
-    pub fn inode_locks(&self) -> &Arc<LockService> {
-        &self.mdlocks
+/// See the [module documentation](self).
+pub(crate) struct ClientLocks {
+    index: u16,
+    mdlocks: Arc<LockService>,
+    locks: Arc<LockTable>,
+    records: Arc<Records>,
+    layouts: Arc<Layouts>,
+    opens: Arc<OpenTable>,
+}
+
+impl ClientLocks {
+    pub fn new(leaves: &Leaves, layouts: &Arc<Layouts>) -> ClientLocks {
+        ClientLocks {
+            index: leaves.index,
+            mdlocks: leaves.mdlocks.clone(),
+            locks: leaves.locks.clone(),
+            records: leaves.records.clone(),
+            layouts: layouts.clone(),
+            opens: leaves.opens.clone(),
+        }
     }
 
     /// Looks a name up, or asks for the attributes of an inode, for a client that would like to keep the answer. The lock on
@@ -77,20 +84,20 @@ impl Mds {
     ///
     /// # Errors
     /// Those of a lookup; `EINVAL` for `.`, `..` and no name at all.
-    pub(crate) fn intend(
+    pub fn intend(
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
         name: Option<&[u8]>,
         handle: LockHandle,
-    ) -> StatusResult<MdsAnswer> {
+    ) -> StatusResult<MdsReply> {
         let inode_handle = LockHandle(handle.0.checked_add(1).ok_or(Status::EINVAL)?);
         let Some(name) = name else {
             let locked = self.locks.lock(&[Want::Still(*fid)])?;
-            let attr = self.told(&self.inode(fid)?)?;
+            let attr = self.layouts.told(&self.records.inode(fid)?)?;
             let inode = self.grant_on_inode(caller.export, inode_handle, &attr, &locked)?;
             let (attr, public, names, directory) = (Some(attr), false, None, NO_LOCK);
-            return Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }));
+            return Ok(MdsReply::Intent { attr, public, names, directory, inode });
         };
         if matches!(name, b"" | b"." | b"..") {
             return Err(Status::EINVAL);
@@ -104,10 +111,10 @@ impl Mds {
                 (Some(attr), self.grant_on_inode(caller.export, inode_handle, &attr, &locked)?)
             }
             Lead::Elsewhere(fid) => {
-                return Ok(self.answer(MdsReply::Remote { fid, public, names, directory }));
+                return Ok(MdsReply::Remote { fid, public, names, directory });
             }
         };
-        Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }))
+        Ok(MdsReply::Intent { attr, public, names, directory, inode })
     }
 
     /// A directory that the caller may search, what a name in it stands for, and the locks on both.
@@ -120,16 +127,16 @@ impl Mds {
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
         }
-        let (hash, mut child) = (self.hash(name), None);
+        let (hash, mut child) = (self.records.hash(name), None);
         loop {
             let own = Want::Name(*directory, name);
             let mut locked = match child {
                 None => self.locks.lock(&[own])?,
                 Some(child) => self.locks.lock(&[own, child])?,
             };
-            let record = self.home_of(directory, name)?;
+            let record = self.records.home_of(directory, name)?;
             check_access(&record, caller.cred(), perm::EXEC)?;
-            let Some(found) = self.find_name(directory, hash, name)? else {
+            let Some(found) = self.records.find_name(directory, hash, name)? else {
                 return Ok((locked, record, Lead::Nowhere));
             };
             if found.fid.mdt_index() != self.index {
@@ -137,7 +144,7 @@ impl Mds {
             }
             let lead = Want::Still(found.fid);
             if locked.add(&lead) {
-                let attr = self.told(&self.inode(&found.fid)?)?;
+                let attr = self.layouts.told(&self.records.inode(&found.fid)?)?;
                 return Ok((locked, record, Lead::Here(attr)));
             }
             child = Some(lead);
@@ -146,7 +153,7 @@ impl Mds {
 
     /// A lock on the names of a directory as they were read from this record, if they are still the same and it is to be had at once;
     /// 0 otherwise.
-    pub(crate) fn lock_on_names(
+    pub fn lock_on_names(
         &self,
         export: &Export,
         seen: &InodeRecord,
@@ -154,7 +161,7 @@ impl Mds {
     ) -> StatusResult<LockHandle> {
         let fid = seen.attr.fid;
         let Some(locked) = self.locks.try_lock(&Want::Still(fid)) else { return Ok(NO_LOCK) };
-        let now = self.find_inode(&fid)?;
+        let now = self.records.find_inode(&fid)?;
         // Every change of a name gives the directory another version.
         if now.is_none_or(|now| now.attr.version != seen.attr.version) {
             return Ok(NO_LOCK);
@@ -163,44 +170,54 @@ impl Mds {
     }
 
     /// Attributes of an inode and the lock under which they may be kept, if it is to be had at once.
-    pub(crate) fn attr_with_lock(
+    pub fn attr_with_lock(
         &self,
         export: &Export,
         fid: &Fid,
         handle: LockHandle,
     ) -> StatusResult<Option<(Attr, LockHandle)>> {
         let Some(locked) = self.locks.try_lock(&Want::Still(*fid)) else { return Ok(None) };
-        let Some(record) = self.find_inode(fid)? else { return Ok(None) };
-        let attr = self.told(&record)?;
+        let Some(record) = self.records.find_inode(fid)? else { return Ok(None) };
+        let attr = self.layouts.told(&record)?;
         let lock = self.grant_on_inode(export, handle, &attr, &locked)?;
         Ok(Some((attr, lock)).filter(|_| lock != NO_LOCK))
     }
 
-    /// What a client says about its locks.
-    pub(crate) fn serve_locks(&self, caller: &Caller<'_>, request: &LockRequest) -> StatusResult<MdsReply> {
-        match request {
-            LockRequest::Replay { need, .. } if *need == Need::bits(Mode::Pr, replayable(need)) => {
-                let outcome = self.mdlocks.handle(self, caller.export, request)?;
-                Ok(outcome.map_or(MdsReply::Done, MdsReply::Locked))
-            }
-            // Locks come with answers; a request for one alone would have to wait while others hold inodes.
-            LockRequest::Enqueue { .. } | LockRequest::Replay { .. } | LockRequest::GlimpseAnswer { .. } => {
-                Err(Status::EOPNOTSUPP)
-            }
-            LockRequest::Cancel { .. } | LockRequest::Convert { .. } | LockRequest::ReplayDone => {
-                self.mdlocks.handle(self, caller.export, request)?;
-                self.note_recovered();
-                Ok(MdsReply::Done)
+    /// Puts the lock on a directory into a page of names of it that was read from the record that is given, and with `true` beside it,
+    /// or without a directory, attributes and locks of the inodes that lie here. An entry whose lock is not to be had stays without.
+    ///
+    /// Nothing here waits for anybody: a change may already be waiting for this client to give up a lock that was granted a moment
+    /// ago, of which it hears by this answer.
+    pub fn page_with_locks(
+        &self,
+        export: &Export,
+        mut page: DirPage,
+        directory: Option<(&InodeRecord, bool)>,
+        locks: LockRange,
+    ) -> StatusResult<DirPage> {
+        if let Some((seen, of_inodes)) = directory {
+            page.lock = self.lock_on_names(export, seen, locks.first)?;
+            // Without it no name is worth anything, nor what it leads to.
+            if page.lock.0 == 0 || !of_inodes {
+                return Ok(page);
             }
         }
-    }
-
-    /// File locks are granted again as soon as no client may bring any back, which is when all have ended
-    /// their replay or are given up.
-    pub(crate) fn note_recovered(&self) {
-        if self.flocks.is_recovering() && !self.mdlocks.is_recovering() {
-            self.flocks.end_recovery();
+        let (mut at, mut handles) = (0, (1..locks.count).map(|number| locks.first.0 + u64::from(number)));
+        let mut locked = DirPage { bytes: Vec::with_capacity(4 * page.bytes.len()), ..page };
+        while let Some((entry, next)) = page.entry_from(at) {
+            let is_here = entry.fid.mdt_index() == self.index;
+            let handle = if is_here { handles.next() } else { None };
+            let found = handle.map(|handle| self.attr_with_lock(export, &entry.fid, LockHandle(handle)));
+            let found = found.transpose()?.flatten();
+            let full = found.map(|(attr, lock)| DirEntry { attr: Some(attr), lock, ..entry });
+            // The rest has to fit, too.
+            let room = (DIR_PAGE_MAX - (page.bytes.len() - next)) as u32;
+            if !full.is_some_and(|full| locked.push(&full, room)) && !locked.push(&entry, room) {
+                return Err(Status::EIO);
+            }
+            at = next;
         }
+        Ok(locked)
     }
 
     fn grant_on_inode(
@@ -237,7 +254,7 @@ impl Mds {
 
     /// A lock on the layout of an inode that the caller holds in the table, for a client that asked for one under `handle`: that
     /// one, or what the client has already; 0 if there is none to be had.
-    pub(crate) fn grant_layout(
+    pub fn grant_layout(
         &self,
         caller: &Caller<'_>,
         handle: LockHandle,
@@ -259,12 +276,7 @@ impl Mds {
     ///
     /// # Errors
     /// `EINTR`, `EVICTED`, `ESHUTDOWN`.
-    pub(crate) fn call_back_layout(
-        &self,
-        fid: &Fid,
-        replaced: bool,
-        except: Option<&Export>,
-    ) -> StatusResult<()> {
+    pub fn call_back_layout(&self, fid: &Fid, replaced: bool, except: Option<&Export>) -> StatusResult<()> {
         if !self.mdlocks.has_locks() {
             return Ok(());
         }
@@ -278,7 +290,7 @@ impl Mds {
     ///
     /// # Errors
     /// `EINTR`, `EVICTED`, `ESHUTDOWN`; what reading an inode gives.
-    pub(crate) fn call_back(&self, tx: &Tx, export: Option<&Export>) -> StatusResult<()> {
+    pub fn call_back(&self, tx: &Tx, export: Option<&Export>) -> StatusResult<()> {
         self.call_back_each(tx, export, &|record, except| self.call_back_all(record, except).map(|()| true))
             .map(drop)
     }
@@ -286,8 +298,8 @@ impl Mds {
     /// The same if nobody has to give anything up; false if somebody has to.
     ///
     /// # Errors
-    /// As for [`Mds::call_back`].
-    pub(crate) fn call_back_at_once(&self, tx: &Tx, export: &Export) -> StatusResult<bool> {
+    /// As for [`ClientLocks::call_back`].
+    pub fn call_back_at_once(&self, tx: &Tx, export: &Export) -> StatusResult<bool> {
         self.call_back_each(tx, Some(export), &|record, except| {
             let resource = ResourceId::of_fid(&record.attr.fid);
             self.mdlocks.is_free(&resource, Need::bits(Mode::Ex, EVERYTHING), except)
@@ -305,9 +317,9 @@ impl Mds {
         }
         for (fid, new) in tx.cached() {
             // One that did not exist is known to nobody.
-            let Some(old) = self.find_inode(fid)? else { continue };
+            let Some(old) = self.records.find_inode(fid)? else { continue };
             // As clients were told it.
-            let old = self.settled(&old)?;
+            let old = self.layouts.settled(&old)?;
             if new.is_some() || !old.attr.flags.contains(AttrFlags::ORPHAN) {
                 let except = export.filter(|_| !leaves_the_mdt(&old, new.as_deref()));
                 if !call_back(&old, except)? {
@@ -322,21 +334,13 @@ impl Mds {
     /// for them is called back too.
     ///
     /// # Errors
-    /// As for [`Mds::call_back`].
-    pub(crate) fn call_back_for_objects(&self, record: &InodeRecord) -> StatusResult<()> {
+    /// As for [`ClientLocks::call_back`].
+    pub fn call_back_for_objects(&self, record: &InodeRecord) -> StatusResult<()> {
         if self.mdlocks.has_locks() { self.call_back_all(record, None) } else { Ok(()) }
     }
 
     fn call_back_all(&self, record: &InodeRecord, except: Option<&Export>) -> StatusResult<()> {
         let resource = ResourceId::of_fid(&record.attr.fid);
         self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, EVERYTHING), except).map(drop)
-    }
-}
-
-/// The parts of a lock that a client may bring back after a restart.
-fn replayable(need: &Need) -> InodeBits {
-    match need.policy {
-        Policy::Bits(bits) => bits.intersection(LAYOUT),
-        Policy::Extent(_) => InodeBits::NONE,
     }
 }

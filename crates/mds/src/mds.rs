@@ -1,167 +1,110 @@
-//! The server object: opening and stopping an MDT, and what every operation uses.
+//! The server object: opening and stopping an MDT.
 
-use crate::cache::InodeCache;
+use crate::attributes::Attributes;
 use crate::capabilities::Capabilities;
-use crate::clients::{Clients, Expected};
-use crate::config::{AppendLayout, MdsConfig};
+use crate::clients::Clients;
+use crate::commit::Commits;
+use crate::config::MdsConfig;
 use crate::data::{DataPart, DataWatch};
-use crate::departed::Departed;
 use crate::error::MdsError;
 use crate::filesets::Filesets;
 use crate::flocks::FileLocks;
+use crate::layout_changes::LayoutChanges;
+use crate::layouts::Layouts;
+use crate::leaves::Leaves;
 use crate::locks::LockTable;
-use crate::moving::Moving;
+use crate::lookups::Lookups;
+use crate::mdlocks::ClientLocks;
+use crate::moving::Moves;
+use crate::moving::progress::Moving;
+use crate::namespace::NameSpace;
+use crate::open_files::OpenFiles;
 use crate::opens::OpenTable;
-use crate::operations::{Operations, Peers};
-use crate::ops::put_default;
-use crate::osts::{OstSet, Pools, Qos};
-use crate::service::Caller;
+use crate::operations::Distributed;
+use crate::operations::state::{Newcomers, Operations, Peers};
+use crate::osts::{OstSet, Osts};
+use crate::placement::{Placement, put_default};
+use crate::records::{Records, read_record, store_path};
+use crate::recovery::{Expected, Recovery};
+use crate::sessions::Sessions;
+use crate::signal::StopSignal;
 use crate::simulated::Simulation;
 use crate::space::SpaceGuard;
+use crate::staging::Staging;
 use crate::stats::MdsStats;
-use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_key, keys_of};
+use crate::tables::{CLIENTS, META, META_KEY, ORPHANS, keys_of};
 use crate::tenants::Tenants;
 use crate::tx::Tx;
-use crate::unowned::destroy_unowned;
+use crate::tx::now;
+use crate::unowned::{destroy_unowned, is_object_of_a_file};
 use nacre_dlm::{LockOwner, LockService, Timer};
-use nacre_env::sync::{Condvar, Mutex, RwLock};
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
-use nacre_layout::dir_hash::DirHash;
-use nacre_layout::{DirDefault, LayoutSpec, Wish, user};
+use nacre_layout::{DirDefault, user};
 use nacre_lock::server::ServerConfig;
-use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord};
-use nacre_rpc::{Hold, OssEndpoint};
+use nacre_ondisk::{ClientRecord, InodeRecord, MdtRecord};
+use nacre_rpc::Hold;
+use nacre_store::MetaStore;
 use nacre_store::object::{ObjectError, ObjectStore};
-use nacre_store::{MetaError, MetaStore};
-use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, FileKind, Status, StatusResult, Timestamp, TransNo};
-use nacre_wire::mds::{MdsAnswer, MdsReply, Statfs};
-use nacre_wire::mgs::PoolConfig;
+use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, FileKind, TransNo};
+use nacre_wire::mds::Statfs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The OSTs of a file system with their indexes.
-pub type Osts = Vec<(u16, Arc<dyn OssEndpoint>)>;
-
-/// Directory of the store inside the target's directory.
-const STORE_DIR: &str = "meta";
 /// Client sequences of MDTs other than the first begin this far into their range; those before are for their objects.
 const OBJECT_SEQUENCES: u64 = 0x1_0000;
-/// Inodes that are counted in one step.
-const COUNT_STEP: i64 = 4096;
 /// Time between two looks at space and deadlines.
 const TICK: Duration = Duration::from_millis(500);
-
 /// Longest time that a stop waits for requests to OSTs that are under way.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Ends the background threads.
-#[derive(Default)]
-pub(crate) struct StopSignal {
-    stopped: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl StopSignal {
-    fn raise(&self) {
-        *self.stopped.lock() = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits for `time`; true if it is time to stop.
-    pub(crate) fn wait(&self, time: Duration) -> bool {
-        let mut stopped = self.stopped.lock();
-        if !*stopped {
-            self.changed.wait_for(&mut stopped, time);
-        }
-        *stopped
-    }
-}
-
-/// See the [crate documentation](crate).
+/// See the [crate documentation](crate). Each part owns its state, and gets those others that it may use when it is made.
 pub struct Mds {
-    pub(crate) index: u16,
-    pub(crate) config: MdsConfig,
-    pub(crate) store: Arc<MetaStore>,
-    pub(crate) cache: InodeCache,
-    pub(crate) locks: Arc<LockTable>,
-    pub(crate) opens: OpenTable,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) flocks: FileLocks,
-    /// What several MDTs do together.
-    pub(crate) operations: Operations,
-    /// What clients cache of inodes.
-    pub(crate) mdlocks: Arc<LockService>,
-    /// The thread that evicts those who do not give it up.
-    lock_timer: Mutex<Option<Timer>>,
-    pub(crate) clients: Clients,
-    /// What clients may be.
-    pub(crate) tenants: Tenants,
-    pub(crate) filesets: Filesets,
-    pub(crate) departed: Departed,
-    pub(crate) osts: OstSet,
-    pub(crate) space: SpaceGuard,
-    /// Data of files that lies on this MDT.
-    pub(crate) data: DataPart,
-    /// Held by renames that give a directory another parent, so that the check for cycles sees a still tree.
-    pub(crate) move_directory: Mutex<()>,
-    /// The default layout of the root, if that is not on this MDT, as it was lately.
-    pub(crate) root_default: RwLock<Wish>,
-    /// The group that may make directories on other MDTs; 0: administrators alone, -1: everybody (`mdt.*.enable_remote_dir_gid`).
-    pub(crate) remote_dir_gid: AtomicI64,
+    pub(crate) leaves: Leaves,
+    pub(crate) client_locks: Arc<ClientLocks>,
+    pub(crate) commits: Arc<Commits>,
+    pub(crate) files: Arc<OpenFiles>,
+    pub(crate) distributed: Arc<Distributed>,
+    pub(crate) moves: Arc<Moves>,
+    pub(crate) filesets: Arc<Filesets>,
+    pub(crate) relayout: Arc<LayoutChanges>,
+    pub(crate) attrs: Attributes,
+    pub(crate) lookups: Arc<Lookups>,
+    pub(crate) names: NameSpace,
+    /// Locks on inodes and what clients hold of them.
+    pub mdlocks: Arc<LockService>,
+    /// The OSTs, which operators take out of use and back.
+    pub osts: Arc<OstSet>,
+    /// Room for metadata.
+    pub space: Arc<SpaceGuard>,
+    /// Layouts of files of which nobody says anything.
+    pub layouts: Arc<Layouts>,
+    /// Where directories go.
+    pub placement: Arc<Placement>,
     /// Names that move between shards.
-    pub(crate) moving: Moving,
-    /// The MDT record as it is stored.
-    pub(crate) record: Mutex<MdtRecord>,
-    /// First sequence not given out; a copy of the one in `record`.
-    pub(crate) next_sequence: AtomicU64,
-    /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
-    default_layout: RwLock<LayoutSpec>,
-    /// How names are spread where nobody says how, a [`DirHash`]'s number; the configuration may change it at any time.
-    default_hash: AtomicU16,
-    append_layout: Mutex<AppendLayout>,
-    pub(crate) hash_seed: AtomicU64,
-    /// Names are hashed with the seed from now on, so it stays.
-    pub(crate) has_names: Mutex<bool>,
-    stats: MdsStats,
-    pub(crate) boot_count: u64,
-    /// Newest transno when this run began: everything in stored replies is at most this.
-    pub(crate) boot_transno: TransNo,
-    pub(crate) stopping: AtomicBool,
-    /// A request that a test wants held.
-    pub(crate) hold: Hold,
+    pub moving: Arc<Moving>,
+    /// Clients that come and go.
+    pub sessions: Arc<Sessions>,
+    /// What clients may be.
+    pub tenants: Tenants,
+    /// What lets clients at the objects of files.
+    pub capabilities: Capabilities,
+    /// What was asked so far.
+    pub stats: MdsStats,
+    /// Requests that a test wants held.
+    pub hold: Arc<Hold>,
     /// Service times for measurements.
-    pub(crate) simulation: Simulation,
-    pub(crate) signal: Arc<StopSignal>,
-    /// The thread that watches space and deadlines.
-    ticker: Mutex<Option<JoinHandle<()>>>,
-    /// The thread that sees to operations over several MDTs.
-    pub(crate) resolver: Mutex<Option<JoinHandle<()>>>,
-    /// The thread that counts inodes after a crash.
-    counter: Mutex<Option<JoinHandle<()>>>,
-    /// The number of inodes is known.
-    counted: AtomicBool,
-}
-
-/// Path of the store of the MDT in `dir`.
-pub(crate) fn store_path(dir: &Path) -> PathBuf {
-    dir.join(STORE_DIR)
-}
-
-/// Reads the MDT's own record.
-///
-/// # Errors
-/// If the store holds no MDT or the record is damaged.
-pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, MdsError> {
-    let found = store.get(META, META_KEY, |value| value.map(MdtRecord::decode))?;
-    match found {
-        None => Err(MdsError::NotFormatted(dir.to_owned())),
-        Some(Err(source)) => Err(MdsError::Damaged { what: "MDT", source }),
-        Some(Ok(record)) => Ok(record),
-    }
+    pub simulation: Simulation,
+    pub(crate) boot_count: u64,
+    pub(crate) boot_transno: TransNo,
+    /// The thread that evicts clients which do not give up what they cache.
+    lock_timer: Mutex<Option<Timer>>,
+    /// Those that watch space and deadlines, and count inodes after a crash.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// Notes durably that a run has begun. Gives whether the last one was stopped in order, and then the number of inodes.
@@ -177,12 +120,19 @@ fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<(bool, Option<
     Ok((was_clean, inodes))
 }
 
-impl Mds {
-    /// What was asked so far.
-    pub fn stats(&self) -> &MdsStats {
-        &self.stats
-    }
+/// What an MDT begins with.
+struct Begun<'a> {
+    dir: &'a Path,
+    config: &'a MdsConfig,
+    store: Arc<MetaStore>,
+    data: Arc<DataPart>,
+    record: MdtRecord,
+    known: Expected,
+    was_clean: bool,
+    boot_transno: TransNo,
+}
 
+impl Mds {
     /// Makes an empty MDT in `dir` (which must exist or be creatable), with a root directory of mode 0755 if it is MDT0.
     ///
     /// # Durability
@@ -216,7 +166,7 @@ impl Mds {
         let mut tx = Tx::new(1);
         tx.batch().put(META, META_KEY, &record.encode());
         if config.index == 0 {
-            let now = Timestamp::from(nacre_env::clock::wall());
+            let now = now();
             let attr = Attr {
                 fid: Fid::ROOT,
                 mode: FileKind::Directory.mode_bits() | 0o755,
@@ -266,123 +216,164 @@ impl Mds {
         if record.index != config.index {
             return Err(MdsError::WrongIndex { found: record.index, expected: config.index });
         }
-        let data = DataPart::open(data, &store, dir, &record, &config)?;
+        let data = Arc::new(DataPart::open(data, &store, dir, &record, &config)?);
         let boot_transno = store.last_transno();
         let (was_clean, inodes) = begin_run(&store, &mut record)?;
         if !was_clean && record.data_apart {
             destroy_unowned(&store, &*data.store)?;
         }
         let (ended, known) = known_clients(&store)?;
-        let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
-        let mdlocks = inode_locks(&config, known.clone());
-        let locks = Arc::new(LockTable::new());
-        let operations = Operations::open(&store, &locks, (config.index, record.boot_count), was_clean)?;
-        let mds = Arc::new(Mds {
-            index: config.index,
-            operations,
-            cache: InodeCache::new(config.cached_inodes),
-            locks,
-            opens: OpenTable::new(),
-            flocks: FileLocks::new(mdlocks.is_recovering()),
-            mdlocks,
-            lock_timer: Mutex::new(None),
-            clients: Clients::new(&config, record.boot_count, known, orphans),
-            departed: Departed::default(),
-            tenants: Tenants::new(config.find_user),
-            filesets: Filesets::default(),
-            capabilities: Capabilities::default(),
-            append_layout: Mutex::default(),
-            osts: OstSet::new(config.index, store.clone(), config.qos)?,
-            space: SpaceGuard::new(dir, store.clone(), config.reserve_bytes),
-            data,
-            move_directory: Mutex::new(()),
-            root_default: RwLock::default(),
-            remote_dir_gid: AtomicI64::new(0),
-            moving: Moving::new(),
-            next_sequence: AtomicU64::new(record.next_sequence),
-            default_layout: RwLock::new(config.default_layout.clone()),
-            default_hash: AtomicU16::new(config.default_hash.number()),
-            hash_seed: AtomicU64::new(record.hash_seed),
-            has_names: Mutex::new(false),
-            stats: MdsStats::new(),
-            boot_count: record.boot_count,
-            record: Mutex::new(record),
-            boot_transno,
-            stopping: AtomicBool::new(false),
-            hold: Hold::default(),
-            simulation: Simulation::default(),
-            signal: Arc::new(StopSignal::default()),
-            ticker: Mutex::new(None),
-            resolver: Mutex::new(None),
-            counter: Mutex::new(None),
-            counted: AtomicBool::new(false),
-            config,
-            store,
-        });
-        mds.begin_data();
-        mds.set_osts(osts)?;
-        mds.know_inodes(inodes)?;
-        mds.serve_in_background(&ended)?;
+        let config = &config;
+        let mds = Mds::assemble(Begun { dir, config, store, data, record, known, was_clean, boot_transno })?;
+        mds.leaves.data.adapt(&mds.statfs());
+        // The store of data may be used for longer than the MDT.
+        let store = Arc::downgrade(&mds.leaves.store);
+        mds.leaves.data.set_owned(Box::new(move |object| match store.upgrade() {
+            Some(store) => is_object_of_a_file(&store, object),
+            None => Err(ObjectError::Closed),
+        }));
+        mds.osts.set(osts)?;
+        mds.threads.lock().extend(mds.space.know_inodes(inodes, (&mds.leaves.records, &mds.leaves.signal))?);
+        mds.sessions.begin_recovery(&ended);
+        let owner: Arc<dyn LockOwner> = mds.sessions.clone();
+        let timer = Timer::start(mds.mdlocks.clone(), Arc::downgrade(&owner)).map_err(MdsError::Thread)?;
+        *mds.lock_timer.lock() = Some(timer);
+        mds.leaves.departed.start(&mds.sessions, Sessions::fence, Sessions::close_left)?;
+        let (weak, signal) = (Arc::downgrade(&mds), mds.leaves.signal.clone());
+        let ticker =
+            nacre_env::thread::Builder::new().name("mds-tick".into()).spawn(move || tick(&weak, &signal));
+        mds.threads.lock().push(ticker.map_err(MdsError::Thread)?);
         Ok(mds)
     }
 
-    fn serve_in_background(self: &Arc<Mds>, ended: &[ClientUuid]) -> Result<(), MdsError> {
-        self.begin_recovery(ended);
-        let owner: Weak<dyn LockOwner> = Arc::downgrade(&(self.clone() as Arc<dyn LockOwner>));
-        *self.lock_timer.lock() = Some(Timer::start(self.mdlocks.clone(), owner).map_err(MdsError::Thread)?);
-        self.departed.start(self)?;
-        self.start_ticking()
+    /// Makes the parts, the lower ones first.
+    fn assemble(begun: Begun<'_>) -> Result<Arc<Mds>, MdsError> {
+        let Begun { dir, config, store, data, record, known, was_clean, boot_transno } = begun;
+        let (index, boot_count) = (record.index, record.boot_count);
+        let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
+        let mdlocks = inode_locks(config, known.clone());
+        let locks = Arc::new(LockTable::new());
+        let operations = Operations::open(&store, &locks, (index, boot_count), was_clean)?;
+        let osts = OstSet::new(index, store.clone(), config.qos)?;
+        let moving = Arc::new(Moving::new());
+        let leaves = Leaves {
+            index,
+            signal: Arc::default(),
+            hold: Arc::default(),
+            departed: Arc::default(),
+            opens: Arc::new(OpenTable::new()),
+            flocks: Arc::new(FileLocks::new(mdlocks.is_recovering())),
+            operations: Arc::new(operations),
+            osts: Arc::new(osts),
+            space: Arc::new(SpaceGuard::new(dir, store.clone(), config.reserve_bytes)),
+            clients: Arc::new(Clients::new(config, boot_count, &known)),
+            recovery: Arc::new(Recovery::new(known, orphans)),
+            records: Arc::new(Records::new(store.clone(), record, config.cached_inodes, moving.clone())),
+            moving,
+            mdlocks,
+            locks,
+            store,
+            data,
+        };
+        Ok(Arc::new(Mds::join(leaves, config, (boot_count, boot_transno))))
     }
 
-    /// Begins with the number of inodes that the last run has left, or counts them.
-    fn know_inodes(self: &Arc<Mds>, inodes: Option<u64>) -> Result<(), MdsError> {
-        match inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
-            Some(inodes) => {
-                self.space.count_inodes(inodes);
-                self.counted.store(true, Ordering::Release);
-                Ok(())
-            }
-            None => self.count_inodes_later(),
+    /// Makes the parts that stand on the others.
+    fn join(leaves: Leaves, config: &MdsConfig, (boot_count, boot_transno): (u64, TransNo)) -> Mds {
+        let placement = Arc::new(Placement::new(config.default_hash));
+        let layouts = Arc::new(Layouts::new(&leaves, config));
+        let client_locks = Arc::new(ClientLocks::new(&leaves, &layouts));
+        let staging = Arc::new(Staging::new(&leaves));
+        let commits = Arc::new(Commits::new(&leaves, boot_transno, &client_locks));
+        let distributed = Arc::new(Distributed::new(&leaves, &layouts, &client_locks, &commits, &staging));
+        let relayout = Arc::new(LayoutChanges::new(
+            &leaves,
+            config.object_wait,
+            (&layouts, &client_locks, &commits),
+            (&staging, &distributed),
+        ));
+        let files = Arc::new(OpenFiles::new(&leaves, &layouts, &relayout, &client_locks, &commits, &staging));
+        let lookups = Arc::new(Lookups::new(&leaves, &layouts, &client_locks, &commits, &distributed));
+        let filesets = Arc::new(Filesets::new(&leaves, &distributed));
+        let times = (boot_count, config.recovery_window);
+        let sessions = Arc::new(Sessions::new(&leaves, times, &commits, &files, &distributed));
+        Mds {
+            attrs: Attributes::new(
+                &leaves,
+                (&layouts, &commits, &lookups),
+                (&distributed, &placement, &relayout),
+            ),
+            names: NameSpace::new(
+                &leaves,
+                (&layouts, &commits, &staging),
+                (&distributed, &files, &placement),
+            ),
+            moves: Arc::new(Moves::new(
+                &leaves,
+                (&commits, &distributed),
+                (&placement, &layouts, &client_locks),
+            )),
+            tenants: Tenants::new(&leaves, config.find_user, (&lookups, &filesets, &sessions)),
+            capabilities: Capabilities::new(&leaves, &layouts),
+            stats: MdsStats::new(),
+            simulation: Simulation::default(),
+            lock_timer: Mutex::new(None),
+            threads: Mutex::default(),
+            mdlocks: leaves.mdlocks.clone(),
+            osts: leaves.osts.clone(),
+            space: leaves.space.clone(),
+            moving: leaves.moving.clone(),
+            hold: leaves.hold.clone(),
+            leaves,
+            boot_count,
+            boot_transno,
+            client_locks,
+            commits,
+            files,
+            distributed,
+            filesets,
+            relayout,
+            lookups,
+            layouts,
+            placement,
+            sessions,
         }
     }
 
-    fn start_ticking(self: &Arc<Mds>) -> Result<(), MdsError> {
-        let (weak, signal) = (Arc::downgrade(self), self.signal.clone());
-        let thread = nacre_env::thread::Builder::new()
-            .name("mds-tick".into())
-            .spawn(move || tick(&weak, &signal))
-            .map_err(MdsError::Thread)?;
-        *self.ticker.lock() = Some(thread);
-        Ok(())
-    }
-
-    /// Tells which OSTs there are. Those that are new are made ready in the background; one whose index is known gets
-    /// the new endpoint.
+    /// Uses these other MDTs from now on, by index, as a server to each. Names and inodes may then lie on any of them. A thread asks those
+    /// that are new what this one has to know.
     ///
     /// # Errors
-    /// If a thread cannot be started or the store cannot be read.
-    pub fn set_osts(&self, osts: Osts) -> Result<(), MdsError> {
-        self.osts.set(osts)
+    /// If a thread cannot be started.
+    pub fn set_peers(&self, peers: Peers) -> Result<(), MdsError> {
+        self.distributed.set_peers(peers)?;
+        if self.leaves.signal.is_stopping() { Ok(()) } else { self.moves.start().map_err(MdsError::Thread) }
     }
 
-    /// Tells which pools there are from now on.
-    pub fn set_pools(&self, pools: &[PoolConfig]) {
-        self.osts.set_pools(pools);
+    /// Who is asked for MDTs that are not known: `look` may make them known with [`Mds::set_peers`]. Only the first call counts.
+    pub fn set_newcomers(&self, look: Box<Newcomers>) {
+        self.leaves.operations.set_newcomers(look);
     }
 
-    /// The OSTs, which operators take out of use and back.
-    pub fn ost_set(&self) -> &OstSet {
-        &self.osts
+    /// Waits until this MDT knows from MDT 0 what it must know before it takes the first name: with what names are hashed, and what the
+    /// root says to the whole file system. False if it does not by then.
+    pub fn await_acquaintance(&self, deadline: Instant) -> bool {
+        self.distributed.await_acquaintance(deadline)
     }
 
-    /// How OSTs are chosen.
-    pub fn qos(&self) -> Qos {
-        *self.osts.qos().lock()
+    /// How many requests wait for names or inodes that other operations keep.
+    pub fn lock_waiters(&self) -> usize {
+        self.leaves.locks.waiting()
     }
 
-    /// Chooses OSTs so from now on.
-    pub fn change_qos(&self, change: impl FnOnce(&mut Qos)) {
-        change(&mut self.osts.qos().lock());
+    /// The files that a client has open, one entry for each handle.
+    pub fn open_files(&self, client: &ClientUuid) -> Vec<Fid> {
+        self.leaves.opens.handles_of(client).into_iter().map(|(fid, _)| fid).collect()
+    }
+
+    /// Its store has lost what it was told, or may: it takes no more changes.
+    pub fn has_failed(&self) -> bool {
+        self.leaves.store.stats().has_failed
     }
 
     /// How often the target was started, this time included.
@@ -390,133 +381,40 @@ impl Mds {
         self.boot_count
     }
 
-    /// Its store has lost what it was told, or may: it takes no more changes.
-    pub fn has_failed(&self) -> bool {
-        self.store.stats().has_failed
-    }
-
-    /// Space for clients.
-    pub fn space(&self) -> Statfs {
-        self.statfs()
-    }
-
-    /// Whether the target is on flash (`osd-*.*.nonrotational`), which statfs tells.
-    pub fn is_nonrotational(&self) -> bool {
-        self.space.is_nonrotational()
-    }
-
-    /// Says what the target is on.
-    pub fn set_nonrotational(&self, is_nonrotational: bool) {
-        self.space.set_nonrotational(is_nonrotational);
-    }
-
-    /// Whether clients are asked to place no new directories here (`mdt.*.no_create`).
-    pub fn is_no_create(&self) -> bool {
-        self.space.is_no_create()
-    }
-
-    /// Changes it.
-    pub fn set_no_create(&self, no_create: bool) {
-        self.space.set_no_create(no_create);
-    }
-
-    /// How pools spill over; can be changed.
-    pub fn spilling(&self) -> &Pools {
-        self.osts.spilling()
-    }
-
-    /// Whether a pool spills now.
-    ///
-    /// # Errors
-    /// `ENOENT` without the pool.
-    pub fn spill_is_active(&self, pool: &str) -> StatusResult<bool> {
-        self.osts.spilling().spill_is_active(pool, |osts| self.osts.used_pct(osts))
-    }
-
-    /// What files that are made to be appended to get.
-    pub fn append_layout(&self) -> AppendLayout {
-        *self.append_layout.lock()
-    }
-
-    /// Changes that.
-    pub fn change_append_layout(&self, change: impl FnOnce(&mut AppendLayout)) {
-        change(&mut self.append_layout.lock());
-    }
-
-    /// The pools that it knows, in the order of names.
-    pub fn pools(&self) -> Vec<PoolConfig> {
-        self.osts.pools()
-    }
-
-    /// Uses another striping from now on for files whose directories say nothing.
-    pub fn set_default_layout(&self, spec: LayoutSpec) {
-        *self.default_layout.write() = spec;
-    }
-
-    /// Striping where neither a file nor its directories say anything.
-    pub(crate) fn default_layout(&self) -> LayoutSpec {
-        self.default_layout.read().clone()
-    }
-
-    /// Spreads names of directories that get shards in this way from now on where nobody says how (`lod.*.mdt_hash`).
-    pub fn set_default_hash(&self, hash: DirHash) {
-        self.default_hash.store(hash.number(), Ordering::Relaxed);
-    }
-
-    /// How names are spread where nobody says how.
-    pub(crate) fn default_hash(&self) -> DirHash {
-        DirHash::from_number(self.default_hash.load(Ordering::Relaxed)).unwrap_or_default()
-    }
-
-    /// Requests that a test wants held.
-    pub fn hold(&self) -> &Hold {
-        &self.hold
-    }
-
     /// Where data of files lies on this MDT, for the service that reads and writes it.
     pub fn data_store(&self) -> Arc<dyn ObjectStore> {
-        self.data.store.clone()
-    }
-
-    /// Room for clients: bytes where data of files is, names where the metadata is.
-    pub fn statfs(&self) -> Statfs {
-        self.data.statfs(self.space.statfs())
+        self.leaves.data.store.clone()
     }
 
     /// Has `watch` told of what comes with a close: the service for data here keeps versions and what its locks say up to date.
     pub fn watch_data(&self, watch: DataWatch) {
-        self.data.set_watch(watch);
+        self.leaves.data.set_watch(watch);
     }
 
     /// Largest component in bytes that new layouts may have on this MDT: while there is space (`lod.*.dom_stripesize`), and with
     /// the space that there is now (`dom_stripesize_cur_kb`).
     pub fn dom_limits(&self) -> (u64, u64) {
-        self.data.limits()
-    }
-
-    /// The group that may make directories on other MDTs or on several; 0: administrators alone, -1: everybody.
-    pub fn remote_dir_gid(&self) -> i64 {
-        self.remote_dir_gid.load(Ordering::Relaxed)
-    }
-
-    /// Changes [`Mds::remote_dir_gid`].
-    pub fn set_remote_dir_gid(&self, gid: i64) {
-        self.remote_dir_gid.store(gid, Ordering::Relaxed);
+        self.leaves.data.limits()
     }
 
     /// Changes the limit of [`Mds::dom_limits`] while there is space.
     pub fn set_dom_limit(&self, bytes: u64) {
-        self.data.set_max(bytes, &self.statfs());
+        self.leaves.data.set_max(bytes, &self.statfs());
     }
 
     /// Free space in bytes below which the limit shrinks (`lod.*.dom_threshold_free_mb`).
     pub fn dom_threshold(&self) -> u64 {
-        self.data.threshold(&self.statfs())
+        self.leaves.data.threshold(&self.statfs())
     }
 
     /// Changes it.
     pub fn set_dom_threshold(&self, bytes: u64) {
-        self.data.set_threshold(bytes, &self.statfs());
+        self.leaves.data.set_threshold(bytes, &self.statfs());
+    }
+
+    /// Room for clients: bytes where data of files is, names where the metadata is.
+    pub fn statfs(&self) -> Statfs {
+        self.leaves.data.statfs(self.space.statfs())
     }
 
     /// Stops in order: refuses further requests, ends background work, makes everything durable, closes the store.
@@ -526,186 +424,39 @@ impl Mds {
     /// If the store cannot be closed cleanly.
     pub fn stop(&self) -> Result<(), MdsError> {
         self.hold.release();
-        if self.stopping.swap(true, Ordering::SeqCst) {
+        if !self.leaves.signal.refuse() {
             return Ok(());
         }
         self.end_threads();
-        let threads = [&self.ticker, &self.counter, &self.resolver].map(|thread| thread.lock().take());
-        for thread in threads.into_iter().flatten() {
+        for thread in std::mem::take(&mut *self.threads.lock()) {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             if thread.join().is_err() {
-                log::error!("MDT{:04x}: the thread {name} has panicked", self.index);
+                log::error!("MDT{:04x}: the thread {name} has panicked", self.leaves.index);
             }
         }
-        self.departed.join();
-        if !self.moving.join() {
-            log::error!("MDT{:04x}: the thread that moves names has panicked", self.index);
+        if !self.distributed.join() {
+            log::error!("MDT{:04x}: the thread mds-resolve has panicked", self.leaves.index);
+        }
+        self.leaves.departed.join();
+        if !self.moves.join() {
+            log::error!("MDT{:04x}: the thread that moves names has panicked", self.leaves.index);
         }
         drop(self.lock_timer.lock().take());
-        self.operations.set_peers(Peers::new());
+        self.leaves.operations.set_peers(Peers::new());
         self.osts.wait_stopped(STOP_PATIENCE);
-        let mut tx = Tx::new(0);
-        tx.batch().set_releasing(true);
-        {
-            let mut record = self.record.lock();
-            record.clean = true;
-            record.inodes = self.counted.load(Ordering::Acquire).then(|| self.space.inodes());
-            tx.batch().put(META, META_KEY, &record.encode());
-        }
-        self.store.commit(tx.batch())?;
-        self.store.close()?;
-        Ok(())
-    }
-
-    /// Counts the inodes in the background, in steps that hold nothing up. What is made or removed meanwhile may count
-    /// twice or not at all.
-    fn count_inodes_later(self: &Arc<Self>) -> Result<(), MdsError> {
-        let mds = Arc::downgrade(self);
-        let count = move || {
-            let mut last: Option<Vec<u8>> = None;
-            while let Some(mds) = mds.upgrade().filter(|mds| !mds.stopping.load(Ordering::SeqCst)) {
-                match count_step(&mds.store, last.as_deref()) {
-                    Ok((count, next)) => {
-                        mds.space.count_inodes(count);
-                        last = next;
-                    }
-                    Err(error) => {
-                        mds.store_failed(&error);
-                        return;
-                    }
-                }
-                if last.is_none() {
-                    return mds.counted.store(true, Ordering::Release);
-                }
-            }
-        };
-        let thread = nacre_env::thread::Builder::new()
-            .name("mds-count".into())
-            .spawn(count)
-            .map_err(MdsError::Thread)?;
-        *self.counter.lock() = Some(thread);
-        Ok(())
+        self.leaves.records.close(self.space.known_inodes())
     }
 
     fn end_threads(&self) {
-        self.signal.raise();
+        self.leaves.signal.raise();
         self.osts.stop();
-        self.departed.stop();
-        self.clients.wake();
-        self.flocks.wake();
+        self.leaves.departed.stop();
+        self.leaves.clients.wake();
+        self.leaves.flocks.wake();
         self.mdlocks.stop();
-        self.operations.wake();
-        self.locks.stop();
+        self.leaves.operations.wake();
+        self.leaves.locks.stop();
         self.moving.stop();
-    }
-
-    /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
-    pub(crate) fn store_failed(&self, error: &MetaError) -> Status {
-        if !matches!(error, MetaError::NoSpace | MetaError::Closed) {
-            log::error!("MDT{:04x}: {error}", self.index);
-        }
-        error.status()
-    }
-
-    /// What an error of the data part means to a client.
-    pub(crate) fn data_failed(&self, error: &ObjectError) -> Status {
-        if !matches!(error, ObjectError::NoSpace | ObjectError::Closed) {
-            log::error!("MDT{:04x}: {error}", self.index);
-        }
-        error.status()
-    }
-
-    /// The clock of the server.
-    pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from(nacre_env::clock::wall())
-    }
-
-    /// Refuses FIDs that live on another MDT.
-    pub(crate) fn check_local(&self, fid: &Fid) -> StatusResult<()> {
-        if fid.mdt_index() == self.index { Ok(()) } else { Err(Status::WRONG_TARGET) }
-    }
-
-    /// An inode's record, if it exists.
-    pub(crate) fn find_inode(&self, fid: &Fid) -> StatusResult<Option<Arc<InodeRecord>>> {
-        let ticket = match self.cache.get(fid) {
-            Ok(record) => return Ok(Some(record)),
-            Err(ticket) => ticket,
-        };
-        let found = self
-            .store
-            .get(INODES, &fid.to_key(), |value| value.map(|bytes| InodeRecord::decode(*fid, bytes)))
-            .map_err(|error| self.store_failed(&error))?;
-        match found {
-            None => self.check_local(fid).map(|()| None),
-            Some(Ok(record)) => {
-                let record = Arc::new(record);
-                self.cache.fill(fid, &record, ticket);
-                Ok(Some(record))
-            }
-            Some(Err(error)) => {
-                log::error!("inode record of {fid}: {error}");
-                Err(Status::EUCLEAN)
-            }
-        }
-    }
-
-    /// An inode's record.
-    ///
-    /// # Errors
-    /// `ENOENT` if it is gone, `WRONG_TARGET` if it lives elsewhere.
-    pub(crate) fn inode(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
-        self.find_inode(fid)?.ok_or(Status::ENOENT)
-    }
-
-    /// A directory's record.
-    ///
-    /// # Errors
-    /// As [`Mds::inode`], and `ENOTDIR`.
-    pub(crate) fn directory(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
-        let record = self.inode(fid)?;
-        if !record.attr.is_dir() {
-            return Err(Status::ENOTDIR);
-        }
-        if user::is_foreign_directory(&record.body) { Err(Status::ENODATA) } else { Ok(record) }
-    }
-
-    /// What a name stands for.
-    pub(crate) fn find_name(
-        &self,
-        directory: &Fid,
-        hash: u64,
-        name: &[u8],
-    ) -> StatusResult<Option<DirentRecord>> {
-        let key = dirent_key(directory, hash, name);
-        let found = self
-            .store
-            .get(DIRENTS, key.as_slice(), |value| value.map(DirentRecord::decode))
-            .map_err(|error| self.store_failed(&error))?;
-        found.transpose().map_err(|error| {
-            log::error!("a name in {directory}: {error}");
-            Status::EUCLEAN
-        })
-    }
-
-    /// A sequence that nobody has.
-    pub(crate) fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
-        self.take_sequence(|tx, sequence| self.finish(caller, tx, MdsReply::Sequence(sequence)))
-    }
-
-    /// Takes a sequence that nobody has with the transaction that `commit` commits.
-    pub(crate) fn take_sequence<T>(
-        &self,
-        commit: impl FnOnce(Tx, u64) -> StatusResult<T>,
-    ) -> StatusResult<T> {
-        let mut record = self.record.lock();
-        let sequence = record.next_sequence;
-        let next = MdtRecord { next_sequence: sequence + 1, ..*record };
-        let mut tx = self.begin();
-        tx.batch().put(META, META_KEY, &next.encode());
-        let outcome = commit(tx, sequence)?;
-        *record = next;
-        self.next_sequence.store(next.next_sequence, Ordering::Release);
-        Ok(outcome)
     }
 }
 
@@ -744,27 +495,12 @@ fn known_clients(store: &MetaStore) -> Result<(Vec<ClientUuid>, Expected), MdsEr
     Ok((ended, known))
 }
 
-/// Counts the next inodes after a key; gives the last key as long as there are more.
-fn count_step(store: &MetaStore, after: Option<&[u8]>) -> Result<(i64, Option<Vec<u8>>), MetaError> {
-    let (mut count, mut last) = (0, None);
-    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-    store.scan(INODES, &[], from, &mut |key, _| {
-        count += 1;
-        if count < COUNT_STEP {
-            return ControlFlow::Continue(());
-        }
-        last = Some(key.to_vec());
-        ControlFlow::Break(())
-    })?;
-    Ok((count, last))
-}
-
 /// Body of the thread that watches space and deadlines.
 fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
     while !signal.wait(TICK) {
         let Some(mds) = mds.upgrade() else { return };
         mds.space.refresh();
-        mds.data.adapt(&mds.statfs());
-        mds.check_deadlines();
+        mds.leaves.data.adapt(&mds.statfs());
+        mds.sessions.check_deadlines();
     }
 }

@@ -1,415 +1,85 @@
-//! Operations over several MDTs: what is prepared, what is committed and not yet everywhere, and the thread that sees to it.
+//! Operations over several MDTs.
 //!
 //! `docs/design/dne.md` has the protocol and what may fail. The coordinator's side of a request is in [`coordinate`], the other
-//! side in [`participate`], what happens after failures and in the background in [`resolve`], and what an update does to the
-//! store in [`update`].
+//! side in [`participate`], what happens after failures and in the background in [`resolve`], and what is known of operations in [`state`].
 
+mod alike;
 mod coordinate;
+mod elsewhere;
 mod participate;
 mod peers;
 mod resolve;
-mod update;
+pub(crate) mod state;
 
 pub(crate) use coordinate::Gathered;
-pub(crate) use update::MIRRORED;
+pub(crate) use elsewhere::ShardLists;
 
-use crate::error::MdsError;
-use crate::locks::{Kept, LockTable, Want};
-use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
-use nacre_env::clock::Instant;
-use nacre_env::sync::{Condvar, Mutex, RwLock};
-use nacre_ondisk::InodeRecord;
-use nacre_rpc::MdsEndpoint;
+use crate::clients::Clients;
+use crate::commit::Commits;
+use crate::data::DataPart;
+use crate::layouts::Layouts;
+use crate::leaves::Leaves;
+use crate::locks::LockTable;
+use crate::mdlocks::ClientLocks;
+use crate::operations::state::Operations;
+use crate::records::Records;
+use crate::signal::StopSignal;
+use crate::staging::Staging;
+use nacre_dlm::LockService;
+use nacre_env::sync::Mutex;
+use nacre_env::thread::JoinHandle;
+use nacre_rpc::Hold;
 use nacre_store::MetaStore;
-use nacre_types::limits::MDT_COUNT_MAX;
-use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
-use nacre_wire::mds::{MdsReply, MdsRequest};
-use nacre_wire::peer::{Name, OpId, Operation, PeerReply, PeerRequest, RecordBytes};
-use nacre_wire::{Decode, Encode, Reader};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-/// Version of the records of operations; see `docs/formats/mdt.md`.
-const RECORD_VERSION: u8 = 1;
-/// Version of the records of what prepared operations lock; 1 had no names.
-const PREPARED_VERSION: u8 = 2;
-
-/// Who has not decided for so long, in milliseconds, is asked. Guess: far longer than any operation that nothing holds up.
-const PATIENCE_MS: u64 = 2000;
-
-/// What the root says to the whole file system is looked at so often, in milliseconds.
-const ROOT_AGE_MS: u64 = 1000;
-
-/// Other MDTs, by index.
-pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
-
-/// Looks for an MDT that is not known, which may have joined, and makes it known ([`crate::Mds::set_peers`]). Whether the file system has
-/// such an MDT; an error where that is not known now.
-pub type Newcomers = dyn Fn(u16) -> StatusResult<bool> + Send + Sync;
-
-/// An operation that another MDT is about to decide.
-struct Prepared {
-    /// What it locks here.
-    kept: Kept,
-    since: Instant,
-}
-
-/// An operation whose part here is committed, until all parts are durable.
-struct Open {
-    operation: Arc<Operation>,
-    /// Of the part here.
-    transno: TransNo,
-    /// At the coordinator: the participants that have committed theirs.
-    applied: BTreeSet<u16>,
-    /// All parts are durable; it is known only until the coordinator says that nobody needs it.
-    is_durable: bool,
-}
-
-#[derive(Default)]
-struct State {
-    prepared: HashMap<OpId, Prepared>,
-    /// Do not happen, and are not to wait any more for what they lock.
-    called_off: HashSet<OpId>,
-    /// Prepared or applied by some thread right now.
-    under_way: HashSet<OpId>,
-    /// Turns of those that are about to be done here.
-    leaving: HashSet<u64>,
-    /// Coordinated here and not decided.
-    undecided: HashSet<OpId>,
-    /// Changed by [`State::open`], [`State::close`] and [`State::settle`] alone.
-    open: BTreeMap<OpId, Open>,
-    /// Those in `open` that are not durable, in the order of their transactions.
-    unsettled: BTreeSet<(TransNo, OpId)>,
-    /// For each coordinator, the first operation that may not be durable everywhere: none before it is done any more.
-    finished: BTreeMap<u16, OpId>,
-    /// Number of the next operation.
-    next: u64,
-    /// Stamp of the last operation that was done here.
-    clock: u64,
-    /// MDTs that have been asked what is to be done again.
-    greeted: BTreeSet<u16>,
-    /// Who moves a directory to another parent, on MDT 0.
-    tree: Option<OpId>,
-    /// When the root was looked at, on other MDTs than its own.
-    root_seen: Option<Instant>,
-    /// MDT 0 has said what names are hashed with.
-    seed_learned: bool,
-}
+use std::sync::Arc;
 
 /// See the [module documentation](self).
-pub(crate) struct Operations {
+pub(crate) struct Distributed {
     index: u16,
-    boot: u64,
-    /// The run before ended with everything durable, so nothing is to be done again.
-    has_all: bool,
-    began: Instant,
-    peers: RwLock<Peers>,
-    /// Who is asked for others.
-    newcomers: OnceLock<Box<Newcomers>>,
-    state: Mutex<State>,
-    changed: Condvar,
-    /// Length of [`State::unsettled`].
-    unsettled: AtomicUsize,
-    patience_ms: AtomicU64,
-    /// How old what is known of the root may be, in milliseconds.
-    root_age_ms: AtomicU64,
-    /// Held while what is finished is noted, so that the store gets the notes in their order.
-    noting: Mutex<()>,
-    #[cfg(test)]
-    bug: Mutex<Option<Bug>>,
+    store: Arc<MetaStore>,
+    locks: Arc<LockTable>,
+    mdlocks: Arc<LockService>,
+    /// A request that a test wants held.
+    hold: Arc<Hold>,
+    signal: Arc<StopSignal>,
+    operations: Arc<Operations>,
+    records: Arc<Records>,
+    layouts: Arc<Layouts>,
+    data: Arc<DataPart>,
+    client_locks: Arc<ClientLocks>,
+    commits: Arc<Commits>,
+    staging: Arc<Staging>,
+    clients: Arc<Clients>,
+    /// Held by renames that give a directory another parent, so that the check for cycles sees a still tree.
+    move_directory: Mutex<()>,
+    /// The thread that sees to operations over several MDTs.
+    resolver: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Bugs that tests plant, to see them found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Bug {
-    /// A participant takes what it has done for something new.
-    AppliesTwice,
-    /// A coordinator commits its part without the operation.
-    ForgetsWhatItDecides,
-    /// An MDT that has lost something with the power leaves it lost.
-    DoesNothingAgain,
-    /// Names move to a directory that takes the place of theirs, and their inodes are not told.
-    TellsNoInodes,
-}
-
-impl State {
-    /// An operation is committed here with a transaction, or about to be.
-    fn open(&mut self, operation: &Arc<Operation>, transno: TransNo) {
-        self.close(&operation.id);
-        let open =
-            Open { operation: operation.clone(), transno, applied: BTreeSet::new(), is_durable: false };
-        self.open.insert(operation.id, open);
-        self.unsettled.insert((transno, operation.id));
-    }
-
-    /// Nothing need be known of an operation any more.
-    fn close(&mut self, op: &OpId) {
-        if let Some(open) = self.open.remove(op) {
-            self.unsettled.remove(&(open.transno, *op));
+impl Distributed {
+    pub fn new(
+        leaves: &Leaves,
+        layouts: &Arc<Layouts>,
+        client_locks: &Arc<ClientLocks>,
+        commits: &Arc<Commits>,
+        staging: &Arc<Staging>,
+    ) -> Distributed {
+        Distributed {
+            index: leaves.index,
+            store: leaves.store.clone(),
+            locks: leaves.locks.clone(),
+            mdlocks: leaves.mdlocks.clone(),
+            hold: leaves.hold.clone(),
+            signal: leaves.signal.clone(),
+            operations: leaves.operations.clone(),
+            records: leaves.records.clone(),
+            layouts: layouts.clone(),
+            data: leaves.data.clone(),
+            client_locks: client_locks.clone(),
+            commits: commits.clone(),
+            staging: staging.clone(),
+            clients: leaves.clients.clone(),
+            move_directory: Mutex::new(()),
+            resolver: Mutex::new(None),
         }
     }
-
-    /// All parts of an operation are durable.
-    fn settle(&mut self, op: &OpId) {
-        if let Some(open) = self.open.get_mut(op) {
-            open.is_durable = true;
-            self.unsettled.remove(&(open.transno, *op));
-        }
-    }
-
-    /// True if an operation is durable everywhere, or never happens.
-    fn is_finished(&self, op: &OpId) -> bool {
-        self.finished.get(&op.mdt).is_some_and(|below| op < below)
-    }
-
-    /// The first operation coordinated by MDT `index` in start `boot` that may not be durable, if `leaving` are.
-    fn first_unfinished(&self, (index, boot): (u16, u64), leaving: &BTreeSet<OpId>) -> OpId {
-        let open = self.open.keys().filter(|op| op.mdt == index && !leaving.contains(op));
-        let next = OpId { mdt: index, boot, number: self.next };
-        open.chain(&self.undecided).min().copied().unwrap_or(next)
-    }
-}
-
-impl Operations {
-    /// Reads what an earlier run left, and locks again what is prepared. `was_clean` says that it ended in order.
-    ///
-    /// # Errors
-    /// If the store cannot be read.
-    pub fn open(
-        store: &MetaStore,
-        locks: &Arc<LockTable>,
-        (index, boot): (u16, u64),
-        was_clean: bool,
-    ) -> Result<Operations, MdsError> {
-        let mut state = State { next: 1, ..State::default() };
-        store.scan(PREPARED, &[], Bound::Unbounded, &mut |key, value| {
-            match (decode_op_key(key), decode_prepared(value)) {
-                (Some(op), Some((fids, names))) => {
-                    let kept = locks.keep_again(&wants_of(&fids, names.iter().map(named)));
-                    let prepared = Prepared { kept, since: Instant::now() };
-                    state.prepared.insert(op, prepared);
-                }
-                _ => log::error!("MDT{index:04x}: the record of a prepared operation is damaged"),
-            }
-            ControlFlow::Continue(())
-        })?;
-        let last = store.last_transno();
-        store.scan(OPERATIONS, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_record::<Operation>(value) {
-                Some(operation) => {
-                    state.clock = state.clock.max(operation.stamp);
-                    state.open(&Arc::new(operation), last);
-                }
-                None => log::error!("MDT{index:04x}: the record of an operation is damaged"),
-            }
-            ControlFlow::Continue(())
-        })?;
-        store.scan(FINISHED, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_record::<OpId>(value) {
-                Some(below) => drop(state.finished.insert(below.mdt, below)),
-                None => log::error!("MDT{index:04x}: the record of finished operations is damaged"),
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(Operations {
-            index,
-            boot,
-            has_all: was_clean,
-            began: Instant::now(),
-            peers: RwLock::default(),
-            newcomers: OnceLock::new(),
-            unsettled: AtomicUsize::new(state.unsettled.len()),
-            patience_ms: AtomicU64::new(PATIENCE_MS),
-            root_age_ms: AtomicU64::new(ROOT_AGE_MS),
-            noting: Mutex::new(()),
-            #[cfg(test)]
-            bug: Mutex::new(None),
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        })
-    }
-
-    /// Uses these other MDTs from now on.
-    pub fn set_peers(&self, peers: Peers) {
-        *self.peers.write() = peers;
-        self.changed.notify_all();
-    }
-
-    /// Wakes everybody who waits here.
-    pub fn wake(&self) {
-        let _state = self.state.lock();
-        self.changed.notify_all();
-    }
-
-    /// Behaves wrongly from now on.
-    #[cfg(test)]
-    pub fn plant(&self, bug: Option<Bug>) {
-        *self.bug.lock() = bug;
-    }
-
-    #[cfg(test)]
-    pub(crate) fn has(&self, bug: Bug) -> bool {
-        *self.bug.lock() == Some(bug)
-    }
-
-    #[cfg(not(test))]
-    pub(crate) const fn has(&self, _: Bug) -> bool {
-        false
-    }
-
-    /// Coordinators that have not decided are asked at once.
-    #[cfg(test)]
-    pub fn be_impatient(&self) {
-        self.patience_ms.store(0, Ordering::Relaxed);
-    }
-
-    /// The root is looked at once, so that no clock says how many messages there are.
-    #[cfg(test)]
-    pub fn look_at_root_once(&self) {
-        self.root_age_ms.store(u64::MAX, Ordering::Relaxed);
-    }
-
-    /// How old what is known of the root may be.
-    fn root_age(&self) -> Duration {
-        Duration::from_millis(self.root_age_ms.load(Ordering::Relaxed))
-    }
-
-    /// Who has not decided for so long is asked.
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience_ms.load(Ordering::Relaxed))
-    }
-
-    /// Are there other MDTs?
-    pub fn has_peers(&self) -> bool {
-        !self.peers.read().is_empty()
-    }
-
-    /// The indexes of all MDTs.
-    pub fn all_mdts(&self) -> Vec<u16> {
-        self.peers.read().keys().copied().chain([self.index]).collect()
-    }
-
-    /// A new operation, which is not decided.
-    fn begin(&self) -> OpId {
-        let mut state = self.state.lock();
-        let op = OpId { mdt: self.index, boot: self.boot, number: state.next };
-        state.next += 1;
-        state.undecided.insert(op);
-        op
-    }
-
-    /// What may be called committed, if everything here is up to `synced`: what a part of an operation belongs to that is not
-    /// durable everywhere is not.
-    pub fn committed(&self, synced: TransNo) -> TransNo {
-        if self.unsettled.load(Ordering::Acquire) == 0 {
-            return synced;
-        }
-        let state = self.state.lock();
-        state.unsettled.first().map_or(synced, |(first, _)| synced.min(TransNo(first.0.saturating_sub(1))))
-    }
-
-    /// Changes what is open.
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state.lock();
-        change(&mut state);
-        self.unsettled.store(state.unsettled.len(), Ordering::Release);
-    }
-
-    /// Who is asked for MDTs that are not known. Only the first call counts.
-    pub fn set_newcomers(&self, newcomers: Box<Newcomers>) {
-        let _ = self.newcomers.set(newcomers);
-    }
-
-    /// The way to another MDT, also if it has just joined.
-    fn peer(&self, mdt: u16) -> Option<Arc<dyn MdsEndpoint>> {
-        let known = || self.peers.read().get(&mdt).cloned();
-        known().or_else(|| {
-            let newcomers = self.newcomers.get().filter(|_| mdt < MDT_COUNT_MAX && mdt != self.index)?;
-            // After a failure the MDT stays unknown, which is the result.
-            let _ = nacre_env::blocking(|| newcomers(mdt));
-            known()
-        })
-    }
-
-    /// Whether it is certain that no other MDT of the file system has this index: one that is merely away does.
-    fn is_no_other(&self, mdt: u16) -> bool {
-        if mdt >= MDT_COUNT_MAX || mdt == self.index {
-            return true;
-        }
-        let is_known = self.peers.read().contains_key(&mdt);
-        let asked = self.newcomers.get().filter(|_| !is_known);
-        asked.is_some_and(|newcomers| nacre_env::blocking(|| newcomers(mdt)) == Ok(false))
-    }
-
-    /// Whether something is prepared here.
-    fn has_prepared(&self) -> bool {
-        !self.state.lock().prepared.is_empty()
-    }
-
-    /// Asks another MDT.
-    ///
-    /// # Errors
-    /// `ENODEV` without such an MDT; `EPROTO`; what it answers.
-    pub(crate) fn ask(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
-        let peer = self.peer(mdt).ok_or(Status::ENODEV)?;
-        let answer = nacre_env::blocking(|| peer.call(&Cred::system(), &MdsRequest::Peer(request)))?;
-        match answer.reply {
-            MdsReply::Peer(reply) => Ok(reply),
-            _ => Err(Status::EPROTO),
-        }
-    }
-}
-
-/// An inode's record in a message.
-pub(crate) fn encoded(record: &InodeRecord) -> RecordBytes {
-    let mut bytes = Vec::new();
-    record.encode(&mut bytes);
-    RecordBytes(bytes)
-}
-
-/// What an operation locks on an MDT: inodes as a whole, and names.
-fn wants_of<'a>(fids: &[Fid], names: impl Iterator<Item = (Fid, &'a [u8])>) -> Vec<Want<'a>> {
-    let names = names.map(|(parent, name)| Want::Name(parent, name));
-    fids.iter().map(|fid| Want::Whole(*fid)).chain(names).collect()
-}
-
-fn named(name: &Name) -> (Fid, &[u8]) {
-    (name.parent, &name.name)
-}
-
-/// The record of what a prepared operation locks.
-fn encode_prepared(fids: &[Fid], names: &[Name]) -> Vec<u8> {
-    let mut bytes = vec![PREPARED_VERSION];
-    fids.to_vec().encode(&mut bytes);
-    names.to_vec().encode(&mut bytes);
-    bytes
-}
-
-pub(crate) fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
-    let (version, rest) = bytes.split_first()?;
-    match *version {
-        // Directories were locked as a whole then.
-        RECORD_VERSION => Vec::<Fid>::from_bytes(rest).ok().map(|fids| (fids, Vec::new())),
-        PREPARED_VERSION => {
-            let mut reader = Reader::new(rest);
-            let (fids, names) = (Vec::decode(&mut reader).ok()?, Vec::decode(&mut reader).ok()?);
-            reader.finish().ok().map(|()| (fids, names))
-        }
-        _ => None,
-    }
-}
-
-/// A record of this part of the store: a committed operation, or the first operation of a coordinator that may not be finished.
-pub(crate) fn encode_record(content: &impl Encode) -> Vec<u8> {
-    let mut bytes = vec![RECORD_VERSION];
-    content.encode(&mut bytes);
-    bytes
-}
-
-pub(crate) fn decode_record<T: for<'a> Decode<'a>>(bytes: &[u8]) -> Option<T> {
-    let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
-    T::from_bytes(rest).ok()
 }

@@ -14,14 +14,13 @@ mod watch;
 mod worker;
 
 use crate::error::MdsError;
-use crate::mds::Osts;
 use crate::tables::OST_MARKS;
 use choose::{Candidate, Chooser, Wanted};
 use nacre_env::sync::{Mutex, MutexGuard, RwLock};
 use nacre_layout::layout::stripes_per_ost;
 use nacre_layout::{LayoutSpec, Pattern, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
-use nacre_rpc::{ImportInfo, IoCall};
+use nacre_rpc::{ImportInfo, IoCall, OssEndpoint};
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
@@ -37,6 +36,9 @@ pub use pools::Pools;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The OSTs of a file system with their indexes.
+pub type Osts = Vec<(u16, Arc<dyn OssEndpoint>)>;
 
 /// Sequence of the objects that MDT `mdt_index` makes on OST `ost_index`.
 fn object_sequence(mdt_index: u16, ost_index: u16) -> u64 {
@@ -153,9 +155,14 @@ impl OstSet {
         &self.pools
     }
 
-    /// How OSTs are chosen; can be changed.
-    pub fn qos(&self) -> &Mutex<Qos> {
-        &self.qos
+    /// How OSTs are chosen.
+    pub fn qos(&self) -> Qos {
+        *self.qos.lock()
+    }
+
+    /// Chooses OSTs so from now on.
+    pub fn change_qos(&self, change: impl FnOnce(&mut Qos)) {
+        change(&mut self.qos.lock());
     }
 
     /// Percent of the space of these OSTs in use, rounded down; 0 if that is not known.
@@ -169,6 +176,14 @@ impl OstSet {
             whole += u128::from(in_use) + u128::from(available);
         }
         u8::try_from((used * 100).checked_div(whole).unwrap_or(0)).unwrap_or(100)
+    }
+
+    /// Whether a pool spills now.
+    ///
+    /// # Errors
+    /// `ENOENT` without the pool.
+    pub fn spill_is_active(&self, pool: &str) -> StatusResult<bool> {
+        self.pools.spill_is_active(pool, |osts| self.used_pct(osts))
     }
 
     /// The pool that new objects for `pool` come from: itself, or where it spills to.

@@ -1,7 +1,7 @@
 //! The rules of the name space, as pure functions.
 //!
 //! A planner takes the records that an operation needs, wherever they lie, the caller's credentials and the time; its plan has the
-//! changes and the reply. It knows no store, locks, clock or other servers. [`crate::ground`] locks and reads what a planner needs, and
+//! changes and the reply. It knows no store, locks, clock or other servers. [`crate::namespace`] locks and reads what a planner needs, and
 //! carries the plan out: on one MDT as one transaction, on several by two-phase commit.
 //!
 //! What is decided when a change is staged, because it depends on more than names: whether an inode without names lives on (open
@@ -20,18 +20,25 @@ pub(crate) use link::{Linking, link};
 pub(crate) use remove::{Removal, remove};
 pub(crate) use rename::{Cycles, Move, rename};
 
-use crate::names::Place;
-use crate::operations::encoded;
 use nacre_ondisk::InodeRecord;
 use nacre_types::acl::Acl;
 use nacre_types::{Attr, Cred, Fid, FileKind, Status, StatusResult, Timestamp, perm};
 use nacre_wire::mds::MdsReply;
-use nacre_wire::peer::{Name, Update};
+use nacre_wire::peer::{Name, RecordBytes, Update};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Changes of an operation without shards fit without an allocation.
 const CHANGES: usize = 6;
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The directory.
+    pub parent: Fid,
+    /// The name.
+    pub name: &'a [u8],
+}
 
 /// What an operation does.
 #[derive(Debug)]
@@ -42,6 +49,13 @@ pub(crate) struct Plan<'a> {
     pub inodes: SmallVec<[NewInode; 1]>,
     /// The answer. Versions of attributes are those that were read; a commit here gives the ones that it stores.
     pub reply: MdsReply,
+}
+
+/// An inode's record in a message.
+pub(crate) fn encoded(record: &InodeRecord) -> RecordBytes {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    RecordBytes(bytes)
 }
 
 /// An inode that is made.

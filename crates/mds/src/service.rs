@@ -1,87 +1,71 @@
 //! The requests of the protocol, one by one.
 
+use crate::layout_changes::Swap;
+use crate::locks::{Reach, Want, unless_interrupted};
+use crate::lookups::Listing;
 use crate::mds::Mds;
-use crate::ops::readdir::{Details, Listing};
-use crate::ops::relayout::Swap;
 use crate::tenants::shown_to;
-use crate::turn::Turn;
+use crate::turn::{ATTEMPTS, Caller, Turn, names_of};
+use crate::tx::Tx;
 use nacre_env::clock::Instant;
+use nacre_lock::LockHandle;
 use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
-use nacre_types::{ClientUuid, Fid, Standing, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, Rights, Standing, Status, StatusResult, TransNo};
 use nacre_wire::connect::RunStart;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
+use nacre_wire::peer::{PeerReply, PeerRequest};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-/// What every operation knows of its caller.
-#[derive(Clone, Copy)]
-pub(crate) struct Caller<'a> {
-    pub client: ClientUuid,
-    pub export: &'a Export,
-    pub call: &'a Call<'a>,
-    pub request: &'a MdsRequest<'a>,
-    /// What is kept for the request while it waits for clients.
-    pub turn: &'a Turn,
-    /// What the client may be, if that is bounded.
-    pub standing: Option<&'a Standing>,
-}
-
-impl<'a> Caller<'a> {
-    /// The caller's credentials.
-    pub fn cred(&self) -> &'a nacre_types::Cred {
-        self.call.cred
-    }
-
-    /// True if the client acts for some users only, so that what it says of itself is to be checked.
-    pub fn is_bounded(&self) -> bool {
-        self.standing.is_some_and(|standing| !standing.is_trusted())
-    }
-}
+/// Longest wait for objects to be destroyed when everything is to be made durable.
+const DESTROY_PATIENCE: Duration = Duration::from_secs(5);
 
 impl MdsService for Mds {
     fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
         if export.is_server {
             return Ok(LeaseGrant { exclusive: false, epoch: 0 });
         }
-        self.admit(export)?;
-        let grant = self.connect_client(export)?;
+        self.tenants.admit(export)?;
+        let grant = self.sessions.connect_client(export)?;
         // They may have changed meanwhile.
-        if let Err(status) = self.admit(export) {
-            self.drop_client(&export.client);
+        if let Err(status) = self.tenants.admit(export) {
+            self.sessions.drop_client(&export.client);
             return Err(status);
         }
-        self.stats().join(export);
+        self.stats.join(export);
         Ok(grant)
     }
 
     fn disconnect(&self, client: ClientUuid) {
-        self.drop_client(&client);
+        self.sessions.drop_client(&client);
     }
 
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        if self.stopping.load(Ordering::Relaxed) {
+        if self.leaves.signal.is_stopping() {
             return Err(Status::ESHUTDOWN);
         }
         if let MdsRequest::Peer(peer) = request {
             let start = Instant::now();
             self.simulation.serve(request);
             let answer = self.serve_peer(export, peer);
-            self.stats().count_service(request, start);
+            self.stats.count_service(request, start);
             return answer;
         }
         if export.is_server && matches!(request, MdsRequest::Ping) {
             // It has no lease; that it is answered says that it is known.
-            return Ok(self.answer(MdsReply::Lease(LeaseGrant { exclusive: false, epoch: 0 })));
+            return Ok(self.commits.answer(MdsReply::Lease(LeaseGrant { exclusive: false, epoch: 0 })));
         }
         if export.has_ended() {
             // It comes late, from a life that is over; the client may be back.
             return Err(Status::EVICTED);
         }
-        self.clients.check(&export.client)?;
-        self.note_request(&export.client, request);
+        self.leaves.clients.check(&export.client)?;
+        self.sessions.note_request(&export.client, request);
         match export.standing() {
             None => self.serve(export, call, request, None),
-            Some(standing) => self.serve_tenant(export, call, request, &standing),
+            Some(standing) => self.tenants.serve(export, call, request, &standing, |call, request| {
+                self.serve(export, call, request, Some(&standing))
+            }),
         }
     }
 
@@ -92,20 +76,28 @@ impl MdsService for Mds {
         slot: &ReplySlot,
     ) -> Option<StatusResult<MdsAnswer>> {
         let mut answer = self.find_stored_answer(slot)?;
-        if let Ok(answer) = &mut answer {
-            // What was given in the last life is not kept.
-            self.add_capabilities(export, request, answer);
-        }
-        let standing = self.clients.export_of(&slot.client).and_then(|export| export.standing());
-        Some(match standing {
+        // What was given in the last life is not kept.
+        self.capabilities.add_to(export, request, &mut answer);
+        let standing = self.leaves.clients.export_of(&slot.client).and_then(|export| export.standing());
+        Some(Ok(match standing {
             None => answer,
-            Some(standing) => answer.map(|answer| shown_to(&standing, answer)),
-        })
+            Some(standing) => shown_to(&standing, answer),
+        }))
     }
 }
 
 impl Mds {
-    pub(crate) fn serve(
+    /// The stored answer of an earlier life. What its request opened is open again.
+    pub(crate) fn find_stored_answer(&self, slot: &ReplySlot) -> Option<MdsAnswer> {
+        let (answer, opened) = self.commits.find_stored_answer(slot)?;
+        if let Some(opened) = opened {
+            self.files.open_again(&slot.client, &opened);
+        }
+        Some(answer)
+    }
+
+    /// Serves a client, and counts what it asks for.
+    fn serve(
         &self,
         export: &Export,
         call: &Call<'_>,
@@ -118,17 +110,53 @@ impl Mds {
         let turn = Turn::of(request);
         let caller = Caller { client: export.client, export, call, request, turn: &turn, standing };
         let answer = self.run(&caller, request);
-        self.stats().count_service(request, start);
+        self.stats.count_service(request, start);
         let mut answer = answer?;
-        self.add_capabilities(export, request, &mut answer);
-        self.stats().count(export, call.job.as_ref(), request, start);
+        self.capabilities.add_to(export, request, &mut answer);
+        self.stats.count(export, call.job.as_ref(), request, start);
         self.hold.pass(Moment::After, request);
         Ok(answer)
     }
 
-    /// The files that a client has open, one entry for each handle.
-    pub fn open_files(&self, client: &ClientUuid) -> Vec<Fid> {
-        self.opens.handles_of(client).into_iter().map(|(fid, _)| fid).collect()
+    /// Does what a request asks for, and again after each time that it has stopped.
+    fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        for _ in 0..ATTEMPTS {
+            let outcome = self.run_through(caller, request);
+            match caller.turn.take_stopped() {
+                Some(tx) => self.keep_turn(caller, request, &tx)?,
+                None => return outcome,
+            }
+        }
+        // It has its names as long as it lasts, however others change what they lead to.
+        let turn = Turn::default();
+        self.run_through(&Caller { turn: &turn, ..*caller }, request)
+    }
+
+    /// Keeps what an operation that has stopped is about, and has clients give up what is in its way.
+    fn keep_turn(&self, caller: &Caller<'_>, request: &MdsRequest<'_>, tx: &Tx) -> StatusResult<()> {
+        caller.turn.give_up();
+        let mut wants = names_of(request);
+        for (fid, _) in tx.cached() {
+            let is_parent = wants.iter().any(|want| matches!(want, Want::Name(parent, _) if parent == fid));
+            if !is_parent && self.leaves.records.find_inode(fid)?.is_some() {
+                wants.push(Want::Whole(*fid));
+            }
+        }
+        caller.turn.keep(self.leaves.locks.keep(&wants, Reach::Here, &unless_interrupted)?);
+        self.client_locks.call_back(tx, Some(caller.export))?;
+        self.hold.pass(Moment::Locked, request);
+        Ok(())
+    }
+
+    fn run_through(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        if let MdsRequest::Create { parent, .. } | MdsRequest::Link { parent, .. } = request {
+            self.moving.await_turn(parent);
+        }
+        match self.run_once(caller, request) {
+            // Names may have come to this shard without its knowing.
+            Err(Status::WRONG_SHARD) if self.moves.learn_moved(request)? => self.run_once(caller, request),
+            outcome => outcome,
+        }
     }
 
     /// What this run began with.
@@ -137,123 +165,156 @@ impl Mds {
         RunStart { run: self.boot_count, newest: self.boot_transno.0, boot_id }
     }
 
-    pub(crate) fn run_through(
+    /// A sequence that nobody has.
+    fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
+        self.leaves
+            .records
+            .take_sequence(|tx, sequence| self.commits.finish(caller, tx, MdsReply::Sequence(sequence)))
+    }
+
+    fn capabilities_of(&self, caller: &Caller<'_>, fid: &Fid, wanted: Rights) -> StatusResult<MdsAnswer> {
+        let capabilities = self.capabilities.of(caller, fid, wanted)?;
+        Ok(MdsAnswer { capabilities, ..self.commits.answer(MdsReply::Done) })
+    }
+
+    fn intend(
         &self,
         caller: &Caller<'_>,
-        request: &MdsRequest<'_>,
+        fid: &Fid,
+        name: Option<&[u8]>,
+        handle: LockHandle,
     ) -> StatusResult<MdsAnswer> {
-        if let MdsRequest::Create { parent, .. } | MdsRequest::Link { parent, .. } = request {
-            self.moving.await_turn(parent);
-        }
-        match self.run_once(caller, request) {
-            // Names may have come to this shard without its knowing.
-            Err(Status::WRONG_SHARD) if self.learn_moved(request)? => self.run_once(caller, request),
-            outcome => outcome,
-        }
+        Ok(self.commits.answer(self.client_locks.intend(caller, fid, name, handle)?))
     }
 
-    /// Where data of a file goes, and what became of it.
-    fn serve_data(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        match request {
-            MdsRequest::Close { fid, handle, update, written } => {
-                self.close(caller, fid, *handle, (update, written))
-            }
-            MdsRequest::UpdateData { fid, update, exact, written } => {
-                self.update_data(caller, fid, (update, written), *exact)
-            }
-            MdsRequest::CloseWrite { fid, handle, update, data } => {
-                self.close_with_data(caller, fid, *handle, (update, data))
-            }
-            MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, (*start, *end)),
-            MdsRequest::LayoutAccess { fid, range, lock } => self.layout_access(caller, fid, *range, *lock),
-            MdsRequest::SwapLayouts { first, second, versions, keep_times, lease } => {
-                let (files, versions) = ([*first, *second], [versions.0, versions.1]);
-                self.swap_layouts(caller, &Swap { files, versions, keep_times: *keep_times, lease: *lease })
-            }
-            _ => Err(Status::EPROTO),
-        }
+    fn path_of(&self, caller: &Caller<'_>, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
+        self.lookups.fid_to_path(fid, index, self.filesets.top_of(caller.standing)?)
     }
 
-    fn serve_xattrs(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        match request {
-            MdsRequest::GetXattr { fid, name } => self.get_xattr(caller, fid, name),
-            MdsRequest::ListXattr { fid } => self.list_xattr(caller, fid),
-            MdsRequest::SetXattr { fid, name, value, flags } => {
-                self.set_xattr(caller, fid, name, value, *flags)
-            }
-            MdsRequest::RemoveXattr { fid, name } => self.remove_xattr(caller, fid, name),
-            _ => Err(Status::EPROTO),
+    fn commit_upto(&self, upto: TransNo) -> StatusResult<MdsAnswer> {
+        let all = upto == TransNo(u64::MAX);
+        let upto = upto.min(self.leaves.store.last_transno());
+        self.leaves.records.sync(upto)?;
+        self.distributed.settle_operations(upto)?;
+        if all {
+            nacre_env::blocking(|| self.osts.drain(DESTROY_PATIENCE));
+            // OSTs may be on the same disk.
+            self.space.refresh();
         }
+        Ok(self.commits.answer(MdsReply::Done))
+    }
+
+    /// Serves another metadata server.
+    ///
+    /// # Errors
+    /// `EPERM` if it is none.
+    pub(crate) fn serve_peer(&self, export: &Export, request: &PeerRequest) -> StatusResult<MdsAnswer> {
+        if !export.is_server {
+            return Err(Status::EPERM);
+        }
+        let reply = match request {
+            PeerRequest::Hello { mdt, after } => {
+                self.distributed.free_tree_of(*mdt);
+                self.distributed.operations_of(*mdt, after.as_ref())
+            }
+            PeerRequest::Prepare { op, fids, names } => {
+                self.distributed.await_own_greetings();
+                self.distributed.prepare(*op, fids, names)?
+            }
+            PeerRequest::Apply { operation } => {
+                self.distributed.await_own_greetings();
+                self.distributed.apply(operation)?
+            }
+            PeerRequest::Abort { op } => self.distributed.abort(op)?,
+            PeerRequest::Outcome { op } => self.distributed.outcome(op)?,
+            PeerRequest::Sync { op } => self.distributed.sync_operation(op)?,
+            PeerRequest::Forget { ops, below } => self.distributed.forget(ops, below)?,
+            PeerRequest::Record { fid } => PeerReply::Record(self.distributed.found(fid)?),
+            PeerRequest::Lead { at } => PeerReply::Fid(self.leaves.records.lead_here(&at.parent, &at.name)?),
+            PeerRequest::LockTree { op } => self.distributed.lock_tree(*op)?,
+            PeerRequest::UnlockTree { op } => self.distributed.unlock_tree(op),
+            PeerRequest::HashSeed => PeerReply::HashSeed(self.leaves.records.hash_seed()),
+            PeerRequest::Moved { fid } => self.moves.moved_of(fid)?,
+            PeerRequest::NewFid => PeerReply::Fid(self.moves.new_fid()?),
+            PeerRequest::PutData { op, fid, offset, bytes, size } => {
+                self.distributed.put_data(*op, *fid, (*offset, &bytes.0), *size)?
+            }
+            PeerRequest::Split { fid } => {
+                self.leaves.records.check_local(fid)?;
+                self.moving.note_grown(*fid);
+                PeerReply::Done
+            }
+        };
+        Ok(self.commits.answer(MdsReply::Peer(reply)))
     }
 
     fn run_once(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        use MdsRequest::*;
         match request {
-            MdsRequest::Statfs => Ok(self.answer(MdsReply::Statfs(self.statfs()))),
-            MdsRequest::AllocateSequence => self.allocate_sequence(caller),
-            MdsRequest::Lookup { parent, name } => self.lookup(caller, parent, name),
-            MdsRequest::GetAttr { fid } => self.get_attr(fid),
-            MdsRequest::SetAttr { fid, set } => self.set_attr(caller, fid, set),
-            MdsRequest::Create { .. } => self.create(caller, request),
-            MdsRequest::Link { fid, parent, name } => self.link(caller, fid, parent, name),
-            MdsRequest::Unlink { parent, name, directory } => self.unlink(caller, parent, name, *directory),
-            MdsRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => {
-                self.rename(caller, (*from_parent, from_name), (*to_parent, to_name), *flags)
+            Statfs => Ok(self.commits.answer(MdsReply::Statfs(self.statfs()))),
+            AllocateSequence => self.allocate_sequence(caller),
+            Lookup { parent, name } => self.lookups.lookup(caller, parent, name),
+            GetAttr { fid } => self.lookups.get_attr(fid),
+            SetAttr { fid, set } => self.attrs.set_attr(caller, fid, set),
+            Create { .. } => self.names.create(caller, request),
+            Link { fid, parent, name } => self.names.link(caller, fid, parent, name),
+            Unlink { parent, name, directory } => self.names.unlink(caller, parent, name, *directory),
+            Rename { from_parent, from_name, to_parent, to_name, flags } => {
+                self.names.rename(caller, (*from_parent, from_name), (*to_parent, to_name), *flags)
             }
-            MdsRequest::Open { fid, handle, flags, lock } => {
-                self.open_file(caller, fid, (*handle, *flags), *lock)
+            Open { fid, handle, flags, lock } => self.files.open_file(caller, fid, (*handle, *flags), *lock),
+            Close { fid, handle, update, written } => self.files.close(caller, fid, *handle, update, written),
+            CloseWrite { fid, handle, update, data } => {
+                self.files.close_with_data(caller, fid, *handle, (update, data))
             }
-            MdsRequest::LayoutIntent { .. }
-            | MdsRequest::LayoutAccess { .. }
-            | MdsRequest::SwapLayouts { .. }
-            | MdsRequest::Close { .. }
-            | MdsRequest::CloseWrite { .. }
-            | MdsRequest::UpdateData { .. } => self.serve_data(caller, request),
-            MdsRequest::OpenLease { fid, handle, kind } => self.open_lease(caller, fid, *handle, *kind),
-            MdsRequest::FilesOn { ost_index, after, count_max } => {
-                self.files_on(caller, *ost_index, after, *count_max)
+            UpdateData { fid, update, exact, written } => {
+                self.files.update_data(caller, fid, (update, written), *exact)
             }
-            MdsRequest::Peer(request) => self.serve_peer(caller.export, request),
-            MdsRequest::Restripe { fid, wish } => self.restripe(caller, fid, wish),
-            MdsRequest::Migrate { fid, to, lmv } => self.migrate(caller, fid, to, lmv),
-            MdsRequest::MigrateFiles { moves } => self.migrate_files(caller, moves),
-            MdsRequest::Inodes { after, count_max, kind } => self.inodes(caller, after, *count_max, *kind),
-            MdsRequest::GetLayout { fid } => self.get_layout(fid),
-            MdsRequest::Capabilities { fid, wanted } => self.capabilities_of(caller, fid, *wanted),
-            MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
-            MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),
-            MdsRequest::ReadDir { fid, cookie, max_bytes, plus, locks } => {
-                let details = if *plus { Details::Attributes } else { Details::Names };
-                let (fid, cookie, max_bytes, locks) = (*fid, *cookie, *max_bytes, *locks);
-                self.read_dir(caller.export, &Listing { fid, cookie, max_bytes, details, locks })
+            OpenLease { fid, handle, kind } => self.files.open_lease(caller, fid, *handle, *kind),
+            LayoutIntent { fid, start, end } => self.relayout.layout_intent(caller, fid, (*start, *end)),
+            LayoutAccess { fid, range, lock } => self.relayout.layout_access(caller, fid, *range, *lock),
+            SwapLayouts { first, second, versions, keep_times, lease } => self
+                .relayout
+                .swap_layouts(caller, &Swap::of([*first, *second], *versions, *keep_times, *lease)),
+            GetLayout { fid } => self.lookups.get_layout(fid),
+            SetLayout { fid, wish } => self.relayout.set_layout(caller, fid, wish),
+            GetDefaultLayout { fid } => self.lookups.get_default_layout(fid),
+            Capabilities { fid, wanted } => self.capabilities_of(caller, fid, *wanted),
+            FilesOn { ost_index, after, count_max } => {
+                self.lookups.files_on(caller, *ost_index, after, *count_max)
             }
-            MdsRequest::Scan { fid, cookie, max_bytes, layouts } => {
-                self.scan(caller, fid, *cookie, *max_bytes, *layouts)
+            Inodes { after, count_max, kind } => self.lookups.inodes(caller, after, *count_max, *kind),
+            Peer(request) => self.serve_peer(caller.export, request),
+            Restripe { fid, wish } => self.moves.restripe(caller, fid, wish),
+            Migrate { fid, to, lmv } => self.moves.migrate(caller, fid, to, lmv),
+            MigrateFiles { moves } => self.moves.migrate_files(caller, moves),
+            ReadDir { fid, cookie, max_bytes, plus, locks } => {
+                self.lookups.read_dir(caller.export, &Listing::of(*fid, (*cookie, *max_bytes), *plus, *locks))
             }
-            MdsRequest::ListInodes { fids, layouts, locks } => {
-                self.list_inodes(caller.export, fids, *layouts, *locks)
+            Scan { fid, cookie, max_bytes, layouts } => {
+                self.lookups.scan(caller, fid, *cookie, *max_bytes, *layouts)
             }
-            MdsRequest::LookupMany { parent, names, locks } => {
-                self.lookup_many(caller, parent, names, *locks)
-            }
-            MdsRequest::ReadLink { fid } => self.read_link(fid),
-            MdsRequest::GetXattr { .. }
-            | MdsRequest::ListXattr { .. }
-            | MdsRequest::SetXattr { .. }
-            | MdsRequest::RemoveXattr { .. } => self.serve_xattrs(caller, request),
-            MdsRequest::Access { fid, mask } => self.access(caller, fid, *mask),
-            MdsRequest::Commit { upto } => self.commit_upto(*upto),
-            MdsRequest::FidToLink { fid, index } => self.fid_to_link(fid, *index),
-            MdsRequest::FidToPath { fid, index } => self.fid_to_path(caller, fid, *index),
-            MdsRequest::RemoveFid { fid } => self.remove_fid(caller, fid),
-            MdsRequest::SetLock { .. }
-            | MdsRequest::LockFile { .. }
-            | MdsRequest::ReplayFileLocks { .. }
-            | MdsRequest::GetLock { .. } => self.serve_file_locks(caller, request),
-            MdsRequest::RunStart => Ok(self.answer(MdsReply::RunStart(self.run_start()))),
-            MdsRequest::Ping => Ok(self.answer(MdsReply::Lease(self.lease_of(&caller.client)?))),
-            MdsRequest::Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
-            MdsRequest::Locks { request } => Ok(self.answer(self.serve_locks(caller, request)?)),
-            MdsRequest::LeaseReleased { epoch } => self.lease_released(&caller.client, *epoch),
+            ListInodes { fids, layouts, locks } => self.lookups.list_inodes(caller, fids, *layouts, *locks),
+            LookupMany { parent, names, locks } => self.lookups.lookup_many(caller, parent, names, *locks),
+            ReadLink { fid } => self.lookups.read_link(fid),
+            GetXattr { fid, name } => self.attrs.get_xattr(caller, fid, name),
+            ListXattr { fid } => self.attrs.list_xattr(caller, fid),
+            SetXattr { fid, name, value, flags } => self.attrs.set_xattr(caller, fid, name, value, *flags),
+            RemoveXattr { fid, name } => self.attrs.remove_xattr(caller, fid, name),
+            Access { fid, mask } => self.lookups.access(caller, fid, *mask),
+            Commit { upto } => self.commit_upto(*upto),
+            FidToLink { fid, index } => self.lookups.fid_to_link(fid, *index),
+            FidToPath { fid, index } => self.path_of(caller, fid, *index),
+            RemoveFid { fid } => self.names.remove_fid(caller, fid),
+            SetLock { fid, lock, wait } => self.sessions.set_lock(caller, fid, lock, *wait),
+            LockFile { fid, lock, wait, asked_ns } => self.sessions.lock(caller, fid, lock, *wait, *asked_ns),
+            ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
+            GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
+            RunStart => Ok(self.commits.answer(MdsReply::RunStart(self.run_start()))),
+            Ping => Ok(self.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(&caller.client)?))),
+            Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
+            Locks { request } => Ok(self.commits.answer(self.sessions.serve_locks(caller, request)?)),
+            LeaseReleased { epoch } => self.sessions.lease_released(&caller.client, *epoch),
         }
     }
 }

@@ -2,7 +2,6 @@
 //! come. Where all MDTs share the CPUs of one machine, adding one shows only if an operation takes much longer than its CPU time,
 //! as on servers of their own. Whatever is measured so is to be labelled "simulated".
 
-use crate::mds::Mds;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_store::object::simulated::duration;
@@ -98,13 +97,6 @@ impl Simulation {
                 nacre_env::blocking(|| nacre_env::thread::sleep(end.saturating_duration_since(now)));
             }
         }
-    }
-}
-
-impl Mds {
-    /// Service times for measurements.
-    pub fn simulation(&self) -> &Simulation {
-        &self.simulation
     }
 }
 

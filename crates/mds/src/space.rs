@@ -1,9 +1,15 @@
 //! Room on the MDT's own file system: statfs for clients, and the refusal of creates while there is still room to remove.
 
+use crate::error::MdsError;
+use crate::records::Records;
+use crate::signal::StopSignal;
+use crate::tables::INODES;
 use nacre_env::sync::Mutex;
+use nacre_env::thread::JoinHandle;
 use nacre_params::thread_number;
-use nacre_store::MetaStore;
+use nacre_store::{MetaError, MetaStore};
 use nacre_wire::mds::Statfs;
+use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -22,6 +28,9 @@ const SCARCE_PART: u64 = 2;
 const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NONROTATIONAL: u32 = 0x200;
+
+/// Inodes that are counted in one step.
+const COUNT_STEP: i64 = 4096;
 
 /// Places to count inodes in.
 const COUNTS: usize = 8;
@@ -59,6 +68,8 @@ pub struct SpaceGuard {
     last: Mutex<Statfs>,
     /// Inodes in the store, which threads count in places of their own: what one has removed another may have made.
     inodes: [InodeCount; COUNTS],
+    /// The number of inodes is known.
+    counted: AtomicBool,
 }
 
 /// Alone on the cache lines that CPUs fetch together.
@@ -82,6 +93,7 @@ impl SpaceGuard {
             no_create: AtomicBool::new(false),
             last: Mutex::new(Statfs::default()),
             inodes: Default::default(),
+            counted: AtomicBool::new(false),
         };
         guard.refresh();
         guard
@@ -176,4 +188,64 @@ impl SpaceGuard {
             self.inodes[thread_number() % COUNTS].0.fetch_add(change, Ordering::Relaxed);
         }
     }
+
+    /// Begins with the number of inodes that the last run has left, or counts them in the background, in steps that hold nothing up. What is
+    /// made or removed meanwhile may count twice or not at all. Gives the thread that counts.
+    pub(crate) fn know_inodes(
+        self: &Arc<Self>,
+        inodes: Option<u64>,
+        (records, signal): (&Arc<Records>, &Arc<StopSignal>),
+    ) -> Result<Option<JoinHandle<()>>, MdsError> {
+        if let Some(inodes) = inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
+            self.count_inodes(inodes);
+            self.counted.store(true, Ordering::Release);
+            return Ok(None);
+        }
+        let (space, records, signal) = (Arc::downgrade(self), Arc::downgrade(records), signal.clone());
+        let count = move || {
+            let mut last: Option<Vec<u8>> = None;
+            while let Some((space, records)) = space.upgrade().zip(records.upgrade())
+                && !signal.is_stopping()
+            {
+                match count_step(&space.store, last.as_deref()) {
+                    Ok((count, next)) => {
+                        space.count_inodes(count);
+                        last = next;
+                    }
+                    Err(error) => {
+                        records.store_failed(&error);
+                        return;
+                    }
+                }
+                if last.is_none() {
+                    return space.counted.store(true, Ordering::Release);
+                }
+            }
+        };
+        nacre_env::thread::Builder::new()
+            .name("mds-count".into())
+            .spawn(count)
+            .map(Some)
+            .map_err(MdsError::Thread)
+    }
+
+    /// Inodes in the store, once they are counted.
+    pub(crate) fn known_inodes(&self) -> Option<u64> {
+        self.counted.load(Ordering::Acquire).then(|| self.inodes())
+    }
+}
+
+/// Counts the next inodes after a key; gives the last key as long as there are more.
+fn count_step(store: &MetaStore, after: Option<&[u8]>) -> Result<(i64, Option<Vec<u8>>), MetaError> {
+    let (mut count, mut last) = (0, None);
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    store.scan(INODES, &[], from, &mut |key, _| {
+        count += 1;
+        if count < COUNT_STEP {
+            return ControlFlow::Continue(());
+        }
+        last = Some(key.to_vec());
+        ControlFlow::Break(())
+    })?;
+    Ok((count, last))
 }

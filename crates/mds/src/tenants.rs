@@ -5,8 +5,15 @@
 //! Every request gets the credentials that the [`Standing`] of the client gives it, and those that rest on an earlier check must show
 //! the handle that came of it.
 
-use crate::mds::Mds;
+use crate::clients::Clients;
+use crate::filesets::Filesets;
+use crate::leaves::Leaves;
+use crate::lookups::Lookups;
+use crate::opens::OpenTable;
 use crate::plan::check_access;
+use crate::records::Records;
+use crate::sessions::Sessions;
+use crate::tx::now;
 use crate::users::Users;
 use nacre_env::sync::RwLock;
 use nacre_rpc::{Call, Export};
@@ -24,30 +31,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the [module documentation](self).
-pub(crate) struct Tenants {
+pub struct Tenants {
+    index: u16,
     nodemaps: RwLock<Arc<Nodemaps>>,
     trusts_groups: AtomicBool,
-    pub users: Users,
+    users: Users,
+    clients: Arc<Clients>,
+    opens: Arc<OpenTable>,
+    records: Arc<Records>,
+    lookups: Arc<Lookups>,
+    filesets: Arc<Filesets>,
+    sessions: Arc<Sessions>,
 }
 
 impl Tenants {
     /// All clients are what they say. `find_user` asks the user database.
-    pub fn new(find_user: fn(u32) -> io::Result<Option<User>>) -> Tenants {
+    pub(crate) fn new(
+        leaves: &Leaves,
+        find_user: fn(u32) -> io::Result<Option<User>>,
+        (lookups, filesets, sessions): (&Arc<Lookups>, &Arc<Filesets>, &Arc<Sessions>),
+    ) -> Tenants {
         Tenants {
+            index: leaves.index,
             nodemaps: RwLock::default(),
             trusts_groups: AtomicBool::new(false),
             users: Users::new(find_user),
+            clients: leaves.clients.clone(),
+            opens: leaves.opens.clone(),
+            records: leaves.records.clone(),
+            lookups: lookups.clone(),
+            filesets: filesets.clone(),
+            sessions: sessions.clone(),
         }
     }
-}
 
-impl Mds {
     /// Bounds a client by what it has proved.
     ///
     /// # Errors
     /// `EACCES` for one that is banned.
     pub(crate) fn admit(&self, export: &Export) -> StatusResult<()> {
-        let nodemaps = self.tenants.nodemaps.read().clone();
+        let nodemaps = self.nodemaps.read().clone();
         export.bound(&nodemaps, self.trusts_client_groups());
         if let Some(root) = export.standing().as_ref().and_then(|standing| standing.root()) {
             self.filesets.look_again(root);
@@ -64,27 +87,27 @@ impl Mds {
     /// Bounds clients by these nodemaps from now on. Those that may not see any more what they saw are evicted, others to which
     /// something changes drop what they cache.
     pub fn set_nodemaps(&self, nodemaps: &Arc<Nodemaps>) {
-        if **self.tenants.nodemaps.read() == **nodemaps {
+        if **self.nodemaps.read() == **nodemaps {
             return;
         }
-        *self.tenants.nodemaps.write() = nodemaps.clone();
+        *self.nodemaps.write() = nodemaps.clone();
         self.bound_all();
     }
 
     /// True if what hosts say of their users' groups is believed (`mdt.*.trust_client_groups`).
     pub fn trusts_client_groups(&self) -> bool {
-        self.tenants.trusts_groups.load(Ordering::Relaxed)
+        self.trusts_groups.load(Ordering::Relaxed)
     }
 
-    /// Changes [`Mds::trusts_client_groups`].
+    /// Changes [`Tenants::trusts_client_groups`].
     pub fn set_trusts_client_groups(&self, trusts: bool) {
-        if self.tenants.trusts_groups.swap(trusts, Ordering::Relaxed) != trusts {
+        if self.trusts_groups.swap(trusts, Ordering::Relaxed) != trusts {
             self.bound_all();
         }
     }
 
     fn bound_all(&self) {
-        let nodemaps = self.tenants.nodemaps.read().clone();
+        let nodemaps = self.nodemaps.read().clone();
         for export in self.clients.exports() {
             let before = export.bound(&nodemaps, self.trusts_client_groups());
             let now = export.standing();
@@ -94,40 +117,41 @@ impl Mds {
             let is_banned = now.as_ref().is_some_and(|standing| standing.is_banned());
             if is_banned || root(&before) != root(&now) {
                 log::warn!("MDT{:04x}: client {} at {} may not go on", self.index, export.client, export.nid);
-                self.evict_late(&export.client);
+                self.sessions.evict_late(&export.client);
             } else if before != now {
-                self.recall(&export.client);
+                self.sessions.recall(&export.client);
             }
         }
     }
 
     /// How long what the user database says counts, in seconds (`mdt.*.identity_expire`).
     pub fn identity_expire_s(&self) -> u64 {
-        self.tenants.users.expire_s()
+        self.users.expire_s()
     }
 
-    /// Changes [`Mds::identity_expire_s`].
+    /// Changes [`Tenants::identity_expire_s`].
     pub fn set_identity_expire_s(&self, seconds: u64) {
-        self.tenants.users.set_expire_s(seconds);
+        self.users.set_expire_s(seconds);
     }
 
     /// Forgets what the user database has said of a user, or of all (`mdt.*.identity_flush`).
     pub fn flush_identities(&self, uid: Option<u32>) {
-        self.tenants.users.flush(uid);
+        self.users.flush(uid);
     }
 
-    /// Runs a request of a client that is bounded.
-    pub(crate) fn serve_tenant(
+    /// Runs a request of a client that is bounded; `serve` serves what becomes of it.
+    pub(crate) fn serve(
         &self,
         export: &Export,
         call: &Call<'_>,
         request: &MdsRequest<'_>,
         standing: &Standing,
+        serve: impl FnOnce(&Call<'_>, &MdsRequest<'_>) -> StatusResult<MdsAnswer>,
     ) -> StatusResult<MdsAnswer> {
         if standing.is_banned() {
             return Err(Status::EACCES);
         }
-        let cred = standing.cred(call.cred, &|uid| self.tenants.users.find(uid))?;
+        let cred = standing.cred(call.cred, &|uid| self.users.find(uid))?;
         let call = Call { cred: &cred, ..*call };
         if standing.is_read_only() && changes(request) {
             return Err(Status::EROFS);
@@ -135,16 +159,16 @@ impl Mds {
         let mut acl = Vec::new();
         let mapped = mapped(standing, request, &mut acl)?;
         let request = mapped.as_ref().unwrap_or(request);
-        if let Some(answer) = self.own_root(standing, request)? {
-            return Ok(shown_to(standing, answer));
+        if let Some(root) = self.filesets.own_root(standing, request)? {
+            return Ok(shown_to(standing, self.lookups.get_root(&root)?));
         }
-        let below = self.below_root(export, standing, request)?;
+        let below = self.filesets.below_root(export, standing, request)?;
         let request = below.as_ref().unwrap_or(request);
         let without = if standing.is_read_only() { without_changes(request) } else { None };
         let request = without.as_ref().unwrap_or(request);
         let asked = if standing.is_trusted() { None } else { self.believed(export, &cred, request)? };
         let request = asked.as_ref().unwrap_or(request);
-        let mut answer = self.serve(export, &call, request, Some(standing))?;
+        let mut answer = serve(&call, request)?;
         if let (MdsRequest::GetXattr { name, .. }, MdsReply::Bytes(value)) = (request, &mut answer.reply)
             && is_acl(name)
             && let Some(acl) = Acl::parse_xattr(value)?
@@ -182,10 +206,8 @@ impl Mds {
                 Ok(Some(MdsRequest::SetAttr { fid: *fid, set }))
             }
             MdsRequest::Close { fid, handle, update, .. } if !writes(fid, Some(*handle)) => {
-                let update = DataUpdate {
-                    atime: update.atime.map(|atime| atime.min(self.now())),
-                    ..DataUpdate::default()
-                };
+                let update =
+                    DataUpdate { atime: update.atime.map(|atime| atime.min(now())), ..DataUpdate::default() };
                 Ok(Some(MdsRequest::Close { fid: *fid, handle: *handle, update, written: Vec::new() }))
             }
             MdsRequest::CloseWrite { fid, handle, .. } if !writes(fid, Some(*handle)) => Err(Status::EBADF),
@@ -209,7 +231,7 @@ impl Mds {
             | MdsRequest::LockFile { fid, .. }
             | MdsRequest::ReplayFileLocks { fid, .. }
             | MdsRequest::GetLock { fid, .. } => {
-                let is_file = self.inode(fid)?.attr.is_regular();
+                let is_file = self.records.inode(fid)?.attr.is_regular();
                 match is_file && self.opens.flags_of(fid, client, None).is_none() {
                     true => Err(Status::EBADF),
                     false => Ok(None),
@@ -221,7 +243,7 @@ impl Mds {
 
     /// Whether somebody has the rights in `mask` to an inode, or could give them to himself.
     fn check_tenant(&self, cred: &Cred, fid: &Fid, mask: u8) -> StatusResult<()> {
-        let record = self.inode(fid)?;
+        let record = self.records.inode(fid)?;
         if record.attr.uid == cred.uid { Ok(()) } else { check_access(&record, cred, mask) }
     }
 }

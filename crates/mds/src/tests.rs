@@ -292,7 +292,7 @@ impl Fixture {
     pub fn crash_and(self, then: impl FnOnce(&std::path::Path)) -> Fixture {
         let Fixture { dir, osts, export, mds, .. } = self;
         drop(mds);
-        let store = crate::mds::store_path(dir.path());
+        let store = crate::records::store_path(dir.path());
         eventually("the store is closed", || MetaStore::open(&store, config().store).is_ok());
         then(dir.path());
         Fixture::start(dir, osts, export)

@@ -5,17 +5,41 @@
 //! what it changes beside them, waits, and is done again from its beginning. Operations on other names of its directories go on
 //! meanwhile; those that want the same wait for it.
 
-use crate::locks::{Kept, Locked, Reach, Want, unless_interrupted};
-use crate::mds::Mds;
-use crate::service::Caller;
+use crate::locks::{Kept, LockTable, Locked, Want};
 use crate::tx::Tx;
-use nacre_rpc::Moment;
-use nacre_types::{Fid, Status, StatusResult};
-use nacre_wire::mds::{MdsAnswer, MdsRequest, NewFile};
+use nacre_rpc::{Call, Export};
+use nacre_types::{ClientUuid, Fid, Standing, Status, StatusResult};
+use nacre_wire::mds::{MdsRequest, NewFile};
 use std::cell::RefCell;
+use std::sync::Arc;
+
+/// What every operation knows of its caller.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub client: ClientUuid,
+    pub export: &'a Export,
+    pub call: &'a Call<'a>,
+    pub request: &'a MdsRequest<'a>,
+    /// What is kept for the request while it waits for clients.
+    pub turn: &'a Turn,
+    /// What the client may be, if that is bounded.
+    pub standing: Option<&'a Standing>,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller's credentials.
+    pub fn cred(&self) -> &'a nacre_types::Cred {
+        self.call.cred
+    }
+
+    /// True if the client acts for some users only, so that what it says of itself is to be checked.
+    pub fn is_bounded(&self) -> bool {
+        self.standing.is_some_and(|standing| !standing.is_trusted())
+    }
+}
 
 /// How often an operation is begun again before it waits as it is: what its names stand for may change while it keeps nothing.
-const ATTEMPTS: usize = 8;
+pub(crate) const ATTEMPTS: usize = 8;
 /// Most that an operation on this MDT wants: two names, and what they lead to.
 const WANTS_MAX: usize = 4;
 
@@ -47,9 +71,44 @@ impl Turn {
         drop(self.kept.take());
     }
 
+    /// Locks what an operation on this MDT needs.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub fn lock<'t, 'b>(
+        &self,
+        locks: &'t Arc<LockTable>,
+        wants: impl IntoIterator<Item = Want<'b>>,
+    ) -> StatusResult<Locked<'t>> {
+        let (mut all, mut count) = ([Want::Still(Fid::ZERO); WANTS_MAX], 0);
+        for (place, want) in all.iter_mut().zip(wants) {
+            *place = want;
+            count += 1;
+        }
+        let wants = &all[..count];
+        if let Some(kept) = &*self.kept.borrow()
+            && let Some(locked) = locks.lock_kept(wants, kept)
+        {
+            return Ok(locked);
+        }
+        // It leads elsewhere by now, where others were before.
+        self.give_up();
+        locks.lock(wants)
+    }
+
     /// Whether the operation should stop rather than wait.
     pub fn may_stop(&self) -> bool {
         self.may_stop && self.kept.borrow().is_none()
+    }
+
+    /// Keeps what a request is about from now on.
+    pub fn keep(&self, kept: Kept) {
+        *self.kept.borrow_mut() = Some(kept);
+    }
+
+    /// What the operation would have committed, if it has stopped.
+    pub fn take_stopped(&self) -> Option<Tx> {
+        self.stopped.take()
     }
 
     /// The operation stops before its commit.
@@ -60,7 +119,7 @@ impl Turn {
 }
 
 /// The names that a request is about.
-fn names_of<'a>(request: &'a MdsRequest<'a>) -> Vec<Want<'a>> {
+pub(crate) fn names_of<'a>(request: &'a MdsRequest<'a>) -> Vec<Want<'a>> {
     match request {
         MdsRequest::Create { new: NewFile::Unnamed, .. } => Vec::new(),
         MdsRequest::Create { parent, name, .. }
@@ -70,68 +129,5 @@ fn names_of<'a>(request: &'a MdsRequest<'a>) -> Vec<Want<'a>> {
             vec![Want::Name(*from_parent, from_name), Want::Name(*to_parent, to_name)]
         }
         _ => Vec::new(),
-    }
-}
-
-impl Mds {
-    /// How many requests wait for names or inodes that other operations keep.
-    pub fn lock_waiters(&self) -> usize {
-        self.locks.waiting()
-    }
-
-    /// Locks what an operation on this MDT needs.
-    ///
-    /// # Errors
-    /// `EINTR`, `ESHUTDOWN`.
-    pub(crate) fn lock_for<'b>(
-        &self,
-        caller: &Caller<'_>,
-        wants: impl IntoIterator<Item = Want<'b>>,
-    ) -> StatusResult<Locked<'_>> {
-        let (mut all, mut count) = ([Want::Still(Fid::ZERO); WANTS_MAX], 0);
-        for (place, want) in all.iter_mut().zip(wants) {
-            *place = want;
-            count += 1;
-        }
-        let wants = &all[..count];
-        if let Some(kept) = &*caller.turn.kept.borrow()
-            && let Some(locked) = self.locks.lock_kept(wants, kept)
-        {
-            return Ok(locked);
-        }
-        // It leads elsewhere by now, where others were before.
-        caller.turn.give_up();
-        self.locks.lock(wants)
-    }
-
-    /// Does what a request asks for, and again after each time that it has stopped.
-    pub(crate) fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        for _ in 0..ATTEMPTS {
-            let outcome = self.run_through(caller, request);
-            match caller.turn.stopped.take() {
-                Some(tx) => self.keep_turn(caller, request, &tx)?,
-                None => return outcome,
-            }
-        }
-        // It has its names as long as it lasts, however others change what they lead to.
-        let turn = Turn::default();
-        self.run_through(&Caller { turn: &turn, ..*caller }, request)
-    }
-
-    /// Keeps what an operation that has stopped is about, and has clients give up what is in its way.
-    fn keep_turn(&self, caller: &Caller<'_>, request: &MdsRequest<'_>, tx: &Tx) -> StatusResult<()> {
-        caller.turn.give_up();
-        let mut wants = names_of(request);
-        for (fid, _) in tx.cached() {
-            let is_parent = wants.iter().any(|want| matches!(want, Want::Name(parent, _) if parent == fid));
-            if !is_parent && self.find_inode(fid)?.is_some() {
-                wants.push(Want::Whole(*fid));
-            }
-        }
-        let kept = self.locks.keep(&wants, Reach::Here, &unless_interrupted)?;
-        *caller.turn.kept.borrow_mut() = Some(kept);
-        self.call_back(tx, Some(caller.export))?;
-        self.hold.pass(Moment::Locked, request);
-        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use crate::tables::{DESTROYS, DIRENTS, INODES, PRESENT, destroy_key, dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord};
 use nacre_store::Batch;
-use nacre_types::{Fid, FileKind, OpenHandle};
+use nacre_types::{Fid, FileKind, OpenHandle, Timestamp};
 use nacre_wire::mds::OpenFlags;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,6 +24,11 @@ thread_local! {
 const KEEP_RECORDS: usize = 64;
 /// Largest buffer that is kept for the next transaction, in bytes.
 const KEEP_MAX: usize = 256 << 10;
+
+/// The clock of the server.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from(nacre_env::clock::wall())
+}
 
 /// See the [module documentation](self).
 pub struct Tx {

@@ -6,7 +6,7 @@
 //! anybody can make or move a file.
 
 use crate::error::MdsError;
-use crate::operations::decode_prepared;
+use crate::operations::state::decode_prepared;
 use crate::tables::{INODES, PREPARED};
 use nacre_layout::user;
 use nacre_ondisk::InodeRecord;
@@ -97,4 +97,23 @@ fn object_of(fid: Fid, value: &[u8]) -> Result<Option<Fid>, ()> {
     }
     let layout = user::decode_layout(&record.body).map_err(|_| ())?;
     Ok(layout.object_on_mdt().map(|object| object.object))
+}
+
+/// Whether data that is not there belongs to a file: to the one that it was made for. Who takes its place in another layout finds it
+/// there, if only empty ([`crate::layout_changes`]).
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn is_object_of_a_file(store: &MetaStore, object: &Fid) -> nacre_store::object::Result<bool> {
+    let own = Fid { ver: 0, ..*object };
+    if store.get(INODES, &own.to_key(), |value| value.is_some())? {
+        return Ok(true);
+    }
+    // What comes here from another MDT, before its file does.
+    let mut is_found = false;
+    store.scan(PREPARED, &[], Bound::Unbounded, &mut |_, value| {
+        is_found |= decode_prepared(value).is_some_and(|(fids, _)| fids.contains(object));
+        if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(is_found)
 }

@@ -2,7 +2,7 @@
 
 use super::Problem;
 use crate::error::MdsError;
-use crate::operations::{decode_prepared, decode_record};
+use crate::operations::state::{decode_prepared, decode_record};
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
     DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, OPERATIONS, ORPHANS, OST_MARKS, OrphanKind,

@@ -2,8 +2,8 @@
 
 use crate::config::MdsConfig;
 use crate::error::MdsError;
-use crate::mds::store_path;
-use crate::operations::{decode_prepared, decode_record};
+use crate::operations::state::{decode_prepared, decode_record};
+use crate::records::store_path;
 use crate::tables::{DESTROYS, INODES, OPERATIONS, OST_MARKS, PREPARED, split_destroy_key};
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::{InodeRecord, OstMarkRecord};

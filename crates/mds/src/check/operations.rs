@@ -2,7 +2,7 @@
 
 use super::Problem;
 use crate::error::MdsError;
-use crate::operations::decode_record;
+use crate::operations::state::decode_record;
 use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key, op_key};
 use nacre_store::{Batch, MetaStore};
 use nacre_types::Fid;

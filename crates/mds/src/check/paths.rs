@@ -3,7 +3,7 @@
 use super::{DEPTH_MAX, looking};
 use crate::config::MdsConfig;
 use crate::error::MdsError;
-use crate::mds::store_path;
+use crate::records::store_path;
 use crate::tables::INODES;
 use nacre_ondisk::InodeRecord;
 use nacre_store::MetaStore;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::operations::encode_record;
+use crate::operations::state::encode_record;
 use crate::tables::{DIRENTS, INODES, XATTRS, dirent_key, xattr_key};
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tests::{Fixture, config};

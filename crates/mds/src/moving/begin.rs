@@ -1,11 +1,12 @@
 //! The begin of a change: which shards a directory gets, because somebody asks for them or because it has grown.
 
-use crate::mds::Mds;
-use crate::operations::{Gathered, encoded};
-use crate::ops::new_shard;
-use crate::service::Caller;
+use super::Moves;
+use crate::new_shards::{handed_to_shards, new_shard};
+use crate::operations::Gathered;
+use crate::plan::encoded;
 use crate::shards::shards_of;
-use crate::tx::Tx;
+use crate::turn::Caller;
+use crate::tx::{Tx, now};
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::{DirFlags, DirLayout};
@@ -34,17 +35,17 @@ struct Change {
     fresh: Vec<Fid>,
 }
 
-impl Mds {
+impl Moves {
     /// Gives a directory more or fewer shards.
     ///
     /// # Errors
     /// `EPERM` without the right to choose MDTs, to who does not own the directory, and where it is turned off; `ENOTDIR`; `EINVAL`;
     /// `EBUSY` while its names move; `EALREADY` if it is as is wanted.
-    pub(crate) fn restripe(&self, caller: &Caller<'_>, fid: &Fid, wish: &[u8]) -> StatusResult<MdsAnswer> {
-        self.may_choose_mdts(caller)?;
-        let record = self.directory(fid)?;
+    pub fn restripe(&self, caller: &Caller<'_>, fid: &Fid, wish: &[u8]) -> StatusResult<MdsAnswer> {
+        self.placement.may_choose_mdts(caller)?;
+        let record = self.records.directory(fid)?;
         perm::owner_or_capable(&record.attr, caller.cred()).or(Status::EPERM)?;
-        if !self.moving_limits().may_restripe {
+        if !self.moving.limits().may_restripe {
             return Err(Status::EPERM);
         }
         let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
@@ -57,12 +58,12 @@ impl Mds {
         };
         let change = self.change_to(&record, &wanted)?;
         let (gathered, updates) = self.begin_of(fid, &record, change)?;
-        self.execute(caller, gathered, updates, (self.now(), MdsReply::Done))
+        self.distributed.execute(caller, gathered, updates, (now(), MdsReply::Done))
     }
 
     /// Gives directories more shards that have grown.
     pub(super) fn split_grown(&self) {
-        let grown = std::mem::take(&mut *self.moving.grown.lock());
+        let grown = self.moving.take_grown();
         for fid in grown {
             let outcome = match fid.mdt_index() == self.index {
                 true => self.split(&fid),
@@ -75,8 +76,8 @@ impl Mds {
     }
 
     fn split(&self, fid: &Fid) -> StatusResult<()> {
-        let limits = self.moving_limits();
-        let record = self.directory(fid)?;
+        let limits = self.moving.limits();
+        let record = self.records.directory(fid)?;
         let list = shards_of(&record)?;
         let is_still =
             list.as_ref().is_none_or(|list| list.change().is_none() && !list.flags.contains(DirFlags::FIXED));
@@ -95,7 +96,7 @@ impl Mds {
         let change = self.change_to(&record, &wanted)?;
         log::info!("MDT{:04x}: {fid} has many names and gets {more} more shards", self.index);
         let (gathered, updates) = self.begin_of(fid, &record, change)?;
-        self.execute_own(gathered, updates)
+        self.distributed.execute_own(gathered, updates)
     }
 
     /// The list with which names of a directory move to where they are wanted.
@@ -106,7 +107,7 @@ impl Mds {
             return Err(Status::EBUSY);
         }
         let of_list = || DirHash::from_number(list.as_ref()?.hash);
-        let hash = wanted.hash.or_else(of_list).unwrap_or_else(|| self.default_hash());
+        let hash = wanted.hash.or_else(of_list).unwrap_or_else(|| self.placement.default_hash());
         let new = |count: usize, beside: &[Fid]| self.new_shards(count, beside, wanted);
         let (list, fresh) = match (list, wanted.count) {
             (None, 0 | 1) => return Err(Status::EALREADY),
@@ -184,11 +185,11 @@ impl Mds {
     ///
     /// # Errors
     /// `ENOSPC` if nothing new is to come here; what the store says.
-    pub(crate) fn new_fid(&self) -> StatusResult<Fid> {
-        if self.space.is_full() || self.is_no_create() {
+    pub fn new_fid(&self) -> StatusResult<Fid> {
+        if self.space.is_full() || self.space.is_no_create() {
             return Err(Status::ENOSPC);
         }
-        let mut fids = self.moving.fids.lock();
+        let mut fids = self.fids.lock();
         if fids.0 == 0 || fids.1 == u32::MAX {
             *fids = (self.own_sequence()?, 0);
         }
@@ -198,9 +199,9 @@ impl Mds {
 
     /// A sequence for this server's own use.
     fn own_sequence(&self) -> StatusResult<u64> {
-        self.take_sequence(|mut tx: Tx, sequence| {
+        self.records.take_sequence(|mut tx: Tx, sequence| {
             // Others use it at once: it must not be given out again after a loss of power.
-            self.sync_store(self.commit(&mut tx)?)?;
+            self.records.sync(self.commits.commit(&mut tx)?)?;
             Ok(sequence)
         })
     }
@@ -214,7 +215,7 @@ impl Mds {
     ) -> StatusResult<(Gathered<'_>, Vec<Update>)> {
         let Change { list, fresh } = change;
         let fids = [&list.shards[..], &[*fid]].concat();
-        let gathered = self.gather(&fids, &[])?;
+        let gathered = self.distributed.gather(&fids, &[])?;
         let record = gathered.inode(fid)?;
         let is_there = |shard: &&Fid| gathered.inode(shard).is_ok();
         if record.lmv != seen.lmv || fresh.iter().any(|shard| is_there(&shard)) {
@@ -224,7 +225,7 @@ impl Mds {
             log::error!("{fid} has lost a shard: run a check");
             return Err(Status::EUCLEAN);
         }
-        let xattrs = self.handed_to_shards(&record)?;
+        let xattrs = handed_to_shards(&self.records, &record)?;
         let mut updates = Vec::with_capacity(fids.len());
         for (place, shard) in (0..).zip(&list.shards).filter(|(_, shard)| *shard != fid) {
             let lmv = list.encode_shard(place);
@@ -250,7 +251,7 @@ impl Mds {
             }
         }
         let fids = [&list.inodes()[..], &[*fid]].concat();
-        let gathered = self.gather(&fids, &[])?;
+        let gathered = self.distributed.gather(&fids, &[])?;
         if shards_of(&*gathered.inode(fid)?)?.as_ref() != Some(list) {
             return Ok(());
         }
@@ -277,6 +278,6 @@ impl Mds {
             DirChange::Migration => "",
         });
         log::info!("MDT{:04x}: the names of {fid} have moved{how}", self.index);
-        self.execute_own(gathered, updates)
+        self.distributed.execute_own(gathered, updates)
     }
 }

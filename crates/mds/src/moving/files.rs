@@ -1,10 +1,12 @@
 //! Files that move to another MDT, and whatever else holds no names: many in one operation, so that its messages, its records and the wait for
 //! the disk are paid once for all of them. Each moves or stays on its own account.
 
-use super::inode::{ATTEMPTS, Leaving, OPERATION_MAX, check_coming, holds_names, relead};
-use crate::mds::Mds;
-use crate::operations::{Gathered, encoded};
-use crate::service::Caller;
+use super::Moves;
+use super::inode::{ATTEMPTS, Leaving, OPERATION_MAX, check_coming, relead};
+use crate::operations::Gathered;
+use crate::plan::encoded;
+use crate::shards::holds_names;
+use crate::turn::Caller;
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
@@ -31,14 +33,14 @@ impl Departure {
     }
 }
 
-impl Mds {
+impl Moves {
     /// Gives inodes that hold no names other FIDs, and with them other MDTs; the answer has the outcome of each: `EISDIR` for a directory,
-    /// `EINVAL` for a FID that is named twice, otherwise as [`Mds::migrate`].
+    /// `EINVAL` for a FID that is named twice, otherwise as [`Moves::migrate`].
     ///
     /// # Errors
     /// `EPERM` without the right to choose MDTs.
-    pub(crate) fn migrate_files(&self, caller: &Caller<'_>, moves: &[(Fid, Fid)]) -> StatusResult<MdsAnswer> {
-        self.may_choose_mdts(caller)?;
+    pub fn migrate_files(&self, caller: &Caller<'_>, moves: &[(Fid, Fid)]) -> StatusResult<MdsAnswer> {
+        self.placement.may_choose_mdts(caller)?;
         let mut asked: BTreeMap<u16, StatusResult<()>> = BTreeMap::new();
         let mut named = BTreeSet::new();
         let mut check = |(fid, to): &(Fid, Fid)| {
@@ -62,7 +64,7 @@ impl Mds {
         let moved = self.move_files(&to_move.map(|(pair, _)| *pair).collect::<Vec<(Fid, Fid)>>());
         let to_move = outcomes.iter_mut().filter(|outcome| is_to_move(outcome));
         to_move.zip(moved).for_each(|(outcome, moved)| *outcome = moved.map(|()| false));
-        Ok(self.answer(MdsReply::Outcomes(outcomes.into_iter().map(Result::err).collect())))
+        Ok(self.commits.answer(MdsReply::Outcomes(outcomes.into_iter().map(Result::err).collect())))
     }
 
     /// Moves inodes that hold no names, in as few operations as they fit into.
@@ -111,7 +113,7 @@ impl Mds {
             found.into_iter().zip(targets).map(|(leaving, to)| add(leaving, to)).collect();
         // Objects that were made lately are known to be in use as soon as this MDT has it on disk; so its part comes first.
         if outcomes.iter().any(Result::is_ok) {
-            self.execute_own(gathered, updates)?;
+            self.distributed.execute_own(gathered, updates)?;
         }
         Ok(outcomes)
     }
@@ -127,14 +129,14 @@ impl Mds {
             return Err(Status::EEXIST);
         }
         let is_file = record.attr.is_regular();
-        if self.opens.is_open(&fid) || (is_file && self.is_awaiting_clients()) {
+        if self.opens.is_open(&fid) || (is_file && self.recovery.is_awaiting_clients()) {
             return Err(Status::EBUSY);
         }
         if is_file {
             // Then nobody reads or writes it any more, and all that was written is in its objects.
-            self.call_back_layout(&fid, true, None)?;
+            self.client_locks.call_back_layout(&fid, true, None)?;
         }
-        let mut moved = InodeRecord::clone(&*self.settled(&record)?);
+        let mut moved = InodeRecord::clone(&*self.layouts.settled(&record)?);
         moved.attr.fid = to;
         moved.data_generation = 0;
         let object = carry_layout(&record, &mut moved)?;
@@ -149,7 +151,7 @@ impl Mds {
 
     /// Copies an object here to one of a file that is to be on another MDT.
     fn send_data(&self, gathered: &Gathered<'_>, object: Fid, to: Fid) -> StatusResult<()> {
-        let failed = |error| self.data_failed(&error);
+        let failed = |error| self.data.failed(&error);
         let attr = self.data.store.attr(object).map_err(failed)?;
         if attr.mtime.is_none() {
             return Ok(());

@@ -4,23 +4,23 @@
 //! begins with such an operation, too, which puts another one in its place; its names move afterwards, in steps ([`super::step`]). The
 //! design: `docs/design/dne.md`.
 
+use super::Moves;
 use crate::locks::Want;
-use crate::mds::Mds;
-use crate::operations::{Gathered, encoded};
-use crate::ops::new_shard;
-use crate::service::Caller;
+use crate::new_shards::{check_new_shards, handed_to_shards, new_shard};
+use crate::operations::Gathered;
+use crate::operations::ShardLists;
+use crate::plan::encoded;
+use crate::shards::holds_names;
 use crate::shards::{is_former, shards_of};
 use crate::tables::{LINKS, XATTRS, split_link_key, split_xattr_key};
+use crate::turn::Caller;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
-use nacre_layout::user;
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::fid::SEQ_NORMAL;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{LEADS_MAX, Name, PeerReply, PeerRequest, RecordBytes, Update, XATTRS_MAX};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -38,9 +38,6 @@ struct Lead {
     homes: Vec<Fid>,
 }
 
-/// Shards of directories that names are in; `None` for a whole one.
-pub(crate) type ShardLists = HashMap<Fid, Option<DirLayout>>;
-
 /// An inode that moves, locked.
 pub(super) struct Leaving {
     pub record: Arc<InodeRecord>,
@@ -48,21 +45,15 @@ pub(super) struct Leaving {
     pub names: Vec<(Name, Fid)>,
 }
 
-impl Mds {
+impl Moves {
     /// Gives an inode another FID, and with that another MDT.
     ///
     /// # Errors
     /// `EPERM` without the right to choose MDTs, or to who does not own it; `EBUSY` for the root, for a file that somebody has open, and for
     /// a directory whose names move; `EALREADY` if that is its MDT; `EMLINK` for a file with more than [`LEADS_MAX`] names; `EEXIST` if there is such a FID;
     /// `E2BIG` if its names and extended attributes are too long together; `ENOSPC` if nothing new is to come to that MDT; `ENODEV` if there is none.
-    pub(crate) fn migrate(
-        &self,
-        caller: &Caller<'_>,
-        fid: &Fid,
-        to: &Fid,
-        lmv: &[u8],
-    ) -> StatusResult<MdsAnswer> {
-        self.may_choose_mdts(caller)?;
+    pub fn migrate(&self, caller: &Caller<'_>, fid: &Fid, to: &Fid, lmv: &[u8]) -> StatusResult<MdsAnswer> {
+        self.placement.may_choose_mdts(caller)?;
         self.check_future(to)?;
         if let Some(seen) = self.seen_to_leave(caller, (fid, to))? {
             match holds_names(&seen) {
@@ -70,7 +61,7 @@ impl Mds {
                 false => self.move_files(&[(*fid, *to)]).pop().unwrap_or(Err(Status::ENOENT))?,
             }
         }
-        Ok(self.answer(MdsReply::Done))
+        Ok(self.commits.answer(MdsReply::Done))
     }
 
     /// What is to move, as it is now; `None` if it has moved.
@@ -82,11 +73,11 @@ impl Mds {
         caller: &Caller<'_>,
         (fid, to): (&Fid, &Fid),
     ) -> StatusResult<Option<Arc<InodeRecord>>> {
-        self.check_local(fid)?;
-        self.await_decision(&Want::Still(*fid))?;
-        let Some(seen) = self.find_inode(fid)?.filter(|record| !is_former(record)) else {
+        self.records.check_local(fid)?;
+        self.locks.await_decision(&Want::Still(*fid))?;
+        let Some(seen) = self.records.find_inode(fid)?.filter(|record| !is_former(record)) else {
             // It may have moved by the same request, whose answer was lost.
-            return self.record_anywhere(to)?.map(|_| None).ok_or(Status::ENOENT);
+            return self.distributed.record_anywhere(to)?.map(|_| None).ok_or(Status::ENOENT);
         };
         perm::owner_or_capable(&seen.attr, caller.cred()).or(Status::EPERM)?;
         if *fid == Fid::ROOT { Err(Status::EBUSY) } else { Ok(Some(seen)) }
@@ -96,7 +87,7 @@ impl Mds {
     pub(super) fn check_future(&self, fid: &Fid) -> StatusResult<()> {
         check_coming(fid)?;
         if fid.mdt_index() == self.index {
-            return self.check_own_fid(fid);
+            return self.records.check_own_fid(fid);
         }
         match self.operations.ask(fid.mdt_index(), PeerRequest::NewFid)? {
             PeerReply::Fid(_) => Ok(()),
@@ -109,7 +100,7 @@ impl Mds {
         let fid = seen.attr.fid;
         let next = match lmv {
             [] => DirLayout::new(hash_of(seen)?, to.mdt_index(), vec![*to]),
-            lmv => self.check_new_shards(to, lmv)?,
+            lmv => check_new_shards(&self.records, to, lmv)?,
         };
         let old = match shards_of(seen)? {
             Some(list) => list,
@@ -141,7 +132,7 @@ impl Mds {
             // They go, and with them what they know of the last change.
             (attr.mtime, attr.ctime) = (attr.mtime.max(shard.attr.mtime), attr.ctime.max(shard.attr.ctime));
         }
-        let handed = self.handed_to_shards(&record)?;
+        let handed = handed_to_shards(&self.records, &record)?;
         let mut updates = Vec::with_capacity(list.shards.len() + 3);
         for (place, shard) in (0..).zip(&list.shards).filter(|(_, shard)| **shard != fid && *shard != to) {
             let lmv = list.encode_shard(place);
@@ -158,7 +149,7 @@ impl Mds {
         let kind = master.attr.kind();
         updates.extend(names.into_iter().map(|(name, home)| relead(&home, name, *to, kind)));
         updates.push(Update::Replaced { fid, by: *to, lmv: RecordBytes(master.lmv) });
-        self.execute_own(gathered, updates)
+        self.distributed.execute_own(gathered, updates)
     }
 
     /// Locks a directory with the homes of its names, and others.
@@ -182,7 +173,7 @@ impl Mds {
     ) -> StatusResult<(Gathered<'_>, Vec<StatusResult<Leaving>>)> {
         let (mut lists, mut room) = (ShardLists::new(), LEADS_MAX);
         let mut look = |fid: &Fid| {
-            let seen = self.inode(fid)?;
+            let seen = self.records.inode(fid)?;
             let leads = self.leads_to(&seen, &mut lists)?;
             room = room.checked_sub(leads.len()).ok_or(Status::EAGAIN)?;
             Ok((seen, leads))
@@ -194,8 +185,8 @@ impl Mds {
         let places = leads.flat_map(|lead| lead.homes.iter().map(|home| (*home, &lead.name.name[..])));
         let places: Vec<(Fid, &[u8])> = places.collect();
         // Little is left to be made durable then while all is locked.
-        self.sync_store(self.store.last_transno())?;
-        let gathered = self.gather(&all, &places)?;
+        self.records.sync_all()?;
+        let gathered = self.distributed.gather(&all, &places)?;
         let as_seen = |(seen, leads): (Arc<InodeRecord>, Vec<Lead>)| {
             let fid = seen.attr.fid;
             let record = gathered.inode(&fid)?;
@@ -225,38 +216,15 @@ impl Mds {
             }
             if names.len() > LEADS_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        scanned.map_err(|error| self.store_failed(&error))?;
+        scanned.map_err(|error| self.records.store_failed(&error))?;
         if names.len() > LEADS_MAX {
             return Err(Status::EMLINK);
         }
         let lead = |name: Name| {
-            let homes = self.homes_of(&name.parent, &name.name, lists)?;
+            let homes = self.distributed.homes_of(&name.parent, &name.name, lists)?;
             Ok(Lead { name, homes })
         };
         names.into_iter().map(lead).collect()
-    }
-
-    /// Where a name may be stored, if there is one: while names move, with one of two shards.
-    pub(crate) fn homes_of(
-        &self,
-        parent: &Fid,
-        name: &[u8],
-        lists: &mut ShardLists,
-    ) -> StatusResult<Vec<Fid>> {
-        let list = match lists.entry(*parent) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => {
-                let directory = self.record_anywhere(parent)?.ok_or(Status::EAGAIN)?;
-                unknown.insert(shards_of(&directory)?)
-            }
-        };
-        Ok(match list {
-            None => vec![*parent],
-            Some(list) => {
-                let places = list.old_shard_of(name).into_iter().chain(list.shard_of(name));
-                places.map(|place| list.shards[place]).collect()
-            }
-        })
     }
 
     /// All extended attributes of an inode that have records of their own.
@@ -274,7 +242,7 @@ impl Mds {
                 let is_full = found.len() > XATTRS_MAX || bytes > OPERATION_MAX;
                 if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-        scanned.map_err(|error| self.store_failed(&error))?;
+        scanned.map_err(|error| self.records.store_failed(&error))?;
         if damaged {
             log::error!("an extended attribute of {} is damaged: run a check", record.attr.fid);
             return Err(Status::EUCLEAN);
@@ -286,11 +254,6 @@ impl Mds {
 /// Whether an inode may have this FID at all.
 pub(super) fn check_coming(fid: &Fid) -> StatusResult<()> {
     if fid.seq < SEQ_NORMAL || fid.oid == 0 || fid.ver != 0 { Err(Status::EINVAL) } else { Ok(()) }
-}
-
-/// Whether an inode moves with names that it holds.
-pub(crate) fn holds_names(record: &InodeRecord) -> bool {
-    record.attr.is_dir() && !user::is_foreign_directory(&record.body)
 }
 
 /// How names of a directory are spread.

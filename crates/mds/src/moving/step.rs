@@ -1,7 +1,7 @@
 //! Steps of a change: each moves the next names of one old shard, as one operation.
 
-use crate::mds::Mds;
-use crate::operations::Bug;
+use super::Moves;
+use crate::operations::state::Bug;
 use crate::shards::{named_in, place_of, shards_of};
 use crate::tables::{DIRENTS, MOVES, dirent_key, split_dirent_key};
 use nacre_layout::dir_layout::{DirLayout, DirShard, MOVED_ALL};
@@ -10,7 +10,6 @@ use nacre_types::{Fid, FileKind, Status, StatusResult};
 use nacre_wire::peer::{MOVED_MAX, MovedName, Update};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::Ordering;
 
 /// Names that a step looks at, most of which may stay.
 const STEP_LOOKS: usize = 4096;
@@ -64,16 +63,16 @@ impl Batch {
     }
 }
 
-impl Mds {
+impl Moves {
     /// Moves on with what is noted for a directory or shard; true if there is more to do at once.
     ///
     /// # Errors
     /// What the store or another MDT says.
     pub(super) fn move_on(&self, fid: &Fid) -> StatusResult<bool> {
-        let Some(record) = self.find_inode(fid)? else {
-            let mut tx = self.begin();
+        let Some(record) = self.records.find_inode(fid)? else {
+            let mut tx = self.records.begin();
             tx.batch().delete(MOVES, &fid.to_key());
-            return self.commit(&mut tx).map(|_| false);
+            return self.commits.commit(&mut tx).map(|_| false);
         };
         if let Ok(Some(shard)) = place_of(&record)
             && shard.is_moving()
@@ -90,7 +89,7 @@ impl Mds {
     /// Moves the next names of an old shard.
     fn move_batch(&self, fid: &Fid, seen: &InodeRecord, shard: &DirShard) -> StatusResult<()> {
         let (list, replaced) = self.list_of(seen, shard)?;
-        let most = self.moving.step_names.load(Ordering::Relaxed);
+        let most = self.moving.step_names();
         let most = if replaced.is_some() { most.min(STEP_INODES) } else { most };
         let (reads, is_all) = self.next_names(fid, shard, most)?;
         let leaving = || reads.iter().filter_map(|read| Some((read.to?, read.name.fid)));
@@ -102,8 +101,8 @@ impl Mds {
         wanted.dedup();
         drop((reads, is_all));
         // Little is left to be made durable then while the shard is locked.
-        self.sync_store(self.store.last_transno())?;
-        let gathered = self.gather(&wanted, &[])?;
+        self.records.sync_all()?;
+        let gathered = self.distributed.gather(&wanted, &[])?;
         let record = gathered.inode(fid)?;
         if record.lmv != seen.lmv {
             return Ok(());
@@ -134,17 +133,14 @@ impl Mds {
             };
             updates.extend(all().filter_map(told));
         }
-        self.execute_own(gathered, updates)?;
-        match batch.upto {
-            MOVED_ALL => self.moving.turns.on_end(*fid),
-            _ => self.moving.turns.on_step(*fid, batch.passed),
-        }
+        self.distributed.execute_own(gathered, updates)?;
+        self.moving.note_step(*fid, batch.upto, batch.passed);
         Ok(())
     }
 
     /// The list of shards that one is in, and the directory that takes the place of theirs, if there is one.
     fn list_of(&self, record: &InodeRecord, shard: &DirShard) -> StatusResult<(DirLayout, Option<Replaced>)> {
-        let master = self.record_anywhere(&named_in(record))?.ok_or(Status::ENOENT)?;
+        let master = self.distributed.record_anywhere(&named_in(record))?.ok_or(Status::ENOENT)?;
         let list = shards_of(&master)?.filter(|list| list.version == shard.version);
         // Its part of the change may not have been committed there yet.
         let list = list.ok_or(Status::EAGAIN)?;
@@ -177,7 +173,7 @@ impl Mds {
         };
         self.store
             .scan(DIRENTS, &fid.to_key(), Bound::Included(from.as_slice()), take)
-            .map_err(|error| self.store_failed(&error))?;
+            .map_err(|error| self.records.store_failed(&error))?;
         if damaged {
             log::error!("a name in {fid} is damaged: run a check");
             return Err(Status::EUCLEAN);

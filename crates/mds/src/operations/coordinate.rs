@@ -1,30 +1,30 @@
 //! The side that is asked by a client.
 
-use super::{Bug, encode_record, wants_of};
+use super::Distributed;
+use super::state::{Bug, encode_record, wants_of};
 use crate::locks::{Kept, Reach, unless_interrupted};
-use crate::mds::Mds;
-use crate::service::Caller;
 use crate::tables::{OPERATIONS, op_key};
+use crate::turn::Caller;
+use crate::tx::now;
 use nacre_env::sync::MutexGuard;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_rpc::{Export, Moment};
-use nacre_types::{Cred, Fid, Status, StatusResult, Timestamp, TransNo};
+use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::Encode;
-use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{
     Found, INODES_MAX, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Time between two looks for an interrupt.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Inodes and names of an operation, locked wherever they lie. Dropped without [`Mds::execute`], the operation does not happen.
+/// Inodes and names of an operation, locked wherever they lie. Dropped without [`Distributed::execute`], the operation does not happen.
 pub(crate) struct Gathered<'a> {
-    mds: &'a Mds,
+    distributed: &'a Distributed,
     op: OpId,
     /// Other MDTs that have locked something, or may have.
     remote: BTreeSet<u16>,
@@ -53,7 +53,7 @@ impl Gathered<'_> {
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
-        self.mds.check_home(&record, name)?;
+        self.distributed.records.check_home(&record, name)?;
         Ok(record)
     }
 
@@ -77,10 +77,10 @@ impl Drop for Gathered<'_> {
     fn drop(&mut self) {
         if !self.is_decided {
             for &mdt in &self.remote {
-                self.mds.operations.call_off(mdt, self.op);
+                self.distributed.operations.call_off(mdt, self.op);
             }
         }
-        self.mds.operations.decided(&self.op);
+        self.distributed.operations.decided(&self.op);
     }
 }
 
@@ -94,9 +94,9 @@ struct Decided<'a> {
     is_durable: bool,
 }
 
-/// See [`Mds::still_tree`].
+/// See [`Distributed::still_tree`].
 pub(crate) struct StillTree<'a> {
-    mds: &'a Mds,
+    distributed: &'a Distributed,
     op: Option<OpId>,
     _own: MutexGuard<'a, ()>,
 }
@@ -104,26 +104,26 @@ pub(crate) struct StillTree<'a> {
 impl Drop for StillTree<'_> {
     fn drop(&mut self) {
         let Some(op) = self.op else { return };
-        self.mds.operations.decided(&op);
-        if self.mds.index == 0 {
-            self.mds.unlock_tree(&op);
-        } else if let Err(status) = self.mds.operations.ask(0, PeerRequest::UnlockTree { op }) {
+        self.distributed.operations.decided(&op);
+        if self.distributed.index == 0 {
+            self.distributed.unlock_tree(&op);
+        } else if let Err(status) = self.distributed.operations.ask(0, PeerRequest::UnlockTree { op }) {
             log::warn!("MDT0000 was not told that no directory moves any more: {status}");
         }
     }
 }
 
-impl Mds {
+impl Distributed {
     /// Locks inodes as a whole, and names in directories that stay what they are otherwise, on any MDT, in the order of MDTs; and reads
     /// them, the directories too.
     ///
     /// # Errors
     /// What another MDT answers; `ENODEV` if there is none with the index of a FID; `EINTR`, `ESHUTDOWN`.
-    pub(crate) fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
+    pub fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
         let operations = &self.operations;
         let op = operations.begin();
         let mut gathered = Gathered {
-            mds: self,
+            distributed: self,
             op,
             remote: BTreeSet::new(),
             records: HashMap::new(),
@@ -146,10 +146,10 @@ impl Mds {
                 let wants = wants_of(&fids, names.clone().copied());
                 gathered._kept = Some(self.locks.keep(&wants, Reach::Several, &unless_interrupted)?);
                 for want in wants {
-                    gathered.records.insert(*want.fid(), self.find_inode(want.fid())?);
+                    gathered.records.insert(*want.fid(), self.records.find_inode(want.fid())?);
                 }
                 for (parent, name) in names {
-                    let found = self.find_name(parent, self.hash(name), name)?;
+                    let found = self.records.find_name(parent, self.records.hash(name), name)?;
                     gathered.names.insert((*parent, name.to_vec()), found);
                 }
                 continue;
@@ -179,7 +179,7 @@ impl Mds {
     ///
     /// # Errors
     /// If it does not happen.
-    pub(crate) fn execute(
+    pub fn execute(
         &self,
         caller: &Caller<'_>,
         gathered: Gathered<'_>,
@@ -197,16 +197,16 @@ impl Mds {
         let (client, export) = (caller.client, Some(caller.export));
         let decided = Decided { client, export, now, is_durable: false };
         let transno = self.decide(gathered, updates, decided)?;
-        Ok(MdsAnswer { transno, last_committed: self.committed(), ..answer })
+        Ok(MdsAnswer { transno, last_committed: self.commits.committed(), ..answer })
     }
 
     /// The same on the server's own account. The part here is durable before anybody else does his, or sees it.
     ///
     /// # Errors
-    /// As [`Mds::execute`].
-    pub(crate) fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
+    /// As [`Distributed::execute`].
+    pub fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
         let client = nacre_types::ClientUuid([0; 16]);
-        let decided = Decided { client, export: None, now: self.now(), is_durable: true };
+        let decided = Decided { client, export: None, now: now(), is_durable: true };
         self.decide(gathered, updates, decided).map(drop)
     }
 
@@ -227,22 +227,23 @@ impl Mds {
         // Directories change by other operations too, until here.
         let latched =
             self.locks.latch_all(part.iter().flat_map(|part| part.updates.iter().filter_map(inode_of)));
-        let mut tx = self.begin();
-        part.map_or(Ok(()), |part| self.stage(&mut tx, part, now))?;
+        let mut tx = self.records.begin();
+        part.map_or(Ok(()), |part| self.staging.stage(&mut tx, part, now))?;
         if !self.operations.has(Bug::ForgetsWhatItDecides) {
             tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&*operation));
         }
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);
-        let transno = self.commit_called_back(&mut tx).inspect_err(|_| self.operations.retract(&id))?;
+        let transno =
+            self.commits.commit_called_back(&mut tx).inspect_err(|_| self.operations.retract(&id))?;
         gathered.is_decided = true;
         // A request that sees here what has happened comes after the latches: by then other MDTs that ask get the decision.
         self.operations.decided(&id);
         drop(latched);
         self.operations.note_open(&operation, transno);
         if is_durable {
-            self.sync_store(transno)?;
+            self.records.sync(transno)?;
         }
         for mdt in gathered.remote.iter().copied() {
             if let Err(status) = self.apply_at(mdt, &operation) {
@@ -255,7 +256,7 @@ impl Mds {
     /// Has clients give up what they keep of what a part changes. They get nothing of it anew: it is locked.
     ///
     /// # Errors
-    /// As for [`Mds::call_back`].
+    /// As for [`crate::mdlocks::ClientLocks::call_back`].
     pub(super) fn call_back_for(
         &self,
         part: &Part,
@@ -266,9 +267,9 @@ impl Mds {
         if is_replay || !self.mdlocks.has_locks() {
             return Ok(());
         }
-        let mut tx = self.begin();
-        self.stage(&mut tx, part, now)?;
-        self.call_back(&tx, export)
+        let mut tx = self.records.begin();
+        self.staging.stage(&mut tx, part, now)?;
+        self.client_locks.call_back(&tx, export)
     }
 
     /// Has another MDT commit its part.
@@ -290,15 +291,15 @@ impl Mds {
     ///
     /// # Errors
     /// What MDT 0 answers.
-    pub(crate) fn still_tree(&self) -> StatusResult<StillTree<'_>> {
+    pub fn still_tree(&self) -> StatusResult<StillTree<'_>> {
         let own = self.move_directory_alone()?;
         // MDT 0 has the lock also while it is alone: others may join and ask for it meanwhile.
         if self.index != 0 && !self.operations.has_peers() {
-            return Ok(StillTree { mds: self, op: None, _own: own });
+            return Ok(StillTree { distributed: self, op: None, _own: own });
         }
         // MDT 0 may ask whether it is still needed.
         let op = self.operations.begin();
-        let still = StillTree { mds: self, op: Some(op), _own: own };
+        let still = StillTree { distributed: self, op: Some(op), _own: own };
         match self.index {
             0 => drop(self.lock_tree(op)?),
             _ => drop(self.operations.ask(0, PeerRequest::LockTree { op })?),
@@ -313,37 +314,12 @@ impl Mds {
                 return Ok(own);
             }
             unless_interrupted()?;
-            if self.stopping.load(Ordering::Acquire) {
+            if self.signal.is_stopping() {
                 return Err(Status::ESHUTDOWN);
             }
             if let Some(own) = nacre_env::blocking(|| self.move_directory.try_lock_for(POLL)) {
                 return Ok(own);
             }
-        }
-    }
-
-    /// The directory above another one, wherever it lies.
-    ///
-    /// # Errors
-    /// As [`Mds::directory`]; what another MDT answers.
-    pub(crate) fn parent_of(&self, fid: &Fid) -> StatusResult<Fid> {
-        if fid.mdt_index() == self.index {
-            return Ok(self.directory(fid)?.parent);
-        }
-        self.inode_elsewhere(fid)?.map(|record| record.parent).ok_or(Status::ENOENT)
-    }
-
-    /// An inode of another MDT as it is now; `None` if there is none.
-    ///
-    /// # Errors
-    /// What that MDT answers; `EPROTO`.
-    pub(crate) fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
-        match self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
-            PeerReply::Record(Found { record, .. }) => {
-                let record = record.map(|bytes| InodeRecord::decode(*fid, &bytes.0)).transpose();
-                record.map_err(|_| Status::EPROTO)
-            }
-            _ => Err(Status::EPROTO),
         }
     }
 }
@@ -380,76 +356,4 @@ fn parts_of(updates: Vec<Update>, remote: &BTreeSet<u16>, own: u16) -> Vec<Part>
         parts.entry(mdt).or_default().push(update);
     }
     parts.into_iter().map(|(mdt, updates)| Part { mdt, updates }).collect()
-}
-
-impl super::Operations {
-    /// Tells another MDT that an operation does not happen. It asks by itself, if that is not heard.
-    fn call_off(&self, mdt: u16, op: OpId) {
-        let request = PeerRequest::Abort { op };
-        if nacre_env::interrupted() {
-            // Nobody waits for the answer: the program is to go on.
-            if let Some(peer) = self.peer(mdt) {
-                peer.post(&Cred::system(), &MdsRequest::Peer(request));
-            }
-        } else if let Err(status) = self.ask(mdt, request) {
-            log::debug!("MDT{mdt:04x} was not told that {op} does not happen: {status}");
-        }
-    }
-
-    /// An operation with this stamp was done elsewhere.
-    pub(super) fn see(&self, stamp: u64) {
-        let mut state = self.state.lock();
-        state.clock = state.clock.max(stamp);
-    }
-
-    /// A stamp larger than all seen.
-    fn tick(&self) -> u64 {
-        let mut state = self.state.lock();
-        state.clock += 1;
-        state.clock
-    }
-
-    /// An operation is committed here, or about to be.
-    pub(super) fn note_open(&self, operation: &Arc<Operation>, transno: TransNo) {
-        self.change(|state| state.open(operation, transno));
-    }
-
-    fn note_applied(&self, op: &OpId, mdt: u16) {
-        if let Some(open) = self.state.lock().open.get_mut(op) {
-            open.applied.insert(mdt);
-        }
-    }
-
-    /// An operation happens or does not: who waits for that goes on.
-    pub(super) fn decided(&self, op: &OpId) {
-        self.state.lock().undecided.remove(op);
-        self.changed.notify_all();
-    }
-
-    /// The commit of an operation failed.
-    pub(super) fn retract(&self, op: &OpId) {
-        self.change(|state| state.close(op));
-    }
-
-    /// Notes an operation as [`Mds::execute`] does before the commit, which may wait for long.
-    #[cfg(test)]
-    pub fn be_about_to_commit(&self, parts: Vec<Part>) -> Operation {
-        let (id, stamp) = (self.begin(), self.tick());
-        let operation = Operation {
-            id,
-            stamp,
-            client: nacre_types::ClientUuid([7; 16]),
-            now: Timestamp::default(),
-            parts,
-        };
-        self.note_open(&Arc::new(operation.clone()), TransNo(0));
-        operation
-    }
-
-    /// The commit of such an operation fails.
-    #[cfg(test)]
-    pub fn let_fail(&self, op: &OpId) {
-        self.retract(op);
-        self.decided(op);
-    }
 }

@@ -1,21 +1,19 @@
 //! The side that another MDT asks.
 
+use super::Distributed;
 use super::coordinate::inode_of;
-use super::{Bug, Prepared, decode_prepared, encode_prepared, encode_record, encoded, named, wants_of};
+use super::state::{Bug, Prepared, decode_prepared, encode_prepared, encode_record, named, wants_of};
 use crate::locks::{Reach, unless_interrupted};
-use crate::mds::Mds;
+use crate::plan::encoded;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tx::Tx;
 use nacre_env::clock::Instant;
-use nacre_rpc::Export;
 use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
-use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{Found, Name, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Operations in one answer to a greeting take about so many bytes; one always fits.
@@ -25,20 +23,20 @@ const GREETING_BYTES: usize = 256 << 10;
 const POLL: Duration = Duration::from_millis(100);
 
 /// Marks an operation that a thread prepares or applies; nobody else does meanwhile.
-struct UnderWay<'a>(&'a Mds, OpId);
+struct UnderWay<'a>(&'a Distributed, OpId);
 
 impl<'a> UnderWay<'a> {
-    fn begin(mds: &'a Mds, op: OpId) -> StatusResult<UnderWay<'a>> {
-        let operations = &mds.operations;
+    fn begin(distributed: &'a Distributed, op: OpId) -> StatusResult<UnderWay<'a>> {
+        let operations = &distributed.operations;
         let mut state = operations.state.lock();
         while !state.under_way.insert(op) {
-            if mds.stopping.load(Ordering::Acquire) {
+            if distributed.signal.is_stopping() {
                 return Err(Status::ESHUTDOWN);
             }
             unless_interrupted()?;
             nacre_env::blocking(|| operations.changed.wait_for(&mut state, POLL));
         }
-        Ok(UnderWay(mds, op))
+        Ok(UnderWay(distributed, op))
     }
 }
 
@@ -49,71 +47,35 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Mds {
-    /// Serves another metadata server.
+impl Distributed {
+    /// Forgets operations that are durable everywhere, and their coordinator's before `below`.
     ///
     /// # Errors
-    /// `EPERM` if it is none.
-    pub(crate) fn serve_peer(&self, export: &Export, request: &PeerRequest) -> StatusResult<MdsAnswer> {
-        if !export.is_server {
-            return Err(Status::EPERM);
+    /// `EAGAIN` before that was asked what is to be done again; what the store says.
+    pub fn forget(&self, ops: &[OpId], below: &OpId) -> StatusResult<PeerReply> {
+        // It may be among what is about to be done again: that it is known keeps it from being done twice.
+        if !self.operations.state.lock().greeted.contains(&below.mdt) {
+            return Err(Status::EAGAIN);
         }
-        let reply = match request {
-            PeerRequest::Hello { mdt, after } => {
-                self.free_tree_of(*mdt);
-                self.operations_of(*mdt, after.as_ref())
-            }
-            PeerRequest::Prepare { op, fids, names } => {
-                self.await_own_greetings();
-                self.prepare(*op, fids, names)?
-            }
-            PeerRequest::Apply { operation } => {
-                self.await_own_greetings();
-                self.apply(operation)?
-            }
-            PeerRequest::Abort { op } => self.abort(op)?,
-            PeerRequest::Outcome { op } => self.outcome(op)?,
-            PeerRequest::Sync { op } => self.sync_operation(op)?,
-            PeerRequest::Forget { ops, below } => {
-                // It may be among what is about to be done again: that it is known keeps it from being done twice.
-                if !self.operations.state.lock().greeted.contains(&below.mdt) {
-                    return Err(Status::EAGAIN);
-                }
-                self.forget_operations(ops, &[*below])?
-            }
-            PeerRequest::Record { fid } => PeerReply::Record(self.found(fid)?),
-            PeerRequest::Lead { at } => PeerReply::Fid(self.lead_here(&at.parent, &at.name)?),
-            PeerRequest::LockTree { op } => self.lock_tree(*op)?,
-            PeerRequest::UnlockTree { op } => self.unlock_tree(op),
-            PeerRequest::HashSeed => PeerReply::HashSeed(self.hash_seed()),
-            PeerRequest::Moved { fid } => self.moved_of(fid)?,
-            PeerRequest::NewFid => PeerReply::Fid(self.new_fid()?),
-            PeerRequest::PutData { op, fid, offset, bytes, size } => {
-                self.put_data(*op, *fid, (*offset, &bytes.0), *size)?
-            }
-            PeerRequest::Split { fid } => {
-                self.check_local(fid)?;
-                self.note_grown(fid);
-                PeerReply::Done
-            }
-        };
-        Ok(self.answer(MdsReply::Peer(reply)))
+        self.forget_operations(ops, &[*below])
     }
 
-    fn found(&self, fid: &Fid) -> StatusResult<Found> {
-        let record = self.find_inode(fid)?.map(|record| encoded(&record));
+    pub fn found(&self, fid: &Fid) -> StatusResult<Found> {
+        let record = self.records.find_inode(fid)?.map(|record| encoded(&record));
         Ok(Found { fid: *fid, record })
     }
 
-    fn prepare(&self, op: OpId, fids: &[Fid], names: &[Name]) -> StatusResult<PeerReply> {
-        if self.stopping.load(Ordering::Acquire) {
+    pub fn prepare(&self, op: OpId, fids: &[Fid], names: &[Name]) -> StatusResult<PeerReply> {
+        if self.signal.is_stopping() {
             return Err(Status::ESHUTDOWN);
         }
         if self.operations.is_no_other(op.mdt) {
             log::warn!("MDT{:04x}: {op} is refused: the file system has no MDT{:04x}", self.index, op.mdt);
             return Err(Status::EPROTO);
         }
-        fids.iter().chain(names.iter().map(|name| &name.parent)).try_for_each(|fid| self.check_local(fid))?;
+        fids.iter()
+            .chain(names.iter().map(|name| &name.parent))
+            .try_for_each(|fid| self.records.check_local(fid))?;
         let _under_way = UnderWay::begin(self, op)?;
         if !self.operations.state.lock().prepared.contains_key(&op) {
             let goes_on = || match self.operations.state.lock().called_off.contains(&op) {
@@ -124,9 +86,9 @@ impl Mds {
                 let wants = wants_of(fids, names.iter().map(named));
                 self.locks.keep(&wants, Reach::Part, &goes_on)?
             };
-            let mut tx = self.begin();
+            let mut tx = self.records.begin();
             tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids, names));
-            self.commit(&mut tx)?;
+            self.commits.commit(&mut tx)?;
             let prepared = Prepared { kept, since: Instant::now() };
             self.operations.state.lock().prepared.insert(op, prepared);
         }
@@ -134,7 +96,7 @@ impl Mds {
         let all = fids.iter().chain(parents.into_iter().filter(|parent| !fids.contains(parent)));
         let found = all.map(|fid| self.found(fid)).collect::<StatusResult<Vec<Found>>>()?;
         let lead = |name: &Name| -> StatusResult<Option<(Fid, FileKind)>> {
-            let found = self.find_name(&name.parent, self.hash(&name.name), &name.name)?;
+            let found = self.records.find_name(&name.parent, self.records.hash(&name.name), &name.name)?;
             Ok(found.map(|found| (found.fid, found.kind)))
         };
         let names = names.iter().map(lead).collect::<StatusResult<Vec<_>>>()?;
@@ -143,7 +105,7 @@ impl Mds {
     }
 
     /// Commits the part of an operation that was committed by its coordinator, or of one whose part here was lost.
-    pub(super) fn apply(&self, operation: &Operation) -> StatusResult<PeerReply> {
+    pub fn apply(&self, operation: &Operation) -> StatusResult<PeerReply> {
         let id = operation.id;
         let part = operation.part(self.index).ok_or(Status::EPROTO)?;
         let _under_way = UnderWay::begin(self, id)?;
@@ -160,7 +122,7 @@ impl Mds {
             kept
         };
         let turn = kept.as_ref().map(|prepared| prepared.kept.turn());
-        self.begin_names();
+        self.records.begin_names();
         let noted = Arc::new(operation.clone());
         let outcome = (|| {
             // Clients of the last run have nothing of it that outlives their return. To wait for them would be to wait for each other:
@@ -169,13 +131,13 @@ impl Mds {
             let export = self.clients.export_of(&operation.client);
             self.call_back_for(part, operation.now, export.as_deref(), is_replay)?;
             let _latched = self.locks.latch_all(part.updates.iter().filter_map(inode_of));
-            let mut tx = self.begin();
-            self.stage(&mut tx, part, operation.now)?;
+            let mut tx = self.records.begin();
+            self.staging.stage(&mut tx, part, operation.now)?;
             tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(operation));
             tx.batch().delete(PREPARED, op_key(&id).as_slice());
             let transno = TransNo(self.store.last_transno().0 + 1);
             self.operations.note_open(&noted, transno);
-            self.commit_called_back(&mut tx)
+            self.commits.commit_called_back(&mut tx)
         })();
         let outcome = match outcome {
             Ok(transno) => {
@@ -201,7 +163,7 @@ impl Mds {
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
-    pub(crate) fn await_names(&self, directory: &Fid) -> StatusResult<()> {
+    pub fn await_names(&self, directory: &Fid) -> StatusResult<()> {
         for turn in self.locks.parts_on_names(directory) {
             while self.is_to_be_awaited(turn)? && !self.locks.rest_for(directory, turn)? {}
         }
@@ -266,15 +228,15 @@ impl Mds {
     }
 
     /// An operation does not happen.
-    pub(super) fn abort(&self, op: &OpId) -> StatusResult<PeerReply> {
+    pub fn abort(&self, op: &OpId) -> StatusResult<PeerReply> {
         self.operations.state.lock().called_off.insert(*op);
         let under_way = UnderWay::begin(self, *op);
         self.operations.state.lock().called_off.remove(op);
         let _under_way = under_way?;
         let Some(kept) = self.operations.state.lock().prepared.remove(op) else { return Ok(PeerReply::Done) };
-        let mut tx = self.begin();
+        let mut tx = self.records.begin();
         tx.batch().delete(PREPARED, op_key(op).as_slice());
-        let outcome = self.drop_data_of(op, &mut tx).and_then(|()| self.commit(&mut tx));
+        let outcome = self.drop_data_of(op, &mut tx).and_then(|()| self.commits.commit(&mut tx));
         if let Err(status) = outcome {
             self.operations.state.lock().prepared.insert(*op, kept);
             return Err(status);
@@ -283,29 +245,32 @@ impl Mds {
     }
 
     /// Takes data of a file that is to come here. Who tells of it has locked the file, which is not there yet.
-    fn put_data(
+    pub fn put_data(
         &self,
         op: OpId,
         fid: Fid,
         (offset, bytes): (u64, &[u8]),
         size: Option<u64>,
     ) -> StatusResult<PeerReply> {
-        self.check_local(&fid)?;
+        self.records.check_local(&fid)?;
         let _under_way = UnderWay::begin(self, op)?;
         let is_prepared = self.operations.state.lock().prepared.contains_key(&op);
-        if !is_prepared || !self.prepared_fids(&op)?.contains(&fid) || self.find_inode(&fid)?.is_some() {
+        if !is_prepared
+            || !self.prepared_fids(&op)?.contains(&fid)
+            || self.records.find_inode(&fid)?.is_some()
+        {
             return Err(Status::ESTALE);
         }
-        let (store, failed) = (&self.data.store, |error| self.data_failed(&error));
+        let (store, failed) = (&self.data.store, |error| self.data.failed(&error));
         match self.data.records() {
             Some(records) => {
                 records.check_room(bytes.len() as u64).map_err(failed)?;
                 let mut edit = records.edit(fid).map_err(failed)?;
                 edit.write(offset, bytes).map_err(failed)?;
                 size.map_or(Ok(()), |size| edit.set_size(size)).map_err(failed)?;
-                let mut tx = self.begin();
+                let mut tx = self.records.begin();
                 edit.stage(tx.batch());
-                self.commit(&mut tx)?;
+                self.commits.commit(&mut tx)?;
                 drop(edit);
             }
             None => {
@@ -317,7 +282,7 @@ impl Mds {
         }
         if size.is_some() {
             self.data.sync_apart(fid).map_err(failed)?;
-            self.sync_store(self.store.last_transno())?;
+            self.records.sync_all()?;
         }
         Ok(PeerReply::Done)
     }
@@ -327,17 +292,17 @@ impl Mds {
         self.store
             .get(PREPARED, op_key(op).as_slice(), |value| value.and_then(decode_prepared))
             .map(|prepared| prepared.map(|(fids, _)| fids).unwrap_or_default())
-            .map_err(|error| self.store_failed(&error))
+            .map_err(|error| self.records.store_failed(&error))
     }
 
     /// Data that came for a file which does not come.
     fn drop_data_of(&self, op: &OpId, tx: &mut Tx) -> StatusResult<()> {
         for fid in self.prepared_fids(op)? {
-            if self.find_inode(&fid)?.is_none() {
+            if self.records.find_inode(&fid)?.is_none() {
                 let has_data = self.data.store.attr(fid).map(|attr| attr.mtime.is_some());
-                if has_data.map_err(|error| self.data_failed(&error))? {
+                if has_data.map_err(|error| self.data.failed(&error))? {
                     let dropped = self.data.drop_brought(tx, fid);
-                    dropped.map_err(|error| self.data_failed(&error))?;
+                    dropped.map_err(|error| self.data.failed(&error))?;
                 }
             }
         }
@@ -345,7 +310,7 @@ impl Mds {
     }
 
     /// Operations that an MDT has a part in, as far as they are not durable everywhere, as many as fit into a message.
-    fn operations_of(&self, mdt: u16, after: Option<&OpId>) -> PeerReply {
+    pub fn operations_of(&self, mdt: u16, after: Option<&OpId>) -> PeerReply {
         let state = self.operations.state.lock();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         // What waits for its commit may still not happen.
@@ -368,7 +333,7 @@ impl Mds {
         PeerReply::Greeting { operations, finished: state.finished.values().copied().collect() }
     }
 
-    fn outcome(&self, op: &OpId) -> StatusResult<PeerReply> {
+    pub fn outcome(&self, op: &OpId) -> StatusResult<PeerReply> {
         let state = self.operations.state.lock();
         if state.undecided.contains(op) {
             return Err(Status::EAGAIN);
@@ -377,7 +342,7 @@ impl Mds {
         Ok(PeerReply::Operations(found.into_iter().collect()))
     }
 
-    pub(super) fn lock_tree(&self, op: OpId) -> StatusResult<PeerReply> {
+    pub fn lock_tree(&self, op: OpId) -> StatusResult<PeerReply> {
         let operations = &self.operations;
         let mut state = operations.state.lock();
         let mut asked = Instant::now();
@@ -388,7 +353,7 @@ impl Mds {
                 (state, asked) = (operations.state.lock(), Instant::now());
                 continue;
             }
-            if self.stopping.load(Ordering::Acquire) {
+            if self.signal.is_stopping() {
                 return Err(Status::ESHUTDOWN);
             }
             if nacre_env::interrupted() {
@@ -412,7 +377,7 @@ impl Mds {
     }
 
     /// An MDT has started: what it held before it does not know any more.
-    fn free_tree_of(&self, mdt: u16) {
+    pub fn free_tree_of(&self, mdt: u16) {
         let mut state = self.operations.state.lock();
         if state.tree.is_some_and(|holder| holder.mdt == mdt) {
             state.tree = None;
@@ -420,7 +385,7 @@ impl Mds {
         }
     }
 
-    pub(super) fn unlock_tree(&self, op: &OpId) -> PeerReply {
+    pub fn unlock_tree(&self, op: &OpId) -> PeerReply {
         let mut state = self.operations.state.lock();
         if state.tree.as_ref() == Some(op) {
             state.tree = None;

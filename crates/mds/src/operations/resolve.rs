@@ -1,7 +1,8 @@
 //! What happens to operations in the background, after failures, and before something may be called durable.
 
-use super::{Bug, Open, encode_record};
-use crate::mds::{Mds, StopSignal};
+use super::Distributed;
+use super::state::{Bug, Open, encode_record};
+use crate::signal::StopSignal;
 use crate::tables::{FINISHED, OPERATIONS, op_key};
 use nacre_env::clock::Instant;
 use nacre_types::{Fid, Status, StatusResult, TransNo};
@@ -17,9 +18,9 @@ pub(super) const TICK: Duration = Duration::from_millis(250);
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Body of the thread that sees to operations over several MDTs. It begins at once: clients are let in after its first look.
-pub(crate) fn resolve(mds: &Weak<Mds>, signal: &StopSignal) {
+pub fn resolve(distributed: &Weak<Distributed>, signal: &StopSignal) {
     loop {
-        let Some(strong) = mds.upgrade() else { return };
+        let Some(strong) = distributed.upgrade() else { return };
         strong.resolve_once();
         drop(strong);
         if signal.wait(TICK) {
@@ -28,9 +29,9 @@ pub(crate) fn resolve(mds: &Weak<Mds>, signal: &StopSignal) {
     }
 }
 
-impl Mds {
+impl Distributed {
     /// Does what is due. Failures are tried again the next time.
-    pub(crate) fn resolve_once(&self) {
+    pub fn resolve_once(&self) {
         self.look_at_root();
         self.learn_seed();
         self.greet_new_peers();
@@ -46,8 +47,9 @@ impl Mds {
         if self.index == 0 || !is_due || !self.operations.has_peers() {
             return;
         }
-        let seen =
-            self.inode_elsewhere(&Fid::ROOT).and_then(|root| self.note_root(&root.ok_or(Status::ENOENT)?));
+        let seen = self
+            .inode_elsewhere(&Fid::ROOT)
+            .and_then(|root| self.layouts.note_root(&root.ok_or(Status::ENOENT)?));
         match seen {
             Ok(()) => self.operations.state.lock().root_seen = Some(Instant::now()),
             Err(status) => log::debug!("MDT{:04x} does not see the root: {status}", self.index),
@@ -60,7 +62,7 @@ impl Mds {
             return;
         }
         let learned = self.operations.ask(0, PeerRequest::HashSeed).and_then(|reply| match reply {
-            PeerReply::HashSeed(seed) => self.adopt_seed(seed),
+            PeerReply::HashSeed(seed) => self.records.adopt_seed(seed),
             _ => Err(Status::EPROTO),
         });
         match learned {
@@ -127,7 +129,7 @@ impl Mds {
     }
 
     /// The same for what other MDTs want changed: what this one has lost comes before. Without the thread nobody would ask.
-    pub(super) fn await_own_greetings(&self) {
+    pub fn await_own_greetings(&self) {
         if self.operations.began.elapsed() < GREETING_PATIENCE && self.resolver.lock().is_some() {
             self.await_greetings();
         }
@@ -135,7 +137,7 @@ impl Mds {
 
     /// Waits until every other MDT was asked what is to be done again, for a while at most after the start: one that is away may have
     /// nothing, and nobody is kept out for it. Not after a stop in order, which leaves nothing to be done again.
-    pub(crate) fn await_greetings(&self) {
+    pub fn await_greetings(&self) {
         if self.operations.has_all {
             return;
         }
@@ -147,7 +149,7 @@ impl Mds {
         }
     }
 
-    pub(crate) fn ask_for_outcomes(&self) {
+    pub fn ask_for_outcomes(&self) {
         let late: Vec<OpId> = {
             let state = self.operations.state.lock();
             let patience = self.operations.patience();
@@ -155,7 +157,7 @@ impl Mds {
             late.map(|(op, _)| *op).collect()
         };
         for op in late {
-            if self.stopping.load(Ordering::Acquire) {
+            if self.signal.is_stopping() {
                 return;
             }
             let outcome = match self.operations.is_no_other(op.mdt) {
@@ -197,7 +199,7 @@ impl Mds {
         let mut away = BTreeSet::new();
         for (operation, missing) in self.unapplied() {
             for mdt in missing {
-                if self.stopping.load(Ordering::Acquire) {
+                if self.signal.is_stopping() {
                     return;
                 }
                 // Each question to one that is away takes its time.
@@ -230,7 +232,7 @@ impl Mds {
             self.others(operation).all(|mdt| {
                 *synced.entry(mdt).or_insert_with(|| {
                     let sync = PeerRequest::Sync { op: operation.id };
-                    !self.stopping.load(Ordering::Acquire) && self.operations.ask(mdt, sync).is_ok()
+                    !self.signal.is_stopping() && self.operations.ask(mdt, sync).is_ok()
                 })
             })
         };
@@ -247,7 +249,7 @@ impl Mds {
             others.extend(self.others(operation));
         }
         let leaving = durable.iter().map(|operation| operation.id).collect();
-        let own = (self.index, self.boot_count);
+        let own = (self.index, self.operations.boot);
         let below = self.operations.state.lock().first_unfinished(own, &leaving);
         for mdt in others {
             let theirs = durable.iter().filter(|operation| operation.part(mdt).is_some());
@@ -278,7 +280,7 @@ impl Mds {
             let over: Vec<OpId> = state.open.keys().chain(ops).filter(is_over).copied().collect();
             (finished, over)
         };
-        let mut tx = self.begin();
+        let mut tx = self.records.begin();
         tx.batch().set_releasing(true);
         for op in &over {
             tx.batch().delete(OPERATIONS, op_key(op).as_slice());
@@ -286,7 +288,7 @@ impl Mds {
         for below in &finished {
             tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_record(below));
         }
-        self.commit(&mut tx)?;
+        self.commits.commit(&mut tx)?;
         self.operations.change(|state| {
             ops.iter().for_each(|op| state.settle(op));
             over.iter().for_each(|op| state.close(op));
@@ -299,7 +301,7 @@ impl Mds {
     ///
     /// # Errors
     /// `EAGAIN` if the coordinator was not asked yet what is to be done again; `EINTR`, `ESHUTDOWN`; what a store or another MDT says.
-    pub(super) fn sync_operation(&self, op: &OpId) -> StatusResult<PeerReply> {
+    pub fn sync_operation(&self, op: &OpId) -> StatusResult<PeerReply> {
         self.await_commit_of(op)?;
         let open = {
             let state = self.operations.state.lock();
@@ -308,7 +310,7 @@ impl Mds {
             }
             state.open.get(op).map(|open| open.operation.clone())
         };
-        self.sync_store(self.store.last_transno())?;
+        self.records.sync_all()?;
         // One that is not known any more is durable everywhere.
         if let Some(operation) = open.filter(|_| op.mdt == self.index) {
             self.sync_parts(&operation)?;
@@ -324,7 +326,7 @@ impl Mds {
         let operations = &self.operations;
         let mut state = operations.state.lock();
         while state.undecided.contains(op) {
-            if self.stopping.load(Ordering::Acquire) {
+            if self.signal.is_stopping() {
                 return Err(Status::ESHUTDOWN);
             }
             if nacre_env::interrupted() {
@@ -350,19 +352,11 @@ impl Mds {
         Ok(())
     }
 
-    /// Makes the log durable up to a transaction.
-    pub(crate) fn sync_store(&self, upto: TransNo) -> StatusResult<()> {
-        if upto > self.store.last_committed() {
-            nacre_env::blocking(|| self.store.sync(upto)).map_err(|error| self.store_failed(&error))?;
-        }
-        Ok(())
-    }
-
     /// Has the operations that have a part here up to a transaction made durable on all their MDTs.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`; what a store says.
-    pub(crate) fn settle_operations(&self, upto: TransNo) -> StatusResult<()> {
+    pub fn settle_operations(&self, upto: TransNo) -> StatusResult<()> {
         if self.operations.unsettled.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -384,7 +378,7 @@ impl Mds {
                 if nacre_env::interrupted() {
                     return Err(Status::EINTR);
                 }
-                if self.stopping.load(Ordering::Acquire) {
+                if self.signal.is_stopping() {
                     return Err(Status::ESHUTDOWN);
                 }
                 let operations = &self.operations;

@@ -1,16 +1,18 @@
 //! Making inodes and their first names. Source: open(2), mkdir(2), mknod(2), symlink(2); acl(5) for what is inherited.
 
-use super::{Change, NewInode, Plan};
-use crate::names::Place;
-use crate::ops::{inherited_default, new_shard, put_default};
+use super::{Change, NewInode, Place, Plan};
+use crate::new_shards::new_shard;
+use crate::placement::{inherited_default, put_default};
 use crate::shards::named_in;
 use nacre_layout::DirDefault;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_ondisk::InodeRecord;
 use nacre_types::acl::Acl;
 use nacre_types::attr::S_ISGID;
-use nacre_types::perm::{self, Verdict};
-use nacre_types::{Attr, AttrFlags, Caps, Cred, Fid, FileKind, SizeSource, Status, StatusResult, Timestamp};
+use nacre_types::perm::Verdict;
+use nacre_types::{
+    Attr, AttrFlags, Caps, Cred, Fid, FileKind, SizeSource, Status, StatusResult, Timestamp, perm,
+};
 use nacre_wire::mds::MdsReply;
 use smallvec::{SmallVec, smallvec};
 

@@ -1,7 +1,7 @@
 //! Further names of an inode. Source: link(2), linkat(2) with `AT_EMPTY_PATH`.
 
+use super::Place;
 use super::{Change, Plan, check_access, check_same_project};
-use crate::names::Place;
 use crate::shards::named_in;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::LINK_MAX;

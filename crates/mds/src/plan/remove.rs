@@ -1,7 +1,7 @@
 //! Removing names. Source: unlink(2), rmdir(2).
 
+use super::Place;
 use super::{Change, Plan, check_access, check_empty, check_removal, drop_shards, without_a_name};
-use crate::names::Place;
 use crate::shards::named_in;
 use nacre_ondisk::InodeRecord;
 use nacre_types::{Cred, Status, StatusResult, Timestamp, perm};

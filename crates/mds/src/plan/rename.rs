@@ -1,9 +1,9 @@
 //! Moving names. Source: rename(2), POSIX.1-2017 rename().
 
+use super::Place;
 use super::{
     Change, Plan, check_access, check_empty, check_removal, check_same_project, drop_shards, without_a_name,
 };
-use crate::names::Place;
 use crate::shards::named_in;
 use nacre_ondisk::InodeRecord;
 use nacre_types::{Cred, Fid, Status, StatusResult, Timestamp, perm};

@@ -17,7 +17,7 @@ fn of_identity(identity: Option<Identity>) -> (Fixture, Arc<CapabilityKeys>) {
     let f = Fixture::start(dir, vec![FakeOst::new()], export);
     let keys = Arc::new(CapabilityKeys::default());
     keys.set([(7, 0, [7; 32])]);
-    f.mds.sign_capabilities_with(keys.clone());
+    f.mds.capabilities.sign_with(keys.clone());
     (f, keys)
 }
 
@@ -79,7 +79,7 @@ fn a_capability_gives_what_the_opens_of_its_client_do_for_as_long_as_they_last()
     f.close(fid, reader).expect("closed");
     all_give(ATTRIBUTES | Rights::WRITE);
     // The opens of somebody else are nothing to this client.
-    f.mds.opens.add(fid, ClientUuid([2; 16]), f.handle(), OpenFlags::READ, false);
+    f.mds.leaves.opens.add(fid, ClientUuid([2; 16]), f.handle(), OpenFlags::READ, false);
     all_give(ATTRIBUTES | Rights::WRITE);
     f.close(fid, writer).expect("closed");
     all_give(ATTRIBUTES);
@@ -95,7 +95,7 @@ fn a_capability_gives_what_the_opens_of_its_client_do_for_as_long_as_they_last()
 fn capabilities_are_those_that_object_servers_accept() {
     let (f, keys) = of_identity(Some(client()));
     let fid = file(&f);
-    f.mds.set_capability_expire_s(30).expect("in range");
+    f.mds.capabilities.set_expire_s(30).expect("in range");
     let now_s =
         nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
     let given = given(&f, &f.cred, &renewal(fid)).expect("there are objects");
@@ -111,9 +111,9 @@ fn capabilities_are_those_that_object_servers_accept() {
         assert!(check(HOLDER).is_ok() && check(KeyId(6)).is_err());
     }
     for out_of_range in [0, 29, 86_401, u64::MAX] {
-        assert_eq!(f.mds.set_capability_expire_s(out_of_range), Err(Status::ERANGE));
+        assert_eq!(f.mds.capabilities.set_expire_s(out_of_range), Err(Status::ERANGE));
     }
-    assert_eq!(f.mds.capability_expire_s(), 30);
+    assert_eq!(f.mds.capabilities.expire_s(), 30);
     f.check();
 }
 
@@ -164,7 +164,7 @@ fn an_answer_of_the_last_life_brings_capabilities_of_this_one() {
     let f = f.restart();
     let keys = Arc::new(CapabilityKeys::default());
     keys.set([(8, 0, [8; 32])]);
-    f.mds.sign_capabilities_with(keys);
+    f.mds.capabilities.sign_with(keys);
     let stored = f.mds.stored_answer(&f.export, &request, &slot).expect("stored").expect("it succeeded");
     assert_eq!(stored.reply, first.reply);
     let (first, stored) = (first.capabilities.expect("signed"), stored.capabilities.expect("signed again"));

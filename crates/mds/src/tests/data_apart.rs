@@ -3,6 +3,7 @@
 use super::data::{closing, content, create, directory, wrote};
 use super::{DATA_DIR, Fixture, Noted, attr_of, check_dir, config, data_store, eventually};
 use crate::tables::DESTROYS;
+use crate::tx::now;
 use crate::{Mds, MdsConfig, MdsError};
 use nacre_rpc::Export;
 use nacre_store::MetaStore;
@@ -37,7 +38,7 @@ fn data_that_comes_with_a_close_is_in_the_store_of_its_own() {
     let f = Fixture::with_data_apart();
     let dir = directory(&f);
     let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
-    let soon = f.mds.now().sec + 100;
+    let soon = now().sec + 100;
     let closed = f.run(&closing(&attr, handle, wrote(8, soon), 3, b"bytes")).expect("closed");
     let closed = attr_of(closed).expect("attributes");
     assert_eq!((closed.size, closed.blocks, closed.mtime.sec), (8, 8, soon));
@@ -113,7 +114,7 @@ fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
     f.open(open, OpenFlags::READ).expect("opened");
     f.unlink(dir, "open").expect("removed");
     let store = f.mds.data_store();
-    assert_eq!(crate::unowned::destroy_unowned(&f.mds.store, &*store).expect("readable"), 0);
+    assert_eq!(crate::unowned::destroy_unowned(&f.mds.leaves.store, &*store).expect("readable"), 0);
     drop(store);
     let lost = f.fid();
     let version = Fid { ver: 3, ..mine };
@@ -162,7 +163,7 @@ fn after_a_power_cut_that_lost(part: &str) -> (Fixture, [Fid; 2]) {
     let second = make("second");
     let Fixture { dir, osts, export, mds, .. } = f;
     drop(mds);
-    let store = crate::mds::store_path(dir.path());
+    let store = crate::records::store_path(dir.path());
     eventually("the store is closed", || MetaStore::open(&store, config().store).is_ok());
     drop(data_store(dir.path(), false));
     std::fs::remove_dir_all(dir.path().join(part)).expect("lost");
@@ -323,7 +324,7 @@ fn data_that_was_brought_for_nothing_goes_at_once() {
         waiting += 1;
         ControlFlow::Continue(())
     };
-    f.mds.store.scan(DESTROYS, &[], Bound::Unbounded, count).expect("readable");
+    f.mds.leaves.store.scan(DESTROYS, &[], Bound::Unbounded, count).expect("readable");
     assert_eq!(waiting, 0, "nothing is left that would take what comes");
     bring(op(2), &[2; 5000]);
     f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");

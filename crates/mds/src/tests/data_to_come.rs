@@ -3,8 +3,8 @@
 use super::data::{closing, content, create, directory, wrote};
 use super::{Fixture, config};
 use crate::check::{CheckReport, ObjectReferences, check_dir, object_references};
-use crate::mds::store_path;
-use crate::operations::encoded;
+use crate::plan::encoded;
+use crate::records::store_path;
 use crate::tables::{INODES, PREPARED};
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::InodeRecord;
@@ -34,8 +34,11 @@ fn file(f: &Fixture) -> InodeRecord {
     let fid = attr.fid;
     f.run(&closing(&attr, handle, wrote(5, 5), 0, b"bytes")).expect("closed");
     f.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 2 << 20 }).expect("given");
-    let record =
-        f.mds.store.get(INODES, &fid.to_key(), |value| InodeRecord::decode(fid, value.expect("there")));
+    let record = f
+        .mds
+        .leaves
+        .store
+        .get(INODES, &fid.to_key(), |value| InodeRecord::decode(fid, value.expect("there")));
     record.expect("readable").expect("a record")
 }
 

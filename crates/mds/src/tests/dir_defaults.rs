@@ -88,11 +88,11 @@ fn only_who_may_choose_mdts_sets_a_default_or_chooses_one() {
     let owner = user(7, 70, &[]);
     assert_eq!(f.set_default(&owner, dir, &value), Err(Status::EPERM));
     assert_eq!(choose(&owner, "a"), Err(Status::EPERM));
-    f.mds.set_remote_dir_gid(70);
+    f.mds.placement.set_remote_dir_gid(70);
     assert_eq!(f.set_default(&owner, dir, &value), Ok(()));
     assert!(choose(&owner, "b").is_ok());
     assert_eq!(f.set_default(&user(8, 80, &[]), dir, &value), Err(Status::EPERM));
-    f.mds.set_remote_dir_gid(-1);
+    f.mds.placement.set_remote_dir_gid(-1);
     // Who may choose for what is his may not for others' directories.
     assert_eq!(f.set_default(&user(8, 80, &[]), dir, &[]), Err(Status::EPERM));
     assert!(f.has_default(dir));

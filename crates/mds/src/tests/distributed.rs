@@ -12,8 +12,8 @@ mod step;
 use super::concurrency::Dice;
 use super::*;
 use crate::check::check_together;
-use crate::mds::{read_record, store_path};
-use crate::operations::Bug;
+use crate::operations::state::Bug;
+use crate::records::{read_record, store_path};
 use crate::shards::shards_of;
 use crate::tables::MOVES;
 use nacre_layout::DirDefault;
@@ -86,7 +86,7 @@ impl Net {
     /// A server dies: nothing of it is committed any more, and nobody reaches it.
     fn kill(&self, index: u16) {
         if let Some(mds) = self.alive.lock()[usize::from(index)].take() {
-            mds.store.close().expect("closes");
+            mds.leaves.store.close().expect("closes");
         }
     }
 
@@ -108,9 +108,9 @@ impl MdsEndpoint for Way {
             let mds = self.net.get(self.to).ok_or(Status::ETIMEDOUT)?;
             if matches!(request, MdsRequest::Peer(PeerRequest::Prepare { .. } | PeerRequest::Moved { .. })) {
                 // What its own thread would have found out while this waits for locks.
-                mds.operations.be_impatient();
+                mds.leaves.operations.be_impatient();
                 let one_in = self.net.one_in.swap(0, Ordering::Relaxed);
-                mds.ask_for_outcomes();
+                mds.distributed.ask_for_outcomes();
                 self.net.one_in.store(one_in, Ordering::Relaxed);
             }
             let server = ClientUuid([100 + self.from as u8; 16]);
@@ -218,7 +218,7 @@ impl World {
         for index in 0..count {
             world.start(index);
             // Names move in the order of their positions.
-            world.net.get(index).expect("alive").adopt_seed(seed).expect("no names yet");
+            world.net.get(index).expect("alive").leaves.records.adopt_seed(seed).expect("no names yet");
         }
         world.meet();
         for index in 0..count {
@@ -242,9 +242,9 @@ impl World {
             mds.is_some()
         });
         let mds = mds.expect("opened");
-        mds.operations.look_at_root_once();
+        mds.leaves.operations.look_at_root_once();
         mds.moving.step_by(1);
-        mds.operations.plant(self.bug);
+        mds.leaves.operations.plant(self.bug);
         self.net.alive.lock()[usize::from(index)] = Some(mds);
     }
 
@@ -256,12 +256,12 @@ impl World {
                 let way =
                     |to| Arc::new(Way { net: self.net.clone(), from: index, to }) as Arc<dyn MdsEndpoint>;
                 // Without the thread: the test itself says when something is to be done.
-                mds.operations.set_peers(others.map(|to| (to, way(to))).collect());
+                mds.leaves.operations.set_peers(others.map(|to| (to, way(to))).collect());
             }
         }
         for index in 0..self.count() {
             if let Some(mds) = self.net.get(index) {
-                mds.resolve_once();
+                mds.distributed.resolve_once();
             }
         }
     }
@@ -278,8 +278,8 @@ impl World {
         for _ in 0..3 {
             for index in 0..self.count() {
                 let mds = self.net.get(index).expect("alive");
-                mds.operations.be_impatient();
-                mds.resolve_once();
+                mds.leaves.operations.be_impatient();
+                mds.distributed.resolve_once();
             }
         }
         self.net.disturbed.store(false, Ordering::Relaxed);
@@ -287,13 +287,13 @@ impl World {
 
     /// What a disk holds of an MDT, if its host loses power before anything more is synced.
     fn image(&self, index: u16) -> Image {
-        let synced = self.net.get(index).expect("alive").store.last_committed();
+        let synced = self.net.get(index).expect("alive").leaves.store.last_committed();
         Image { index, synced, dir: copy_of(self.dirs[usize::from(index)].path()) }
     }
 
     /// The host of an MDT loses power. Nothing happens if something was synced since the image was taken.
     fn lose_power(&mut self, image: Image) -> bool {
-        let is_up_to_date = |mds: Arc<Mds>| mds.store.last_committed() == image.synced;
+        let is_up_to_date = |mds: Arc<Mds>| mds.leaves.store.last_committed() == image.synced;
         let loses = self.net.get(image.index).is_some_and(is_up_to_date);
         if loses {
             self.net.kill(image.index);
@@ -325,7 +325,7 @@ impl World {
     /// The list of a directory as it is stored; `None` if it is whole, or its server is down.
     fn list_of(&self, fid: Fid) -> Option<DirLayout> {
         let mds = self.net.get(fid.mdt_index())?;
-        mds.inode(&fid).ok().and_then(|record| shards_of(&record).expect("a list"))
+        mds.leaves.records.inode(&fid).ok().and_then(|record| shards_of(&record).expect("a list"))
     }
 
     /// The shards of a directory, or itself.
@@ -346,7 +346,10 @@ impl World {
         let homes = self.homes(fid, name);
         let is_here = |home: &&Fid| {
             let mds = self.net.get(home.mdt_index()).expect("alive");
-            mds.inode(home).is_ok_and(|record| mds.check_home(&record, name.as_bytes()).is_ok())
+            mds.leaves
+                .records
+                .inode(home)
+                .is_ok_and(|record| mds.leaves.records.check_home(&record, name.as_bytes()).is_ok())
         };
         // A new shard may not know yet that a name has come to it.
         homes.iter().find(is_here).or(homes.last()).copied().expect("one at least")
@@ -379,7 +382,7 @@ impl World {
                 return;
             }
             if let Some(mds) = self.net.get(index) {
-                mds.move_once();
+                mds.moves.move_once();
             }
         }
     }
@@ -388,7 +391,7 @@ impl World {
     fn settle(&self) {
         let is_changing = |mds: &Arc<Mds>| {
             let mut any = false;
-            let scanned = mds.store.scan(MOVES, &[], Bound::Unbounded, &mut |_, _| {
+            let scanned = mds.leaves.store.scan(MOVES, &[], Bound::Unbounded, &mut |_, _| {
                 any = true;
                 ControlFlow::Break(())
             });

@@ -24,8 +24,8 @@ fn ready(f: &Fixture) {
 #[test]
 fn osts_drop_a_client_before_another_gets_its_lease() {
     let f = Fixture::with_osts(2);
-    f.mds.set_release_timeout(Duration::from_millis(100));
-    assert_eq!(f.mds.release_timeout(), Duration::from_millis(100));
+    f.mds.sessions.set_release_timeout(Duration::from_millis(100));
+    assert_eq!(f.mds.sessions.release_timeout(), Duration::from_millis(100));
     let (second, _) = export(2, tcp_nid());
     assert_eq!(f.mds.connect(&second).map(|grant| grant.exclusive), Ok(true));
     for ost in &f.osts {
@@ -38,7 +38,7 @@ fn osts_drop_a_client_before_another_gets_its_lease() {
 fn an_ost_that_is_away_holds_others_up_for_a_while_and_hears_of_it_first() {
     let f = Fixture::with_osts(2);
     ready(&f);
-    f.mds.set_release_timeout(Duration::from_millis(100));
+    f.mds.sessions.set_release_timeout(Duration::from_millis(100));
     {
         let mut fail = f.osts[1].fail.lock();
         *fail = Some(Status::ETIMEDOUT);
@@ -105,7 +105,7 @@ fn clients_that_die_together_are_evicted_whatever_their_files_are_waited_for() {
     // ends of the table, both ways round.
     for (first, second) in [(0, 1), (1, 0), (0, DEAD - 1), (DEAD - 1, 0)] {
         let dead = silent_clients(&f);
-        f.mds.set_release_timeout(timeout);
+        f.mds.sessions.set_release_timeout(timeout);
         let began = Instant::now();
         nacre_env::thread::scope(|scope| {
             let change = |number: u8, mode: u32| {
@@ -125,7 +125,7 @@ fn clients_that_die_together_are_evicted_whatever_their_files_are_waited_for() {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         for (client, fid) in &dead {
             eventually("the eviction", || client.run(&MdsRequest::Ping) == Err(Status::EVICTED));
-            eventually("the close", || !f.mds.opens.is_open(fid));
+            eventually("the close", || !f.mds.leaves.opens.is_open(fid));
         }
         for number in 0..DEAD {
             f.unlink(Fid::ROOT, &format!("f{number}")).expect("removed");
@@ -139,7 +139,7 @@ fn evictions_do_not_wait_for_an_ost_that_is_away_one_after_the_other() {
     let f = Fixture::with_osts(2);
     ready(&f);
     let dead = silent_clients(&f);
-    f.mds.set_release_timeout(Duration::from_millis(100));
+    f.mds.sessions.set_release_timeout(Duration::from_millis(100));
     *f.osts[1].fail.lock() = Some(Status::ETIMEDOUT);
     let began = Instant::now();
     for (_, fid) in &dead {
@@ -159,8 +159,8 @@ fn a_client_that_comes_back_at_once_keeps_what_it_opens_again() {
     let open = |flags| MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) };
     late.run(&open(OpenFlags::READ)).expect("open");
     // What is closed for it waits for the inode, which this has.
-    let keeps = f.mds.locks.lock(&[crate::locks::Want::Whole(fid)]).expect("free");
-    f.mds.evict_late(&ClientUuid([2; 16]));
+    let keeps = f.mds.leaves.locks.lock(&[crate::locks::Want::Whole(fid)]).expect("free");
+    f.mds.sessions.evict_late(&ClientUuid([2; 16]));
     assert_eq!(late.run(&MdsRequest::Ping), Err(Status::EVICTED));
     let (back, _) = export(2, tcp_nid());
     f.mds.connect(&back).expect("let in");
@@ -174,7 +174,7 @@ fn a_client_that_comes_back_at_once_keeps_what_it_opens_again() {
     let request = MdsRequest::Open { fid: second, handle, flags: OpenFlags::READ, lock: LockHandle(0) };
     other.run(&request).expect("open");
     f.mds.disconnect(ClientUuid([3; 16]));
-    eventually("the close", || !f.mds.opens.is_open(&second));
+    eventually("the close", || !f.mds.leaves.opens.is_open(&second));
     assert_eq!(run(MdsRequest::GetAttr { fid }).map(|_| ()), Ok(()), "it has no name and is open");
     run(MdsRequest::Close { fid, handle, update: Default::default(), written: Default::default() })
         .expect("it was open");

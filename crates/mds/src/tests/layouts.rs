@@ -95,12 +95,12 @@ fn the_file_systems_default_holds_from_the_moment_it_is_set_and_the_root_shows_i
     let get = MdsRequest::GetXattr { fid: Fid::ROOT, name: b"lustre.lov" };
     assert_eq!(f.run(&get), Err(Status::ENODATA));
     let three = LayoutSpec { stripe_count: Some(3), ..LayoutSpec::default() };
-    f.mds.set_default_layout(three.clone());
+    f.mds.layouts.set_default_layout(three.clone());
     let Ok(MdsReply::Bytes(shown)) = f.run(&get) else { panic!("the root shows it") };
     assert_eq!(user_md::decode_spec(&shown), Ok(three));
     let file = f.file(Fid::ROOT, "f").expect("made").fid;
     assert_eq!(indexes(&f.intent(file).expect("objects")).len(), 3);
-    f.mds.set_default_layout(LayoutSpec::default());
+    f.mds.layouts.set_default_layout(LayoutSpec::default());
     let file = f.file(Fid::ROOT, "g").expect("made").fid;
     assert_eq!(indexes(&f.intent(file).expect("objects")).len(), 1);
     f.check();
@@ -139,7 +139,7 @@ fn an_ost_out_of_use_gets_no_objects_is_not_waited_for_and_hears_of_what_was_des
     let both = f.file(Fid::ROOT, "both").expect("made").fid;
     f.stripe(both, on_both).expect("set");
     let object = f.layout(both).objects().find(|object| object.ost_index == 1).expect("one").object;
-    let osts = f.mds.ost_set();
+    let osts = &f.mds.osts;
     assert_eq!((osts.is_active(1), osts.is_active(2)), (Ok(true), Err(Status::ENODEV)));
     osts.set_active(1, false).expect("set");
     for i in 0..10 {
@@ -178,7 +178,7 @@ fn when_every_ost_is_full_there_is_no_space() {
     let f = Fixture::with_osts(0);
     let full = FakeOst::new();
     full.statfs.lock().blocks_available = 0;
-    f.mds.set_osts(vec![(0, full.clone() as Arc<dyn OssEndpoint>)]).expect("set");
+    f.mds.osts.set(vec![(0, full.clone() as Arc<dyn OssEndpoint>)]).expect("set");
     let mut count = 0;
     eventually("the refusal", || {
         count += 1;
@@ -220,7 +220,7 @@ fn without_any_ost_in_reach_a_write_fails_in_time() {
     let none = Fixture::with_osts(0);
     let fid = none.file(Fid::ROOT, "f").expect("made").fid;
     assert_eq!(none.intent(fid), Err(Status::EIO));
-    none.mds.set_osts(vec![(3, FakeOst::new() as Arc<dyn OssEndpoint>)]).expect("set");
+    none.mds.osts.set(vec![(3, FakeOst::new() as Arc<dyn OssEndpoint>)]).expect("set");
     assert_eq!(indexes(&none.intent(fid).expect("objects")), [3]);
 }
 

@@ -38,7 +38,7 @@ impl Fixture {
     /// Has an OST say that it has this much room, and waits until the figures of before are old.
     fn set_free(&self, ost: usize, bytes: u64) {
         self.osts[ost].statfs.lock().blocks_available = bytes / 4096;
-        self.mds.change_qos(|qos| qos.statfs_age = std::time::Duration::ZERO);
+        self.mds.osts.change_qos(|qos| qos.statfs_age = std::time::Duration::ZERO);
     }
 }
 

@@ -121,7 +121,7 @@ fn a_client_drops_what_it_caches_when_its_nodemap_changes() {
     };
     for (uids, is_recalled) in [("uid=5:0", true), ("uid=5:0", false), ("uid=6:0", true)] {
         let handle = other.intend(fid, None).1.expect("granted");
-        f.mds.set_nodemaps(&nodemaps(uids));
+        f.mds.tenants.set_nodemaps(&nodemaps(uids));
         assert_eq!(other.called_back() == [handle], is_recalled, "{uids}");
         assert_eq!(f.mds.mdlocks.lock_count(), usize::from(!is_recalled));
     }
@@ -185,7 +185,7 @@ fn a_client_that_does_not_let_go_is_evicted_and_the_change_goes_on() {
     let f = Fixture::new();
     let fid = f.file(Fid::ROOT, "a").expect("made").fid;
     let other = Cacher::connect(&f, 2);
-    f.mds.set_release_timeout(Duration::from_millis(100));
+    f.mds.sessions.set_release_timeout(Duration::from_millis(100));
     other.answers.store(false, Ordering::Relaxed);
     other.intend(fid, None);
     assert_eq!(f.attr(&chmod(fid, 0o600)).expect("changed").mode & 0o777, 0o600);
@@ -350,16 +350,16 @@ fn a_page_brings_no_lock_on_what_others_write_or_change() {
         change.join().expect("no panic").expect("changed");
     });
     other.answers.store(true, Ordering::Relaxed);
-    let kept = f.mds.locks.keep(&[Want::Whole(plain)], Reach::Here, &|| Ok(())).expect("kept");
+    let kept = f.mds.leaves.locks.keep(&[Want::Whole(plain)], Reach::Here, &|| Ok(())).expect("kept");
     assert_eq!(has_lock(&other.list(dir, true)), [false, false]);
     drop(kept);
     assert_eq!(has_lock(&other.list(dir, true)), [false, true]);
     // Names that have changed since they were read, or are about to, come without the lock on them, and so with none at all.
-    let seen = f.mds.inode(&dir).expect("there");
+    let seen = f.mds.leaves.records.inode(&dir).expect("there");
     f.file(dir, "c").expect("made");
     let export = other.export.get().expect("set");
-    assert_eq!(f.mds.lock_on_names(export, &seen, LockHandle(5000)), Ok(LockHandle(0)));
-    let kept = f.mds.locks.keep(&[Want::Name(dir, b"b")], Reach::Here, &|| Ok(())).expect("kept");
+    assert_eq!(f.mds.client_locks.lock_on_names(export, &seen, LockHandle(5000)), Ok(LockHandle(0)));
+    let kept = f.mds.leaves.locks.keep(&[Want::Name(dir, b"b")], Reach::Here, &|| Ok(())).expect("kept");
     assert_eq!(listed(&other.list(dir, true)).0, None);
     assert_eq!(has_lock(&other.list(dir, true)), [false, false, false]);
     drop(kept);

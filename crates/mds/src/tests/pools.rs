@@ -42,7 +42,7 @@ fn osts(layout: &Layout) -> Vec<u16> {
 #[test]
 fn files_are_placed_in_their_pool_and_fall_back_when_it_is_gone_or_empty() {
     let f = Fixture::with_osts(4);
-    f.mds.set_pools(&[pool("empty", &[]), pool("flash", &[1, 3])]);
+    f.mds.osts.set_pools(&[pool("empty", &[]), pool("flash", &[1, 3])]);
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     f.wish_for(dir, Wish::Plain(LayoutSpec { stripe_count: Some(9), ..in_pool("flash") })).expect("set");
     for number in 0..5 {
@@ -51,9 +51,9 @@ fn files_are_placed_in_their_pool_and_fall_back_when_it_is_gone_or_empty() {
         used.sort_unstable();
         assert_eq!((used, layout.components[0].pool), (vec![1, 3], Some(name("flash"))));
     }
-    f.mds.set_pools(&[pool("flash", &[])]);
+    f.mds.osts.set_pools(&[pool("flash", &[])]);
     assert_eq!(osts(&f.placed(dir, "empty")).len(), 4);
-    f.mds.set_pools(&[]);
+    f.mds.osts.set_pools(&[]);
     assert_eq!(osts(&f.placed(dir, "gone")).len(), 4);
     f.check();
 }
@@ -61,7 +61,7 @@ fn files_are_placed_in_their_pool_and_fall_back_when_it_is_gone_or_empty() {
 #[test]
 fn a_first_ost_has_to_be_in_the_pool_and_a_full_pool_is_not_left() {
     let f = Fixture::with_osts(3);
-    f.mds.set_pools(&[pool("flash", &[1, 2])]);
+    f.mds.osts.set_pools(&[pool("flash", &[1, 2])]);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;
     let first = |index| Wish::Plain(LayoutSpec { first_ost: Some(index), ..in_pool("flash") });
     assert_eq!(f.wish_for(fid, first(0)).err(), Some(Status::EINVAL));
@@ -70,7 +70,7 @@ fn a_first_ost_has_to_be_in_the_pool_and_a_full_pool_is_not_left() {
         ost.statfs.lock().blocks_available = 0;
     }
     let f = f.restart();
-    f.mds.set_pools(&[pool("flash", &[1, 2])]);
+    f.mds.osts.set_pools(&[pool("flash", &[1, 2])]);
     eventually("the MDT knows of it", || {
         let fid = f.fid();
         let made = f.file(Fid::ROOT, &fid.to_string()).expect("made").fid;
@@ -82,7 +82,7 @@ fn a_first_ost_has_to_be_in_the_pool_and_a_full_pool_is_not_left() {
 #[test]
 fn directories_take_the_pool_of_the_one_above_unless_they_ignore_it() {
     let f = Fixture::with_osts(3);
-    f.mds.set_pools(&[pool("flash", &[1]), pool("disk", &[2])]);
+    f.mds.osts.set_pools(&[pool("flash", &[1]), pool("disk", &[2])]);
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     f.wish_for(dir, Wish::Plain(in_pool("flash"))).expect("set");
     let sub = f.dir(dir, "sub").expect("made").fid;
@@ -141,7 +141,7 @@ fn listed_osts_are_used_in_their_order_for_files_components_and_directories() {
     assert_eq!(refused(listed(&[0, 0])), Some(Status::EINVAL), "twice without overstriping");
     assert_eq!(refused(LayoutSpec { first_ost: Some(3), ..listed(&[0, 1]) }), Some(Status::EINVAL));
     assert_eq!(refused(LayoutSpec { stripe_count: Some(3), ..listed(&[0, 1]) }), Some(Status::EINVAL));
-    f.mds.set_pools(&[pool("flash", &[1, 2])]);
+    f.mds.osts.set_pools(&[pool("flash", &[1, 2])]);
     assert_eq!(refused(LayoutSpec { osts: vec![1, 3], ..in_pool("flash") }), Some(Status::EINVAL));
     f.check();
 }

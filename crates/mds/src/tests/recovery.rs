@@ -45,7 +45,7 @@ fn the_answer_of_a_request_is_found_again_after_a_restart() {
     f.with_slot(slot(&f, 4, 78), &make(&f, "b")).expect("made");
     assert!(f.with_slot(slot(&f, 3, 79), &make(&f, "a")).is_err());
     let f = f.restart();
-    let stored = f.mds.find_stored_answer(&slot(&f, 3, 77)).expect("stored").expect("a success");
+    let stored = f.mds.find_stored_answer(&slot(&f, 3, 77)).expect("stored");
     assert_eq!(stored.reply, answer.reply);
     assert!(stored.transno >= answer.transno);
     assert!(f.mds.find_stored_answer(&slot(&f, 3, 80)).is_none(), "another request of the same slot");
@@ -158,7 +158,7 @@ fn a_client_whose_process_has_ended_holds_nobody_up() {
     f.mds.disconnect(f.export.client);
     f.mds.connect(&export_of(5, ended)).expect("alone");
     let long = Duration::from_secs(60);
-    f.mds.set_release_timeout(long);
+    f.mds.sessions.set_release_timeout(long);
     let began = Instant::now();
     let grant = f.mds.connect(&export_of(6, running)).expect("let in");
     assert!(grant.exclusive, "the other one is gone");
@@ -186,9 +186,9 @@ fn recovery_waits_for_clients_that_may_live_and_for_no_others() {
             boot_count: 1,
             process: Some(process),
         };
-        let mut tx = f.mds.begin();
+        let mut tx = f.mds.leaves.records.begin();
         tx.batch().put(crate::tables::CLIENTS, &client.client.0, &record.encode());
-        f.mds.commit(&mut tx).expect("stored");
+        f.mds.commits.commit(&mut tx).expect("stored");
         f.mds.stop().expect("stops");
         let Fixture { dir, mds, .. } = f;
         drop(mds);

@@ -1,6 +1,7 @@
 //! Clients that are bounded by their keys and by nodemaps.
 
 use super::*;
+use crate::tx::now;
 use nacre_types::acl::{Acl, AclEntry, AclTag};
 use nacre_types::attr::{S_ISGID, S_ISUID};
 use nacre_types::nodemap::Nodemaps;
@@ -132,7 +133,7 @@ fn a_host_acts_for_its_users_with_the_groups_that_the_server_knows() {
     assert_eq!(gid(&Cred::new(1000, 7), "a"), (1000, 7));
     assert_eq!(gid(&Cred::new(1000, 0), "b"), (1000, 100));
     assert_eq!(gid(&Cred::new(4000, 7), "c"), (4000, 65534));
-    f.mds.set_trusts_client_groups(true);
+    f.mds.tenants.set_trusts_client_groups(true);
     assert_eq!(gid(&user(4000, 9, &[]), "d"), (4000, 9));
     assert_eq!(f.open_as(&Cred::new(1001, 101), shared, OpenFlags::READ), Err(Status::NEED_CREDENTIALS));
     f.open_as(&user(1001, 101, &[7]), shared, OpenFlags::READ).expect("the client says so");
@@ -312,8 +313,7 @@ fn a_key_that_may_read_only_changes_nothing() {
         f.run_as(&cred, &MdsRequest::LayoutAccess { fid: file, range: None, lock: LockHandle(0) })
             .expect("read");
         let before = f.stat(file).expect("there");
-        let update =
-            DataUpdate { size_blocks: Some((5, 8)), atime: Some(f.mds.now()), ..DataUpdate::default() };
+        let update = DataUpdate { size_blocks: Some((5, 8)), atime: Some(now()), ..DataUpdate::default() };
         let set = SetAttr { mode: 0o600, valid: SetAttrValid::MODE, ..SetAttr::default() };
         let (value, flags) = (&b"v"[..], XattrFlags::empty());
         let (parent, name) = (dir, &b"new"[..]);
@@ -377,7 +377,9 @@ fn ids_are_those_of_the_client_in_all_that_it_says_and_sees() {
         f.create_as(&user(1000, 100, &[]), Fid::ROOT, "dir", NewFile::Directory, 0o777).expect("made").fid;
     let file =
         f.create_as(&user(1000, 100, &[]), dir, "file", NewFile::Node { rdev: 0 }, 0o644).expect("made").fid;
-    f.mds.set_nodemaps(&nodemaps(&["m key=00000000000000ab uid=30:1000 gid=31:100 gid=33:7 projid=5:50"]));
+    f.mds
+        .tenants
+        .set_nodemaps(&nodemaps(&["m key=00000000000000ab uid=30:1000 gid=31:100 gid=33:7 projid=5:50"]));
     f.becomes(key("client"));
     let cred = Cred::new(30, 31);
     let ids = |attr: &Attr| (attr.uid, attr.gid);
@@ -423,15 +425,15 @@ fn nodemaps_take_effect_on_clients_that_are_there() {
     let secret = f.made_by(&f.cred, "secret", 0o600).fid;
     f.becomes(key("client"));
     assert_eq!(f.open_as(&Cred::system(), secret, OpenFlags::READ), Err(Status::EACCES));
-    f.mds.set_nodemaps(&nodemaps(&["m key=00000000000000ab admin=1"]));
+    f.mds.tenants.set_nodemaps(&nodemaps(&["m key=00000000000000ab admin=1"]));
     f.open_as(&Cred::system(), secret, OpenFlags::READ).expect("root is root now");
-    f.mds.set_nodemaps(&nodemaps(&["m key=00000000000000ab admin=1 readonly_mount=1"]));
+    f.mds.tenants.set_nodemaps(&nodemaps(&["m key=00000000000000ab admin=1 readonly_mount=1"]));
     assert_eq!(f.open_as(&Cred::system(), secret, OpenFlags::WRITE), Err(Status::EROFS));
-    f.mds.set_nodemaps(&nodemaps(&["m key=00000000000000ab banned=1"]));
+    f.mds.tenants.set_nodemaps(&nodemaps(&["m key=00000000000000ab banned=1"]));
     assert_eq!(f.run(&MdsRequest::Statfs), Err(Status::EVICTED));
     assert_eq!(f.mds.connect(&export_with(key("client"))).err(), Some(Status::EACCES));
-    f.mds.set_nodemaps(&nodemaps(&[]));
-    f.mds.set_nodemaps(&Arc::new(Nodemaps::default()));
+    f.mds.tenants.set_nodemaps(&nodemaps(&[]));
+    f.mds.tenants.set_nodemaps(&Arc::new(Nodemaps::default()));
     f.mds.connect(&export_with(key("client"))).expect("it is not banned any more");
 }
 
@@ -651,7 +653,7 @@ fn what_is_not_below_the_root_of_a_tenant_is_not_there_for_any_request() {
     );
     // Nothing of it has happened.
     f.mds.disconnect(f.export.client);
-    assert_eq!(all.f.mds.inode(&all.in_b).expect("there").attr.nlink, 1);
+    assert_eq!(all.f.mds.leaves.records.inode(&all.in_b).expect("there").attr.nlink, 1);
     all.f.check();
 }
 

@@ -205,13 +205,13 @@ impl Params {
         let (mdt, osd) = (format!("mdt.{name}"), format!("osd-file.{name}"));
         for below in [&mdt, &osd] {
             let space = mds.clone();
-            enter_space(&self.tree, below, move || Ok(space.space()));
+            enter_space(&self.tree, below, move || Ok(space.statfs()));
         }
         self.tree.add_read(&format!("{osd}.fstype"), text("file".to_owned()));
-        services::enter_recovery(&self.tree, &format!("{mdt}.recovery_status"), mds.inode_locks());
+        services::enter_recovery(&self.tree, &format!("{mdt}.recovery_status"), &mds.mdlocks);
         let numbers = mds.clone();
         self.tree.add_read(&format!("{mdt}.num_exports"), move || {
-            let exports = numbers.stats().exports();
+            let exports = numbers.stats.exports();
             let nids = exports.names();
             let clients = nids.iter().filter_map(|nid| Some(exports.find(nid)?.1.len()));
             Ok(clients.sum::<usize>().to_string())
@@ -251,21 +251,21 @@ impl Params {
         let (stats, clear) = (mds.clone(), mds.clone());
         self.tree.add_both(
             &format!("{below}.md_stats"),
-            move || Ok(stats.stats().text()),
+            move || Ok(stats.stats.text()),
             move |_| {
-                clear.stats().clear();
+                clear.stats.clear();
                 Ok(())
             },
         );
-        jobs::enter_stats(&self.tree, &below, mds, |mds| mds.stats().jobs());
+        jobs::enter_stats(&self.tree, &below, mds, |mds| mds.stats.jobs());
         exports::enter_mdt(&self.tree, &below, mds);
-        enter_hold(&self.tree, &below, mds, Mds::hold);
+        enter_hold(&self.tree, &below, mds, |mds| &mds.hold);
         let waiters = mds.clone();
         self.tree.add_read(&format!("{below}.lock_waiters"), move || Ok(waiters.lock_waiters().to_string()));
         let lod = format!("lod.{name}-mdtlov");
         self.enter_layout_defaults(&lod, links);
         let known = mds.clone();
-        pools::enter(&self.tree, &lod, fsname, move || known.pools());
+        pools::enter(&self.tree, &lod, fsname, move || known.osts.pools());
         osp::enter_targets(&self.tree, &lod, fsname, mds);
         dom::enter(&self.tree, &below, &lod, mds, data);
         data.iter().for_each(|data| self.enter_data(fsname, index, data));
@@ -280,24 +280,24 @@ impl Params {
         let (get, set) = (mds.clone(), mds.clone());
         self.tree.add_both(
             &format!("{below}.ldlm_timeout"),
-            move || Ok(get.release_timeout().as_secs().to_string()),
+            move || Ok(get.sessions.release_timeout().as_secs().to_string()),
             move |text| {
                 let seconds = value::integer(text, 1, LDLM_TIMEOUT_MAX_S)?;
-                set.set_release_timeout(Duration::from_secs(seconds.unsigned_abs()));
+                set.sessions.set_release_timeout(Duration::from_secs(seconds.unsigned_abs()));
                 Ok(())
             },
         );
         let (get, set) = (mds.clone(), mds.clone());
         self.tree.add_both(
             &format!("osd-file.{name}.nonrotational"),
-            move || Ok(u8::from(get.is_nonrotational()).to_string()),
+            move || Ok(u8::from(get.space.is_nonrotational()).to_string()),
             move |text| {
-                set.set_nonrotational(value::truth(text)?);
+                set.space.set_nonrotational(value::truth(text)?);
                 Ok(())
             },
         );
         let namespace = format!("ldlm.namespaces.mdt-{name}_UUID");
-        ldlm::enter(&self.tree, &namespace, mds.inode_locks());
+        ldlm::enter(&self.tree, &namespace, &mds.mdlocks);
         self.apply_lasting(&lod);
         self.apply_lasting(&below);
         self.apply_lasting(&namespace);

@@ -354,7 +354,7 @@ impl Services {
     /// It listens.
     pub fn on_listening(&self) {
         self.is_to_listen.store(false, Ordering::Relaxed);
-        self.mdts.read().values().for_each(|mds| mds.on_listening());
+        self.mdts.read().values().for_each(|mds| mds.sessions.on_listening());
         self.osts.read().values().for_each(|server| server.on_listening());
         self.mdt_data.read().values().for_each(|server| server.on_listening());
     }
@@ -411,11 +411,11 @@ impl Services {
             let mds = Mds::open_with(&instance.target_dir(target), config_of_it, osts, data)
                 .map_err(Failure::because(format!("open {target}")))?;
             if self.is_to_listen.load(Ordering::Relaxed) {
-                mds.await_listening();
+                mds.sessions.await_listening();
             }
-            mds.sign_capabilities_with(self.capability_keys.clone());
-            mds.set_pools(&config.pools);
-            mds.set_nonrotational(ost_class::is_flash(&instance.target_dir(target)));
+            mds.capabilities.sign_with(self.capability_keys.clone());
+            mds.osts.set_pools(&config.pools);
+            mds.space.set_nonrotational(ost_class::is_flash(&instance.target_dir(target)));
             self.open_data(instance, target, &mds)?;
             let (services, links) = (Arc::downgrade(self), links.clone());
             mds.set_newcomers(Box::new(move |index| {
@@ -431,7 +431,7 @@ impl Services {
         let nodemaps = Arc::new(nodemaps.clone());
         self.osts.read().values().for_each(|ost| ost.set_nodemaps(&nodemaps));
         self.mdt_data.read().values().for_each(|data| data.set_nodemaps(&nodemaps));
-        self.mds_here().iter().for_each(|(_, mds)| mds.set_nodemaps(&nodemaps));
+        self.mds_here().iter().for_each(|(_, mds)| mds.tenants.set_nodemaps(&nodemaps));
     }
 
     /// The metadata targets that are here.
@@ -542,7 +542,7 @@ impl Services {
         // The metadata server tells it of clients that it has dropped.
         let way = LoOss::connect(server.clone(), ClientUuid(random_uuid()?), Arc::new(NoCallbacks))
             .map_err(|status| Failure::new(format!("{data} cannot be reached: {status}")))?;
-        mds.set_osts(vec![(data.index, Arc::new(way))]).map_err(Failure::because(format!("open {data}")))?;
+        mds.osts.set(vec![(data.index, Arc::new(way))]).map_err(Failure::because(format!("open {data}")))?;
         let told = Arc::downgrade(&server);
         mds.watch_data(Box::new(move |object, bytes| {
             if let Some(server) = told.upgrade() {
@@ -616,13 +616,13 @@ impl Services {
         let osts = self.osts.read();
         let mdts = self.mdts.read();
         let of_osts = osts.values().map(|ost| ost.exports().all_damaged());
-        let of_mdts = mdts.values().map(|mds| mds.stats().exports().all_damaged());
+        let of_mdts = mdts.values().map(|mds| mds.stats.exports().all_damaged());
         of_osts.chain(of_mdts).sum()
     }
 
     /// The pools that the metadata targets here know.
     pub fn pools(&self) -> Vec<PoolConfig> {
-        self.mdts.read().values().next().map_or_else(Vec::new, |mds| mds.pools())
+        self.mdts.read().values().next().map_or_else(Vec::new, |mds| mds.osts.pools())
     }
 
     /// Enters the parameters of targets.
@@ -690,10 +690,11 @@ impl Services {
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
         self.set_nodemaps(&config.nodemaps);
         for (index, mds) in self.mds_here() {
-            mds.set_default_layout(default_layout(config));
-            mds.set_default_hash(default_hash(config));
-            mds.set_pools(&config.pools);
-            mds.set_osts(self.ways_to_osts(links, config)?)
+            mds.layouts.set_default_layout(default_layout(config));
+            mds.placement.set_default_hash(default_hash(config));
+            mds.osts.set_pools(&config.pools);
+            mds.osts
+                .set(self.ways_to_osts(links, config)?)
                 .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
         }
         self.introduce_mdts(config, links)

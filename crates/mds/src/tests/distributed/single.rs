@@ -3,6 +3,7 @@
 use super::*;
 use crate::check::check_dir;
 use crate::tables::{INODES, PREPARED, decode_op_key};
+use crate::tx::now;
 use nacre_env::sync::mpsc;
 use nacre_layout::dir_layout::MOVED_ALL;
 use nacre_ondisk::InodeRecord;
@@ -72,8 +73,7 @@ fn an_answer_that_was_lost_with_the_power_is_known_again() {
     assert!(world.lose_power(old), "something was synced");
     world.recover();
     let mds = world.net.get(0).expect("alive");
-    let found =
-        |tag, xid| mds.find_stored_answer(&slot(tag, xid)).map(|answer| answer.expect("it was made").reply);
+    let found = |tag, xid| mds.find_stored_answer(&slot(tag, xid)).map(|answer| answer.reply);
     assert_eq!(found(3, 11), Some(last.reply));
     assert_eq!(found(4, 12), Some(other.reply));
     assert_eq!(found(3, 10), None, "its client has heard it, or it would not have asked for more");
@@ -157,9 +157,9 @@ fn one_name_elsewhere() -> (World, Fid, Vec<Part>) {
 fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
     let (world, fid, parts) = one_name_elsewhere();
     let coordinator = world.net.get(0).expect("alive");
-    let id = coordinator.operations.be_about_to_commit(parts).id;
+    let id = coordinator.leaves.operations.be_about_to_commit(parts).id;
 
-    coordinator.resolve_once();
+    coordinator.distributed.resolve_once();
     world.net.kill(1);
     world.start(1);
     world.meet();
@@ -185,7 +185,7 @@ fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs
     let coordinator = world.net.get(0).expect("alive");
     let everything = MdsRequest::Commit { upto: TransNo(u64::MAX) };
     assert_eq!(world.run(0, &everything), Ok(MdsReply::Done));
-    let id = coordinator.operations.be_about_to_commit(parts).id;
+    let id = coordinator.leaves.operations.be_about_to_commit(parts).id;
 
     nacre_env::thread::scope(|scope| {
         let (send, waits) = mpsc::channel();
@@ -195,7 +195,7 @@ fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs
             world.run(0, everything)
         });
         waits.recv().expect("it waits for something");
-        coordinator.operations.let_fail(&id);
+        coordinator.leaves.operations.let_fail(&id);
         assert_eq!(syncer.join().expect("no panic"), Ok(MdsReply::Done));
     });
     let lookup = MdsRequest::Lookup { parent: fid, name: b"not yet" };
@@ -214,7 +214,7 @@ fn an_mdt_that_was_stopped_in_order_lets_clients_in_though_no_other_answers() {
         if in_order {
             mds.stop().expect("stops");
         } else {
-            mds.store.close().expect("closes");
+            mds.leaves.store.close().expect("closes");
         }
         drop(mds);
         world.net.kill(1);
@@ -235,10 +235,10 @@ fn an_mdt_that_is_away_is_not_asked_for_each_operation() {
         world.make(Fid::ROOT, &format!("d{number}"), world.fid(1), true).expect("made");
     }
     let mds = world.net.get(0).expect("alive");
-    mds.sync_store(mds.store.last_transno()).expect("synced");
+    mds.leaves.records.sync_all().expect("synced");
     world.net.kill(1);
     let before = world.net.messages.load(Ordering::Relaxed);
-    mds.resolve_once();
+    mds.distributed.resolve_once();
     let asked = world.net.messages.load(Ordering::Relaxed) - before;
     assert!(asked <= 3, "{asked} questions");
     drop(mds);
@@ -310,14 +310,14 @@ fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
     let mds = world.net.get(0).expect("alive");
     let way =
         |net: &Arc<Net>, to| (to, Arc::new(Way { net: net.clone(), from: 0, to }) as Arc<dyn MdsEndpoint>);
-    mds.operations.set_peers([way(&world.net, 1)].into_iter().collect());
+    mds.leaves.operations.set_peers([way(&world.net, 1)].into_iter().collect());
     let asked = Arc::new(Mutex::new(Vec::new()));
     // The network knows the server, and the server must not keep the network.
     let (seen, weak, net) = (asked.clone(), Arc::downgrade(&mds), Arc::downgrade(&world.net));
     mds.set_newcomers(Box::new(move |index| {
         seen.lock().push(index);
         if let (2, Some(mds), Some(net)) = (index, weak.upgrade(), net.upgrade()) {
-            mds.operations.set_peers([1, 2].map(|to| way(&net, to)).into_iter().collect());
+            mds.leaves.operations.set_peers([1, 2].map(|to| way(&net, to)).into_iter().collect());
         }
         Ok(index == 2)
     }));
@@ -342,11 +342,11 @@ fn an_mdt_is_acquainted_when_the_first_one_has_told_it_what_it_must_know() {
     world.start(1);
     world.meet();
     let mds = world.net.get(1).expect("alive");
-    assert!(!mds.await_acquaintance(Instant::now()), "nobody tells it anything");
+    assert!(!mds.distributed.await_acquaintance(Instant::now()), "nobody tells it anything");
     world.start(0);
     world.meet();
-    assert!(mds.await_acquaintance(Instant::now()));
-    assert_eq!(mds.hash_seed(), world.net.get(0).expect("alive").hash_seed());
+    assert!(mds.distributed.await_acquaintance(Instant::now()));
+    assert_eq!(mds.leaves.records.hash_seed(), world.net.get(0).expect("alive").leaves.records.hash_seed());
     drop(mds);
     world.recover();
 }
@@ -372,7 +372,7 @@ fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() 
     let mds = world.net.get(1).expect("alive");
     mds.disconnect(ClientUuid([1; 16]));
     mds.connect(&export(9, tcp_nid()).0).expect("let in");
-    mds.sync_store(mds.store.last_transno()).expect("synced");
+    mds.leaves.records.sync_all().expect("synced");
     drop(mds);
     let old = world.image(1);
     let file = world.fid(0);
@@ -383,7 +383,8 @@ fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() 
     world.meet();
     let mds = world.net.get(1).expect("alive");
     assert!(mds.mdlocks.is_recovering(), "nobody has waited for the client");
-    let found = mds.find_name(&there, mds.hash(b"moved"), b"moved").expect("read");
+    let found =
+        mds.leaves.records.find_name(&there, mds.leaves.records.hash(b"moved"), b"moved").expect("read");
     assert_eq!(found.map(|found| found.fid), Some(file));
     drop(mds);
     world.check();
@@ -407,7 +408,7 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     mds.disconnect(ClientUuid([1; 16]));
     mds.connect(&client).expect("let in");
     open(&mds, OpenFlags::READ).expect("opened");
-    mds.sync_store(mds.store.last_transno()).expect("synced");
+    mds.leaves.records.sync_all().expect("synced");
     drop(mds);
     let old = world.image(1);
     world.run(0, &rename((Fid::ROOT, "file"), (there, "victim"))).expect("moved");
@@ -431,10 +432,13 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
 fn stored(mds: &Mds) -> Vec<Operation> {
     let mut found = Vec::new();
     let mut take = |_: &[u8], value: &[u8]| {
-        found.extend(crate::operations::decode_record::<Operation>(value));
+        found.extend(crate::operations::state::decode_record::<Operation>(value));
         std::ops::ControlFlow::Continue(())
     };
-    mds.store.scan(crate::tables::OPERATIONS, &[], std::ops::Bound::Unbounded, &mut take).expect("read");
+    mds.leaves
+        .store
+        .scan(crate::tables::OPERATIONS, &[], std::ops::Bound::Unbounded, &mut take)
+        .expect("read");
     found
 }
 
@@ -525,7 +529,8 @@ fn a_listing_shows_what_another_mdt_has_decided() {
     world.net.loses_decisions.store(true, Ordering::Relaxed);
     world.run(0, &rename((here, "a"), (there, "a"))).expect("moved");
     world.run(1, &rename((there, "b"), (here, "b"))).expect("moved");
-    let gathered = coordinator.gather(&[], &[(here, b"c"), (there, b"c")]).expect("nobody has them");
+    let gathered =
+        coordinator.distributed.gather(&[], &[(here, b"c"), (there, b"c")]).expect("nobody has them");
     assert_eq!((listed(here), listed(there)), (vec!["b".to_owned(), "c".to_owned()], vec!["a".to_owned()]));
     drop(gathered);
     // What does not happen is found out, too.
@@ -576,12 +581,12 @@ fn a_second_change_is_refused_while_names_move_and_so_are_mdts_that_there_are_no
 fn a_directory_that_grows_is_split_over_mdts_that_take_something_new_unless_it_is_fixed() {
     let world = World::new(3, 9);
     let grow = |dir: Fid| {
-        world.net.get(0).expect("alive").note_grown(&dir);
+        world.net.get(0).expect("alive").moving.note_grown(dir);
         world.settle();
     };
     let full = |no_create: [bool; 3]| {
         for (index, no_create) in (0..).zip(no_create) {
-            world.net.get(index).expect("alive").set_no_create(no_create);
+            world.net.get(index).expect("alive").space.set_no_create(no_create);
         }
     };
     let dir = with_names(&world, "dir");
@@ -615,13 +620,13 @@ fn a_shard_that_is_given_up_while_it_is_listed_says_that_its_names_are_elsewhere
     let there = |fid: &&Fid| fid.mdt_index() == 1;
     let shard = *world.parts(dir).iter().find(there).expect("a shard on the other MDT");
     let mds = world.net.get(1).expect("alive");
-    let seen = mds.find_inode(&shard).expect("read").expect("there");
+    let seen = mds.leaves.records.find_inode(&shard).expect("read").expect("there");
     let wish = DirDefault { count: 1, mdts: vec![0], ..DirDefault::default() };
     world.run(0, &MdsRequest::Restripe { fid: dir, wish: &wish.encode() }).expect("begins");
     world.settle();
-    assert_eq!(mds.find_inode(&shard), Ok(None));
+    assert_eq!(mds.leaves.records.find_inode(&shard), Ok(None));
     // Where the time of access is renewed, whoever lists it has waited for its end.
-    assert_eq!(mds.touch_directory(&seen, None), Err(Status::WRONG_SHARD));
+    assert_eq!(mds.lookups.touch_directory(&seen, None), Err(Status::WRONG_SHARD));
     drop(mds);
     world.check();
 }
@@ -635,10 +640,13 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
     let mds = world.net.get(0).expect("alive");
     let names = (0..8).map(|number| format!("n{number}").into_bytes()).collect();
     let update = Update::NamesOut { fid: dir, upto: MOVED_ALL, subdirs: 0, names };
-    let latched = mds.locks.latch_all([dir].iter());
-    let mut tx = mds.begin();
-    mds.stage(&mut tx, &Part { mdt: 0, updates: vec![update] }, mds.now()).expect("they can leave");
-    mds.store.commit(tx.batch()).expect("committed");
+    let latched = mds.leaves.locks.latch_all([dir].iter());
+    let mut tx = mds.leaves.records.begin();
+    mds.names
+        .staging()
+        .stage(&mut tx, &Part { mdt: 0, updates: vec![update] }, now())
+        .expect("they can leave");
+    mds.leaves.store.commit(tx.batch()).expect("committed");
     let request = MdsRequest::ReadDir {
         fid: dir,
         cookie: 1,
@@ -648,10 +656,10 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
     };
     let answer = nacre_env::thread::scope(|scope| {
         let listing = scope.spawn(|| world.run(0, &request));
-        while mds.locks.waiting() == 0 && !listing.is_finished() {
+        while mds.leaves.locks.waiting() == 0 && !listing.is_finished() {
             nacre_env::thread::yield_now();
         }
-        tx.take_cached().for_each(|(fid, record)| mds.cache.replace(&fid, record));
+        tx.take_cached().for_each(|(fid, record)| mds.leaves.records.note_committed(&fid, record));
         drop(latched);
         listing.join().expect("no panic")
     });
@@ -676,13 +684,13 @@ fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_ex
             found.extend(decode_op_key(key));
             ControlFlow::Continue(())
         };
-        mds.store.scan(PREPARED, &[], Bound::Unbounded, keep).expect("readable");
+        mds.leaves.store.scan(PREPARED, &[], Bound::Unbounded, keep).expect("readable");
         found
     };
     let resolve = |world: &World| {
         let mds = world.net.get(0).expect("alive");
-        mds.operations.be_impatient();
-        mds.resolve_once();
+        mds.leaves.operations.be_impatient();
+        mds.distributed.resolve_once();
     };
     let first = world.net.get(0).expect("alive");
     assert_eq!(prepare(&first, OpId { mdt: 0, ..nobody }), Err(Status::EPROTO), "its own");

@@ -9,7 +9,7 @@ pub fn enter(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{mdt}.capability_expire_s"),
-        move || Ok(get.capability_expire_s().to_string()),
-        move |text| set.set_capability_expire_s(value::integer(text, 0, i64::MAX)? as u64),
+        move || Ok(get.capabilities.expire_s().to_string()),
+        move |text| set.capabilities.set_expire_s(value::integer(text, 0, i64::MAX)? as u64),
     );
 }

@@ -9,18 +9,18 @@ pub fn enter(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{mdt}.enable_remote_dir_gid"),
-        move || Ok(get.remote_dir_gid().to_string()),
+        move || Ok(get.placement.remote_dir_gid().to_string()),
         move |text| {
-            set.set_remote_dir_gid(value::integer(text, -1, u32::MAX.into())?);
+            set.placement.set_remote_dir_gid(value::integer(text, -1, u32::MAX.into())?);
             Ok(())
         },
     );
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{mdt}.no_create"),
-        move || Ok(u8::from(get.is_no_create()).to_string()),
+        move || Ok(u8::from(get.space.is_no_create()).to_string()),
         move |text| {
-            set.set_no_create(value::truth(text)?);
+            set.space.set_no_create(value::truth(text)?);
             Ok(())
         },
     );
@@ -34,10 +34,10 @@ fn enter_moving(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
             let (shown, changed) = (mds.clone(), mds.clone());
             tree.add_both(
                 &format!("{mdt}.{name}"),
-                move || Ok(get(&shown.moving_limits()).to_string()),
+                move || Ok(get(&shown.moving.limits()).to_string()),
                 move |text| {
                     let value = value::integer(text, range.0, range.1)? as u64;
-                    changed.change_moving_limits(|limits| set(limits, value));
+                    changed.moving.change_limits(|limits| set(limits, value));
                     Ok(())
                 },
             );

@@ -64,7 +64,7 @@ pub fn enter_ost(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
 pub fn enter_mdt(tree: &Tree, below: &str, mds: &Arc<Mds>) {
     let peers = Peers {
         server: mds.clone(),
-        exports: |mds: &Mds| mds.stats().exports(),
+        exports: |mds: &Mds| mds.stats.exports(),
         leaves: MDT_LEAVES,
         clear: EventStats::clear,
     };

@@ -12,24 +12,24 @@ pub fn enter(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{mdt}.identity_expire"),
-        move || Ok(get.identity_expire_s().to_string()),
+        move || Ok(get.tenants.identity_expire_s().to_string()),
         move |text| {
-            set.set_identity_expire_s(value::integer(text, 0, EXPIRE_MAX_S)? as u64);
+            set.tenants.set_identity_expire_s(value::integer(text, 0, EXPIRE_MAX_S)? as u64);
             Ok(())
         },
     );
     let flushed = mds.clone();
     tree.add_write(&format!("{mdt}.identity_flush"), move |text| {
         // -1 is all of them.
-        flushed.flush_identities(u32::try_from(value::integer(text, -1, u32::MAX.into())?).ok());
+        flushed.tenants.flush_identities(u32::try_from(value::integer(text, -1, u32::MAX.into())?).ok());
         Ok(())
     });
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{mdt}.trust_client_groups"),
-        move || Ok(u8::from(get.trusts_client_groups()).to_string()),
+        move || Ok(u8::from(get.tenants.trusts_client_groups()).to_string()),
         move |text| {
-            set.set_trusts_client_groups(value::truth(text)?);
+            set.tenants.set_trusts_client_groups(value::truth(text)?);
             Ok(())
         },
     );

@@ -20,30 +20,30 @@ pub fn enter(tree: &Tree, lod: &str, mds: &Arc<Mds>) {
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{lod}.qos_threshold_rr"),
-        move || Ok(format!("{}%", get.qos().threshold_rr_pct)),
+        move || Ok(format!("{}%", get.osts.qos().threshold_rr_pct)),
         move |text| {
             let percent = percent(text)?;
-            set.change_qos(|qos| qos.threshold_rr_pct = percent);
+            set.osts.change_qos(|qos| qos.threshold_rr_pct = percent);
             Ok(())
         },
     );
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{lod}.qos_prio_free"),
-        move || Ok(format!("{}%", get.qos().prio_free_pct)),
+        move || Ok(format!("{}%", get.osts.qos().prio_free_pct)),
         move |text| {
             let percent = percent(text)?;
-            set.change_qos(|qos| qos.prio_free_pct = percent);
+            set.osts.change_qos(|qos| qos.prio_free_pct = percent);
             Ok(())
         },
     );
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{lod}.qos_maxage"),
-        move || Ok(format!("{} Sec", get.qos().statfs_age.as_secs())),
+        move || Ok(format!("{} Sec", get.osts.qos().statfs_age.as_secs())),
         move |text| {
             let age = seconds(text)?;
-            set.change_qos(|qos| qos.statfs_age = age);
+            set.osts.change_qos(|qos| qos.statfs_age = age);
             Ok(())
         },
     );
@@ -56,7 +56,7 @@ pub fn enter_append(tree: &Tree, mdd: &str, mds: &Arc<Mds>) {
     tree.add_both(
         &format!("{mdd}.append_stripe_count"),
         move || {
-            Ok(match get.append_layout().stripe_count {
+            Ok(match get.layouts.append_layout().stripe_count {
                 None => "0".to_owned(),
                 Some(STRIPE_COUNT_ALL) => "-1".to_owned(),
                 Some(count) => count.to_string(),
@@ -68,20 +68,20 @@ pub fn enter_append(tree: &Tree, mdd: &str, mds: &Arc<Mds>) {
                 -1 => Some(STRIPE_COUNT_ALL),
                 count => Some(u16::try_from(count).map_err(|_| Status::ERANGE)?),
             };
-            set.change_append_layout(|layout| layout.stripe_count = count);
+            set.layouts.change_append_layout(|layout| layout.stripe_count = count);
             Ok(())
         },
     );
     let (get, set) = (mds.clone(), mds.clone());
     tree.add_both(
         &format!("{mdd}.append_pool"),
-        move || Ok(get.append_layout().pool.map_or_else(String::new, |pool| pool.to_string())),
+        move || Ok(get.layouts.append_layout().pool.map_or_else(String::new, |pool| pool.to_string())),
         move |text| {
             let pool = match text.trim() {
                 "" | "none" => None,
                 name => Some(PoolName::for_pool(name).map_err(|_| Status::EINVAL)?),
             };
-            set.change_append_layout(|layout| layout.pool = pool);
+            set.layouts.change_append_layout(|layout| layout.pool = pool);
             Ok(())
         },
     );
@@ -110,17 +110,17 @@ impl Family for Spilling {
         let leaf = |pool: &PoolName, (name, writable): (&str, bool)| {
             (format!("{pool}.{name}"), Access { readable: true, writable })
         };
-        let pools = self.mds.pools();
+        let pools = self.mds.osts.pools();
         pools.iter().flat_map(|pool| SPILL_LEAVES.map(|known| leaf(&pool.name, known))).collect()
     }
 
     fn read(&self, name: &str) -> StatusResult<String> {
         let (pool, leaf) = name.split_once('.').ok_or(Status::ENOENT)?;
-        let spilling = self.mds.spilling();
+        let spilling = self.mds.osts.spilling();
         match leaf {
             "spill_hit" => spilling.spill_hits(pool).map(|hits| hits.to_string()),
             "spill_is_active" => {
-                self.mds.spill_is_active(pool).map(|is_active| u8::from(is_active).to_string())
+                self.mds.osts.spill_is_active(pool).map(|is_active| u8::from(is_active).to_string())
             }
             "spill_target" => spilling
                 .spill_target(pool)
@@ -132,7 +132,7 @@ impl Family for Spilling {
 
     fn write(&self, name: &str, text: &str) -> StatusResult<()> {
         let (pool, leaf) = name.split_once('.').ok_or(Status::ENOENT)?;
-        let spilling = self.mds.spilling();
+        let spilling = self.mds.osts.spilling();
         match leaf {
             "spill_target" => match text.trim() {
                 "" | "none" => spilling.set_spill_target(pool, None),

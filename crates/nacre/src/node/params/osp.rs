@@ -23,12 +23,12 @@ fn enter_state(tree: &Tree, below: &str, fsname: &str, mds: &Arc<Mds>, ost: u16)
     ];
     for (leaf, show) in shown {
         let mds = mds.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || Ok(show(&mds.ost_set().reserved(ost)?)));
+        tree.add_read(&format!("{below}.{leaf}"), move || Ok(show(&mds.osts.reserved(ost)?)));
     }
     for leaf in ["import", "state"] {
         let (mds, name) = (mds.clone(), format!("{fsname}-{}", TargetId::ost(ost)));
         tree.add_read(&format!("{below}.{leaf}"), move || {
-            let import = mds.ost_set().import(ost)?.unwrap_or_else(|| ImportInfo::local(name.clone()));
+            let import = mds.osts.import(ost)?.unwrap_or_else(|| ImportInfo::local(name.clone()));
             Ok(import_text(leaf, &import))
         });
     }
@@ -38,7 +38,7 @@ impl Params {
     /// Enters those of a metadata target's ways to OSTs, as far as that has not been done. Those that Lustre has for clients
     /// too are there under both names, so that one pattern reaches all.
     pub fn enter_osts_of_mdt(&self, fsname: &str, index: u16, mds: &Arc<Mds>) {
-        for ost in mds.ost_set().indexes() {
+        for ost in mds.osts.indexes() {
             let device = format!("{fsname}-OST{ost:04x}-osc-MDT{index:04x}");
             let [osp, osc] = ["osp", "osc"].map(|kind| format!("{kind}.{device}"));
             if self.tree.read(&format!("{osp}.active")).is_ok() {
@@ -48,17 +48,17 @@ impl Params {
                 let (get, set) = (mds.clone(), mds.clone());
                 self.tree.add_both(
                     &format!("{below}.active"),
-                    move || get.ost_set().is_active(ost).map(|active| u8::from(active).to_string()),
-                    move |text| set.ost_set().set_active(ost, value::truth(text)?),
+                    move || get.osts.is_active(ost).map(|active| u8::from(active).to_string()),
+                    move |text| set.osts.set_active(ost, value::truth(text)?),
                 );
             }
             let (get, set) = (mds.clone(), mds.clone());
             self.tree.add_both(
                 &format!("{osp}.max_create_count"),
-                move || get.ost_set().create_count_max(ost).map(|count| count.to_string()),
+                move || get.osts.create_count_max(ost).map(|count| count.to_string()),
                 move |text| {
                     let count = value::integer(text, 0, i64::from(u32::MAX))?;
-                    set.ost_set().set_create_count_max(ost, count.unsigned_abs() as u32)
+                    set.osts.set_create_count_max(ost, count.unsigned_abs() as u32)
                 },
             );
             enter_state(&self.tree, &osp, fsname, mds, ost);
@@ -73,7 +73,7 @@ pub fn enter_targets(tree: &Tree, lod: &str, fsname: &str, mds: &Arc<Mds>) {
     let count = |leaf: &str, all: bool| {
         let mds = mds.clone();
         tree.add_read(&format!("{lod}.{leaf}"), move || {
-            let osts = mds.ost_set();
+            let osts = &mds.osts;
             let counted =
                 osts.indexes().into_iter().filter(|ost| all || osts.is_active(*ost).unwrap_or(false));
             Ok(counted.count().to_string())
@@ -83,7 +83,7 @@ pub fn enter_targets(tree: &Tree, lod: &str, fsname: &str, mds: &Arc<Mds>) {
     count("activeobd", false);
     let (mds, fsname) = (mds.clone(), fsname.to_owned());
     tree.add_read(&format!("{lod}.target_obd"), move || {
-        let osts = mds.ost_set();
+        let osts = &mds.osts;
         let line = |ost: u16| {
             let state = if osts.is_active(ost).unwrap_or(false) { "ACTIVE" } else { "INACTIVE" };
             format!("{ost}: {} {state}\n", TargetId::ost(ost).uuid(&fsname))

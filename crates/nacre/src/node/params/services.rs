@@ -37,7 +37,7 @@ impl Targets {
     /// Requests in which clients gave locks back.
     fn cancels(&self) -> u64 {
         let osts: u64 = self.osts.lock().iter().map(|(_, server)| server.locks().cancels()).sum();
-        let mdts: u64 = self.mdts.lock().iter().map(|(_, mds)| mds.inode_locks().cancels()).sum();
+        let mdts: u64 = self.mdts.lock().iter().map(|(_, mds)| mds.mdlocks.cancels()).sum();
         osts + mdts
     }
 
@@ -62,7 +62,7 @@ impl Targets {
             let targets = self.clone();
             tree.add_read(&format!("mds.MDS.{service}.stats"), move || {
                 let mdts = targets.mdts.lock();
-                let all: Vec<&EventStats> = mdts.iter().map(|(_, mds)| mds.stats().services()).collect();
+                let all: Vec<&EventStats> = mdts.iter().map(|(_, mds)| mds.stats.services()).collect();
                 Ok(EventStats::sum_text(&all, |name| rows.contains(&name)))
             });
         }

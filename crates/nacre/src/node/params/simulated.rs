@@ -12,7 +12,7 @@ pub fn enter(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
     tree.add_both(
         &format!("{mdt}.simulated_service"),
         move || {
-            let service = get.simulation().service();
+            let service = get.simulation.service();
             Ok(service.map_or_else(|| "off".to_owned(), |service| service.to_string()))
         },
         move |text| {
@@ -20,7 +20,7 @@ pub fn enter(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
                 "off" | "0" => None,
                 text => Some(text.parse::<ServiceTime>().map_err(|()| Status::EINVAL)?),
             };
-            set.simulation().set_service(service);
+            set.simulation.set_service(service);
             match service {
                 Some(service) => log::warn!("{label}: service times are simulated ({service})"),
                 None => log::info!("{label}: service times are its own"),

@@ -1,0 +1,150 @@
+//! Changes of attributes that are made from other records: Lustre's layouts, and what copies of attributes bring along. Source: reference 3.6.
+
+use super::Attributes;
+use crate::layouts::system::System;
+use crate::layouts::{is_foreign_directory, may_set_layout};
+use crate::locks::Want;
+use crate::turn::Caller;
+use crate::tx::now;
+use nacre_layout::{Wish, user};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
+
+impl Attributes {
+    pub(super) fn set_system_xattr(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        system: System,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let impossible = |_| Status::EINVAL;
+        match system {
+            // An empty value removes, as with Lustre.
+            System::Lov | System::TrustedLov if value.is_empty() => {
+                self.remove_system_xattr(caller, fid, system)
+            }
+            System::Lov | System::TrustedLov => self.set_layout_xattr(caller, fid, value, flags),
+            System::Lmv | System::TrustedLmv => self.set_directory_layout(caller, fid, value, flags),
+            System::Dmv => self.set_dir_default(caller, fid, value),
+            // Copies of attributes bring it along also for what is no directory.
+            System::TrustedDmv => match self.set_dir_default(caller, fid, value) {
+                Err(Status::ENOTDIR) => self.lookups.get_attr(fid),
+                result => result,
+            },
+            System::LovAdd => self.layout_changes.add_components(
+                caller,
+                fid,
+                user::decode_added(value).map_err(impossible)?,
+            ),
+            System::LovDel => self.layout_changes.delete_components(
+                caller,
+                fid,
+                user::decode_selector(value).map_err(impossible)?,
+            ),
+            // Flags can only be changed where there are mirrors to choose from.
+            System::LovSetFlags | System::LovUnknown => Err(Status::EINVAL),
+            System::Lma | System::Link | System::Internal => self.lookups.get_attr(fid),
+        }
+    }
+
+    /// Makes an empty directory a foreign one, which stays one and gets no entries. Layouts over MDTs, which backups bring along, are ignored.
+    fn set_directory_layout(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let record = self.records.inode(fid)?;
+        may_set_layout(&record, caller.cred())?;
+        if !user::is_foreign_directory(value) {
+            return Ok(self.commits.answer(MdsReply::Attr(self.layouts.told(&record)?)));
+        }
+        user::decode_foreign_directory(value).map_err(|_| Status::EINVAL)?;
+        if !record.attr.is_dir() {
+            return Err(Status::ENOTDIR);
+        }
+        if is_foreign_directory(&record) {
+            return match flags.contains(XattrFlags::CREATE) {
+                true => Err(Status::EEXIST),
+                false => Ok(self.commits.answer(MdsReply::Attr(record.shown()))),
+            };
+        }
+        // What lies in shards cannot be seen from here.
+        if record.entries() != 0 || !record.lmv.is_empty() {
+            return Err(Status::ENOTEMPTY);
+        }
+        if *fid == Fid::ROOT {
+            return Err(Status::EBUSY);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        changed.attr.ctime = now();
+        changed.body = value.to_vec();
+        changed.attr.flags |= AttrFlags::HAS_LAYOUT;
+        let mut tx = self.records.begin();
+        let record = tx.put_inode(changed);
+        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+    }
+
+    /// A value with objects was copied from another file, maybe of another file system: only its shape counts. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file
+    /// that has objects gives `EEXIST`, otherwise it stays as it is.
+    fn set_layout_xattr(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<MdsAnswer> {
+        if user::is_foreign(value) {
+            let foreign = user::decode_foreign(value).map_err(|_| Status::EINVAL)?;
+            return match self.layout_changes.set_foreign(caller, fid, &foreign) {
+                Err(Status::EALREADY) if flags.contains(XattrFlags::CREATE) => Err(Status::EEXIST),
+                Err(Status::EALREADY) => self.lookups.get_attr(fid),
+                result => result,
+            };
+        }
+        let wish = user::decode_wish(value).map_err(|error| match error {
+            user::UserMdError::Short => Status::ERANGE,
+            _ => Status::EINVAL,
+        })?;
+        match self.layout_changes.set_layout(caller, fid, &wish) {
+            Err(Status::EALREADY) if flags.contains(XattrFlags::CREATE) => Err(Status::EEXIST),
+            Err(Status::EALREADY) => self.lookups.get_attr(fid),
+            result => result,
+        }
+    }
+
+    /// Removes what can be: the default of a directory. All else stays, and programs that make a copy's attributes those of
+    /// the original need not know it.
+    pub(super) fn remove_system_xattr(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        system: System,
+    ) -> StatusResult<MdsAnswer> {
+        match system {
+            System::Lov | System::TrustedLov => {
+                // One may have been removed under its other name just before.
+                let record = self.records.inode(fid)?;
+                if record.body.is_empty() || !record.attr.is_dir() || is_foreign_directory(&record) {
+                    return self.lookups.get_attr(fid);
+                }
+                self.layout_changes.set_layout(caller, fid, &Wish::default())
+            }
+            System::Dmv | System::TrustedDmv => match self.records.inode(fid)?.default_lmv.is_empty() {
+                true => self.lookups.get_attr(fid),
+                false => self.set_dir_default(caller, fid, &[]),
+            },
+            System::Lma | System::Link | System::Internal | System::Lmv | System::TrustedLmv => {
+                self.lookups.get_attr(fid)
+            }
+            System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown => {
+                Err(Status::ENODATA)
+            }
+        }
+    }
+}

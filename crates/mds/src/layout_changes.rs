@@ -1,0 +1,263 @@
+//! Changes of layouts, and what clients ask of them before they write.
+
+mod edit;
+mod objects;
+mod swap;
+
+pub(crate) use swap::Swap;
+
+use crate::commit::Commits;
+use crate::data::DataPart;
+use crate::layouts::{Layouts, is_foreign_directory, may_set_layout, stored_wish};
+use crate::leaves::Leaves;
+use crate::locks::{LockTable, Locked, Want};
+use crate::mdlocks::ClientLocks;
+use crate::opens::OpenTable;
+use crate::operations::Distributed;
+use crate::osts::OstSet;
+use crate::records::Records;
+use crate::staging::Staging;
+use crate::turn::Caller;
+use crate::tx::{Tx, now};
+use nacre_layout::user::Foreign;
+use nacre_layout::{Layout, PoolName, Wish, user};
+use nacre_lock::LockHandle;
+use nacre_ondisk::InodeRecord;
+use nacre_types::limits::FILE_SIZE_MAX;
+use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
+use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// See the [module documentation](self).
+pub(crate) struct LayoutChanges {
+    locks: Arc<LockTable>,
+    records: Arc<Records>,
+    layouts: Arc<Layouts>,
+    data: Arc<DataPart>,
+    opens: Arc<OpenTable>,
+    osts: Arc<OstSet>,
+    index: u16,
+    /// How long a first write waits for object ids when no OST has any ready.
+    wait: Duration,
+    client_locks: Arc<ClientLocks>,
+    commits: Arc<Commits>,
+    staging: Arc<Staging>,
+    distributed: Arc<Distributed>,
+}
+
+impl LayoutChanges {
+    pub fn new(
+        leaves: &Leaves,
+        wait: Duration,
+        (layouts, client_locks, commits): (&Arc<Layouts>, &Arc<ClientLocks>, &Arc<Commits>),
+        (staging, distributed): (&Arc<Staging>, &Arc<Distributed>),
+    ) -> LayoutChanges {
+        LayoutChanges {
+            locks: leaves.locks.clone(),
+            records: leaves.records.clone(),
+            layouts: layouts.clone(),
+            data: leaves.data.clone(),
+            opens: leaves.opens.clone(),
+            osts: leaves.osts.clone(),
+            index: leaves.index,
+            wait,
+            client_locks: client_locks.clone(),
+            commits: commits.clone(),
+            staging: staging.clone(),
+            distributed: distributed.clone(),
+        }
+    }
+
+    /// The pool that the directory above has for what is made in it. To be called without locks: the MDT of that directory may wait
+    /// for one of them.
+    fn pool_of_parent(&self, record: &InodeRecord) -> StatusResult<Option<PoolName>> {
+        if record.attr.fid == Fid::ROOT {
+            return Ok(None);
+        }
+        match self.distributed.record_anywhere(&record.parent)? {
+            Some(parent) if parent.attr.is_dir() => Ok(stored_wish(&parent)?.inherited().pool),
+            _ => Ok(None),
+        }
+    }
+
+    pub fn layout_intent(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        (start, end): (u64, u64),
+    ) -> StatusResult<MdsAnswer> {
+        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        self.layout_intent_locked(caller, fid, (start, end), locked, &|layout| MdsReply::Layout(layout))
+    }
+
+    /// The layout, or with a range the layout that has objects there, and a lock on it if one was asked for.
+    pub fn layout_access(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        range: Option<(u64, u64)>,
+        lock: LockHandle,
+    ) -> StatusResult<MdsAnswer> {
+        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        // Who asks while the file is frozen gets no lock, and asks again.
+        let is_frozen = self.opens.frozen_by(fid).is_some();
+        let (range, lock) = if is_frozen { (None, LockHandle(0)) } else { (range, lock) };
+        let Some(range) = range else {
+            let layout = self.layouts.layout_of(&*self.records.inode(fid)?)?.map(Arc::new);
+            let lock = self.client_locks.grant_layout(caller, lock, fid)?;
+            return Ok(self.commits.answer(MdsReply::LockedLayout { layout, lock }));
+        };
+        self.records.inode(fid)?;
+        // Before the change: the answer is stored with it, and the client's own locks stay.
+        let lock = self.client_locks.grant_layout(caller, lock, fid)?;
+        let reply = |layout| MdsReply::LockedLayout { layout, lock };
+        self.layout_intent_locked(caller, fid, range, locked, &reply)
+    }
+
+    fn layout_intent_locked(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        (start, end): (u64, u64),
+        _locked: Locked<'_>,
+        reply: &dyn Fn(Option<Arc<Layout>>) -> MdsReply,
+    ) -> StatusResult<MdsAnswer> {
+        if start > end {
+            return Err(Status::EINVAL);
+        }
+        if start >= FILE_SIZE_MAX || (end > FILE_SIZE_MAX && end != u64::MAX) {
+            return Err(Status::EFBIG);
+        }
+        let record = self.records.inode(fid)?;
+        if !record.attr.is_regular() {
+            return Err(Status::EINVAL);
+        }
+        let mut layout = self.layouts.layout_or_wished(&record)?;
+        if end > HEAD_DATA_MAX && self.layouts.is_undecided(&record) {
+            layout.leave_out_head();
+        }
+        if start >= layout.end() {
+            return Err(Status::ENODATA);
+        }
+        if !layout.is_to_change(end) {
+            let known = layout.has_objects().then(|| Arc::new(layout));
+            return Ok(self.commits.answer(reply(known)));
+        }
+        self.instantiate(&record, layout, (end, Some(caller.export)), |mut changed, layout, mut tx| {
+            changed.attr.size_source = SizeSource::Objects;
+            tx.put_inode(changed);
+            self.commits.finish(caller, tx, reply(Some(Arc::new(layout))))
+        })
+    }
+
+    /// True if a file's only object is on this MDT and was never written, and nobody else has the file open: then another layout
+    /// loses nothing.
+    fn is_unused(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
+        let Some(layout) = self.layouts.layout_of(record)? else { return Ok(true) };
+        for object in layout.objects() {
+            let data = match object.is_on_mdt() {
+                true => self.data.store.attr(object.object).map_err(|error| self.data.failed(&error))?,
+                false => return Ok(false),
+            };
+            if data.mtime.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(!self.opens.is_open_elsewhere(&record.attr.fid, &caller.client))
+    }
+
+    /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file is striped
+    /// by name.
+    pub fn set_layout(&self, caller: &Caller<'_>, fid: &Fid, wish: &Wish) -> StatusResult<MdsAnswer> {
+        if !self.layouts.can_be_met(wish) {
+            return Err(Status::EINVAL);
+        }
+        let seen = self.records.inode(fid)?;
+        let pool = match seen.attr.is_dir() && !wish.is_empty() {
+            true => self.pool_of_parent(&seen)?,
+            false => None,
+        };
+        let held = self.distributed.lock_alike(caller, fid)?;
+        let record = self.records.inode(fid)?;
+        if !record.attr.is_regular() && !record.attr.is_dir() {
+            return Err(Status::EINVAL);
+        }
+        may_set_layout(&record, caller.cred())?;
+        // Nothing can be made in it that would get the default.
+        if is_foreign_directory(&record) {
+            return Err(Status::EINVAL);
+        }
+        if self.has_layout_for_good(caller, &record)? {
+            return Err(Status::EALREADY);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        held.take_latest_times(&mut changed)?;
+        changed.attr.ctime = now();
+        changed.attr.flags -= AttrFlags::HAS_OBJECTS;
+        if wish.is_empty() {
+            changed.attr.size_source = SizeSource::Exact;
+            changed.body.clear();
+            changed.attr.flags -= AttrFlags::HAS_LAYOUT;
+        } else {
+            let wish = match record.attr.is_regular() {
+                // What a file was made with came from its directory, which helps out where the wish is silent.
+                true => wish.clone().or(&stored_wish(&record)?.inherited()),
+                false => wish.clone().with_pool(pool),
+            };
+            changed.body = user::encode_wish(fid, &wish);
+            changed.attr.flags |= AttrFlags::HAS_LAYOUT;
+        }
+        if record.attr.is_regular() {
+            // What they wish for instead, or no more.
+            self.client_locks.call_back_layout(fid, false, None)?;
+        }
+        let store = |changed: InodeRecord, mut tx: Tx| {
+            let record = tx.put_inode(changed);
+            self.distributed.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))
+        };
+        if changed.attr.is_regular() && !wish.is_empty() {
+            let layout = self.layouts.wished_layout(&changed)?;
+            return self.instantiate(&changed, layout, (1, None), |changed, _, tx| store(changed, tx));
+        }
+        store(changed, self.records.begin())
+    }
+}
+
+impl LayoutChanges {
+    /// True if the layout of a file cannot be set any more.
+    fn has_layout_for_good(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
+        if record.attr.is_regular() && user::is_foreign(&record.body) {
+            return Ok(true);
+        }
+        Ok(record.attr.flags.contains(AttrFlags::HAS_OBJECTS) && !self.is_unused(caller, record)?)
+    }
+
+    /// Gives a file without objects a foreign layout. It never gets any then: reading finds nothing, writing is refused.
+    ///
+    /// # Errors
+    /// `EINVAL` for directories, `EALREADY` if the file has a layout for good, `EFBIG` if it has a size.
+    pub fn set_foreign(&self, caller: &Caller<'_>, fid: &Fid, foreign: &Foreign) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let record = self.records.inode(fid)?;
+        if !record.attr.is_regular() {
+            return Err(Status::EINVAL);
+        }
+        may_set_layout(&record, caller.cred())?;
+        if self.has_layout_for_good(caller, &record)? {
+            return Err(Status::EALREADY);
+        }
+        if record.attr.size != 0 {
+            return Err(Status::EFBIG);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        changed.attr.ctime = now();
+        changed.body = user::encode_foreign(foreign);
+        changed.attr.flags -= AttrFlags::HAS_OBJECTS;
+        changed.attr.flags |= AttrFlags::HAS_LAYOUT;
+        changed.attr.size_source = SizeSource::Exact;
+        let mut tx = self.records.begin();
+        let record = tx.put_inode(changed);
+        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+    }
+}

@@ -1,0 +1,145 @@
+//! Objects that files get: when they are written to, and other ones when they are opened for writing without data and theirs are on an OST
+//! that does not answer.
+
+use super::LayoutChanges;
+use crate::layouts::object_on_mdt;
+use crate::osts::{Marks, Need};
+use crate::tables::{DESTROYS, PRESENT, destroy_key};
+use crate::tx::Tx;
+use nacre_layout::{ComponentFlags, Layout, LayoutForm, LayoutSpec, StripeObject, user};
+use nacre_ondisk::InodeRecord;
+use nacre_rpc::Export;
+use nacre_types::{AttrFlags, SizeSource, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use std::sync::Arc;
+
+impl LayoutChanges {
+    /// Has components grow that a write which ends at `end` goes behind, and gives objects to those before `end` that have none, of
+    /// the file `record` with this layout: `commit` gets
+    /// the changed record, the layout, and a transaction in which the objects are marked as given out. `informed` learns of the
+    /// layout from the answer.
+    pub fn instantiate(
+        &self,
+        record: &InodeRecord,
+        mut layout: Layout,
+        (end, informed): (u64, Option<&Export>),
+        commit: impl FnOnce(InodeRecord, Layout, Tx) -> StatusResult<MdsAnswer>,
+    ) -> StatusResult<MdsAnswer> {
+        // Before objects are set aside for it: others wait for those.
+        self.client_locks.call_back_layout(&record.attr.fid, false, informed)?;
+        self.client_locks.call_back_for_objects(record)?;
+        layout.place_on_mdt(object_on_mdt(record));
+        let grown = layout.grow(end, &mut &*self.osts);
+        let places: Vec<usize> = layout.to_instantiate(end).collect();
+        for &place in &places {
+            let component = &mut layout.components[place];
+            component.pool = self.osts.spilled(component.pool);
+        }
+        let wanted: Vec<Need> = places
+            .iter()
+            .map(|&place| {
+                let component = &layout.components[place];
+                let spec = LayoutSpec {
+                    stripe_size: None,
+                    stripe_count: Some(component.stripe_count),
+                    first_ost: component.first_ost,
+                    pool: component.pool,
+                    pattern: component.pattern,
+                    osts: component.osts.clone(),
+                };
+                Need { spec, stripes_max: layout.stripes_that_fit(place), free_bytes: grown.share(component) }
+            })
+            .collect();
+        let used: Vec<u16> = layout.objects().map(|object| object.ost_index).collect();
+        let store = |objects: Vec<Vec<StripeObject>>, marks: Option<&Marks>| {
+            for (&place, objects) in places.iter().zip(objects) {
+                layout.instantiate(place, objects);
+            }
+            if (grown.changed || !places.is_empty()) && layout.form == LayoutForm::Composite {
+                layout.generation = layout.generation.wrapping_add(1);
+            }
+            let mut changed = record.clone();
+            changed.body = user::encode_layout(&record.attr.fid, &layout);
+            changed.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
+            let mut tx = self.records.begin();
+            if let Some(marks) = marks {
+                marks.put(tx.batch());
+            }
+            commit(changed, layout, tx)
+        };
+        // What is on this MDT needs no OST.
+        if wanted.is_empty() {
+            return store(Vec::new(), None);
+        }
+        let wait = self.wait;
+        self.osts.with_objects(&wanted, &used, wait, |objects, marks| store(objects, Some(marks)))
+    }
+
+    /// Gives components of a file other objects if some of theirs are on OSTs that do not answer, nothing was ever written to it and
+    /// nobody has it open: then nothing is lost. The record as it is then; `None` if it stays as it is. The caller has locked it.
+    ///
+    /// # Errors
+    /// `EINTR`; what the store says.
+    pub fn leave_silent_osts(&self, record: &Arc<InodeRecord>) -> StatusResult<Option<Arc<InodeRecord>>> {
+        let (attr, fid) = (&record.attr, record.attr.fid);
+        let is_empty = attr.size == 0 && attr.size_source == SizeSource::Exact;
+        if !is_empty || !attr.flags.contains(AttrFlags::HAS_OBJECTS) || self.opens.is_open(&fid) {
+            return Ok(None);
+        }
+        let Some(mut layout) = self.layouts.layout_of(record)? else { return Ok(None) };
+        // How far a component has grown is decided by the OSTs it is on.
+        if layout.is_written() || layout.components.iter().any(|component| component.is_extension()) {
+            return Ok(None);
+        }
+        let is_there = |object: &StripeObject| object.is_on_mdt() || !self.osts.is_silent(object.ost_index);
+        let silent: Vec<u16> =
+            layout.objects().filter(|object| !is_there(object)).map(|object| object.ost_index).collect();
+        // Elsewhere is nowhere if no other answers.
+        let mut others = self.osts.indexes().into_iter().filter(|index| !silent.contains(index));
+        if silent.is_empty() || others.all(|index| self.osts.is_silent(index)) {
+            return Ok(None);
+        }
+        let (left, end) = take_back(&mut layout, &silent);
+        self.client_locks.call_back_layout(&fid, true, None)?;
+        let moved = self.instantiate(record, layout, (end, None), |changed, layout, mut tx| {
+            if layout.objects().any(|object| silent.contains(&object.ost_index)) {
+                return Err(Status::EAGAIN);
+            }
+            for object in &left {
+                // The OSTs hear of it below: those that give objects are locked.
+                tx.batch().put(DESTROYS, destroy_key(object.ost_index, &object.object).as_slice(), &PRESENT);
+            }
+            tx.put_inode(changed);
+            let transno = self.commits.commit(&mut tx)?;
+            Ok(MdsAnswer { transno, ..self.commits.answer(MdsReply::Done) })
+        });
+        let answer = match moved {
+            Ok(answer) => answer,
+            // There is no room for it now.
+            Err(Status::EAGAIN | Status::ENOSPC | Status::EIO) => return Ok(None),
+            Err(status) => return Err(status),
+        };
+        // An fsync of data in the new objects relies on the layout being durable.
+        self.records.sync(answer.transno)?;
+        for object in &left {
+            self.osts.destroy_later(object.ost_index, answer.transno, object.object);
+        }
+        log::info!("MDT{:04x}: {fid} has no data and leaves OSTs that do not answer", self.index);
+        self.records.inode(&fid).map(Some)
+    }
+}
+
+/// Takes all objects from components that have some on one of these OSTs. Those objects, and the first byte of the last of the
+/// components, or rather its end.
+fn take_back(layout: &mut Layout, silent: &[u16]) -> (Vec<StripeObject>, u64) {
+    let (mut left, mut end) = (Vec::new(), 0);
+    for component in &mut layout.components {
+        if component.objects.iter().any(|object| silent.contains(&object.ost_index)) {
+            left.append(&mut component.objects);
+            component.flags -= ComponentFlags::INIT;
+            component.first_ost = None;
+            end = component.extent.start + 1;
+        }
+    }
+    (left, end)
+}

@@ -1,0 +1,40 @@
+//! The parts of a server that know of no other one. Those that do something with them take what they need when they are made.
+
+use crate::clients::Clients;
+use crate::data::DataPart;
+use crate::departed::Departed;
+use crate::flocks::FileLocks;
+use crate::locks::LockTable;
+use crate::moving::progress::Moving;
+use crate::opens::OpenTable;
+use crate::operations::state::Operations;
+use crate::osts::OstSet;
+use crate::records::Records;
+use crate::recovery::Recovery;
+use crate::signal::StopSignal;
+use crate::space::SpaceGuard;
+use nacre_dlm::LockService;
+use nacre_rpc::Hold;
+use nacre_store::MetaStore;
+use std::sync::Arc;
+
+/// See the [module documentation](self).
+pub(crate) struct Leaves {
+    pub index: u16,
+    pub store: Arc<MetaStore>,
+    pub records: Arc<Records>,
+    pub data: Arc<DataPart>,
+    pub space: Arc<SpaceGuard>,
+    pub osts: Arc<OstSet>,
+    pub locks: Arc<LockTable>,
+    pub mdlocks: Arc<LockService>,
+    pub flocks: Arc<FileLocks>,
+    pub opens: Arc<OpenTable>,
+    pub clients: Arc<Clients>,
+    pub recovery: Arc<Recovery>,
+    pub departed: Arc<Departed>,
+    pub operations: Arc<Operations>,
+    pub moving: Arc<Moving>,
+    pub signal: Arc<StopSignal>,
+    pub hold: Arc<Hold>,
+}

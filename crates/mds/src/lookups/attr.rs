@@ -1,0 +1,57 @@
+//! Reading attributes of an inode by FID.
+
+use super::Lookups;
+use crate::layouts::stored_wish;
+use crate::locks::Want;
+use crate::plan::check_access;
+use crate::turn::Caller;
+use nacre_lock::LockHandle;
+use nacre_types::{Fid, FileKind, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use std::sync::Arc;
+
+impl Lookups {
+    pub fn get_attr(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        self.locks.await_decision(&Want::Still(*fid))?;
+        Ok(self.commits.answer(MdsReply::Attr(self.layouts.told(&self.records.inode(fid)?)?)))
+    }
+
+    /// Attributes of what a client takes for the root of the file system, or where it is.
+    pub fn get_root(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        if fid.mdt_index() == self.index {
+            return self.get_attr(fid);
+        }
+        let (public, names, directory) = (false, None, LockHandle(0));
+        Ok(self.commits.answer(MdsReply::Remote { fid: *fid, public, names, directory }))
+    }
+
+    pub fn access(&self, caller: &Caller<'_>, fid: &Fid, mask: u8) -> StatusResult<MdsAnswer> {
+        if mask > 7 {
+            return Err(Status::EINVAL);
+        }
+        let record = self.records.inode(fid)?;
+        if mask != 0 {
+            check_access(&record, caller.cred(), mask)?;
+        }
+        Ok(self.commits.answer(MdsReply::Attr(record.shown())))
+    }
+
+    pub fn read_link(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        let record = self.records.inode(fid)?;
+        if record.attr.kind() != FileKind::Symlink {
+            return Err(Status::EINVAL);
+        }
+        Ok(self.commits.answer(MdsReply::Bytes(record.body.clone())))
+    }
+
+    pub fn get_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        let record = self.records.inode(fid)?;
+        Ok(self.commits.answer(MdsReply::Layout(self.layouts.layout_of(&record)?.map(Arc::new))))
+    }
+
+    pub fn get_default_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        let record = self.records.directory(fid)?;
+        let wish = if record.body.is_empty() { None } else { Some(stored_wish(&record)?) };
+        Ok(self.commits.answer(MdsReply::DefaultLayout(wish)))
+    }
+}

@@ -1,0 +1,307 @@
+//! Listing directories.
+
+use super::Lookups;
+use crate::layouts::system::System;
+use crate::locks::Want;
+use crate::plan::check_access;
+use crate::shards::place_of;
+use crate::tables::{DIRENTS, split_dirent_key};
+use crate::turn::Caller;
+use crate::tx::now;
+use nacre_lock::LockHandle;
+use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_rpc::Export;
+use nacre_types::name::{COOKIE_FIRST, COOKIE_MAX};
+use nacre_types::{Fid, Status, StatusResult, perm};
+use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX, LOCK_BYTES};
+use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, LockRange, MdsAnswer, MdsReply};
+use std::ops::{Bound, ControlFlow};
+
+/// Access times older than this many seconds are renewed even if nothing changed (as `relatime` of Linux does).
+const ATIME_AGE_MAX: i64 = 24 * 3600;
+
+/// Bytes of an entry without attributes and with a name of common length, to reserve memory for a page.
+const ENTRY_BYTES: u64 = 28 + 20;
+
+/// What a page says of each entry beside its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Details {
+    Names,
+    Attributes,
+    Layouts,
+}
+
+/// Which part of a directory is listed, and what is said of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listing {
+    pub fid: Fid,
+    /// Entries after this position.
+    pub cookie: u64,
+    pub max_bytes: u32,
+    pub details: Details,
+    /// Locks that the answer may bring. Then attributes come with a lock or not at all.
+    pub locks: LockRange,
+}
+
+impl Listing {
+    /// Names, and attributes with `plus`, on a page of so many bytes after a position.
+    pub fn of(fid: Fid, (cookie, max_bytes): (u64, u32), plus: bool, locks: LockRange) -> Listing {
+        let details = if plus { Details::Attributes } else { Details::Names };
+        Listing { fid, cookie, max_bytes, details, locks }
+    }
+}
+
+/// A page in the making. Names of equal hash share a cookie, so they are never parted.
+struct PageBuilder {
+    page: DirPage,
+    max_bytes: u32,
+    /// Bytes of each entry that are put in afterwards, and how many entries there are.
+    later_bytes: u32,
+    entries: u32,
+    /// Hash of the last entry, and where the entries with this hash begin.
+    group: (u64, usize),
+    full: bool,
+}
+
+impl PageBuilder {
+    fn new(page: DirPage, max_bytes: u32, later_bytes: usize) -> PageBuilder {
+        let later_bytes = later_bytes as u32;
+        PageBuilder { page, max_bytes, later_bytes, entries: 0, group: (0, 0), full: false }
+    }
+
+    /// Adds an entry; false if the page is full.
+    fn add(&mut self, entry: &DirEntry<'_>) -> bool {
+        if entry.cookie != self.group.0 {
+            self.group = (entry.cookie, self.page.bytes.len());
+        }
+        self.entries += 1;
+        let later = self.later_bytes.saturating_mul(self.entries);
+        if self.page.push(entry, self.max_bytes.saturating_sub(later)) {
+            return true;
+        }
+        if self.group.1 == 0 && !self.page.is_empty() {
+            // All entries so far have one hash: they must go out together, so the page grows.
+            return self.page.push(entry, DIR_PAGE_MAX as u32);
+        }
+        self.page.bytes.truncate(self.group.1);
+        self.full = true;
+        false
+    }
+}
+
+/// # Errors
+/// `EINVAL` for names of locks that there are not.
+pub(super) fn check_range(locks: LockRange) -> StatusResult<()> {
+    let is_sound = locks.first.0 > 0 && locks.first.0.checked_add(u64::from(locks.count)).is_some();
+    if locks.count == 0 || is_sound { Ok(()) } else { Err(Status::EINVAL) }
+}
+
+impl Lookups {
+    /// A page with attributes, for a caller who may search the directory.
+    pub fn scan(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        cookie: u64,
+        max_bytes: u32,
+        layouts: bool,
+    ) -> StatusResult<MdsAnswer> {
+        check_access(&*self.records.with_names(fid)?, caller.cred(), perm::EXEC)?;
+        let details = if layouts { Details::Layouts } else { Details::Attributes };
+        let (fid, locks) = (*fid, LockRange::default());
+        self.read_dir(caller.export, &Listing { fid, cookie, max_bytes, details, locks })
+    }
+
+    /// # Errors
+    /// `WRONG_SHARD` if names are elsewhere; `EINVAL` if not even one entry fits, or for names of locks that there are not.
+    pub fn read_dir(&self, export: &Export, listing: &Listing) -> StatusResult<MdsAnswer> {
+        let Listing { ref fid, cookie, max_bytes, details, locks } = *listing;
+        check_range(locks)?;
+        let with_locks = locks.count > 0;
+        let mut directory = self.records.with_names(fid)?;
+        let place = place_of(&directory)?;
+        if place.is_some() {
+            // Names that have come to it according to the shard that they have left.
+            self.locks.await_decision(&Want::Still(*fid))?;
+        }
+        self.distributed.await_names(fid)?;
+        if cookie == 0 {
+            // A kernel asks for the time again after a listing, so its client need not give up what it has.
+            self.touch_directory(&directory, Some(export).filter(|_| with_locks))?;
+            directory = self.records.with_names(fid)?;
+        }
+        // With locks, attributes are read after the names, when the walk over the store is over: each under the latch of its inode.
+        let later_bytes = if with_locks && details > Details::Names { ATTR_BYTES + LOCK_BYTES } else { 0 };
+        let each = match details {
+            Details::Names => ENTRY_BYTES,
+            Details::Attributes | Details::Layouts => ENTRY_BYTES + ATTR_BYTES as u64,
+        };
+        let capacity = (directory.entries().saturating_mul(each)).min(u64::from(max_bytes)) as usize;
+        let capacity = capacity.min(DIR_PAGE_MAX);
+        let public = perm::searchable_by_all(&directory.attr);
+        let page = DirPage { bytes: Vec::with_capacity(capacity), public, ..DirPage::default() };
+        let mut builder = PageBuilder::new(page, max_bytes, later_bytes);
+        let while_walking = if with_locks { Details::Names } else { details };
+        self.walk(&mut builder, fid, cookie, while_walking)?;
+        if builder.full && builder.page.is_empty() {
+            return Err(Status::EINVAL);
+        }
+        builder.page.end = !builder.full;
+        let mut page = builder.page;
+        // What has left meanwhile is told of: a name goes from the store a moment before the record in memory says so.
+        self.locks.await_commit(fid);
+        let now = place_of(&*self.records.with_names(fid)?)?;
+        if with_locks {
+            let of_inodes = details > Details::Names;
+            page = self.client_locks.page_with_locks(export, page, Some((&directory, of_inodes)), locks)?;
+        }
+        match (place, now) {
+            (None, None) => Ok(self.commits.answer(MdsReply::Directory(page))),
+            (Some(before), Some(now)) if before.version == now.version => {
+                let (version, moved) = (now.version, now.moved());
+                Ok(self.commits.answer(MdsReply::Shard { page, version, moved }))
+            }
+            _ => Err(Status::WRONG_SHARD),
+        }
+    }
+
+    /// Adds entries behind a position until there are no more, or no more room.
+    fn walk(&self, builder: &mut PageBuilder, fid: &Fid, cookie: u64, details: Details) -> StatusResult<()> {
+        if cookie >= COOKIE_MAX {
+            return Ok(());
+        }
+        let (prefix, from) = (fid.to_key(), crate::tables::dirent_key(fid, cookie + 1, b""));
+        let mut failed = Ok(());
+        self.store
+            .scan(DIRENTS, &prefix, Bound::Included(from.as_slice()), &mut |key, value| match self
+                .add_entry(builder, key, value, details)
+            {
+                Ok(true) => ControlFlow::Continue(()),
+                Ok(false) => ControlFlow::Break(()),
+                Err(status) => {
+                    failed = Err(status);
+                    ControlFlow::Break(())
+                }
+            })
+            .map_err(|error| self.records.store_failed(&error))?;
+        failed
+    }
+
+    /// What a listing says of inodes whose names lie on other MDTs.
+    ///
+    /// # Errors
+    /// `EINVAL` for too many; `WRONG_TARGET` for one of another MDT; what the store says.
+    pub fn list_inodes(
+        &self,
+        caller: &Caller<'_>,
+        fids: &[Fid],
+        layouts: bool,
+        locks: LockRange,
+    ) -> StatusResult<MdsAnswer> {
+        check_range(locks)?;
+        if fids.len() > LIST_INODES_MAX {
+            return Err(Status::EINVAL);
+        }
+        let with_locks = locks.count > 0;
+        let later_bytes = if with_locks { ATTR_BYTES + LOCK_BYTES } else { 0 };
+        let mut page = DirPage { end: true, ..DirPage::default() };
+        for (number, fid) in fids.iter().enumerate() {
+            self.locks.await_decision(&Want::Still(*fid))?;
+            let Some(record) = self.records.find_inode(fid)? else { continue };
+            let attr = if with_locks { None } else { Some(self.layouts.told(&record)?) };
+            let layout = if layouts { self.layouts.system_xattr(&record, System::Lov)? } else { None };
+            let mut entry = DirEntry {
+                cookie: COOKIE_FIRST,
+                fid: *fid,
+                kind: record.attr.kind(),
+                name: b".",
+                attr,
+                lock: LockHandle(0),
+                layout: layout.as_deref().map_or(ListedLayout::None, ListedLayout::Bytes),
+            };
+            if entry.encoded_len() > DIR_PAGE_MAX {
+                entry.layout = ListedLayout::TooLong;
+            }
+            if !page.push(&entry, (DIR_PAGE_MAX - later_bytes * (number + 1)) as u32) {
+                page.end = false;
+                break;
+            }
+        }
+        if with_locks {
+            page = self.client_locks.page_with_locks(caller.export, page, None, locks)?;
+        }
+        Ok(self.commits.answer(MdsReply::Directory(page)))
+    }
+
+    fn add_entry(
+        &self,
+        builder: &mut PageBuilder,
+        key: &[u8],
+        value: &[u8],
+        details: Details,
+    ) -> StatusResult<bool> {
+        let entry = split_dirent_key(key).zip(DirentRecord::decode(value).ok());
+        let Some(((directory, hash, name), found)) = entry else {
+            log::error!("an entry of a directory is damaged: run a check");
+            return Err(Status::EUCLEAN);
+        };
+        let (mut attr, mut layout) = (None, None);
+        if details >= Details::Attributes && found.fid.mdt_index() == self.index {
+            match self.records.find_inode(&found.fid)? {
+                Some(record) => {
+                    attr = Some(self.layouts.told(&record)?);
+                    if details == Details::Layouts {
+                        layout = self.layouts.system_xattr(&record, System::Lov)?;
+                    }
+                }
+                None => log::debug!("a name in {directory} was removed while it was listed"),
+            }
+        }
+        let mut entry = DirEntry {
+            cookie: hash,
+            fid: found.fid,
+            kind: found.kind,
+            name,
+            attr,
+            lock: LockHandle(0),
+            layout: layout.as_deref().map_or(ListedLayout::None, ListedLayout::Bytes),
+        };
+        // One that would not even fit into a page of its own.
+        if layout.is_some() && entry.encoded_len() > builder.max_bytes as usize {
+            entry.layout = ListedLayout::TooLong;
+        }
+        Ok(builder.add(&entry))
+    }
+
+    /// Renews a directory's access time, at most once per change or day; the client of `export` keeps its locks.
+    ///
+    /// # Errors
+    /// As [`crate::records::Records::with_names`]: a shard may be given up while its lock is waited for, which no program is to take for an empty directory.
+    pub fn touch_directory(&self, seen: &InodeRecord, export: Option<&Export>) -> StatusResult<()> {
+        let now = now();
+        let due = |attr: &nacre_types::Attr| {
+            attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= ATIME_AGE_MAX
+        };
+        if !due(&seen.attr) || self.space.is_full() {
+            return Ok(());
+        }
+        let fid = seen.attr.fid;
+        let _locked = self.locks.lock(&[Want::Still(fid)])?;
+        let record = self.records.with_names(&fid)?;
+        if !due(&record.attr) {
+            return Ok(());
+        }
+        let mut tx = self.records.begin();
+        let mut changed = InodeRecord::clone(&record);
+        changed.attr.atime = now;
+        tx.put_inode(changed);
+        match self.commits.commit_as(export, &mut tx) {
+            // A full or broken disk is no reason not to list what is there.
+            Err(status @ (Status::ENOSPC | Status::EIO | Status::EROFS)) => {
+                log::debug!("the access time of {fid} is not renewed: {status}");
+                Ok(())
+            }
+            outcome => outcome.map(drop),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Looking up names.
+
+use super::Lookups;
+use super::listing::check_range;
+use crate::locks::Want;
+use crate::plan::check_access;
+use crate::records::Lead;
+use crate::shards::is_former;
+use crate::turn::Caller;
+use nacre_lock::LockHandle;
+use nacre_ondisk::InodeRecord;
+use nacre_types::limits::NAME_MAX;
+use nacre_types::{Fid, Status, StatusResult, perm};
+use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX, LOCK_BYTES};
+use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, ListedLayout, LockRange, MdsAnswer, MdsReply};
+use std::sync::Arc;
+
+/// How often a name may change its inode under a lookup before it gives up.
+const ATTEMPTS: usize = 100;
+
+impl Lookups {
+    pub fn lookup(&self, caller: &Caller<'_>, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
+        let directory = match name {
+            b"." | b".." => self.records.directory(parent)?,
+            _ => self.records.with_names(parent)?,
+        };
+        // `..` needs no search permission: like all names of an inode, it comes with the inode.
+        if name != b".." {
+            check_access(&directory, caller.cred(), perm::EXEC)?;
+        }
+        if name.len() > NAME_MAX {
+            return Err(Status::ENAMETOOLONG);
+        }
+        let public = perm::searchable_by_all(&directory.attr);
+        let attr = match self.lead_of(directory, name)? {
+            Lead::Nowhere => None,
+            Lead::Here(attr) => Some(attr),
+            Lead::Elsewhere(fid) => {
+                let (names, directory) = (None, LockHandle(0));
+                return Ok(self.commits.answer(MdsReply::Remote { fid, public, names, directory }));
+            }
+        };
+        Ok(self.commits.answer(MdsReply::Entry { attr, public }))
+    }
+
+    /// Looks many names up, each ended by NUL; those that are not there are left out. With `locks` as for a listing.
+    pub fn lookup_many(
+        &self,
+        caller: &Caller<'_>,
+        parent: &Fid,
+        names: &[u8],
+        locks: LockRange,
+    ) -> StatusResult<MdsAnswer> {
+        check_range(locks)?;
+        let with_locks = locks.count > 0;
+        let directory = self.records.with_names(parent)?;
+        check_access(&directory, caller.cred(), perm::EXEC)?;
+        let public = perm::searchable_by_all(&directory.attr);
+        let mut page = DirPage { end: true, public, ..DirPage::default() };
+        let later_bytes = if with_locks { ATTR_BYTES + LOCK_BYTES } else { 0 };
+        let room = (DIR_PAGE_MAX - later_bytes * LOOKUP_MANY_MAX) as u32;
+        for name in names.split(|&byte| byte == 0).take(LOOKUP_MANY_MAX) {
+            if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX {
+                continue;
+            }
+            self.locks.await_decision(&Want::Name(directory.attr.fid, name))?;
+            self.records.check_home(&directory, name)?;
+            let cookie = self.records.hash(name);
+            let Some(found) = self.records.find_name(&directory.attr.fid, cookie, name)? else {
+                if self.changed_since(&directory)?.is_some() {
+                    return Err(Status::WRONG_SHARD);
+                }
+                continue;
+            };
+            let is_here = found.fid.mdt_index() == self.index;
+            let attr = match is_here {
+                // Read with its lock.
+                true if with_locks => None,
+                true => self
+                    .records
+                    .find_inode(&found.fid)?
+                    .map(|record| self.layouts.told(&record))
+                    .transpose()?,
+                // Clients that want them ask that MDT.
+                false => None,
+            };
+            if attr.is_none() && is_here && !with_locks {
+                continue;
+            }
+            let (lock, layout) = (LockHandle(0), ListedLayout::None);
+            let entry = DirEntry { cookie, fid: found.fid, kind: found.kind, name, attr, lock, layout };
+            if !page.push(&entry, room) {
+                break;
+            }
+        }
+        if with_locks {
+            page = self.client_locks.page_with_locks(caller.export, page, Some((&directory, true)), locks)?;
+        }
+        Ok(self.commits.answer(MdsReply::Directory(page)))
+    }
+
+    /// A directory or shard as it is now, if names may have moved into it or out of it since it was read.
+    fn changed_since(&self, seen: &InodeRecord) -> StatusResult<Option<Arc<InodeRecord>>> {
+        self.locks.await_decision(&Want::Still(seen.attr.fid))?;
+        let now = self.records.with_names(&seen.attr.fid)?;
+        Ok(Some(now).filter(|now| now.lmv != seen.lmv))
+    }
+
+    fn lead_of(&self, mut directory: Arc<InodeRecord>, name: &[u8]) -> StatusResult<Lead> {
+        let is_here = |fid: &Fid| fid.mdt_index() == self.index;
+        match name {
+            b"" => return Err(Status::ENOENT),
+            b"." => return Ok(Lead::Here(directory.shown())),
+            b".." if is_here(&directory.parent) => {
+                let parent = self.records.inode(&directory.parent)?;
+                // Its name leads to the one in its place.
+                return match is_former(&parent) {
+                    true if is_here(&parent.parent) => {
+                        Ok(Lead::Here(self.records.inode(&parent.parent)?.shown()))
+                    }
+                    true => Ok(Lead::Elsewhere(parent.parent)),
+                    false => Ok(Lead::Here(parent.shown())),
+                };
+            }
+            b".." => return Ok(Lead::Elsewhere(directory.parent)),
+            _ => {}
+        }
+        self.records.check_home(&directory, name)?;
+        let hash = self.records.hash(name);
+        for _ in 0..ATTEMPTS {
+            self.locks.await_decision(&Want::Name(directory.attr.fid, name))?;
+            let Some(found) = self.records.find_name(&directory.attr.fid, hash, name)? else {
+                let Some(now) = self.changed_since(&directory)? else { return Ok(Lead::Nowhere) };
+                self.records.check_home(&now, name)?;
+                directory = now;
+                continue;
+            };
+            if !is_here(&found.fid) {
+                return Ok(Lead::Elsewhere(found.fid));
+            }
+            match self.records.find_inode(&found.fid)? {
+                Some(record) => return self.layouts.told(&record).map(Lead::Here),
+                // Removed between the two reads; the name is gone by now or names something else.
+                None => nacre_env::thread::yield_now(),
+            }
+        }
+        log::error!("a name in {} has no inode: run a check", directory.attr.fid);
+        Err(Status::EUCLEAN)
+    }
+}

@@ -1,0 +1,300 @@
+//! Making files, directories, symlinks and nodes.
+
+use super::NameSpace;
+use crate::layouts::may_set_layout;
+use crate::locks::Want;
+use crate::new_shards::check_new_shards;
+use crate::plan;
+use crate::plan::{Creation, Handed, check_access};
+use crate::tables::{INODES, ORPHANS, OrphanKind};
+use crate::turn::Caller;
+use crate::tx::now;
+use nacre_layout::DirDefault;
+use nacre_layout::dir_layout::DirLayout;
+use nacre_ondisk::InodeRecord;
+use nacre_types::limits::SYMLINK_MAX;
+use nacre_types::name::check_name;
+use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
+use std::sync::Arc;
+
+/// Whether this may be made on another MDT than its name is on.
+fn check_elsewhere(new: &NewFile<'_>) -> StatusResult<()> {
+    match new {
+        NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => Ok(()),
+        _ => Err(Status::WRONG_TARGET),
+    }
+}
+
+impl NameSpace {
+    pub fn create(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        let MdsRequest::Create { parent, name, fid, new, mode, umask, open, exclusive } = request else {
+            return Err(Status::EPROTO);
+        };
+        if let Some((handle, _)) = open {
+            self.files.may_open(caller, *handle)?;
+        }
+        let wanted = self.check_wanted(caller, fid, new, *mode, *umask)?;
+        let named = *new != NewFile::Unnamed;
+        if named {
+            check_name(name)?;
+        } else if !name.is_empty() {
+            return Err(Status::EINVAL);
+        }
+        if !named && self.records.inode(parent)?.attr.is_regular() {
+            return self.create_beside(caller, parent, &wanted, *open);
+        }
+        let own = if named { Want::Name(*parent, name) } else { Want::Still(*parent) };
+        let mut child = None;
+        loop {
+            let mut locked = caller.turn.lock(&self.locks, [Some(own), child].into_iter().flatten())?;
+            let directory =
+                if named { self.records.home_of(parent, name)? } else { self.records.directory(parent)? };
+            check_access(&directory, caller.cred(), perm::EXEC)?;
+            let hash = if named { self.records.hash(name) } else { 0 };
+            if named && let Some(found) = self.records.find_name(parent, hash, name)? {
+                let Some((handle, flags)) = open.filter(|_| !exclusive) else { return Err(Status::EEXIST) };
+                if found.fid.mdt_index() != self.index {
+                    // The caller believed that there was nothing: it has to walk the path again.
+                    return Err(Status::ESTALE);
+                }
+                let lead = Want::Whole(found.fid);
+                if !locked.add(&lead) {
+                    child = Some(lead);
+                    continue;
+                }
+                return self.open_existing(caller, &directory, &found.fid, handle, flags);
+            }
+            check_access(&directory, caller.cred(), perm::WRITE)?;
+            if wanted.fid.mdt_index() != self.index || wanted.shards.is_some() {
+                drop(locked);
+                return self.create_apart(caller, parent, name, &wanted);
+            }
+            return self.create_new(caller, &directory, named.then_some(*name), &wanted, *open);
+        }
+    }
+
+    /// Makes a file without a name for the data of another one, on the MDT of that: its directory may lie elsewhere. It inherits nothing.
+    fn create_beside(
+        &self,
+        caller: &Caller<'_>,
+        file: &Fid,
+        wanted: &Creation<'_>,
+        open: Option<(nacre_types::OpenHandle, OpenFlags)>,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[Want::Whole(*file)])?;
+        let record = self.records.inode(file)?;
+        may_set_layout(&record, caller.cred())?;
+        let attr = Attr { mode: FileKind::Directory.mode_bits() | 0o700, nlink: 2, ..Attr::default() };
+        let nowhere = Arc::new(InodeRecord { attr, ..InodeRecord::default() });
+        self.create_new(caller, &nowhere, None, wanted, open)
+    }
+
+    /// Whether a FID may be that of a new inode, which somebody else than this MDT may have chosen.
+    fn check_new_fid(&self, fid: &Fid, new: &NewFile<'_>) -> StatusResult<()> {
+        if fid.mdt_index() != self.index {
+            // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
+            return check_elsewhere(new);
+        }
+        self.records.check_own_fid(fid)
+    }
+
+    fn check_wanted<'a>(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        new: &NewFile<'a>,
+        mode: u32,
+        umask: u32,
+    ) -> StatusResult<Creation<'a>> {
+        self.check_new_fid(fid, new)?;
+        let by_mode = match mode & nacre_types::attr::S_IFMT {
+            0 => FileKind::Regular,
+            _ => FileKind::from_mode(mode).ok_or(Status::EINVAL)?,
+        };
+        let (kind, rdev, target) = match new {
+            NewFile::Node { rdev } => match by_mode {
+                FileKind::Directory => return Err(Status::EPERM),
+                FileKind::Symlink => return Err(Status::EINVAL),
+                FileKind::BlockDevice | FileKind::CharDevice => (by_mode, *rdev, &b""[..]),
+                _ => (by_mode, 0, &b""[..]),
+            },
+            NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => {
+                (FileKind::Directory, 0, &b""[..])
+            }
+            NewFile::Unnamed => (FileKind::Regular, 0, &b""[..]),
+            NewFile::Symlink { target } => (FileKind::Symlink, 0, *target),
+        };
+        match target.len() {
+            0 if kind == FileKind::Symlink => return Err(Status::ENOENT),
+            len if len > SYMLINK_MAX => return Err(Status::ENAMETOOLONG),
+            _ => {}
+        }
+        // Number 0 is a whiteout, which everybody may make.
+        if kind == FileKind::BlockDevice || (kind == FileKind::CharDevice && rdev != 0) {
+            perm::capable(caller.cred(), Caps::MKNOD).or(Status::EPERM)?;
+        }
+        let (shards, default) = self.wanted_of_directory(caller, fid, new)?;
+        let mode = if kind == FileKind::Symlink { 0o777 } else { mode & 0o7777 };
+        Ok(Creation { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target, shards, default })
+    }
+
+    /// The shards of a new directory, if it is to have some, and what was said about directories in it.
+    fn wanted_of_directory(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        new: &NewFile<'_>,
+    ) -> StatusResult<(Option<DirLayout>, Option<DirDefault>)> {
+        match new {
+            NewFile::Striped { lmv, chosen } => {
+                if *chosen {
+                    self.placement.may_choose_mdts(caller)?;
+                }
+                // Who chose said nothing about directories in it.
+                let nothing = DirDefault { count: 0, ..DirDefault::default() };
+                Ok((Some(check_new_shards(&self.records, fid, lmv)?), chosen.then_some(nothing)))
+            }
+            NewFile::ChosenDirectory { default } => {
+                self.placement.may_choose_mdts(caller)?;
+                Ok((None, Some(DirDefault::decode(default).map_err(|_| Status::EINVAL)?)))
+            }
+            _ => Ok((None, None)),
+        }
+    }
+
+    fn open_existing(
+        &self,
+        caller: &Caller<'_>,
+        directory: &InodeRecord,
+        fid: &Fid,
+        handle: nacre_types::OpenHandle,
+        flags: OpenFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let record = self.records.inode(fid)?;
+        match record.attr.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Status::EISDIR),
+            // The caller believed that there was nothing: it has to walk the path again.
+            _ => return Err(Status::ESTALE),
+        }
+        let flags = flags - OpenFlags::CREATED - OpenFlags::REPLAY;
+        let mut tx = self.records.begin();
+        let opened = self.files.open_locked(&mut tx, caller, &record, flags)?;
+        let reply = MdsReply::Created {
+            attr: opened.attr,
+            created: false,
+            layout: opened.layout,
+            parent: directory.shown(),
+        };
+        tx.note_opened(*fid, handle, flags);
+        let answer = self.commits.finish(caller, tx, reply)?;
+        self.files.note_open(caller, *fid, (handle, flags), opened.began_exact);
+        Ok(answer)
+    }
+
+    /// Whether there is room for a new inode, and none with its FID.
+    fn check_new(&self, wanted: &Creation<'_>, opens: bool) -> StatusResult<()> {
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let in_use = self.store.get(INODES, &wanted.fid.to_key(), |value| value.is_some());
+        if in_use.map_err(|error| self.records.store_failed(&error))? {
+            return Err(Status::EEXIST);
+        }
+        match opens && wanted.kind != FileKind::Regular {
+            true => Err(Status::EINVAL),
+            false => Ok(()),
+        }
+    }
+
+    fn create_new(
+        &self,
+        caller: &Caller<'_>,
+        directory: &Arc<InodeRecord>,
+        name: Option<&[u8]>,
+        wanted: &Creation<'_>,
+        open: Option<(nacre_types::OpenHandle, OpenFlags)>,
+    ) -> StatusResult<MdsAnswer> {
+        self.check_new(wanted, open.is_some())?;
+        let now = now();
+        let mut new =
+            plan::inode(caller.cred(), directory, wanted, &self.handed(directory, wanted.kind)?, now)?;
+        if open.is_some_and(|(_, flags)| flags.contains(OpenFlags::APPEND)) {
+            self.layouts.lay_out_for_appends(directory, &mut new.record)?;
+        }
+        let writes = open.is_some_and(|(_, flags)| flags.contains(OpenFlags::WRITE));
+        if writes {
+            self.layouts.place_data(&mut new.record)?;
+        }
+        let plan = match name {
+            Some(name) => plan::make(directory, name, new, None, now),
+            None => plan::make_unnamed(directory, new),
+        };
+        let mut tx = self.records.begin();
+        if name.is_none() {
+            tx.batch().put(ORPHANS, &wanted.fid.to_key(), &OrphanKind::Unnamed.encode());
+        }
+        let mut reply = self.staging.stage_plan(&mut tx, plan, &[directory], now)?;
+        if let (Some((handle, flags)), Some(record)) = (open, tx.stored(&wanted.fid)) {
+            let is_to_be_decided =
+                writes && self.layouts.is_undecided(&record) && self.layouts.begins_on_mdt()?;
+            let given = match is_to_be_decided {
+                false => self.layouts.layout_of(&record)?.map(Arc::new),
+                // The client that made it may hold back data for the head.
+                true => Some(Arc::new(self.layouts.layout_or_wished(&record)?)),
+            };
+            if let MdsReply::Created { layout, .. } = &mut reply {
+                *layout = given;
+            }
+            tx.note_opened(wanted.fid, handle, flags);
+        }
+        let answer = self.commits.finish(caller, tx, reply)?;
+        if let Some((handle, flags)) = open {
+            let is_open = self.files.note_open(caller, wanted.fid, (handle, flags), true);
+            if is_open && writes {
+                self.opens.note_made(&wanted.fid);
+            }
+            if !is_open && name.is_none() {
+                // Without a name nobody could find it.
+                self.files.destroy_orphan_locked(&wanted.fid)?;
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Makes a directory of which a part lies on another MDT.
+    fn create_apart(
+        &self,
+        caller: &Caller<'_>,
+        parent: &Fid,
+        name: &[u8],
+        wanted: &Creation<'_>,
+    ) -> StatusResult<MdsAnswer> {
+        let shards = wanted.shards.iter().flat_map(|layout| &layout.shards);
+        let fids: Vec<Fid> = std::iter::once(&wanted.fid).chain(shards).copied().collect();
+        let names = [(*parent, name)];
+        let ground = self.ground_on_several(caller, &names, &fids)?;
+        let home = ground.home(0)?;
+        check_access(&home, caller.cred(), perm::WRITE | perm::EXEC)?;
+        if ground.lead(0).is_some() || fids.iter().any(|fid| ground.inode(fid).is_ok()) {
+            return Err(Status::EEXIST);
+        }
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let now = now();
+        let new = plan::inode(caller.cred(), &home, wanted, &self.handed(&home, wanted.kind)?, now)?;
+        let plan = plan::make(&home, name, new, wanted.shards.as_ref(), now);
+        self.perform(caller, ground, plan, &[&home], now)
+    }
+
+    /// What a directory hands down to an inode of this kind that its record does not say.
+    fn handed(&self, directory: &InodeRecord, kind: FileKind) -> StatusResult<Handed> {
+        let acl = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
+            true => self.records.default_acl(&directory.attr.fid)?,
+            false => None,
+        };
+        Ok(Handed { acl, layout: self.layouts.hands_down(directory, kind)? })
+    }
+}

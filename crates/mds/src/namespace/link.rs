@@ -1,0 +1,34 @@
+//! Hard links, and finding the names of an inode.
+
+use super::NameSpace;
+use crate::plan;
+use crate::plan::Linking;
+use crate::tables::OrphanKind;
+use crate::turn::Caller;
+use crate::tx::now;
+use nacre_types::name::check_name;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+use nacre_wire::mds::MdsAnswer;
+
+impl NameSpace {
+    pub fn link(&self, caller: &Caller<'_>, fid: &Fid, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
+        check_name(name)?;
+        let names = [(*parent, name)];
+        let ground = self.ground_apart(caller, &names, &[*fid])?;
+        let (record, home) = (ground.inode(fid)?, ground.home(0)?);
+        let linking = Linking { record: &record, home: &home, name, is_taken: ground.lead(0).is_some() };
+        let now = now();
+        let plan = plan::link(caller.cred(), &linking, now)?;
+        if record.attr.flags.contains(AttrFlags::ORPHAN) {
+            // Its own MDT knows whether it never had a name.
+            self.records.check_local(fid)?;
+            if self.records.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
+                return Err(Status::ENOENT);
+            }
+        }
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        self.perform(caller, ground, plan, &[&record, &home], now)
+    }
+}

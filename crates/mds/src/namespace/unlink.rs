@@ -1,0 +1,92 @@
+//! Removing names.
+
+use super::NameSpace;
+use crate::locks::Want;
+use crate::plan::{self, Removal};
+use crate::shards::shards_of;
+use crate::turn::Caller;
+use crate::tx::now;
+use nacre_types::limits::NAME_MAX;
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::MdsAnswer;
+
+impl NameSpace {
+    pub fn unlink(
+        &self,
+        caller: &Caller<'_>,
+        parent: &Fid,
+        name: &[u8],
+        directory: bool,
+    ) -> StatusResult<MdsAnswer> {
+        check_removable(name, directory)?;
+        let names = [(*parent, name)];
+        let ground = self.ground(caller, &names, &[])?;
+        let (home, victim) = (ground.home(0)?, ground.led_to(0)?);
+        let shards = ground.shards_of(victim.as_deref())?;
+        let (victim, now) = (victim.as_ref(), now());
+        let removal = Removal {
+            home: &home,
+            name,
+            victim: victim.map(|victim| &**victim),
+            shards: &shards,
+            as_directory: directory,
+        };
+        let plan = plan::remove(caller.cred(), &removal, now)?;
+        self.perform(caller, ground, plan, &[&home, victim.unwrap_or(&home)], now)
+    }
+
+    /// Removes the first name of a file, found and removed in one step.
+    pub fn remove_fid(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<MdsAnswer> {
+        if *fid == Fid::ROOT {
+            return Err(Status::EBUSY);
+        }
+        loop {
+            let seen = self.records.inode(fid)?;
+            if seen.attr.is_dir() {
+                return Err(Status::EISDIR);
+            }
+            if seen.name.is_empty() {
+                return Err(Status::ENOENT);
+            }
+            // The client goes on by name where the name lies elsewhere.
+            let dir = self.records.directory(&seen.parent)?;
+            let home = match shards_of(&dir)? {
+                // A request by name finds it.
+                Some(shards) if shards.change().is_some() => return Err(Status::WRONG_TARGET),
+                Some(shards) => shards.shard_of(&seen.name).map_or(Fid::ZERO, |place| shards.shards[place]),
+                None => seen.parent,
+            };
+            self.records.check_local(&home)?;
+            let _locked = self.locks.lock(&[Want::Name(home, &seen.name), Want::Whole(*fid)])?;
+            let victim = self.records.inode(fid)?;
+            if (victim.parent, &victim.name) != (seen.parent, &seen.name) {
+                continue;
+            }
+            let dir = self.records.home_of(&home, &victim.name)?;
+            let now = now();
+            let removal = Removal {
+                home: &dir,
+                name: &victim.name,
+                victim: Some(&victim),
+                shards: &[],
+                as_directory: false,
+            };
+            let plan = plan::remove(caller.cred(), &removal, now)?;
+            let mut tx = self.records.begin();
+            let reply = self.staging.stage_plan(&mut tx, plan, &[&dir, &victim], now)?;
+            return self.commits.finish(caller, tx, reply);
+        }
+    }
+}
+
+/// Names that can never be removed. Source: unlink(2), rmdir(2).
+fn check_removable(name: &[u8], directory: bool) -> StatusResult<()> {
+    match name {
+        b"" => Err(Status::ENOENT),
+        b"." if directory => Err(Status::EINVAL),
+        b".." if directory => Err(Status::ENOTEMPTY),
+        b"." | b".." => Err(Status::EISDIR),
+        name if name.len() > NAME_MAX => Err(Status::ENAMETOOLONG),
+        _ => Ok(()),
+    }
+}

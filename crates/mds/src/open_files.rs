@@ -1,0 +1,408 @@
+//! Opening and closing regular files.
+
+mod data;
+
+use crate::attributes::setattr::{drop_privileges, has_privileges, valid_time};
+use crate::clients::Clients;
+use crate::commit::Commits;
+use crate::data::DataPart;
+use crate::departed::Departed;
+use crate::flocks::FileLocks;
+use crate::layout_changes::LayoutChanges;
+use crate::layouts::{Layouts, forget_written, mark_written};
+use crate::leaves::Leaves;
+use crate::locks::{LockTable, Want};
+use crate::mdlocks::ClientLocks;
+use crate::opens::{OpenTable, WriteSession};
+use crate::plan::check_access;
+use crate::records::Records;
+use crate::staging::Staging;
+use crate::turn::Caller;
+use crate::tx::{Tx, now};
+use nacre_layout::Layout;
+use nacre_lock::LockHandle;
+use nacre_ondisk::{InodeRecord, OpenedRecord};
+use nacre_types::perm::Verdict;
+use nacre_types::{
+    Attr, AttrFlags, Caps, ClientUuid, Fid, FileKind, Nid, OpenHandle, SizeSource, Status, StatusResult, perm,
+};
+use nacre_wire::mds::{DataUpdate, LeaseKind, MdsAnswer, MdsReply, OpenFlags};
+use std::sync::Arc;
+
+/// Files of up to so many bytes come with the answer to their open. Guess: what costs little more than the answer alone; Lustre
+/// leaves room for 8 KiB and a page.
+const READ_AT_OPEN_MAX: u64 = 16 << 10;
+
+/// Outcome of [`OpenFiles::open_locked`].
+pub(super) struct Opened {
+    pub attr: Attr,
+    pub layout: Option<Arc<Layout>>,
+    /// The stored size was exact, and still is unless somebody writes.
+    pub began_exact: bool,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct OpenFiles {
+    index: u16,
+    locks: Arc<LockTable>,
+    opens: Arc<OpenTable>,
+    flocks: Arc<FileLocks>,
+    records: Arc<Records>,
+    layouts: Arc<Layouts>,
+    data: Arc<DataPart>,
+    layout_changes: Arc<LayoutChanges>,
+    client_locks: Arc<ClientLocks>,
+    commits: Arc<Commits>,
+    staging: Arc<Staging>,
+    clients: Arc<Clients>,
+    departed: Arc<Departed>,
+}
+
+impl OpenFiles {
+    pub fn new(
+        leaves: &Leaves,
+        layouts: &Arc<Layouts>,
+        layout_changes: &Arc<LayoutChanges>,
+        client_locks: &Arc<ClientLocks>,
+        commits: &Arc<Commits>,
+        staging: &Arc<Staging>,
+    ) -> OpenFiles {
+        OpenFiles {
+            index: leaves.index,
+            locks: leaves.locks.clone(),
+            opens: leaves.opens.clone(),
+            flocks: leaves.flocks.clone(),
+            records: leaves.records.clone(),
+            layouts: layouts.clone(),
+            data: leaves.data.clone(),
+            layout_changes: layout_changes.clone(),
+            client_locks: client_locks.clone(),
+            commits: commits.clone(),
+            staging: staging.clone(),
+            clients: leaves.clients.clone(),
+            departed: leaves.departed.clone(),
+        }
+    }
+
+    pub fn open_file(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        (handle, flags): (OpenHandle, OpenFlags),
+        lock: LockHandle,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        self.may_open(caller, handle)?;
+        let record = self.records.inode(fid)?;
+        match record.attr.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Status::EISDIR),
+            _ => return Err(Status::EINVAL),
+        }
+        let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
+        if orphan && !flags.contains(OpenFlags::REPLAY) && !self.opens.is_open(fid) {
+            return Err(Status::ENOENT);
+        }
+        let mut tx = self.records.begin();
+        tx.is_replay = flags.contains(OpenFlags::REPLAY);
+        let opened = self.open_locked(&mut tx, caller, &record, flags)?;
+        tx.note_opened(*fid, handle, flags);
+        let data = if tx.is_empty() { self.data_at_open(caller, &opened, flags) } else { None };
+        let lock = if self.opens.frozen_by(fid).is_some() { LockHandle(0) } else { lock };
+        let lock = self.client_locks.grant_layout(caller, lock, fid)?;
+        let reply = MdsReply::Opened { attr: opened.attr, layout: opened.layout, data, lock };
+        let answer = self.commits.finish(caller, tx, reply)?;
+        self.note_open(caller, *fid, (handle, flags), opened.began_exact);
+        Ok(answer)
+    }
+
+    /// Notes a handle that was opened for a client; `exact`: the stored size is exact now. False if the client has closed
+    /// it already.
+    pub fn note_open(
+        &self,
+        caller: &Caller<'_>,
+        fid: Fid,
+        (handle, flags): (OpenHandle, OpenFlags),
+        exact: bool,
+    ) -> bool {
+        let is_open = self.opens.add(fid, caller.client, handle, flags, exact);
+        // An eviction ends the export first and then looks for its handles, so one of the two sees the other.
+        if caller.export.has_ended() && self.clients.export_of(&caller.client).is_none() {
+            self.departed.close_all_of(&caller.client, self.opens.abandon(&caller.client));
+        }
+        is_open
+    }
+
+    /// The bytes of a small file on this MDT, for a client elsewhere that is about to read them and is the only one: then nothing
+    /// but itself can change them. Failures are left to the read that follows.
+    fn data_at_open(&self, caller: &Caller<'_>, opened: &Opened, flags: OpenFlags) -> Option<Vec<u8>> {
+        let object = opened.layout.as_ref()?.object_on_mdt()?;
+        let is_known = opened.attr.size > 0 && opened.attr.size_source == SizeSource::Exact;
+        if caller.export.nid == Nid::Lo || !is_known || opened.attr.size > READ_AT_OPEN_MAX {
+            return None;
+        }
+        if !flags.contains(OpenFlags::READ) || flags.intersects(OpenFlags::WRITE | OpenFlags::REPLAY) {
+            return None;
+        }
+        self.clients.lease_of(&caller.client).ok().filter(|lease| lease.exclusive)?;
+        let data = self.data.small(object.object, READ_AT_OPEN_MAX).ok()??;
+        (data.len() as u64 == opened.attr.size).then_some(data)
+    }
+
+    /// Checks an open of a locked regular file and puts what it changes into the transaction. The caller commits and then
+    /// notes the handle.
+    pub fn open_locked(
+        &self,
+        tx: &mut Tx,
+        caller: &Caller<'_>,
+        record: &Arc<InodeRecord>,
+        flags: OpenFlags,
+    ) -> StatusResult<Opened> {
+        let is_replay = flags.contains(OpenFlags::REPLAY);
+        if !self.is_open_believed(caller, record, flags) {
+            let right = |flag, right| if flags.intersects(flag) { right } else { 0 };
+            let mask = right(OpenFlags::READ, perm::READ)
+                | right(OpenFlags::WRITE | OpenFlags::TRUNCATE, perm::WRITE)
+                | right(OpenFlags::EXEC, perm::EXEC);
+            match check_access(record, caller.cred(), mask) {
+                // Its client is the one that says which groups its users have.
+                Err(Status::NEED_CREDENTIALS) if is_replay => {}
+                outcome => outcome?,
+            }
+        }
+        let moved = match flags.contains(OpenFlags::WRITE) && !is_replay {
+            true => self.layout_changes.leave_silent_osts(record)?,
+            false => None,
+        };
+        let record = moved.as_ref().unwrap_or(record);
+        let truncates = flags.contains(OpenFlags::TRUNCATE) && !is_replay;
+        let record = if is_replay { record.clone() } else { self.layouts.settled(record)? };
+        let exact = record.attr.size_source == SizeSource::Exact;
+        let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
+        let unsure = exact && has_objects && (flags.contains(OpenFlags::WRITE) || truncates);
+        let mut record = record;
+        if truncates {
+            forget_written(Arc::make_mut(&mut record))?;
+        }
+        let layout = self.layouts.layout_of(&record)?.map(Arc::new);
+        let strips = caller.is_bounded()
+            && match truncates {
+                true => perm::capable(caller.cred(), Caps::FSETID) != Verdict::Granted,
+                // Nobody asks again when they write.
+                false => flags.contains(OpenFlags::WRITE) && caller.cred().uid != record.attr.uid,
+            }
+            && has_privileges(&record.attr);
+        if !unsure && !truncates && !strips {
+            return Ok(Opened { attr: record.shown(), layout, began_exact: exact });
+        }
+        let mut record = Arc::unwrap_or_clone(record);
+        if unsure {
+            // From now on the objects may change behind our back.
+            record.attr.size_source = SizeSource::Objects;
+        }
+        if truncates {
+            self.opens.note_unsure(&record.attr.fid);
+            record.attr.size = 0;
+            record.attr.blocks = 0;
+            let now = now();
+            record.attr.mtime = now;
+            record.attr.ctime = now;
+        }
+        if strips || (truncates && flags.contains(OpenFlags::KILL_PRIV)) {
+            let gid = record.attr.gid;
+            drop_privileges(caller, tx, &mut record, gid)?;
+        }
+        let record = tx.put_inode(record);
+        let began_exact = exact && !(truncates && has_objects);
+        let mut attr = record.shown();
+        if began_exact {
+            // What is shown was exact when the open was granted, which spares the client asking the objects.
+            attr.size_source = SizeSource::Exact;
+        }
+        Ok(Opened { attr, layout, began_exact })
+    }
+
+    /// Whether an open needs no check: the client has just made the file, or had it open before. Of clients that are not trusted that counts
+    /// for the file's owner alone: chmod would grant the right anyway.
+    fn is_open_believed(&self, caller: &Caller<'_>, record: &InodeRecord, flags: OpenFlags) -> bool {
+        flags.intersects(OpenFlags::REPLAY | OpenFlags::CREATED)
+            && (!caller.is_bounded() || caller.cred().uid == record.attr.uid)
+    }
+
+    pub fn close(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        handle: OpenHandle,
+        update: &DataUpdate,
+        written: &[Fid],
+    ) -> StatusResult<MdsAnswer> {
+        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let session = self.opens.session(fid);
+        let Some(closed) = self.opens.remove(fid, &caller.client, handle) else {
+            drop(locked);
+            return self.close_unknown(caller, handle);
+        };
+        if closed.last_of_client {
+            self.flocks.release_file(fid, &caller.client);
+        }
+        let Some(record) = self.records.find_inode(fid)? else {
+            return Ok(self.commits.answer(MdsReply::Done));
+        };
+        let mut tx = self.records.begin();
+        if closed.last && record.attr.flags.contains(AttrFlags::ORPHAN) {
+            self.staging.destroy_inode(&mut tx, &record)?;
+            return self.commits.finish(caller, tx, MdsReply::Done);
+        }
+        let word = Word::of(session, &caller.client, update);
+        let mut changed = InodeRecord::clone(&record);
+        word.apply(&mut changed.attr, update);
+        mark_written(&mut changed, written)?;
+        if record.attr.size_source == SizeSource::Objects
+            && let Some(ended) = closed.ended
+        {
+            // The last writer's word counts if nobody else wrote beside it; without a word nothing was written.
+            let knows = update.size_blocks.is_some() || ended.reported > 0 || ended.began_exact;
+            if !ended.shared && knows {
+                changed.attr.size_source = SizeSource::Exact;
+            }
+        } else if update.size_blocks.is_some() {
+            self.opens.note_report(fid, update.order);
+        }
+        // Who made it wrote nothing: then no object exists, and the record need not say so.
+        let is_unused = |ended: &WriteSession| {
+            ended.is_first && ended.began_exact && !ended.shared && ended.reported == 0
+        };
+        let never_written = closed.ended.as_ref().is_some_and(is_unused)
+            && update.mtime.is_none()
+            && update.size_blocks.is_none_or(|known| known == (0, 0))
+            && (changed.attr.size, changed.attr.atime) == (0, record.attr.atime);
+        if changed == *record || (never_written && self.layouts.is_settled_by_itself(&record)?) {
+            return Ok(self.commits.answer(MdsReply::Attr(changed.shown())));
+        }
+        let record = tx.put_inode(changed);
+        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+    }
+
+    pub fn open_lease(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        handle: OpenHandle,
+        kind: Option<LeaseKind>,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let before = self.opens.lease(fid, &caller.client, handle);
+        let Some(kind) = kind else { return Ok(self.commits.answer(MdsReply::OpenLease(before))) };
+        if kind == LeaseKind::Frozen {
+            let record = self.records.inode(fid)?;
+            check_access(&record, caller.cred(), perm::WRITE)?;
+            if self.opens.frozen_by(fid).is_some_and(|by| by != (caller.client, handle)) {
+                return Err(Status::EBUSY);
+            }
+            self.client_locks.call_back_layout(fid, true, None)?;
+        }
+        self.opens.set_lease(fid, &caller.client, handle, kind)?;
+        Ok(self.commits.answer(MdsReply::OpenLease(before)))
+    }
+
+    /// A client gives back what it has not been told of: it was interrupted when it opened a file. That request may not have run yet, or
+    /// have found another file under its name.
+    fn close_unknown(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<MdsAnswer> {
+        let fid = self.opens.close_early(&caller.client, handle).ok_or(Status::EBADF)?;
+        let _locked = self.locks.lock(&[Want::Whole(fid)])?;
+        if self.opens.remove(&fid, &caller.client, handle).is_some_and(|closed| closed.last) {
+            self.destroy_orphan_locked(&fid)?;
+        }
+        Ok(self.commits.answer(MdsReply::Done))
+    }
+
+    /// Whether a handle may still be opened.
+    ///
+    /// # Errors
+    /// `EBADF` if its client has given it back meanwhile, so that nobody waits for it; `ENFILE` if it has too many.
+    pub fn may_open(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<()> {
+        if self.opens.was_closed_early(&caller.client, handle) {
+            return Err(Status::EBADF);
+        }
+        // Replays too: nothing is open after a restart, and every client may say that it replays.
+        if !self.opens.has_room(&caller.client) {
+            log::debug!("MDT{:04x}: client {} has too many files open", self.index, caller.client);
+            return Err(Status::ENFILE);
+        }
+        Ok(())
+    }
+
+    /// Opens what a request of an earlier run opened, as its client is about to learn of it.
+    pub fn open_again(&self, client: &ClientUuid, opened: &OpenedRecord) {
+        // Fails only while this MDT stops.
+        let Ok(_locked) = self.locks.lock(&[Want::Whole(opened.fid)]) else { return };
+        if let Ok(Some(_)) = self.records.find_inode(&opened.fid) {
+            let flags = OpenFlags::from_bits_truncate(opened.flags);
+            self.opens.add(opened.fid, *client, opened.handle, flags, false);
+        }
+    }
+
+    /// Closes a handle whose client is gone, unless it has come back and opened it again. If it wrote, the size stays to be
+    /// asked from the objects.
+    pub fn close_abandoned(&self, client: &ClientUuid, fid: &Fid, handle: OpenHandle) -> StatusResult<()> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        match self.opens.remove_abandoned(fid, client, handle) {
+            Some(closed) if closed.last => self.destroy_orphan_locked(fid),
+            _ => Ok(()),
+        }
+    }
+
+    /// Destroys an inode without names that nobody has open.
+    pub fn destroy_if_closed(&self, fid: &Fid) -> StatusResult<()> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        if self.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
+    }
+
+    pub fn destroy_orphan_locked(&self, fid: &Fid) -> StatusResult<()> {
+        let Some(record) = self.records.find_inode(fid)? else { return Ok(()) };
+        if !record.attr.flags.contains(AttrFlags::ORPHAN) {
+            return Ok(());
+        }
+        let mut tx = self.records.begin();
+        self.staging.destroy_inode(&mut tx, &record)?;
+        self.commits.commit(&mut tx).map(|_| ())
+    }
+}
+
+/// What a client's update of a file's data is worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    /// Nobody else writes: its word is final.
+    Sole,
+    /// Others write too: times only go forward.
+    Shared,
+    /// The client has told newer things since: times only go forward, and the size is an old one.
+    Late,
+}
+
+impl Word {
+    pub fn of(session: Option<WriteSession>, client: &ClientUuid, update: &DataUpdate) -> Word {
+        match session {
+            None => Word::Sole,
+            Some(session) if session.shared || session.client != *client => Word::Shared,
+            Some(session) if update.order < session.reported => Word::Late,
+            Some(_) => Word::Sole,
+        }
+    }
+
+    /// Records what the client says.
+    pub fn apply(self, attr: &mut Attr, update: &DataUpdate) {
+        if let (Some((size, blocks)), true) = (update.size_blocks, self != Word::Late) {
+            attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);
+            attr.blocks = blocks;
+        }
+        if let Some(mtime) = update.mtime.map(valid_time) {
+            attr.mtime = if self == Word::Sole { mtime } else { attr.mtime.max(mtime) };
+            attr.ctime = attr.ctime.max(mtime);
+        }
+        if let Some(atime) = update.atime.map(valid_time) {
+            attr.atime = attr.atime.max(atime);
+        }
+    }
+}

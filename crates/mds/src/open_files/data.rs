@@ -1,0 +1,133 @@
+//! Data on this MDT where it meets metadata: sizes that its objects tell, data that comes with a close; and size and times
+//! of any data, told while a file stays open or after objects were cut.
+
+use super::{OpenFiles, Word};
+use crate::layouts::{mark_written, object_on_mdt, only_object, place};
+use crate::locks::Want;
+use crate::turn::Caller;
+use crate::tx::Tx;
+use nacre_ondisk::InodeRecord;
+use nacre_store::object::{Edit, ObjectAttr, ObjectError};
+use nacre_types::{AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
+use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
+
+impl OpenFiles {
+    /// A close with data that its client has held back. Data, size and times are one transaction, if data is where the metadata is;
+    /// otherwise the file has the object first, then that has the data, then the file the size. The handle stays if that fails.
+    pub fn close_with_data(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        handle: OpenHandle,
+        (update, data): (&DataUpdate, &ClosingData<'_>),
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let closed = self.opens.closing(fid, &caller.client, handle).ok_or(Status::EBADF)?;
+        let record = self.records.inode(fid)?;
+        let is_alone =
+            self.clients.lease_of(&caller.client)?.exclusive && self.opens.frozen_by(fid).is_none();
+        // The first data of a file that nobody has given another layout gives it its place here.
+        let is_placed = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
+        let mut layout = self.layouts.layout_or_wished(&record)?;
+        layout.place_on_mdt(object_on_mdt(&record));
+        if !is_alone || only_object(&layout) != Some(data.object) {
+            return Err(Status::EAGAIN);
+        }
+        let room = layout.components[0].extent.end;
+        let end = data.offset.checked_add(data.bytes.len() as u64).ok_or(Status::EINVAL)?;
+        if data.bytes.len() > CLOSING_DATA_MAX || end > room {
+            return Err(Status::EINVAL);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        if !is_placed {
+            self.client_locks.call_back_layout(fid, false, Some(caller.export))?;
+            place(&mut changed, &mut layout);
+            if self.data.records().is_none() {
+                let mut tx = self.records.begin();
+                changed = InodeRecord::clone(&tx.put_inode(changed));
+                self.commits.commit_as(Some(caller.export), &mut tx)?;
+            }
+        }
+        let mut tx = self.records.begin();
+        let (told, edit) =
+            self.store_closing_data(&mut tx, data).map_err(|error| self.data.failed(&error))?;
+        Word::of(self.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
+        // Whatever the client says.
+        (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);
+        if closed.ended.is_some_and(|ended| !ended.shared) {
+            changed.attr.size_source = SizeSource::Exact;
+        }
+        let record = tx.put_inode(changed);
+        let answer = self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))?;
+        drop(edit);
+        self.data.note_written(data.object, data.bytes.len() as u64);
+        self.opens.note_report(fid, update.order);
+        self.opens.remove(fid, &caller.client, handle);
+        if closed.last_of_client {
+            self.flocks.release_file(fid, &caller.client);
+        }
+        if closed.last {
+            self.destroy_orphan_locked(fid)?;
+        }
+        Ok(answer)
+    }
+
+    /// Stores data that comes with a close: with `tx`, and then nobody else may change the object until that is committed; or at
+    /// once.
+    fn store_closing_data(
+        &self,
+        tx: &mut Tx,
+        data: &ClosingData<'_>,
+    ) -> Result<(ObjectAttr, Option<Edit<'_>>), ObjectError> {
+        let Some(records) = self.data.records() else {
+            let store = &self.data.store;
+            return match store.write_promised(data.object, data.offset, data.bytes)? {
+                len if len == data.bytes.len() => Ok((store.attr(data.object)?, None)),
+                _ => Err(ObjectError::NoSpace),
+            };
+        };
+        let mut edit = records.edit(data.object)?;
+        edit.write(data.offset, data.bytes)?;
+        let told = edit.stage(tx.batch());
+        Ok((told, Some(edit)))
+    }
+
+    pub fn update_data(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        (update, written): (&DataUpdate, &[Fid]),
+        exact: bool,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let record = self.records.inode(fid)?;
+        if !record.attr.is_regular() {
+            return Err(Status::EINVAL);
+        }
+        let session = self.opens.session(fid);
+        let word = Word::of(session, &caller.client, update);
+        let mut update = *update;
+        if exact && session.is_none() && record.attr.size_source == SizeSource::Exact {
+            // What was found out by asking the objects is older than a writer's last word, the time too.
+            (update.size_blocks, update.mtime) = (None, None);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        word.apply(&mut changed.attr, &update);
+        mark_written(&mut changed, written)?;
+        if changed.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+            // While somebody writes, the truth stays in the objects whatever is said about it.
+            if session.is_none() && update.size_blocks.is_some() {
+                changed.attr.size_source = SizeSource::Exact;
+            }
+            if word != Word::Shared && update.size_blocks.is_some() {
+                self.opens.note_report(fid, update.order);
+            }
+        }
+        if changed == *record {
+            return Ok(self.commits.answer(MdsReply::Attr(record.shown())));
+        }
+        let mut tx = self.records.begin();
+        let record = tx.put_inode(changed);
+        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+    }
+}

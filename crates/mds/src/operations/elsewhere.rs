@@ -1,0 +1,66 @@
+//! Inodes of other MDTs.
+
+use super::Distributed;
+use crate::shards::shards_of;
+use nacre_layout::dir_layout::DirLayout;
+use nacre_ondisk::InodeRecord;
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::peer::{Found, PeerReply, PeerRequest};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Shards of directories that names are in; `None` for a whole one.
+pub(crate) type ShardLists = HashMap<Fid, Option<DirLayout>>;
+
+impl Distributed {
+    /// An inode of any MDT.
+    pub fn record_anywhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
+        match fid.mdt_index() == self.index {
+            true => Ok(self.records.find_inode(fid)?.map(|record| InodeRecord::clone(&record))),
+            false => self.inode_elsewhere(fid),
+        }
+    }
+
+    /// An inode of another MDT as it is now; `None` if there is none.
+    ///
+    /// # Errors
+    /// What that MDT answers; `EPROTO`.
+    pub fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
+        match self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
+            PeerReply::Record(Found { record, .. }) => {
+                let record = record.map(|bytes| InodeRecord::decode(*fid, &bytes.0)).transpose();
+                record.map_err(|_| Status::EPROTO)
+            }
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// The directory above another one, wherever it lies.
+    ///
+    /// # Errors
+    /// As [`crate::records::Records::directory`]; what another MDT answers.
+    pub fn parent_of(&self, fid: &Fid) -> StatusResult<Fid> {
+        if fid.mdt_index() == self.index {
+            return Ok(self.records.directory(fid)?.parent);
+        }
+        self.inode_elsewhere(fid)?.map(|record| record.parent).ok_or(Status::ENOENT)
+    }
+
+    /// Where a name may be stored, if there is one: while names move, with one of two shards.
+    pub fn homes_of(&self, parent: &Fid, name: &[u8], lists: &mut ShardLists) -> StatusResult<Vec<Fid>> {
+        let list = match lists.entry(*parent) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                let directory = self.record_anywhere(parent)?.ok_or(Status::EAGAIN)?;
+                unknown.insert(shards_of(&directory)?)
+            }
+        };
+        Ok(match list {
+            None => vec![*parent],
+            Some(list) => {
+                let places = list.old_shard_of(name).into_iter().chain(list.shard_of(name));
+                places.map(|place| list.shards[place]).collect()
+            }
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! File locks.
+
+use super::Sessions;
+use crate::turn::Caller;
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::{FileLock, MdsAnswer, MdsReply, ProcessLock};
+
+impl Sessions {
+    pub(crate) fn set_lock(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        lock: &FileLock,
+        wait: bool,
+    ) -> StatusResult<MdsAnswer> {
+        self.lock(caller, fid, &ProcessLock { lock: *lock, process: 0 }, wait, 0)
+    }
+
+    pub(crate) fn lock(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        lock: &ProcessLock,
+        wait: bool,
+        asked_ns: u64,
+    ) -> StatusResult<MdsAnswer> {
+        self.check_lockable(fid)?;
+        self.note_recovered();
+        self.flocks.set(fid, caller.client, lock, wait, asked_ns)?;
+        // Dropped meanwhile: its locks may have been released before this one was set.
+        if let Err(status) = self.clients.check(&caller.client) {
+            self.flocks.release_client(&caller.client);
+            return Err(status);
+        }
+        Ok(self.commits.answer(MdsReply::Done))
+    }
+
+    /// Takes back locks that a client held in the last run. The end of the replay comes with the end of that of its other locks.
+    pub(crate) fn replay_file_locks(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        locks: &[ProcessLock],
+    ) -> StatusResult<MdsAnswer> {
+        self.check_lockable(fid)?;
+        let may_restore = self.mdlocks.awaits(&caller.client);
+        let refused = self.flocks.replay(fid, caller.client, locks, may_restore);
+        Ok(self.commits.answer(MdsReply::RefusedLocks(refused)))
+    }
+
+    pub(crate) fn get_lock(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        lock: &FileLock,
+    ) -> StatusResult<MdsAnswer> {
+        self.check_lockable(fid)?;
+        if lock.start > lock.last {
+            return Err(Status::EINVAL);
+        }
+        self.note_recovered();
+        Ok(self.commits.answer(MdsReply::Lock(self.flocks.conflict(fid, caller.client, lock)?)))
+    }
+
+    fn check_lockable(&self, fid: &Fid) -> StatusResult<()> {
+        self.records.inode(fid).map(|_| ())
+    }
+}

@@ -1,0 +1,409 @@
+//! What an update does to the store.
+
+mod names;
+
+use crate::data::DataPart;
+use crate::leaves::Leaves;
+use crate::new_shards::MIRRORED;
+use crate::opens::OpenTable;
+use crate::plan::{Change, NewInode, Place, Plan};
+use crate::records::Records;
+use crate::recovery::Recovery;
+use crate::shards::{place_of, shards_of};
+use crate::tables::{
+    ACL_DEFAULT, LINKS, MOVES, ORPHANS, PRESENT, REPLIES, XATTRS, link_key, reply_key, xattr_key,
+};
+use crate::tx::Tx;
+use nacre_layout::dir_layout::with_moved;
+use nacre_ondisk::{InodeRecord, LinkRecord, ReplyRecord, XattrRecord};
+use nacre_store::MetaStore;
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
+use nacre_wire::mds::MdsReply;
+use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Inodes that a transaction changes, as they will be.
+struct Changed<'a> {
+    /// As they are, if that was read before under the same locks.
+    known: &'a [&'a Arc<InodeRecord>],
+    /// Few, so that looking through all of them is quicker than a tree.
+    records: SmallVec<[InodeRecord; 2]>,
+}
+
+impl Changed<'_> {
+    fn position(&self, fid: &Fid) -> Option<usize> {
+        self.records.iter().position(|record| record.attr.fid == *fid)
+    }
+}
+
+/// Gives a directory, or a shard of it, what `master` says of it.
+fn mirror(record: &mut InodeRecord, master: InodeRecord) {
+    let (attr, from) = (&mut record.attr, &master.attr);
+    (attr.mode, attr.uid, attr.gid, attr.projid) = (from.mode, from.uid, from.gid, from.projid);
+    (attr.atime, attr.mtime, attr.ctime) = (from.atime, from.mtime, from.ctime);
+    attr.flags = (attr.flags - MIRRORED) | (from.flags & MIRRORED);
+    (record.acl, record.body, record.default_lmv) = (master.acl, master.body, master.default_lmv);
+}
+
+/// Sets an extended attribute; an empty value takes it away.
+fn stage_xattr(tx: &mut Tx, fid: &Fid, name: &[u8], value: &[u8]) {
+    let key = xattr_key(fid, name);
+    if value.is_empty() {
+        return tx.batch().delete(XATTRS, key.as_slice());
+    }
+    let (scratch, batch) = tx.scratch();
+    XattrRecord { value }.encode(scratch);
+    batch.put(XATTRS, key.as_slice(), scratch);
+}
+
+/// Notes whether names have to move out of a shard, or the list of a directory has to be settled.
+fn stage_moves(tx: &mut Tx, record: &InodeRecord) {
+    let key = record.attr.fid.to_key();
+    let is_moving = place_of(record).is_ok_and(|shard| shard.is_some_and(|shard| shard.is_moving()));
+    let is_changing = || shards_of(record).is_ok_and(|list| list.is_some_and(|list| list.change().is_some()));
+    match is_moving || is_changing() {
+        true => {
+            tx.batch().put(MOVES, &key, &PRESENT);
+            tx.moves_names = true;
+        }
+        false => tx.batch().delete(MOVES, &key),
+    }
+}
+
+/// See the [module documentation](self).
+pub(crate) struct Staging {
+    index: u16,
+    store: Arc<MetaStore>,
+    records: Arc<Records>,
+    data: Arc<DataPart>,
+    opens: Arc<OpenTable>,
+    recovery: Arc<Recovery>,
+}
+
+impl Staging {
+    pub fn new(leaves: &Leaves) -> Staging {
+        Staging {
+            index: leaves.index,
+            store: leaves.store.clone(),
+            records: leaves.records.clone(),
+            data: leaves.data.clone(),
+            opens: leaves.opens.clone(),
+            recovery: leaves.recovery.clone(),
+        }
+    }
+
+    /// Puts what is planned into a transaction; gives the answer with the versions that it stores. `known` are records that change, as
+    /// they were read under the operation's locks.
+    ///
+    /// # Errors
+    /// `EIO` if the store cannot be read.
+    pub fn stage_plan(
+        &self,
+        tx: &mut Tx,
+        plan: Plan<'_>,
+        known: &[&Arc<InodeRecord>],
+        now: Timestamp,
+    ) -> StatusResult<MdsReply> {
+        if plan.is_releasing() {
+            tx.batch().set_releasing(true);
+        }
+        let mut changed = Changed { known, records: SmallVec::new() };
+        for change in plan.changes {
+            self.stage_change(tx, &mut changed, change, now)?;
+        }
+        for record in changed.records {
+            tx.put_inode(record);
+        }
+        for NewInode { record, default_acl } in plan.inodes {
+            let fid = record.attr.fid;
+            self.check_part(&fid)?;
+            if !record.lmv.is_empty() {
+                stage_moves(tx, &record);
+            }
+            tx.put_new_inode(record);
+            if !default_acl.is_empty() {
+                stage_xattr(tx, &fid, ACL_DEFAULT, &default_acl);
+            }
+        }
+        Ok(with_versions(plan.reply, tx))
+    }
+
+    /// Puts the changes of a part into a transaction. What they need was checked while the inodes were locked. Only when a part is
+    /// done again after a loss of power something may be missing: then the rest is done.
+    ///
+    /// # Errors
+    /// `EPROTO` for changes of what does not lie here; `EIO` if the store cannot be read.
+    pub fn stage(&self, tx: &mut Tx, part: &Part, now: Timestamp) -> StatusResult<()> {
+        let mut changed = Changed { known: &[], records: SmallVec::new() };
+        tx.batch().set_releasing(true);
+        for update in &part.updates {
+            self.stage_update(tx, &mut changed, update, now)?;
+        }
+        for record in changed.records {
+            tx.put_inode(record);
+        }
+        Ok(())
+    }
+
+    fn stage_change(
+        &self,
+        tx: &mut Tx,
+        changed: &mut Changed<'_>,
+        change: Change<'_>,
+        now: Timestamp,
+    ) -> StatusResult<()> {
+        match change {
+            Change::PutName { home, name, fid, kind } => {
+                self.check_part(&home)?;
+                tx.put_dirent(&home, self.records.hash(name), name, fid, kind);
+            }
+            Change::DeleteName { home, name } => {
+                self.check_part(&home)?;
+                tx.delete_dirent(&home, self.records.hash(name), name);
+            }
+            Change::Directory { fid, entries, subdirs } => {
+                let Some(record) = self.part_inode(changed, &fid)? else { return Ok(()) };
+                record.attr.mtime = now;
+                record.attr.ctime = now;
+                record.attr.size = record.attr.size.saturating_add_signed(entries);
+                let subdirs = i32::try_from(subdirs).map_err(|_| Status::EPROTO)?;
+                record.attr.nlink = record.attr.nlink.saturating_add_signed(subdirs);
+            }
+            Change::AddName { fid, at } => {
+                let Some(record) = self.part_inode(changed, &fid)? else { return Ok(()) };
+                if record.attr.flags.contains(AttrFlags::ORPHAN) {
+                    record.attr.flags -= AttrFlags::ORPHAN;
+                    tx.batch().delete(ORPHANS, &fid.to_key());
+                }
+                record.attr.ctime = now;
+                self.add_name(tx, record, at);
+            }
+            Change::MoveName { fid, from, to } => {
+                let Some(record) = self.part_inode(changed, &fid)? else { return Ok(()) };
+                record.attr.ctime = now;
+                self.move_name(tx, record, from, to);
+            }
+            Change::DropName { fid, at } => {
+                let Some(record) = self.take_part_inode(changed, &fid)? else { return Ok(()) };
+                match record.attr.is_dir() {
+                    true => self.destroy_inode(tx, &record)?,
+                    false => self.drop_name(tx, record, at, now)?,
+                }
+            }
+            Change::DropShard { fid } => {
+                if let Some(record) = self.take_part_inode(changed, &fid)? {
+                    self.destroy_inode(tx, &record)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stage_update(
+        &self,
+        tx: &mut Tx,
+        changed: &mut Changed<'_>,
+        update: &Update,
+        now: Timestamp,
+    ) -> StatusResult<()> {
+        if let Some(change) = Change::of(update) {
+            return self.stage_change(tx, changed, change, now);
+        }
+        match update {
+            Update::PutName { .. }
+            | Update::DeleteName { .. }
+            | Update::Directory { .. }
+            | Update::AddName { .. }
+            | Update::MoveName { .. }
+            | Update::DropName { .. }
+            | Update::DropShard { .. } => return Err(Status::EPROTO),
+            Update::NewInode { fid, record, xattrs } => self.stage_new_inode(tx, fid, record, xattrs)?,
+            Update::SetShards { .. } | Update::NamesOut { .. } | Update::NamesIn { .. } => {
+                self.stage_shards(tx, changed, update)?
+            }
+            Update::InodeIn { .. }
+            | Update::InodeOut { .. }
+            | Update::Relead { .. }
+            | Update::NewParent { .. }
+            | Update::Replaced { .. } => self.stage_migration(tx, changed, update)?,
+            Update::KeepAnswer { .. } => self.keep_answer(tx, update)?,
+            Update::Mirror { fid, record: master, xattrs } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
+                mirror(record, master);
+                for (name, value) in xattrs {
+                    stage_xattr(tx, fid, name, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps an answer, unless a later one of the slot is there: the client may have been let in before this MDT heard what it had lost.
+    fn keep_answer(&self, tx: &mut Tx, update: &Update) -> StatusResult<()> {
+        let Update::KeepAnswer { client, tag, xid, answer: RecordBytes(answer) } = update else {
+            return Err(Status::EPROTO);
+        };
+        let key = reply_key(client, *tag);
+        let is_later = |known: Option<&[u8]>| {
+            known.and_then(|known| ReplyRecord::decode(known).ok()).is_some_and(|known| known.xid > *xid)
+        };
+        if !self
+            .store
+            .get(REPLIES, key.as_slice(), is_later)
+            .map_err(|error| self.records.store_failed(&error))?
+        {
+            let (scratch, batch) = tx.scratch();
+            ReplyRecord { xid: *xid, opened: None, answer }.encode(scratch);
+            batch.put(REPLIES, key.as_slice(), scratch);
+        }
+        Ok(())
+    }
+
+    fn stage_new_inode(
+        &self,
+        tx: &mut Tx,
+        fid: &Fid,
+        record: &RecordBytes,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> StatusResult<()> {
+        self.check_part(fid)?;
+        let record = InodeRecord::decode(*fid, &record.0).map_err(|_| Status::EPROTO)?;
+        if !record.lmv.is_empty() {
+            stage_moves(tx, &record);
+        }
+        tx.put_new_inode(record);
+        for (name, value) in xattrs {
+            stage_xattr(tx, fid, name, value);
+        }
+        Ok(())
+    }
+
+    /// What changes shards of directories and the names in them.
+    fn stage_shards(&self, tx: &mut Tx, changed: &mut Changed<'_>, update: &Update) -> StatusResult<()> {
+        match update {
+            Update::SetShards { fid, lmv, is_master } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.lmv = lmv.0.clone();
+                record.attr.flags.set(AttrFlags::STRIPED, *is_master && !record.lmv.is_empty());
+                stage_moves(tx, record);
+            }
+            Update::NamesOut { fid, upto, subdirs, names } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.attr.size = record.attr.size.saturating_sub(names.len() as u64);
+                record.attr.nlink = record.attr.nlink.saturating_sub(*subdirs);
+                record.lmv = with_moved(&record.lmv, *upto).map_err(|_| Status::EPROTO)?;
+                for name in names {
+                    tx.delete_dirent(fid, self.records.hash(name), name);
+                }
+            }
+            Update::NamesIn { fid, names } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                let subdirs = names.iter().filter(|moved| moved.kind == FileKind::Directory).count();
+                record.attr.size = record.attr.size.saturating_add(names.len() as u64);
+                record.attr.nlink = record.attr.nlink.saturating_add(subdirs as u32);
+                for MovedName { name, fid: lead, kind } in names {
+                    tx.put_dirent(fid, self.records.hash(name), name, *lead, *kind);
+                }
+            }
+            _ => return Err(Status::EPROTO),
+        }
+        Ok(())
+    }
+
+    /// What gives an inode another FID.
+    fn stage_migration(&self, tx: &mut Tx, changed: &mut Changed<'_>, update: &Update) -> StatusResult<()> {
+        match update {
+            Update::InodeIn { fid, record, xattrs, links } => {
+                self.stage_new_inode(tx, fid, record, xattrs)?;
+                for Name { parent, name } in links {
+                    let key = link_key(fid, parent, name);
+                    tx.batch().put(LINKS, key.as_slice(), &LinkRecord::encode());
+                }
+            }
+            Update::InodeOut { fid } => {
+                if let Some(record) = self.take_part_inode(changed, fid)? {
+                    self.give_inode_away(tx, &record)?;
+                }
+            }
+            Update::Relead { at, fid, kind } => {
+                // Those who keep what the name led to have to give it up.
+                if self.part_inode(changed, &at.parent)?.is_some() {
+                    tx.put_dirent(&at.parent, self.records.hash(&at.name), &at.name, *fid, *kind);
+                }
+            }
+            Update::NewParent { fid, name, from, to } => {
+                if let Some(record) = self.part_inode(changed, fid)? {
+                    let at = |parent: &Fid| Place { parent: *parent, name };
+                    self.move_name(tx, record, at(from), at(to));
+                }
+            }
+            Update::Replaced { fid, by, lmv } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                tx.moves_directory = true;
+                (record.parent, record.name, record.lmv) = (*by, Vec::new(), lmv.0.clone());
+                record.attr.flags |= AttrFlags::STRIPED;
+                stage_moves(tx, record);
+            }
+            _ => return Err(Status::EPROTO),
+        }
+        Ok(())
+    }
+
+    fn check_part(&self, fid: &Fid) -> StatusResult<()> {
+        self.records.check_local(fid).map_err(|_| Status::EPROTO)
+    }
+
+    /// An inode that a part removes, as it is; `None` if it is gone.
+    fn take_part_inode(&self, changed: &mut Changed<'_>, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
+        self.part_inode(changed, fid)?;
+        Ok(changed.position(fid).map(|at| changed.records.swap_remove(at)))
+    }
+
+    /// An inode that a part changes; `None` if it is gone.
+    fn part_inode<'a>(
+        &self,
+        changed: &'a mut Changed<'_>,
+        fid: &Fid,
+    ) -> StatusResult<Option<&'a mut InodeRecord>> {
+        if let Some(at) = changed.position(fid) {
+            return Ok(changed.records.get_mut(at));
+        }
+        let record = match changed.known.iter().find(|record| record.attr.fid == *fid) {
+            Some(record) => InodeRecord::clone(record),
+            None => {
+                self.check_part(fid)?;
+                let Some(record) = self.records.find_inode(fid)? else {
+                    log::error!(
+                        "MDT{:04x}: {fid} is gone, and an operation over several MDTs changes it",
+                        self.index
+                    );
+                    return Ok(None);
+                };
+                InodeRecord::clone(&record)
+            }
+        };
+        changed.records.push(record);
+        Ok(changed.records.last_mut())
+    }
+}
+
+/// Gives the attributes of a reply the versions that a transaction stores.
+fn with_versions(mut reply: MdsReply, tx: &Tx) -> MdsReply {
+    let stored = |attr: &mut Attr| {
+        let of = |(fid, record): &(Fid, Option<Arc<InodeRecord>>)| {
+            record.as_ref().filter(|_| *fid == attr.fid).map(|record| record.attr.version)
+        };
+        attr.version = tx.cached().iter().find_map(of).unwrap_or(attr.version);
+    };
+    match &mut reply {
+        MdsReply::Attr(attr) | MdsReply::Removed { attr: Some(attr), .. } => stored(attr),
+        MdsReply::Created { attr, parent, .. } => {
+            stored(attr);
+            stored(parent);
+        }
+        _ => {}
+    }
+    reply
+}
