@@ -15,11 +15,12 @@ help:
 	@echo "make test       all tests"
 	@echo "make lint       formatting and clippy"
 	@echo "make build      build what 'make install' installs"
-	@echo "make install    install what was built: nacre, lfs, lctl, mount.nacre and libnacre_preload.so under PREFIX ($(PREFIX))"
+	@echo "make install    install what was built: nacre, nacre-bench, lfs, lctl, mount.nacre and libnacre_preload.so under PREFIX ($(PREFIX))"
 
 build:
 	@scripts/install-deps
-	$(CARGO) build --release -p nacre -p nacre-preload
+	$(CARGO) build --release --bin nacre --bin nacre-bench
+	$(CARGO) build --release -p nacre-preload
 
 # What programs made for Lustre are run with: docs/operations/lustre-programs.md.
 preload:
@@ -49,6 +50,7 @@ install:
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/bin/nacre.debug $(DESTDIR)$(PREFIX)/bin/lfs $(DESTDIR)$(PREFIX)/bin/lctl
+	rm -f $(DESTDIR)$(PREFIX)/bin/nacre-bench $(DESTDIR)$(PREFIX)/bin/nacre-bench.debug
 	rm -f $(DESTDIR)$(PREFIX)/lib/libnacre_preload.so
 	rm -f $(DESTDIR)/sbin/mount.nacre $(DESTDIR)/sbin/mount.fuse.nacre
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::Common;
 use crate::error::Error;
 use crate::image::{Image, Kind};
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
 use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
@@ -34,9 +34,9 @@ pub struct BackendsArguments {
     /// Processes
     #[arg(long, default_value_t = 2)]
     processes: usize,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// How the figures are taken and printed.
     #[command(flatten)]
     pub common: Common,
@@ -77,13 +77,13 @@ struct Subject {
 }
 
 impl Subject {
-    fn start(arguments: &BackendsArguments, myself: &Myself, backend: Backend) -> Result<Subject, Error> {
+    fn start(arguments: &BackendsArguments, backend: Backend) -> Result<Subject, Error> {
         let directory = tempfile::Builder::new().prefix("nacre-backends-").tempdir_in(&arguments.dir);
         let directory = directory.map_err(Error::io("make a directory in", &arguments.dir))?;
         let image = Image::mount(directory.path(), backend.below, IMAGE_BYTES)?;
         let ost_backend = backend.is_block.then(|| DEVICE.to_owned());
         let options = InstanceOptions { osts: 1, ost_backend, ..InstanceOptions::default() };
-        let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+        let program = arguments.nacre.find()?;
         let instance = Instance::start(&program, image.path(), "fs", options)?;
         Ok(Subject { backend, instance, _image: image, _directory: directory })
     }
@@ -100,7 +100,7 @@ pub fn measure(arguments: &BackendsArguments, myself: &Myself) -> Result<Report,
         Report::new(format!("Metadata by back end, {processes} process(es), everything in one process"));
     let mut subjects = Vec::new();
     for backend in Backend::ALL {
-        match Subject::start(arguments, myself, backend) {
+        match Subject::start(arguments, backend) {
             Ok(subject) => subjects.push(subject),
             Err(Error::Usage(why)) => report.notes.push(format!("{} is left out: {why}", backend.name(true))),
             Err(error) => return Err(error),

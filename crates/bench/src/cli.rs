@@ -1,16 +1,4 @@
 //! The sub-commands of `nacre bench`.
-//!
-//! A binary takes [`Command`] in as a sub-command and calls [`run`] with it:
-//!
-//! ```
-//! use clap::{FromArgMatches, Subcommand};
-//! let bench = nacre_bench::cli::Command::augment_subcommands(clap::Command::new("bench"));
-//! let matches = bench.get_matches_from(["bench", "limits", "--runs", "1"]);
-//! let command = nacre_bench::cli::Command::from_arg_matches(&matches).expect("limits is a sub-command");
-//! # let _ = command;
-//! // `nacre bench` is how this program calls itself for worker processes:
-//! // std::process::exit(nacre_bench::cli::run(command, &["bench"]))
-//! ```
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -253,10 +241,9 @@ pub struct IoArguments {
     common: Common,
 }
 
-/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C. `prefix` are the
-/// words between the program and a sub-command of bench: worker processes are started with them.
-pub fn run(command: Command, prefix: &[&str]) -> i32 {
-    match run_inner(command, prefix) {
+/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C.
+pub fn run(command: Command) -> i32 {
+    match run_inner(command) {
         Ok(()) => 0,
         Err(Error::Interrupted) => stop::CODE,
         Err(error) => {
@@ -266,8 +253,8 @@ pub fn run(command: Command, prefix: &[&str]) -> i32 {
     }
 }
 
-fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
-    let myself = Myself::new(prefix)?;
+fn run_inner(command: Command) -> Result<(), Error> {
+    let myself = Myself::new()?;
     match command {
         Command::Worker { phase, work } => serve(phase, &work),
         Command::Task { cpu, kind, setup } => task(cpu, kind, &setup, &myself),
@@ -277,7 +264,7 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         Command::Ior(arguments) => ior::run(&arguments, &myself),
         Command::DneScaling(arguments) => arguments.common.show(dne::measure(&arguments, &myself)),
         Command::Backends(arguments) => arguments.common.show(backends::measure(&arguments, &myself)),
-        Command::DneSplit(arguments) => arguments.common.show(split::measure(&arguments, &myself)),
+        Command::DneSplit(arguments) => arguments.common.show(split::measure(&arguments)),
         Command::Survey(arguments) => arguments.common.show(survey::measure(&arguments, &myself)),
         Command::Mdt(arguments) => arguments.common.show(mdt::measure(&arguments, &myself)),
         Command::Mdtest(arguments) => mdtest::run(&arguments, &myself),
@@ -296,14 +283,14 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         }
         Command::FuseNull(arguments) => arguments.common.show(null::measure(&arguments, &myself)),
         Command::Slice(arguments) => arguments.common.show(slice::measure(&arguments, &myself)),
-        Command::Talks(arguments) => talks::run(&arguments, &myself),
+        Command::Talks(arguments) => talks::run(&arguments),
         Command::Compare(arguments) => match history::compare(&arguments)? {
             true => Ok(()),
             false => Err(Error::Usage("a figure is worse than it was".to_owned())),
         },
         Command::History(arguments) => history::history(&arguments),
         Command::Client(arguments) => arguments.common.show(client::measure(&arguments, &myself)),
-        Command::Records(arguments) => arguments.common.show(records::measure(&arguments, &myself)),
+        Command::Records(arguments) => arguments.common.show(records::measure(&arguments)),
         Command::Peers(arguments) => peers::run(&arguments, &myself),
         Command::Programs(arguments) => arguments.common.show(programs::measure(&arguments)),
         Command::Meta(arguments) => meta(&arguments, &myself),

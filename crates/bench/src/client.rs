@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use crate::chart::{self, Form, Panel};
 use crate::cli::Common;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
 use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
@@ -53,9 +53,9 @@ pub struct ClientArguments {
     /// Fabrics; both by default
     #[arg(long, value_delimiter = ',')]
     fabric: Vec<Fabric>,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// Also write a page with charts there
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -187,7 +187,7 @@ fn one_fabric(
     report: &mut Report,
     panels: &mut Vec<Panel>,
 ) -> Result<(), Error> {
-    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+    let program = arguments.nacre.find()?;
     let options = InstanceOptions {
         osts: OSTS,
         separate: true,

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use crate::chart::{self, Form, Panel};
 use crate::cli::Common;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::machine::process_cpu_us;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
@@ -69,9 +69,9 @@ pub struct DneArguments {
     /// What files hold, and where
     #[arg(long, value_delimiter = ',', default_values_t = [Data::Empty])]
     data: Vec<Data>,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// Also write a page with charts there
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -199,13 +199,9 @@ struct DneRun<'a> {
 }
 
 impl DneRun<'_> {
-    fn program(&self) -> PathBuf {
-        self.arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(self.myself.program()))
-    }
-
     fn file_system(&mut self, mdts: usize) -> Result<(), Error> {
         let arguments = self.arguments;
-        let program = self.program();
+        let program = arguments.nacre.find()?;
         let options =
             InstanceOptions { osts: 1, mdts, separate: !arguments.one_process, ..InstanceOptions::default() };
         let mut instance = Instance::start(&program, &arguments.dir, "bench-dne", options)?;
@@ -505,7 +501,7 @@ mod tests {
             service: "time=2ms:at_once=1".to_owned(),
             layout: None,
             data: vec![Data::Empty],
-            nacre: None,
+            nacre: NacreProgram::default(),
             html: None,
             apart: false,
             common: Common { runs: 1, seconds: 1.0, json: false },

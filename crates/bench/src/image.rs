@@ -133,7 +133,7 @@ mod tests {
         let image = Image::mount(dir.path(), Kind::Ext4, 64 << 20).expect("mounted by root");
         let device = |path: &Path| std::fs::metadata(path).expect("there").dev();
         assert_ne!(device(image.path()), device(dir.path()));
-        assert_eq!(crate::place::file_system(image.path()).expect("known"), "ext4");
+        assert_eq!(nacre_common::place::file_system(image.path()).expect("known"), "ext4");
         drop(image);
         assert_eq!(std::fs::read_dir(dir.path()).expect("there").count(), 0);
     }

@@ -7,10 +7,26 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use nacre_common::partner;
 use serde_json::Value;
 
 use crate::error::Error;
 use crate::machine::resident_bytes;
+
+/// Which program starts file systems.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct NacreProgram {
+    /// The nacre binary; by default the one next to nacre-bench, or else in PATH
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+}
+
+impl NacreProgram {
+    /// Its path.
+    pub(crate) fn find(&self) -> Result<PathBuf, Error> {
+        self.nacre.clone().map_or_else(|| partner::find(partner::NACRE).map_err(Error::Usage), Ok)
+    }
+}
 
 /// What a file system for a measurement is made of.
 #[derive(Debug, Clone, Default)]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::Common;
 use crate::client::SIMULATE;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
 use crate::report::{Against, Report, Target};
 use crate::work::{Operation, Work};
@@ -106,9 +106,9 @@ pub struct LayoutsArguments {
     /// Limits of the rebalance beside which others work, in MiB/s; its own default if none is given
     #[arg(long = "rate", value_delimiter = ',')]
     rates: Vec<u64>,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// How the figures are taken and printed.
     #[command(flatten)]
     pub common: Common,
@@ -120,7 +120,7 @@ pub struct LayoutsArguments {
 ///
 /// When a file system does not come up or work on it fails; it is taken down first.
 pub fn measure(arguments: &LayoutsArguments, myself: &Myself) -> Result<Report, Error> {
-    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+    let program = arguments.nacre.find()?;
     let mut run = LayoutsRun { arguments, myself, program, report: Report::new("Layouts, 4 OSTs in memory") };
     let parts = if arguments.parts.is_empty() { Part::ALL.to_vec() } else { arguments.parts.clone() };
     for part in parts {

@@ -1,14 +1,133 @@
-//! `nacre bench` as a program of its own, for measuring without the rest of the file system.
+//! Measures the file system, and what it is measured against, on the machine at hand.
+//!
+//! A figure of a file system says little alone: on a virtual machine the same program is two to four times slower
+//! from one hour to the next. So every figure here is the median of several runs with their spread, comes with the CPU
+//! time that the whole machine spent per operation, and can be taken against a second path in runs that alternate
+//! with the first's (`--against`), which gives ratios that hold when the machine does not.
+//!
+//! Users call this program as `nacre bench` and `nacre paf`: `nacre` hands its words over. It starts file systems by calling `nacre`.
+//!
+//! - [`cli`]: the sub-commands of `nacre bench`.
+//! - [`work`]: what is measured: operations on metadata and data of any mounted path.
+//! - [`worker`]: processes that do the work; they start together and answer with counts and times.
+//! - [`team`]: processes that go through phases together, with barriers; [`mdtest`] and [`ior`] are made of them.
+//! - [`sample`], [`report`], [`machine`]: medians and spreads; tables and JSON; what the machine is and how busy.
+//! - [`limits`]: what the machine can do without any file system of ours.
+//! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
+//! - [`programs`]: tar, find, rm and git on any mounted path.
+//! - [`peers`]: the same work on several mounted paths in turns, ours and others'.
+//! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
+//! - [`records`]: fields of an ocean model as records of a Fortran direct-access file.
+//! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
+//! - [`dne`]: names on several MDTs.
+//! - [`split`]: a directory whose names move to more MDTs.
+//! - [`backends`]: names and small files by what targets are kept in.
+//! - [`noisy`]: a stream beside small random writes, on simulated disks.
+//! - [`small`]: random writes of 4 KiB by where the data lies.
+//! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
+//! - [`paf`]: a file system that is filled and fragmented by degrees.
+//! - [`survey`]: bandwidth of objects by layer.
+//! - [`talks`]: the experiments of five talks in one run, with one report.
+//! - [`history`]: results of several versions side by side.
+//! - [`stats`]: intervals of medians, and whether they keep a claim.
+//! - [`slice`]: the combined run behind `docs/performance.md`.
+
+mod backends;
+mod bar;
+mod buffer;
+mod chart;
+mod cli;
+mod client;
+mod dne;
+mod error;
+mod group;
+mod heat;
+mod history;
+mod image;
+mod instance;
+mod ior;
+mod layouts;
+mod limits;
+mod machine;
+mod mdt;
+mod mdtest;
+mod medium;
+mod noisy;
+mod null;
+mod paf;
+mod pattern;
+mod peers;
+mod piped;
+mod place;
+mod programs;
+mod random;
+mod records;
+mod report;
+mod sample;
+mod slice;
+mod small;
+mod split;
+mod stats;
+mod stop;
+mod striping;
+mod survey;
+mod talks;
+mod team;
+mod trim;
+mod work;
+mod worker;
 
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(about = "Measures file systems and the machine under them")]
+#[command(
+    name = "nacre-bench",
+    version,
+    about = "What 'nacre bench' and 'nacre paf' run",
+    max_term_width = 100
+)]
 struct Program {
     #[command(subcommand)]
-    command: nacre_bench::cli::Command,
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Measures this machine, and file systems on it
+    #[command(after_help = "Example: nacre bench io --help")]
+    Bench {
+        #[command(subcommand)]
+        command: cli::Command,
+    },
+    /// Measures a file system while it is filled and fragmented by degrees (populate and fragment)
+    #[command(after_help = "Example: nacre paf run --help")]
+    Paf {
+        #[command(subcommand)]
+        command: paf::PafCommand,
+    },
 }
 
 fn main() {
-    std::process::exit(nacre_bench::cli::run(Program::parse().command, &[]));
+    let code = match Program::try_parse().map(|program| program.command) {
+        Ok(Command::Bench { command }) => cli::run(command),
+        Ok(Command::Paf { command }) => paf::run(&command),
+        Err(error) => nacre_common::call::answer(&error),
+    };
+    std::process::exit(code);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_consistent_and_its_commands_have_examples() {
+        let mut program = Program::command();
+        program.clone().debug_assert();
+        for command in program.get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Example: nacre "), "{help}");
+        }
+    }
 }

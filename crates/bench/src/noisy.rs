@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::chart::{self, Form, Panel};
 use crate::cli::Common;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::medium::Media;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
@@ -41,9 +41,9 @@ pub struct NoisyArguments {
     /// What the disks and the flash are.
     #[command(flatten)]
     media: Media,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// Also write a page with charts there
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -125,7 +125,7 @@ fn percentile(sorted: &[u32], hundredths: usize) -> u32 {
 /// When the file system does not come up or work on it fails; it is taken down first.
 pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Error> {
     let disks = arguments.disks.max(1);
-    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+    let program = arguments.nacre.find()?;
     let options = InstanceOptions { osts: disks + 1, ..InstanceOptions::default() };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-noisy", options)?;
     make_directories(&instance, disks)?;
@@ -289,7 +289,7 @@ mod tests {
             disks: 2,
             writers: 1,
             media: Media { disk: "seek=8ms:bandwidth=100M".to_owned(), flash: "bandwidth=1G".to_owned() },
-            nacre: None,
+            nacre: NacreProgram::default(),
             html: None,
             common: Common { runs: 1, seconds: 1.0, json: false },
         };

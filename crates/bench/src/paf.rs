@@ -9,6 +9,7 @@
 
 mod ageing;
 mod backends;
+mod below;
 mod computed;
 mod control;
 mod engine;
@@ -20,9 +21,10 @@ mod state;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::{medium, size, stop};
+use crate::{medium, stop};
 use backends::BackendsArguments;
 use engine::Engine;
+use nacre_common::size;
 use nacre_store::object::simulated::AnyMedium;
 use state::{Output, Settings};
 
@@ -140,11 +142,10 @@ fn writers(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C. `below` is asked
-/// for the directories of the objects of a mount, none if it is not ours or they are elsewhere.
-pub fn run(command: &PafCommand, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> i32 {
+/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C.
+pub fn run(command: &PafCommand) -> i32 {
     let result = match command {
-        PafCommand::Run(arguments) => measure(arguments, below),
+        PafCommand::Run(arguments) => measure(arguments),
         PafCommand::Backends(arguments) => backends::run(arguments),
         PafCommand::Report(arguments) => report(arguments),
     };
@@ -158,13 +159,13 @@ pub fn run(command: &PafCommand, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> i
     }
 }
 
-fn measure(arguments: &RunArguments, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> Result<(), Error> {
+fn measure(arguments: &RunArguments) -> Result<(), Error> {
     let settings = settings(arguments)?;
     // Kept beside the files of the run, which may be found from anywhere.
     let path = std::path::absolute(&arguments.output).map_err(Error::io("find", &arguments.output))?;
     let (output, state) = Output::open(&path, &settings)?;
     stop::listen();
-    let mut engine = Engine::open(output, state, arguments.repopulate, below(&settings.target))?;
+    let mut engine = Engine::open(output, state, arguments.repopulate, below::objects_of(&settings.target)?)?;
     let ran = engine.run().map(drop);
     show::write(engine.output(), engine.state())?;
     match &ran {

@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 use crate::cli::Common;
 use crate::client::{FABRIC, Features, OSTS, Parallel, SIMULATE};
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::machine;
 use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
 use crate::stop;
-use crate::worker::Myself;
 use program::{Language, Program, Run, Timer};
 
 /// Words of a record are a multiple of this, as in HYCOM.
@@ -40,6 +39,7 @@ Example: nacre bench records /mnt/nacre --against /srv/disk --runs 3
 Without PATH the file system is one of its own in memory, with parallel I/O off and on over a simulated fabric.")]
 pub struct RecordsArguments {
     /// Directory to work in
+    #[arg(conflicts_with = "nacre")]
     path: Option<PathBuf>,
     /// Take every figure also on this directory, in alternating runs, and show the ratio to it
     #[arg(long, value_name = "PATH", requires = "path")]
@@ -77,9 +77,9 @@ pub struct RecordsArguments {
     /// Endpoints per server with it; one without
     #[arg(long, default_value_t = 4, conflicts_with = "path")]
     endpoints: usize,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM", conflicts_with = "path")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// How the figures are taken and printed.
     #[command(flatten)]
     pub common: Common,
@@ -125,13 +125,13 @@ impl RecordsArguments {
 /// # Errors
 ///
 /// When there is no compiler, the program fails, or the file system does not come up; `Interrupted`. What was made is removed first.
-pub fn measure(arguments: &RecordsArguments, myself: &Myself) -> Result<Report, Error> {
+pub fn measure(arguments: &RecordsArguments) -> Result<Report, Error> {
     arguments.check()?;
     stop::listen();
     let program = Program::build(arguments.language)?;
     let mut report = match &arguments.path {
         Some(path) => on_paths(arguments, &program, path)?,
-        None => on_instance(arguments, &program, myself)?,
+        None => on_instance(arguments, &program)?,
     };
     let RecordsArguments { idm, jdm, fields, .. } = arguments;
     report.title = format!(
@@ -178,8 +178,8 @@ fn scratch_in(path: &Path) -> Result<tempfile::TempDir, Error> {
     made.map_err(Error::io("create a directory in", path))
 }
 
-fn on_instance(arguments: &RecordsArguments, program: &Program, myself: &Myself) -> Result<Report, Error> {
-    let nacre = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+fn on_instance(arguments: &RecordsArguments, program: &Program) -> Result<Report, Error> {
+    let nacre = arguments.nacre.find()?;
     let options = InstanceOptions {
         osts: OSTS,
         separate: true,

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crate::cli::Common;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::{Kind, row_of, stream_bytes_per_second};
 use crate::null::{EchoServer, Flavour, NullMount, Scratch};
 use crate::report::{Against, Report, Row, Target, Unit};
@@ -61,9 +61,9 @@ pub struct SliceArguments {
     /// Parts of the table; all by default
     #[arg(long = "part", value_delimiter = ',')]
     parts: Vec<Part>,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// The fuser_null example; default: beside this executable, where `cargo build --examples` puts it
     #[arg(long, value_name = "PROGRAM")]
     fuser: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub fn measure(arguments: &SliceArguments, myself: &Myself) -> Result<Report, Er
     let mut run = SliceRun {
         arguments,
         myself,
-        program: arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program())),
+        program: arguments.nacre.find()?,
         scratch: Scratch::new()?,
         report: Report::new("NacreFS against its bounds"),
     };

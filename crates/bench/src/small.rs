@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::Common;
 use crate::client::size_label;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
 use crate::medium::Media;
 use crate::report::{Against, Report};
@@ -39,9 +39,9 @@ pub struct SmallArguments {
     /// What the disks and the flash are.
     #[command(flatten)]
     media: Media,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// How the figures are taken and printed.
     #[command(flatten)]
     pub common: Common,
@@ -112,7 +112,7 @@ fn pool_of(ost: usize) -> String {
 ///
 /// When the file system does not come up or work on it fails; it is taken down first.
 pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Error> {
-    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+    let program = arguments.nacre.find()?;
     let caches = Caches(arguments.memory_dir.join(format!("nacre-small-{}", std::process::id())));
     std::fs::create_dir(&caches.0).map_err(Error::io("create directory", &caches.0))?;
     let cache = |index: usize| match OSTS[index].1 {

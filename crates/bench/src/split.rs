@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::cli::Common;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::report::{Report, Row, Target, Unit};
 use crate::sample::Samples;
-use crate::worker::Myself;
 
 /// Longest create while names move, in milliseconds.
 const STALL_MS: f64 = 100.0;
@@ -36,9 +35,9 @@ pub struct SplitArguments {
     /// Everything in one process instead of a process for each server
     #[arg(long)]
     one_process: bool,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// How the figures are taken and printed; `--seconds` is the time before and after.
     #[command(flatten)]
     pub common: Common,
@@ -62,17 +61,17 @@ struct Run {
 /// # Errors
 ///
 /// When a file system does not come up or work on it fails; it is taken down first.
-pub fn measure(arguments: &SplitArguments, myself: &Myself) -> Result<Report, Error> {
+pub fn measure(arguments: &SplitArguments) -> Result<Report, Error> {
     let mut runs = Vec::new();
     for run in 0..arguments.common.runs.max(1) {
         eprintln!("bench dne-split: run {}, {} names", run + 1, arguments.names);
-        runs.push(run_once(arguments, myself)?);
+        runs.push(run_once(arguments)?);
     }
     Ok(report_of(arguments, &runs))
 }
 
-fn run_once(arguments: &SplitArguments, myself: &Myself) -> Result<Run, Error> {
-    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+fn run_once(arguments: &SplitArguments) -> Result<Run, Error> {
+    let program = arguments.nacre.find()?;
     let options = InstanceOptions {
         osts: 1,
         mdts: arguments.mdts.into(),

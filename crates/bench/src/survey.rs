@@ -20,13 +20,14 @@ use crate::buffer::Buffer;
 use crate::chart::{self, Form, Panel};
 use crate::cli::Common;
 use crate::error::Error;
-use crate::instance::{Instance, InstanceOptions};
+use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::machine;
 use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
 use crate::worker::Myself;
-use crate::{medium, size, stop};
+use crate::{medium, stop};
 use layer::{Backend, FileObjects, Objects, OstObjects, StoreObjects};
+use nacre_common::size;
 use nacre_store::object::simulated::AnyMedium;
 use plan::Case;
 
@@ -103,9 +104,9 @@ pub struct SurveyArguments {
     /// How an OST trims by itself: bandwidth in bursts with each policy, with --rest
     #[arg(long = "trim-policy", value_delimiter = ',', requires = "rest", conflicts_with = "trim_every")]
     policies: Vec<TrimPolicy>,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// Also write a page with charts there
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -175,7 +176,7 @@ impl Scratch {
 }
 
 impl Bench {
-    fn start(arguments: &SurveyArguments, myself: &Myself, layers: &[Layer]) -> Result<Bench, Error> {
+    fn start(arguments: &SurveyArguments, layers: &[Layer]) -> Result<Bench, Error> {
         let directory = Scratch::new(arguments)?;
         let mut layers = match layers {
             [] => vec![Layer::Store, Layer::Ost, Layer::Client],
@@ -183,7 +184,6 @@ impl Bench {
         };
         layers.sort_unstable();
         layers.dedup();
-        let program = arguments.nacre.clone().unwrap_or_else(|| myself.program().into());
         let ost_backend = match arguments.backend {
             Backend::File => None,
             Backend::Block => {
@@ -202,7 +202,7 @@ impl Bench {
             ..InstanceOptions::default()
         };
         let instance = match layers.iter().any(|layer| *layer != Layer::Store) {
-            true => Some(Instance::start(&program, &directory.0, "fs", options)?),
+            true => Some(Instance::start(&arguments.nacre.find()?, &directory.0, "fs", options)?),
             false => None,
         };
         if let (Some(instance), Some(medium)) = (&instance, simulated) {
@@ -267,9 +267,9 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
         return fake::measure(arguments, &Scratch::new(arguments)?, &cases, myself);
     }
     if !arguments.policies.is_empty() {
-        return policies::measure(arguments, myself, cases[0]);
+        return policies::measure(arguments, cases[0]);
     }
-    let mut bench = Bench::start(arguments, myself, &arguments.layers)?;
+    let mut bench = Bench::start(arguments, &arguments.layers)?;
     if arguments.continuous {
         return continuous::measure(arguments, &mut bench, cases[0]);
     }

@@ -17,8 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::bar::Bar;
 use crate::error::Error;
 use crate::history;
+use crate::instance::NacreProgram;
 use crate::stop;
-use crate::worker::Myself;
 use catalogue::{Experiment, Run, experiments};
 use perform::Ground;
 use scale::Supply;
@@ -56,9 +56,9 @@ pub struct TalksArguments {
     /// Directory in memory (tmpfs)
     #[arg(long, default_value = "/dev/shm")]
     memory_dir: PathBuf,
-    /// The nacre binary; this one by default
-    #[arg(long, value_name = "PROGRAM")]
-    nacre: Option<PathBuf>,
+    /// The program that starts file systems.
+    #[command(flatten)]
+    nacre: NacreProgram,
     /// Show what changed since earlier results (results.json, the oldest first) of a run of the same kind
     #[arg(long, value_delimiter = ',', value_name = "RESULTS")]
     earlier: Vec<PathBuf>,
@@ -69,12 +69,12 @@ pub struct TalksArguments {
 
 impl TalksArguments {
     /// Where experiments work, with `out` as the directory of the results.
-    fn ground(&self, myself: &Myself, out: &Path) -> Ground {
-        Ground {
-            program: self.nacre.clone().unwrap_or_else(|| myself.program().into()),
+    fn ground(&self, out: &Path) -> Result<Ground, Error> {
+        Ok(Ground {
+            program: self.nacre.find()?,
             memory: self.memory_dir.join(format!("nacre-talks-{}", std::process::id())),
             disk: out.to_owned(),
-        }
+        })
     }
 }
 
@@ -83,13 +83,13 @@ impl TalksArguments {
 /// # Errors
 ///
 /// If the directory cannot be used, or belongs to a run of another kind; `Interrupted`. An experiment that fails is left out with its reason.
-pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
+pub fn run(arguments: &TalksArguments) -> Result<(), Error> {
     if let Some(file) = &arguments.render {
         return render(file, arguments);
     }
     let chosen = chosen(&arguments.only)?;
     if arguments.list {
-        print!("{}", list(&chosen, arguments.quick, arguments.ground(myself, &arguments.out).supply()));
+        print!("{}", list(&chosen, arguments.quick, arguments.ground(&arguments.out)?.supply()));
         return Ok(());
     }
     let others = arguments.peers.as_deref().map(peers::load).transpose()?;
@@ -100,7 +100,7 @@ pub fn run(arguments: &TalksArguments, myself: &Myself) -> Result<(), Error> {
     let mut results = begin(&out, arguments.quick)?;
     others.into_iter().for_each(|others| results.put(others));
     write(&out, &results, &earlier)?;
-    let ground = arguments.ground(myself, &out);
+    let ground = arguments.ground(&out)?;
     let missing: Vec<&Experiment> = chosen
         .into_iter()
         .filter(|one| results.of(one.name).is_none_or(|known| known.report.is_none()))

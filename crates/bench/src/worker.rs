@@ -5,7 +5,7 @@
 //! [`Done`] as JSON. Threads of one process would share a file descriptor table and an address space, whose locks
 //! would be part of what is measured.
 
-use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::Error;
@@ -14,34 +14,32 @@ use crate::piped::Piped;
 use crate::sample::Samples;
 use crate::work::{Done, Work};
 
-/// How this program calls its own sub-commands, e.g. `/usr/bin/nacre bench`.
+/// How this program calls its own sub-commands of `bench`.
 #[derive(Debug, Clone)]
 pub struct Myself {
-    program: OsString,
-    arguments: Vec<OsString>,
+    program: PathBuf,
 }
 
 impl Myself {
-    /// The running executable, with the words that stand before a bench sub-command (`["bench"]` for `nacre bench`).
+    /// The running executable.
     ///
     /// # Errors
     ///
     /// When /proc is not mounted.
-    pub fn new(prefix: &[&str]) -> Result<Myself, Error> {
+    pub fn new() -> Result<Myself, Error> {
         let program = std::env::current_exe().map_err(Error::io("find", "/proc/self/exe"))?;
-        let arguments = prefix.iter().map(OsString::from).collect();
-        Ok(Myself { program: program.into(), arguments })
+        Ok(Myself { program })
     }
 
     /// A command that calls sub-command `name`.
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).arg(name);
+        command.args(["bench", name]);
         command
     }
 
     /// The running executable.
-    pub fn program(&self) -> &std::ffi::OsStr {
+    pub fn program(&self) -> &Path {
         &self.program
     }
 }

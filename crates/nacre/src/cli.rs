@@ -10,6 +10,7 @@ mod inspect;
 mod join;
 mod key;
 mod launch;
+mod measure;
 mod mount;
 mod mount_point;
 mod rebalance;
@@ -25,9 +26,9 @@ pub use mount::{MountOptions, mount as mount_source, remount};
 use crate::control::NewTarget;
 use crate::failure::Failure;
 use crate::listen::Address;
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use key::KeyRole;
+use nacre_common::call;
 use nacre_types::Security;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -94,19 +95,13 @@ enum Command {
         command: KeyCommand,
     },
     /// Measures this machine, and file systems on it
-    #[command(after_help = "Example: nacre bench io --help")]
-    Bench {
-        #[command(subcommand)]
-        command: nacre_bench::cli::Command,
-    },
+    #[command(disable_help_flag = true)]
+    Bench(MeasureArgs),
     Frag(FragArgs),
     Trim(TrimArgs),
     /// Measures a file system while it is filled and fragmented by degrees (populate and fragment)
-    #[command(after_help = "Example: nacre paf run --help")]
-    Paf {
-        #[command(subcommand)]
-        command: nacre_bench::paf::PafCommand,
-    },
+    #[command(disable_help_flag = true)]
+    Paf(MeasureArgs),
     #[command(hide = true)]
     Serve(ServeArgs),
 }
@@ -176,6 +171,13 @@ enum KeyCommand {
         #[command(flatten)]
         of: FileSystemArg,
     },
+}
+
+// Words for the program that measures, which has help for them and says what is wrong with them.
+#[derive(Debug, Args)]
+struct MeasureArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
 /// Which file system a command is about.
@@ -671,19 +673,15 @@ pub fn main(args: Vec<OsString>) -> i32 {
     match args.first().and_then(|word| word.to_str()) {
         Some("lfs") => return crate::lfs::main(&args[1..]),
         Some("lctl") => return crate::lctl::main(&args[1..]),
+        Some("help") if args.get(1).is_some_and(|word| measure::knows(word)) => {
+            return report(&measure::hand_over("help", &args[1..]));
+        }
         _ => {}
     }
     let program = std::iter::once(OsString::from("nacre"));
     let cli = match Cli::try_parse_from(program.chain(args)) {
         Ok(cli) => cli,
-        Err(error) => {
-            match wrong_call(&error) {
-                Some(text) => eprintln!("{text}"),
-                // Help goes to standard output and is no failure; a closed pipe is not worth a message.
-                None => drop(error.print()),
-            }
-            return error.exit_code();
-        }
+        Err(error) => return call::answer(&error),
     };
     if cli.command.makes_files() {
         let mask = rustix::process::umask(rustix::fs::Mode::empty());
@@ -704,32 +702,14 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Key { command } => key::run(&command),
         Command::Frag(args) => frag::run(&args),
         Command::Trim(args) => trim::run(&args),
-        Command::Paf { command } => return nacre_bench::paf::run(&command, frag::objects_below),
-        Command::Bench { command } => return nacre_bench::cli::run(command, &["bench"]),
+        Command::Paf(args) => Err(measure::hand_over("paf", &args.words)),
+        Command::Bench(args) => Err(measure::hand_over("bench", &args.words)),
         Command::Serve(args) => return serve::run(&args),
     };
     match result {
         Ok(exit) => exit,
         Err(failure) => report(&failure),
     }
-}
-
-/// What is said of a wrong call: where help is, and last what is wrong. `None` for what is no error, and for help that nobody
-/// asked for.
-fn wrong_call(error: &clap::Error) -> Option<String> {
-    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return None;
-    }
-    let text = error.render().to_string();
-    let (said, usage) = text.split_once("\n\nUsage: ").unwrap_or((&text, "nacre"));
-    let (sentence, tips) = said.split_once("\n\n").unwrap_or((said, ""));
-    let tips = tips.lines().map(|tip| format!("{}\n", tip.trim())).filter(|tip| tip.contains("similar"));
-    let is_name = |word: &&str| {
-        word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !word.starts_with('-')
-    };
-    let command: Vec<&str> = usage.split_whitespace().take_while(is_name).collect();
-    let tips = tips.collect::<String>();
-    Some(format!("See '{} --help'.\n{tips}{}", command.join(" "), sentence.trim_end()))
 }
 
 /// Prints a failure and gives its exit code.
@@ -754,7 +734,7 @@ mod tests {
     fn what_is_wrong_with_a_call_is_said_last() {
         let told = |words: &[&str]| {
             let error = Cli::try_parse_from([&["nacre"], words].concat()).expect_err("wrong");
-            wrong_call(&error)
+            call::wrong_call(&error)
         };
         let expected = "See 'nacre frag --help'.\nerror: unexpected argument '--nosuch' found";
         assert_eq!(told(&["frag", "/x", "--nosuch"]).as_deref(), Some(expected));
@@ -766,7 +746,10 @@ mod tests {
 
     #[test]
     fn every_command_has_an_example() {
-        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        // Those of the program that measures are looked at there.
+        let is_ours =
+            |command: &&clap::Command| !command.is_hide_set() && !command.is_disable_help_flag_set();
+        for command in Cli::command().get_subcommands().filter(is_ours) {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Example: "), "{}", command.get_name());
         }

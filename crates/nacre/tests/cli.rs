@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -57,6 +58,58 @@ fn every_command_explains_itself() {
     }
     assert!(stdout(&nacre(&["--help"])).contains("nacre up /srv/fs"));
     assert_eq!(code(&nacre(&["--version"])), 0);
+}
+
+/// A `nacre` that has a shell in the place of nacre-bench, which runs the script `bench` of this directory.
+fn next_to_a_shell(script: &str) -> tempfile::TempDir {
+    // Where a link to the program can be made.
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    fs::hard_link(NACRE, scratch.path().join("nacre")).expect("linked");
+    symlink("/bin/sh", scratch.path().join("nacre-bench")).expect("linked");
+    fs::write(scratch.path().join("bench"), script).expect("written");
+    scratch
+}
+
+#[test]
+fn measuring_is_handed_over_with_all_words_and_ends_with_its_exit_code() {
+    let scratch = next_to_a_shell("printf '<%s>' \"$@\"; kill -s \"$1\" $$; exit 7");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(scratch.path().join("nacre"));
+        command.args(words).current_dir(&scratch).env("PATH", "").output().expect("the binary runs")
+    };
+    let output = run(&["bench", "0", "--help", "", "-n", "2", "--", "a b"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (7, "<0><--help><><-n><2><--><a b>"));
+    let killed = run(&["bench", "TERM"]);
+    assert_eq!(killed.status.signal(), Some(libc::SIGTERM), "the same process");
+}
+
+#[test]
+fn without_the_program_that_measures_one_sentence_says_how_to_get_it() {
+    let scratch = next_to_a_shell("exit 7");
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    fs::rename(scratch.path().join("nacre-bench"), elsewhere.path().join("nacre-bench")).expect("renamed");
+    let run = |words: &[&str], path: &Path| {
+        let mut command = Command::new(scratch.path().join("nacre"));
+        command.args(words).current_dir(&scratch).env("PATH", path).output().expect("the binary runs")
+    };
+    for words in [&["bench", "io", "--help"][..], &["bench"], &["paf", "report", "x"], &["help", "paf"]] {
+        let output = run(words, Path::new("/nowhere"));
+        assert_one_sentence(&output, 1, "the program nacre-bench is missing");
+        let said = stderr(&output);
+        for part in [text(scratch.path()), "PATH", "cargo build --release --bin nacre-bench", "make install"]
+        {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+    assert_eq!(code(&run(&["bench"], elsewhere.path())), 7, "PATH comes next");
+}
+
+#[test]
+fn the_help_lists_the_commands_that_measure() {
+    let help = stdout(&nacre(&["--help"]));
+    let lines = |name: &str| help.lines().filter(|line| line.trim_start().starts_with(name)).count();
+    assert_eq!((lines("bench  "), lines("paf  ")), (1, 1), "{help}");
+    assert!(help.contains("Measures this machine"), "{help}");
 }
 
 #[test]
@@ -222,7 +275,7 @@ fn mounts_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn an_installed_program_is_stripped_and_has_its_debug_information_beside_it() {
+fn installed_programs_are_stripped_and_have_their_debug_information_next_to_them() {
     if Command::new("objcopy").arg("--version").output().is_err() {
         return;
     }
@@ -242,14 +295,19 @@ fn an_installed_program_is_stripped_and_has_its_debug_information_beside_it() {
         "{}",
         stderr(&unbuilt)
     );
-    fs::copy(NACRE, build.join("nacre")).expect("copied");
+    for name in ["nacre", "nacre-bench"] {
+        // Any program does for the one that measures, which is not built here.
+        fs::copy(NACRE, build.join(name)).expect("copied");
+    }
     fs::write(build.join("libnacre_preload.so"), "").expect("written");
     let installed = install();
     assert_eq!(code(&installed), 0, "{}", stderr(&installed));
     let bin = root.join("usr/bin");
-    let bytes = fs::read(bin.join("nacre")).expect("installed");
-    assert!(bytes.windows(14).any(|bytes| bytes == b".gnu_debuglink") && bin.join("nacre.debug").exists());
-    assert!(bytes.len() as u64 <= fs::metadata(NACRE).expect("built").len());
+    for (name, debug) in [("nacre", "nacre.debug"), ("nacre-bench", "nacre-bench.debug")] {
+        let bytes = fs::read(bin.join(name)).expect("installed");
+        assert!(bytes.windows(14).any(|bytes| bytes == b".gnu_debuglink") && bin.join(debug).exists());
+        assert!(bytes.len() as u64 <= fs::metadata(NACRE).expect("built").len(), "{name}");
+    }
     assert_eq!(code(&run_program(&bin.join("lfs"), &["--version"])), 0);
     assert_eq!(fs::read_link(root.join("sbin/mount.nacre")).expect("a link"), Path::new("/usr/bin/nacre"));
 }

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use crate::requirements::find_program;
 
-/// The `nacre` binary: `NACRE_BINARY`, or else the one of this target directory and profile, which is built first, so
-/// that tests never run against an old one.
+/// The `nacre` binary: `NACRE_BINARY`, or else the one of this target directory and profile, which is built first, with
+/// `nacre-bench` next to it, so that tests never run against old ones.
 ///
 /// # Panics
 ///
@@ -23,6 +23,18 @@ pub fn nacre() -> &'static Path {
     })
 }
 
+/// The same for tests of `nacre bench` and `nacre paf`, which are those of the `nacre-bench` next to it.
+///
+/// # Panics
+///
+/// When that is missing: one in PATH may be of another version.
+#[track_caller]
+pub fn nacre_with_bench() -> &'static Path {
+    let bench = nacre().with_file_name("nacre-bench");
+    assert!(bench.is_file(), "{} is missing: cargo build --release --bin nacre-bench", bench.display());
+    nacre()
+}
+
 fn build() -> PathBuf {
     let test = std::env::current_exe().expect("/proc is mounted");
     // <target>/<profile>/deps/<test>
@@ -34,11 +46,21 @@ fn build() -> PathBuf {
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "nacre", "--bin", "nacre", "--profile", name, "--target-dir"])
+        .args([
+            "build",
+            "--quiet",
+            "--bin",
+            "nacre",
+            "--bin",
+            "nacre-bench",
+            "--profile",
+            name,
+            "--target-dir",
+        ])
         .arg(target)
         .current_dir(workspace())
         .status();
-    assert!(status.is_ok_and(|status| status.success()), "the nacre binary cannot be built");
+    assert!(status.is_ok_and(|status| status.success()), "nacre and nacre-bench cannot be built");
     profile.join("nacre")
 }
 

@@ -12,7 +12,7 @@
 //!
 //! | variable | meaning |
 //! | --- | --- |
-//! | `NACRE_BINARY` | the binary to test; without it, it is built first |
+//! | `NACRE_BINARY` | the binary to test, with `nacre-bench` next to it; without it, both are built first |
 //! | `NACRE_TEST_DIRECTORY` | run the tests on this directory of any file system instead, to test the tests |
 //! | `NACRE_TEST_OST_BACKEND` | what OSTs keep their objects in, as for `nacre up --ost-backend`, such as `block,size=4G` |
 //! | `NACRE_TEST_LAYOUT` | default layout of every file system, as options of `lfs setstripe`, instead of the one that users get |

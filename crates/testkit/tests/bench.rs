@@ -343,7 +343,7 @@ fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
     let results = || fs::read_to_string(out.join("results.json")).unwrap_or_default();
     let words = ["bench", "talks", "--quick", "--only", "lad17-pfl,lad17-pfl-tuned", "--out", text(&out)];
     let command = || {
-        let mut command = run.command(nacre_testkit::binary::nacre());
+        let mut command = run.command(nacre_testkit::binary::nacre_with_bench());
         command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
@@ -380,7 +380,7 @@ fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
     assert!(page.contains("id=\"lad17-pfl-tuned\"") && page.contains("Simulated: a fabric"), "{page}");
     let file = out.join("results.json");
     let same = run
-        .command(nacre_testkit::binary::nacre())
+        .command(nacre_testkit::binary::nacre_with_bench())
         .args(["bench", "compare", text(&file), text(&file), "--gate"])
         .output();
     let same = same.expect("compared");
@@ -405,7 +405,7 @@ fn experiments_of_the_talks_that_lack_something_are_left_out_and_the_rest_goes_o
         return;
     }
     let run = Run::new();
-    let nacre = || run.command(nacre_testkit::binary::nacre());
+    let nacre = || run.command(nacre_testkit::binary::nacre_with_bench());
     let small = run.small_disk(100);
     let left_out = |said: &str, report: &str, why: &str, times: usize| {
         assert_eq!(said.matches(&format!(" is left out: {why}")).count(), times, "{why}: {said}");
@@ -424,8 +424,11 @@ fn experiments_of_the_talks_that_lack_something_are_left_out_and_the_rest_goes_o
     let home = run.make("home");
     let nobody = 65534;
     std::os::unix::fs::chown(&home, Some(nobody), Some(nobody)).expect("chown");
-    // The binary may lie where only root can reach it.
-    fs::copy(nacre_testkit::binary::nacre(), home.join("nacre")).expect("copy");
+    // The binaries may lie where only root can reach them.
+    for name in ["nacre", "nacre-bench"] {
+        fs::copy(nacre_testkit::binary::nacre_with_bench().with_file_name(name), home.join(name))
+            .expect("copy");
+    }
     let mut command = run.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "./nacre"]).current_dir(&home);
     let (said, report) = noisy_and_pfl(command, &home.join("talks"), &[]);
@@ -489,7 +492,7 @@ fn a_peer_that_disappears_is_noted_and_the_others_go_on() {
     let (stays, goes) = (run.make("stays"), run.make("goes"));
     let (first, second) = (format!("stays={}", text(&stays)), format!("goes={}", text(&goes)));
     let child = run
-        .command(nacre_testkit::binary::nacre())
+        .command(nacre_testkit::binary::nacre_with_bench())
         .args(["bench", "peers", &first, &second, "--part", "mdtest-easy", "--runs", "12"])
         .args(PEERS)
         .stdout(Stdio::piped())
@@ -523,7 +526,7 @@ fn a_peer_that_hangs_is_left_behind_and_the_others_go_on() {
     let (first, second) = (format!("stays={}", text(&stays)), format!("hangs={}", text(cluster.mount())));
     let child = cluster
         .run()
-        .command(nacre_testkit::binary::nacre())
+        .command(nacre_testkit::binary::nacre_with_bench())
         .args(["bench", "peers", &first, &second, "--part", "mdtest-easy", "--runs", "3", "--limit", "10"])
         .args(PEERS)
         .stdout(Stdio::piped())
@@ -553,7 +556,7 @@ fn peers_that_cannot_be_measured_are_refused_in_one_sentence() {
     for (word, says) in
         [(missing.as_str(), "cannot be used, mount it first"), ("x", "is given as NAME=VALUE")]
     {
-        let mut command = run.command(nacre_testkit::binary::nacre());
+        let mut command = run.command(nacre_testkit::binary::nacre_with_bench());
         let output = command.args(["bench", "peers", word]).output().expect("run");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
@@ -568,7 +571,7 @@ fn rows_of_fio_are_left_out_where_it_is_not_installed() {
     }
     let run = Run::new();
     let (directory, empty) = (run.make("d"), run.make("empty"));
-    let mut command = run.command(nacre_testkit::binary::nacre());
+    let mut command = run.command(nacre_testkit::binary::nacre_with_bench());
     let path = format!("d={}", text(&directory));
     command.args(["bench", "peers", &path, "--part", "fio,fsync", "--runs", "1"]).env("PATH", &empty);
     let output = command.output().expect("run");

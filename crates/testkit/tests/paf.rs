@@ -45,12 +45,12 @@ impl Disk {
     }
 
     fn paf(&self, letters: &str) -> Outcome {
-        run(binary::nacre(), self.words(letters))
+        run(binary::nacre_with_bench(), self.words(letters))
     }
 
     /// The same without waiting for its end.
     fn start(&self, letters: &str) -> Child {
-        let mut command: Command = self.run.command(binary::nacre());
+        let mut command: Command = self.run.command(binary::nacre_with_bench());
         command.args(self.words(letters)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.spawn().expect("started")
     }
@@ -103,7 +103,7 @@ fn a_run_measures_every_pair_of_every_state_and_leaves_nothing_on_the_disk() {
     for name in ["results.json", "report.html", "write.svg", "read.svg", "table.txt"] {
         assert!(disk.output.join(name).exists(), "{name}");
     }
-    let again = run(binary::nacre(), ["paf", "report", text(&disk.output)]).success();
+    let again = run(binary::nacre_with_bench(), ["paf", "report", text(&disk.output)]).success();
     assert_eq!(again.stdout, table);
     let ended = disk.paf(letters).fails_with(1);
     assert!(ended.stderr.contains("has ended"), "{ended}");
@@ -196,7 +196,7 @@ fn ctrl_c_keeps_what_is_needed_to_go_on_and_says_so() {
     assert!(said.contains("interrupted") && said.contains("the same command goes on"), "{said}");
     assert_eq!(disk.names(), ["nacre-paf"]);
     assert!(!disk.mount.join("nacre-paf/measured").exists());
-    let report = run(binary::nacre(), ["paf", "report", text(&disk.output)]).success().stdout;
+    let report = run(binary::nacre_with_bench(), ["paf", "report", text(&disk.output)]).success().stdout;
     assert!(report.contains("not finished"), "{report}");
     disk.paf(LONG).success();
     assert_eq!((disk.kept().len(), disk.names().len()), (LONG_PAIRS, 0));
@@ -255,7 +255,7 @@ fn what_cannot_be_used_is_refused_in_one_sentence_and_left_as_it_was() {
 
     let image = disk.run.directory().join("image");
     let of = |target: &Path, output: &Path| {
-        run(binary::nacre(), ["paf", "run", "--target", text(target), "--output", text(output)])
+        run(binary::nacre_with_bench(), ["paf", "run", "--target", text(target), "--output", text(output)])
             .fails_with(1)
             .stderr
     };
@@ -282,7 +282,7 @@ fn files_of_one_run_are_not_taken_by_another() {
     assert!(other.stderr.contains("seed was 1 and is now 2"), "{other}");
     let elsewhere = disk.run.directory().join("elsewhere");
     let words = ["paf", "run", "--target", text(&disk.mount), "--output", text(&elsewhere)];
-    let taken = run(binary::nacre(), words).fails_with(1);
+    let taken = run(binary::nacre_with_bench(), words).fails_with(1);
     assert!(taken.stderr.contains(&format!("go on with that by --output {}", text(&disk.output))), "{taken}");
     assert!(!elsewhere.exists());
     disk.paf(LONG).success();
@@ -309,7 +309,7 @@ fn a_directory_in_memory_with_a_size_of_its_own_is_measured_too() {
         "--json",
         "--keep-caches",
     ];
-    let json = run(binary::nacre(), words.into_iter().chain(more)).success().stdout;
+    let json = run(binary::nacre_with_bench(), words.into_iter().chain(more)).success().stdout;
     assert!(json.contains("\"paf\": \"PaF:30.10\"") && json.contains("\"capacity\": 67108864"), "{json}");
     assert!(json.contains("the file system is larger"), "{json}");
     assert_eq!(names(&target), [] as [&str; 0]);
@@ -474,7 +474,7 @@ fn a_survey_measures_every_layer_over_the_same_disk_and_leaves_nothing() {
     let words = ["bench", "survey", "--dir", text(&disk.mount), "--objects", "2", "--threads", "1,3"];
     let small = ["--record", "64k", "--size", "2M", "--runs", "1"];
     let more = small.into_iter().chain(["--html", text(&page)]);
-    let table = run(binary::nacre(), words.into_iter().chain(more)).success().stdout;
+    let table = run(binary::nacre_with_bench(), words.into_iter().chain(more)).success().stdout;
     for layer in ["store", "ost", "client"] {
         let rows = rows(&table, layer);
         assert_eq!(rows.len(), 2, "{layer} in {table}");
@@ -485,8 +485,9 @@ fn a_survey_measures_every_layer_over_the_same_disk_and_leaves_nothing() {
         }
     }
     assert!(table.contains("| store | + ost | + client |"), "{table}");
-    let block =
-        run(binary::nacre(), words.into_iter().chain(small).chain(["--backend", "block"])).success().stdout;
+    let block = run(binary::nacre_with_bench(), words.into_iter().chain(small).chain(["--backend", "block"]))
+        .success()
+        .stdout;
     for layer in ["store", "ost", "client"] {
         assert_eq!(rows(&block, layer).len(), 2, "{layer} in {block}");
     }
@@ -494,7 +495,7 @@ fn a_survey_measures_every_layer_over_the_same_disk_and_leaves_nothing() {
     assert!(fs::read_to_string(&page).expect("written").contains("<svg"));
     assert_eq!(disk.names(), [] as [&str; 0]);
     let nowhere = disk.mount.join("none");
-    let refused = run(binary::nacre(), ["bench", "survey", "--dir", text(&nowhere)]).fails_with(1);
+    let refused = run(binary::nacre_with_bench(), ["bench", "survey", "--dir", text(&nowhere)]).fails_with(1);
     assert!(refused.stderr.contains("is no directory"), "{refused}");
 }
 
@@ -515,7 +516,7 @@ fn a_continuous_survey_shows_bandwidth_over_time_and_gives_trimmed_space_back() 
     let words =
         ["bench", "survey", "--dir", text(&disk.mount), "--layer", "store", "--objects", "4", "--size", "4M"];
     let more = ["--continuous", "--for", "3s", "--sample", "100ms", "--trim-every", "1s", "--json"];
-    let json = run(binary::nacre(), words.into_iter().chain(more)).success().stdout;
+    let json = run(binary::nacre_with_bench(), words.into_iter().chain(more)).success().stdout;
     for row in ["first fill", "overwriting, first tenth", "overwriting, last tenth", "during trims"] {
         assert!(json.contains(&format!("\"name\":\"{row}\"")), "{row} in {json}");
     }
@@ -526,7 +527,7 @@ fn a_continuous_survey_shows_bandwidth_over_time_and_gives_trimmed_space_back() 
 
 /// `nacre paf backends` on small images, with everything of it in one directory.
 fn backends(run: &Run, letters: &str) -> Command {
-    let mut command = run.command(binary::nacre());
+    let mut command = run.command(binary::nacre_with_bench());
     command.args([
         "paf",
         "backends",

@@ -99,7 +99,7 @@ fn the_report_is_whole_in_a_browser_on_a_phone_and_on_a_screen() {
     let out = run.directory().join("report");
     let (file, peers) = (results(false), results(true));
     let words = ["bench", "talks", "--render", text(&file), "--peers", text(&peers), "--out", text(&out)];
-    program::run(binary::nacre(), words).success();
+    program::run(binary::nacre_with_bench(), words).success();
     assert!(!out.join("results.json").exists(), "only the report is written");
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert!(!page.contains("<script") && !page.contains("src="), "the page needs nothing else");

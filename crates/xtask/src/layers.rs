@@ -53,6 +53,8 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-mgs", SERVICE),
     ("nacre-mds", SERVICE),
     ("nacre-oss", SERVICE),
+    // What the programs have in common, below both.
+    ("nacre-common", &["nacre-types", "nacre-store"]),
     // Front doors.
     ("nacre-fuse", &["nacre-types", "nacre-layout", "nacre-env", "nacre-params", "nacre-client"]),
     (
@@ -75,10 +77,10 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-oss",
             "nacre-client",
             "nacre-fuse",
-            "nacre-bench",
+            "nacre-common",
         ],
     ),
-    // Proof. Only the binary may use bench, as its sub-command. It opens an MDT, an OST and a store itself, to measure them alone.
+    // Proof. The program that measures opens an MDT, an OST and a store itself, to measure them alone; `nacre` starts it as a process.
     (
         "nacre-bench",
         &[
@@ -91,6 +93,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-mds",
             "nacre-oss",
             "nacre-fuse",
+            "nacre-common",
         ],
     ),
     ("nacre-testkit", &["nacre-types"]),

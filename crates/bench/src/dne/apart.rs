@@ -33,7 +33,7 @@ impl DneRun<'_> {
 
     /// CPU time of a create, run by run.
     fn apart(&self, count: usize) -> Result<Samples, Error> {
-        let (program, tasks) = (self.program(), self.arguments.tasks.max(1));
+        let (program, tasks) = (self.arguments.nacre.find()?, self.arguments.tasks.max(1));
         let mut instances = Vec::new();
         for number in 0..count {
             let options = InstanceOptions { osts: 1, mdts: 1, separate: true, ..InstanceOptions::default() };

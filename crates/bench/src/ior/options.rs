@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::plan::{Plan, Reorder};
 use crate::error::Error;
-use crate::size;
 use crate::striping::Striping;
+use nacre_common::size;
 
 /// `nacre bench ior`
 #[derive(Debug, Clone, clap::Args)]

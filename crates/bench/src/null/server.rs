@@ -159,7 +159,7 @@ fn fuser_command(myself: &Myself, path: Option<&Path>, rpc: Option<SocketAddr>) 
     if rpc.is_some() {
         return Err(Error::Usage("the fuser example makes no calls".to_owned()));
     }
-    let beside = Path::new(myself.program()).parent().map(|directory| directory.join("examples/fuser_null"));
+    let beside = myself.program().parent().map(|directory| directory.join("examples/fuser_null"));
     let path = path.map(Path::to_owned).or(beside).filter(|path| path.exists());
     match path {
         Some(path) => Ok(Command::new(path)),

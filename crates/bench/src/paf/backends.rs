@@ -11,7 +11,8 @@ use super::state::{Output, Settings};
 use super::{Matrix, computed, show};
 use crate::error::Error;
 use crate::image::{Image, Kind};
-use crate::{machine, medium, size, stop};
+use crate::{machine, medium, stop};
+use nacre_common::size;
 
 /// `nacre paf backends`
 #[derive(Debug, clap::Args)]

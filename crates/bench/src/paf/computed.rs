@@ -8,7 +8,7 @@ use nacre_store::object::block::device::model::{DiskSpec, MediaSpec};
 use nacre_store::object::simulated::AnyMedium;
 
 use crate::error::Error;
-use crate::extents::Extent;
+use nacre_common::extents::Extent;
 
 /// The disk of a medium, if it is one whose time follows from extents alone.
 pub(super) fn disk_of(medium: AnyMedium) -> Option<DiskSpec> {

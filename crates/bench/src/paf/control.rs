@@ -11,7 +11,8 @@ use std::time::Instant;
 use super::ground::{check, stamp};
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::{place, stop};
+use crate::stop;
+use nacre_common::place;
 
 /// Begin of the name of the file.
 const NAME: &str = "nacre-paf-control-";

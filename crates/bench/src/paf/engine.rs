@@ -12,8 +12,9 @@ use super::state::{Cell, Level, Output, Paf, Rates, Shape, State};
 use crate::bar::Bar;
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::frag::Unit;
-use crate::{machine, size, stop};
+use crate::{machine, stop};
+use nacre_common::frag::Unit;
+use nacre_common::size;
 
 /// Bounds of the measured file in bytes, where the wish does not say it.
 const FILE_MAX: u64 = 4 << 30;

@@ -12,7 +12,7 @@ use super::ageing::Files;
 use super::computed;
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::frag::{FileFigures, FreeFigures, Unit};
+use nacre_common::frag::{FileFigures, FreeFigures, Unit};
 use nacre_store::object::simulated::AnyMedium;
 
 pub(super) use directory::DirectoryGround;

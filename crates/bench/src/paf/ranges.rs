@@ -1,6 +1,6 @@
 //! Lists of percents and sizes as they are given: `10..80`, `1M..64M`, `0,10,40..60`.
 
-use crate::size;
+use nacre_common::size;
 
 /// Distance of the percents of a range, and of the degrees of fragmentation.
 pub(super) const STEP: u8 = 10;

@@ -10,8 +10,9 @@ use super::state::{Cell, Paf, REPORTS, Rates, Settings, Shape, State};
 use crate::error::Error;
 use crate::heat::{self, HeatMap};
 use crate::machine::Machine;
-use crate::place::binary;
-use crate::{chart, medium, size};
+use crate::{chart, medium};
+use nacre_common::place::binary;
+use nacre_common::size;
 use nacre_store::object::simulated::AnyMedium;
 
 /// All iterations of one transfer size in one state.

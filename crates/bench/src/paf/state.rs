@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::frag::{FileFigures, FreeFigures};
 use crate::machine::Machine;
 use crate::medium;
+use nacre_common::frag::{FileFigures, FreeFigures};
 use nacre_store::object::simulated::AnyMedium;
 
 /// Name of the file.

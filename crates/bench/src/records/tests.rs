@@ -56,7 +56,7 @@ fn small() -> RecordsArguments {
         memory_dir: PathBuf::new(),
         parallel: Parallel::On,
         endpoints: 4,
-        nacre: None,
+        nacre: NacreProgram::default(),
         common: Common { runs: 1, seconds: 0.0, json: false },
     }
 }

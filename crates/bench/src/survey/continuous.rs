@@ -18,7 +18,8 @@ use crate::error::Error;
 use crate::random::Random;
 use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
-use crate::{medium, size, stop, trim};
+use crate::{medium, stop, trim};
+use nacre_common::size;
 
 /// Places on the chart at most: further figures are averaged.
 const PLACES: usize = 60;

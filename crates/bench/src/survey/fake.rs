@@ -27,8 +27,9 @@ use crate::piped::Piped;
 use crate::random::Random;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
+use crate::stop;
 use crate::worker::Myself;
-use crate::{size, stop};
+use nacre_common::size;
 
 /// How many times the reads of the null store those of a real one should be, with records of [`SMALL`].
 const BOUND: f64 = 0.9;

@@ -6,10 +6,10 @@ use super::layer::Layer;
 use super::plan::Case;
 use super::{Bench, Phase, SurveyArguments, continuous, pass};
 use crate::error::Error;
+use crate::medium;
 use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
-use crate::worker::Myself;
-use crate::{medium, size};
+use nacre_common::size;
 
 /// Part of the figures at the end of a run that counts.
 const LAST: usize = 3;
@@ -52,7 +52,7 @@ impl TrimPolicy {
 /// # Errors
 ///
 /// If a file system does not come up, or the disk is full.
-pub(super) fn measure(arguments: &SurveyArguments, myself: &Myself, case: Case) -> Result<Report, Error> {
+pub(super) fn measure(arguments: &SurveyArguments, case: Case) -> Result<Report, Error> {
     if medium::some(arguments.simulated_medium).is_none() {
         return Err(Error::Usage(
             "policies are compared on a device that all begin alike: give --backend block --simulated-medium flash:full=1".to_owned(),
@@ -70,7 +70,7 @@ pub(super) fn measure(arguments: &SurveyArguments, myself: &Myself, case: Case) 
     let mut base: Option<Samples> = None;
     for &policy in &arguments.policies {
         eprintln!("bench survey: {}", policy.label());
-        let Bursty { rates, flash, trims } = bursts(arguments, myself, &case, policy)?;
+        let Bursty { rates, flash, trims } = bursts(arguments, &case, policy)?;
         report.notes.push(format!("{}: {flash}; {trims}", policy.label()));
         let part = rates.len().div_ceil(LAST);
         let (first, last) = (&rates[..part], &rates[rates.len() - part..]);
@@ -111,13 +111,8 @@ struct Bursty {
     trims: String,
 }
 
-fn bursts(
-    arguments: &SurveyArguments,
-    myself: &Myself,
-    case: &Case,
-    policy: TrimPolicy,
-) -> Result<Bursty, Error> {
-    let mut bench = Bench::start(arguments, myself, &[Layer::Ost])?;
+fn bursts(arguments: &SurveyArguments, case: &Case, policy: TrimPolicy) -> Result<Bursty, Error> {
+    let mut bench = Bench::start(arguments, &[Layer::Ost])?;
     let Some(instance) = &bench.instance else {
         return Err(Error::Usage("policies are those of an OST".to_owned()));
     };

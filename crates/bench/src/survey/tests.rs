@@ -121,7 +121,7 @@ fn a_survey_takes_the_time_of_the_medium_and_says_that_it_is_simulated() {
         );
         let words = ["survey", &dir].into_iter().chain(words.split_whitespace());
         let arguments = Program::try_parse_from(words).map(|program| program.arguments).expect("well");
-        measure(&arguments, &Myself::new(&["bench"]).expect("this program"))
+        measure(&arguments, &Myself::new().expect("this program"))
     };
     // Four transfers of 50 ms: no more than 1.31 MB/s.
     for (backend, medium) in [("block", "throttle:latency=50ms"), ("file", "seek=0ms:bandwidth=1280K")] {

@@ -178,7 +178,7 @@ fn add_paf(report: &mut Report, prefix: &str, value: &Value) -> Result<(), Strin
     for what in ["write", "read"] {
         for line in lines {
             let (state, xfer) = (line["paf"].as_str().unwrap_or("?"), line["xfer"].as_u64().unwrap_or(0));
-            let name = format!("{prefix}{state}, {what}, {}", crate::size::show(xfer));
+            let name = format!("{prefix}{state}, {what}, {}", nacre_common::size::show(xfer));
             let mut row = Row::new(name, Unit::BytesPerSecond, samples(line, what));
             let base = lines.iter().find(|one| one["paf"] == first && one["xfer"] == line["xfer"]);
             if let Some(base) = base.filter(|_| line["paf"] != first) {

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{Instance, MDT_DATA, absolute};
 use crate::lctl::params::{names_of, values_in};
 use crate::{mounts, node, registry};
-use nacre_bench::frag::{self, Report, Subject, Unit};
+use nacre_common::frag::{self, Report, Subject, Unit};
 use nacre_ondisk::block::BlockLabel;
 use nacre_store::object::ObjectError;
 use nacre_store::object::block::is_block_store;
@@ -24,14 +24,10 @@ pub fn run(args: &FragArgs) -> Result<i32> {
         let text = serde_json::to_string_pretty(&reports).map_err(Failure::because("write JSON"))?;
         println!("{text}");
     } else {
-        let texts: Vec<String> = reports.iter().map(text_of).collect();
+        let texts: Vec<String> = reports.iter().map(frag::text).collect();
         print!("{}", texts.join("\n"));
     }
     Ok(0)
-}
-
-fn text_of(report: &Report) -> String {
-    frag::text(report)
 }
 
 /// Looks at one. A store that has a device for itself is told by the process that has it open, if there is one.
@@ -91,20 +87,6 @@ fn subjects(path: &Path) -> Result<Vec<Subject>> {
     Ok(vec![Subject { name, path, kind: "file" }])
 }
 
-/// Where the objects of a mount are; none if it is none of ours, its OSTs are elsewhere, or keep them on devices.
-pub(super) fn objects_below(mount_point: &Path) -> Vec<PathBuf> {
-    match mounts::mount_of(mount_point) {
-        Ok(Some(_)) => of_osts(mount_point).map_or_else(
-            |_| Vec::new(),
-            |subjects| {
-                let paths: Vec<PathBuf> = subjects.into_iter().map(|subject| subject.path).collect();
-                if paths.iter().any(|path| is_block_store(path)) { Vec::new() } else { paths }
-            },
-        ),
-        _ => Vec::new(),
-    }
-}
-
 fn store(dir: &Path) -> Subject {
     let name_of = |dir: &Path| dir.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
     let name = match dir.parent().filter(|_| dir.ends_with(MDT_DATA)) {
@@ -130,13 +112,6 @@ fn osts_of(instance: &Instance) -> Result<Vec<Subject>> {
         true => Err(Failure::new(format!("{} has no object targets", instance.dir.display()))),
         false => Ok(subjects),
     }
-}
-
-/// The OSTs behind a mount.
-fn of_osts(mount_point: &Path) -> Result<Vec<Subject>> {
-    let mut subjects = subjects(mount_point)?;
-    subjects.retain(|subject| !subject.path.ends_with(MDT_DATA));
-    Ok(subjects)
 }
 
 /// The directory of the file system behind a mount, if its servers are here.

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use super::{Ground, Owner, Timed, check, not_empty, stamp};
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::extents::{self, Extent};
-use crate::frag::{self, FileFigures, FreeFigures, Unit};
 use crate::paf::ageing::Files;
 use crate::paf::computed;
-use crate::{pattern, place, stop};
+use crate::{pattern, stop};
+use nacre_common::extents::{self, Extent};
+use nacre_common::frag::{self, FileFigures, FreeFigures, Unit};
+use nacre_common::place;
 use nacre_store::object::block::device::model::DiskSpec;
 
 /// The directory of a run, in its target.
@@ -238,7 +239,7 @@ impl Ground for DirectoryGround {
 
     /// File systems over a network give space back when their servers come to it. NacreFS tells its space a second late.
     fn await_room(&self) -> Result<(), Error> {
-        let kind = place::file_system(&self.target)?;
+        let kind = place::file_system(&self.target).map_err(Error::io("look at", &self.target))?;
         if !["fuse", "nfs", "lustre", "ceph", "cifs"].iter().any(|remote| kind.starts_with(remote)) {
             return Ok(());
         }

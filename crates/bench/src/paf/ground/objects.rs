@@ -18,11 +18,11 @@ use nacre_types::Fid;
 use super::{Ground, Timed, check, not_empty, stamp};
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::extents::Extent;
-use crate::frag::{self, FileFigures, FreeFigures, Unit};
 use crate::paf::ageing::Files;
 use crate::paf::computed;
 use crate::{medium, pattern, stop};
+use nacre_common::extents::Extent;
+use nacre_common::frag::{self, FileFigures, FreeFigures, Unit};
 use nacre_store::object::block::device::model::DiskSpec;
 use nacre_store::object::simulated::{AnyMedium, Simulated};
 

@@ -1,7 +1,7 @@
 //! Parameters of the store of an object target: its counters, and if it has a device for itself, what it does by itself there and how
 //! things lie.
 
-use nacre_bench::frag::{self, Unit};
+use nacre_common::frag::{self, Unit};
 use nacre_oss::ObjectServer;
 use nacre_params::{Tree, value};
 use nacre_store::object::ObjectStoreStats;

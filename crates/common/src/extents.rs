@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// A piece of a file, or of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// Offset in the file, in bytes; of free space, that on the device.
-    pub(crate) logical: u64,
+    pub logical: u64,
     /// Offset on the device in bytes.
-    pub(crate) physical: u64,
+    pub physical: u64,
     /// Bytes.
-    pub(crate) length: u64,
+    pub length: u64,
 }
 
 // The kernel's headers linux/fiemap.h and linux/fsmap.h, which libc does not have.
@@ -54,7 +54,7 @@ struct FsmapHead {
 /// # Errors
 ///
 /// `EOPNOTSUPP` or `ENOTTY` where the file system does not tell.
-pub(crate) fn of_file(file: &File) -> io::Result<Vec<Extent>> {
+pub fn of_file(file: &File) -> io::Result<Vec<Extent>> {
     let mut all: Vec<Extent> = Vec::new();
     fiemap::each(file.as_fd(), 0..u64::MAX, fiemap::SYNC, &mut |piece| {
         if piece.flags & FIEMAP_EXTENT_NOWHERE == 0 {
@@ -71,7 +71,7 @@ pub(crate) fn of_file(file: &File) -> io::Result<Vec<Extent>> {
 /// # Errors
 ///
 /// `EOPNOTSUPP` or `ENOTTY` where the file system does not tell (ext4 and xfs do), `EPERM` where only root is told.
-pub(crate) fn free(file: &File) -> io::Result<Vec<Extent>> {
+pub fn free(file: &File) -> io::Result<Vec<Extent>> {
     let last = Fsmap {
         device: u32::MAX,
         flags: u32::MAX,

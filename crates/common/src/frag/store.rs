@@ -5,8 +5,7 @@ use std::path::Path;
 use nacre_store::object::{BlockStore, BlockStoreOptions, ObjectStore};
 use nacre_types::Fid;
 
-use super::{Extents, FileFigures, FreeFigures, Report, Subject, Unit};
-use crate::error::Error;
+use super::{Error, Extents, FileFigures, FreeFigures, Report, Subject, Unit};
 use crate::extents::Extent;
 
 /// A store that is open.
@@ -48,7 +47,7 @@ impl Extents for Objects<'_> {
 /// # Errors
 ///
 /// If it leaves to a file system where things lie, or its index cannot be read.
-pub(crate) fn shape_of(store: &dyn ObjectStore, unit: Unit) -> Result<(FileFigures, FreeFigures), Error> {
+pub fn shape_of(store: &dyn ObjectStore, unit: Unit) -> Result<(FileFigures, FreeFigures), Error> {
     let objects = Objects(store);
     let mut files = FileFigures::default();
     objects.files(&mut |name, extents| files.add(name, extents, unit))?;

@@ -5,8 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::Extents;
-use crate::error::Error;
+use super::{Error, Extents};
 use crate::extents::{self, Extent};
 
 /// A file, or a directory with all below it.

@@ -17,14 +17,44 @@ mod store;
 mod walk;
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nacre_store::object::ObjectError;
 use nacre_store::object::block::is_block_store;
 use serde::{Deserialize, Serialize};
 
-pub use crate::error::Error;
 use crate::extents::{self, Extent};
+
+/// Why nothing can be told.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call on a path failed.
+    #[error("{action} {}: {source}", path.display())]
+    Io {
+        /// What was attempted, a verb.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// An object store refused.
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
+    /// There is nothing of the kind there.
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl Error {
+    /// For `map_err`: names what was attempted on which path.
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+        let path = path.to_owned();
+        move |source| Error::Io { action, path, source }
+    }
+}
 
 /// What `nacre frag` is about: one line of its report.
 #[derive(Debug, Clone)]
@@ -116,7 +146,7 @@ const WORST: usize = 5;
 
 impl FileFigures {
     /// Counts one file.
-    pub(crate) fn add(&mut self, name: &str, extents: &[Extent], unit: Unit) {
+    fn add(&mut self, name: &str, extents: &[Extent], unit: Unit) {
         let bytes: u64 = extents.iter().map(|extent| extent.length).sum();
         if bytes == 0 {
             return;
@@ -172,7 +202,7 @@ pub struct FreeFigures {
 
 impl FreeFigures {
     /// Of these extents.
-    pub(crate) fn of(extents: &[Extent], unit: Unit) -> FreeFigures {
+    fn of(extents: &[Extent], unit: Unit) -> FreeFigures {
         let mut figures = FreeFigures::default();
         let mut usable = 0;
         for extent in extents {
@@ -213,7 +243,7 @@ pub struct Report {
 }
 
 /// Where extents come from: what a back end with a map of its own implements beside [`walk::Tree`].
-pub(crate) trait Extents {
+trait Extents {
     /// Calls `visit` with the name and the extents of each file that has data.
     fn files(&self, visit: &mut dyn FnMut(&str, &[Extent])) -> Result<(), Error>;
     /// Free extents in the order of the device.
@@ -233,7 +263,7 @@ pub fn look(subject: &Subject, unit: Unit) -> Result<Report, Error> {
     let mut report = Report {
         name: subject.name.clone(),
         path: subject.path.clone(),
-        file_system: crate::place::file_system(&subject.path)?,
+        file_system: crate::place::file_system(&subject.path).map_err(Error::io("look at", &subject.path))?,
         kind: subject.kind.to_owned(),
         unit: unit.bytes,
         files: None,
@@ -270,7 +300,7 @@ fn unknown(error: Error, file_system: &str, what: &str) -> Result<String, Error>
 }
 
 /// Free space of the file systems of directories, each once, if it can be read of all.
-pub(crate) fn free_of(directories: &[&Path], unit: Unit) -> Option<FreeFigures> {
+pub fn free_of(directories: &[&Path], unit: Unit) -> Option<FreeFigures> {
     let mut devices = Vec::new();
     let mut all = Vec::new();
     for directory in directories {
@@ -285,7 +315,7 @@ pub(crate) fn free_of(directories: &[&Path], unit: Unit) -> Option<FreeFigures> 
 }
 
 /// Files below directories but those of one name, if their file systems say where they lie.
-pub(crate) fn files_of(directories: &[&Path], without: &str, unit: Unit) -> Option<FileFigures> {
+pub fn files_of(directories: &[&Path], without: &str, unit: Unit) -> Option<FileFigures> {
     let mut figures = FileFigures::default();
     let mut add = |name: &str, extents: &[Extent]| {
         if name != without {
@@ -299,8 +329,7 @@ pub(crate) fn files_of(directories: &[&Path], without: &str, unit: Unit) -> Opti
 }
 
 pub use show::text;
-pub use store::report_of;
-pub(crate) use store::shape_of;
+pub use store::{report_of, shape_of};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 /// # Errors
 ///
 /// A sentence for the user.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no size: give a number, with k, m, g or t behind it if you like");
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// `4096 bytes` or, for whole units, `4 KiB`: as IOR shows sizes.
-pub(crate) fn show(bytes: u64) -> String {
+pub fn show(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB")];
     match units.into_iter().find(|(shift, _)| bytes >= 1 << shift) {
         Some((shift, unit)) if bytes.is_multiple_of(1 << shift) => format!("{} {unit}", bytes >> shift),
