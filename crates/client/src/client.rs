@@ -37,6 +37,7 @@ use nacre_wire::mgs::PoolConfig;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::SystemTime;
 
 /// A mount. Any thread may call any method.
 pub struct Client {

@@ -20,7 +20,7 @@ use crate::abi::{InHeader, Wire, WriteIn};
 use crate::config::ThreadOptions;
 use crate::device::Device;
 use crate::reply::State;
-use crate::request::{argument_size, replies_in_bulk};
+use crate::request::{Raw, argument_size, replies_in_bulk};
 
 /// Threads that keep `want` of themselves reading.
 pub(super) struct Lane {
@@ -250,7 +250,7 @@ impl Seat {
             desk.serve_copied(&header, bulk, copy, argument_length)
         } else {
             let (argument, payload) = memory[body..end].split_at(argument_length);
-            desk.serve(&header, argument, payload, &mut [])
+            desk.serve(&Raw { header, argument, payload }, &mut [])
         };
         let bulk = &self.memory.bytes()[self.data..];
         answer(device, &header, state, &desk.small[..], bulk)

@@ -44,13 +44,44 @@ impl Desk {
     }
 
     /// Serves a request whose argument and payload do not overlap `bulk`, where a large reply is to be built.
-    pub fn serve(&mut self, header: &InHeader, argument: &[u8], payload: &[u8], bulk: &mut [u8]) -> State {
-        let raw = Raw { header: *header, argument, payload };
-        serve(&self.channel, &self.worker, &mut self.small, &raw, bulk)
+    pub fn serve(&mut self, raw: &Raw<'_>, bulk: &mut [u8]) -> State {
+        let code = raw.header.opcode;
+        let request = match parse(raw, self.channel.negotiated.setxattr_ext) {
+            Ok(request) => request,
+            Err(_) if takes_no_reply(code) => return State::None,
+            Err(errno) => return State::Error(errno),
+        };
+        match request.op {
+            Operation::Interrupt { unique } => {
+                self.channel.interrupt(unique);
+                return State::None;
+            }
+            Operation::Init(_) => return State::Error(libc::EIO),
+            Operation::Destroy => return State::Small(0),
+            _ => {}
+        }
+        let mut reply = Reply::new(code, &mut self.small, bulk);
+        self.worker.begin(&request);
+        if self.channel.pending.take(request.unique) {
+            self.channel.call_off_if_due(&self.worker, request.unique, true);
+        }
+        let outcome =
+            std::panic::catch_unwind(AssertUnwindSafe(|| self.channel.handler.handle(&request, &mut reply)));
+        self.worker.target.end();
+        let state = reply.state();
+        if outcome.is_err() {
+            log::error!("the handler of {} (inode {}) panicked", opcode::name(code), request.node_id);
+            return if takes_no_reply(code) { State::None } else { State::Error(libc::EIO) };
+        }
+        match state {
+            _ if takes_no_reply(code) => State::None,
+            State::Unanswered | State::None => State::Error(libc::EIO),
+            state => state,
+        }
     }
 
     /// Serves a request that lies where its large reply is to be built: it is small and is copied away first.
-    /// `pieces` are the parts of argument and payload in order, `argument_length` says where the former ends.
+    /// `copy` takes the parts of argument and payload in order, `argument_length` says where the former ends.
     pub fn serve_copied(
         &mut self,
         header: &InHeader,
@@ -58,60 +89,22 @@ impl Desk {
         copy: impl FnOnce(&[u8], &mut Vec<u8>),
         argument_length: usize,
     ) -> State {
-        self.side.clear();
-        copy(bulk, &mut self.side);
-        if self.side.len() > SIDE_SIZE || self.side.len() < argument_length {
-            return State::Error(libc::EINVAL);
-        }
-        let (argument, payload) = self.side.split_at(argument_length);
-        let raw = Raw { header: *header, argument, payload };
-        serve(&self.channel, &self.worker, &mut self.small, &raw, bulk)
+        let mut side = std::mem::take(&mut self.side);
+        side.clear();
+        copy(bulk, &mut side);
+        let state = if side.len() > SIDE_SIZE || side.len() < argument_length {
+            State::Error(libc::EINVAL)
+        } else {
+            let (argument, payload) = side.split_at(argument_length);
+            self.serve(&Raw { header: *header, argument, payload }, bulk)
+        };
+        self.side = side;
+        state
     }
 }
 
 impl Drop for Desk {
     fn drop(&mut self) {
         self.channel.remove_worker(&self.worker);
-    }
-}
-
-fn serve(
-    channel: &Channel,
-    worker: &Arc<Worker>,
-    small: &mut [u8; SMALL_SIZE],
-    raw: &Raw<'_>,
-    bulk: &mut [u8],
-) -> State {
-    let code = raw.header.opcode;
-    let request = match parse(raw, channel.negotiated.setxattr_ext) {
-        Ok(request) => request,
-        Err(_) if takes_no_reply(code) => return State::None,
-        Err(errno) => return State::Error(errno),
-    };
-    match request.op {
-        Operation::Interrupt { unique } => {
-            channel.interrupt(unique);
-            return State::None;
-        }
-        Operation::Init(_) => return State::Error(libc::EIO),
-        Operation::Destroy => return State::Small(0),
-        _ => {}
-    }
-    let mut reply = Reply::new(code, small, bulk);
-    worker.begin(&request);
-    if channel.pending.take(request.unique) {
-        channel.call_off_if_due(worker, request.unique, true);
-    }
-    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| channel.handler.handle(&request, &mut reply)));
-    worker.target.end();
-    let state = reply.state();
-    if outcome.is_err() {
-        log::error!("the handler of {} (inode {}) panicked", opcode::name(code), request.node_id);
-        return if takes_no_reply(code) { State::None } else { State::Error(libc::EIO) };
-    }
-    match state {
-        _ if takes_no_reply(code) => State::None,
-        State::Unanswered | State::None => State::Error(libc::EIO),
-        state => state,
     }
 }

@@ -37,7 +37,7 @@ use crate::abi::{EntryOut, InHeader, NotifyRetrieveIn, NotifyRetrieveOut, Wire, 
 use crate::config::{ThreadOptions, TransportChoice};
 use crate::error::Error;
 use crate::reply::State;
-use crate::request::replies_in_bulk;
+use crate::request::{Raw, replies_in_bulk};
 use ring::Ring;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -319,7 +319,7 @@ fn serve(ring: &mut Ring, desk: &mut Desk, header: &InHeader, payload_length: us
     {
         let (argument, data) =
             payload[..payload_length].split_at(size_of::<NotifyRetrieveIn>().min(payload_length));
-        return desk.serve(header, argument, data, &mut []);
+        return desk.serve(&Raw { header: *header, argument, payload: data }, &mut []);
     }
     if replies_in_bulk(header.opcode) {
         let copy = |bulk: &[u8], side: &mut Vec<u8>| {
@@ -328,6 +328,7 @@ fn serve(ring: &mut Ring, desk: &mut Desk, header: &InHeader, payload_length: us
         };
         desk.serve_copied(header, payload, copy, argument.len())
     } else {
-        desk.serve(header, argument, &payload[..payload_length], &mut [])
+        let payload = &payload[..payload_length];
+        desk.serve(&Raw { header: *header, argument, payload }, &mut [])
     }
 }
