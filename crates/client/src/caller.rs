@@ -31,6 +31,12 @@ impl Caller {
         let full = full.unwrap_or_default();
         Cred { uid: self.uid, gid: self.gid, full: Some(full) }
     }
+
+    /// True if the caller may read and search everything, and so learn where a FID is.
+    pub fn may_search_all(&self) -> bool {
+        let full = self.full_cred().full.unwrap_or_default();
+        full.caps.contains(Caps::DAC_READ_SEARCH)
+    }
 }
 
 fn read_process(caller: &Caller) -> Option<FullCred> {

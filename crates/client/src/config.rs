@@ -21,4 +21,19 @@ impl ClientConfig {
     pub fn new(fsname: &str, instance: ClientUuid) -> ClientConfig {
         ClientConfig { fsname: fsname.to_owned(), instance, read_ahead_bytes_max: 8 << 20, relatime: true }
     }
+
+    /// Which file system is mounted, and which mount this is.
+    pub fn mount_info(&self) -> MountInfo {
+        let instance = self.instance.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        MountInfo { fsname: self.fsname.clone(), instance }
+    }
+}
+
+/// Which file system is mounted, and which mount this is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountInfo {
+    /// Name of the file system.
+    pub fsname: String,
+    /// Identity of the mount in hexadecimal, as in names like `lov.nacre-clilov-<instance>`.
+    pub instance: String,
 }

@@ -1,25 +1,34 @@
 //! State of open files.
 
+pub(crate) mod folios;
+pub(crate) mod group;
+pub(crate) mod head;
+pub(crate) mod opened;
+pub(crate) mod options;
+pub(crate) mod ranges;
+pub(crate) mod turns;
+pub(crate) mod written;
+
 use crate::caller::Caller;
-use crate::handles::Asked;
-use crate::io::ahead::blocks::Blocks;
-use crate::io::ahead::reader::Reader;
-use crate::io::dirty::table::Table;
-use crate::io::head::Head;
-use crate::io::objects::Glimpse;
-use crate::io::opened::Opened;
-use crate::io::ranges::RangeLocks;
-use crate::io::written::Written;
+use crate::file::folios::Folios;
+use crate::file::group::Group;
+use crate::file::head::Head;
+use crate::file::opened::Opened;
+use crate::file::ranges::RangeLocks;
+use crate::file::written::Written;
 use crate::jobs::JobCell;
-use crate::locks::folios::Folios;
-use crate::locks::groups::Group;
-use crate::node::Warrant;
+use crate::read_ahead::blocks::Blocks;
+use crate::read_ahead::reader::Reader;
+use crate::warrant::Warrant;
+use crate::write_back::table::Table;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{Layout, StripeObject, object_ranges};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
 use nacre_wire::mds::{DataUpdate, LockFamily, LockOwner, OpenFlags};
+use nacre_wire::oss::ObjectAttr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// Space is shown in units of this many bytes (`st_blocks`).
 const BLOCK_UNIT: u64 = 512;
@@ -27,7 +36,6 @@ const BLOCK_UNIT: u64 = 512;
 const ALLOCATION_UNIT: u64 = 4096;
 /// `relatime` stores a new access time at least this often, in seconds.
 const RELATIME_SECONDS: i64 = 24 * 3600;
-
 /// Numbers updates of file data in the order in which they are made; see [`DataUpdate::order`].
 static UPDATES: AtomicU64 = AtomicU64::new(1);
 
@@ -39,6 +47,14 @@ pub(crate) struct KnownSize {
     pub blocks: u64,
     /// [`FileInner::changes`] before they were found out.
     pub changes: Option<u64>,
+}
+
+/// An open request to an MDT, with the credentials it was made with.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub fid: Fid,
+    pub flags: OpenFlags,
+    pub opener: Caller,
 }
 
 /// What all opens of one file share at this client.
@@ -249,6 +265,11 @@ impl FileInner {
         self.exact_era = if self.exact_era == era + 1 { era + 1 } else { 0 };
     }
 
+    /// True if the size is this client's to know: learned under the exclusive lease with this number, which is in force.
+    pub fn size_is_of(&self, lease: u64) -> bool {
+        self.size_lease != 0 && self.size_lease == lease
+    }
+
     /// The size has to be asked for.
     pub fn size_is_unsure(&mut self) {
         (self.floor_era, self.exact_era) = (0, 0);
@@ -357,6 +378,11 @@ impl FileInner {
     }
 }
 
+/// The time that changes get.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from(nacre_env::clock::wall())
+}
+
 /// Space of a dense object of `bytes`.
 fn blocks_of(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALLOCATION_UNIT) / BLOCK_UNIT
@@ -457,10 +483,27 @@ impl OpenFile {
     }
 }
 
+/// What the objects of a file say about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Glimpse {
+    pub size: u64,
+    /// In units of 512 bytes.
+    pub blocks: u64,
+    /// Last change of data, if there was one.
+    pub mtime: Option<Timestamp>,
+}
+
+impl Glimpse {
+    pub(crate) fn add(&mut self, attr: &ObjectAttr) {
+        self.blocks += attr.blocks;
+        self.mtime = self.mtime.max(attr.mtime);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::ranges::Use;
+    use crate::file::ranges::Use;
 
     #[test]
     fn a_size_that_is_no_longer_sure_is_not_told_and_remains_to_be_told() {

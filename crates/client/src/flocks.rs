@@ -4,8 +4,8 @@
 
 use nacre_env::sync::Mutex;
 use nacre_lock::flock::held::{CallId, Change, End, HeldLocks};
-use nacre_lock::flock::{self, Access, Family, Owner};
-use nacre_lock::{Extent, ResourceId};
+use nacre_lock::flock::{Access, Family, Owner};
+use nacre_lock::{Extent, ResourceId, flock};
 use nacre_rpc::MdsEndpoint;
 use nacre_types::{ClientUuid, Cred, Fid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::mds::{

@@ -3,13 +3,11 @@
 //! An MDT that has restarted knows of an open file what clients say. So a number is here from before the MDT is asked to open the file until
 //! right before it is told of the close: also while the answer is being used, and while what was written is on its way.
 
-use crate::caller::Caller;
-use crate::file::OpenFile;
+use crate::file::{Asked, OpenFile};
 use crate::node::IdMap;
-use crate::ops::dir::OpenDir;
+use crate::open_dir::OpenDir;
 use nacre_env::sync::Mutex;
-use nacre_types::{Fid, OpenHandle, Status, StatusResult};
-use nacre_wire::mds::OpenFlags;
+use nacre_types::{OpenHandle, Status, StatusResult};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,14 +19,6 @@ enum Handle {
     Dir(Arc<OpenDir>),
     /// The MDT may have the file open, and no program has it: it is being opened or closed.
     Pending(Asked),
-}
-
-/// An open request to an MDT, with the credentials it was made with.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub fid: Fid,
-    pub flags: OpenFlags,
-    pub opener: Caller,
 }
 
 /// Open files and directories by number. Numbers start at 1 and are never used again.

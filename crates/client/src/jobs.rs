@@ -11,10 +11,8 @@
 mod format;
 
 use crate::caller::Caller;
-use crate::client::Client;
 use crate::file::FileState;
-pub use format::{DEFAULT_FORMAT, JobFormat, JobVar};
-use format::{Facts, host_name};
+use crate::jobs::format::{Facts, host_name};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Mutex, RwLock};
 use nacre_env::{JobGuard, current_job, enter_job};
@@ -23,6 +21,8 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub use format::{DEFAULT_FORMAT, JobFormat, JobVar};
+
 /// How long a thread goes by what it found out about a program. Short, since a shell opens files before it becomes the
 /// command that writes them.
 const AGE_MAX: Duration = Duration::from_millis(100);
@@ -30,7 +30,6 @@ const AGE_MAX: Duration = Duration::from_millis(100);
 const REMEMBERED: usize = 16;
 /// Most of an environment that is looked through, in bytes.
 const ENVIRONMENT_MAX: usize = 1 << 20;
-
 /// Numbers settings, over all clients of the process, so that what a thread remembers is of one of them.
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
@@ -117,7 +116,7 @@ impl Jobs {
     }
 
     /// The job of a caller. With `may_look` as far as its environment is needed; `None` if it cannot be told then.
-    fn job_of(&self, caller: &Caller, may_look: bool) -> Option<JobId> {
+    pub(crate) fn job_of(&self, caller: &Caller, may_look: bool) -> Option<JobId> {
         let generation = self.generation.load(Ordering::Acquire);
         let slot = caller.pid as usize % REMEMBERED;
         let now = Instant::now();
@@ -224,22 +223,6 @@ pub enum JobSource {
     MayFault,
     /// The kernel on its own account: the caller says nothing.
     Kernel,
-}
-
-impl Client {
-    /// Has this thread work for the job of a caller, until the guard is dropped. `handle` is the open file that it is about,
-    /// if any. `None`, and nothing is done, while jobs are not named.
-    pub fn enter_job(&self, caller: &Caller, handle: Option<u64>, source: JobSource) -> Option<JobGuard> {
-        if !self.jobs.is_enabled() {
-            return None;
-        }
-        let own = match source {
-            JobSource::Kernel => None,
-            source => self.jobs.job_of(caller, source == JobSource::Call),
-        };
-        let of_file = || self.handles.file(handle?).ok()?.file.job.get();
-        Some(enter_job(own.or_else(of_file)))
-    }
 }
 
 #[cfg(test)]

@@ -1,29 +1,17 @@
 //! What may be cached, and the thread that drops it when somebody else comes.
 
-use crate::client::Client;
+use crate::kernel::KernelCaches;
 use crate::locks::Locks;
+use crate::locks::inodes::InodeSpace;
 use crate::locks::layouts::is_of_layout;
+use crate::warrant::Warrant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_rpc::ClientCallbacks;
+use nacre_types::Fid;
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::LeaseGrant;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-
-/// What the kernel (or another front door) caches on the client's word.
-pub trait KernelCaches: Send + Sync {
-    /// Every cached name is to be looked up again before its next use.
-    fn expire_names(&self);
-    /// Attributes and data of an inode are to be dropped. Called from threads that serve no request. False if nobody knows the
-    /// inode: an answer about it may still be on its way.
-    fn drop_inode(&self, node: u64) -> bool;
-    /// Attributes of an inode, but not its data, are to be asked for again. Called while a request for it is served. The answer
-    /// is that of [`KernelCaches::drop_inode`].
-    fn drop_attributes(&self, node: u64) -> bool;
-    /// Cached data in a range of an inode is to be dropped. Called while a write around the cache is served; may have to
-    /// wait for other requests.
-    fn drop_data(&self, node: u64, offset: u64, len: u64);
-}
 
 /// The lease of one mount, over all its MDTs: exclusive only while each of them says so.
 ///
@@ -62,12 +50,37 @@ impl Lease {
         &self.locks
     }
 
+    /// Who caches on this client's word; told to drop when the lease becomes shared. Only the first call counts.
+    pub fn set_kernel_caches(&self, kernel: Arc<dyn KernelCaches>) {
+        let _ = self.locks.kernel.set(kernel);
+    }
+
+    /// Who that is.
+    pub(crate) fn kernel(&self) -> Option<&Arc<dyn KernelCaches>> {
+        self.locks.kernel.get()
+    }
+
+    /// The locks on inodes of the MDT of a FID.
+    pub(crate) fn inodes(&self, fid: Fid) -> Arc<InodeSpace> {
+        self.locks.inodes(fid.mdt_index())
+    }
+
+    /// True if what was learned of an inode, or of the content of a directory, is still true.
+    pub fn is_in_force(&self, warrant: Warrant, fid: Fid) -> bool {
+        match warrant {
+            Warrant::None => false,
+            Warrant::Lease(number) => number == self.number(),
+            Warrant::Lock(handle) => self.inodes(fid).is_usable(handle),
+        }
+    }
+
     /// What the MDT with this index calls back.
     pub fn callbacks(self: &Arc<Lease>, mdt_index: u16) -> Arc<dyn ClientCallbacks> {
         Arc::new(MdtCallbacks { lease: self.clone(), mdt_index })
     }
 
-    /// True while this client is the only one.
+    /// True while this client is the only one, so that nothing has to be locked. Who reads or writes asks under a byte range of the
+    /// file: the end of the lease waits for those.
     pub fn exclusive(&self) -> bool {
         self.word.load(Ordering::Acquire) & 1 == 1
     }
@@ -142,11 +155,12 @@ impl ClientCallbacks for MdtCallbacks {
 }
 
 /// Body of the thread that answers revocations: dropping kernel caches may wait for requests that are being served, so
-/// no thread that serves requests may do it.
-pub(crate) fn serve_releases(lease: &Lease, client: &Weak<Client>) {
+/// no thread that serves requests may do it. `release` says false when there is no client any more.
+pub(crate) fn serve_releases(lease: &Lease, release: impl Fn(u16, u64) -> bool) {
     while let Some((mdt_index, epoch)) = lease.next_release() {
-        let Some(client) = client.upgrade() else { return };
-        client.release_lease(mdt_index, epoch);
+        if !release(mdt_index, epoch) {
+            return;
+        }
     }
 }
 

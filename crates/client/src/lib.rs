@@ -1,6 +1,6 @@
 //! The client: what a mount does, without any notion of how programs reach it.
 //!
-//! [`Client`] has one method per file system operation. Each runs on the caller's thread from end to end, takes a
+//! The parts of a [`Client`] have one method per file system operation. Each runs on the caller's thread from end to end, takes a
 //! [`Caller`] and ends in calls of the metadata and object endpoints of `nacre_rpc`. The FUSE translation is one user,
 //! a library would be another.
 //!
@@ -12,54 +12,83 @@
 //!   sizes of open files are this client's and the kernel may keep names and attributes. When it becomes shared, the
 //!   client drops what is cached, tells sizes to the MDT, and answers.
 //! - While it is shared, names, attributes and data are cached under locks ([`locks`](Locks)).
-//! - Data may be held back only under the exclusive lease or a lock ([`io::dirty`](io)); a request to objects settles it first.
-//! - I/O on one file is atomic by byte range ([`io::ranges`]); disjoint ranges run in parallel.
+//! - Data may be held back only under the exclusive lease or a lock (`write_back`); a request to objects settles it first.
+//! - I/O on one file is atomic by byte range (`file::ranges`); disjoint ranges run in parallel.
 //! - No lock is held over a request to a server, except the byte ranges of a file.
 //!
 //! # Map
 //!
-//! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files; `flocks` locks of programs;
-//! `lease`; `locks` on data; `jobs` names of jobs; `targets` MDTs and OSTs; `joining` MDTs that are new; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
+//! Each part owns its state and uses only parts above it in this list.
+//!
+//! | part | what it owns |
+//! | --- | --- |
+//! | `node`, `handles`, `file` | inodes that the kernel knows, open files: plain state |
+//! | `lease`, `locks` | what may be cached; who caches under locks is called through `locks::Holder` |
+//! | `requests` | servers: MDTs, OSTs, those that join or are silent, capabilities, what may still be lost; every request |
+//! | `layouts`, `objects`, `shards` | layouts of files, bytes to and from their objects, shards of directories |
+//! | `write_back` | data that is held back |
+//! | `data_locks` | locks of operations and groups on data, and giving up what is cached under them |
+//! | `sizes`, `read_ahead` | sizes and attributes that are known better here; data fetched ahead |
+//! | `inodes` | attributes, names and paths asked for; the root |
+//! | `data` | reads, writes, cuts, copies, syncs |
+//! | `placement`, `pages`, `statahead`, `listings` | places of new directories; directories read, ahead and merged |
+//! | `names`, `opens` | names and attributes changed; files opened, closed, locked and leased |
+//! | `client` | making and ending them, and giving the lease back |
 
+mod base;
 mod caller;
-mod capabilities;
 mod client;
 mod config;
+mod data;
+mod data_locks;
 mod file;
 mod flocks;
 mod handles;
-pub mod io;
+mod inodes;
 mod jobs;
-mod joining;
+mod kernel;
+mod layouts;
 mod lease;
+mod listings;
 mod locks;
+mod names;
 pub mod node;
-mod ops;
-mod place;
-mod targets;
+mod objects;
+mod open_dir;
+mod opens;
+mod pages;
+mod placement;
+mod read_ahead;
+mod requests;
+mod shards;
+mod sizes;
+mod statahead;
 mod tasks;
 mod tunables;
-mod unsynced;
+mod warrant;
+mod write_back;
 
 pub use caller::Caller;
 pub use client::Client;
-pub use config::ClientConfig;
-pub use io::ahead::stats::{AheadStats, Counter};
-pub use io::dirty::tunables::{OstWriteBack, WriteBackStats, WriteBackTunables};
-pub use io::parallel::ParallelIo;
-pub use io::write::WriteOptions;
+pub use config::{ClientConfig, MountInfo};
+pub use data::read::Reader;
+pub use data::replace::{SwapConditions, VersionFlush};
+pub use data_locks::cover::LockedAhead;
+pub use file::options::WriteOptions;
+pub use inodes::{Absent, Found, Keep};
 pub use jobs::{DEFAULT_FORMAT, JobFormat, JobSource, JobVar, Jobs};
-pub use joining::Newcomers;
-pub use lease::{KernelCaches, Lease};
-pub use locks::cover::LockedAhead;
+pub use kernel::KernelCaches;
+pub use lease::Lease;
 pub use locks::{LockCounts, Locks};
-pub use ops::dir::ListedEntry;
-pub use ops::info::{MountInfo, TargetState};
-pub use ops::namespace::{Absent, Created, Found, Keep};
-pub use ops::open::OpenedFile;
-pub use ops::relayout::{SwapConditions, VersionFlush};
-pub use place::DirQos;
-pub use tunables::Tunables;
+pub use names::Created;
+pub use opens::OpenedFile;
+pub use pages::ListedEntry;
+pub use placement::place::DirQos;
+pub use read_ahead::stats::{AheadStats, Counter};
+pub use requests::joining::Newcomers;
+pub use requests::statfs::TargetState;
+pub use tunables::{ParallelIo, Tunables};
+pub use write_back::tunables::{OstWriteBack, WriteBackStats, WriteBackTunables};
 
 // The words of requests that a front door speaks, so that it need not know how they travel.
 pub use nacre_wire::mds::{

@@ -2,42 +2,39 @@
 //! [`inodes`]; everything else here is about data.
 //!
 //! [`layouts`] has those on layouts. While the lease is exclusive nothing here is used. Otherwise every read and write of an open file takes locks on the
-//! bytes of the objects that it touches ([`Client::cover`]) and keeps them until somebody else wants them. Then what
-//! they cover is written out and dropped ([`flush`]), here and from the kernel's page cache ([`folios`]), and they are
+//! bytes of the objects that it touches ([`DataLocks::cover`](crate::data_locks::DataLocks::cover)) and keeps them until somebody else wants them. Then what
+//! they cover is written out and dropped ([`crate::data_locks::flush`]), here and from the kernel's page cache ([`crate::file::folios`]), and they are
 //! given up. `docs/design/locks.md` has the whole protocol.
 //!
 //! # Invariants
 //!
 //! - Locks of one operation are taken in the order of the objects in the layout, after the operation's byte range
-//!   ([`crate::io::ranges`]) and before any request for data; so no two operations of any clients wait for each other.
+//!   ([`crate::file::ranges`]) and before any request for data; so no two operations of any clients wait for each other.
 //! - A page that the kernel may let a program store to is under a write lock: data that is read into the page cache of a
 //!   file that is open for writing here is locked for writing, and opening a file for writing gives up its read locks.
 //! - What is on its way out waits for nobody who may wait for a lock: flushes have threads of their own, they take no byte
-//!   range, and requests of the kernel that they depend on are urgent ([`folios`]).
+//!   range, and requests of the kernel that they depend on are urgent ([`crate::file::folios`]).
 
 pub(crate) mod clock;
-pub(crate) mod cover;
-mod events;
-pub(crate) mod flush;
-pub(crate) mod folios;
-pub(crate) mod groups;
+pub(crate) mod events;
 pub(crate) mod inodes;
 pub(crate) mod layouts;
 pub(crate) mod space;
 
-use crate::client::Client;
+use crate::kernel::KernelCaches;
+use crate::locks::clock::Clock;
+use crate::locks::inodes::InodeSpace;
+use crate::locks::layouts::LayoutSpace;
+use crate::locks::space::{Home, LostLock, Namespace};
 use crate::tasks::Tasks;
-use clock::Clock;
-use inodes::InodeSpace;
-use layouts::LayoutSpace;
+use nacre_env::clock::Instant;
 use nacre_env::sync::RwLock;
+use nacre_layout::Layout;
 use nacre_lock::client::{ClientConfig, ClientStats, Effect};
-use nacre_lock::{LockHandle, Lvb, ResourceId};
-use nacre_rpc::{MdsEndpoint, OstEventsFactory};
-use nacre_types::{StatusResult, TargetId, TargetKind, Timestamp};
-use space::Namespace;
+use nacre_lock::{LockHandle, Lvb, Need, ResourceId};
+use nacre_rpc::{MdsEndpoint, OssEndpoint};
+use nacre_types::{Capability, Fid, ObjectNeed, StatusResult, TargetId, TargetKind};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -65,6 +62,31 @@ pub struct LockCounts {
     pub cancelled: u64,
 }
 
+/// Who uses and caches data under these locks. Called on threads that may wait.
+pub(crate) trait Holder: Send + Sync {
+    /// The way to an OST.
+    fn ost(&self, index: u16) -> Option<&dyn OssEndpoint>;
+    /// The way to an MDT.
+    fn mdt(&self, index: u16) -> Option<&dyn MdsEndpoint>;
+    /// See [`nacre_rpc::OssEvents::capability`].
+    fn capability(&self, need: &ObjectNeed, refused: Option<&Capability>)
+    -> StatusResult<Option<Capability>>;
+    /// A lock on an object is given up: what was written under it goes out, what is cached under it goes away.
+    fn flush_object(&self, home: &Home, object: Fid, need: &Need);
+    /// Locks on objects are gone: what was cached under them goes.
+    fn drop_lost(&self, lost: Vec<LostLock>);
+    /// Gives up everything of a file that lies on the objects of this layout. Nobody reads or writes there any more.
+    fn leave_objects(&self, fid: Fid, layout: Option<&Layout>);
+    /// What is known of a file's objects is not true any more.
+    fn forget_layout(&self, fid: Fid);
+    /// Which locks there are on a file has changed.
+    fn locks_changed(&self, node: u64);
+    /// Size and time of an object as far as this client has not written them out.
+    fn known_of(&self, node: u64, object: Fid) -> Lvb;
+    /// Has `drop` reach an inode in the kernel, see [`crate::node::NodeTable::reaches_kernel`].
+    fn reaches_kernel(&self, node: u64, since: Instant, drop: &dyn Fn(u64) -> bool) -> bool;
+}
+
 /// See the [module documentation](self). Exists before the client, because endpoints need somebody to call back.
 pub struct Locks {
     spaces: RwLock<BTreeMap<u16, Arc<Namespace>>>,
@@ -72,7 +94,10 @@ pub struct Locks {
     inodes: RwLock<BTreeMap<u16, Arc<InodeSpace>>>,
     /// By MDT.
     layouts: RwLock<BTreeMap<u16, Arc<LayoutSpace>>>,
-    client: OnceLock<Weak<Client>>,
+    /// Who caches on this client's word.
+    pub(crate) kernel: OnceLock<Arc<dyn KernelCaches>>,
+    holder: OnceLock<Weak<dyn Holder>>,
+    me: Weak<Locks>,
     flushes: Tasks,
     layout_flushes: Tasks,
     messages: Tasks,
@@ -82,11 +107,13 @@ pub struct Locks {
 impl Locks {
     /// No locks yet.
     pub(crate) fn new() -> Arc<Locks> {
-        Arc::new(Locks {
+        Arc::new_cyclic(|me| Locks {
             spaces: RwLock::default(),
             inodes: RwLock::default(),
             layouts: RwLock::default(),
-            client: OnceLock::new(),
+            kernel: OnceLock::new(),
+            holder: OnceLock::new(),
+            me: me.clone(),
             flushes: Tasks::new(FLUSH_THREADS),
             layout_flushes: Tasks::new(LAYOUT_FLUSH_THREADS),
             messages: Tasks::new(MESSAGE_THREADS),
@@ -94,14 +121,10 @@ impl Locks {
         })
     }
 
-    /// The events of OSTs, for their endpoints.
-    pub fn events(self: &Arc<Locks>) -> Arc<dyn OstEventsFactory> {
-        Arc::new(events::Factory(self.clone()))
-    }
-
     /// The client is there.
-    pub(crate) fn attach(self: &Arc<Locks>, client: &Arc<Client>) {
-        let _ = self.client.set(Arc::downgrade(client));
+    pub(crate) fn attach<H: Holder + 'static>(self: &Arc<Locks>, holder: &Arc<H>) {
+        let holder: Weak<H> = Arc::downgrade(holder);
+        let _ = self.holder.set(holder);
         self.clock.attach(self);
     }
 
@@ -114,8 +137,8 @@ impl Locks {
         self.messages.stop();
     }
 
-    fn client(&self) -> Option<Arc<Client>> {
-        self.client.get()?.upgrade()
+    fn holder(&self) -> Option<Arc<dyn Holder>> {
+        self.holder.get()?.upgrade()
     }
 
     /// The locks at one OST.
@@ -238,39 +261,38 @@ impl Locks {
 
     /// There is a new lock on data of a file.
     fn lock_came(&self, node: u64) {
-        let file = self.client().and_then(|client| client.nodes.file(node));
-        if let Some(file) = file {
-            file.lock_era.fetch_add(1, Ordering::AcqRel);
+        if let Some(holder) = self.holder() {
+            holder.locks_changed(node);
         }
     }
 
     /// Has the kernel drop what it caches of a file, soon: the caller may be one that its requests wait for.
-    fn forget_pages(&self, node: u64) {
-        let weak = self.client.get().cloned().unwrap_or_default();
+    pub(crate) fn forget_pages(&self, node: u64) {
+        let Some(kernel) = self.kernel.get().cloned() else { return };
         self.flushes.submit(move || {
-            if let Some(client) = weak.upgrade()
-                && let Some(kernel) = client.kernel.get()
-            {
-                kernel.drop_inode(node);
-            }
+            kernel.drop_inode(node);
         });
     }
 
     /// Has something done by a thread that may wait.
     fn later(&self, space: &Arc<Namespace>, effect: Effect) {
-        let (weak, space) = (self.client.get().cloned().unwrap_or_default(), space.clone());
+        let (weak, space) = (self.me.clone(), space.clone());
         let pool = if matches!(effect, Effect::Flush { .. }) { &self.flushes } else { &self.messages };
         let done = pool.submit(move || {
-            let Some(client) = weak.upgrade() else { return };
+            let Some(locks) = weak.upgrade() else { return };
+            let Some(holder) = locks.holder() else { return };
             match effect {
                 Effect::Flush { handle, resource, need, .. } => {
-                    client.flush_lock(&space, handle, &resource, &need);
+                    if let Some(home) = space.home(&resource) {
+                        holder.flush_object(&home, resource.fid(), &need);
+                    }
+                    space.on_flushed(&locks, handle, &resource);
                 }
                 // An eviction drops what was cached by itself.
                 Effect::Discard { .. } => {}
                 other => {
-                    if let Ok(endpoint) = client.ost(space.ost_index) {
-                        space.send(client.lease.locks(), endpoint, other);
+                    if let Some(endpoint) = holder.ost(space.ost_index) {
+                        space.send(&locks, endpoint, other);
                     }
                 }
             }
@@ -282,25 +304,17 @@ impl Locks {
 
     /// An OST asks what this client knows of an object.
     fn glimpsed(&self, space: &Arc<Namespace>, question: (u64, LockHandle), resource: Option<ResourceId>) {
-        let (weak, space) = (self.client.get().cloned().unwrap_or_default(), space.clone());
+        let (weak, space) = (self.holder.get().cloned(), space.clone());
         self.messages.submit(move || {
-            let Some(client) = weak.upgrade() else { return };
-            let lvb = resource.map(|resource| client.known_of(&space, &resource));
-            if let Ok(endpoint) = client.ost(space.ost_index) {
+            let Some(holder) = weak.and_then(|weak| weak.upgrade()) else { return };
+            let lvb = resource.map(|resource| {
+                space
+                    .home(&resource)
+                    .map_or(Lvb::default(), |home| holder.known_of(home.node, resource.fid()))
+            });
+            if let Some(endpoint) = holder.ost(space.ost_index) {
                 space::answer_glimpse(endpoint, question, lvb);
             }
         });
-    }
-}
-
-impl Client {
-    /// Size and time of an object as far as this client has not written them out.
-    fn known_of(&self, space: &Namespace, resource: &ResourceId) -> Lvb {
-        let file = space.home(resource).and_then(|home| self.nodes.file(home.node));
-        let Some(file) = file else { return Lvb::default() };
-        let size_bytes = file.dirty.object_end(&resource.fid());
-        let mtime = if size_bytes > 0 { file.lock().mtime } else { None };
-        let mtime = mtime.unwrap_or(Timestamp::default());
-        Lvb { size_bytes, mtime, ctime: mtime, ..Lvb::default() }
     }
 }

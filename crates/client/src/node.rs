@@ -1,14 +1,27 @@
 //! Inodes that the kernel knows, by node id.
 
 use crate::file::FileState;
-use crate::ops::removed::kept;
+use crate::warrant::Warrant;
+use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
-use nacre_lock::LockHandle;
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, Timestamp, perm};
 use nacre_wire::mds::DataUpdate;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// An open that lasts as long as one operation, so that the operation shares its ranges with real opens.
+pub(crate) struct Pin<'a> {
+    nodes: &'a NodeTable,
+    pub file: Arc<FileState>,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.nodes.detach(self.file.node);
+    }
+}
 
 /// Hashes numbers that were handed out by ourselves, so that nobody can choose ones that collide.
 #[derive(Default)]
@@ -34,6 +47,8 @@ impl Hasher for IdHasher {
 pub type IdMap<V> = HashMap<u64, V, BuildHasherDefault<IdHasher>>;
 
 const SHARDS: usize = 64;
+/// After this time an answer is not on its way any more.
+const ARRIVED: Duration = Duration::from_secs(2);
 /// Read permission for owner, group and others.
 const READ_ALL: u32 = 0o444;
 
@@ -66,25 +81,6 @@ pub struct Hints {
     pub listable: bool,
     /// What says that it is still true.
     pub warrant: Warrant,
-}
-
-/// What says that something which was learned is still true, see [`crate::Client::is_in_force`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Warrant {
-    /// Nothing.
-    #[default]
-    None,
-    /// The exclusive lease with this number.
-    Lease(u64),
-    /// A lock on the inode.
-    Lock(LockHandle),
-}
-
-impl From<u64> for Warrant {
-    /// The number of a lease, 0 for none.
-    fn from(lease: u64) -> Warrant {
-        if lease == 0 { Warrant::None } else { Warrant::Lease(lease) }
-    }
 }
 
 impl Hints {
@@ -191,6 +187,26 @@ impl NodeTable {
             entry.told = None;
         }
         entry.hints.replace(Hints::of(attr, warrant))
+    }
+
+    /// Takes note of attributes that an operation brought, also where the file is open.
+    pub fn learn(&self, attr: &Attr, lease: u64) {
+        let node = attr.fid.inode_number();
+        self.note(node, attr, lease.into());
+        if let Some(file) = self.file(node) {
+            file.lock().learn(attr, lease, false);
+        }
+    }
+
+    /// Holds the state of a file while an operation uses it.
+    pub fn pin(&self, fid: Fid) -> Pin<'_> {
+        let node = fid.inode_number();
+        Pin { nodes: self, file: self.attach(node, || FileState::new(fid, node)) }
+    }
+
+    /// Has `drop` reach an inode in the kernel. False if the kernel is about to learn of it, so that it is to be tried again.
+    pub fn reaches_kernel(&self, node: u64, since: Instant, drop: impl FnOnce(u64) -> bool) -> bool {
+        drop(node) || !self.is_known(node) || since.elapsed() > ARRIVED
     }
 
     /// This client took the last name of an inode that the kernel still knows; `attr` is all that will be known of it.
@@ -363,6 +379,11 @@ impl NodeTable {
         let others = |shard: &Mutex<IdMap<Node>>| shard.lock().keys().filter(|id| **id != 1).count();
         self.shards.iter().map(others).sum()
     }
+}
+
+/// What is kept of an inode that lost its last name: nobody can say more of it, so its size counts as it is.
+pub(crate) fn kept(attr: &Attr) -> Attr {
+    Attr { nlink: 0, size_source: SizeSource::Exact, ..*attr }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The threads that clients of this process share for work that can be divided, and for what is done ahead of callers.
-//! Write-back has threads of its own, which sleep until data is due ([`crate::io::dirty`]).
+//! Write-back has threads of its own, which sleep until data is due ([`crate::write_back`]).
 //!
 //! At most one thread per CPU, started when there is first work for it, asleep while there is none. Tasks begin in the
 //! order in which they came. A wake-up across CPUs costs 20 to 50 us, so a task should be worth some hundred of them.
@@ -8,7 +8,7 @@
 //!
 //! [`Tasks::share`] farms numbered items out: a free thread takes the next one, so that items begin in their order and end
 //! in any. The caller works too and waits only for items that somebody has begun, never for a thread to come: with no
-//! CPU to spare it costs one wake-up call more than doing all of it. Whether that is worth it, [`crate::io::parallel`]
+//! CPU to spare it costs one wake-up call more than doing all of it. Whether that is worth it, [`crate::objects::parallel`]
 //! decides.
 
 use nacre_env::InterruptTarget;
@@ -20,7 +20,6 @@ use std::time::Duration;
 
 /// How often a caller that waits for helpers asks whether it was interrupted.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
-
 /// Numbers what helpers do, so that it can be called off.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 

@@ -1,6 +1,5 @@
 //! Parameters of a running client, under Lustre's names (reference 2.9).
 
-use crate::io::parallel::ParallelIo;
 use nacre_types::{Status, StatusResult};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -11,11 +10,66 @@ const WHOLE_MB: u64 = 4;
 const ASYNC_ACTIVE_MAX: u32 = 512;
 const STATAHEAD_MAX: u32 = 2048;
 const STATAHEAD_BATCH_MAX: u32 = 1024;
-
 /// A write of this size is a good request by itself: gathering it costs a copy and is worth that only sometimes.
 const HYBRID_WRITE_BYTES: u64 = 512 << 10;
 /// Reference 2.9. Kernels ask for 1 MiB at most, so this is for smaller settings and for programs without a kernel between.
 const HYBRID_READ_BYTES: u64 = 8 << 20;
+/// Less than this is not divided, in bytes: copied in about 50 us, sent in 150.
+pub(crate) const DIVIDE_MIN: u64 = 512 << 10;
+
+/// Whether work is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum ParallelIo {
+    /// Never: a request is the matter of the thread that serves it.
+    Off = 0,
+    /// If it is large and CPUs are idle.
+    #[default]
+    Auto = 1,
+    /// If it is large.
+    On = 2,
+}
+
+impl ParallelIo {
+    /// The names of the settings, in the order of their numbers.
+    pub const NAMES: [&'static str; 3] = ["off", "auto", "on"];
+
+    /// The name of a setting.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// The setting of a number; automatic for numbers that stand for none.
+    pub(crate) fn from_number(number: u8) -> ParallelIo {
+        match number {
+            0 => ParallelIo::Off,
+            2 => ParallelIo::On,
+            _ => ParallelIo::Auto,
+        }
+    }
+
+    /// Threads that should help with `bytes`, on a machine whose CPUs were idle for `idle_per_cent` of their time.
+    pub(crate) fn helpers(self, bytes: u64, cpus: usize, idle_per_cent: impl FnOnce() -> u32) -> usize {
+        match self {
+            _ if bytes < DIVIDE_MIN => 0,
+            ParallelIo::Off => 0,
+            ParallelIo::On => cpus.saturating_sub(1).max(1),
+            // Half a CPU counts as one: what it does besides can wait.
+            ParallelIo::Auto => ((idle_per_cent() as usize * cpus + 50) / 100).min(cpus.saturating_sub(1)),
+        }
+    }
+}
+
+impl std::str::FromStr for ParallelIo {
+    type Err = Status;
+
+    /// # Errors
+    /// `EINVAL` for what is none of the names.
+    fn from_str(text: &str) -> StatusResult<ParallelIo> {
+        let number = Self::NAMES.iter().position(|name| *name == text).ok_or(Status::EINVAL)?;
+        Ok(ParallelIo::from_number(number as u8))
+    }
+}
 
 /// The parameters. Every setter checks; readers see a change with their next operation.
 #[derive(Debug)]
@@ -170,7 +224,7 @@ impl Tunables {
         self.max_cached_mb.load(Ordering::Relaxed)
     }
 
-    /// Sets it; see [`crate::Client::set_max_cached_mb`].
+    /// Sets it; see [`WriteBack::set_max_cached_mb`](crate::write_back::WriteBack::set_max_cached_mb).
     ///
     /// # Errors
     /// `ERANGE` for more than there is memory.

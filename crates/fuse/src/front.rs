@@ -16,6 +16,7 @@ use nacre_env::clock::Instant;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use nacre_client::node::fid_of;
 use nacre_client::{Caller, Client, JobSource, KernelCaches};
 use nacre_env::JobGuard;
 use nacre_types::{Fid, Status, StatusResult};
@@ -114,7 +115,7 @@ impl Front {
         protocol.cache_symlinks = true;
         protocol.writeback_cache = false;
         protocol.max_readahead =
-            if self.client.is_embedded() { LOCAL_READ_AHEAD_BYTES } else { REMOTE_READ_AHEAD_BYTES };
+            if self.client.requests.is_embedded() { LOCAL_READ_AHEAD_BYTES } else { REMOTE_READ_AHEAD_BYTES };
         protocol.auto_inval_data = false;
         protocol.no_open = false;
         protocol.kernel_acls = self.options.kernel_checks;
@@ -134,15 +135,15 @@ impl Front {
     fn fid(&self, node: u64) -> StatusResult<Fid> {
         match self.options.root {
             Some(root) if node == ROOT_NODE => Ok(root),
-            _ => self.client.fid_of(node),
+            _ => fid_of(node).ok_or(Status::ESTALE),
         }
     }
 
     /// One of the paths of an inode, from the mounted directory on: see [`Client::fid_to_path`].
     fn path_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
-        let path = self.client.fid_to_path(caller, fid, link)?;
+        let path = self.client.inodes.fid_to_path(caller, fid, link)?;
         let Some(root) = self.options.root else { return Ok(path) };
-        let root = self.client.fid_to_path(caller, root, 0)?;
+        let root = self.client.inodes.fid_to_path(caller, root, 0)?;
         // The servers show no more than what is mounted.
         if root.is_empty() {
             return Ok(path);
@@ -159,7 +160,7 @@ impl Front {
     fn entry_timeout(&self, keep: bool) -> Duration {
         let timeout = self.name_timeout.get().copied().filter(|_| keep).unwrap_or(Duration::ZERO);
         // A second is too long while there are others.
-        if timeout == Duration::MAX || self.client.lease().exclusive() { timeout } else { Duration::ZERO }
+        if timeout == Duration::MAX || self.client.lease.exclusive() { timeout } else { Duration::ZERO }
     }
 
     /// A directory was closed to some who could search it: names in it must not be walked any more without asking.
@@ -172,12 +173,12 @@ impl Front {
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         match request.op {
             Operation::Forget { nlookup } => {
-                self.client.forget(request.node_id, nlookup);
+                self.client.inodes.forget(request.node_id, nlookup);
                 reply.none();
                 Ok(())
             }
             Operation::BatchForget { forgets } => {
-                forgets.iter().for_each(|(node, lookups)| self.client.forget(node, lookups));
+                forgets.iter().for_each(|(node, lookups)| self.client.inodes.forget(node, lookups));
                 reply.none();
                 Ok(())
             }
@@ -191,16 +192,10 @@ impl Front {
             }
             Operation::StatFs => self.statfs(reply),
             Operation::SyncFs => {
-                self.client.sync_all()?;
+                self.client.data.sync_all()?;
                 reply.ok();
                 Ok(())
             }
-            _ => self.dispatch_file(request, reply),
-        }
-    }
-
-    fn dispatch_file(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        match request.op {
             Operation::Read { .. }
             | Operation::Write(_)
             | Operation::Open { .. }
@@ -231,7 +226,7 @@ impl Front {
 
     /// Has this thread work for the job of the program that asks, if jobs are named.
     fn enter_job(&self, request: &Request<'_>) -> Option<JobGuard> {
-        if !self.client.jobs().is_enabled() {
+        if !self.client.jobs.is_enabled() {
             return None;
         }
         let (handle, source) = match request.op {
@@ -248,11 +243,11 @@ impl Front {
             Operation::Forget { .. } | Operation::BatchForget { .. } => return None,
             _ => (None, JobSource::Call),
         };
-        self.client.enter_job(&caller(request), handle, source)
+        self.client.opens.enter_job(&caller(request), handle, source)
     }
 
     fn statfs(&self, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let space = self.client.statfs()?;
+        let space = self.client.requests.statfs()?;
         reply.statfs(&StatFs {
             blocks: space.blocks,
             bfree: space.blocks_free,
@@ -331,7 +326,7 @@ impl Handler for Front {
     fn attached(&self, notifier: &Notifier) {
         if self.notifier.set(notifier.clone()).is_ok() {
             let root = self.options.root.map_or(ROOT_NODE, |root| root.inode_number());
-            self.client.set_kernel_caches(Arc::new(Caches { notifier: notifier.clone(), root }));
+            self.client.lease.set_kernel_caches(Arc::new(Caches { notifier: notifier.clone(), root }));
         }
     }
 

@@ -63,7 +63,7 @@ pub struct JobFormat {
 }
 
 /// What names are made of, beside command and job.
-pub(super) struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     pub uid: u32,
     pub gid: u32,
     pub pid: u32,
@@ -132,7 +132,7 @@ impl JobFormat {
 }
 
 /// Name of this host; empty if it has none.
-pub(super) fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }

@@ -1,6 +1,6 @@
 //! The thread that tells engines that time has passed. It sleeps while there are no locks.
 
-use super::Locks;
+use crate::locks::Locks;
 use nacre_env::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

@@ -1,6 +1,6 @@
 //! What OSTs tell the client.
 
-use super::Locks;
+use crate::locks::Locks;
 use nacre_rpc::{ClientCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery};
 use nacre_types::{Capability, ObjectNeed, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
@@ -18,9 +18,9 @@ impl OstEvents {
     fn lose_all(&self) {
         let ost_index = self.ost_index;
         log::warn!("OST{ost_index:04x} has given this client up: its locks there are lost");
-        match self.locks.client() {
-            Some(client) => client.lose_locks(ost_index),
-            None => drop(self.locks.space(ost_index).on_evicted(&self.locks)),
+        let lost = self.locks.space(ost_index).on_evicted(&self.locks);
+        if let Some(holder) = self.locks.holder() {
+            holder.drop_lost(lost);
         }
     }
 }
@@ -59,12 +59,19 @@ impl OssEvents for OstEvents {
         need: &ObjectNeed,
         refused: Option<&Capability>,
     ) -> StatusResult<Option<Capability>> {
-        self.locks.client().map_or(Ok(None), |client| client.capability(need, refused))
+        self.locks.holder().map_or(Ok(None), |holder| holder.capability(need, refused))
+    }
+}
+
+impl Locks {
+    /// The events of OSTs, for their endpoints.
+    pub fn events(self: &Arc<Locks>) -> Arc<dyn OstEventsFactory> {
+        Arc::new(Factory(self.clone()))
     }
 }
 
 /// What the OSTs of a client call, whose locks these are.
-pub(super) struct Factory(pub Arc<Locks>);
+struct Factory(Arc<Locks>);
 
 impl OstEventsFactory for Factory {
     fn events(&self, ost: u16) -> Arc<dyn OssEvents> {

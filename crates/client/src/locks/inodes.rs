@@ -14,9 +14,7 @@
 //!   version of attributes with those at the time of the question. An inode that it does not know yet has no version; then it is
 //!   told again until it does, or has forgotten it ([`InodeSpace::leave`]).
 
-use super::Locks;
-use crate::client::Client;
-use crate::node::Warrant;
+use crate::locks::{Holder, Locks};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::client::{ClientConfig, ClientStats, Effect, LockClient};
@@ -34,10 +32,9 @@ const INODE: InodeBits =
 /// Time between two tries to reach an inode whose attributes are on their way into the kernel, which tells nobody when they
 /// have come.
 pub(crate) const RETRY: Duration = Duration::from_micros(200);
+
 /// Cancels that nobody waits for are sent together when there are so many, or once a second.
 const CANCELS_GATHERED: usize = 256;
-/// After this time an answer is not on its way any more.
-const ARRIVED: Duration = Duration::from_secs(2);
 
 /// A lock that is given up.
 struct Leaving {
@@ -315,9 +312,9 @@ impl InodeSpace {
             state.work = Work::default();
             state.engine.on_connected(Instant::now(), &mut Vec::new());
         }
-        if let Some(client) = self.locks.upgrade().and_then(|locks| locks.client()) {
+        if let Some(locks) = self.locks.upgrade() {
             while !lost.is_empty() {
-                lost = leave(&client, lost).1;
+                lost = leave(&locks, lost).1;
                 if !lost.is_empty() {
                     nacre_env::thread::sleep(RETRY);
                 }
@@ -407,8 +404,8 @@ impl InodeSpace {
         effects.into_iter().filter_map(cancelled).collect()
     }
 
-    fn send_cancels(&self, client: &Client, handles: &[LockHandle]) {
-        let Some(mdt) = client.mdt_endpoint(self.mdt_index) else { return };
+    fn send_cancels(&self, holder: &dyn Holder, handles: &[LockHandle]) {
+        let Some(mdt) = holder.mdt(self.mdt_index) else { return };
         for handles in handles.chunks(HANDLES_MAX) {
             let request = LockRequest::Cancel { handles: handles.to_vec() };
             // The next callback for a lock brings another.
@@ -452,16 +449,16 @@ fn leaving(handle: LockHandle, resource: &ResourceId, names: bool) -> Leaving {
 
 /// Drops what is cached under locks; gives those for which that is done, and those of inodes that the kernel is about to learn
 /// of.
-fn leave(client: &Client, locks: Vec<Leaving>) -> (Vec<LockHandle>, Vec<Leaving>) {
-    let Some(kernel) = client.kernel.get() else {
-        return (locks.iter().map(|lock| lock.handle).collect(), Vec::new());
+fn leave(locks: &Locks, leaving: Vec<Leaving>) -> (Vec<LockHandle>, Vec<Leaving>) {
+    let (Some(kernel), Some(holder)) = (locks.kernel.get(), locks.holder()) else {
+        return (leaving.iter().map(|lock| lock.handle).collect(), Vec::new());
     };
-    if locks.iter().any(|lock| lock.names) {
+    if leaving.iter().any(|lock| lock.names) {
         kernel.expire_names();
     }
-    let (mut gone, mut left) = (Vec::with_capacity(locks.len()), Vec::new());
-    for mut lock in locks {
-        if client.reaches_kernel(lock.node, lock.since, |node| kernel.drop_attributes(node)) {
+    let (mut gone, mut left) = (Vec::with_capacity(leaving.len()), Vec::new());
+    for mut lock in leaving {
+        if holder.reaches_kernel(lock.node, lock.since, &|node| kernel.drop_attributes(node)) {
             gone.push(lock.handle);
         } else {
             lock.names = false;
@@ -476,29 +473,14 @@ fn run(space: &Weak<InodeSpace>) {
     loop {
         let Some(space) = space.upgrade() else { return };
         let Some(mut work) = space.next_work() else { return };
-        let Some(client) = space.locks.upgrade().and_then(|locks| locks.client()) else { return };
-        let (gone, left) = leave(&client, std::mem::take(&mut work.leaving));
+        let Some(locks) = space.locks.upgrade() else { return };
+        let Some(holder) = locks.holder() else { return };
+        let (gone, left) = leave(&locks, std::mem::take(&mut work.leaving));
         let is_early = gone.is_empty() && work.cancels.is_empty() && !left.is_empty();
         work.cancels.extend(space.on_left(&gone, left));
-        space.send_cancels(&client, &work.cancels);
+        space.send_cancels(&*holder, &work.cancels);
         if is_early {
             space.rest();
-        }
-    }
-}
-
-impl Client {
-    /// Has `drop` reach an inode in the kernel. False if the kernel is about to learn of it, so that it is to be tried again.
-    pub(crate) fn reaches_kernel(&self, node: u64, since: Instant, drop: impl FnOnce(u64) -> bool) -> bool {
-        drop(node) || !self.nodes.is_known(node) || since.elapsed() > ARRIVED
-    }
-
-    /// True if what was learned of an inode, or of the content of a directory, is still true.
-    pub fn is_in_force(&self, warrant: Warrant, fid: Fid) -> bool {
-        match warrant {
-            Warrant::None => false,
-            Warrant::Lease(number) => number == self.lease.number(),
-            Warrant::Lock(handle) => self.lease.locks().inodes(fid.mdt_index()).is_usable(handle),
         }
     }
 }

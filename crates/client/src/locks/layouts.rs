@@ -1,7 +1,7 @@
 //! Locks on the layouts of files at one MDT: under them reads and writes go to the objects that a layout names.
 //!
 //! A lock comes with an open or with the layout, and everybody who reads or writes holds a reference while he does
-//! ([`crate::io::layout`]). It has two parts: that the objects which the layout names stay the file's (`LAYOUT`), and that no others come
+//! ([`crate::layouts`]). It has two parts: that the objects which the layout names stay the file's (`LAYOUT`), and that no others come
 //! (`COMPONENTS`). When the second is called back the first is kept: what is known stays true as far as it goes. When the
 //! first is, nobody new begins, the references that there are come to their end, and then all that lies on the old objects is given up:
 //! data that was held back is written, locks on the objects and the kernel's pages under them go. So locks on objects and
@@ -13,8 +13,7 @@
 //! the table, and waits only for OSTs. Requests of the kernel that hold pages are noted before they wait for a layout
 //! ([`super::folios`]), so a thread that drops pages leaves them out.
 
-use super::Locks;
-use crate::client::Client;
+use crate::locks::{Holder, Locks};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::Layout;
@@ -25,7 +24,6 @@ use nacre_types::{Cred, Fid, Status, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -33,7 +31,6 @@ use std::time::Duration;
 const WHOLE: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
 /// Handles of these locks come after this one, those of locks on inodes before it: nobody takes so many.
 const FIRST: LockHandle = LockHandle(1 << 62);
-
 /// Time between two looks whether a wait was interrupted.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -245,12 +242,10 @@ impl LayoutSpace {
             state.engine.on_connected(Instant::now(), &mut Vec::new());
             self.gone.notify_all();
         }
-        let Some(client) = self.locks.upgrade().and_then(|locks| locks.client()) else { return };
+        let Some(holder) = self.locks.upgrade().and_then(|locks| locks.holder()) else { return };
         for effect in effects {
-            if let Effect::Discard { resource, .. } = effect
-                && let Some(file) = client.nodes.file(resource.fid().inode_number())
-            {
-                client.forget_layout(&file);
+            if let Effect::Discard { resource, .. } = effect {
+                holder.forget_layout(resource.fid());
             }
         }
     }
@@ -268,8 +263,8 @@ impl LayoutSpace {
         for effect in effects {
             let (space, is_flush) = (self.clone(), matches!(effect, Effect::Flush { .. }));
             let work = move || {
-                if let Some(client) = space.locks.upgrade().and_then(|locks| locks.client()) {
-                    space.work_off(&client, effect);
+                if let Some(holder) = space.locks.upgrade().and_then(|locks| locks.holder()) {
+                    space.work_off(&*holder, effect);
                 }
             };
             let pool = if is_flush { &locks.layout_flushes } else { &locks.messages };
@@ -279,15 +274,15 @@ impl LayoutSpace {
         }
     }
 
-    fn work_off(self: &Arc<Self>, client: &Client, effect: Effect) {
+    fn work_off(self: &Arc<Self>, holder: &dyn Holder, effect: Effect) {
         match effect {
             Effect::Flush { handle, resource, keep, .. } => {
                 if keep.is_none() {
                     let layout = self.state.lock().layouts.remove(&handle);
-                    client.leave_objects(resource.fid(), layout.as_deref());
-                } else if let Some(file) = client.nodes.file(resource.fid().inode_number()) {
+                    holder.leave_objects(resource.fid(), layout.as_deref());
+                } else {
                     // The file may grow where no lock on an object keeps others away.
-                    file.lock_era.fetch_add(1, Ordering::AcqRel);
+                    holder.locks_changed(resource.fid().inode_number());
                 }
                 let mut effects = Vec::new();
                 {
@@ -299,51 +294,23 @@ impl LayoutSpace {
                     }
                 }
                 for effect in effects {
-                    self.work_off(client, effect);
+                    self.work_off(holder, effect);
                 }
             }
-            Effect::SendCancel(handle) => self.send(client, LockRequest::Cancel { handles: vec![handle] }),
+            Effect::SendCancel(handle) => self.send(holder, LockRequest::Cancel { handles: vec![handle] }),
             Effect::SendConvert { handle, mode, policy } => {
-                self.send(client, LockRequest::Convert { handle, mode, policy });
+                self.send(holder, LockRequest::Convert { handle, mode, policy });
             }
             // Nothing is asked for here.
             _ => {}
         }
     }
 
-    fn send(&self, client: &Client, request: LockRequest) {
-        let Some(mdt) = client.mdt_endpoint(self.mdt_index) else { return };
+    fn send(&self, holder: &dyn Holder, request: LockRequest) {
+        let Some(mdt) = holder.mdt(self.mdt_index) else { return };
         // The next callback for the lock brings another.
         if let Err(status) = mdt.call(&Cred::system(), &MdsRequest::Locks { request }) {
             log::debug!("MDT{:04x}: giving up a lock on a layout: {status}", self.mdt_index);
-        }
-    }
-}
-
-impl Client {
-    /// Gives up everything of a file that lies on the objects of this layout. Nobody reads or writes there any more.
-    fn leave_objects(&self, fid: Fid, layout: Option<&Layout>) {
-        let file = self.nodes.file(fid.inode_number());
-        if let Some(file) = &file
-            && let Err(status) = self.settle(file, 0, u64::MAX)
-        {
-            log::warn!("data of {fid} could not be written: {status}");
-        }
-        let locks = self.lease.locks();
-        for stripe in layout.iter().flat_map(|layout| layout.objects()) {
-            let (space, resource) = (locks.space(stripe.ost_index), ResourceId::of_fid(&stripe.object));
-            for mode in [Mode::Pr, Mode::Pw] {
-                // A thread of the client's own is interrupted by nobody.
-                if let Err(status) = space.surrender(locks, &resource, mode) {
-                    log::warn!("a lock on {} was not waited for: {status}", stripe.object);
-                }
-            }
-        }
-        if let Some(file) = file {
-            if let Err(status) = self.leave_grouped_objects(&file) {
-                log::warn!("a group's locks on {fid} were not waited for: {status}");
-            }
-            self.forget_layout(&file);
         }
     }
 }

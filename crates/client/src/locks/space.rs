@@ -1,6 +1,6 @@
 //! The locks that this client has at one OST: the engine, its messages, and those who wait for it.
 
-use super::Locks;
+use crate::locks::Locks;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_layout::Layout;
@@ -405,8 +405,8 @@ impl Namespace {
             }
             self.perform(locks, others);
             if next.is_empty() {
-                if let Some(client) = locks.client().filter(|_| !lost.is_empty()) {
-                    client.drop_lost(lost);
+                if let Some(holder) = locks.holder().filter(|_| !lost.is_empty()) {
+                    holder.drop_lost(lost);
                     self.changed.notify_all();
                 }
                 return Ok(true);

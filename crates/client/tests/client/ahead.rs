@@ -21,7 +21,7 @@ fn filled(client: &Client, name: &str, len: usize) -> (Fid, u64, Vec<u8>) {
     for (index, piece) in data.chunks(MIB).enumerate() {
         assert_eq!(write(client, handle, (index * MIB) as u64, piece), Ok(piece.len()));
     }
-    client.fsync(handle).expect("synced");
+    client.data.fsync(handle).expect("synced");
     (fid, handle, data)
 }
 
@@ -32,8 +32,8 @@ fn requests(world: &World) -> u64 {
 /// Waits until fetches that nobody wants any more have given their memory back.
 fn assert_memory_comes_back(client: &Client) {
     let deadline = Instant::now() + Duration::from_secs(10);
-    while client.read_ahead_bytes() > 0 {
-        assert!(Instant::now() < deadline, "{} bytes are left", client.read_ahead_bytes());
+    while client.read_ahead.read_ahead_bytes() > 0 {
+        assert!(Instant::now() < deadline, "{} bytes are left", client.read_ahead.read_ahead_bytes());
         nacre_env::thread::yield_now();
     }
 }
@@ -50,8 +50,8 @@ fn small_reads_in_a_row_cost_few_requests_and_no_memory_afterwards() {
     }
     // Two before the window opens, one for each MiB, and a few whose fetch was not planned in time.
     assert!(requests(&world) - before < 30, "{} requests", requests(&world) - before);
-    assert!(client.read_ahead_stats().get(Counter::Hits) > 2000);
-    client.release(handle).expect("open");
+    assert!(client.read_ahead.read_ahead_stats().get(Counter::Hits) > 2000);
+    client.opens.release(handle).expect("open");
     assert_memory_comes_back(&client);
 }
 
@@ -65,7 +65,7 @@ fn a_failed_fetch_is_told_to_nobody() {
     for offset in (PAGE..data.len()).step_by(PAGE) {
         assert!(read(&client, handle, offset as u64, PAGE) == data[offset..offset + PAGE]);
     }
-    assert_eq!(client.read_ahead_stats().get(Counter::Hits), 0);
+    assert_eq!(client.read_ahead.read_ahead_stats().get(Counter::Hits), 0);
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn random_reads_fetch_nothing() {
     for index in 0..200u64 {
         read(&client, handle, index * 2_654_435_761 % 4000 * PAGE as u64, 100);
     }
-    assert_eq!((requests(&world) - before, client.read_ahead_bytes()), (200, 0));
-    assert!(client.read_ahead_stats().get(Counter::NotConsecutive) > 150);
+    assert_eq!((requests(&world) - before, client.read_ahead.read_ahead_bytes()), (200, 0));
+    assert!(client.read_ahead.read_ahead_stats().get(Counter::NotConsecutive) > 150);
 }
 
 #[test]
@@ -90,15 +90,15 @@ fn parameters_switch_it_off_and_bound_its_memory() {
         let mut most = 0;
         for offset in (0..data.len()).step_by(step) {
             assert!(read(&client, handle, offset as u64, step) == data[offset..offset + step]);
-            most = most.max(client.read_ahead_bytes());
+            most = most.max(client.read_ahead.read_ahead_bytes());
         }
         most
     };
-    client.tunables().set_max_read_ahead_mb(2).expect("in range");
+    client.tunables.set_max_read_ahead_mb(2).expect("in range");
     let most = walk(handle, PAGE);
     assert!(most > 0 && most <= 2 * MIB as u64, "{most}");
-    client.tunables().set_max_read_ahead_async_active(0).expect("in range");
-    client.release(handle).expect("open");
+    client.tunables.set_max_read_ahead_async_active(0).expect("in range");
+    client.opens.release(handle).expect("open");
     assert_memory_comes_back(&client);
     let handle = open(&client, fid, READ_WRITE);
     let before = requests(&world);
@@ -112,25 +112,25 @@ fn no_more_data_is_kept_than_max_cached_mb_and_a_lower_bound_counts_at_once() {
     let client = world.client();
     let (_, handle, data) = filled(&client, "file", 16 * MIB);
     // What is held back already stays until it is written.
-    client.fsync(handle).expect("synced");
-    client.set_max_cached_mb(2).expect("in range");
+    client.data.fsync(handle).expect("synced");
+    client.write_back.set_max_cached_mb(2).expect("in range");
     for offset in (0..64 * PAGE).step_by(PAGE) {
         assert!(read(&client, handle, offset as u64, PAGE) == data[offset..offset + PAGE]);
-        assert!(client.cached_bytes() <= 2 * MIB as u64);
+        assert!(client.write_back.cached_bytes() <= 2 * MIB as u64);
     }
-    assert!(client.read_ahead_bytes() > 0);
-    client.set_max_cached_mb(0).expect("in range");
+    assert!(client.read_ahead.read_ahead_bytes() > 0);
+    client.write_back.set_max_cached_mb(0).expect("in range");
     assert_memory_comes_back(&client);
-    assert!(client.tunables().reclaims() > 0);
-    client.set_max_cached_mb(2).expect("in range");
+    assert!(client.tunables.reclaims() > 0);
+    client.write_back.set_max_cached_mb(2).expect("in range");
     let (_, other) = create(&client, "other");
     for offset in (0..3 * MIB).step_by(PAGE) {
         assert_eq!(write(&client, other, offset as u64, &[7; PAGE]), Ok(PAGE));
-        assert!(client.cached_bytes() <= 2 * MIB as u64);
+        assert!(client.write_back.cached_bytes() <= 2 * MIB as u64);
     }
-    client.fsync(other).expect("synced");
-    assert!(client.write_back_stats().rpcs > 0, "{:?}", client.write_back_stats());
-    assert_eq!(client.set_max_cached_mb(u64::MAX), Err(nacre_types::Status::ERANGE));
+    client.data.fsync(other).expect("synced");
+    assert!(client.write_back.write_back_stats().rpcs > 0, "{:?}", client.write_back.write_back_stats());
+    assert_eq!(client.write_back.set_max_cached_mb(u64::MAX), Err(nacre_types::Status::ERANGE));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn nothing_is_kept_when_the_lease_is_shared() {
         assert!(read(&client, handle, offset as u64, PAGE) == [0xee; PAGE], "at {offset}");
     }
     assert!(read(&client, handle, 4 * MIB as u64, MIB) == data[4 * MIB..5 * MIB]);
-    other.release(theirs).expect("open");
+    other.opens.release(theirs).expect("open");
 }
 
 /// Reads in a row, with writes, cuts and holes in between, by two opens of one file, against a vector.
@@ -187,21 +187,21 @@ fn readers_see_every_change_made_here() {
             97 => {
                 let size = (position + random(2 * MIB)).min(8 * MIB);
                 let set = SetAttr { size: size as u64, valid: SetAttrValid::SIZE, ..SetAttr::default() };
-                client.setattr(&root(), fid, set).expect("cut");
+                client.names.setattr(&root(), fid, set).expect("cut");
                 model.resize(size, 0);
             }
             98 => {
                 let (at, len) = (position + random(MIB), 1 + random(300_000));
                 let kind = nacre_client::FallocateKind::Punch;
-                client.fallocate(&root(), writer, kind, at as u64, len as u64).expect("punched");
+                client.data.fallocate(&root(), writer, kind, at as u64, len as u64).expect("punched");
                 let end = (at + len).min(model.len());
                 model[at.min(end)..end].fill(0);
             }
             _ => position = random(model.len()),
         }
     }
-    assert!(client.read_ahead_stats().get(Counter::Hits) > 1000);
-    client.release(reader).expect("open");
-    client.release(writer).expect("open");
+    assert!(client.read_ahead.read_ahead_stats().get(Counter::Hits) > 1000);
+    client.opens.release(reader).expect("open");
+    client.opens.release(writer).expect("open");
     assert_memory_comes_back(&client);
 }

@@ -19,7 +19,7 @@ fn reading_a_file_that_was_never_written_asks_no_ost() {
 fn a_failed_write_tells_its_error_and_leaves_the_rest_readable() {
     let world = World::new(65536, 2);
     let client = world.client();
-    client.write_back().set_enabled(false);
+    client.write_back.settings.set_enabled(false);
     let (_, handle) = create(&client, "file");
     assert_eq!(write(&client, handle, 0, &[1; 100]), Ok(100));
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EIO);
@@ -27,7 +27,7 @@ fn a_failed_write_tells_its_error_and_leaves_the_rest_readable() {
     assert_eq!(read(&client, handle, 0, 200), [1; 100]);
     *world.osts[1].fail_write.lock().expect("no panic") = Some(Status::ENOSPC);
     assert_eq!(write(&client, handle, 0, &[3; 100_000]), Ok(65536), "what arrived counts");
-    assert_eq!(client.fsync(handle), Ok(()), "a write error was told by the write");
+    assert_eq!(client.data.fsync(handle), Ok(()), "a write error was told by the write");
 }
 
 #[test]
@@ -50,12 +50,12 @@ fn lost_data_is_reported_once_by_each_open_file() {
     let second = open(&client, fid, READ_WRITE);
     assert_eq!(write(&client, first, 0, b"data"), Ok(4));
     world.osts[0].epoch.fetch_add(1, Ordering::Relaxed);
-    assert_eq!(client.fsync(first), Err(Status::EIO));
-    assert_eq!(client.fsync(first), Ok(()));
-    assert_eq!(client.flush(second), Err(Status::EIO));
-    assert_eq!(client.flush(second), Ok(()));
+    assert_eq!(client.data.fsync(first), Err(Status::EIO));
+    assert_eq!(client.data.fsync(first), Ok(()));
+    assert_eq!(client.data.flush(second), Err(Status::EIO));
+    assert_eq!(client.data.flush(second), Ok(()));
     let late = open(&client, fid, READ_WRITE);
-    assert_eq!(client.fsync(late), Ok(()), "opened afterwards");
+    assert_eq!(client.data.fsync(late), Ok(()), "opened afterwards");
 }
 
 #[test]
@@ -64,10 +64,10 @@ fn synced_data_survives_a_power_failure_without_error() {
     let client = world.client();
     let (_, handle) = create(&client, "file");
     assert_eq!(write(&client, handle, 0, b"data"), Ok(4));
-    assert_eq!(client.fsync(handle), Ok(()));
+    assert_eq!(client.data.fsync(handle), Ok(()));
     world.osts[0].epoch.fetch_add(1, Ordering::Relaxed);
-    assert_eq!(client.fsync(handle), Ok(()));
-    assert_eq!(client.flush(handle), Ok(()));
+    assert_eq!(client.data.fsync(handle), Ok(()));
+    assert_eq!(client.data.flush(handle), Ok(()));
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn append_and_fsync_cost_one_object_sync_and_no_commit_once_the_file_is_committe
     let client = world.client();
     let (_, handle) = create(&client, "log");
     append(&client, handle, b"first").expect("written");
-    client.fsync(handle).expect("synced");
+    client.data.fsync(handle).expect("synced");
     let before = (world.osts[0].syncs.load(Ordering::Relaxed), world.mds.commits.load(Ordering::Relaxed));
     for _ in 0..10 {
         append(&client, handle, b"more").expect("written");
-        client.fsync(handle).expect("synced");
+        client.data.fsync(handle).expect("synced");
     }
-    client.fsync(handle).expect("nothing is dirty");
+    client.data.fsync(handle).expect("nothing is dirty");
     assert_eq!(world.osts[0].syncs.load(Ordering::Relaxed), before.0 + 10);
     assert_eq!(world.mds.commits.load(Ordering::Relaxed), before.1);
 }
@@ -93,9 +93,9 @@ fn the_first_fsync_of_a_file_written_earlier_syncs_all_its_objects() {
     let client = world.client();
     let (fid, handle) = create(&client, "file");
     write(&client, handle, 0, &[1; 200_000]).expect("written");
-    client.release(handle).expect("open");
+    client.opens.release(handle).expect("open");
     let handle = open(&client, fid, READ_WRITE);
-    client.fsync(handle).expect("synced");
+    client.data.fsync(handle).expect("synced");
     assert!(world.osts.iter().all(|ost| ost.syncs.load(Ordering::Relaxed) == 1));
 }
 
@@ -107,10 +107,10 @@ fn a_time_that_was_set_survives_the_close() {
     write(&client, handle, 0, b"data").expect("written");
     let mtime = Timestamp::new(12345, 678);
     let set = SetAttr { valid: SetAttrValid::MTIME, mtime, ..SetAttr::default() };
-    client.setattr(&root(), fid, set).expect("set");
-    assert_eq!(client.getattr(fid).expect("there").mtime, mtime);
-    client.release(handle).expect("open");
-    assert_eq!(client.getattr(fid).expect("there").mtime, mtime);
+    client.names.setattr(&root(), fid, set).expect("set");
+    assert_eq!(client.inodes.getattr(fid).expect("there").mtime, mtime);
+    client.opens.release(handle).expect("open");
+    assert_eq!(client.inodes.getattr(fid).expect("there").mtime, mtime);
 }
 
 #[test]
@@ -118,15 +118,15 @@ fn writing_moves_the_time_of_change_and_reading_the_time_of_access() {
     let world = World::new(65536, 1);
     let client = world.client();
     let (fid, handle) = create(&client, "file");
-    let before = client.getattr(fid).expect("there");
+    let before = client.inodes.getattr(fid).expect("there");
     write(&client, handle, 0, b"data").expect("written");
-    client.release(handle).expect("open");
-    let written = client.getattr(fid).expect("there");
+    client.opens.release(handle).expect("open");
+    let written = client.inodes.getattr(fid).expect("there");
     assert!(written.mtime > before.mtime);
     let handle = open(&client, fid, OpenFlags::READ);
     read(&client, handle, 0, 4);
-    client.release(handle).expect("open");
-    assert!(client.getattr(fid).expect("there").atime >= written.mtime);
+    client.opens.release(handle).expect("open");
+    assert!(client.inodes.getattr(fid).expect("there").atime >= written.mtime);
 }
 
 #[test]
@@ -135,12 +135,12 @@ fn set_id_bits_go_with_the_first_write_of_somebody_else() {
     let client = world.client();
     let (fid, handle) = create(&client, "program");
     let set = SetAttr { valid: SetAttrValid::MODE, mode: 0o4755, ..SetAttr::default() };
-    client.setattr(&root(), fid, set).expect("set");
+    client.names.setattr(&root(), fid, set).expect("set");
     write(&client, handle, 0, b"x").expect("written");
-    assert_eq!(client.getattr(fid).expect("there").mode & 0o7777, 0o4755);
+    assert_eq!(client.inodes.getattr(fid).expect("there").mode & 0o7777, 0o4755);
     let options = WriteOptions { kill_priv: true, ..WriteOptions::default() };
-    client.write(&root(), handle, 0, b"y", options).expect("written");
-    assert_eq!(client.getattr(fid).expect("there").mode & 0o7777, 0o755);
+    client.data.write(&root(), handle, 0, b"y", options).expect("written");
+    assert_eq!(client.inodes.getattr(fid).expect("there").mode & 0o7777, 0o755);
 }
 
 #[test]
@@ -149,21 +149,21 @@ fn groups_and_capabilities_are_looked_up_when_the_server_needs_them() {
     let client = world.client();
     let (fid, _) = create(&client, "file");
     let set = SetAttr { valid: SetAttrValid::MODE, mode: 0o600, ..SetAttr::default() };
-    client.setattr(&root(), fid, set).expect("set");
+    client.names.setattr(&root(), fid, set).expect("set");
     let stranger = Caller { uid: 4242, gid: 4242, pid: u32::MAX - 1 };
-    assert_eq!(client.access(&stranger, fid, 4), Err(Status::EACCES));
+    assert_eq!(client.inodes.access(&stranger, fid, 4), Err(Status::EACCES));
     // In its own name a process has its capabilities, in another's none.
     let borrowed = Caller { uid: 4242, gid: 4242, pid: std::process::id() };
-    assert_eq!(client.access(&borrowed, fid, 4), Err(Status::EACCES));
+    assert_eq!(client.inodes.access(&borrowed, fid, 4), Err(Status::EACCES));
     let set = SetAttr { valid: SetAttrValid::UID, uid: 4242, ..SetAttr::default() };
-    client.setattr(&root(), fid, set).expect("set");
+    client.names.setattr(&root(), fid, set).expect("set");
     let own = std::fs::metadata("/proc/self").expect("there").uid();
     let privileged = Caller { uid: own, gid: 4242, pid: std::process::id() };
     let capable = std::fs::read_to_string("/proc/self/status").is_ok_and(|text| {
         text.lines().any(|line| line.starts_with("CapEff:") && !line.ends_with("0000000000000000"))
     });
     let expected = if capable { Ok(()) } else { Err(Status::EACCES) };
-    assert_eq!(client.access(&privileged, fid, 4), expected);
+    assert_eq!(client.inodes.access(&privileged, fid, 4), expected);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn appends_of_many_threads_never_overlap() {
                 for _ in 0..50 {
                     assert_eq!(append(&client, handle, &[byte; 3000]), Ok(3000));
                 }
-                client.release(handle).expect("open");
+                client.opens.release(handle).expect("open");
             });
         }
     });
@@ -231,16 +231,16 @@ fn limits_are_refused_and_not_wrapped() {
     assert_eq!(write(&client, handle, u64::MAX, b"x"), Err(Status::EFBIG));
     assert_eq!(write(&client, handle, i64::MAX as u64, b"x"), Err(Status::EFBIG));
     let set = SetAttr { valid: SetAttrValid::SIZE, size: u64::MAX, ..SetAttr::default() };
-    assert_eq!(client.setattr(&root(), fid, set).map(drop), Err(Status::EFBIG));
+    assert_eq!(client.names.setattr(&root(), fid, set).map(drop), Err(Status::EFBIG));
     assert_eq!(read(&client, handle, u64::MAX, 10), b"");
     let reader = open(&client, fid, OpenFlags::READ);
     assert_eq!(write(&client, reader, 0, b"x"), Err(Status::EBADF));
-    assert_eq!(client.release(9999), Err(Status::EBADF));
+    assert_eq!(client.opens.release(9999), Err(Status::EBADF));
 }
 
 /// Times and size of a file, and whether they count as exact.
 fn shown(client: &Client, fid: Fid) -> (Timestamp, Timestamp, Timestamp, u64, u64) {
-    let attr = client.getattr(fid).expect("it is there");
+    let attr = client.inodes.getattr(fid).expect("it is there");
     (attr.atime, attr.mtime, attr.ctime, attr.size, attr.blocks)
 }
 
@@ -260,7 +260,7 @@ fn what_stat_shows_of_a_written_file_stays_while_its_close_is_on_its_way() {
         inside.lock().expect("no panic").get_or_insert(shown(&asking, fid));
     }));
     let late = open(&client, fid, READ_WRITE);
-    client.release(handle).expect("was open");
+    client.opens.release(handle).expect("was open");
     let during = seen.lock().expect("no panic").take().expect("the close came by");
     assert_eq!((during.1, during.2, during.3), (mtime, ctime, size), "while the file stays open");
     *world.mds.at_close.lock().expect("no panic") = None;
@@ -269,7 +269,7 @@ fn what_stat_shows_of_a_written_file_stays_while_its_close_is_on_its_way() {
     write(&client, late, 100_000, b"more").expect("written");
     let (_, mtime, ctime, size, _) = shown(&client, fid);
     *world.mds.held_closes.lock().expect("no panic") = Some(Vec::new());
-    client.release(late).expect("was open");
+    client.opens.release(late).expect("was open");
     let under_way = shown(&client, fid);
     assert_eq!((under_way.1, under_way.2, under_way.3), (mtime, ctime, size));
     let again = open(&client, fid, OpenFlags::READ);
@@ -278,7 +278,7 @@ fn what_stat_shows_of_a_written_file_stays_while_its_close_is_on_its_way() {
     let under_way = shown(&client, fid);
     world.mds.let_closes_arrive();
     assert_eq!(shown(&client, fid), under_way, "the MDT knows");
-    client.release(again).expect("was open");
+    client.opens.release(again).expect("was open");
     assert_eq!(shown(&client, fid), under_way);
 }
 
@@ -291,16 +291,16 @@ fn times_that_are_set_after_a_close_are_not_undone_by_it() {
         write(&client, handle, 0, b"data").expect("written");
         let other = is_still_open.then(|| open(&client, fid, READ_WRITE));
         *world.mds.held_closes.lock().expect("no panic") = Some(Vec::new());
-        client.release(handle).expect("was open");
+        client.opens.release(handle).expect("was open");
         let old = Timestamp::new(1_000_000, 7);
         let set = SetAttr { valid: SetAttrValid::MTIME, mtime: old, ..SetAttr::default() };
-        let (attr, _) = client.setattr(&root(), fid, set).expect("root may");
+        let (attr, _) = client.names.setattr(&root(), fid, set).expect("root may");
         assert_eq!(attr.mtime, old);
         world.mds.let_closes_arrive();
         if let Some(other) = other {
-            client.release(other).expect("was open");
+            client.opens.release(other).expect("was open");
         }
-        assert_eq!(client.getattr(fid).expect("it is there").mtime, old);
+        assert_eq!(client.inodes.getattr(fid).expect("it is there").mtime, old);
     }
 }
 
@@ -314,10 +314,10 @@ fn is_read_by_who_opened_it_meanwhile(world: &World, client: &Arc<Client>, name:
         for (piece, at) in bytes.chunks(4 << 10).zip((0..).step_by(4 << 10)) {
             assert_eq!(write(&client, handle, at, piece), Ok(piece.len()));
         }
-        client.release(handle).expect("open");
+        client.opens.release(handle).expect("open");
     }));
     let reader = open(client, fid, OpenFlags::READ);
-    assert_eq!(client.getattr(fid).expect("there").size, bytes.len() as u64);
+    assert_eq!(client.inodes.getattr(fid).expect("there").size, bytes.len() as u64);
     let found = read(client, reader, 0, 100_000);
     assert!(
         found == bytes,
@@ -326,7 +326,7 @@ fn is_read_by_who_opened_it_meanwhile(world: &World, client: &Arc<Client>, name:
         &found[..8.min(found.len())],
         world.data.is_some()
     );
-    client.release(reader).expect("open");
+    client.opens.release(reader).expect("open");
 }
 
 #[test]
@@ -354,20 +354,20 @@ fn the_late_end_of_an_open_file_leaves_the_locks_of_the_next_one_with_its_number
             owners.push(owner);
             Ok(())
         };
-        client.unlock_with_open(handle, unlock).expect("open");
+        client.opens.unlock_with_open(handle, unlock).expect("open");
         owners
     };
     let family = LockFamily::Range;
     for owner in [7, 8] {
-        client.note_locker(first, family, LockOwner(owner)).expect("open");
+        client.opens.note_locker(first, family, LockOwner(owner)).expect("open");
     }
-    client.note_locker(next, family, LockOwner(7)).expect("open");
+    client.opens.note_locker(next, family, LockOwner(7)).expect("open");
     assert_eq!(unlocked(first), [8]);
     assert_eq!((unlocked(first), unlocked(next)), (Vec::new(), vec![7]));
     // A process that closes a descriptor gives back what it has on the file, through whatever open it locked.
-    client.note_locker(next, family, LockOwner(9)).expect("open");
-    client.note_locker(next, LockFamily::File, LockOwner(9)).expect("open");
-    client.forget_locker(first, LockOwner(9)).expect("open");
+    client.opens.note_locker(next, family, LockOwner(9)).expect("open");
+    client.opens.note_locker(next, LockFamily::File, LockOwner(9)).expect("open");
+    client.opens.forget_locker(first, LockOwner(9)).expect("open");
     assert_eq!(unlocked(next), [9], "the other family stays until the open file ends");
 }
 
@@ -376,26 +376,26 @@ fn an_object_that_was_written_to_and_is_lost_is_an_error_until_the_file_is_empti
  {
     let world = World::new(65536, 2);
     let client = world.client();
-    client.write_back().set_enabled(false);
+    client.write_back.settings.set_enabled(false);
     let (fid, handle) = create(&client, "file");
     assert_eq!(write(&client, handle, 65536, &[1; 10]), Ok(10));
     assert_eq!(write(&client, handle, 3 * 65536, &[2; 10]), Ok(10));
-    client.release(handle).expect("closed");
+    client.opens.release(handle).expect("closed");
     let handle = open(&client, fid, READ_WRITE);
     assert_eq!(read(&client, handle, 0, 100), [0; 100], "the first object was never written");
     assert_eq!(read(&client, handle, 65536, 20)[..10], [1; 10]);
     assert_eq!(write(&client, handle, 5, &[3; 5]), Ok(5));
-    client.release(handle).expect("closed");
+    client.opens.release(handle).expect("closed");
     world.osts[0].lose_all();
     let handle = open(&client, fid, READ_WRITE);
-    assert_eq!(client.read(handle, 0, &mut [0; 10]), Err(Status::OBJECT_LOST));
+    assert_eq!(client.data.read(handle, 0, &mut [0; 10], Reader::Program), Err(Status::OBJECT_LOST));
     assert_eq!(write(&client, handle, 20, &[3; 5]), Err(Status::OBJECT_LOST), "it would stand among zeros");
     assert_eq!(read(&client, handle, 65536, 20)[..10], [1; 10], "the other one is there");
     let set = SetAttr { valid: SetAttrValid::SIZE, size: 0, ..SetAttr::default() };
-    client.setattr(&root(), fid, set).expect("emptied");
+    client.names.setattr(&root(), fid, set).expect("emptied");
     assert_eq!(write(&client, handle, 0, &[4; 5]), Ok(5));
     assert_eq!(read(&client, handle, 0, 10), [4; 5]);
-    client.release(handle).expect("closed");
+    client.opens.release(handle).expect("closed");
 }
 
 #[test]
@@ -404,9 +404,9 @@ fn what_an_open_has_written_that_lasts_is_told_with_the_close_of_another_one() {
     let first = world.client();
     let (fid, handle) = create(&first, "file");
     assert_eq!(write(&first, handle, 0, &[1; 10]), Ok(10));
-    first.fsync(handle).expect("synced");
+    first.data.fsync(handle).expect("synced");
     assert!(!world.mds.is_written(fid));
     let open = open(&first, fid, READ_WRITE);
-    first.release(open).expect("closed");
+    first.opens.release(open).expect("closed");
     assert!(world.mds.is_written(fid), "any close tells it");
 }

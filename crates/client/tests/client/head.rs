@@ -32,10 +32,10 @@ fn a_small_file_goes_with_its_close_and_asks_for_nothing() {
     let (client, fid, handle, bytes) = pieces(&world, 8);
     assert_eq!((world.mds.intents.load(Relaxed), data_objects(&world)), (0, vec![]), "it is held back");
     assert!(read(&client, handle, 0, 100_000) == bytes);
-    client.release(handle).expect("open");
+    client.opens.release(handle).expect("open");
     assert_eq!((told(&world, fid), data_objects(&world)), ((true, 0), vec![fid]));
     assert!(world.osts.iter().all(|ost| ost.names().is_empty()));
-    assert_eq!(client.getattr(fid).expect("there").size, bytes.len() as u64);
+    assert_eq!(client.inodes.getattr(fid).expect("there").size, bytes.len() as u64);
     let handle = open(&client, fid, OpenFlags::READ);
     assert!(read(&client, handle, 0, 100_000) == bytes);
 }
@@ -46,7 +46,7 @@ fn a_file_that_grows_before_anything_is_stored_has_no_head() {
     let (client, fid, handle, bytes) = pieces(&world, 9);
     assert_eq!((told(&world, fid), data_objects(&world)), ((false, 1), vec![]));
     assert!(read(&client, handle, 0, 100_000) == bytes);
-    client.release(handle).expect("open");
+    client.opens.release(handle).expect("open");
     assert!(read(&client, open(&client, fid, OpenFlags::READ), 0, 100_000) == bytes);
     assert_eq!(told(&world, fid), (false, 1), "nobody asks twice");
 }
@@ -58,7 +58,7 @@ fn what_is_written_at_once_or_cut_to_a_size_decides_by_its_end() {
     let made = |name: &str, act: &dyn Fn(Fid, u64)| {
         let (fid, handle) = create(&client, name);
         act(fid, handle);
-        client.release(handle).expect("open");
+        client.opens.release(handle).expect("open");
         world.mds.layout(fid).expect("objects").object_on_mdt().is_some()
     };
     let wrote = |at: u64, len: usize| {
@@ -66,7 +66,7 @@ fn what_is_written_at_once_or_cut_to_a_size_decides_by_its_end() {
     };
     let cut = |fid, size| {
         let valid = SetAttrValid::SIZE | SetAttrValid::OPEN_FOR_WRITE;
-        client.setattr(&root(), fid, SetAttr { valid, size, ..SetAttr::default() }).expect("cut");
+        client.names.setattr(&root(), fid, SetAttr { valid, size, ..SetAttr::default() }).expect("cut");
     };
     assert!(made("at once", &|_, handle| wrote(0, 32 << 10)(handle, &client)));
     assert!(!made("too much", &|_, handle| wrote(0, (32 << 10) + 1)(handle, &client)));
@@ -88,12 +88,12 @@ fn what_is_written_at_once_or_cut_to_a_size_decides_by_its_end() {
 fn the_first_stored_byte_decides_also_for_what_grows_later() {
     let world = World::with_heads(65536, 1);
     let (client, fid, handle, mut bytes) = pieces(&world, 1);
-    client.fsync(handle).expect("synced");
+    client.data.fsync(handle).expect("synced");
     assert_eq!((told(&world, fid), data_objects(&world)), ((true, 1), vec![fid]));
     bytes.extend(vec![9; 200_000]);
     assert_eq!(write(&client, handle, 4 * KIB, &[9; 200_000]), Ok(200_000));
     assert_eq!(told(&world, fid), (true, 2));
-    client.release(handle).expect("open");
+    client.opens.release(handle).expect("open");
     assert!(read(&client, open(&client, fid, OpenFlags::READ), 0, 300_000) == bytes);
 }
 
@@ -107,7 +107,7 @@ fn somebody_who_comes_finds_what_was_held_back() {
     assert!(read(&other, theirs, 0, 100_000) == bytes);
     assert_eq!(write(&other, theirs, 100_000, b"end"), Ok(3));
     assert!(read(&client, handle, 100_000, 10) == b"end");
-    client.release(handle).expect("open");
+    client.opens.release(handle).expect("open");
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn a_close_that_may_not_bring_data_is_as_any_other() {
     let world = World::with_heads(65536, 1);
     world.mds.refuses_data.store(true, Relaxed);
     let (client, fid, handle, bytes) = pieces(&world, 2);
-    client.release(handle).expect("open");
+    client.opens.release(handle).expect("open");
     assert_eq!((told(&world, fid), data_objects(&world)), ((true, 1), vec![fid]));
-    assert_eq!(client.getattr(fid).expect("there").size, bytes.len() as u64);
+    assert_eq!(client.inodes.getattr(fid).expect("there").size, bytes.len() as u64);
     assert!(read(&client, open(&client, fid, OpenFlags::READ), 0, 100_000) == bytes);
 }
 
@@ -127,9 +127,13 @@ fn data_that_finds_no_room_on_its_way_elsewhere_is_an_error_of_the_write_that_se
     let (client, _, handle, _) = pieces(&world, 8);
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EIO);
     assert_eq!(write(&client, handle, 32 * KIB, &[1; 4096]), Err(Status::EIO));
-    assert_eq!(client.fsync(handle), Err(Status::EIO), "and is told once more, as it was answered before");
-    assert_eq!(client.fsync(handle), Ok(()));
-    client.release(handle).expect("open");
+    assert_eq!(
+        client.data.fsync(handle),
+        Err(Status::EIO),
+        "and is told once more, as it was answered before"
+    );
+    assert_eq!(client.data.fsync(handle), Ok(()));
+    client.opens.release(handle).expect("open");
 }
 
 #[test]
@@ -139,5 +143,5 @@ fn without_room_to_hold_data_back_the_first_write_asks() {
     let (client, fid, handle, bytes) = pieces(&world, 1);
     assert_eq!((told(&world, fid), data_objects(&world)), ((true, 1), vec![fid]));
     assert!(read(&client, handle, 0, 100_000) == bytes);
-    client.release(handle).expect("open");
+    client.opens.release(handle).expect("open");
 }

@@ -15,7 +15,7 @@ mod write_back;
 use fake_mds::FakeMds;
 use fake_oss::{FakeOss, Way};
 use nacre_client::{
-    Caller, Client, ClientConfig, Created, KernelCaches, Lease, NewFile, OpenFlags, WriteOptions,
+    Caller, Client, ClientConfig, Created, KernelCaches, Lease, NewFile, OpenFlags, Reader, WriteOptions,
 };
 use nacre_layout::LayoutSpec;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
@@ -109,27 +109,28 @@ const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 fn create(client: &Client, name: &str) -> (Fid, u64) {
     let what = Created { new: NewFile::Node { rdev: 0 }, mode: 0o100644, umask: 0o22 };
     let (found, opened) = client
+        .opens
         .create_open(&root(), Fid::ROOT, name.as_bytes(), &what, (READ_WRITE, false), true)
         .expect("a new name");
     (found.attr.fid, opened.handle)
 }
 
 fn open(client: &Client, fid: Fid, flags: OpenFlags) -> u64 {
-    client.open(&root(), fid, flags, false).expect("the file exists").handle
+    client.opens.open(&root(), fid, flags, false).expect("the file exists").handle
 }
 
 fn write(client: &Client, handle: u64, offset: u64, data: &[u8]) -> StatusResult<usize> {
-    client.write(&root(), handle, offset, data, WriteOptions::default())
+    client.data.write(&root(), handle, offset, data, WriteOptions::default())
 }
 
 fn append(client: &Client, handle: u64, data: &[u8]) -> StatusResult<usize> {
     let options = WriteOptions { append: true, ..WriteOptions::default() };
-    client.write(&root(), handle, 0, data, options)
+    client.data.write(&root(), handle, 0, data, options)
 }
 
 fn read(client: &Client, handle: u64, offset: u64, len: usize) -> Vec<u8> {
     let mut buffer = vec![0xaa; len];
-    let bytes = client.read(handle, offset, &mut buffer).expect("reading works");
+    let bytes = client.data.read(handle, offset, &mut buffer, Reader::Program).expect("reading works");
     buffer.truncate(bytes);
     buffer
 }

@@ -120,10 +120,10 @@ impl Run {
             Step::Odd { offset, len, byte, sync } => {
                 let data = vec![byte; len];
                 let options = WriteOptions { sync, direct: !sync, ..WriteOptions::default() };
-                assert_eq!(client.write(&root(), self.handle, offset, &data, options), Ok(len));
+                assert_eq!(client.data.write(&root(), self.handle, offset, &data, options), Ok(len));
                 self.put(offset, &data);
             }
-            Step::Sync => client.fsync(self.handle).expect("synced"),
+            Step::Sync => client.data.fsync(self.handle).expect("synced"),
             Step::Append { len, byte } => {
                 let data = vec![byte; len];
                 assert_eq!(append(&client, self.handle, &data), Ok(len));
@@ -137,17 +137,20 @@ impl Run {
             Step::Truncate { size } => {
                 let valid = SetAttrValid::SIZE | SetAttrValid::OPEN_FOR_WRITE;
                 let set = SetAttr { valid, size, ..SetAttr::default() };
-                let (attr, _) = client.setattr(&root(), self.fid, set).expect("cut");
+                let (attr, _) = client.names.setattr(&root(), self.fid, set).expect("cut");
                 assert_eq!(attr.size, size);
                 self.model.resize(size as usize, 0);
             }
             Step::Punch { offset, len } => {
-                client.fallocate(&root(), self.handle, FallocateKind::Punch, offset, len).expect("punched");
+                client
+                    .data
+                    .fallocate(&root(), self.handle, FallocateKind::Punch, offset, len)
+                    .expect("punched");
                 self.clear(offset, len);
             }
             Step::Zero { offset, len, keep } => {
                 let kind = if keep { FallocateKind::ZeroKeepSize } else { FallocateKind::Zero };
-                client.fallocate(&root(), self.handle, kind, offset, len).expect("zeroed");
+                client.data.fallocate(&root(), self.handle, kind, offset, len).expect("zeroed");
                 if !keep {
                     self.model.resize(self.model.len().max((offset + len) as usize), 0);
                 }
@@ -156,17 +159,17 @@ impl Run {
             Step::Copy { from, to, len } => self.copy(from, to, len),
             Step::Seek { offset } => self.seek(offset),
             Step::Reopen => {
-                client.release(self.handle).expect("open");
-                assert_eq!(client.getattr(self.fid).expect("there").size, self.model.len() as u64);
+                client.opens.release(self.handle).expect("open");
+                assert_eq!(client.inodes.getattr(self.fid).expect("there").size, self.model.len() as u64);
                 self.handle = open(&client, self.fid, READ_WRITE);
             }
         }
-        let attr = client.getattr(self.fid).expect("there");
+        let attr = client.inodes.getattr(self.fid).expect("there");
         assert_eq!(attr.size, self.model.len() as u64, "after {step:?}");
     }
 
     fn copy(&mut self, from: u64, to: u64, len: u64) {
-        let result = self.client.copy_range(&root(), (self.handle, from), (self.handle, to), len);
+        let result = self.client.data.copy_range(&root(), (self.handle, from), (self.handle, to), len);
         let len = len.min((self.model.len() as u64).saturating_sub(from));
         if from < to + len && to < from + len {
             assert_eq!(result, Err(Status::EINVAL));
@@ -182,8 +185,8 @@ impl Run {
     /// Holes may be fewer and smaller than the zeros, but no data may be in one.
     fn seek(&self, offset: u64) {
         let size = self.model.len() as u64;
-        let data = self.client.seek(self.handle, offset, SeekKind::Data);
-        let hole = self.client.seek(self.handle, offset, SeekKind::Hole);
+        let data = self.client.data.seek(self.handle, offset, SeekKind::Data);
+        let hole = self.client.data.seek(self.handle, offset, SeekKind::Hole);
         if offset >= size {
             assert_eq!((data, hole), (Err(Status::ENXIO), Err(Status::ENXIO)));
             return;
@@ -207,7 +210,7 @@ fn run(world: &World, sharers: usize, steps: &[Step]) {
     }
     let all = read(&run.client, run.handle, 0, run.model.len() + 10);
     assert!(all == run.model, "the whole file after all steps");
-    run.client.release(run.handle).expect("open");
+    run.client.opens.release(run.handle).expect("open");
     // Somebody who was never there before sees the same.
     let fresh = world.client();
     let handle = open(&fresh, fid, OpenFlags::READ);

@@ -11,12 +11,12 @@ fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
     let world = World::new(65536, 1);
     let first = world.client();
     let kernel = Arc::new(Kernel::default());
-    first.set_kernel_caches(kernel.clone());
+    first.lease.set_kernel_caches(kernel.clone());
     create(&first, "a");
     create(&first, "b");
-    assert!(first.lease().exclusive());
+    assert!(first.lease.exclusive());
     let second = world.client();
-    assert!(!first.lease().exclusive() && !second.lease().exclusive());
+    assert!(!first.lease.exclusive() && !second.lease.exclusive());
     assert!(kernel.expired.load(Ordering::Relaxed) > 0);
     assert_eq!(kernel.dropped.load(Ordering::Relaxed), 3, "two files and the root");
 }
@@ -28,10 +28,10 @@ fn a_size_that_only_the_first_client_knew_is_told_when_the_second_comes() {
     let (fid, handle) = create(&first, "file");
     write(&first, handle, 0, &[7; 100_000]).expect("written");
     let second = world.client();
-    assert_eq!(second.getattr(fid).expect("there").size, 100_000);
+    assert_eq!(second.inodes.getattr(fid).expect("there").size, 100_000);
     // The first client still writes; its close is not needed to see more.
     append(&first, handle, &[8; 5]).expect("written");
-    assert_eq!(second.getattr(fid).expect("there").size, 100_005);
+    assert_eq!(second.inodes.getattr(fid).expect("there").size, 100_005);
 }
 
 /// An MDT takes a last writer who closes without a word for one that wrote nothing: the file would be empty.
@@ -57,7 +57,7 @@ fn a_close_does_not_overtake_the_size_that_is_told_because_another_client_comes(
     *world.mds.at_update.lock().expect("no panic") = Some(Box::new(move || {
         let thread = nacre_env::thread::spawn(move || {
             let _hook = nacre_env::install_hook(Rc::new(Tell(send)));
-            closer.release(handle).expect("open");
+            closer.opens.release(handle).expect("open");
         });
         assert_eq!(receive.recv(), Ok("waits"), "the close is sent before the size is told");
         *begun.lock().expect("no panic") = Some(thread);
@@ -65,7 +65,7 @@ fn a_close_does_not_overtake_the_size_that_is_told_because_another_client_comes(
     let second = world.client();
     let closing = closing.lock().expect("no panic").take().expect("the size was told");
     closing.join().expect("closed");
-    assert_eq!(second.getattr(fid).expect("there").size, 100_000);
+    assert_eq!(second.inodes.getattr(fid).expect("there").size, 100_000);
 }
 
 /// A request that comes for pages which are being dropped is served under the lock that is on its way out. It may go beyond everything
@@ -91,18 +91,21 @@ fn pages_that_come_while_others_are_dropped_are_dropped_too() {
             let Some((client, handle)) = self.client.get().filter(|_| is_first) else { return };
             let client = client.upgrade().expect("in use");
             let mut pages = [0; 7 * PAGE as usize];
-            assert_eq!(client.read_pages(*handle, PAGE, &mut pages), Ok(pages.len()));
+            assert_eq!(
+                client.data.read(*handle, PAGE, &mut pages, nacre_client::Reader::Pages),
+                Ok(pages.len())
+            );
             assert_eq!(pages, [7; 7 * PAGE as usize]);
         }
     }
     let world = World::new(65536, 1);
     let (first, second) = (world.client(), world.client());
     let kernel = Arc::new(Reader { client: OnceLock::new(), dropped: Mutex::default() });
-    first.set_kernel_caches(kernel.clone());
+    first.lease.set_kernel_caches(kernel.clone());
     let (fid, handle) = create(&first, "file");
     write(&first, handle, 0, &[7; 8 * PAGE as usize]).expect("written");
     let mut pages = [0; 2 * PAGE as usize];
-    assert_eq!(first.read_pages(handle, 0, &mut pages), Ok(pages.len()));
+    assert_eq!(first.data.read(handle, 0, &mut pages, nacre_client::Reader::Pages), Ok(pages.len()));
     kernel.dropped.lock().expect("no panic").clear();
     kernel.client.set((Arc::downgrade(&first), handle)).expect("once");
     let other = open(&second, fid, READ_WRITE);
@@ -122,13 +125,13 @@ fn what_was_written_before_a_close_is_read_after_an_open() {
         let len = usize::from(round) * 10_000;
         let out = open(writer, fid, READ_WRITE | OpenFlags::TRUNCATE);
         write(writer, out, 0, &vec![round; len]).expect("written");
-        writer.release(out).expect("open");
+        writer.opens.release(out).expect("open");
         let back = open(reader, fid, OpenFlags::READ);
         assert!(read(reader, back, 0, 1 << 20) == vec![round; len], "round {round}");
-        assert_eq!(reader.getattr(fid).expect("there").size, len as u64);
-        reader.release(back).expect("open");
+        assert_eq!(reader.inodes.getattr(fid).expect("there").size, len as u64);
+        reader.opens.release(back).expect("open");
     }
-    one.release(handle).expect("open");
+    one.opens.release(handle).expect("open");
 }
 
 #[test]
@@ -162,16 +165,16 @@ fn sizes_are_exact_after_the_last_close_and_need_no_ost() {
     let client = world.client();
     let (fid, handle) = create(&client, "file");
     write(&client, handle, 0, &[1; 5000]).expect("written");
-    client.release(handle).expect("open");
-    let attr = client.getattr(fid).expect("there");
+    client.opens.release(handle).expect("open");
+    let attr = client.inodes.getattr(fid).expect("there");
     assert_eq!((attr.size, attr.blocks), (5000, 16));
     assert_eq!(world.osts[0].attrs.load(Ordering::Relaxed), 0, "nobody had to ask the OST");
     let handle = open(&client, fid, READ_WRITE);
-    client.release(handle).expect("open");
-    assert_eq!(client.getattr(fid).expect("there").size, 5000);
+    client.opens.release(handle).expect("open");
+    assert_eq!(client.inodes.getattr(fid).expect("there").size, 5000);
     let set = SetAttr { valid: SetAttrValid::SIZE, size: 10, ..SetAttr::default() };
-    client.setattr(&root(), fid, set).expect("cut");
-    assert_eq!(client.getattr(fid).expect("there").size, 10);
+    client.names.setattr(&root(), fid, set).expect("cut");
+    assert_eq!(client.inodes.getattr(fid).expect("there").size, 10);
 }
 
 #[test]
@@ -184,8 +187,8 @@ fn a_writer_that_vanished_leaves_a_size_that_can_be_found() {
     drop(first);
     world.mds.evict_all();
     let second = world.client();
-    assert_eq!(second.getattr(fid).expect("there").size, 100_000);
-    let found = second.lookup(&root(), Fid::ROOT, b"file").expect("answered").expect("there");
+    assert_eq!(second.inodes.getattr(fid).expect("there").size, 100_000);
+    let found = second.names.lookup(&root(), Fid::ROOT, b"file").expect("answered").expect("there");
     assert_eq!(found.attr.size, 100_000);
 }
 

@@ -13,7 +13,7 @@ fn writes(world: &World) -> u64 {
 /// A client that writes nothing out by age.
 fn patient(world: &World) -> Arc<Client> {
     let client = world.client();
-    client.write_back().set_age(Duration::from_secs(3600));
+    client.write_back.settings.set_age(Duration::from_secs(3600));
     client
 }
 
@@ -30,7 +30,7 @@ fn stream(client: &Client, handle: u64, data: &[u8], step: usize) {
 
 fn truncate(client: &Client, fid: Fid, size: u64) {
     let set = SetAttr { valid: SetAttrValid::SIZE, size, ..SetAttr::default() };
-    client.setattr(&root(), fid, set).expect("the size can be set");
+    client.names.setattr(&root(), fid, set).expect("the size can be set");
 }
 
 #[test]
@@ -40,9 +40,9 @@ fn a_stream_of_small_writes_becomes_few_requests_and_reads_as_written() {
     let (_, handle) = create(&client, "file");
     let data = pattern(5 * MIB + 123, 1);
     stream(&client, handle, &data, 4096);
-    assert_eq!(client.fsync(handle), Ok(()));
+    assert_eq!(client.data.fsync(handle), Ok(()));
     assert!(writes(&world) <= 8, "{} requests", writes(&world));
-    assert_eq!(client.write_back_stats().dirty_bytes, 0);
+    assert_eq!(client.write_back.write_back_stats().dirty_bytes, 0);
     assert!(read(&client, handle, 0, data.len() + 1) == data);
 }
 
@@ -52,7 +52,7 @@ fn a_single_write_goes_straight_to_its_object() {
     let client = patient(&world);
     let (_, handle) = create(&client, "file");
     write(&client, handle, 0, b"small").expect("written");
-    assert_eq!((writes(&world), client.write_back_stats().buffer_bytes), (1, 0));
+    assert_eq!((writes(&world), client.write_back.write_back_stats().buffer_bytes), (1, 0));
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn a_log_that_is_synced_after_each_record_is_not_held_back() {
     let (_, handle) = create(&client, "log");
     for index in 0..5 {
         append(&client, handle, b"record").expect("written");
-        assert_eq!((writes(&world), client.write_back_stats().buffer_bytes), (index + 1, 0));
-        client.fsync(handle).expect("synced");
+        assert_eq!((writes(&world), client.write_back.write_back_stats().buffer_bytes), (index + 1, 0));
+        client.data.fsync(handle).expect("synced");
     }
 }
 
@@ -79,7 +79,7 @@ fn reads_see_what_is_held_back_and_interleaved_writers_share_windows() {
         let handle = if index % 2 == 0 { first } else { second };
         assert_eq!(write(&client, handle, (index * record) as u64, piece), Ok(record));
     }
-    assert!(client.write_back_stats().dirty_bytes > 0);
+    assert!(client.write_back.write_back_stats().dirty_bytes > 0);
     let middle = read(&client, second, 100_000, 5_000);
     assert!(middle == data[100_000..105_000]);
     assert!(read(&client, first, 0, data.len()) == data);
@@ -94,7 +94,7 @@ fn reads_of_dirty_data_alone_are_copies_and_others_have_it_sent() {
     // From here on it is dirty, over the end of a stripe.
     let tail = 2 * MIB - 50_000;
     stream(&client, handle, &data[..tail], 100_000);
-    client.fsync(handle).expect("synced");
+    client.data.fsync(handle).expect("synced");
     for (index, piece) in data[tail..].chunks(50_000).enumerate() {
         write(&client, handle, (tail + index * 50_000) as u64, piece).expect("written");
     }
@@ -111,7 +111,7 @@ fn reads_of_dirty_data_alone_are_copies_and_others_have_it_sent() {
     write(&client, handle, middle as u64 + 5, b"new").expect("written");
     check(&data, middle, 20);
     assert_eq!(reads(), before, "no read reached an OST");
-    assert!(client.write_back_stats().dirty_bytes >= 300_000);
+    assert!(client.write_back.write_back_stats().dirty_bytes >= 300_000);
     check(&data, tail - 10, 200_000);
     assert!(reads() > before, "a part of it is not dirty");
 }
@@ -122,12 +122,16 @@ fn the_size_is_right_while_data_is_held_back_and_the_mdt_gets_it_after_the_data(
     let client = patient(&world);
     let (fid, handle) = create(&client, "file");
     stream(&client, handle, &pattern(300_000, 3), 10_000);
-    let attr = client.getattr(fid).expect("known");
+    let attr = client.inodes.getattr(fid).expect("known");
     assert_eq!((attr.size, attr.blocks), (300_000, 300_000_u64.next_multiple_of(4096) / 512));
-    assert!(client.write_back_stats().dirty_bytes > 0);
-    client.release(handle).expect("open");
-    assert_eq!(client.write_back_stats().buffer_bytes, 0, "nothing is dirty of files that nobody has open");
-    assert_eq!(client.getattr(fid).expect("known").size, 300_000);
+    assert!(client.write_back.write_back_stats().dirty_bytes > 0);
+    client.opens.release(handle).expect("open");
+    assert_eq!(
+        client.write_back.write_back_stats().buffer_bytes,
+        0,
+        "nothing is dirty of files that nobody has open"
+    );
+    assert_eq!(client.inodes.getattr(fid).expect("known").size, 300_000);
 }
 
 #[test]
@@ -143,8 +147,8 @@ fn what_is_cut_off_is_never_written() {
     expected.resize(120_000, 0);
     assert!(read(&client, handle, 0, 200_000) == expected);
     truncate(&client, fid, 0);
-    client.fsync(handle).expect("synced");
-    assert_eq!(client.getattr(fid).expect("known").size, 0);
+    client.data.fsync(handle).expect("synced");
+    assert_eq!(client.inodes.getattr(fid).expect("known").size, 0);
 }
 
 #[test]
@@ -155,13 +159,13 @@ fn a_refusal_of_data_that_was_answered_is_told_once_by_each_open() {
     let second = open(&client, fid, READ_WRITE);
     stream(&client, first, &[7; 30_000], 10_000);
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EIO);
-    assert_eq!(client.fsync(first), Err(Status::EIO));
-    assert_eq!(client.fsync(first), Ok(()));
-    assert_eq!(client.flush(second), Err(Status::EIO));
-    assert_eq!((client.flush(second), client.fsync(second)), (Ok(()), Ok(())));
-    assert_eq!(client.write_back_stats().failures, 1);
+    assert_eq!(client.data.fsync(first), Err(Status::EIO));
+    assert_eq!(client.data.fsync(first), Ok(()));
+    assert_eq!(client.data.flush(second), Err(Status::EIO));
+    assert_eq!((client.data.flush(second), client.data.fsync(second)), (Ok(()), Ok(())));
+    assert_eq!(client.write_back.write_back_stats().failures, 1);
     stream(&client, first, &[8; 30_000], 10_000);
-    assert_eq!(client.fsync(first), Ok(()), "the file can be used as before");
+    assert_eq!(client.data.fsync(first), Ok(()), "the file can be used as before");
 }
 
 #[test]
@@ -171,14 +175,14 @@ fn a_loss_after_the_last_close_is_told_to_the_next_open() {
     let (fid, handle) = create(&client, "file");
     stream(&client, handle, &[7; 30_000], 10_000);
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EIO);
-    assert_eq!(client.flush(handle), Ok(()), "close does not wait");
-    client.release(handle).expect("open");
+    assert_eq!(client.data.flush(handle), Ok(()), "close does not wait");
+    client.opens.release(handle).expect("open");
     let (first, second) = (open(&client, fid, READ_WRITE), open(&client, fid, READ_WRITE));
-    assert_eq!((client.fsync(first), client.fsync(first)), (Err(Status::EIO), Ok(())));
-    assert_eq!(client.flush(second), Ok(()), "it was told");
-    client.release(first).expect("open");
-    client.release(second).expect("open");
-    assert_eq!(client.flush(open(&client, fid, READ_WRITE)), Ok(()));
+    assert_eq!((client.data.fsync(first), client.data.fsync(first)), (Err(Status::EIO), Ok(())));
+    assert_eq!(client.data.flush(second), Ok(()), "it was told");
+    client.opens.release(first).expect("open");
+    client.opens.release(second).expect("open");
+    assert_eq!(client.data.flush(open(&client, fid, READ_WRITE)), Ok(()));
 }
 
 #[test]
@@ -188,12 +192,12 @@ fn an_interrupted_sync_leaves_the_data_to_be_sent_later() {
     let (_, handle) = create(&client, "file");
     let data = pattern(60_000, 9);
     stream(&client, handle, &data, 10_000);
-    let held = client.write_back_stats().dirty_bytes;
+    let held = client.write_back.write_back_stats().dirty_bytes;
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EINTR);
-    assert_eq!(client.fsync(handle), Err(Status::EINTR));
-    assert_eq!(client.write_back_stats().dirty_bytes, held, "nothing is lost");
-    assert_eq!((client.fsync(handle), client.flush(handle)), (Ok(()), Ok(())), "nor told as lost");
-    assert!(held > 0 && client.write_back_stats().dirty_bytes == 0);
+    assert_eq!(client.data.fsync(handle), Err(Status::EINTR));
+    assert_eq!(client.write_back.write_back_stats().dirty_bytes, held, "nothing is lost");
+    assert_eq!((client.data.fsync(handle), client.data.flush(handle)), (Ok(()), Ok(())), "nor told as lost");
+    assert!(held > 0 && client.write_back.write_back_stats().dirty_bytes == 0);
     assert!(read(&client, handle, 0, data.len()) == data);
 }
 
@@ -205,10 +209,10 @@ fn a_client_that_was_given_up_forgets_what_it_held_back_and_says_so_once() {
     let (_, clean) = create(&client, "clean");
     stream(&client, handle, &pattern(60_000, 10), 10_000);
     let sent = writes(&world);
-    client.lose_dirty_data();
-    assert_eq!(client.write_back_stats().dirty_bytes, 0);
-    assert_eq!((client.fsync(handle), client.fsync(handle)), (Err(Status::EIO), Ok(())));
-    assert_eq!((writes(&world), client.fsync(clean)), (sent, Ok(())));
+    client.write_back.lose_dirty_data();
+    assert_eq!(client.write_back.write_back_stats().dirty_bytes, 0);
+    assert_eq!((client.data.fsync(handle), client.data.fsync(handle)), (Err(Status::EIO), Ok(())));
+    assert_eq!((writes(&world), client.data.fsync(clean)), (sent, Ok(())));
 }
 
 #[test]
@@ -218,7 +222,7 @@ fn without_a_grant_nothing_is_held_back() {
     let client = patient(&world);
     let (_, handle) = create(&client, "file");
     stream(&client, handle, &pattern(50_000, 5), 10_000);
-    assert_eq!((writes(&world), client.write_back_stats().dirty_bytes), (5, 0));
+    assert_eq!((writes(&world), client.write_back.write_back_stats().dirty_bytes), (5, 0));
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EDQUOT);
     assert_eq!(write(&client, handle, 50_000, b"more"), Err(Status::EDQUOT), "told by the write itself");
 }
@@ -227,17 +231,17 @@ fn without_a_grant_nothing_is_held_back() {
 fn memory_for_dirty_data_is_bounded_and_grants_go_back() {
     let world = World::new(MIB as u32, 2);
     let client = patient(&world);
-    client.write_back().set_max_dirty(3 * MIB as u64, 2 * MIB as u64);
+    client.write_back.settings.set_max_dirty(3 * MIB as u64, 2 * MIB as u64);
     let (_, handle) = create(&client, "file");
     let data = pattern(20 * MIB, 6);
     for (index, piece) in data.chunks(50_000).enumerate() {
         write(&client, handle, index as u64 * 50_000, piece).expect("written");
-        assert!(client.write_back_stats().buffer_bytes <= 3 * MIB as u64);
+        assert!(client.write_back.write_back_stats().buffer_bytes <= 3 * MIB as u64);
     }
     assert!(read(&client, handle, 0, data.len()) == data);
     assert!(world.osts[0].granted.load(Ordering::Relaxed) > 0);
-    client.release(handle).expect("open");
-    assert!(!client.return_grants(true));
+    client.opens.release(handle).expect("open");
+    assert!(!client.write_back.return_grants(true));
     assert_eq!(world.osts[0].granted.load(Ordering::Relaxed), 0);
 }
 
@@ -245,7 +249,7 @@ fn memory_for_dirty_data_is_bounded_and_grants_go_back() {
 fn many_files_with_a_little_dirty_data_each_do_not_block_one_another() {
     let world = World::new(MIB as u32, 1);
     let client = patient(&world);
-    client.write_back().set_max_dirty(2 * MIB as u64, 2 * MIB as u64);
+    client.write_back.settings.set_max_dirty(2 * MIB as u64, 2 * MIB as u64);
     let handles: Vec<u64> = (0..20).map(|n| create(&client, &format!("f{n}")).1).collect();
     for round in 0..5 {
         for &handle in &handles {
@@ -262,15 +266,15 @@ fn many_files_with_a_little_dirty_data_each_do_not_block_one_another() {
 fn old_data_is_written_out_by_itself() {
     let world = World::new(MIB as u32, 1);
     let client = world.client();
-    client.write_back().set_age(Duration::from_millis(20));
+    client.write_back.settings.set_age(Duration::from_millis(20));
     let (_, handle) = create(&client, "file");
     stream(&client, handle, &pattern(30_000, 7), 10_000);
     let deadline = nacre_env::clock::Instant::now() + Duration::from_secs(30);
-    while client.write_back_stats().dirty_bytes > 0 {
+    while client.write_back.write_back_stats().dirty_bytes > 0 {
         assert!(nacre_env::clock::Instant::now() < deadline, "nothing was written out");
         nacre_env::thread::yield_now();
     }
-    assert_eq!(client.fsync(handle), Ok(()));
+    assert_eq!(client.data.fsync(handle), Ok(()));
 }
 
 #[test]
@@ -280,10 +284,14 @@ fn around_the_cache_means_on_the_ost() {
     let (_, handle) = create(&client, "file");
     stream(&client, handle, &[1; 60_000], 10_000);
     let direct = WriteOptions { direct: true, ..WriteOptions::default() };
-    client.write(&root(), handle, 20_000, &[2; 10_000], direct).expect("written");
+    client.data.write(&root(), handle, 20_000, &[2; 10_000], direct).expect("written");
     let durable = WriteOptions { sync: true, ..WriteOptions::default() };
-    client.write(&root(), handle, 30_000, &[3; 10_000], durable).expect("written");
-    assert_eq!(client.write_back_stats().dirty_bytes, 0, "the window that they lie in was settled first");
+    client.data.write(&root(), handle, 30_000, &[3; 10_000], durable).expect("written");
+    assert_eq!(
+        client.write_back.write_back_stats().dirty_bytes,
+        0,
+        "the window that they lie in was settled first"
+    );
     let found = read(&client, handle, 0, 60_000);
     assert!(found[20_000..30_000] == [2; 10_000] && found[30_000..40_000] == [3; 10_000]);
     assert!(found[..20_000] == [1; 20_000] && found[40_000..] == [1; 20_000]);
@@ -300,6 +308,10 @@ fn a_second_client_finds_everything_on_the_osts() {
     let theirs = open(&other, fid, OpenFlags::READ);
     assert!(read(&other, theirs, 0, data.len()) == data);
     write(&client, handle, 0, b"at once").expect("written");
-    assert_eq!(client.write_back_stats().buffer_bytes, 0, "nothing is held back while there are two");
+    assert_eq!(
+        client.write_back.write_back_stats().buffer_bytes,
+        0,
+        "nothing is held back while there are two"
+    );
     assert_eq!(read(&other, theirs, 0, 7), b"at once");
 }

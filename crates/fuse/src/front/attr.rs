@@ -114,32 +114,32 @@ impl Front {
         let fid = self.fid(request.node_id)?;
         match request.op {
             Operation::GetAttr { .. } => {
-                let (attr, keep) = self.client.stat(fid).map_err(gone)?;
+                let (attr, keep) = self.client.inodes.stat(fid).map_err(gone)?;
                 reply.attr(&to_wire(&attr), attr_timeout(keep));
             }
             Operation::Statx { .. } => {
-                let (attr, keep) = self.client.stat(fid).map_err(gone)?;
+                let (attr, keep) = self.client.inodes.stat(fid).map_err(gone)?;
                 reply.statx(&to_statx(&attr), attr_timeout(keep));
             }
             Operation::SetAttr(change) => {
                 let mut set = to_set(&change);
                 if let Some(handle) = change.fh
-                    && self.client.is_writable(handle)
+                    && self.client.opens.is_writable(handle)
                 {
                     set.valid |= SetAttrValid::OPEN_FOR_WRITE;
                 }
                 let caller = caller(request);
-                let changed = self.client.setattr_through(&caller, fid, change.fh, set);
+                let changed = self.client.names.setattr_through(&caller, fid, change.fh, set);
                 let (attr, closed) = changed.map_err(gone)?;
                 if closed {
                     self.expire_names();
                 }
-                reply.attr(&to_wire(&attr), attr_timeout(self.client.lease().exclusive()));
+                reply.attr(&to_wire(&attr), attr_timeout(self.client.lease.exclusive()));
             }
             Operation::Access { mask } => {
                 let mask = (mask & 7) as u8;
                 if mask != 0 {
-                    self.client.access(&caller(request), fid, mask).map_err(gone)?;
+                    self.client.inodes.access(&caller(request), fid, mask).map_err(gone)?;
                 }
                 reply.ok();
             }

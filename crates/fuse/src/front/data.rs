@@ -1,6 +1,8 @@
 //! Open files and their data. Reads and writes go between the transport's buffer and the client without a copy.
 
-use nacre_client::{FallocateKind, LockFamily, LockOwner, OpenFlags, OpenedFile, SeekKind, WriteOptions};
+use nacre_client::{
+    FallocateKind, LockFamily, LockOwner, OpenFlags, OpenedFile, Reader, SeekKind, WriteOptions,
+};
 use nacre_types::{Status, StatusResult};
 
 use super::open_mode::{OpenCase, open_flags};
@@ -49,9 +51,13 @@ impl Front {
             Operation::Read { fh, offset, size, flags, lock_owner } => {
                 let buffer = reply.read_buffer(size as usize);
                 // The kernel names an owner when a program reads around the page cache; otherwise it fills pages.
-                let hurried = flags as i32 & libc::O_NONBLOCK != 0;
-                self.client.keep_access_time(fh, flags as i32 & libc::O_NOATIME != 0)?;
-                let bytes = self.read(fh, offset, buffer, lock_owner.map(|_| hurried))?;
+                let reader = match lock_owner {
+                    None => Reader::Pages,
+                    Some(_) if flags as i32 & libc::O_NONBLOCK != 0 => Reader::Hurried,
+                    Some(_) => Reader::Program,
+                };
+                self.client.opens.keep_access_time(fh, flags as i32 & libc::O_NOATIME != 0)?;
+                let bytes = self.client.data.read(fh, offset, buffer, reader)?;
                 reply.read_done(bytes);
             }
             Operation::Write(write) => {
@@ -68,13 +74,13 @@ impl Front {
                     owner: write.lock_owner.map(LockOwner),
                 };
                 let bytes =
-                    self.client.write(&caller(request), write.fh, write.offset, write.data, options)?;
+                    self.client.data.write(&caller(request), write.fh, write.offset, write.data, options)?;
                 reply.written(bytes as u32);
             }
             Operation::Open { flags, kill_suid_gid } => {
                 let fid = self.fid(request.node_id)?;
                 let (open, sync) = to_open(flags, kill_suid_gid);
-                let opened = self.client.open(&caller(request), fid, open, sync).map_err(gone)?;
+                let opened = self.client.opens.open(&caller(request), fid, open, sync).map_err(gone)?;
                 reply.opened(&self.opened(&opened, open, flags)?);
             }
             Operation::Release { fh, .. } => {
@@ -86,11 +92,11 @@ impl Front {
                 reply.ok();
             }
             Operation::Fsync { fh, .. } => {
-                self.client.fsync(fh)?;
+                self.client.data.fsync(fh)?;
                 reply.ok();
             }
             Operation::FAllocate { fh, offset, length, mode } => {
-                self.client.fallocate(&caller(request), fh, to_fallocate(mode)?, offset, length)?;
+                self.client.data.fallocate(&caller(request), fh, to_fallocate(mode)?, offset, length)?;
                 reply.ok();
             }
             Operation::LSeek { fh, offset, whence } => {
@@ -99,38 +105,29 @@ impl Front {
                     libc::SEEK_HOLE => SeekKind::Hole,
                     _ => return Err(Status::EINVAL),
                 };
-                reply.lseek(self.client.seek(fh, offset, kind)?);
+                reply.lseek(self.client.data.seek(fh, offset, kind)?);
             }
             Operation::CopyFileRange(copy) => {
                 let (from, to) = ((copy.fh_in, copy.offset_in), (copy.fh_out, copy.offset_out));
-                reply.copied(self.client.copy_range(&caller(request), from, to, copy.len)?);
+                reply.copied(self.client.data.copy_range(&caller(request), from, to, copy.len)?);
             }
             _ => return Err(Status::ENOSYS),
         }
         Ok(())
     }
 
-    /// Reads for a program, `hurried` if it has `O_NONBLOCK`, or fills pages (`None`).
-    fn read(&self, fh: u64, offset: u64, buffer: &mut [u8], hurried: Option<bool>) -> StatusResult<usize> {
-        match hurried {
-            Some(true) => self.client.read_hurried(fh, offset, buffer),
-            Some(false) => self.client.read(fh, offset, buffer),
-            None => self.client.read_pages(fh, offset, buffer),
-        }
-    }
-
     fn flush(&self, request: &Request<'_>, fh: u64, lock_owner: u64) -> StatusResult<()> {
-        let outcome = self.client.flush(fh);
-        if self.options.locks == LockScope::Cluster && self.client.may_hold_range_locks(fh) {
+        let outcome = self.client.data.flush(fh);
+        if self.options.locks == LockScope::Cluster && self.client.opens.may_hold_range_locks(fh) {
             self.unlock(request, fh, LockFamily::Range, LockOwner(lock_owner))?;
-            self.client.forget_locker(fh, LockOwner(lock_owner))?;
+            self.client.opens.forget_locker(fh, LockOwner(lock_owner))?;
         }
         outcome
     }
 
     fn release(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
         let unlocked = self.unlock_all(request, fh);
-        self.client.release(fh)?;
+        self.client.opens.release(fh)?;
         unlocked
     }
 
@@ -142,12 +139,12 @@ impl Front {
             direct: flags as i32 & libc::O_DIRECT != 0,
             executed: open.contains(OpenFlags::EXEC),
             size: opened.attr.size,
-            exclusive: self.client.lease().exclusive(),
+            exclusive: self.client.lease.exclusive(),
             local_locks: self.options.locks == LockScope::Local,
         };
         let flags = open_flags(self.options.cache, &case);
         if !flags.contains(abi::OpenFlags::DIRECT_IO) {
-            self.client.note_cached(opened.handle)?;
+            self.client.opens.note_cached(opened.handle)?;
         }
         Ok(Opened { fh: opened.handle, flags, backing_id: 0 })
     }

@@ -12,23 +12,23 @@ impl Front {
         match request.op {
             Operation::OpenDir { .. } => {
                 let fid = self.fid(request.node_id)?;
-                let fh = self.client.opendir(&caller(request), fid).map_err(gone)?;
+                let fh = self.client.listings.opendir(&caller(request), fid).map_err(gone)?;
                 reply.opened(&Opened { fh, ..Opened::default() });
             }
             Operation::ReadDir { fh, offset, size } => {
-                self.client.check_listing(&caller(request), fh)?;
+                self.client.listings.check_listing(&caller(request), fh)?;
                 self.readdir(fh, offset, size, false, reply)?;
             }
             Operation::ReadDirPlus { fh, offset, size } => {
-                self.client.check_listing(&caller(request), fh)?;
+                self.client.listings.check_listing(&caller(request), fh)?;
                 self.readdir(fh, offset, size, true, reply)?;
             }
             Operation::ReleaseDir { fh, .. } => {
-                self.client.releasedir(fh);
+                self.client.listings.releasedir(fh);
                 reply.ok();
             }
             Operation::FsyncDir { fh, .. } => {
-                self.client.fsyncdir(fh)?;
+                self.client.listings.fsyncdir(fh)?;
                 reply.ok();
             }
             _ => return Err(Status::ENOSYS),
@@ -45,7 +45,7 @@ impl Front {
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         let mut buffer = reply.directory(size);
-        let listed = self.client.readdir(fh, offset, size, plus, &mut |listed| {
+        let listed = self.client.listings.readdir(fh, offset, size, plus, &mut |listed| {
             let entry = DirEntry {
                 ino: listed.node,
                 next_offset: listed.next,

@@ -96,13 +96,13 @@ fn wish_of(ask: &MakeDirectory) -> Option<DirDefault> {
 impl Front {
     /// Sets a project or its inheritance, unless nothing would change.
     pub(super) fn set_project(&self, request: &Request<'_>, fid: Fid, set: SetAttr) -> StatusResult<()> {
-        let attr = self.client.getattr(fid)?;
+        let attr = self.client.inodes.getattr(fid)?;
         let inherits = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
         let same_flag = set.valid.contains(SetAttrValid::PROJECT_INHERIT) == inherits;
         if same_flag && (!set.valid.contains(SetAttrValid::PROJID) || set.projid == attr.projid) {
             return Ok(());
         }
-        self.client.setattr(&caller(request), fid, set).map(|_| ())
+        self.client.names.setattr(&caller(request), fid, set).map(|_| ())
     }
 
     pub(super) fn ioctl(
@@ -113,7 +113,7 @@ impl Front {
     ) -> StatusResult<()> {
         match call.cmd {
             MountInfo::COMMAND => {
-                let info = self.client.mount_info();
+                let info = self.client.config.mount_info();
                 answer(&MountInfo { fsname: info.fsname, instance: info.instance }, call, reply)
             }
             PathToFid::COMMAND => answer(&PathToFid { fid: self.fid(request.node_id)? }, call, reply),
@@ -131,7 +131,7 @@ impl Front {
             }
             TargetStatfs::COMMAND => {
                 let mut ask: TargetStatfs = question(call)?;
-                let space = self.client.target_statfs(ask.target)?;
+                let space = self.client.requests.target_statfs(ask.target)?;
                 ask.block_size = space.block_size;
                 ask.blocks = [space.blocks, space.blocks_free, space.blocks_available];
                 ask.files = [space.files, space.files_free];
@@ -154,15 +154,16 @@ impl Front {
                 answer(&ask, call, reply)
             }
             SizeOnMdt::COMMAND => {
-                let attr = self.client.mdt_attr(self.fid(request.node_id)?)?;
+                let attr = self.client.inodes.mdt_attr(self.fid(request.node_id)?)?;
                 let (size, blocks, source) = (attr.size, attr.blocks, attr.size_source);
                 answer(&SizeOnMdt { size, blocks, source }, call, reply)
             }
             ScanDirectory::COMMAND => {
                 let mut ask: ScanDirectory = question(call)?;
                 let fid = self.fid(request.node_id)?;
-                self.client.check_listing(&caller(request), call.fh)?;
-                let page = self.client.scan(&caller(request), fid, ask.cookie, SCAN_BYTES_MAX, ask.wanted)?;
+                self.client.listings.check_listing(&caller(request), call.fh)?;
+                let page =
+                    self.client.pages.scan(&caller(request), fid, ask.cookie, SCAN_BYTES_MAX, ask.wanted)?;
                 (ask.end, ask.entries) = (page.end, page.bytes);
                 answer(&ask, call, reply)
             }
@@ -172,26 +173,26 @@ impl Front {
 
     /// Targets of a kind from an index on, and which of them are out of use.
     fn target_list(&self, mut ask: TargetList) -> TargetList {
-        let targets = self.client.targets().into_iter();
+        let targets = self.client.requests.targets().into_iter();
         let wanted = targets.filter(|target| target.kind == ask.kind && target.index >= ask.from);
         ask.indexes = wanted.map(|target| target.index).take(LIST_MAX).collect();
         let is_inactive = |index: &u16| {
             ask.kind == TargetKind::Ost
-                && self.client.ost_endpoint(*index).is_some_and(|ost| !ost.is_active())
+                && self.client.requests.ost_endpoint(*index).is_some_and(|ost| !ost.is_active())
         };
         ask.inactive = ask.indexes.iter().copied().filter(is_inactive).collect();
         ask
     }
 
     fn pool_list(&self, mut ask: PoolList) -> PoolList {
-        let pools = self.client.pools();
+        let pools = self.client.requests.pools();
         let names = pools.iter().skip(ask.from as usize).take(POOLS_MAX);
         ask.names = names.map(|pool| pool.name.to_string()).collect();
         ask
     }
 
     fn pool_members(&self, mut ask: PoolMembers) -> StatusResult<PoolMembers> {
-        let pools = self.client.pools();
+        let pools = self.client.requests.pools();
         let pool = pools.iter().find(|pool| pool.name.as_str() == ask.pool).ok_or(Status::ENOENT)?;
         ask.indexes = pool.osts.iter().skip(ask.from as usize).take(LIST_MAX).copied().collect();
         Ok(ask)
@@ -207,7 +208,7 @@ impl Front {
             }
             RemoveFid::COMMAND => {
                 let ask: RemoveFid = question(call)?;
-                let outcome = self.client.remove_fid(&caller(request), ask.fid);
+                let outcome = self.client.names.remove_fid(&caller(request), ask.fid);
                 // Some names may be gone even if not all are.
                 self.expire_names();
                 outcome?;
@@ -240,7 +241,7 @@ impl Front {
         let wish = wish_of(ask).ok_or(Status::EINVAL)?;
         let place = (parent, &ask.name[..]);
         if ask.migrates {
-            let outcome = self.client.migrate(&caller(request), place, &wish);
+            let outcome = self.client.names.migrate(&caller(request), place, &wish);
             self.expire_moved(outcome.as_ref().err());
             return outcome;
         }
@@ -256,29 +257,29 @@ impl Front {
         wish: &DirDefault,
         restripes: bool,
     ) -> StatusResult<()> {
-        match self.client.make_directory(caller, (parent, name), what, wish) {
+        match self.client.names.make_directory(caller, (parent, name), what, wish) {
             Err(Status::EEXIST) if restripes => {}
             made => {
-                self.client.forget(made?.node, 1);
+                self.client.inodes.forget(made?.node, 1);
                 // The kernel may know that the name does not exist.
                 self.expire_names();
                 return Ok(());
             }
         }
-        let found = self.client.lookup(caller, parent, name)?.map_err(|_| Status::ENOENT)?;
+        let found = self.client.names.lookup(caller, parent, name)?.map_err(|_| Status::ENOENT)?;
         let outcome = match found.attr.is_dir() {
-            true => self.client.restripe(caller, found.attr.fid, wish),
+            true => self.client.names.restripe(caller, found.attr.fid, wish),
             false => Err(Status::EEXIST),
         };
-        self.client.forget(found.node, 1);
+        self.client.inodes.forget(found.node, 1);
         outcome
     }
 
     fn files_on(&self, request: &Request<'_>, mut ask: FilesOn) -> StatusResult<FilesOn> {
         let (caller, count_max) = (caller(request), FILES_MAX as u32);
-        let inodes_on = |of| self.client.inodes_on(&caller, of, ask.after, count_max);
+        let inodes_on = |of| self.client.names.inodes_on(&caller, of, ask.after, count_max);
         let found = match ask.wanted {
-            FilesWanted::Objects(ost) => self.client.files_on(&caller, ost, ask.after, count_max)?,
+            FilesWanted::Objects(ost) => self.client.names.files_on(&caller, ost, ask.after, count_max)?,
             FilesWanted::Directories(mdt) => inodes_on((mdt, InodeKind::Directories))?,
             FilesWanted::Files { mdt, named_on } => inodes_on((mdt, InodeKind::NamedOn(named_on)))?,
         };
@@ -296,7 +297,7 @@ impl Front {
     }
 
     fn migrate_files(&self, request: &Request<'_>, mut ask: MigrateFiles) -> StatusResult<MigrateFiles> {
-        let outcomes = self.client.migrate_files(&caller(request), &ask.fids, ask.mdt);
+        let outcomes = self.client.names.migrate_files(&caller(request), &ask.fids, ask.mdt);
         self.expire_moved(outcomes.as_ref().err());
         ask.outcomes =
             outcomes?.iter().map(|outcome| outcome.err().map_or(0, |status| status.errno() as u16)).collect();
@@ -314,7 +315,7 @@ impl Front {
                     2 => VersionFlush::Everything,
                     _ => return Err(Status::EINVAL),
                 };
-                self.client.data_version(fh, flush)
+                self.client.data.data_version(fh, flush)
             }
             FileOperation::Swap => {
                 let expected = |flag, value| (ask.flags & flag != 0).then_some(value);
@@ -327,13 +328,13 @@ impl Front {
                     lease: expected(FileCall::LEASED, fh),
                 };
                 let fid = self.fid(request.node_id)?;
-                self.client.swap_layouts(&caller, fid, ask.other, &conditions).map(|()| 0)
+                self.client.data.swap_layouts(&caller, fid, ask.other, &conditions).map(|()| 0)
             }
-            FileOperation::SeekData => self.client.seek(fh, ask.values[0], SeekKind::Data),
-            FileOperation::SeekHole => self.client.seek(fh, ask.values[0], SeekKind::Hole),
-            FileOperation::Size => self.client.size_of(fh),
+            FileOperation::SeekData => self.client.data.seek(fh, ask.values[0], SeekKind::Data),
+            FileOperation::SeekHole => self.client.data.seek(fh, ask.values[0], SeekKind::Hole),
+            FileOperation::Size => self.client.data.size_of(fh),
             FileOperation::Copy => {
-                self.client.copy_to(&caller, fh, ask.other, (ask.values[0], ask.values[1]))
+                self.client.data.copy_to(&caller, fh, ask.other, (ask.values[0], ask.values[1]))
             }
             FileOperation::Lease => {
                 let kind = match ask.flags {
@@ -344,7 +345,7 @@ impl Front {
                     FileCall::ASK_LEASE => None,
                     _ => return Err(Status::EINVAL),
                 };
-                self.client.open_lease(&caller, fh, kind).map(|before| before as u64)
+                self.client.opens.open_lease(&caller, fh, kind).map(|before| before as u64)
             }
         }
     }
@@ -357,7 +358,7 @@ impl Front {
     ) -> StatusResult<()> {
         match call.cmd {
             GET_FLAGS => {
-                let attr = self.client.getattr(self.fid(request.node_id)?)?;
+                let attr = self.client.inodes.getattr(self.fid(request.node_id)?)?;
                 let inherit = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
                 let mut bytes = [0; 8];
                 bytes[..4].copy_from_slice(&(FLAG_PROJECT_INHERIT * u32::from(inherit)).to_le_bytes());
@@ -371,7 +372,7 @@ impl Front {
             }
             GET_XATTR => {
                 let mut bytes = [0; XATTR_BYTES];
-                let attr = self.client.getattr(self.fid(request.node_id)?)?;
+                let attr = self.client.inodes.getattr(self.fid(request.node_id)?)?;
                 let inherit = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
                 bytes[..4].copy_from_slice(&(XFLAG_PROJECT_INHERIT * u32::from(inherit)).to_le_bytes());
                 bytes[XATTR_PROJECT..XATTR_PROJECT + 4].copy_from_slice(&attr.projid.to_le_bytes());

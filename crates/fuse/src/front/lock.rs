@@ -49,16 +49,16 @@ impl Front {
         match request.op {
             Operation::GetLk { owner, lock, flock, .. } => {
                 let fid = self.fid(request.node_id)?;
-                let conflict = self.client.get_lock(&caller, fid, to_lock(&lock, owner, flock)?)?;
+                let conflict = self.client.opens.get_lock(&caller, fid, to_lock(&lock, owner, flock)?)?;
                 reply.lock(&to_wire(conflict));
             }
             Operation::SetLk { fh, owner, lock, flock, wait } => {
                 let lock = to_lock(&lock, owner, flock)?;
                 // Before the request: a lock that was granted although the answer got lost must be given back too.
                 if lock.mode != LockMode::Unlock {
-                    self.client.note_locker(fh, lock.family, lock.owner)?;
+                    self.client.opens.note_locker(fh, lock.family, lock.owner)?;
                 }
-                self.client.set_lock(&caller, fh, lock, wait)?;
+                self.client.opens.set_lock(&caller, fh, lock, wait)?;
                 reply.ok();
             }
             _ => return Err(Status::ENOSYS),
@@ -68,7 +68,7 @@ impl Front {
 
     /// The last descriptor of an open file is closed: locks that belong to it go.
     pub(super) fn unlock_all(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
-        self.client.unlock_with_open(fh, |family, owner| self.unlock(request, fh, family, owner))
+        self.client.opens.unlock_with_open(fh, |family, owner| self.unlock(request, fh, family, owner))
     }
 
     /// A descriptor was closed: locks of its owner go.
@@ -81,7 +81,7 @@ impl Front {
     ) -> StatusResult<()> {
         let mode = LockMode::Unlock;
         let lock = FileLock { family, owner, mode, start: 0, last: u64::MAX, pid: request.pid };
-        self.client.set_lock(&caller(request), fh, lock, false)
+        self.client.opens.set_lock(&caller(request), fh, lock, false)
     }
 }
 

@@ -128,7 +128,7 @@ impl Front {
             lustre::GETDTNAME => self.instance_name("clilov"),
             lustre::GETMDNAME => self.instance_name("clilmv"),
             lustre::GETUUID => {
-                let mut bytes = self.client.mount_info().instance.into_bytes();
+                let mut bytes = self.client.config.mount_info().instance.into_bytes();
                 bytes.resize(lustre::OBD_UUID_LEN, 0);
                 bytes
             }
@@ -141,7 +141,7 @@ impl Front {
     }
 
     fn instance_name(&self, side: &str) -> Vec<u8> {
-        let info = self.client.mount_info();
+        let info = self.client.config.mount_info();
         let mut name = format!("{}-{side}-{}", info.fsname, info.instance).into_bytes();
         name.truncate(lustre::OBD_UUID_LEN - 1);
         name.push(0);
@@ -162,17 +162,18 @@ impl Front {
             kind if kind & STATFS_OST != 0 => (TargetId::ost(index), "OST"),
             _ => return Err(Status::ENODEV),
         };
-        let known = self.client.targets();
+        let known = self.client.requests.targets();
         let same_kind = |other: &&TargetId| other.kind == target.kind;
         if !known.contains(&target) {
             // Tools count on from 0: a gap is passed over, the end is the end.
             let behind = known.iter().filter(same_kind).all(|other| other.index < index);
             return Err(if behind { Status::ENODEV } else { Status::EAGAIN });
         }
-        let mut uuid = format!("{}-{word}{index:04x}_UUID", self.client.mount_info().fsname).into_bytes();
+        let mut uuid =
+            format!("{}-{word}{index:04x}_UUID", self.client.config.mount_info().fsname).into_bytes();
         uuid.resize(lustre::OBD_UUID_LEN, 0);
         memory.write(uuid_at, &uuid)?;
-        let space = self.client.target_statfs(target)?;
+        let space = self.client.requests.target_statfs(target)?;
         let space = ObdStatfs {
             block_size: space.block_size,
             blocks: [space.blocks, space.blocks_free, space.blocks_available],
@@ -187,14 +188,14 @@ impl Front {
         let memory = asked.memory()?;
         let asked_for = memory.read_vec(memory.argument(), 4)?;
         let kind = if asked_for == [0; 4] { TargetKind::Ost } else { TargetKind::Mdt };
-        let count = self.client.targets().iter().filter(|target| target.kind == kind).count();
+        let count = self.client.requests.targets().iter().filter(|target| target.kind == kind).count();
         memory.write(memory.argument(), &(count as u32).to_le_bytes())?;
         Ok(0)
     }
 
     fn mdt_of(&self, data: &[u8]) -> StatusResult<i32> {
         let index = lustre::fid_in(data, 0).ok_or(Status::EINVAL)?.mdt_index();
-        match self.client.targets().contains(&TargetId::mdt(index)) {
+        match self.client.requests.targets().contains(&TargetId::mdt(index)) {
             true => Ok(i32::from(index)),
             false => Err(Status::ENOENT),
         }
@@ -202,7 +203,7 @@ impl Front {
 
     /// Access and modification time at once; the time of change is that of the call, as everywhere.
     fn set_times(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        if !self.client.getattr(asked.fid)?.is_regular() {
+        if !self.client.inodes.getattr(asked.fid)?.is_regular() {
             return Err(Status::EINVAL);
         }
         let time = |at| {
@@ -213,7 +214,7 @@ impl Front {
         };
         let valid = SetAttrValid::ATIME | SetAttrValid::MTIME;
         let set = SetAttr { valid, atime: time(0)?, mtime: time(16)?, ..SetAttr::default() };
-        self.client.setattr(&caller(asked.request), asked.fid, set)?;
+        self.client.names.setattr(&caller(asked.request), asked.fid, set)?;
         Ok(0)
     }
 

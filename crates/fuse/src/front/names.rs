@@ -19,52 +19,52 @@ impl Front {
                 let what = Created { new: NewFile::Node { rdev: 0 }, mode: regular(mode), umask };
                 let exclusive = flags as i32 & libc::O_EXCL != 0;
                 let (found, opened) =
-                    self.client.create_open(&caller, fid()?, name, &what, (open, sync), exclusive)?;
+                    self.client.opens.create_open(&caller, fid()?, name, &what, (open, sync), exclusive)?;
                 reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
             }
             Operation::TmpFile { flags, mode, umask } => {
                 let (open, sync) = to_open(flags, false);
                 let (found, opened) =
-                    self.client.tmpfile(&caller, fid()?, regular(mode), umask, (open, sync))?;
+                    self.client.opens.tmpfile(&caller, fid()?, regular(mode), umask, (open, sync))?;
                 reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
             }
             Operation::MkDir { name, mode, umask } => {
                 let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
                 let what = Created { new: NewFile::Directory, mode, umask };
-                reply.entry(&self.entry(&self.client.create(&caller, fid()?, name, &what)?));
+                reply.entry(&self.entry(&self.client.names.create(&caller, fid()?, name, &what)?));
             }
             Operation::MkNod { name, mode, rdev, umask } => {
                 let what = Created::node(mode, rdev, umask)?;
-                reply.entry(&self.entry(&self.client.create(&caller, fid()?, name, &what)?));
+                reply.entry(&self.entry(&self.client.names.create(&caller, fid()?, name, &what)?));
             }
             Operation::Symlink { name, target } => {
                 let mode = FileKind::Symlink.mode_bits() | 0o777;
                 let what = Created { new: NewFile::Symlink { target }, mode, umask: 0 };
-                reply.entry(&self.entry(&self.client.create(&caller, fid()?, name, &what)?));
+                reply.entry(&self.entry(&self.client.names.create(&caller, fid()?, name, &what)?));
             }
             Operation::Link { node_id, new_name } => {
                 let linked = self.fid(node_id)?;
                 self.check_protected(&caller, linked)?;
-                let found = self.client.link(&caller, linked, fid()?, new_name)?;
+                let found = self.client.names.link(&caller, linked, fid()?, new_name)?;
                 reply.entry(&self.entry(&found));
             }
             Operation::Unlink { name } => {
-                self.client.unlink(&caller, fid()?, name, false)?;
+                self.client.names.unlink(&caller, fid()?, name, false)?;
                 reply.ok();
             }
             Operation::RmDir { name } => {
-                self.client.unlink(&caller, fid()?, name, true)?;
+                self.client.names.unlink(&caller, fid()?, name, true)?;
                 reply.ok();
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let flags = rename_flags(flags)?;
                 let to = (self.fid(new_parent)?, new_name);
-                if !self.client.rename(&caller, (fid()?, name), to, flags)? {
+                if !self.client.names.rename(&caller, (fid()?, name), to, flags)? {
                     self.expire_names();
                 }
                 reply.ok();
             }
-            Operation::ReadLink => reply.bytes(&self.client.readlink(fid()?)?),
+            Operation::ReadLink => reply.bytes(&self.client.inodes.readlink(fid()?)?),
             _ => return unsupported(),
         }
         Ok(())
@@ -76,11 +76,11 @@ impl Front {
         if caller.uid == 0 || !hard_links_are_protected() {
             return Ok(());
         }
-        let attr = self.client.getattr(fid)?;
+        let attr = self.client.inodes.getattr(fid)?;
         if attr.uid == caller.uid || !attr.is_regular() {
             return Ok(());
         }
-        match self.client.access(caller, fid, perm::READ | perm::WRITE) {
+        match self.client.inodes.access(caller, fid, perm::READ | perm::WRITE) {
             Err(Status::EACCES) => Err(Status::EPERM),
             verdict => verdict,
         }
@@ -90,10 +90,10 @@ impl Front {
         let fid = self.fid(request.node_id)?;
         // Asked by those who hold a file handle: the inode need not be a directory.
         if name == b"." {
-            reply.entry(&self.entry(&self.client.lookup_self(fid)?));
+            reply.entry(&self.entry(&self.client.inodes.lookup_self(fid)?));
             return Ok(());
         }
-        match self.client.lookup(&caller(request), fid, name)? {
+        match self.client.names.lookup(&caller(request), fid, name)? {
             Ok(found) => reply.entry(&self.entry(&found)),
             Err(absent) => {
                 let timeout = self.entry_timeout(absent.public && absent.keep);

@@ -19,24 +19,24 @@ impl Front {
             | Operation::SetXattr { name: SELINUX, .. }
             | Operation::RemoveXattr { name: SELINUX } => Err(Status::EOPNOTSUPP),
             Operation::GetXattr { name, size } => {
-                answer(&self.client.getxattr(&caller, fid, name).map_err(gone)?, size, reply)
+                answer(&self.client.inodes.getxattr(&caller, fid, name).map_err(gone)?, size, reply)
             }
             Operation::ListXattr { size } => {
-                answer(&self.client.listxattr(&caller, fid).map_err(gone)?, size, reply)
+                answer(&self.client.inodes.listxattr(&caller, fid).map_err(gone)?, size, reply)
             }
             Operation::SetXattr { name, value, flags, kill_sgid } => {
                 let mut wish = XattrFlags::empty();
                 wish.set(XattrFlags::CREATE, flags & libc::XATTR_CREATE as u32 != 0);
                 wish.set(XattrFlags::REPLACE, flags & libc::XATTR_REPLACE as u32 != 0);
                 wish.set(XattrFlags::KILL_SGID, kill_sgid);
-                if self.client.setxattr(&caller, fid, name, value, wish).map_err(gone)? {
+                if self.client.names.setxattr(&caller, fid, name, value, wish).map_err(gone)? {
                     self.expire_names();
                 }
                 reply.ok();
                 Ok(())
             }
             Operation::RemoveXattr { name } => {
-                if self.client.removexattr(&caller, fid, name).map_err(gone)? {
+                if self.client.names.removexattr(&caller, fid, name).map_err(gone)? {
                     self.expire_names();
                 }
                 reply.ok();

@@ -13,9 +13,9 @@ fn a_second_mount_sees_the_first_ones_files_and_changes_them_back() {
         fs::write(one.path("file"), b"first").expect("written");
         fs::create_dir(one.path("dir")).expect("made");
         assert!(fs::metadata(one.path("absent")).is_err(), "its absence is cached now");
-        assert!(one.client.lease().exclusive());
+        assert!(one.client.lease.exclusive());
         let two = servers.mount();
-        assert!(!one.client.lease().exclusive() && !two.client.lease().exclusive());
+        assert!(!one.client.lease.exclusive() && !two.client.lease.exclusive());
         assert_eq!(fs::read(two.path("file")).expect("read"), b"first");
         fs::write(two.path("absent"), b"now here").expect("written");
         assert_eq!(fs::read(one.path("absent")).expect("no longer absent"), b"now here");
@@ -118,7 +118,7 @@ fn the_lease_becomes_exclusive_again_when_the_other_mount_leaves() {
         assert_eq!(fs::read(one.path("file")).expect("read"), b"theirs");
         drop(two);
         let deadline = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(10);
-        while !one.client.lease().exclusive() {
+        while !one.client.lease.exclusive() {
             assert!(nacre_env::clock::Instant::now() < deadline, "still shared with nobody");
             nacre_env::thread::yield_now();
         }

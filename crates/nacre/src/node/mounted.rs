@@ -76,8 +76,8 @@ pub struct Mounted {
 
 /// Tells a client what the configuration says that is not of targets.
 fn tell(client: &Client, config: &FsConfig) {
-    client.set_pools(&config.pools);
-    client.set_default_hash(default_hash(config));
+    client.requests.set_pools(&config.pools);
+    client.shards.set_default_hash(default_hash(config));
 }
 
 impl Mounted {
@@ -139,7 +139,7 @@ impl Mounted {
             listener.attach(&client);
         }
         find_root(&client, &plan.fsname)?;
-        if let Err(status) = client.learn_root() {
+        if let Err(status) = client.placement.learn_root() {
             log::warn!("the root of {} does not show its attributes: {status}", plan.fsname);
         }
         let front = front(mount, plan.lock_scope(), &client)?;
@@ -149,7 +149,7 @@ impl Mounted {
         write_private(&record, session.mount_point().as_os_str().as_bytes())?;
         stop_when_unmounted(&session)?;
         let newcomers = Newcomers::new(&client, services, links, params, ost_events, ways);
-        client.set_newcomers(newcomers.clone());
+        client.requests.set_newcomers(newcomers.clone());
         Ok(Mounted { session, client, front, newcomers, record, device })
     }
 
@@ -226,10 +226,10 @@ impl Mounted {
 
     /// Ways to targets in other processes.
     fn imports(&self) -> impl Iterator<Item = (TargetId, ImportInfo)> {
-        self.client.targets().into_iter().filter_map(|target| {
+        self.client.requests.targets().into_iter().filter_map(|target| {
             let import = match target.kind {
-                TargetKind::Ost => self.client.ost_endpoint(target.index)?.import(),
-                _ => self.client.mdt_endpoint(target.index)?.import(),
+                TargetKind::Ost => self.client.requests.ost_endpoint(target.index)?.import(),
+                _ => self.client.requests.mdt_endpoint(target.index)?.import(),
             };
             Some((target, import?))
         })
@@ -239,7 +239,7 @@ impl Mounted {
     fn unreachable(&self) -> Vec<String> {
         let is_active = |target: &TargetId| {
             target.kind != TargetKind::Ost
-                || self.client.ost_endpoint(target.index).is_some_and(|ost| ost.is_active())
+                || self.client.requests.ost_endpoint(target.index).is_some_and(|ost| ost.is_active())
         };
         let is_lost = |import: &ImportInfo| {
             matches!(import.state, LinkState::Connecting | LinkState::Disconnected) && import.connects > 0
@@ -265,10 +265,10 @@ fn write_out(client: &Arc<Client>) {
     let (done, wait) = nacre_env::sync::mpsc::channel::<()>();
     let writer = client.clone();
     let spawned = nacre_env::thread::Builder::new().name("write-out".into()).spawn(move || {
-        writer.write_back_all();
+        writer.write_back.write_back_all();
         // Nobody waits for longer than the limits below.
         let _ = done.send(());
-        writer.return_grants(true);
+        writer.write_back.return_grants(true);
         drop(done);
     });
     match spawned {
@@ -276,13 +276,13 @@ fn write_out(client: &Arc<Client>) {
             if wait.recv_timeout(WRITE_OUT_LIMIT).is_err() {
                 log::error!(
                     "{} bytes of written data did not reach their servers within {WRITE_OUT_LIMIT:?} and are lost",
-                    client.write_back_stats().buffer_bytes
+                    client.write_back.write_back_stats().buffer_bytes
                 );
                 return;
             }
             let _ = wait.recv_timeout(RETURN_LIMIT);
         }
-        Err(_) => client.write_back_all(),
+        Err(_) => client.write_back.write_back_all(),
     }
 }
 
@@ -295,7 +295,7 @@ fn why_to_stay(error: &Error, client: &Client, device: Option<Device>) -> Option
             path.display(),
             users()
         )),
-        Error::Elsewhere(path) => match client.open_count() {
+        Error::Elsewhere(path) => match client.opens.open_count() {
             0 => None,
             open => Some(format!(
                 "{} is unmounted here, but {open} of its files are still open, {}: close them there, or add --force",
@@ -329,7 +329,7 @@ fn who_mounts() -> Caller {
 
 /// Has the client find out what it sees as the root.
 fn find_root(client: &Client, fsname: &str) -> Result<()> {
-    match client.find_root() {
+    match client.inodes.find_root() {
         Ok(()) => Ok(()),
         Err(status @ (Status::ENOENT | Status::ENOTDIR | Status::EACCES)) => Err(Failure::new(format!(
             "the directory of {fsname} that this client's key or nodemap shows as the root cannot be used ({status}): have its \
@@ -346,8 +346,8 @@ fn front(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Ar
     let no_directory =
         |status| Failure::new(format!("/{} in the file system cannot be mounted: {status}", mount.directory));
     let root = match mount.directory.as_str() {
-        "" if client.root() == Fid::ROOT => None,
-        path => Some(client.find_directory(&who_mounts(), path).map_err(no_directory)?),
+        "" if client.inodes.root() == Fid::ROOT => None,
+        path => Some(client.names.find_directory(&who_mounts(), path).map_err(no_directory)?),
     };
     let options = FrontOptions {
         locks: mount.options.locks.unwrap_or(locks),
@@ -423,8 +423,8 @@ impl RemoteEvents {
     /// The client exists only after its first endpoints.
     pub fn attach(&self, client: &Arc<Client>) {
         let _ = self.client.set(Arc::downgrade(client));
-        if let Some(endpoint) = client.mdt_endpoint(self.index)
-            && let Err(status) = client.meet_run(self.index, endpoint)
+        if let Some(endpoint) = client.requests.mdt_endpoint(self.index)
+            && let Err(status) = client.requests.meet_run(self.index, endpoint)
         {
             log::warn!("MDT{:04x} was not asked what it began with: {status}", self.index);
         }
@@ -463,22 +463,22 @@ impl MdsEvents for RemoteEvents {
                 // Reads and writes go on under these, so they are not lost with the rest.
                 Recovery::ServerRestarted => {
                     self.locks.replay_layouts(self.index, endpoint)?;
-                    client.map_or(Ok(()), |client| client.replay_file_locks(self.index, endpoint))?;
+                    client.map_or(Ok(()), |client| client.opens.replay_file_locks(self.index, endpoint))?;
                 }
                 _ => {
                     self.locks.lose_layouts(self.index);
-                    client.iter().for_each(|client| client.lose_file_locks(self.index));
+                    client.iter().for_each(|client| client.opens.lose_file_locks(self.index));
                 }
             }
             endpoint.call(&Cred::system(), &MdsRequest::Locks { request: LockRequest::ReplayDone })?;
         }
         let client = self.client.get().and_then(Weak::upgrade);
         let has_lost = match &client {
-            Some(client) if recovery != Recovery::None => client.meet_run(self.index, endpoint)?,
+            Some(client) if recovery != Recovery::None => client.requests.meet_run(self.index, endpoint)?,
             _ => false,
         };
         if let Some(client) = client.as_ref().filter(|_| recovery == Recovery::Evicted) {
-            client.lose_dirty_data();
+            client.write_back.lose_dirty_data();
         }
         if recovery == Recovery::Evicted || has_lost {
             // Others may have changed what is cached here, or the MDT has an older state than it had: nothing of it counts,
@@ -488,7 +488,7 @@ impl MdsEvents for RemoteEvents {
         self.lease.lease_changed(grant);
         if let Some(client) = client.filter(|_| recovery != Recovery::None) {
             log::warn!("MDT{:04x} is back ({recovery:?}): opening files again", self.index);
-            client.reopen_handles(self.index, endpoint)?;
+            client.opens.reopen_handles(self.index, endpoint)?;
         }
         Ok(())
     }

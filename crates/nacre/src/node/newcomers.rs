@@ -75,14 +75,14 @@ impl Newcomers {
     /// Uses the OSTs that have joined.
     pub fn bring_osts(&self, config: &FsConfig) {
         let Some(client) = self.client.upgrade() else { return };
-        let is_known = |index: u16| client.ost_endpoint(index).is_some();
+        let is_known = |index: u16| client.requests.ost_endpoint(index).is_some();
         for (index, endpoint) in self.links.osts_of_mount(config, is_known, &*self.ost_events) {
             self.add_ost(&client, index, endpoint);
         }
     }
 
     fn add_ost(&self, client: &Arc<Client>, index: u16, endpoint: Arc<dyn OssEndpoint>) {
-        if client.add_ost(index, endpoint.clone()) {
+        if client.requests.add_ost(index, endpoint.clone()) {
             self.state.lock().ways.osts.push(endpoint);
             log::info!("{} has joined", TargetId::ost(index));
             self.params.enter_way(client, TargetId::ost(index));
@@ -145,12 +145,12 @@ impl Newcomers {
         if let Some((index, endpoint)) = self.links.data_of_mdt(mdt, &data, &*self.ost_events) {
             self.add_ost(client, index, endpoint);
         }
-        client.add_mdt(index, |callbacks| {
+        client.requests.add_mdt(index, |callbacks| {
             if let Some(service) = services.and_then(|services| services.mdt(index)) {
                 let (endpoint, grant) = LoMds::connect(service, self.links.identity().client, callbacks)?;
                 return Ok((Arc::new(endpoint) as Arc<dyn MdsEndpoint>, grant));
             }
-            let events = Arc::new(RemoteEvents::new(index, callbacks, client.lease().locks().clone()));
+            let events = Arc::new(RemoteEvents::new(index, callbacks, client.lease.locks().clone()));
             events.attach(client);
             let (endpoint, grant) = connect(mdt, &self.links, events)?;
             let endpoint = Arc::new(endpoint);
@@ -165,7 +165,7 @@ impl Newcomers {
     /// Waits until the mount knows an MDT; false if it does not by then.
     pub fn await_mdt(&self, index: u16, deadline: Instant) -> bool {
         // A mount that has gone need not know it.
-        self.client.upgrade().is_none_or(|client| client.await_mdt(index, deadline))
+        self.client.upgrade().is_none_or(|client| client.requests.await_mdt(index, deadline))
     }
 
     /// Nothing is brought any more. The ways that there are.
@@ -193,6 +193,6 @@ impl nacre_client::Newcomers for Newcomers {
 
 /// The first MDT that a client does not know; those behind it come later.
 fn next_mdt<'a>(config: &'a FsConfig, client: &Client) -> Option<&'a TargetConfig> {
-    let next = TargetId::mdt(u16::try_from(client.mdt_count()).ok()?);
+    let next = TargetId::mdt(u16::try_from(client.requests.mdt_count()).ok()?);
     config.targets.iter().find(|known| known.target == next)
 }

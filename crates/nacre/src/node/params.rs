@@ -330,13 +330,13 @@ impl Params {
 
     /// Enters those of a mount and of its ways to targets.
     pub fn enter_mount(&self, client: &Arc<Client>, front: &Arc<Front>, links: &Arc<Links>) {
-        let info = client.mount_info();
+        let info = client.config.mount_info();
         let (fsname, instance) = (info.fsname, info.instance);
         let llite = format!("llite.{fsname}-{instance}");
         self.tree.add_read(&format!("{llite}.uuid"), text(instance.clone()));
         self.tree.add_read(&format!("{llite}.fstype"), text("nacre".to_owned()));
         let space = client.clone();
-        enter_space(&self.tree, &llite, move || space.statfs());
+        enter_space(&self.tree, &llite, move || space.requests.statfs());
         let (stats, clear) = (front.clone(), front.clone());
         self.tree.add_both(
             &format!("{llite}.stats"),
@@ -355,21 +355,21 @@ impl Params {
         let lov = format!("lov.{fsname}-clilov-{instance}");
         self.enter_layout_defaults(&lov, links);
         let known = client.clone();
-        pools::enter(&self.tree, &lov, &fsname, move || known.pools());
+        pools::enter(&self.tree, &lov, &fsname, move || known.requests.pools());
         enter_targets(&self.tree, &lov, client, TargetKind::Ost);
         let lmv = format!("lmv.{fsname}-clilmv-{instance}");
         enter_targets(&self.tree, &lmv, client, TargetKind::Mdt);
         lmv::enter(&self.tree, &lmv, client);
         self.apply_lasting(&lmv);
         self.apply_lasting(&llite);
-        for target in client.targets() {
+        for target in client.requests.targets() {
             self.enter_way(client, target);
         }
     }
 
     /// Enters the way from a mount to a target.
     pub fn enter_way(&self, client: &Arc<Client>, target: TargetId) {
-        let info = client.mount_info();
+        let info = client.config.mount_info();
         let (kind, server) = match target.kind {
             TargetKind::Ost => ("osc", "ost_server_uuid"),
             _ => ("mdc", "mds_server_uuid"),
@@ -378,7 +378,7 @@ impl Params {
         let below = format!("{kind}.{name}-{kind}-{}", info.instance);
         self.tree.add_read(&format!("{below}.{server}"), text(format!("{name}_UUID")));
         let space = client.clone();
-        enter_space(&self.tree, &below, move || space.target_statfs(target));
+        enter_space(&self.tree, &below, move || space.requests.target_statfs(target));
         if target.kind == TargetKind::Ost {
             osc::enter(&self.tree, &below, client, target.index);
         }
@@ -427,10 +427,10 @@ fn text(text: String) -> impl Fn() -> StatusResult<String> + Send + Sync {
 /// State of the way to a target; one in this process is always there.
 fn import(client: &Client, target: TargetId) -> StatusResult<ImportInfo> {
     let found = match target.kind {
-        TargetKind::Ost => client.ost_endpoint(target.index).map(|ost| ost.import()),
-        _ => client.mdt_endpoint(target.index).map(|mdt| mdt.import()),
+        TargetKind::Ost => client.requests.ost_endpoint(target.index).map(|ost| ost.import()),
+        _ => client.requests.mdt_endpoint(target.index).map(|mdt| mdt.import()),
     };
-    let name = format!("{}-{target}", client.mount_info().fsname);
+    let name = format!("{}-{target}", client.config.mount_info().fsname);
     found.ok_or(Status::ENODEV).map(|import| import.unwrap_or_else(|| ImportInfo::local(name)))
 }
 
@@ -490,11 +490,11 @@ fn kib(space: &Statfs, blocks: u64) -> u64 {
 /// How many targets of a kind a mount has, and which.
 fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKind) {
     let of_kind = move |client: &Client| -> Vec<TargetId> {
-        client.targets().into_iter().filter(|target| target.kind == kind).collect()
+        client.requests.targets().into_iter().filter(|target| target.kind == kind).collect()
     };
     let is_active = |client: &Client, target: &TargetId| {
         target.kind != TargetKind::Ost
-            || client.ost_endpoint(target.index).is_none_or(|endpoint| endpoint.is_active())
+            || client.requests.ost_endpoint(target.index).is_none_or(|endpoint| endpoint.is_active())
     };
     for (leaf, all) in [("numobd", true), ("activeobd", false)] {
         let client = client.clone();
@@ -505,7 +505,7 @@ fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKin
     }
     let client = client.clone();
     tree.add_read(&format!("{below}.target_obd"), move || {
-        let fsname = client.mount_info().fsname;
+        let fsname = client.config.mount_info().fsname;
         let lines = of_kind(&client).into_iter().map(|target| {
             let state = if is_active(&client, &target) { "ACTIVE" } else { "INACTIVE" };
             format!("{}: {fsname}-{target}_UUID {state}\n", target.index)

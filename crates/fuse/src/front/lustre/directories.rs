@@ -29,9 +29,10 @@ impl Front {
             MAGIC_DEFAULT => {
                 let is_raw = u32_at(asked.call.data, TYPE)? == TYPE_RAW;
                 let default = match is_raw {
-                    true => self.client.getxattr(&caller(asked.request), asked.fid, DEFAULT)?,
+                    true => self.client.inodes.getxattr(&caller(asked.request), asked.fid, DEFAULT)?,
                     // There is no room for a list.
-                    false => DirDefault { mdts: Vec::new(), ..self.client.dir_default(asked.fid)? }.encode(),
+                    false => DirDefault { mdts: Vec::new(), ..self.client.placement.dir_default(asked.fid)? }
+                        .encode(),
                 };
                 reply.ioctl(0, &default[..default.len().min(asked.call.out_size as usize)]);
             }
@@ -45,7 +46,7 @@ impl Front {
     }
 
     fn tell_layout(&self, asked: &Asked<'_>) -> StatusResult<()> {
-        let stored = self.client.getxattr(&caller(asked.request), asked.fid, LAYOUT)?;
+        let stored = self.client.inodes.getxattr(&caller(asked.request), asked.fid, LAYOUT)?;
         // Lustre counts a foreign layout in units of what is told of a shard.
         let (layout, rows) = match user::is_foreign_directory(&stored) {
             true => (stored.clone(), stored.len().div_ceil(USER_ROW)),
@@ -71,7 +72,7 @@ impl Front {
             return Err(Status::EINVAL);
         }
         let caller = caller(asked.request);
-        self.client.setxattr(&caller, asked.fid, DEFAULT, default, XattrFlags::empty())?;
+        self.client.names.setxattr(&caller, asked.fid, DEFAULT, default, XattrFlags::empty())?;
         Ok(0)
     }
 
@@ -81,7 +82,7 @@ impl Front {
         let question = asked.obd(&memory)?;
         let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
         let wish = DirDefault::decode(&question.inline[1]).map_err(|_| Status::EINVAL)?;
-        let outcome = self.client.migrate(&caller(asked.request), (asked.fid, name), &wish);
+        let outcome = self.client.names.migrate(&caller(asked.request), (asked.fid, name), &wish);
         self.expire_names();
         outcome.map(|()| 0)
     }
@@ -101,11 +102,13 @@ impl Front {
             let restripes = !(0..=1).contains(&wish.count);
             return self.make_or_restripe(&caller, place, &what, &wish, restripes).map(|()| 0);
         }
-        let made = self.client.create_on(&caller, place, &what, None)?;
-        self.client.forget(made.node, 1);
-        if let Err(status) = self.client.setxattr(&caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE) {
+        let made = self.client.names.create_on(&caller, place, &what, None)?;
+        self.client.inodes.forget(made.node, 1);
+        if let Err(status) =
+            self.client.names.setxattr(&caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE)
+        {
             // Nobody is to find a plain directory in its place.
-            if let Err(status) = self.client.unlink(&caller, asked.fid, name, true) {
+            if let Err(status) = self.client.names.unlink(&caller, asked.fid, name, true) {
                 log::warn!("a directory that was to be foreign stays as a plain one: {status}");
             }
             return Err(status);

@@ -1,5 +1,6 @@
 //! What programs ask about the data of an open file: versions, exchanges, leases, advice; and removal by FID, and projects.
 
+use nacre_client::node::fid_of;
 use nacre_client::{Advice, LeaseKind, LockedAhead, SwapConditions, VersionFlush};
 use nacre_types::lustre::{
     self, DataVersionCall, LADVISE_ASYNC, LADVISE_BYTES, LADVISE_HEADER, LADVISE_RESULT, LADVISE_UNSET,
@@ -55,10 +56,10 @@ impl Front {
             VERSION_AFTER_WRITES => VersionFlush::Dirty,
             _ => VersionFlush::Everything,
         };
-        if !self.client.getattr(asked.fid)?.is_regular() {
+        if !self.client.inodes.getattr(asked.fid)?.is_regular() {
             return Err(Status::ENOTTY);
         }
-        call.version = self.client.data_version(asked.call.fh, flush)?;
+        call.version = self.client.data.data_version(asked.call.fh, flush)?;
         reply.ioctl(0, &call.to_bytes());
         Ok(())
     }
@@ -70,11 +71,11 @@ impl Front {
             return Err(Status::EINVAL);
         }
         // Lustre takes the group's lock for the exchange, and a descriptor is in one group at a time.
-        if call.gid != 0 && self.client.group_of(asked.call.fh)? != 0 {
+        if call.gid != 0 && self.client.locks.group_of(asked.call.fh)? != 0 {
             return Err(Status::EINVAL);
         }
         let closes = call.flags & SwapCall::CLOSE != 0;
-        if closes && !self.client.has_lease(asked.call.fh)? {
+        if closes && !self.client.opens.has_lease(asked.call.fh)? {
             return Err(Status::ENOLCK);
         }
         let memory = asked.memory()?;
@@ -97,10 +98,10 @@ impl Front {
             lease: closes.then_some(asked.call.fh),
         };
         let caller = caller(asked.request);
-        self.client.swap_layouts(&caller, asked.fid, other, &conditions)?;
+        self.client.data.swap_layouts(&caller, asked.fid, other, &conditions)?;
         if closes {
             // It has served; nothing is to be told of it if it went in the meantime.
-            self.client.end_lease(&caller, asked.call.fh).map(drop)?;
+            self.client.opens.end_lease(&caller, asked.call.fh).map(drop)?;
         }
         Ok(0)
     }
@@ -110,8 +111,8 @@ impl Front {
         if own.device != other.device {
             return Err(if other.is_ours { Status::EXDEV } else { Status::EINVAL });
         }
-        let fid = self.client.fid_of(other.inode)?;
-        if self.client.getattr(fid)?.is_regular() { Ok(fid) } else { Err(Status::EINVAL) }
+        let fid = fid_of(other.inode).ok_or(Status::ESTALE)?;
+        if self.client.inodes.getattr(fid)?.is_regular() { Ok(fid) } else { Err(Status::EINVAL) }
     }
 
     /// Takes a lease, or gives it up and says which it was: 0 if somebody has broken it.
@@ -126,49 +127,49 @@ impl Front {
             LEASE_GIVE_UP => None,
             _ => return Err(Status::EINVAL),
         };
-        if !self.client.getattr(asked.fid)?.is_regular() {
+        if !self.client.inodes.getattr(asked.fid)?.is_regular() {
             return Err(Status::ENOTTY);
         }
         let (caller, fh) = (caller(asked.request), asked.call.fh);
         match wanted {
             Some(kind) => {
                 let closes_are_told = self.options.locks == LockScope::Cluster;
-                self.client.take_lease(&caller, fh, kind, closes_are_told).map(|()| 0)
+                self.client.opens.take_lease(&caller, fh, kind, closes_are_told).map(|()| 0)
             }
-            None => self.client.end_lease(&caller, fh).map(number_of),
+            None => self.client.opens.end_lease(&caller, fh).map(number_of),
         }
     }
 
     /// The lease of the open file.
     pub(super) fn get_lease(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        if !self.client.getattr(asked.fid)?.is_regular() {
+        if !self.client.inodes.getattr(asked.fid)?.is_regular() {
             return Err(Status::ENOTTY);
         }
-        self.client.open_lease(&caller(asked.request), asked.call.fh, None).map(number_of)
+        self.client.opens.open_lease(&caller(asked.request), asked.call.fh, None).map(number_of)
     }
 
     /// The open file belongs to a group from now on. Does not wait if it is not to (`O_NONBLOCK`), as far as that can be seen.
     pub(super) fn group_lock(&self, asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
-        if !self.client.getattr(asked.fid)?.is_regular() {
+        if !self.client.inodes.getattr(asked.fid)?.is_regular() {
             return Err(Status::ENOTTY);
         }
         let own = asked.memory().and_then(|memory| memory.own_file());
         let no_wait = own.is_ok_and(|file| file.is_nonblocking);
-        self.client.join_group(asked.call.fh, gid, no_wait).map(|()| 0)
+        self.client.locks.join_group(asked.call.fh, gid, no_wait).map(|()| 0)
     }
 
     /// And not any more.
     pub(super) fn group_unlock(&self, asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
-        if !self.client.getattr(asked.fid)?.is_regular() {
+        if !self.client.inodes.getattr(asked.fid)?.is_regular() {
             return Err(Status::ENOTTY);
         }
-        self.client.leave_group(asked.call.fh, gid).map(|()| 0)
+        self.client.locks.leave_group(asked.call.fh, gid).map(|()| 0)
     }
 
     /// Flags of the descriptor.
     pub(super) fn descriptor_flags(&self, asked: &Asked<'_>) -> u32 {
         // Directories belong to none.
-        let is_member = self.client.group_of(asked.call.fh).is_ok_and(|gid| gid != 0);
+        let is_member = self.client.locks.group_of(asked.call.fh).is_ok_and(|gid| gid != 0);
         lustre::FLAG_GROUP_LOCKED * u32::from(is_member)
     }
 
@@ -205,11 +206,11 @@ impl Front {
             (DONT_NEED, _) => Advice::DontNeed,
             (LOCK_NO_EXPAND, _) => {
                 let expand = u64::from(one.flags) & LADVISE_UNSET != 0;
-                return self.client.expand_locks(handle, expand).map(|()| 0);
+                return self.client.data.expand_locks(handle, expand).map(|()| 0);
             }
             (LOCK_AHEAD, MODE_READ | MODE_WRITE) => {
                 let write = one.mode == MODE_WRITE;
-                let found = self.client.lock_ahead(handle, (one.start, one.end), write, no_wait)?;
+                let found = self.client.data.lock_ahead(handle, (one.start, one.end), write, no_wait)?;
                 // Who waited has the lock, whatever was there before.
                 return Ok(match found {
                     LockedAhead::Different if no_wait => 1,
@@ -221,7 +222,7 @@ impl Front {
             (number, _) if number == 0 || number > ADVICE_LAST => return Err(Status::EINVAL),
             _ => return Err(Status::EOPNOTSUPP),
         };
-        self.client.advise(fid, advice, one.start, one.end).map(|()| 0)
+        self.client.data.advise(fid, advice, one.start, one.end).map(|()| 0)
     }
 
     /// Removes files by FID. What became of each is told in the place of its version.
@@ -238,10 +239,10 @@ impl Front {
         let caller = caller(asked.request);
         for one in bytes.chunks_exact_mut(FID_BYTES) {
             let fid = fid_in(one, 0).ok_or(Status::EINVAL)?;
-            let error = match self.client.remove_fid(&caller, fid) {
+            let error = match self.client.names.remove_fid(&caller, fid) {
                 Ok(()) => 0,
                 // Nobody who may not find files by FID learns anything of them.
-                Err(Status::EPERM) if !self.client.may_search_all(&caller) => return Err(Status::EPERM),
+                Err(Status::EPERM) if !caller.may_search_all() => return Err(Status::EPERM),
                 Err(status) => -status.errno(),
             };
             one[FID_ERROR..].copy_from_slice(&error.to_le_bytes());
@@ -271,7 +272,7 @@ impl Front {
         mut call: ProjectCall,
     ) -> StatusResult<ProjectCall> {
         let attr = match call.name.as_slice() {
-            b"" => self.client.getattr(fid)?,
+            b"" => self.client.inodes.getattr(fid)?,
             name => self.attr_of_name(request, fid, name)?,
         };
         match call.kind {

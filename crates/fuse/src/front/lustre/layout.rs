@@ -84,7 +84,7 @@ fn as_plain<'a>(layout: &'a [u8], room: &[u8], is_empty: bool) -> Option<&'a [u8
 
 impl Front {
     fn layout_of(&self, asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
-        self.client.layout_bytes(&caller(asked.request), attr.fid, attr.is_dir())
+        self.client.inodes.layout_bytes(&caller(asked.request), attr.fid, attr.is_dir())
     }
 
     /// Sets a layout, and for a file shows in its place what became of it.
@@ -96,9 +96,9 @@ impl Front {
             wish = memory.read_vec(address, LEN_V1)?;
         }
         let wish = memory.read_vec(address, length_of_wish(&wish)?)?;
-        let attr = self.client.getattr(asked.fid)?;
+        let attr = self.client.inodes.getattr(asked.fid)?;
         let flags = if attr.is_dir() { XattrFlags::empty() } else { XattrFlags::CREATE };
-        self.client.setxattr(&caller(asked.request), asked.fid, LOV, &wish, flags)?;
+        self.client.names.setxattr(&caller(asked.request), asked.fid, LOV, &wish, flags)?;
         if attr.is_regular() && u32_at(&wish, 0) != Some(MAGIC_FOREIGN) {
             let layout = self.layout_of(asked, &attr)?;
             memory.write(address, &layout[..layout.len().min(wish.len())])?;
@@ -109,7 +109,7 @@ impl Front {
     /// The layout of a file, or the default layout of a directory: that of the root if it has none.
     fn effective_layout(&self, asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
         match attr.is_dir() {
-            true => self.client.getxattr(&caller(asked.request), attr.fid, LOV),
+            true => self.client.inodes.getxattr(&caller(asked.request), attr.fid, LOV),
             false => self.layout_of(asked, attr),
         }
     }
@@ -117,10 +117,10 @@ impl Front {
     /// Shows the layout of the open file, or the default of the directory.
     pub(super) fn get_stripe(&self, asked: &Asked<'_>) -> StatusResult<i32> {
         let memory = asked.memory()?;
-        let attr = self.client.getattr(asked.fid)?;
+        let attr = self.client.inodes.getattr(asked.fid)?;
         let layout = match self.effective_layout(asked, &attr) {
             Err(Status::ENODATA) if attr.is_regular() => {
-                self.client.give_objects(asked.call.fh)?;
+                self.client.data.give_objects(asked.call.fh)?;
                 self.layout_of(asked, &attr)?
             }
             result => result?,
@@ -141,7 +141,7 @@ impl Front {
         let command = asked.call.cmd;
         let is_named = !matches!(command, lustre::MDC_GETINFO_V1 | lustre::MDC_GETINFO_V2);
         let attr = match is_named {
-            false => self.client.getattr(asked.fid)?,
+            false => self.client.inodes.getattr(asked.fid)?,
             true => {
                 let text = memory.read_text(address, NAME_ROOM)?;
                 self.attr_of_name(asked.request, asked.fid, name_in(&text).ok_or(Status::EINVAL)?)?
@@ -173,12 +173,12 @@ impl Front {
         name: &[u8],
     ) -> StatusResult<Attr> {
         if name == b"." {
-            return self.client.getattr(directory);
+            return self.client.inodes.getattr(directory);
         }
-        let found = self.client.lookup(&caller(request), directory, name)?;
+        let found = self.client.names.lookup(&caller(request), directory, name)?;
         let found = found.map_err(|_| Status::ENOENT)?;
-        self.client.forget(found.node, 1);
-        self.client.getattr(found.attr.fid)
+        self.client.inodes.forget(found.node, 1);
+        self.client.inodes.getattr(found.attr.fid)
     }
 }
 

@@ -42,7 +42,8 @@ impl Front {
         if room > PATH_ROOM_MAX {
             return Err(Status::ENAMETOOLONG);
         }
-        let links = self.client.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
+        let links =
+            self.client.inodes.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
         // Behind the last link Lustre shows the first one again; that the number stays is how programs see the end.
         let shown = if link < links { link } else { 0 };
         let mut path = self
@@ -62,7 +63,7 @@ impl Front {
     pub(super) fn parent_of_inode(&self, asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         let mut header = asked.call.data.get(..PARENT_HEADER).ok_or(Status::EINVAL)?.to_vec();
         let (link, room) = (u32_at(&header, PARENT_LINK)?, u32_at(&header, PARENT_LINK + 4)? as usize);
-        let (parent, mut name) = self.client.parent_of(&caller(asked.request), asked.fid, link)?;
+        let (parent, mut name) = self.client.inodes.parent_of(&caller(asked.request), asked.fid, link)?;
         header[..16].copy_from_slice(&parent.to_le_bytes());
         name.push(0);
         if room > 0 {
@@ -79,12 +80,12 @@ impl Front {
 
     /// Whether this may be removed as a foreign file or directory: it is one.
     pub(super) fn unlock_foreign(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let is_dir = self.client.getattr(asked.fid)?.is_dir();
+        let is_dir = self.client.inodes.getattr(asked.fid)?.is_dir();
         let (name, magic) = match is_dir {
             true => (LMV, lustre::LMV_MAGIC_FOREIGN),
             false => (b"lustre.lov".as_slice(), super::layout::MAGIC_FOREIGN),
         };
-        match self.client.getxattr(&caller(asked.request), asked.fid, name) {
+        match self.client.inodes.getxattr(&caller(asked.request), asked.fid, name) {
             Ok(layout) if u32_at(&layout, 0) == Ok(magic) => Ok(0),
             Ok(_) | Err(Status::ENODATA) => Err(Status::EOPNOTSUPP),
             Err(status) => Err(status),

@@ -32,7 +32,7 @@ pub fn enter_stats<S: Send + Sync + 'static>(
 /// Enters how the mount of this process names jobs.
 pub fn enter_names(tree: &Tree, client: &Arc<Client>) {
     let (get, set) = (client.clone(), client.clone());
-    tree.add_both("jobid_var", move || Ok(get.jobs().var()), move |text| set.jobs().set_var(text));
+    tree.add_both("jobid_var", move || Ok(get.jobs.var()), move |text| set.jobs.set_var(text));
     let (get, set) = (client.clone(), client.clone());
-    tree.add_both("jobid_name", move || Ok(get.jobs().format()), move |text| set.jobs().set_format(text));
+    tree.add_both("jobid_name", move || Ok(get.jobs.format()), move |text| set.jobs.set_format(text));
 }

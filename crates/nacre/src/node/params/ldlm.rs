@@ -64,19 +64,17 @@ pub fn enter_mount(tree: &Tree, below: &str, client: &Arc<Client>, target: Targe
     for (leaf, count) in counts {
         let client = client.clone();
         tree.add_read(&format!("{below}.{leaf}"), move || {
-            Ok(count(&client.lease().locks().counts(target)).to_string())
+            Ok(count(&client.lease.locks().counts(target)).to_string())
         });
     }
     let stats = client.clone();
-    tree.add_read(&format!("{below}.lock_stats"), move || {
-        Ok(stats_of(&stats.lease().locks().counts(target)))
-    });
+    tree.add_read(&format!("{below}.lock_stats"), move || Ok(stats_of(&stats.lease.locks().counts(target))));
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.lru_size"),
-        move || Ok(get.lease().locks().lru_size(target).to_string()),
+        move || Ok(get.lease.locks().lru_size(target).to_string()),
         move |text| {
-            let locks = set.lease().locks();
+            let locks = set.lease.locks();
             match text.trim() {
                 "clear" => locks.drop_unused(target),
                 text => {
@@ -90,10 +88,10 @@ pub fn enter_mount(tree: &Tree, below: &str, client: &Arc<Client>, target: Targe
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.lru_max_age"),
-        move || Ok(get.lease().locks().lru_max_age(target).as_millis().to_string()),
+        move || Ok(get.lease.locks().lru_max_age(target).as_millis().to_string()),
         move |text| {
             let age_ms = value::integer(text, 1, SECONDS_MAX * 1000)?.unsigned_abs();
-            set.lease().locks().set_lru_max_age(target, Duration::from_millis(age_ms));
+            set.lease.locks().set_lru_max_age(target, Duration::from_millis(age_ms));
             Ok(())
         },
     );

@@ -84,46 +84,46 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
         let (get, set) = (client.clone(), client.clone());
         tree.add_both(
             &format!("{below}.{}", number.leaf),
-            move || Ok((number.get)(get.tunables()).to_string()),
-            move |text| set_number(set.tunables(), number, text),
+            move || Ok((number.get)(&get.tunables).to_string()),
+            move |text| set_number(&set.tunables, number, text),
         );
     }
     let (get, clear) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.read_ahead_stats"),
-        move || Ok(get.read_ahead_report()),
+        move || Ok(get.read_ahead.read_ahead_report()),
         move |_| {
-            clear.read_ahead_stats().clear();
+            clear.read_ahead.read_ahead_stats().clear();
             Ok(())
         },
     );
     let get = client.clone();
-    tree.add_read(&format!("{below}.statahead_stats"), move || Ok(get.statahead_report()));
+    tree.add_read(&format!("{below}.statahead_stats"), move || Ok(get.statahead.statahead_report()));
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.max_cached_mb"),
-        move || Ok(get.cached_report()),
+        move || Ok(get.write_back.cached_report()),
         move |text| {
             // As it is shown, or the number alone.
             let number = text.strip_prefix("max_cached_mb:").map_or(text, str::trim);
-            set.set_max_cached_mb(value::bytes(number, MIB)? / MIB)
+            set.write_back.set_max_cached_mb(value::bytes(number, MIB)? / MIB)
         },
     );
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.parallel_io"),
-        move || Ok(get.tunables().parallel_io().name().to_owned()),
+        move || Ok(get.tunables.parallel_io().name().to_owned()),
         move |text| {
-            set.set_parallel_io(text.parse()?);
+            set.write_back.set_parallel_io(text.parse()?);
             Ok(())
         },
     );
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.hybrid_io"),
-        move || Ok(u8::from(get.tunables().hybrid_io()).to_string()),
+        move || Ok(u8::from(get.tunables.hybrid_io()).to_string()),
         move |text| {
-            set.tunables().set_hybrid_io(value::truth(text)?);
+            set.tunables.set_hybrid_io(value::truth(text)?);
             Ok(())
         },
     );
@@ -131,16 +131,16 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
         let (reader, writer) = (client.clone(), client.clone());
         tree.add_both(
             &format!("{below}.{leaf}"),
-            move || Ok(get(reader.tunables()).to_string()),
+            move || Ok(get(&reader.tunables).to_string()),
             move |text| {
-                set(writer.tunables(), value::bytes(text, 1)?);
+                set(&writer.tunables, value::bytes(text, 1)?);
                 Ok(())
             },
         );
     }
     let get = client.clone();
     tree.add_read(&format!("{below}.parallel_io_stats"), move || {
-        Ok(format!("divided                   {}\n", get.tunables().divided()))
+        Ok(format!("divided                   {}\n", get.tunables.divided()))
     });
     enter_write_back(tree, below, client);
 }
@@ -175,35 +175,35 @@ fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>) {
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.write_back"),
-        move || Ok(u8::from(get.write_back().is_enabled()).to_string()),
+        move || Ok(u8::from(get.write_back.settings.is_enabled()).to_string()),
         move |text| {
-            set.write_back().set_enabled(value::truth(text)?);
+            set.write_back.settings.set_enabled(value::truth(text)?);
             Ok(())
         },
     );
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.write_back_age_ms"),
-        move || Ok(get.write_back().age().as_millis().to_string()),
+        move || Ok(get.write_back.settings.age().as_millis().to_string()),
         move |text| {
             let age_ms = value::integer(text, 1, AGE_MS_MAX)?;
-            set.write_back().set_age(Duration::from_millis(age_ms as u64));
+            set.write_back.settings.set_age(Duration::from_millis(age_ms as u64));
             Ok(())
         },
     );
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.write_back_idle_percent"),
-        move || Ok(get.write_back().idle_per_cent().to_string()),
+        move || Ok(get.write_back.settings.idle_per_cent().to_string()),
         move |text| {
             let per_cent = value::integer(text, 0, IDLE_NEVER)?;
-            set.write_back().set_idle_per_cent(per_cent as u32);
+            set.write_back.settings.set_idle_per_cent(per_cent as u32);
             Ok(())
         },
     );
     let get = client.clone();
     tree.add_read(&format!("{below}.write_back_stats"), move || {
-        let stats = get.write_back_stats();
+        let stats = get.write_back.write_back_stats();
         let rows = [
             ("dirty_bytes", stats.dirty_bytes),
             ("buffer_bytes", stats.buffer_bytes),

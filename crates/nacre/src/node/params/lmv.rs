@@ -10,30 +10,30 @@ pub fn enter(tree: &Tree, lmv: &str, client: &Arc<Client>) {
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{lmv}.qos_threshold_rr"),
-        move || Ok(format!("{}%", get.dir_qos().threshold_rr_pct)),
+        move || Ok(format!("{}%", get.placement.dir_qos().threshold_rr_pct)),
         move |text| {
             let percent = percent(text)?;
-            set.change_dir_qos(|qos| qos.threshold_rr_pct = percent);
+            set.placement.change_dir_qos(|qos| qos.threshold_rr_pct = percent);
             Ok(())
         },
     );
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{lmv}.qos_prio_free"),
-        move || Ok(format!("{}%", get.dir_qos().prio_free_pct)),
+        move || Ok(format!("{}%", get.placement.dir_qos().prio_free_pct)),
         move |text| {
             let percent = percent(text)?;
-            set.change_dir_qos(|qos| qos.prio_free_pct = percent);
+            set.placement.change_dir_qos(|qos| qos.prio_free_pct = percent);
             Ok(())
         },
     );
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{lmv}.qos_maxage"),
-        move || Ok(get.dir_qos().maxage.as_secs().to_string()),
+        move || Ok(get.placement.dir_qos().maxage.as_secs().to_string()),
         move |text| {
             let maxage = seconds(text)?;
-            set.change_dir_qos(|qos| qos.maxage = maxage);
+            set.placement.change_dir_qos(|qos| qos.maxage = maxage);
             Ok(())
         },
     );

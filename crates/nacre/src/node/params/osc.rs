@@ -66,7 +66,7 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) {
     tree.add_both(
         &format!("{below}.rpc_stats"),
         move || {
-            let write_pages = get.ost_write_back(index).dirty_bytes / PAGE_BYTES;
+            let write_pages = get.write_back.ost_write_back(index).dirty_bytes / PAGE_BYTES;
             with_stats(&get, index, |stats| stats.text(Pending { write_pages, ..Pending::default() }))
         },
         move |_| with_stats(&clear, index, RpcStats::clear),
@@ -78,13 +78,13 @@ fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) 
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.max_dirty_mb"),
-        move || Ok((get.ost_write_back(index).max_dirty_bytes / MIB).to_string()),
+        move || Ok((get.write_back.ost_write_back(index).max_dirty_bytes / MIB).to_string()),
         move |text| {
             let bytes = value::bytes(text, MIB)?.div_ceil(MIB) * MIB;
             if !(1..=MAX_DIRTY_MB).contains(&(bytes / MIB)) {
                 return Err(Status::ERANGE);
             }
-            set.set_ost_max_dirty(index, bytes);
+            set.write_back.set_ost_max_dirty(index, bytes);
             Ok(())
         },
     );
@@ -94,21 +94,21 @@ fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) 
     for (leaf, choose) in shown {
         let client = client.clone();
         tree.add_read(&format!("{below}.{leaf}"), move || {
-            Ok(choose(&client.ost_write_back(index)).to_string())
+            Ok(choose(&client.write_back.ost_write_back(index)).to_string())
         });
     }
 }
 
 fn way(client: &Client, index: u16) -> StatusResult<&dyn OssEndpoint> {
-    client.ost_endpoint(index).ok_or(Status::ENODEV)
+    client.requests.ost_endpoint(index).ok_or(Status::ENODEV)
 }
 
 fn tunables(client: &Client, index: u16) -> StatusResult<Arc<Tunables>> {
-    client.ost_endpoint(index).and_then(|ost| ost.tunables().cloned()).ok_or(Status::ENODEV)
+    client.requests.ost_endpoint(index).and_then(|ost| ost.tunables().cloned()).ok_or(Status::ENODEV)
 }
 
 fn with_stats<R>(client: &Client, index: u16, act: impl FnOnce(&RpcStats) -> R) -> StatusResult<R> {
-    client.ost_endpoint(index).and_then(|ost| ost.rpc_stats().map(act)).ok_or(Status::ENODEV)
+    client.requests.ost_endpoint(index).and_then(|ost| ost.rpc_stats().map(act)).ok_or(Status::ENODEV)
 }
 
 fn set_number(tunables: &Tunables, tunable: Tunable, form: Form, text: &str) -> StatusResult<()> {

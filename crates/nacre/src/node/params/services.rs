@@ -154,8 +154,9 @@ pub fn enter_mgc(tree: &Tree, links: &Arc<Links>) {
 pub fn enter_callbacks(tree: &Tree, client: &Arc<Client>) {
     let client = client.clone();
     tree.add_read("ldlm.services.ldlm_cbd.stats", move || {
-        let locks = client.lease().locks();
-        let callbacks = client.targets().into_iter().map(|target| locks.counts(target).callbacks).sum();
+        let locks = client.lease.locks();
+        let callbacks =
+            client.requests.targets().into_iter().map(|target| locks.counts(target).callbacks).sum();
         Ok(one_row("ldlm_bl_callback", callbacks))
     });
 }

@@ -1,0 +1,231 @@
+//! Reading.
+
+use crate::data::Data;
+use crate::data_locks::cover::{Fill, Want};
+use crate::file::folios::Pages;
+use crate::file::group::Who;
+use crate::file::now;
+use crate::file::ranges::Use;
+use crate::file::{FileInner, OpenFile};
+use crate::warrant::Warrant;
+use nacre_layout::Layout;
+use nacre_lock::Mode;
+use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A reader counts as sequential if it goes on within this distance from where it stopped: the kernel's read-ahead
+/// sends several requests at once, and they arrive in any order.
+const SEQUENTIAL_SLACK: u64 = 2 << 20;
+/// Bytes read in a row from which on more is asked to be had ready.
+const SEQUENTIAL_FROM: u64 = 256 << 10;
+/// How often a read begins again because its locks were lost under it.
+const ATTEMPTS: usize = 8;
+
+/// Who reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reader {
+    /// A program.
+    Program,
+    /// One that does not wait for a group of this mount that has the file (`O_NONBLOCK`): `EAGAIN`.
+    Hurried,
+    /// The kernel, for pages that it keeps, and has locked until this is answered. `EAGAIN` if several pages cannot be had together
+    /// right now, but would be one by one.
+    Pages,
+}
+
+impl Data {
+    /// Reads from open file `handle` at `offset` into `buffer`: fewer bytes than it holds only at the end of the file.
+    ///
+    /// # Errors
+    /// `EBADF`; `EINTR`; what an OST answers, when nothing could be read; `EAGAIN` as [`Reader`] says.
+    pub fn read(&self, handle: u64, offset: u64, buffer: &mut [u8], reader: Reader) -> StatusResult<usize> {
+        let open = self.handles.file(handle)?;
+        let who = match reader {
+            Reader::Program => Who::Open(open.handle),
+            Reader::Hurried => Who::Hurried(open.handle),
+            Reader::Pages => Who::Pages,
+        };
+        self.read_open(&open, offset, buffer, who)
+    }
+
+    pub(crate) fn read_open(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        buffer: &mut [u8],
+        who: Who,
+    ) -> StatusResult<usize> {
+        let for_pages = who == Who::Pages;
+        if let Some(frozen) = open.file.frozen_by(open) {
+            let how = (self.locks.server_lock(&open.file), false);
+            return self.read_known(open, frozen.layout, (offset, frozen.seen.size), buffer, how);
+        }
+        let is_large = !for_pages && self.tunables.is_large_read(buffer.len() as u64);
+        if !is_large
+            && open.data.is_none()
+            && !self.write_back.is_in_windows(open, offset, buffer.len() as u64)
+        {
+            self.read_ahead.plan_ahead(open, offset, buffer.len() as u64);
+        }
+        let range = (offset, offset.saturating_add(buffer.len() as u64));
+        let outcome = match self.read_alone(open, offset, buffer) {
+            Ok(None) => self.read_shared(open, offset, buffer, who),
+            Ok(Some(bytes)) => Ok(bytes),
+            Err(status) => Err(status),
+        };
+        self.objects.explained(&open.file, range, outcome)
+    }
+
+    /// Reads as the only client; `None` if it is not.
+    fn read_alone(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> StatusResult<Option<usize>> {
+        if !self.lease.exclusive() || open.file.is_grouped() {
+            return Ok(None);
+        }
+        let (file, who) = (&*open.file, Who::Open(open.handle));
+        let end = offset.saturating_add(buffer.len() as u64);
+        let take = || {
+            let warrant = Warrant::Lease(self.lease.number());
+            file.take_range(who, Use::Shared, |inner| {
+                let sure = end <= inner.size || inner.size_is_of(self.lease.number());
+                let layout = Some(inner.layout.clone()).filter(|_| inner.layout_warrant == warrant);
+                (offset, end, (inner.size, sure, layout))
+            })
+        };
+        let (mut range, (mut size, sure, mut layout)) = take()?;
+        let lacks = |layout: &Arc<Layout>| !layout.is_instantiated(offset.min(size), end.min(size));
+        if !sure || layout.iter().flatten().any(lacks) {
+            drop(range);
+            self.sizes.refresh_size_to(file, end)?;
+            (range, (size, _, layout)) = take()?;
+        }
+        let used = match layout {
+            Some(_) => None,
+            None => Some(self.layouts.use_layout(file)?),
+        };
+        let layout = used.as_ref().map_or(layout.flatten(), |used| used.layout().cloned());
+        // Only now: the end of the lease waits for those who have their ranges.
+        if !self.lease.exclusive() || file.is_grouped() {
+            return Ok(None);
+        }
+        let len = self.read_known(open, layout, (offset, size), buffer, (IoLock::Lease, true))?;
+        range.finish(|inner| self.note_read(open, inner, len));
+        Ok(Some(len))
+    }
+
+    /// Reads beside other clients, under locks.
+    fn read_shared(&self, open: &OpenFile, offset: u64, buffer: &mut [u8], who: Who) -> StatusResult<usize> {
+        let for_pages = who == Who::Pages;
+        let file = &*open.file;
+        let end = offset.saturating_add(buffer.len() as u64);
+        let fill = for_pages.then(|| Fill::begin(file, (offset, end), Pages::Touched));
+        let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
+        for _ in 0..ATTEMPTS {
+            let range = if urgent {
+                file.try_range(offset, end, Use::Shared)
+            } else {
+                Some(file.take_range(who, Use::Shared, |_| (offset, end, ()))?.0)
+            };
+            // Who is urgent waits for nothing, and what he gets is dropped again before the layout is given up.
+            let old = if urgent { file.lock().layout.clone() } else { None };
+            let used = if old.is_some() { None } else { Some(self.layouts.use_layout(file)?) };
+            let layout = old.or_else(|| used.as_ref().and_then(|used| used.layout().cloned()));
+            let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return Ok(0) };
+            // What may be mapped and stored to has to be locked for that.
+            let stored_to = for_pages && !urgent && file.lock().writers > 0;
+            let mode = if stored_to { Mode::Pw } else { Mode::Pr };
+            let want = match (urgent, for_pages) {
+                (true, _) => Want::Now,
+                (false, true) => Want::Lock,
+                (false, false) => Want::LockOrServer,
+            };
+            let Some(cover) = self.locks.cover(file, &layout, (offset, end), mode, want)? else {
+                return Err(Status::EAGAIN);
+            };
+            if let Some(fill) = &fill {
+                fill.goes_on();
+            }
+            let size = self.sizes.size_under(file, &layout, &cover, end)?;
+            // Data never lies in a component without objects, so others have made some since, which are not locked yet.
+            if !layout.is_instantiated(offset.min(size), end.min(size)) && !urgent {
+                continue;
+            }
+            let how = (cover.io, range.is_some());
+            let len = self.read_known(open, Some(layout), (offset, size), buffer, how);
+            if !cover.is_valid() && !urgent {
+                continue;
+            }
+            let len = len?;
+            match range {
+                Some(range) => range.finish(|inner| self.note_read(open, inner, len)),
+                None => self.note_read(open, &mut file.lock(), len),
+            }
+            return Ok(len);
+        }
+        Err(Status::EIO)
+    }
+
+    fn note_read(&self, open: &OpenFile, inner: &mut FileInner, len: usize) {
+        if self.config.relatime && len > 0 && !open.keeps_access_time.load(Ordering::Relaxed) {
+            inner.on_read(now);
+        }
+    }
+
+    /// Reads what lies before the end of the file, which is known; gives its length. `how` is what keeps other clients away,
+    /// and whether the range is held.
+    fn read_known(
+        &self,
+        open: &OpenFile,
+        layout: Option<Arc<Layout>>,
+        (offset, size): (u64, u64),
+        buffer: &mut [u8],
+        (lock, has_range): (IoLock, bool),
+    ) -> StatusResult<usize> {
+        if offset >= size || buffer.is_empty() {
+            return Ok(0);
+        }
+        let len = (size - offset).min(buffer.len() as u64) as usize;
+        let buffer = &mut buffer[..len];
+        match layout {
+            Some(layout) if layout.has_objects() => {
+                if has_range && lock == IoLock::Lease && self.read_opened(open, offset, buffer) {
+                    return Ok(len);
+                }
+                if has_range && self.write_back.read_dirty(&open.file, &layout, offset, buffer) {
+                    return Ok(len);
+                }
+                self.write_back.settle(&open.file, offset, offset + len as u64)?;
+                let done = self.read_ahead.take_ahead(open, &layout, offset, buffer)?;
+                if done < len {
+                    let hint = self.read_ahead_hint(open, offset, len as u64);
+                    let rest = &mut buffer[done..];
+                    self.objects.read_layout(&layout, offset + done as u64, rest, (hint, lock))?;
+                }
+            }
+            _ => buffer.fill(0),
+        }
+        Ok(len)
+    }
+
+    /// How much the OSTs are to have ready beyond this read. Asked for in steps, so that most requests carry none.
+    fn read_ahead_hint(&self, open: &OpenFile, offset: u64, len: u64) -> u32 {
+        let window = u64::from(self.config.read_ahead_bytes_max);
+        let expected = open.next_read.load(Ordering::Relaxed);
+        let end = offset + len;
+        if offset.abs_diff(expected) > SEQUENTIAL_SLACK || (expected == 0 && offset != 0) {
+            open.next_read.store(end, Ordering::Relaxed);
+            open.run.store(0, Ordering::Relaxed);
+            open.ready_to.store(0, Ordering::Relaxed);
+            return 0;
+        }
+        open.next_read.fetch_max(end, Ordering::Relaxed);
+        let run = open.run.fetch_add(len, Ordering::Relaxed) + len;
+        let wanted = window.min(run);
+        if run < SEQUENTIAL_FROM || open.ready_to.load(Ordering::Relaxed) >= end + wanted / 2 {
+            return 0;
+        }
+        open.ready_to.store(end + wanted, Ordering::Relaxed);
+        u32::try_from(wanted).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,209 @@
+//! Files get other objects: layouts exchanged, components deleted; versions of data, and leases, which tell whether a file was left
+//! alone meanwhile.
+//!
+//! Beside others the MDT calls all locks on the layout back, this client's too ([`crate::locks::layouts`]). Alone there are none, so
+//! this client takes the whole file and forgets what it knows of the layout ([`Data::replacing`]).
+//!
+//! A frozen file ([`LeaseKind::Frozen`]) is read through the handle that froze it, and all others wait: those of this mount for
+//! their byte ranges, those of other mounts for the layout, of which the MDT grants no locks.
+
+use crate::caller::Caller;
+use crate::data::Data;
+use crate::file::ranges::Use;
+use crate::file::turns::RangeGuard;
+use crate::file::written::check_there;
+use crate::file::{FileState, Frozen, OpenFile};
+use nacre_layout::Layout;
+use nacre_lock::Mode;
+use nacre_types::{Fid, Status, StatusResult, perm};
+use nacre_wire::mds::MdsRequest;
+use nacre_wire::oss::{OssReply, OssRequest};
+use std::sync::Arc;
+
+/// What is written out before the version of a file's data is asked for (`lfs data_version -n`, `-r`, `-w`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VersionFlush {
+    /// Nothing: the version of what is on the OSTs.
+    Nothing,
+    /// What clients hold back.
+    Dirty,
+    /// The same, and nobody keeps anything of the file cached.
+    Everything,
+}
+
+/// Conditions of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwapConditions {
+    /// Versions that the data of both is expected to have.
+    pub versions: (Option<u64>, Option<u64>),
+    /// Times stay with the files.
+    pub keep_times: bool,
+    /// A handle of the first file whose lease must be there.
+    pub lease: Option<u64>,
+}
+
+impl Data {
+    /// The version of an open file's data: another number after each change, 0 if there is none.
+    ///
+    /// # Errors
+    /// `EBADF`; `EINTR`; what an OST answers.
+    pub fn data_version(&self, handle: u64, flush: VersionFlush) -> StatusResult<u64> {
+        let open = self.handles.file(handle)?;
+        let file = &*open.file;
+        if let Some(frozen) = file.frozen_by(&open) {
+            return frozen.layout.as_ref().map_or(Ok(0), |layout| self.version_of(layout));
+        }
+        self.write_back.settle(file, 0, u64::MAX)?;
+        let used = self.layouts.use_layout(file)?;
+        let Some(layout) = used.with_objects() else { return Ok(0) };
+        let mode = match flush {
+            VersionFlush::Nothing => None,
+            VersionFlush::Dirty => Some(Mode::Pr),
+            VersionFlush::Everything => Some(Mode::Pw),
+        };
+        let _cover = match mode.filter(|_| !self.lease.exclusive()) {
+            Some(mode) => Some(self.locks.cover_whole(file, layout, mode)?),
+            None => None,
+        };
+        self.version_of(layout)
+    }
+
+    /// The size of an open file.
+    ///
+    /// # Errors
+    /// `EBADF`; what an OST answers.
+    pub fn size_of(&self, handle: u64) -> StatusResult<u64> {
+        let open = self.handles.file(handle)?;
+        self.sizes.size_up_to(&open.file, u64::MAX)
+    }
+
+    /// Copies `(offset, len)` of an open file to the same place in another one that this mount has open for writing; gives the bytes copied.
+    /// While a file is frozen system calls that copy would wait for writes that wait.
+    ///
+    /// # Errors
+    /// `EBADF` if one of them is not open; `EACCES`; as for [`Data::copy_range`].
+    pub fn copy_to(
+        &self,
+        caller: &Caller,
+        source: u64,
+        target: Fid,
+        (offset, len): (u64, u64),
+    ) -> StatusResult<u64> {
+        let is_target = |open: &Arc<OpenFile>| open.file.fid == target && open.writable();
+        let open = self.handles.files().into_iter().find(is_target).ok_or(Status::EBADF)?;
+        // The handle may be somebody else's.
+        self.requests.call(caller, target, &MdsRequest::Access { fid: target, mask: perm::WRITE })?;
+        self.copy_range(caller, (source, offset), (open.handle.0, offset), len)
+    }
+
+    fn version_of(&self, layout: &Layout) -> StatusResult<u64> {
+        let requests = layout
+            .objects()
+            .map(|stripe| (stripe.ost_index, OssRequest::DataVersion { object: stripe.object }));
+        self.requests.on_objects(requests)?.into_iter().zip(layout.objects()).try_fold(
+            0u64,
+            |sum, (reply, stripe)| match reply {
+                OssReply::Version { attr, version } => {
+                    check_there(stripe, &attr)?;
+                    Ok(sum.wrapping_add(version))
+                }
+                _ => Err(Status::EPROTO),
+            },
+        )
+    }
+
+    /// Exchanges the objects of two files, durably and at once for everybody. With one and the same file there is nothing to do.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no regular file, `EISDIR`; `EACCES`; `EPERM` for files of different
+    /// owners; `EAGAIN` if a version is another one; `EBUSY` if the lease is gone; what an OST answers.
+    pub fn swap_layouts(
+        &self,
+        caller: &Caller,
+        first: Fid,
+        second: Fid,
+        conditions: &SwapConditions,
+    ) -> StatusResult<()> {
+        let lease = match conditions.lease {
+            Some(handle) => Some(self.handles.file(handle)?.handle),
+            None => None,
+        };
+        if first == second {
+            return Ok(());
+        }
+        let SwapConditions { versions, keep_times, .. } = *conditions;
+        let request = MdsRequest::SwapLayouts { first, second, versions, keep_times, lease };
+        self.replacing(&[first, second], || self.requests.call(caller, first, &request).map(drop))?;
+        if let (true, Some(file)) = (keep_times, self.nodes.file(first.inode_number())) {
+            // It was read to be copied, not by a program.
+            file.lock().atime = None;
+        }
+        Ok(())
+    }
+
+    /// Runs a request that gives files other objects.
+    ///
+    /// # Errors
+    /// `EINTR`; those of the request.
+    pub(crate) fn replacing<R>(
+        &self,
+        fids: &[Fid],
+        request: impl FnOnce() -> StatusResult<R>,
+    ) -> StatusResult<R> {
+        let mut fids = fids.to_vec();
+        fids.sort();
+        let pins: Vec<_> = fids.iter().map(|fid| self.nodes.pin(*fid)).collect();
+        // Stores to mapped pages go where they were meant to go. Who has frozen a file is followed by this when it ends.
+        let dropped = || pins.iter().filter(|pin| pin.file.lock().frozen.is_none());
+        if let Some(kernel) = self.lease.kernel() {
+            for pin in dropped() {
+                kernel.drop_inode(pin.file.node);
+            }
+        }
+        let mut ranges = Vec::new();
+        if self.lease.exclusive() {
+            for pin in &pins {
+                // Before the range: what is dropped with the lock may be waiting for it.
+                self.lease.locks().layouts(pin.file.fid.mdt_index()).give_up(pin.file.fid)?;
+                ranges.push(pin.file.take_whole_even_frozen()?);
+                self.write_back.settle(&pin.file, 0, u64::MAX)?;
+            }
+        }
+        // Somebody has come: he is let in only when the ranges are free, and his locks are called back.
+        if !self.lease.exclusive() {
+            ranges.clear();
+        }
+        let outcome = request();
+        fids.iter().for_each(|fid| self.layouts.relayouts.note(*fid));
+        pins.iter().for_each(|pin| self.layouts.forget_layout(&pin.file));
+        drop(ranges);
+        if let Some(kernel) = self.lease.kernel() {
+            for pin in dropped() {
+                kernel.drop_inode(pin.file.node);
+            }
+        }
+        outcome
+    }
+
+    /// The file is everybody's again.
+    pub(crate) fn thaw(&self, file: &FileState) {
+        file.lock().frozen = None;
+        self.layouts.forget_layout(file);
+        file.changed.notify_all();
+        if let Some(kernel) = self.lease.kernel() {
+            kernel.drop_inode(file.node);
+        }
+    }
+}
+
+impl FileState {
+    /// What the handle sees that has frozen the file; `None` for all others.
+    pub(crate) fn frozen_by(&self, open: &OpenFile) -> Option<Frozen> {
+        self.lock().frozen.as_ref().filter(|frozen| frozen.handle == open.handle).cloned()
+    }
+
+    /// The whole file, exclusively, for who may go on although it is frozen.
+    pub(crate) fn take_whole_even_frozen(&self) -> StatusResult<RangeGuard<'_>> {
+        self.take_range_ungated(Use::Exclusive, |_| (0, u64::MAX, ())).map(|(range, ())| range)
+    }
+}

@@ -1,0 +1,131 @@
+//! Making data durable, and telling of data that was lost.
+
+use crate::data::Data;
+use crate::file::{DirtyObject, FileState, OpenFile};
+use crate::layouts::LayoutUse;
+use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_wire::oss::OssRequest;
+use std::sync::atomic::Ordering;
+
+impl Data {
+    /// Makes an open file durable: the objects written since the last time, and what the MDT knows of the file if it is
+    /// not durable yet.
+    ///
+    /// # Errors
+    /// `EIO` once for each open if data was lost since it was written; what a server answers.
+    pub fn fsync(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        // Who syncs after each write gains nothing by holding it back: the next one counts as the first of a stream.
+        open.next_write.store(u64::MAX, Ordering::Relaxed);
+        self.fsync_open(&open)
+    }
+
+    fn fsync_open(&self, open: &OpenFile) -> StatusResult<()> {
+        let settled = self.write_back.settle(&open.file, 0, u64::MAX);
+        let outcome =
+            settled.and_then(|()| self.sync_objects(&open.file)).and_then(|()| self.commit_file(&open.file));
+        self.note_lost(&open.file);
+        open.check_error().and(outcome)
+    }
+
+    /// Has each open of a file told if its MDT has lost what was changed of it.
+    fn note_lost(&self, file: &FileState) {
+        if self.requests.take_lost(&file.fid) {
+            file.lock().record_error(Status::EIO);
+        }
+    }
+
+    /// Syncs what is dirty. What could not be synced stays dirty.
+    fn sync_objects(&self, file: &FileState) -> StatusResult<()> {
+        let used = {
+            let inner = file.lock();
+            let is_clean = inner.dirty.is_empty() && !inner.dirty_unknown;
+            drop(inner);
+            if is_clean { None } else { Some(self.layouts.use_layout(file)?) }
+        };
+        let dirty = self.take_dirty(file, used.as_ref());
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let outcome = match dirty.as_slice() {
+            [one] => self
+                .requests
+                .on_object(one.ost_index, &OssRequest::Sync { object: Some(one.object) })
+                .map(drop),
+            many => self
+                .requests
+                .on_objects(
+                    many.iter().map(|one| (one.ost_index, OssRequest::Sync { object: Some(one.object) })),
+                )
+                .map(drop),
+        };
+        let lost = dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
+        let mut inner = file.lock();
+        if lost {
+            inner.record_error(Status::EIO);
+            inner.written.forget();
+        }
+        if outcome.is_err() {
+            for one in dirty {
+                inner.mark_dirty_object(one.ost_index, one.object, self.requests.epoch_of(one.ost_index));
+            }
+        }
+        outcome
+    }
+
+    fn take_dirty(&self, file: &FileState, used: Option<&LayoutUse>) -> Vec<DirtyObject> {
+        let mut inner = file.lock();
+        // Earlier opens may have left anything unsynced, so the first sync takes all objects.
+        let all = used.filter(|_| inner.dirty_unknown).and_then(LayoutUse::layout);
+        // What was not in use was not looked for.
+        inner.dirty_unknown &= used.is_none();
+        let mut dirty = std::mem::take(&mut inner.dirty);
+        drop(inner);
+        for stripe in all.iter().flat_map(|layout| layout.objects()) {
+            if !dirty.iter().any(|one| one.object == stripe.object) {
+                let epoch = self.requests.epoch_of(stripe.ost_index);
+                dirty.push(DirtyObject { ost_index: stripe.ost_index, object: stripe.object, epoch });
+            }
+        }
+        dirty
+    }
+
+    /// A descriptor is closed. Nothing waits to be written; this is where lost data is told to those who never sync.
+    ///
+    /// # Errors
+    /// `EIO` once for each open if data was lost since it was written.
+    pub fn flush(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        self.note_lost(&open.file);
+        {
+            let mut inner = open.file.lock();
+            inner.closing += u32::from(!open.closing.swap(true, Ordering::Relaxed));
+            let lost = inner.dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
+            if lost {
+                inner.record_error(Status::EIO);
+                inner.written.forget();
+                for one in &mut inner.dirty {
+                    one.epoch = self.requests.epoch_of(one.ost_index);
+                }
+            }
+        }
+        open.check_error()
+    }
+
+    /// Makes the whole file system durable: all OSTs, then all MDTs.
+    ///
+    /// # Errors
+    /// The first failure, after all were tried.
+    pub fn sync_all(&self) -> StatusResult<()> {
+        self.write_back.write_back_all();
+        let osts: Vec<u16> = self.requests.osts.iter().map(|(index, _)| index).collect();
+        let outcome = self
+            .requests
+            .on_objects(osts.into_iter().map(|index| (index, OssRequest::Sync { object: None })))
+            .map(drop);
+        (0..self.requests.mdts.len()).fold(outcome, |outcome, index| {
+            let fid = Fid::new(Fid::first_sequence_of_mdt(index as u16), 1, 0);
+            outcome.and(self.requests.commit(fid, TransNo(u64::MAX)))
+        })
+    }
+}

@@ -1,0 +1,275 @@
+//! Locks for the time of one operation.
+
+use crate::data_locks::DataLocks;
+use crate::file::FileState;
+use crate::file::folios::{Pages, Range};
+use crate::locks::Locks;
+use crate::locks::space::{Home, Namespace, Use};
+use nacre_layout::{Layout, StripeObject, object_ranges};
+use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
+use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What keeps other clients away while an operation runs; ends when dropped.
+pub(crate) struct Cover<'a> {
+    locks: &'a Locks,
+    /// How requests name it.
+    pub io: IoLock,
+    held: Vec<(Arc<Namespace>, LockHandle)>,
+    /// What it relies on without a reference ([`Want::Now`]).
+    borrowed: Vec<(Arc<Namespace>, ResourceId, Need)>,
+}
+
+impl<'a> Cover<'a> {
+    fn new(locks: &'a Locks, io: IoLock) -> Cover<'a> {
+        Cover { locks, io, held: Vec::new(), borrowed: Vec::new() }
+    }
+
+    /// True if data written under it may be held back.
+    pub fn may_hold_back(&self) -> bool {
+        self.io == IoLock::Held && !self.held.is_empty()
+    }
+
+    /// False if a lock was lost: what was read may be old, what was written may have been refused.
+    pub fn is_valid(&self) -> bool {
+        self.held.iter().all(|(space, handle)| space.is_valid(*handle))
+            && self.borrowed.iter().all(|(space, resource, need)| space.is_still_held(resource, need))
+    }
+}
+
+impl Drop for Cover<'_> {
+    fn drop(&mut self) {
+        for (space, handle) in self.held.drain(..) {
+            space.release(self.locks, handle);
+        }
+    }
+}
+
+/// A read or write that a server locks for its time is at most so long, so that it is one request.
+const SERVER_LOCKED_MAX: u64 = 64 << 10;
+
+/// How an operation gets its locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Want {
+    /// They are needed: what is read or written stays in a cache.
+    Lock,
+    /// Where others fight for the same bytes the server may lock instead.
+    LockOrServer,
+    /// Without waiting, under locks that may be on their way out.
+    Now,
+}
+
+/// What became of a wish for locks before they are needed. Source: reference 2.12 (`lockahead_results`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockedAhead {
+    /// They were asked for, or none are needed.
+    Asked,
+    /// There are such that serve, for other bytes too.
+    Different,
+    /// There are just these.
+    Same,
+}
+
+/// A request of the kernel for pages that it keeps locked until it is answered.
+pub(crate) struct Fill<'a> {
+    file: &'a FileState,
+    id: u64,
+    /// The pages are being dropped under a lock that is on its way out: nothing may be waited for.
+    pub urgent: bool,
+}
+
+impl<'a> Fill<'a> {
+    /// Such a request has come for `[start, end)`.
+    pub fn begin(file: &'a FileState, (start, end): Range, pages: Pages) -> Fill<'a> {
+        let (id, urgent) = file.folios.lock().enter((start, end), pages);
+        Fill { file, id, urgent }
+    }
+
+    /// A request that writes back is about to wait for something. True if it must not, as it is urgent by now.
+    pub fn waits(&self) -> bool {
+        self.file.folios.lock().waits(self.id)
+    }
+
+    /// It waits for nothing any more but its data.
+    pub fn goes_on(&self) {
+        self.file.folios.lock().goes_on(self.id);
+    }
+}
+
+impl Drop for Fill<'_> {
+    fn drop(&mut self) {
+        self.file.folios.lock().leave(self.id);
+    }
+}
+
+impl DataLocks {
+    /// What a request whose client holds no lock is to name.
+    pub(crate) fn server_lock(&self, file: &FileState) -> IoLock {
+        match self.lease.exclusive() {
+            true => IoLock::Lease,
+            // The group has a lock on every object, beside which the server's own would wait for other members.
+            false if file.is_grouped() => IoLock::Held,
+            false => IoLock::Server,
+        }
+    }
+
+    /// Locks `[start, end)` of a file. `None` if it cannot be had without waiting ([`Want::Now`]).
+    ///
+    /// # Errors
+    /// `EINTR`; `ENOLCK`; what an OST answers.
+    pub(crate) fn cover(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        (start, end): (u64, u64),
+        mode: Mode,
+        want: Want,
+    ) -> StatusResult<Option<Cover<'_>>> {
+        let ranges = object_ranges(layout, start, end).filter_map(|range| {
+            let extent = Extent::new(range.start, range.end - 1)?;
+            Some((range.stripe, extent.aligned_to_pages()))
+        });
+        let want = match want {
+            // What is more than one request would not be atomic under locks of servers.
+            Want::LockOrServer if end.saturating_sub(start) > SERVER_LOCKED_MAX => Want::Lock,
+            Want::LockOrServer if object_ranges(layout, start, end).count() > 1 => Want::Lock,
+            want => want,
+        };
+        self.cover_extents(file, layout, ranges, mode, want)
+    }
+
+    /// Locks all objects of a file to their ends.
+    ///
+    /// # Errors
+    /// As [`DataLocks::cover`].
+    pub(crate) fn cover_whole(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        mode: Mode,
+    ) -> StatusResult<Cover<'_>> {
+        let ranges = layout.objects().map(|stripe| (*stripe, Extent::WHOLE));
+        let cover = self.cover_extents(file, layout, ranges, mode, Want::Lock)?;
+        Ok(cover.unwrap_or_else(|| Cover::new(self.lease.locks(), IoLock::Server)))
+    }
+
+    fn cover_extents(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        extents: impl Iterator<Item = (StripeObject, Extent)>,
+        mode: Mode,
+        want: Want,
+    ) -> StatusResult<Option<Cover<'_>>> {
+        let locks = &**self.lease.locks();
+        let mut cover = Cover::new(locks, IoLock::Held);
+        let flags = EnqueueFlags {
+            deny_on_contention: want == Want::LockOrServer,
+            no_expansion: file.unexpanded.load(Ordering::Acquire) > 0,
+            ..EnqueueFlags::default()
+        };
+        for (stripe, extent) in extents {
+            let space = locks.space(stripe.ost_index);
+            let group = self.group_need(file, layout, &stripe)?;
+            let need = group.unwrap_or(Need::extent(mode, extent));
+            let resource = ResourceId::of_fid(&stripe.object);
+            if want == Want::Now {
+                if !space.is_still_held(&resource, &need) {
+                    return Ok(None);
+                }
+                cover.borrowed.push((space, resource, need));
+                continue;
+            }
+            let home = || Home { node: file.node, layout: layout.clone() };
+            let endpoint = self.requests.ost(stripe.ost_index)?;
+            match space.acquire(locks, endpoint, (&resource, &need), flags, &[], home)? {
+                Use::Held(handle) => cover.held.push((space, handle)),
+                Use::Server => return Ok(Some(Cover::new(locks, IoLock::Server))),
+            }
+        }
+        Ok(Some(cover))
+    }
+
+    /// Locks `[start, end)` of a file as far as it has objects, no more than that and nothing else, and leaves the locks cached.
+    /// With `no_wait` only what nobody else has.
+    ///
+    /// # Errors
+    /// `EINTR`; `ENOLCK`; what an OST answers.
+    pub(crate) fn lock_exactly(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        (start, end): (u64, u64),
+        mode: Mode,
+        no_wait: bool,
+    ) -> StatusResult<LockedAhead> {
+        let locks = &**self.lease.locks();
+        let flags = EnqueueFlags { no_expansion: true, no_wait, ..EnqueueFlags::default() };
+        let mut found = LockedAhead::Asked;
+        for range in object_ranges(layout, start, end) {
+            let Some(extent) = Extent::new(range.start, range.end - 1) else { continue };
+            let need = Need::extent(mode, extent.aligned_to_pages());
+            let resource = ResourceId::of_fid(&range.stripe.object);
+            let space = locks.space(range.stripe.ost_index);
+            if let Some(cached) = space.cached(&resource, &need) {
+                // Of several objects the one that differs counts.
+                let one = if cached == need { LockedAhead::Same } else { LockedAhead::Different };
+                found = if found == LockedAhead::Different { found } else { one };
+                continue;
+            }
+            let home = || Home { node: file.node, layout: layout.clone() };
+            let endpoint = self.requests.ost(range.stripe.ost_index)?;
+            match space.acquire(locks, endpoint, (&resource, &need), flags, &[], home) {
+                Ok(Use::Held(handle)) => space.release(locks, handle),
+                Ok(Use::Server) => {}
+                // Somebody has it: who did not want to wait gets it when he needs it.
+                Err(Status::EAGAIN) if no_wait => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(found)
+    }
+
+    /// True if cached locks let `[start, end)` be read right now.
+    pub(crate) fn is_covered(&self, layout: &Layout, (start, end): (u64, u64), mode: Mode) -> bool {
+        // What has no objects is under no lock.
+        let mut ranges = object_ranges(layout, start, end);
+        layout.is_instantiated(start, end)
+            && ranges.all(|range| {
+                let Some(extent) = Extent::new(range.start, range.end - 1) else { return false };
+                let space = self.lease.locks().space(range.stripe.ost_index);
+                let need = Need::extent(mode, extent.aligned_to_pages());
+                space.is_covered(&ResourceId::of_fid(&range.stripe.object), &need)
+            })
+    }
+
+    /// True if locks keep others from changing the size.
+    pub(crate) fn is_locked_to_its_end(&self, file: &FileState) -> bool {
+        let Some(layout) = file.lock().layout.clone() else { return false };
+        // A component without objects is nobody's: somebody may make it and write there.
+        if !layout.is_complete() && !self.layouts.holds_components(file) {
+            return false;
+        }
+        let need = Need::extent(Mode::Pr, Extent::WHOLE);
+        layout.objects().all(|stripe| {
+            let space = self.lease.locks().space(stripe.ost_index);
+            space.is_covered(&ResourceId::of_fid(&stripe.object), &need)
+        })
+    }
+
+    /// A file is opened for writing: its pages may be mapped and stored to from now on, so none may be left under a read
+    /// lock.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub(crate) fn give_up_read_locks(&self, layout: &Layout) -> StatusResult<()> {
+        let locks = self.lease.locks();
+        for stripe in layout.objects() {
+            let space = locks.space(stripe.ost_index);
+            space.surrender(locks, &ResourceId::of_fid(&stripe.object), Mode::Pr).map(drop)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! Inodes: what is known of them, and what says that it is true.
+
+pub(crate) mod attr;
+pub(crate) mod dot_lustre;
+pub(crate) mod intent;
+pub(crate) mod page_locks;
+pub(crate) mod paths;
+pub(crate) mod removed;
+pub(crate) mod root;
+pub(crate) mod xattr;
+
+use crate::base::Base;
+use crate::inodes::dot_lustre::virtual_attr;
+use crate::inodes::root::Root;
+use crate::layouts::Layouts;
+use crate::lease::Lease;
+use crate::node::NodeTable;
+use crate::node::{Hints, node_of};
+use crate::requests::Requests;
+use crate::shards::Shards;
+use crate::shards::absent::Absences;
+use crate::sizes::Sizes;
+use crate::tunables::Tunables;
+use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult};
+use nacre_wire::mds::MdsRequest;
+use std::sync::Arc;
+
+/// A name that was looked up or made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Node id of the inode.
+    pub node: u64,
+    /// Its attributes.
+    pub attr: Attr,
+    /// Everybody may search the directory, so a cached name is open to all.
+    pub public: bool,
+    /// What may be cached until it is called back.
+    pub keep: Keep,
+}
+
+/// What of an answer may be cached until this client says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Keep {
+    /// That the name is there, or is not, for those who may search the directory.
+    pub name: bool,
+    /// The attributes.
+    pub attr: bool,
+}
+
+/// A name that is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Absent {
+    /// Everybody may search the directory, so that its absence is open to all.
+    pub public: bool,
+    /// Its absence may be cached until it is called back.
+    pub keep: bool,
+}
+
+/// What is known of inodes, and asked about them.
+pub struct Inodes {
+    requests: Arc<Requests>,
+    layouts: Arc<Layouts>,
+    shards: Arc<Shards>,
+    sizes: Arc<Sizes>,
+    nodes: Arc<NodeTable>,
+    lease: Arc<Lease>,
+    absences: Arc<Absences>,
+    tunables: Arc<Tunables>,
+    root: Root,
+}
+
+impl Inodes {
+    pub(crate) fn new(base: &Base, sizes: Arc<Sizes>) -> Arc<Inodes> {
+        Arc::new(Inodes {
+            requests: base.requests.clone(),
+            layouts: base.layouts.clone(),
+            shards: base.shards.clone(),
+            sizes,
+            nodes: base.nodes.clone(),
+            lease: base.lease.clone(),
+            absences: base.absences.clone(),
+            tunables: base.tunables.clone(),
+            root: Root::default(),
+        })
+    }
+
+    /// The attributes of an inode whose name lies on another MDT, and the lease under which they were asked for; `None` if it was
+    /// removed meanwhile.
+    pub(crate) fn elsewhere(&self, fid: Fid) -> StatusResult<Option<(Attr, u64)>> {
+        match self.requests.call_system(fid, &MdsRequest::GetAttr { fid }) {
+            Ok(answer) => {
+                let lease = answer.lease;
+                Ok(Some((answer.attr()?, lease)))
+            }
+            Err(Status::ENOENT) => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// The inode itself, as `.` of a directory names it; works for any inode, so that file handles can be opened.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is gone.
+    pub fn lookup_self(&self, fid: Fid) -> StatusResult<Found> {
+        if let Some(attr) = virtual_attr(fid) {
+            return self.found(attr, 0, false);
+        }
+        let answer =
+            self.requests.call_system(fid, &MdsRequest::GetAttr { fid }).map_err(|status| match status {
+                Status::ENOENT => Status::ESTALE,
+                other => other,
+            })?;
+        let lease = answer.lease;
+        self.found(answer.attr()?, lease, false)
+    }
+
+    /// The kernel gives back `lookups` of those that it was given.
+    pub fn forget(&self, node: u64, lookups: u64) {
+        self.nodes.forget(node, lookups);
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is none.
+    pub fn readlink(&self, fid: Fid) -> StatusResult<Vec<u8>> {
+        self.requests.call_system(fid, &MdsRequest::ReadLink { fid })?.bytes()
+    }
+
+    /// Completes attributes and counts a lookup.
+    pub(crate) fn found(&self, attr: Attr, lease: u64, public: bool) -> StatusResult<Found> {
+        let node = node_of(attr.fid)?;
+        let (attr, is_sure) = self.sizes.complete_attr_to_keep(attr, lease)?;
+        self.nodes.remember(node, &attr, lease.into(), 1);
+        let mut keep = self.keep_of(lease);
+        keep.attr &= is_sure;
+        Ok(Found { node, attr, public, keep })
+    }
+
+    /// What may be kept of an answer to a question that was sent under `lease`.
+    pub(crate) fn keep_of(&self, lease: u64) -> Keep {
+        let alone = lease != 0 && lease == self.lease.number();
+        Keep { name: alone, attr: alone }
+    }
+
+    /// True if everybody may search the directory, as far as is known.
+    pub fn is_public(&self, directory: Fid) -> bool {
+        self.hints(directory).is_some_and(|hints| hints.public)
+    }
+
+    /// What is stored beside an inode; `None` if it has to be asked.
+    pub fn flags_of(&self, fid: Fid) -> Option<AttrFlags> {
+        self.hints(fid).map(|hints| hints.flags)
+    }
+
+    /// What is known of an inode and still true.
+    pub(crate) fn hints(&self, fid: Fid) -> Option<Hints> {
+        let hints = self.nodes.hints(fid.inode_number())?;
+        self.lease.is_in_force(hints.warrant, fid).then_some(hints)
+    }
+
+    pub(crate) fn note_public(&self, directory: Fid, public: bool, lease: u64) {
+        self.nodes.note_public(directory.inode_number(), public, lease.into());
+    }
+
+    /// Inodes in the client's table, for statistics.
+    pub fn known_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+}

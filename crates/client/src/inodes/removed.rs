@@ -1,0 +1,108 @@
+//! Inodes that this client has removed while the kernel still holds them: directories that somebody has open or is in,
+//! files of which an `O_PATH` descriptor is left.
+//!
+//! The MDT keeps such an inode only for regular files that are open; of the others nothing is left there to ask for, and
+//! nobody else could reach them. So the client answers from what it knew when it removed them, until the kernel forgets
+//! them. A removed directory is empty for good, which leaves attributes as the only thing to keep.
+//!
+//! An inode that another client removed is not known here: programs get `ESTALE`.
+
+use crate::caller::Caller;
+use crate::file::now;
+use crate::inodes::Inodes;
+use nacre_types::attr::{S_IFMT, S_ISUID};
+use nacre_types::{Attr, Cred, Fid, SetAttr, SetAttrValid, Status, StatusResult, Timestamp, perm};
+
+impl Inodes {
+    /// Attributes of an inode that this client removed, if the MDT's answer `status` says that it is gone.
+    ///
+    /// # Errors
+    /// `status` if the inode is not one of those.
+    pub(crate) fn removed(&self, fid: Fid, status: Status) -> StatusResult<Attr> {
+        if !matches!(status, Status::ENOENT | Status::ESTALE) {
+            return Err(status);
+        }
+        self.nodes.removed(fid.inode_number()).ok_or(status)
+    }
+
+    /// Changes attributes of a removed inode, which are kept here alone.
+    ///
+    /// # Errors
+    /// `status` if the inode is not known or the change needs its data; `EPERM`, `EACCES`.
+    pub(crate) fn set_removed(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        set: &SetAttr,
+        status: Status,
+    ) -> StatusResult<Attr> {
+        let mut attr = self.removed(fid, status)?;
+        if set.valid.contains(SetAttrValid::SIZE) {
+            return Err(status);
+        }
+        check_change(&attr, &caller.full_cred(), set)?;
+        change(&mut attr, set, now());
+        self.nodes.note_removed(fid.inode_number(), &attr);
+        Ok(attr)
+    }
+
+    /// Checks rights to a removed inode.
+    ///
+    /// # Errors
+    /// `status` if the inode is not known; `EACCES`.
+    pub(crate) fn access_removed(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        mask: u8,
+        status: Status,
+    ) -> StatusResult<Attr> {
+        let attr = self.removed(fid, status)?;
+        perm::access(&attr, None, &caller.full_cred(), mask).or(Status::EACCES)?;
+        Ok(attr)
+    }
+}
+
+fn check_change(attr: &Attr, cred: &Cred, set: &SetAttr) -> StatusResult<()> {
+    let valid = set.valid;
+    if valid.contains(SetAttrValid::UID) && !(cred.uid == attr.uid && set.uid == attr.uid) {
+        perm::capable(cred, nacre_types::Caps::CHOWN).or(Status::EPERM)?;
+    }
+    if valid.contains(SetAttrValid::GID) {
+        perm::may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
+    }
+    // What a change of nothing takes away with it is gone with the inode.
+    let free = SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::CTIME | SetAttrValid::KILL_PRIV;
+    let others = SetAttrValid::all() - free;
+    if valid.intersects(others) {
+        perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
+    }
+    Ok(())
+}
+
+fn change(attr: &mut Attr, set: &SetAttr, now: Timestamp) {
+    let valid = set.valid;
+    if valid.contains(SetAttrValid::UID) {
+        attr.uid = set.uid;
+    }
+    if valid.contains(SetAttrValid::GID) {
+        attr.gid = set.gid;
+    }
+    if valid.intersects(SetAttrValid::UID | SetAttrValid::GID) && !attr.is_dir() {
+        attr.mode &= !S_ISUID;
+    }
+    if valid.contains(SetAttrValid::MODE) {
+        attr.mode = (attr.mode & S_IFMT) | (set.mode & 0o7777);
+    }
+    if valid.contains(SetAttrValid::ATIME) {
+        attr.atime = set.atime;
+    } else if valid.contains(SetAttrValid::ATIME_NOW) {
+        attr.atime = now;
+    }
+    if valid.contains(SetAttrValid::MTIME) {
+        attr.mtime = set.mtime;
+    } else if valid.contains(SetAttrValid::MTIME_NOW) {
+        attr.mtime = now;
+    }
+    attr.ctime = now;
+}

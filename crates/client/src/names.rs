@@ -1,0 +1,402 @@
+//! Names: found, made, moved and removed.
+
+pub(crate) mod attr;
+pub(crate) mod migrate;
+pub(crate) mod mkdir;
+pub(crate) mod remove;
+pub(crate) mod xattr;
+
+use crate::base::Base;
+use crate::caller::Caller;
+use crate::data::Data;
+use crate::inodes::Inodes;
+use crate::inodes::dot_lustre::check_may_name;
+use crate::inodes::intent::Watch;
+use crate::inodes::{Absent, Found, Keep};
+use crate::layouts::Layouts;
+use crate::lease::Lease;
+use crate::node::NodeTable;
+use crate::placement::Placement;
+use crate::requests::Requests;
+use crate::requests::mdt::Answer;
+use crate::shards::Shards;
+use crate::shards::absent::Absences;
+use crate::sizes::Sizes;
+use crate::statahead::Statahead;
+use crate::write_back::WriteBack;
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
+use std::sync::Arc;
+
+/// How often a name is looked up that leads to an inode which is gone. It moves or is removed; one look more says which.
+const FOLLOWED: usize = 8;
+
+/// What is to be made, beside its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Created<'a> {
+    /// What to make.
+    pub new: NewFile<'a>,
+    /// Type and permission bits, before the umask.
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+}
+
+/// Names and attributes, looked up and changed.
+pub struct Names {
+    requests: Arc<Requests>,
+    layouts: Arc<Layouts>,
+    shards: Arc<Shards>,
+    write_back: Arc<WriteBack>,
+    sizes: Arc<Sizes>,
+    inodes: Arc<Inodes>,
+    data: Arc<Data>,
+    placement: Arc<Placement>,
+    statahead: Arc<Statahead>,
+    nodes: Arc<NodeTable>,
+    lease: Arc<Lease>,
+    absences: Arc<Absences>,
+}
+
+impl Names {
+    pub(crate) fn new(
+        base: &Base,
+        (write_back, sizes): (Arc<WriteBack>, Arc<Sizes>),
+        (inodes, data): (Arc<Inodes>, Arc<Data>),
+        placement: Arc<Placement>,
+        statahead: Arc<Statahead>,
+    ) -> Names {
+        Names {
+            requests: base.requests.clone(),
+            layouts: base.layouts.clone(),
+            shards: base.shards.clone(),
+            write_back,
+            sizes,
+            inodes,
+            data,
+            placement,
+            statahead,
+            nodes: base.nodes.clone(),
+            lease: base.lease.clone(),
+            absences: base.absences.clone(),
+        }
+    }
+
+    /// Looks a name up. Found names count as one lookup of their node (see [`Inodes::forget`](crate::inodes::Inodes::forget)).
+    ///
+    /// # Errors
+    /// `EACCES` without search permission; `ENOTDIR`.
+    pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, Absent>> {
+        let mut found = Err(Status::EAGAIN);
+        for _ in 0..FOLLOWED {
+            let mut is_gone = false;
+            found = self
+                .shards
+                .at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name, &mut is_gone));
+            if !is_gone {
+                break;
+            }
+        }
+        let found = found?;
+        if let Ok(found) = &found
+            && !matches!(name, b"." | b"..")
+        {
+            self.note_depth_below(parent, &found.attr);
+        }
+        Ok(found)
+    }
+
+    /// Looks a name up that is stored with `home`: the directory or a shard of it. What it leads to on another MDT may be gone: removed, or
+    /// moved, so that the name leads elsewhere by now.
+    fn lookup_at(
+        &self,
+        caller: &Caller,
+        (parent, home): (Fid, Fid),
+        name: &[u8],
+        is_gone: &mut bool,
+    ) -> StatusResult<Result<Found, Absent>> {
+        if let Some(found) = self.inodes.lookup_virtual(caller, parent, name)? {
+            return Ok(found);
+        }
+        // Into a shard, names come without anybody's doing; a lock on it that a restart of its MDT has ended would hide them.
+        if self.shards.lists.get(parent).is_none() && self.shards.is_absent(home, name) {
+            return Ok(Err(Absent { public: true, keep: true }));
+        }
+        if let Some(found) = self.statahead.lookup_ahead(parent, name)? {
+            return Ok(Ok(found));
+        }
+        if !self.lease.exclusive() && name != b".." {
+            let found = self.lookup_with_locks(caller, home, name, is_gone)?;
+            if found.is_ok() {
+                self.statahead.note_looked_up(parent, 0, name);
+            }
+            return Ok(found);
+        }
+        let answer = self.requests.call(caller, home, &MdsRequest::Lookup { parent: home, name })?;
+        let lease = answer.lease;
+        let (attr, public) = match answer.reply {
+            MdsReply::Entry { attr, public } => (attr, public),
+            MdsReply::Remote { fid, public, .. } => {
+                self.inodes.note_public(parent, public, lease);
+                return match self.inodes.elsewhere(fid)? {
+                    // Both answers are true together as long as one lease was in force.
+                    Some((attr, then)) => {
+                        self.inodes.found(attr, if then == lease { lease } else { 0 }, public).map(Ok)
+                    }
+                    None => {
+                        *is_gone = true;
+                        Ok(Err(Absent { public, keep: false }))
+                    }
+                };
+            }
+            _ => return Err(Status::EPROTO),
+        };
+        self.inodes.note_public(parent, public, lease);
+        match attr {
+            Some(attr) => {
+                self.statahead.note_looked_up(parent, lease, name);
+                self.inodes.found(attr, lease, public).map(Ok)
+            }
+            None => Ok(Err(Absent { public, keep: self.inodes.keep_of(lease).name })),
+        }
+    }
+
+    /// Looks a name up beside other clients: what comes with a lock may be kept.
+    fn lookup_with_locks(
+        &self,
+        caller: &Caller,
+        parent: Fid,
+        name: &[u8],
+        is_gone: &mut bool,
+    ) -> StatusResult<Result<Found, Absent>> {
+        let answered = self.inodes.ask_with_locks(Some(caller), parent, Some(name))?;
+        *is_gone = answered.is_gone;
+        let Some(attr) = answered.attr else {
+            let keep = answered.keeps_name(&self.lease, parent);
+            return Ok(Err(Absent { public: answered.public, keep }));
+        };
+        let node = attr.fid.inode_number();
+        let completed = self.sizes.complete_attr_to_keep(attr, 0);
+        let (attr, is_sure) = completed.inspect_err(|_| self.nodes.forget(node, 1))?;
+        let keep =
+            Keep { name: answered.keeps_name(&self.lease, parent), attr: is_sure && answered.keeps_attr() };
+        Ok(Ok(Found { node, attr, public: answered.public, keep }))
+    }
+
+    /// Makes a directory, symbolic link, device, pipe or socket, or a file that is not opened. Counts as one lookup.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EACCES`, `EPERM`, `ENOSPC`, `ENAMETOOLONG`, `EMLINK`.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: Fid,
+        name: &[u8],
+        what: &Created<'_>,
+    ) -> StatusResult<Found> {
+        if what.new == NewFile::Directory && self.requests.mdts.len() > 1 {
+            return self.make_directory_by_default(caller, (parent, name), what);
+        }
+        self.create_on(caller, (parent, name), what, None)
+    }
+
+    /// As [`Names::create`], with the inode on a certain MDT instead of that of its name: only a directory may lie on another one.
+    ///
+    /// # Errors
+    /// As [`Names::create`]; `EPERM` without the right to choose; `EINVAL` if there is no such MDT.
+    pub fn create_on(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+        mdt: Option<u16>,
+    ) -> StatusResult<Found> {
+        check_may_name(parent, name)?;
+        if let Some(mdt) = mdt
+            && !self.requests.has_mdt(mdt)?
+        {
+            return Err(Status::EINVAL);
+        }
+        let found =
+            self.shards.at_home(parent, name, |home| self.create_at(caller, (home, name), what, mdt))?;
+        self.note_depth_below(parent, &found.attr);
+        Ok(found)
+    }
+
+    fn create_at(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+        mdt: Option<u16>,
+    ) -> StatusResult<Found> {
+        let fid = self.requests.fresh_fid(mdt.unwrap_or(parent.mdt_index()))?;
+        let request = MdsRequest::Create {
+            parent,
+            name,
+            fid,
+            new: what.new,
+            mode: what.mode,
+            umask: what.umask,
+            open: None,
+            exclusive: true,
+        };
+        let watch = self.inodes.watch_names(parent);
+        let _putting = self.absences.putting(parent, name);
+        let answer = self.requests.call(caller, parent, &request)?;
+        let MdsReply::Created { attr, parent, .. } = answer.reply else { return Err(Status::EPROTO) };
+        if perm::searchable_by_all(&attr) && !attr.flags.contains(AttrFlags::STRIPED) {
+            self.absences.on_empty(attr.fid, answer.lease.into());
+        }
+        self.nodes.note(parent.fid.inode_number(), &parent, answer.lease.into());
+        let mut found = self.inodes.found(attr, answer.lease, perm::searchable_by_all(&parent))?;
+        found.keep.name |= found.public && watch.still();
+        Ok(found)
+    }
+
+    /// Gives an inode another name. Counts as one lookup.
+    ///
+    /// # Errors
+    /// `EPERM` for directories, `EEXIST`, `EMLINK`, `EXDEV`, `EACCES`.
+    pub fn link(&self, caller: &Caller, fid: Fid, parent: Fid, name: &[u8]) -> StatusResult<Found> {
+        check_may_name(parent, name)?;
+        self.shards.at_home(parent, name, |home| {
+            let watch = self.inodes.watch_names(home);
+            let _putting = self.absences.putting(home, name);
+            let request = MdsRequest::Link { fid, parent: home, name };
+            let answer = match self.requests.call(caller, home, &request) {
+                // A file without a name gets its first one from its own MDT.
+                Err(Status::WRONG_TARGET) => self.requests.call(caller, fid, &request)?,
+                answer => answer?,
+            };
+            let lease = answer.lease;
+            let mut found = self.inodes.found(answer.attr()?, lease, self.inodes.is_public(parent))?;
+            found.keep.name |= found.public && watch.still();
+            Ok(found)
+        })
+    }
+
+    /// Removes a name; `directory` for `rmdir`. What the kernel still holds of an inode without names stays readable.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EACCES`, `EPERM`.
+    pub fn unlink(&self, caller: &Caller, parent: Fid, name: &[u8], directory: bool) -> StatusResult<()> {
+        check_may_name(parent, name)?;
+        let ask =
+            |home| self.requests.call(caller, home, &MdsRequest::Unlink { parent: home, name, directory });
+        self.note_removed(self.shards.at_home(parent, name, ask)?)
+    }
+
+    /// Moves a name. The kernel moves what it knows of it too, with the promise that was given where it was: false if that does not hold
+    /// where it is now, so that names must be looked up again.
+    ///
+    /// # Errors
+    /// As [`Names::unlink`]; `EINVAL` for a directory into itself; `EEXIST` with `NOREPLACE`.
+    pub fn rename(
+        &self,
+        caller: &Caller,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: RenameFlags,
+    ) -> StatusResult<bool> {
+        check_may_name(from.0, from.1)?;
+        check_may_name(to.0, to.1)?;
+        self.shards.at_homes(from, to, |from_home, to_home| {
+            self.rename_at(caller, (from, from_home), (to, to_home), flags)
+        })
+    }
+
+    fn rename_at(
+        &self,
+        caller: &Caller,
+        (from, from_home): ((Fid, &[u8]), Fid),
+        (to, to_home): ((Fid, &[u8]), Fid),
+        flags: RenameFlags,
+    ) -> StatusResult<bool> {
+        let request = MdsRequest::Rename {
+            from_parent: from_home,
+            from_name: from.1,
+            to_parent: to_home,
+            to_name: to.1,
+            flags,
+        };
+        let watched =
+            [(from.0, self.inodes.watch_names(from_home)), (to.0, self.inodes.watch_names(to_home))];
+        let _putting = self.absences.putting(to_home, to.1);
+        let answer = self.requests.call(caller, from_home, &request)?;
+        self.note_removed(answer)?;
+        if from_home == to_home {
+            return Ok(true);
+        }
+        let keeps = |(directory, watch): &(Fid, Watch)| {
+            self.inodes.is_public(*directory) && (self.lease.exclusive() || watch.still())
+        };
+        // Names of a directory that not everybody may search are never kept.
+        let was_kept = |directory: Fid| self.inodes.hints(directory).is_none_or(|hints| hints.public);
+        let [from, to] = watched;
+        let back = flags.contains(RenameFlags::EXCHANGE);
+        Ok((keeps(&to) || !was_kept(from.0)) && (!back || keeps(&from) || !was_kept(to.0)))
+    }
+
+    pub(crate) fn note_removed(&self, answer: Answer) -> StatusResult<()> {
+        let MdsReply::Removed { attr, .. } = answer.reply else { return Err(Status::EPROTO) };
+        if let Some(attr) = attr {
+            self.nodes.learn(&attr, answer.lease);
+            if attr.nlink == 0 {
+                self.shards.forget_absences(attr.fid);
+                self.shards.lists.forget(attr.fid);
+                self.nodes.note_removed(attr.fid.inode_number(), &self.sizes.with_own_size(attr));
+                if !self.lease.exclusive() {
+                    self.lease.inodes(attr.fid).on_removed(attr.fid);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory is a level below another one: how far a default reaches need not be asked then.
+    fn note_depth_below(&self, parent: Fid, attr: &Attr) {
+        if attr.is_dir()
+            && self.requests.mdts.len() > 1
+            && let Some(depth) = self.nodes.depth(parent.inode_number())
+        {
+            self.nodes.note_depth(attr.fid.inode_number(), depth.saturating_add(1));
+        }
+    }
+
+    /// A directory by its path from the root that this client sees; the kernel may be given it as the root of a mount. Counts as one lookup,
+    /// for as long as the client is there.
+    ///
+    /// # Errors
+    /// `ENOENT`; `ENOTDIR`, also for symbolic links, which may lead anywhere; `EACCES`; what servers answer.
+    pub fn find_directory(&self, caller: &Caller, path: &str) -> StatusResult<Fid> {
+        let mut at = self.inodes.root();
+        if path.is_empty() {
+            self.inodes.lookup_self(at)?;
+            return Ok(at);
+        }
+        for name in path.split('/') {
+            let found = self.lookup(caller, at, name.as_bytes())?.map_err(|_| Status::ENOENT)?;
+            if !found.attr.is_dir() {
+                self.inodes.forget(found.node, 1);
+                return Err(Status::ENOTDIR);
+            }
+            at = found.attr.fid;
+        }
+        Ok(at)
+    }
+}
+
+impl Created<'_> {
+    /// A file, device, pipe or socket with these type and permission bits.
+    ///
+    /// # Errors
+    /// `EINVAL` for bits that no file has, `EPERM` for a directory.
+    pub fn node(mode: u32, rdev: u32, umask: u32) -> StatusResult<Created<'static>> {
+        match FileKind::from_mode(mode) {
+            None => Err(Status::EINVAL),
+            Some(FileKind::Directory | FileKind::Symlink) => Err(Status::EPERM),
+            Some(_) => Ok(Created { new: NewFile::Node { rdev }, mode, umask }),
+        }
+    }
+}

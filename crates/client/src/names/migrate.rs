@@ -1,0 +1,217 @@
+//! Inodes that get another MDT, and with that another FID.
+//!
+//! Who asks chooses the FID, as for what is made. What this client and the kernel keep under the one before is dropped here: beside other
+//! clients it is called back as well.
+
+use crate::caller::Caller;
+use crate::names::Names;
+use crate::requests::patience::ask_all;
+use nacre_layout::DirDefault;
+use nacre_layout::dir_hash::DirHash;
+use nacre_layout::dir_layout::{DirFlags, DirLayout};
+use nacre_types::{Attr, Fid, Status, StatusResult};
+use nacre_wire::mds::{InodeKind, MdsReply, MdsRequest};
+
+impl Names {
+    /// Moves what a name leads to to the first MDT of a wish; of a directory, the names to the MDTs of it. A file goes to the MDT of its name,
+    /// if there are several. It returns when it has moved; for a directory, when its names begin to.
+    ///
+    /// # Errors
+    /// `EALREADY` if it lies so; `EPERM` without the right to choose MDTs, or to who does not own it; `EINVAL` if there is no such MDT;
+    /// `EBUSY` for the root, for a file that is open, and for a directory whose names move; `EMLINK` for a file with too many names; `EAGAIN`
+    /// if a directory is to be spread and all other MDTs are away or take nothing new.
+    pub fn migrate(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        wish: &DirDefault,
+    ) -> StatusResult<()> {
+        self.placement.check_mdts(wish)?;
+        let found = self.lookup(caller, parent, name)?.map_err(|_| Status::ENOENT)?;
+        let outcome = match found.attr.is_dir() {
+            true => self.migrate_directory(caller, &found.attr, wish),
+            false => {
+                let is_one = wish.mdts.len() <= 1 && (0..=1).contains(&wish.count);
+                let mdt = Some(first_of(wish)?).filter(|_| is_one);
+                let mdt = mdt.unwrap_or_else(|| self.shards.home(parent, name).mdt_index());
+                self.migrate_file(caller, &found.attr, mdt)
+            }
+        };
+        self.inodes.forget(found.node, 1);
+        outcome
+    }
+
+    fn migrate_directory(&self, caller: &Caller, attr: &Attr, wish: &DirDefault) -> StatusResult<()> {
+        let (fid, first) = (attr.fid, first_of(wish)?);
+        let mdts = self.mdts_of(wish, first)?;
+        let list = self.shards.learn_shards(fid)?;
+        if list.as_ref().is_some_and(|list| list.change().is_some()) {
+            return Err(Status::EBUSY);
+        }
+        let is_hash = |list: &DirLayout| wish.hash.is_none_or(|hash| hash.number() == list.hash);
+        let lies_so = match &list {
+            None => mdts.is_empty(),
+            Some(list) => list.shards.iter().map(Fid::mdt_index).eq(mdts.iter().copied()) && is_hash(list),
+        };
+        if lies_so && fid.mdt_index() == first {
+            return Err(Status::EALREADY);
+        }
+        let to = self.requests.fresh_fid(first)?;
+        let lmv = match &mdts[..] {
+            [] => Vec::new(),
+            mdts => {
+                let shards = mdts
+                    .iter()
+                    .map(|mdt| self.requests.fresh_fid(*mdt))
+                    .collect::<StatusResult<Vec<Fid>>>()?;
+                let old = list.as_ref().and_then(|list| DirHash::from_number(list.hash));
+                let mut next = DirLayout::new(
+                    wish.hash.or(old).unwrap_or_else(|| self.shards.default_hash()),
+                    first,
+                    shards,
+                );
+                let fixed = list.as_ref().is_some_and(|list| list.flags.contains(DirFlags::FIXED));
+                next.flags.set(DirFlags::FIXED, fixed && !wish.flags.contains(DirFlags::FIXED));
+                let mut sorted = mdts.to_vec();
+                sorted.sort_unstable();
+                next.flags.set(DirFlags::OVERSTRIPED, sorted.windows(2).any(|pair| pair[0] == pair[1]));
+                next.encode()
+            }
+        };
+        self.requests.call(caller, fid, &MdsRequest::Migrate { fid, to, lmv: &lmv })?;
+        self.shards.forget_absences(fid);
+        self.shards.lists.forget(fid);
+        self.forget_inodes(std::iter::once(fid));
+        Ok(())
+    }
+
+    /// MDTs of the shards that a directory is to have; none if it is to be whole.
+    fn mdts_of(&self, wish: &DirDefault, first: u16) -> StatusResult<Vec<u16>> {
+        let count = self.placement.shard_count(wish);
+        Ok(match &wish.mdts[..] {
+            _ if count <= 1 => Vec::new(),
+            [] | [_] => self.placement.spread_from(first, count, wish)?,
+            listed => listed.iter().copied().cycle().take(count).collect(),
+        })
+    }
+
+    fn migrate_file(&self, caller: &Caller, attr: &Attr, mdt: u16) -> StatusResult<()> {
+        self.migrate_files(caller, &[attr.fid], mdt)?.pop().unwrap_or(Err(Status::EPROTO))
+    }
+
+    /// Moves inodes of one MDT that hold no names to another one; gives the outcome of each.
+    ///
+    /// # Errors
+    /// Of all of them: `EPERM`; `EINVAL` if there is no such MDT, or if they are on several. Of each: those of [`Names::migrate`], and
+    /// `EISDIR` for a directory.
+    pub fn migrate_files(
+        &self,
+        caller: &Caller,
+        fids: &[Fid],
+        mdt: u16,
+    ) -> StatusResult<Vec<StatusResult<()>>> {
+        let Some(first) = fids.first() else { return Ok(Vec::new()) };
+        let is_alike = |fid: &Fid| fid.mdt_index() == first.mdt_index();
+        if !self.requests.has_mdt(mdt)?
+            || !self.requests.has_mdt(first.mdt_index())?
+            || !fids.iter().all(is_alike)
+        {
+            return Err(Status::EINVAL);
+        }
+        if first.mdt_index() == mdt {
+            return Ok(vec![Err(Status::EALREADY); fids.len()]);
+        }
+        // Files that this mount has open, or still writes back, stay: the MDT is not asked for them.
+        let is_in_use = |fid: &Fid| self.nodes.file(fid.inode_number()).is_some();
+        let with_target = |fid: &Fid| Ok((*fid, self.requests.fresh_fid(mdt)?));
+        let free = fids.iter().filter(|fid| !is_in_use(fid));
+        let moves = free.map(with_target).collect::<StatusResult<Vec<(Fid, Fid)>>>()?;
+        let mut moved = Vec::new();
+        if !moves.is_empty() {
+            // What this client has closed is not open any more when the MDT hears of it; its data has arrived before.
+            self.requests.mdt(*first)?.endpoint.wait_for_posts()?;
+            let request = MdsRequest::MigrateFiles { moves: moves.clone() };
+            let MdsReply::Outcomes(outcomes) = self.requests.call(caller, *first, &request)?.reply else {
+                return Err(Status::EPROTO);
+            };
+            moved = moves.iter().zip(outcomes).map(|((fid, _), failure)| (*fid, failure)).collect();
+        }
+        self.forget_inodes(moved.iter().filter(|(_, failure)| failure.is_none()).map(|(fid, _)| *fid));
+        let mut moved = moved.into_iter().peekable();
+        let outcome = |fid: &Fid| match moved.next_if(|(asked, _)| asked == fid) {
+            Some((_, failure)) => failure.map_or(Ok(()), Err),
+            None => Err(Status::EBUSY),
+        };
+        Ok(fids.iter().map(outcome).collect())
+    }
+
+    /// Inodes have other FIDs now.
+    fn forget_inodes(&self, fids: impl Iterator<Item = Fid>) {
+        let Some(kernel) = self.lease.kernel() else { return };
+        let mut fids = fids.peekable();
+        if fids.peek().is_some() {
+            kernel.expire_names();
+        }
+        for fid in fids {
+            kernel.drop_attributes(fid.inode_number());
+        }
+    }
+
+    /// Inodes of an MDT after one, in the order of FIDs, that have names; and after which to ask again.
+    ///
+    /// # Errors
+    /// `EPERM` to who is no administrator; `EINVAL` if there is no such MDT.
+    pub fn inodes_on(
+        &self,
+        caller: &Caller,
+        (mdt, kind): (u16, InodeKind),
+        after: Fid,
+        count_max: u32,
+    ) -> StatusResult<(Vec<Fid>, Option<Fid>)> {
+        if !self.requests.has_mdt(mdt)? {
+            return Err(Status::EINVAL);
+        }
+        let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
+        match self.requests.call(caller, place, &MdsRequest::Inodes { after, count_max, kind })?.reply {
+            MdsReply::Files { fids, next } => Ok((fids, next)),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// A page of the files that have objects on an OST, after `after`; and from where to go on. A FID names its MDT, so a page of one MDT
+    /// after the other covers the file system.
+    ///
+    /// # Errors
+    /// `EPERM` for others than administrators; `ETIMEDOUT` if the MDT does not answer soon; what it answers.
+    pub fn files_on(
+        &self,
+        caller: &Caller,
+        ost_index: u16,
+        after: Fid,
+        count_max: u32,
+    ) -> StatusResult<(Vec<Fid>, Option<Fid>)> {
+        let mdt = after.mdt_index();
+        let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
+        if !self.requests.has_mdt(mdt)? {
+            return Err(Status::EINVAL);
+        }
+        let request = MdsRequest::FilesOn { ost_index, after, count_max };
+        let answer = ask_all(&[place], |place| self.requests.call(caller, *place, &request)).pop();
+        let MdsReply::Files { fids, next } = answer.unwrap_or(Err(Status::EPROTO))?.reply else {
+            return Err(Status::EPROTO);
+        };
+        let next = match next {
+            None if self.requests.has_mdt(mdt + 1)? => {
+                Some(Fid::new(Fid::first_sequence_of_mdt(mdt + 1), 0, 0))
+            }
+            next => next,
+        };
+        Ok((fids, next))
+    }
+}
+
+/// The MDT of the directory itself.
+fn first_of(wish: &DirDefault) -> StatusResult<u16> {
+    let named = u16::try_from(wish.index).ok();
+    wish.mdts.first().copied().or(named).ok_or(Status::EINVAL)
+}

@@ -1,0 +1,171 @@
+//! Directories made where somebody asks for them, or where the default of the parent puts them. See `docs/design/dne.md`.
+
+use crate::caller::Caller;
+use crate::inodes::Found;
+use crate::names::{Created, Names};
+use crate::placement::Plan;
+use nacre_layout::dir_layout::DirLayout;
+use nacre_layout::{DirDefault, DirFlags, DirHash};
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::{MdsRequest, NewFile};
+use std::sync::Arc;
+
+/// A directory that is to be made: where, and on whose behalf.
+pub(crate) struct Making<'a> {
+    caller: &'a Caller,
+    parent: Fid,
+    name: &'a [u8],
+    what: &'a Created<'a>,
+    /// Somebody asked for certain MDTs, so that it takes the right to.
+    is_chosen: bool,
+}
+
+impl Names {
+    /// Makes a directory as somebody asked for it. Counts as one lookup.
+    ///
+    /// # Errors
+    /// As [`Names::create`]; `EPERM` without the right to choose MDTs; `EINVAL` if there is no such MDT.
+    pub fn make_directory(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+        wish: &DirDefault,
+    ) -> StatusResult<Found> {
+        self.placement.check_mdts(wish)?;
+        let making = Making { caller, parent, name, what, is_chosen: self.requests.mdts.len() > 1 };
+        self.make_by(&making, wish)
+    }
+
+    /// Spreads the names of a directory over as many MDTs as somebody asked for. It returns when that has begun.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to choose MDTs, and where it is turned off; `EINVAL` if there is no such MDT, or more shards than they
+    /// may have; `EBUSY` while its names move; `EALREADY` if they lie so; `EAGAIN` if all other MDTs are away or take nothing new.
+    pub fn restripe(&self, caller: &Caller, fid: Fid, wish: &DirDefault) -> StatusResult<()> {
+        self.placement.check_mdts(wish)?;
+        let count = self.placement.shard_count(wish);
+        let named = u16::try_from(wish.index).ok();
+        let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
+        let mdts = match &wish.mdts[..] {
+            _ if count <= 1 => Vec::new(),
+            [] => self.placement.spread_from(first, count, wish)?,
+            listed => listed.iter().copied().cycle().take(count).collect(),
+        };
+        let count = i32::try_from(mdts.len().max(1)).map_err(|_| Status::EINVAL)?;
+        let index = first.into();
+        let wish = DirDefault { count, index, mdts, ..wish.clone() }.encode();
+        self.requests.call(caller, fid, &MdsRequest::Restripe { fid, wish: &wish })?;
+        self.shards.learn_shards(fid).map(drop)
+    }
+
+    /// Makes a directory where the default of its parent puts it.
+    pub(crate) fn make_directory_by_default(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+    ) -> StatusResult<Found> {
+        let making = Making { caller, parent, name, what, is_chosen: false };
+        match self.placement.default_for(parent)? {
+            Some(default) if default.places() => self.make_by(&making, &default),
+            _ => self.create_on(caller, (parent, name), what, None),
+        }
+    }
+
+    fn make_by(&self, making: &Making<'_>, wish: &DirDefault) -> StatusResult<Found> {
+        // Each time one MDT less is left to choose from.
+        for _ in 0..self.requests.mdts.len() {
+            let plan = self.placement.plan((making.parent, making.name), making.is_chosen, wish)?;
+            let result = match plan.mdts[..] {
+                [mdt] => self.make_on_one(making, wish, mdt),
+                _ => self.make_striped(making, &plan),
+            };
+            match result {
+                // It is full, or has gone away just now.
+                Err(Status::ENOSPC | Status::ETIMEDOUT)
+                    if plan.is_balanced && !self.placement.has_room_now(plan.mdts[0])? => {}
+                result => return result,
+            }
+        }
+        Err(Status::ENOSPC)
+    }
+
+    fn make_on_one(&self, making: &Making<'_>, wish: &DirDefault, mdt: u16) -> StatusResult<Found> {
+        let at = (making.parent, making.name);
+        if !making.is_chosen {
+            return self.create_on(making.caller, at, making.what, Some(mdt));
+        }
+        // Directories in it stay with it, whatever the root's default says.
+        let (count, index) = match wish.places() && matches!(wish.count, 0 | 1) {
+            true => (wish.count, mdt.into()),
+            false => (0, -1),
+        };
+        let default = DirDefault { count, index, mdts: Vec::new(), ..wish.clone() }.encode();
+        let what = Created { new: NewFile::ChosenDirectory { default: &default }, ..*making.what };
+        self.create_on(making.caller, at, &what, Some(mdt))
+    }
+
+    fn make_striped(&self, making: &Making<'_>, plan: &Plan) -> StatusResult<Found> {
+        let striping = Striping {
+            hash: plan.hash.map_or(0, |hash| hash.number().into()),
+            mdts: &plan.mdts,
+            is_fixed: plan.is_fixed,
+            is_chosen: making.is_chosen,
+        };
+        let Created { mode, umask, .. } = *making.what;
+        self.create_striped(making.caller, (making.parent, making.name), (mode, umask), &striping)
+    }
+
+    /// Makes a directory whose names lie in shards. Counts as one lookup.
+    ///
+    /// # Errors
+    /// As [`Names::create_on`]; `EINVAL` for a hash or MDTs that there are not, none, or too many shards on one.
+    pub(crate) fn create_striped(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        (mode, umask): (u32, u32),
+        striping: &Striping<'_>,
+    ) -> StatusResult<Found> {
+        for mdt in striping.mdts {
+            if !self.requests.has_mdt(*mdt)? {
+                return Err(Status::EINVAL);
+            }
+        }
+        let first = *striping.mdts.first().ok_or(Status::EINVAL)?;
+        let shards = striping
+            .mdts
+            .iter()
+            .map(|mdt| self.requests.fresh_fid(*mdt))
+            .collect::<StatusResult<Vec<Fid>>>()?;
+        let hash = match striping.hash {
+            0 => self.shards.default_hash(),
+            number => u16::try_from(number).ok().and_then(DirHash::from_number).ok_or(Status::EINVAL)?,
+        };
+        let mut layout = DirLayout::new(hash, first, shards);
+        layout.flags.set(DirFlags::FIXED, striping.is_fixed);
+        let mut mdts = striping.mdts.to_vec();
+        mdts.sort_unstable();
+        layout.flags.set(DirFlags::OVERSTRIPED, mdts.windows(2).any(|pair| pair[0] == pair[1]));
+        let lmv = layout.encode();
+        let new = NewFile::Striped { lmv: &lmv, chosen: striping.is_chosen };
+        let what = Created { new, mode, umask };
+        let found = self.create_on(caller, (parent, name), &what, Some(first))?;
+        self.shards.lists.set(found.attr.fid, Some(Arc::new(layout)));
+        Ok(found)
+    }
+}
+
+/// What a new directory with shards is to be like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Striping<'a> {
+    /// How names are spread, as Lustre numbers it; 0: as usual.
+    pub hash: u32,
+    /// MDT of each shard; the directory itself lies on the first.
+    pub mdts: &'a [u16],
+    /// It is never split by itself.
+    pub is_fixed: bool,
+    /// Somebody has chosen the MDTs, which takes the right to.
+    pub is_chosen: bool,
+}

@@ -1,0 +1,95 @@
+//! Extended attributes set and removed.
+
+use crate::caller::Caller;
+use crate::inodes::xattr::{ACL_ACCESS, CAPABILITY, is_layout};
+use crate::names::Names;
+use crate::requests::mdt::Answer;
+use nacre_types::{Fid, StatusResult, perm};
+use nacre_wire::mds::{MdsRequest, XattrFlags};
+
+/// True for the names of what new directories get.
+fn is_dir_default(name: &[u8]) -> bool {
+    matches!(name, b"lustre.dmv" | b"trusted.dmv")
+}
+
+/// Takes components with their objects from a file.
+const COMPONENTS_GO: &[u8] = b"lustre.lov.del";
+
+impl Names {
+    /// Sets an extended attribute. True if everybody could search the directory before but cannot now.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` according to `flags`; `EPERM`, `EACCES`, `ENOSPC`, `E2BIG`, `EOPNOTSUPP`.
+    pub fn setxattr(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<bool> {
+        if is_layout(name)
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // A file with data keeps its layout.
+            self.write_back.close_head(&file, 0)?;
+            self.write_back.settle(&file, 0, u64::MAX)?;
+        }
+        let request = MdsRequest::SetXattr { fid, name, value, flags };
+        let closed = match name {
+            COMPONENTS_GO => self.data.replacing(&[fid], || self.change_xattr(caller, fid, &request))?,
+            _ => self.change_xattr(caller, fid, &request)?,
+        };
+        if matches!(name, b"lustre.lov" | b"trusted.lov")
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // It may have begun on the MDT before. One that has objects elsewhere has stayed as it was, with what is held back
+            // for them.
+            self.layouts.ask_layout_again(&file)?;
+        }
+        if is_dir_default(name) {
+            self.placement.forget(fid);
+        }
+        if name == ACL_ACCESS {
+            // Its first three entries are the mode.
+            self.data.mode_changed(fid);
+        }
+        Ok(closed)
+    }
+
+    /// Removes an extended attribute. True if everybody could search the directory before but cannot now.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EPERM`, `EACCES`, `EOPNOTSUPP`.
+    pub fn removexattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<bool> {
+        let request = MdsRequest::RemoveXattr { fid, name };
+        if name == CAPABILITY {
+            // The kernel has checked that the caller may, or takes it off itself because the caller writes to the file.
+            let answer = self.requests.call_system(fid, &request)?;
+            return self.xattr_changed(fid, answer);
+        }
+        let result = self.change_xattr(caller, fid, &request);
+        if is_dir_default(name) {
+            self.placement.forget(fid);
+        }
+        result
+    }
+
+    fn change_xattr(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<bool> {
+        let answer = self.requests.call(caller, fid, request)?;
+        self.xattr_changed(fid, answer)
+    }
+
+    fn xattr_changed(&self, fid: Fid, answer: Answer) -> StatusResult<bool> {
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        let was_public =
+            self.nodes.note(fid.inode_number(), &attr, lease.into()).is_none_or(|old| old.public);
+        self.nodes.learn(&attr, lease);
+        let is_public = perm::searchable_by_all(&attr);
+        if attr.is_dir() && !is_public {
+            self.shards.forget_absences(fid);
+        }
+        Ok(attr.is_dir() && was_public && !is_public)
+    }
+}

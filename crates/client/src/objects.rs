@@ -1,0 +1,182 @@
+//! Requests to the objects of a file: one directly, several at once.
+
+pub(crate) mod idle;
+pub(crate) mod parallel;
+pub(crate) mod transfer;
+
+use crate::file::written::{Written, check_there};
+use crate::file::{FileState, Glimpse};
+use crate::lease::Lease;
+use crate::objects::idle::{IdleCpus, Pace};
+use crate::requests::Requests;
+use crate::tasks::Tasks;
+use crate::tunables::Tunables;
+use nacre_layout::{Layout, StripeObject, object_ranges, object_sizes};
+use nacre_types::{Fid, Status, StatusResult, TargetId};
+use nacre_wire::lock::IoLock;
+use nacre_wire::oss::{ObjectAttr, OssReply, OssRequest};
+use std::sync::Arc;
+
+/// A write of this size tells how fast servers are: the request itself is a small part of it.
+pub(crate) const LARGE_BYTES: u64 = 512 << 10;
+
+/// Objects of files: asked, and filled and emptied for the ranges of a layout.
+pub struct Objects {
+    requests: Arc<Requests>,
+    lease: Arc<Lease>,
+    tunables: Arc<Tunables>,
+    tasks: Arc<Tasks>,
+    /// How long large reads take.
+    read_pace: Pace,
+    /// How long large writes take.
+    pub(crate) write_pace: Pace,
+    pub(crate) idle: IdleCpus,
+}
+
+impl Objects {
+    pub(crate) fn new(
+        requests: Arc<Requests>,
+        lease: Arc<Lease>,
+        tunables: Arc<Tunables>,
+        tasks: Arc<Tasks>,
+    ) -> Arc<Objects> {
+        Arc::new(Objects {
+            requests,
+            lease,
+            tunables,
+            tasks,
+            read_pace: Pace::default(),
+            write_pace: Pace::default(),
+            idle: IdleCpus::default(),
+        })
+    }
+
+    /// Size, space and time as the objects have them, and other clients that write to them.
+    ///
+    /// The second value: objects that exist without a mark in the layout, while no other client writes.
+    ///
+    /// # Errors
+    /// [`Status::OBJECT_LOST`]; what an OST answers.
+    pub(crate) fn glimpse(&self, layout: &Layout) -> StatusResult<(Glimpse, Written)> {
+        let glimpse = !self.lease.exclusive();
+        let mut objects = layout.objects();
+        let (first, more) = (objects.next(), objects.next().is_some());
+        let Some(first) = first else { return Ok(<(Glimpse, Written)>::default()) };
+        let (mut sum, mut written) = <(Glimpse, Written)>::default();
+        // Otherwise it may be what another client is about to write.
+        let mut note = |stripe: &StripeObject, attr: &ObjectAttr| {
+            if !glimpse && attr.mtime.is_some() {
+                written.note(stripe);
+            }
+            check_there(stripe, attr)
+        };
+        if !more {
+            let attr = object_attr(
+                self.requests
+                    .on_object(first.ost_index, &OssRequest::GetAttr { object: first.object, glimpse })?,
+            )?;
+            note(first, &attr)?;
+            sum.add(&attr);
+            sum.size = layout.file_size(&[attr.size]);
+            return Ok((sum, written));
+        }
+        let requests = layout
+            .objects()
+            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }));
+        let mut sizes = Vec::new();
+        for (stripe, reply) in layout.objects().zip(self.requests.on_objects(requests)?) {
+            let attr = object_attr(reply)?;
+            note(stripe, &attr)?;
+            sum.add(&attr);
+            sizes.push(attr.size);
+        }
+        sum.size = layout.file_size(&sizes);
+        Ok((sum, written))
+    }
+
+    /// The same of some of the objects, as if the others were empty; lost ones are.
+    pub(crate) fn glimpse_some(
+        &self,
+        layout: &Layout,
+        wanted: impl Fn(&StripeObject) -> bool,
+    ) -> StatusResult<Glimpse> {
+        let glimpse = !self.lease.exclusive();
+        let requests = layout
+            .objects()
+            .filter(|stripe| wanted(stripe))
+            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }));
+        let mut replies = self.requests.on_objects(requests)?.into_iter();
+        let (mut sum, mut sizes) = (Glimpse::default(), Vec::new());
+        for stripe in layout.objects() {
+            let attr = match wanted(stripe) {
+                true => object_attr(replies.next().ok_or(Status::EPROTO)?)?,
+                false => ObjectAttr::default(),
+            };
+            sum.add(&attr);
+            sizes.push(attr.size);
+        }
+        sum.size = layout.file_size(&sizes);
+        Ok(sum)
+    }
+
+    /// Says once which OSTs are out of use that a part of a file is on.
+    pub(crate) fn tell_of_inactive(&self, file: &FileState, layout: &Layout, (start, end): (u64, u64)) {
+        let mut all: Vec<u16> = touched(layout, start, end).map(|(ost_index, _)| ost_index).collect();
+        all.retain(|ost_index| self.requests.is_out_of_use(*ost_index));
+        all.sort_unstable();
+        all.dedup();
+        if all.is_empty() || std::mem::replace(&mut file.lock().told_of_inactive, true) {
+            return;
+        }
+        for ost_index in all {
+            log::error!("{}: a part of it is on {}, which is out of use", file.fid, TargetId::ost(ost_index));
+        }
+    }
+
+    /// What an operation on a part of a file came to; if it failed for an OST that is out of use, says so.
+    pub(crate) fn explained<R>(
+        &self,
+        file: &FileState,
+        range: (u64, u64),
+        outcome: StatusResult<R>,
+    ) -> StatusResult<R> {
+        if let Err(Status::OBJECT_LOST) = outcome
+            && !std::mem::replace(&mut file.lock().told_of_lost, true)
+        {
+            log::error!(
+                "{}: data is lost, as an object of the file is not on its OST any more: the log of the OST names the object, and \
+                 'nacre check' the file",
+                file.fid
+            );
+        }
+        if let Err(Status::EIO) = outcome {
+            let layout = file.lock().layout.clone();
+            layout.iter().for_each(|layout| self.tell_of_inactive(file, layout, range));
+        }
+        outcome
+    }
+
+    /// Sets the sizes of objects to what a file of `size` bytes has there.
+    pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> StatusResult<()> {
+        let requests = object_sizes(layout, size).map(|(stripe, size)| {
+            // Nothing is lost where nothing is to be left.
+            let written = stripe.written && size > 0;
+            (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written })
+        });
+        self.requests.on_objects(requests).map(drop)
+    }
+}
+
+/// # Errors
+/// `EPROTO` if the OST answered something else than attributes.
+pub(crate) fn object_attr(reply: OssReply) -> StatusResult<ObjectAttr> {
+    match reply {
+        OssReply::Attr(attr) => Ok(attr),
+        _ => Err(Status::EPROTO),
+    }
+}
+
+/// Objects that hold data of the file `[start, end)`, without their ranges.
+pub(crate) fn touched(layout: &Layout, start: u64, end: u64) -> impl Iterator<Item = (u16, Fid)> + '_ {
+    object_ranges(layout, start, end).map(|range| (range.stripe.ost_index, range.stripe.object))
+}

@@ -1,0 +1,242 @@
+//! Bytes between buffers and the objects of a layout.
+
+use crate::objects::idle::Pace;
+use crate::objects::{LARGE_BYTES, Objects};
+use nacre_env::clock::Instant;
+use nacre_layout::{Chunk, Layout, StripeObject, chunks};
+use nacre_rpc::IoCall;
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::lock::IoLock;
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+
+/// An object that was written, with its OST's epoch before that.
+pub(crate) type Touched = (StripeObject, u64);
+
+/// Where [`Objects::write_layout`] notes what it wrote: usually one object, which then costs no allocation.
+#[derive(Default)]
+pub(crate) struct Notes {
+    one: [Touched; 1],
+    many: Vec<Touched>,
+}
+
+impl Objects {
+    /// Fills `buffer` with the bytes of the file from `offset` on; what no object has is zero.
+    pub(crate) fn read_layout(
+        &self,
+        layout: &Layout,
+        offset: u64,
+        buffer: &mut [u8],
+        (ahead, lock): (u32, IoLock),
+    ) -> StatusResult<()> {
+        let mut parts = chunks(layout, offset, buffer.len() as u64);
+        let (first, second) = (parts.next(), parts.next());
+        match (first, second) {
+            (None, _) => buffer.fill(0),
+            (Some(chunk), None) if let Some(pieces) = self.divided(&chunk, &self.read_pace) => {
+                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], (ahead, lock), None)?;
+            }
+            (Some(chunk), None) => {
+                let (mine, rest) = buffer.split_at_mut(chunk.len as usize);
+                rest.fill(0);
+                let begin = (chunk.len >= LARGE_BYTES).then(Instant::now);
+                self.read_chunk(&chunk, mine, (ahead, lock))?;
+                if let Some(begin) = begin {
+                    self.read_pace.note(chunk.len, begin.elapsed());
+                }
+            }
+            // A second chunk.
+            _ => {
+                let pieces = chunks(layout, offset, buffer.len() as u64).collect();
+                self.read_chunks(
+                    layout,
+                    &mut [(offset, buffer)],
+                    &[pieces],
+                    (ahead, lock),
+                    Some(&self.read_pace),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_chunk(&self, chunk: &Chunk, buffer: &mut [u8], (ahead, lock): (u32, IoLock)) -> StatusResult<()> {
+        let Some(stripe) = chunk.object else {
+            buffer.fill(0);
+            return Ok(());
+        };
+        let request = read_request(chunk, &stripe, (ahead, lock));
+        let reply = self.requests.ost(stripe.ost_index)?.call(&request, Bulk::Receive(buffer))?;
+        fill_short(reply, buffer)
+    }
+
+    /// Fills buffers with the bytes of the file from their offsets on, all requests in flight at once.
+    pub(crate) fn read_parts(
+        &self,
+        layout: &Layout,
+        parts: &mut [(u64, &mut [u8])],
+        how: (u32, IoLock),
+    ) -> StatusResult<()> {
+        let pieces: Vec<Vec<Chunk>> =
+            parts.iter().map(|(at, buffer)| chunks(layout, *at, buffer.len() as u64).collect()).collect();
+        self.read_chunks(layout, parts, &pieces, how, None)
+    }
+
+    /// The same with the chunks of each part.
+    fn read_chunks(
+        &self,
+        layout: &Layout,
+        parts: &mut [(u64, &mut [u8])],
+        pieces: &[Vec<Chunk>],
+        (ahead, lock): (u32, IoLock),
+        pace: Option<&Pace>,
+    ) -> StatusResult<()> {
+        // The hint is for the file; each object holds its share of what follows.
+        let share = ahead / (layout.objects().count().max(1) as u32);
+        let mut calls = Vec::with_capacity(pieces.iter().map(Vec::len).sum());
+        for ((_, buffer), chunks) in parts.iter_mut().zip(pieces) {
+            let mut rest = &mut **buffer;
+            for chunk in chunks {
+                let (mine, after) = rest.split_at_mut(chunk.len as usize);
+                rest = after;
+                match chunk.object {
+                    Some(stripe) => calls.push(IoCall {
+                        endpoint: self.requests.ost(stripe.ost_index)?,
+                        request: read_request(chunk, &stripe, (share, lock)),
+                        bulk: Bulk::Receive(mine),
+                    }),
+                    None => mine.fill(0),
+                }
+            }
+            rest.fill(0);
+        }
+        let bytes = pieces.iter().flatten().map(|chunk| chunk.len).sum();
+        let mut replies = self.run_calls(calls, bytes, pace).into_iter();
+        for ((_, buffer), chunks) in parts.iter_mut().zip(pieces) {
+            let mut rest = &mut **buffer;
+            for chunk in chunks {
+                let (mine, after) = rest.split_at_mut(chunk.len as usize);
+                rest = after;
+                if chunk.object.is_some() {
+                    fill_short(replies.next().ok_or(Status::EPROTO)??, mine)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at an offset; gives the bytes that arrived without a gap, and the objects that were written.
+    pub(crate) fn write_layout<'t>(
+        &self,
+        fid: Fid,
+        layout: &Layout,
+        (offset, data): (u64, &[u8]),
+        how: (bool, IoLock),
+        notes: &'t mut Notes,
+    ) -> (StatusResult<usize>, &'t [Touched]) {
+        let Notes { one, many } = notes;
+        let mut parts = chunks(layout, offset, data.len() as u64);
+        match (parts.next(), parts.next()) {
+            (Some(chunk), None) => {
+                let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
+                one[0] = (stripe, self.requests.epoch_of(stripe.ost_index));
+                // Durable writes stay whole: several would be several flushes of a disk.
+                let pieces = if how.0 { None } else { self.divided(&chunk, &self.write_pace) };
+                let outcome = self.requests.with_space(fid, || match &pieces {
+                    Some(pieces) => self.write_chunks(pieces, data, how),
+                    None => self.write_chunk(&chunk, data, how),
+                });
+                (outcome, one)
+            }
+            (first, second) => {
+                let parts: Vec<Chunk> = first.into_iter().chain(second).chain(parts).collect();
+                for stripe in parts.iter().filter_map(|chunk| chunk.object) {
+                    if !many.iter().any(|known: &Touched| known.0.object == stripe.object) {
+                        many.push((stripe, self.requests.epoch_of(stripe.ost_index)));
+                    }
+                }
+                (self.requests.with_space(fid, || self.write_chunks(&parts, data, how)), many)
+            }
+        }
+    }
+
+    fn write_chunk(&self, chunk: &Chunk, data: &[u8], (sync, lock): (bool, IoLock)) -> StatusResult<usize> {
+        let stripe = chunk.object.ok_or(Status::EIO)?;
+        let endpoint = self.requests.ost(stripe.ost_index)?;
+        let request = OssRequest::Write {
+            object: stripe.object,
+            offset: chunk.object_offset,
+            sync,
+            granted: false,
+            lock,
+            incarnation: endpoint.incarnation(),
+            written: stripe.written,
+        };
+        let data = &data[..chunk.len as usize];
+        written(endpoint.call(&request, Bulk::Send(data))?)
+    }
+
+    fn write_chunks(
+        &self,
+        parts: &[Chunk],
+        data: &[u8],
+        (sync, lock): (bool, IoLock),
+    ) -> StatusResult<usize> {
+        let mut calls = Vec::with_capacity(parts.len());
+        let mut rest = data;
+        for chunk in parts {
+            let (mine, after) = rest.split_at(chunk.len as usize);
+            rest = after;
+            let stripe = chunk.object.ok_or(Status::EIO)?;
+            let endpoint = self.requests.ost(stripe.ost_index)?;
+            calls.push(IoCall {
+                endpoint,
+                request: OssRequest::Write {
+                    object: stripe.object,
+                    offset: chunk.object_offset,
+                    sync,
+                    granted: false,
+                    lock,
+                    incarnation: endpoint.incarnation(),
+                    written: stripe.written,
+                },
+                bulk: Bulk::Send(mine),
+            });
+        }
+        let mut total = 0;
+        for (reply, chunk) in
+            self.run_calls(calls, data.len() as u64, Some(&self.write_pace)).into_iter().zip(parts)
+        {
+            match reply.and_then(written) {
+                Ok(bytes) if bytes as u64 == chunk.len => total += bytes,
+                Ok(bytes) => return Ok(total + bytes),
+                Err(status) if total == 0 => return Err(status),
+                Err(_) => break,
+            }
+        }
+        Ok(total)
+    }
+}
+
+fn read_request(chunk: &Chunk, stripe: &StripeObject, (ahead, lock): (u32, IoLock)) -> OssRequest {
+    let StripeObject { object, written, .. } = *stripe;
+    OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead, lock, written }
+}
+
+/// The object ends inside the file: the rest of its part is a hole.
+fn fill_short(reply: OssReply, buffer: &mut [u8]) -> StatusResult<()> {
+    match reply {
+        OssReply::Read(bytes) if bytes as usize <= buffer.len() => {
+            buffer[bytes as usize..].fill(0);
+            Ok(())
+        }
+        _ => Err(Status::EPROTO),
+    }
+}
+
+/// How much an OST says it has written.
+pub(crate) fn written(reply: OssReply) -> StatusResult<usize> {
+    match reply {
+        OssReply::Written(bytes) => Ok(bytes as usize),
+        _ => Err(Status::EPROTO),
+    }
+}

@@ -1,0 +1,151 @@
+//! Leases on open files, and files that one open has to itself.
+
+use crate::caller::Caller;
+use crate::data::closes::Closes;
+use crate::file::{Frozen, Glimpse, OpenFile};
+use crate::opens::Opens;
+use nacre_layout::Layout;
+use nacre_types::{Status, StatusResult};
+use nacre_wire::mds::{LeaseKind, MdsReply, MdsRequest, OpenFlags};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long the release of a descriptor that was closed may take to arrive before a lease is refused: a process that was just started
+/// has copies of descriptors until it runs its own program.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Opens {
+    /// Takes a lease for an open file that has none. `closes_are_told`: the kernel says when a descriptor is closed ([`Data::flush`](crate::data::Data::flush)).
+    ///
+    /// # Errors
+    /// `EPERM` for a write lease on a file that is not open for writing, and a read lease on one that is not open for reading; `EBUSY` if
+    /// there is one already, and as for [`Opens::open_lease`].
+    pub fn take_lease(
+        &self,
+        caller: &Caller,
+        handle: u64,
+        kind: LeaseKind,
+        closes_are_told: bool,
+    ) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        let needed = if kind == LeaseKind::Read { OpenFlags::READ } else { OpenFlags::WRITE };
+        if !open.flags.contains(needed) {
+            return Err(Status::EPERM);
+        }
+        if open.leased.swap(true, Ordering::AcqRel) {
+            return Err(Status::EBUSY);
+        }
+        let taken = match self.open_lease(caller, handle, Some(kind)) {
+            // What is in the way may be an open of this mount whose descriptor was closed before.
+            Err(Status::EBUSY) => {
+                let closes = if closes_are_told { Closes::Told(Some(&open)) } else { Closes::Untold };
+                let waited = self.data.await_closes(open.file.fid, &closes, CLOSE_PATIENCE);
+                let heard = waited.and_then(|_| self.requests.mdt(open.file.fid)?.endpoint.wait_for_posts());
+                heard.and_then(|()| self.open_lease(caller, handle, Some(kind)).map(drop))
+            }
+            taken => taken.map(drop),
+        };
+        taken.inspect_err(|_| open.leased.store(false, Ordering::Release))
+    }
+
+    /// Gives up the lease that [`Opens::take_lease`] has taken. Says what was left of it: none if somebody has broken it.
+    ///
+    /// # Errors
+    /// `ENOLCK` if none was taken; as for [`Opens::open_lease`].
+    pub fn end_lease(&self, caller: &Caller, handle: u64) -> StatusResult<LeaseKind> {
+        let open = self.handles.file(handle)?;
+        if !open.leased.swap(false, Ordering::AcqRel) {
+            return Err(Status::ENOLCK);
+        }
+        self.open_lease(caller, handle, Some(LeaseKind::None))
+    }
+
+    /// True if the open file has a lease, also one that was broken since.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn has_lease(&self, handle: u64) -> StatusResult<bool> {
+        Ok(self.handles.file(handle)?.leased.load(Ordering::Acquire))
+    }
+
+    /// Takes a lease on an open file, gives it up ([`LeaseKind::None`]), or asks what there is (`None`). Gives what there was.
+    ///
+    /// # Errors
+    /// `EBADF`; `EBUSY` if others have the file open in a way that the lease excludes, `EACCES`; `EINTR`.
+    pub fn open_lease(
+        &self,
+        caller: &Caller,
+        handle: u64,
+        kind: Option<LeaseKind>,
+    ) -> StatusResult<LeaseKind> {
+        let open = self.handles.file(handle)?;
+        let was_frozen = open.file.frozen_by(&open).is_some();
+        match kind {
+            Some(LeaseKind::Frozen) if !was_frozen => self.freeze(caller, &open),
+            Some(LeaseKind::Frozen) => Ok(LeaseKind::Frozen),
+            Some(kind) if was_frozen => {
+                let before = self.ask_lease(caller, &open, Some(kind));
+                self.data.thaw(&open.file);
+                before
+            }
+            kind => self.ask_lease(caller, &open, kind),
+        }
+    }
+
+    fn ask_lease(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        kind: Option<LeaseKind>,
+    ) -> StatusResult<LeaseKind> {
+        let fid = open.file.fid;
+        let request = MdsRequest::OpenLease { fid, handle: open.handle, kind };
+        match self.requests.call(caller, fid, &request)?.reply {
+            MdsReply::OpenLease(before) => Ok(before),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    fn freeze(&self, caller: &Caller, open: &OpenFile) -> StatusResult<LeaseKind> {
+        let file = &*open.file;
+        let mine = Frozen { handle: open.handle, layout: None, seen: Glimpse::default() };
+        file.wait_for(|inner| inner.frozen.is_none().then(|| inner.frozen = Some(mine.clone())))?;
+        let outcome = self.freeze_begun(caller, open);
+        match outcome {
+            Ok((before, layout, seen)) => {
+                file.lock().frozen = Some(Frozen { layout, seen, ..mine });
+                Ok(before)
+            }
+            Err(status) => {
+                // Perhaps the MDT has heard of it.
+                let _ = self.ask_lease(caller, open, Some(LeaseKind::None));
+                self.data.thaw(file);
+                Err(status)
+            }
+        }
+    }
+
+    /// Nobody of this mount begins to use the file: waits for those who do, then has the MDT keep the others away.
+    fn freeze_begun(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+    ) -> StatusResult<(LeaseKind, Option<Arc<Layout>>, Glimpse)> {
+        let file = &*open.file;
+        file.wait_for(|inner| inner.ranges.is_idle().then_some(()))?;
+        if self.lease.exclusive() {
+            self.lease.locks().layouts(file.fid.mdt_index()).give_up(file.fid)?;
+        }
+        self.write_back.settle(file, 0, u64::MAX)?;
+        let before = self.ask_lease(caller, open, Some(LeaseKind::Frozen))?;
+        let reply = self.requests.call_system(file.fid, &MdsRequest::GetLayout { fid: file.fid })?.reply;
+        let MdsReply::Layout(layout) = reply else { return Err(Status::EPROTO) };
+        let layout = layout.filter(|layout| layout.has_objects());
+        let seen = match &layout {
+            Some(layout) => self.objects.glimpse(layout)?.0,
+            None => Glimpse::default(),
+        };
+        Ok((before, layout, seen))
+    }
+}

@@ -1,0 +1,173 @@
+//! File locks that all mounts share.
+
+use crate::caller::Caller;
+use crate::data::closes::Closes;
+use crate::file::FileState;
+use crate::opens::Opens;
+use nacre_env::clock::Instant;
+use nacre_lock::flock::held::End;
+use nacre_types::{Fid, OpenHandle, Status, StatusResult};
+use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+/// How long a release may take to arrive after its descriptor was closed. Who asks for a lock without waiting is answered soon.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
+/// First and longest pause between questions to an MDT that waits for clients of its last run.
+const RECOVERY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+
+impl Opens {
+    /// Sets or releases a lock through open file `handle`; with `wait` until it is granted.
+    ///
+    /// # Errors
+    /// `EBADF`; `EAGAIN` if another holds it and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`; `EIO` for a lock if its owner
+    /// has lost others on the file, as the MDT had dropped this client, and has not unlocked them yet.
+    pub fn set_lock(&self, caller: &Caller, handle: u64, lock: FileLock, wait: bool) -> StatusResult<()> {
+        let fid = self.fid_of_handle(handle)?;
+        if lock.family == LockFamily::Range
+            && lock.mode != LockMode::Unlock
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // Before the request: a lock that was granted although the answer got lost must be given back too.
+            file.lock().range_locked = true;
+        }
+        let asked = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let asked_ns = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
+        let request = MdsRequest::LockFile { fid, lock: self.flocks.of_process(&lock), wait, asked_ns };
+        let call = self.flocks.begin(&fid, &lock, handle)?;
+        loop {
+            let outcome = match self.ask_for_lock(caller, fid, &request) {
+                // What is in the way may belong to a descriptor that was closed before.
+                Err(Status::EAGAIN) => match self.await_unlocks(fid, lock.family) {
+                    Ok(true) => self.ask_for_lock(caller, fid, &request),
+                    Ok(false) => Err(Status::EAGAIN),
+                    Err(status) => Err(status),
+                },
+                outcome => outcome,
+            };
+            if let End::Over(result) = self.flocks.end(&fid, call, outcome.map(drop)) {
+                return result;
+            }
+        }
+    }
+
+    /// Asks the MDT about a lock, again and again while it waits for clients of its last run.
+    fn ask_for_lock(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        let mut pause = RECOVERY_PAUSE.0;
+        loop {
+            match self.requests.call(caller, fid, request) {
+                Err(Status::RECOVERING) => {}
+                outcome => return outcome.map(|answer| answer.reply),
+            }
+            let until = Instant::now() + pause;
+            nacre_env::blocking(|| {
+                while Instant::now() < until {
+                    if nacre_env::interrupted() {
+                        return Err(Status::EINTR);
+                    }
+                    nacre_env::thread::sleep(RECOVERY_PAUSE.0);
+                }
+                Ok(())
+            })?;
+            pause = (pause * 2).min(RECOVERY_PAUSE.1);
+        }
+    }
+
+    /// Waits until locks that go with the end of an open file are given back, if its descriptors may be closed already; false if
+    /// there are none.
+    fn await_unlocks(&self, fid: Fid, family: LockFamily) -> StatusResult<bool> {
+        let leaves = |file: &FileState| file.lock().leaving_locks > 0;
+        let may_come = family == LockFamily::File
+            || self.nodes.file(fid.inode_number()).is_some_and(|file| leaves(&file));
+        Ok(may_come && self.data.await_closes(fid, &Closes::Told(None), RELEASE_PATIENCE)?)
+    }
+
+    /// Notes that `owner` is about to set locks through an open file.
+    ///
+    /// The kernel tells of the end of an open file late, and may have given its number as an owner to the next one by then: what that
+    /// one locks from now on does not go with the one before.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn note_locker(&self, handle: u64, family: LockFamily, owner: LockOwner) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        let mut lockers = open.file.lockers.lock();
+        lockers.retain(|(locker, _)| *locker != (family, owner));
+        lockers.push(((family, owner), open.handle));
+        Ok(())
+    }
+
+    /// Notes that `owner` has closed a descriptor of an open file, which releases all `fcntl` locks that it held on
+    /// the file.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn forget_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        let mut lockers = open.file.lockers.lock();
+        lockers.retain(|(locker, _)| *locker != (LockFamily::Range, owner));
+        let leaves = |((family, _), through): &((LockFamily, LockOwner), OpenHandle)| {
+            *family == LockFamily::Range && *through == open.handle
+        };
+        let leaves = lockers.iter().any(leaves);
+        drop(lockers);
+        if leaves && !open.leaves_locks.swap(true, Ordering::Relaxed) {
+            open.file.lock().leaving_locks += 1;
+        }
+        Ok(())
+    }
+
+    /// Has `unlock` give back the locks that go with an open file: `flock`s, and those of open file descriptions (`F_OFD_SETLK`), of whose end
+    /// the kernel says nothing else. Processes have given theirs back, each when it closed its descriptor. Until it is done nobody sets locks
+    /// in their names.
+    ///
+    /// # Errors
+    /// `EBADF`; the first of `unlock`.
+    pub fn unlock_with_open(
+        &self,
+        handle: u64,
+        mut unlock: impl FnMut(LockFamily, LockOwner) -> StatusResult<()>,
+    ) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        let mut lockers = open.file.lockers.lock();
+        let own = lockers.extract_if(.., |(_, through)| *through == open.handle).collect::<Vec<_>>();
+        own.into_iter().try_for_each(|((family, owner), _)| unlock(family, owner))
+    }
+
+    /// True if closing a descriptor of the open file may have to give `fcntl` locks back. Most files never have one, so
+    /// most closes need no server.
+    pub fn may_hold_range_locks(&self, handle: u64) -> bool {
+        self.handles.file(handle).is_ok_and(|open| open.file.lock().range_locked)
+    }
+
+    /// The lock that keeps `lock` from being granted, if there is one.
+    ///
+    /// # Errors
+    /// What the MDT answers.
+    pub fn get_lock(&self, caller: &Caller, fid: Fid, lock: FileLock) -> StatusResult<Option<FileLock>> {
+        let ask = || match self.ask_for_lock(caller, fid, &MdsRequest::GetLock { fid, lock })? {
+            MdsReply::Lock(conflict) => Ok(conflict),
+            _ => Err(Status::EPROTO),
+        };
+        match ask()? {
+            Some(_) if self.await_unlocks(fid, lock.family)? => ask(),
+            conflict => Ok(conflict),
+        }
+    }
+
+    /// FID of an open file or directory.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fid_of_handle(&self, handle: u64) -> StatusResult<Fid> {
+        match self.handles.file(handle) {
+            Ok(open) => Ok(open.file.fid),
+            Err(_) => Ok(self.handles.dir(handle)?.fid),
+        }
+    }
+
+    /// True if the handle is an open for writing.
+    pub fn is_writable(&self, handle: u64) -> bool {
+        self.handles.file(handle).is_ok_and(|open| open.writable())
+    }
+}

@@ -1,0 +1,420 @@
+//! Making directories where they belong: on the MDTs that somebody asked for, or where the default of the parent (or of the root,
+//! which stands for the whole file system) puts them. See `docs/design/dne.md`.
+
+pub(crate) mod place;
+
+use crate::base::Base;
+use crate::inodes::Inodes;
+use crate::lease::Lease;
+use crate::node::NodeTable;
+use crate::placement::place::{Chooser, DirQos, Room, Rooms, Wanted, spread};
+use crate::requests::Requests;
+use crate::shards::Shards;
+use crate::warrant::Warrant;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
+use nacre_layout::{DirDefault, DirFlags, DirHash};
+use nacre_types::{AttrFlags, Fid, Status, StatusResult, TargetId};
+use nacre_wire::mds::MdsRequest;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// States of an MDT in which nothing new goes there: read-only, no creates, no space, no inodes.
+const NOT_USABLE: u32 = 2 | 4 | 0x20 | 0x40;
+/// Defaults that are kept.
+const KEPT_MAX: usize = 4096;
+/// How old what is known of the root's default may be while nothing says that it is still true: it would be asked for with every
+/// directory that anybody makes while others change the root.
+const ROOT_AGE_MAX: Duration = Duration::from_secs(1);
+/// What `lustre.dmv` is for.
+const DEFAULT: &[u8] = b"lustre.dmv";
+
+/// The default of a directory.
+#[derive(Clone)]
+struct Kept {
+    default: Option<Arc<DirDefault>>,
+    warrant: Warrant,
+    at: Instant,
+}
+
+/// Where a directory goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    /// The MDTs of its shards, the first one its own.
+    pub mdts: Vec<u16>,
+    /// How its names are spread, if there are several; `None`: as usual.
+    pub hash: Option<DirHash>,
+    /// It is never split by itself.
+    pub is_fixed: bool,
+    /// The first one was chosen by space, so another one will do as well.
+    pub is_balanced: bool,
+}
+
+/// What a client knows about places for directories.
+pub struct Placement {
+    qos: Mutex<DirQos>,
+    chooser: Mutex<Chooser>,
+    rooms: Mutex<Rooms>,
+    defaults: Mutex<HashMap<Fid, Kept>>,
+    requests: Arc<Requests>,
+    inodes: Arc<Inodes>,
+    shards: Arc<Shards>,
+    nodes: Arc<NodeTable>,
+    lease: Arc<Lease>,
+}
+
+impl Placement {
+    pub(crate) fn new(base: &Base, inodes: Arc<Inodes>) -> Arc<Placement> {
+        Arc::new(Placement {
+            qos: Mutex::default(),
+            chooser: Mutex::new(Chooser::new(RandomState::new().hash_one(0))),
+            rooms: Mutex::default(),
+            defaults: Mutex::default(),
+            requests: base.requests.clone(),
+            inodes,
+            shards: base.shards.clone(),
+            nodes: base.nodes.clone(),
+            lease: base.lease.clone(),
+        })
+    }
+
+    /// What is known of a directory's default may not be true any more.
+    pub fn forget(&self, fid: Fid) {
+        self.defaults.lock().remove(&fid);
+    }
+
+    fn kept(&self, fid: Fid) -> Option<Kept> {
+        self.defaults.lock().get(&fid).cloned()
+    }
+
+    fn keep(&self, fid: Fid, kept: Kept) {
+        let mut defaults = self.defaults.lock();
+        if defaults.len() >= KEPT_MAX {
+            defaults.clear();
+        }
+        defaults.insert(fid, kept);
+    }
+}
+
+impl Placement {
+    /// How MDTs are chosen for new directories; `lmv.*.qos_*`.
+    pub fn dir_qos(&self) -> DirQos {
+        *self.qos.lock()
+    }
+
+    /// Changes it.
+    pub fn change_dir_qos(&self, change: impl FnOnce(&mut DirQos)) {
+        change(&mut self.qos.lock());
+        self.rooms.lock().ask_again();
+    }
+
+    /// As how many shards somebody wants a directory to have.
+    pub(crate) fn shard_count(&self, wish: &DirDefault) -> usize {
+        count_of(wish, self.requests.mdts.len()).max(wish.mdts.len())
+    }
+
+    /// MDTs for so many parts of a directory, from one on: those that take something new.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it would not be spread because others are away or take nothing new; what MDTs answer.
+    pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
+        spread_parts(&self.connected_rooms()?, first, count, wish)
+    }
+
+    pub(crate) fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
+        let named = if wish.index == -1 { None } else { Some(u16::try_from(wish.index)) };
+        let named = named.transpose().map_err(|_| Status::EINVAL)?;
+        for mdt in named.iter().chain(&wish.mdts) {
+            if !self.requests.has_mdt(*mdt)? {
+                return Err(Status::EINVAL);
+            }
+        }
+        Ok(())
+    }
+
+    /// What new directories in a directory get: what it says, otherwise what is left of what the root says.
+    ///
+    /// # Errors
+    /// `ENODATA` if nobody says anything; what an MDT answers.
+    pub fn dir_default(&self, fid: Fid) -> StatusResult<DirDefault> {
+        self.default_for(fid)?.ok_or(Status::ENODATA)
+    }
+
+    /// What a directory that is made in `parent` is to follow: the parent's default, otherwise what is left of the root's.
+    ///
+    /// # Errors
+    /// What an MDT answers; that the parent is gone is for the request itself to say.
+    pub(crate) fn default_for(&self, parent: Fid) -> StatusResult<Option<DirDefault>> {
+        match self.default_of(parent)? {
+            Some(default) => Ok(Some(DirDefault::clone(&default))),
+            None if parent == self.inodes.root() => Ok(None),
+            None => {
+                let Some(default) = self.default_of_root()? else { return Ok(None) };
+                Ok(default.inherited_by(self.depth_of(parent)?))
+            }
+        }
+    }
+
+    /// The root's default for what is made elsewhere: that last heard while the root's MDT is away.
+    fn default_of_root(&self) -> StatusResult<Option<Arc<DirDefault>>> {
+        let heard = self.kept(self.inodes.root());
+        if let Some(heard) = &heard
+            && !self.requests.is_connected(self.inodes.root().mdt_index())
+        {
+            return Ok(heard.default.clone());
+        }
+        match self.inodes.soon(|| self.default_of(self.inodes.root())) {
+            Err(Status::ETIMEDOUT) => match heard.filter(|_| !self.inodes.all_show_life()) {
+                Some(heard) => Ok(heard.default),
+                // It takes its time.
+                None => self.default_of(self.inodes.root()),
+            },
+            result => result,
+        }
+    }
+
+    /// The default of a directory itself. Costs nothing while what is known of its attributes is in force, and it has none or the
+    /// same as before.
+    pub(super) fn default_of(&self, fid: Fid) -> StatusResult<Option<Arc<DirDefault>>> {
+        let kept = self.kept(fid);
+        if let Some(kept) = kept
+            && (self.lease.is_in_force(kept.warrant, fid)
+                || fid == self.inodes.root() && kept.at.elapsed() < ROOT_AGE_MAX)
+        {
+            return Ok(kept.default);
+        }
+        let at = Instant::now();
+        let hints = match self.inodes.hints(fid) {
+            Some(hints) => Some(hints),
+            None => {
+                match self.ask_again(fid) {
+                    Err(Status::ENOENT | Status::ESTALE) => return Ok(None),
+                    result => result?,
+                }
+                self.nodes.hints(fid.inode_number())
+            }
+        };
+        let (flags, warrant) =
+            hints.map_or((AttrFlags::all(), Warrant::None), |hints| (hints.flags, hints.warrant));
+        let default = match flags.contains(AttrFlags::HAS_DIR_DEFAULT) {
+            true => self.fetch_default(fid)?,
+            false => None,
+        };
+        self.keep(fid, Kept { default: default.clone(), warrant, at });
+        Ok(default)
+    }
+
+    fn fetch_default(&self, fid: Fid) -> StatusResult<Option<Arc<DirDefault>>> {
+        let bytes = match self.requests.call_system(fid, &MdsRequest::GetXattr { fid, name: DEFAULT }) {
+            Ok(answer) => answer.bytes()?,
+            Err(Status::ENODATA | Status::ENOENT | Status::ESTALE) => return Ok(None),
+            Err(status) => return Err(status),
+        };
+        DirDefault::decode(&bytes).map(|default| Some(Arc::new(default))).map_err(|_| Status::EPROTO)
+    }
+
+    /// Learns the attributes of a directory anew, with a lock if there are other clients.
+    fn ask_again(&self, fid: Fid) -> StatusResult<()> {
+        if !self.lease.exclusive() {
+            return self.inodes.ask_with_locks(None, fid, None).map(drop);
+        }
+        let answer = self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?;
+        let lease = answer.lease;
+        self.nodes.learn(&answer.attr()?, lease);
+        Ok(())
+    }
+
+    /// Levels between a directory and the root. What was once learned stays so, also if a directory above it moves: it only says how far
+    /// a default reaches.
+    fn depth_of(&self, fid: Fid) -> StatusResult<u32> {
+        let node = fid.inode_number();
+        if let Some(depth) = self.nodes.depth(node) {
+            return Ok(depth);
+        }
+        let depth = match self.inodes.soon(|| self.inodes.path_of(None, fid, 0)) {
+            Ok(path) => path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count() as u32,
+            Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
+            // It has no name any more, a path that is too long, or one over an MDT that is away; or this client may not know it.
+            Err(_) => return Ok(u32::MAX),
+        };
+        self.nodes.note_depth(node, depth);
+        Ok(depth)
+    }
+
+    pub(crate) fn plan(
+        &self,
+        (parent, name): (Fid, &[u8]),
+        is_chosen: bool,
+        wish: &DirDefault,
+    ) -> StatusResult<Plan> {
+        let all = self.requests.mdts.len();
+        let count = count_of(wish, all).max(wish.mdts.len());
+        let listed = wish.mdts.iter().copied().filter(|mdt| usize::from(*mdt) < all);
+        let listed: Vec<u16> = listed.collect();
+        let named = u16::try_from(wish.index).ok().filter(|index| usize::from(*index) < all);
+        let (first, is_balanced) = match listed.first().copied().or(named) {
+            Some(first) => (first, false),
+            // A directory is spread over MDTs already: what is made in it stays with its name.
+            None if self.shards.lists.get(parent).is_some() => {
+                (self.shards.home(parent, name).mdt_index(), false)
+            }
+            None => (self.choose(parent, is_chosen, wish)?, true),
+        };
+        let mut mdts = listed;
+        if count <= 1 && mdts.len() <= 1 {
+            mdts = vec![first];
+        } else if mdts.len() < count {
+            for mdt in spread(&self.connected_rooms()?, first) {
+                if !mdts.contains(&mdt) {
+                    mdts.push(mdt);
+                }
+            }
+            mdts = parts_on(&mdts, count, wish);
+        }
+        Ok(Plan { mdts, hash: wish.hash, is_fixed: wish.flags.contains(DirFlags::FIXED), is_balanced })
+    }
+
+    /// The MDT for a directory that may go anywhere.
+    fn choose(&self, parent: Fid, is_chosen: bool, wish: &DirDefault) -> StatusResult<u16> {
+        let in_turn = !is_chosen && (wish.max_inherit_rr.0 != 0 || parent == self.inodes.root());
+        let wanted = Wanted {
+            parent: parent.mdt_index(),
+            depth: if in_turn { 0 } else { self.depth_of(parent)? },
+            moves: is_chosen,
+            in_turn,
+        };
+        let qos = self.dir_qos();
+        let mut rooms = self.rooms()?;
+        for _ in 0..rooms.len() {
+            let Some(mdt) = self.chooser.lock().choose(&rooms, &wanted, &qos) else { break };
+            if self.requests.is_connected(mdt) {
+                return Ok(mdt);
+            }
+            // The next directory may find it again.
+            rooms.iter_mut().filter(|room| room.index == mdt).for_each(|room| room.usable = false);
+        }
+        Ok(wanted.parent)
+    }
+
+    /// The room on each MDT; what has to be waited for cannot be used.
+    fn connected_rooms(&self) -> StatusResult<Vec<Room>> {
+        let mut rooms = self.rooms()?;
+        rooms.iter_mut().for_each(|room| room.usable &= self.requests.is_connected(room.index));
+        Ok(rooms)
+    }
+
+    /// Asks again whether an MDT takes new inodes: otherwise it was another one that had no room, for the name.
+    pub(crate) fn has_room_now(&self, mdt: u16) -> StatusResult<bool> {
+        self.rooms.lock().ask_again();
+        Ok(self.rooms()?.iter().any(|room| room.index == mdt && room.usable))
+    }
+
+    /// The room on each MDT, not older than `qos_maxage` unless somebody asks for it at this moment.
+    fn rooms(&self) -> StatusResult<Vec<Room>> {
+        let maxage = self.dir_qos().maxage;
+        let count = self.requests.mdts.len();
+        if let Some(known) = self.rooms.lock().known(count, maxage, Instant::now()) {
+            return Ok(known);
+        }
+        let targets: Vec<TargetId> = (0..count).map(|index| TargetId::mdt(index as u16)).collect();
+        let states = self.requests.statfs_of(&targets);
+        if states.iter().any(|state| state.statfs == Err(Status::EINTR)) {
+            self.rooms.lock().ask_again();
+            return Err(Status::EINTR);
+        }
+        let room = |state: &crate::requests::statfs::TargetState| match state.statfs {
+            Ok(statfs) => Room {
+                index: state.target.index,
+                bytes: statfs.blocks_available.saturating_mul(statfs.block_size.into()),
+                files: statfs.files_free,
+                usable: statfs.state & NOT_USABLE == 0,
+            },
+            Err(_) => Room { index: state.target.index, bytes: 0, files: 0, usable: false },
+        };
+        let all: Vec<Room> = states.iter().map(room).collect();
+        self.rooms.lock().learn(&all);
+        Ok(all)
+    }
+
+    /// Learns what the root is like and says of new directories, for later.
+    ///
+    /// # Errors
+    /// What servers answer.
+    pub fn learn_root(&self) -> StatusResult<()> {
+        let root = self.inodes.root();
+        self.inodes.stat(root)?;
+        if self.requests.mdts.len() > 1 { self.default_of(root).map(drop) } else { Ok(()) }
+    }
+}
+
+/// Parts of one directory that may lie on one MDT.
+fn each_of(wish: &DirDefault) -> usize {
+    match wish.flags.contains(DirFlags::OVERSTRIPED) {
+        true => nacre_layout::dir_default::PER_MDT_MAX as usize,
+        false => 1,
+    }
+}
+
+/// The MDTs of `count` parts of a directory, from one on: those that can be used.
+///
+/// # Errors
+/// `EAGAIN` if there would be one part, and more were asked for.
+fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
+    let mdts = parts_on(&spread(rooms, first), count, wish);
+    if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
+}
+
+/// The MDTs of `count` parts: these in turn. Where some cannot be used there are fewer parts, as one has no more than it may.
+fn parts_on(mdts: &[u16], count: usize, wish: &DirDefault) -> Vec<u16> {
+    let parts = count.min(mdts.len() * each_of(wish));
+    mdts.iter().copied().cycle().take(parts).collect()
+}
+
+/// So many shards, with so many MDTs.
+fn count_of(wish: &DirDefault, mdts: usize) -> usize {
+    let each = each_of(wish);
+    match wish.count {
+        0 | 1 => 1,
+        count if count < 0 => mdts * (count.unsigned_abs() as usize).min(each),
+        count => (count as usize).min(mdts * each),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_shards_as_were_asked_for_and_as_mdts_allow() {
+        let count = |count, over, mdts| {
+            let flags = if over { DirFlags::OVERSTRIPED } else { DirFlags::empty() };
+            count_of(&DirDefault { count, flags, ..DirDefault::default() }, mdts)
+        };
+        assert_eq!([0, 1, 2, 4, 9, -1].map(|n| count(n, false, 4)), [1, 1, 2, 4, 4, 4]);
+        assert_eq!([2, 4, 9, 20, 21, -1, -2, -5].map(|n| count(n, true, 4)), [2, 4, 9, 20, 20, 4, 8, 20]);
+        assert_eq!([2, -1].map(|n| count(n, false, 1)), [1, 1]);
+    }
+
+    #[test]
+    fn no_mdt_gets_more_shards_than_it_may_while_others_are_away() {
+        let wish = |flags| DirDefault { flags, ..DirDefault::default() };
+        let over = wish(DirFlags::OVERSTRIPED);
+        assert_eq!(parts_on(&[1, 2], 5, &over), [1, 2, 1, 2, 1]);
+        assert_eq!(parts_on(&[1], 6, &over), [1; 5]);
+        assert_eq!(parts_on(&[1, 2], 3, &wish(DirFlags::empty())), [1, 2]);
+    }
+
+    #[test]
+    fn a_directory_that_is_to_be_spread_is_not_made_whole_because_others_are_away() {
+        let room = |index, usable| Room { index, bytes: 1, files: 1, usable };
+        let (both, one) = ([room(0, true), room(1, true)], [room(0, true), room(1, false)]);
+        let wish = |flags| DirDefault { flags, ..DirDefault::default() };
+        let (plain, over) = (wish(DirFlags::empty()), wish(DirFlags::OVERSTRIPED));
+        assert_eq!(spread_parts(&both, 1, 2, &plain), Ok(vec![1, 0]));
+        assert_eq!(spread_parts(&one, 0, 2, &plain), Err(Status::EAGAIN));
+        assert_eq!(spread_parts(&one, 0, 2, &over), Ok(vec![0, 0]));
+        assert_eq!(spread_parts(&one, 0, 1, &plain), Ok(vec![0]));
+    }
+}

@@ -1,0 +1,354 @@
+//! Read-ahead of the client: what a reader will ask for next is fetched into memory before it does.
+//!
+//! [`reader`] decides what, [`blocks`] keeps it, and this module moves data and keeps both true. A fetch runs on the
+//! client's own threads ([`crate::tasks`]); the reader goes on as soon as its own bytes are there.
+//!
+//! # Invariants
+//!
+//! - A block is served only under the exclusive lease, or the locks, under which it was made ([`ReadAhead::may_cache`]).
+//! - A writer takes its range out of the list after it has written and before it gives the range back. So a block that is
+//!   found under a reader's range holds everything written there before, whenever its fetch ran.
+//! - A block enters the list before dirty data of its range is settled, and is fetched after: a write in between takes
+//!   it out again.
+//! - Fetches hold no byte range, so that they cannot be in a writer's way; failures of theirs are told to nobody, the
+//!   reader tries by itself.
+//! - Blocks of all files together stand for at most `max_read_ahead_mb`, fetched or not.
+//!
+//! # Where it is used
+//!
+//! Only for objects in other processes: in the client's own a read is a function call, and what costs is the disk, which the
+//! server fetches ahead of by itself when told (`ahead` of a read).
+
+pub(crate) mod blocks;
+pub(crate) mod reader;
+pub(crate) mod stats;
+
+use crate::base::Base;
+use crate::config::ClientConfig;
+use crate::data_locks::DataLocks;
+use crate::file::{FileInner, FileState, OpenFile};
+use crate::lease::Lease;
+use crate::objects::Objects;
+use crate::read_ahead::blocks::{Block, Memory, Served};
+use crate::read_ahead::reader::{Limits, Pattern, Plan};
+use crate::read_ahead::stats::{AheadStats, Counter};
+use crate::requests::Requests;
+use crate::tasks::Tasks;
+use crate::tunables::Tunables;
+use crate::write_back::WriteBack;
+use nacre_env::sync::Mutex;
+use nacre_layout::Layout;
+use nacre_lock::Mode;
+use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+/// What one fetch asks for, in bytes: the largest transfer of one request.
+const RPC_BYTES: u64 = 1 << 20;
+/// Blocks that one thread asks for at once, at most; they count as there when the last one is.
+const BATCH: usize = 8;
+/// What lies this far behind a sequential reader will not be read any more: pieces of one read arrive in any order.
+const PASSED_BYTES: u64 = 4 << 20;
+
+#[derive(Default)]
+struct Queue {
+    fetches: VecDeque<Fetch>,
+    /// Threads at it.
+    active: u32,
+}
+
+/// Blocks of one file to be fetched together.
+struct Fetch {
+    layout: Arc<Layout>,
+    blocks: Vec<Arc<Block>>,
+    /// What the OSTs are to have ready beyond, see [`crate::ClientConfig::read_ahead_bytes_max`].
+    hint: u32,
+    /// What keeps others away.
+    lock: IoLock,
+}
+
+/// Marks what is true under the locks that there were in an era of the file ([`FileState::lock_era`]), rather than under a
+/// lease.
+const UNDER_LOCKS: u64 = 1 << 63;
+
+/// What the fetch of a block names, of which it is known under what it will be true.
+fn lock_under(lease: u64) -> IoLock {
+    if lease & UNDER_LOCKS == 0 { IoLock::Lease } else { IoLock::Held }
+}
+
+/// Read-ahead of all files of a client.
+pub struct ReadAhead {
+    memory: Arc<Memory>,
+    queue: Mutex<Queue>,
+    requests: Arc<Requests>,
+    objects: Arc<Objects>,
+    write_back: Arc<WriteBack>,
+    locks: Arc<DataLocks>,
+    lease: Arc<Lease>,
+    config: Arc<ClientConfig>,
+    tunables: Arc<Tunables>,
+    tasks: Arc<Tasks>,
+    /// For fetches, which are on other threads than the reader's.
+    me: Weak<ReadAhead>,
+}
+
+impl ReadAhead {
+    pub(crate) fn new(base: &Base, write_back: Arc<WriteBack>, locks: Arc<DataLocks>) -> Arc<ReadAhead> {
+        Arc::new_cyclic(|me| ReadAhead {
+            memory: base.memory.clone(),
+            queue: Mutex::default(),
+            requests: base.requests.clone(),
+            objects: base.objects.clone(),
+            write_back,
+            locks,
+            lease: base.lease.clone(),
+            config: base.config.clone(),
+            tunables: base.tunables.clone(),
+            tasks: base.tasks.clone(),
+            me: me.clone(),
+        })
+    }
+
+    /// A number that stands for the lease or the locks under which data of a file may be kept, if it may: nobody else changes
+    /// it, and its size is known. The only place that decides this.
+    pub(crate) fn may_cache(&self, file: &FileState, inner: &FileInner) -> Option<u64> {
+        let lease = self.lease.number();
+        if lease != 0 {
+            return inner.size_is_of(self.lease.number()).then_some(lease);
+        }
+        let era = file.lock_era.load(Ordering::Acquire);
+        (inner.floor_era == era + 1).then_some(UNDER_LOCKS | era)
+    }
+
+    /// Counters of read-ahead.
+    pub fn read_ahead_stats(&self) -> &AheadStats {
+        &self.memory.stats
+    }
+
+    /// [`ReadAhead::read_ahead_stats`] as `lctl` shows them.
+    pub fn read_ahead_report(&self) -> String {
+        self.memory.stats.text(nacre_params::stats::now_ns())
+    }
+
+    /// Bytes that are read ahead now, in flight or waiting for their reader.
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.memory.used()
+    }
+
+    /// A read is about to begin: notes it, and starts to fetch what will follow. Called without the range.
+    pub(crate) fn plan_ahead(&self, open: &OpenFile, offset: u64, len: u64) {
+        let tunables = &self.tunables;
+        if len == 0 || tunables.max_read_ahead_async_active() == 0 || tunables.read_ahead_bytes() == 0 {
+            return;
+        }
+        let stats = self.read_ahead_stats();
+        let (size, layout, lease) = {
+            let inner = open.file.lock();
+            let Some(lease) = self.may_cache(&open.file, &inner) else { return };
+            if inner.size == 0 {
+                stats.add(Counter::ZeroLength);
+                return;
+            }
+            // One that lacks objects before the end is old.
+            let knows = |layout: &&Arc<Layout>| layout.is_instantiated(0, inner.size);
+            let Some(layout) = inner.layout.as_ref().filter(knows).cloned() else { return };
+            (inner.size, layout, lease)
+        };
+        if offset >= size || !self.requests.is_far(&layout) {
+            return;
+        }
+        let limits = Limits {
+            rpc_bytes: RPC_BYTES,
+            window_bytes: tunables.window_bytes(),
+            whole_bytes: tunables.whole_bytes(),
+        };
+        let plan = open.reader.lock().on_read(offset, len, size, &limits);
+        if plan.pattern == Pattern::Random {
+            stats.add(Counter::NotConsecutive);
+        } else if limits.window_bytes == 0 {
+            stats.add(Counter::ZeroWindow);
+        }
+        if plan.reset {
+            open.file.lock().ahead.forget(open.handle.0, u64::MAX);
+        }
+        if plan.count > 0 {
+            self.start_ahead(open, layout, &plan, (offset, lease));
+        }
+    }
+
+    fn start_ahead(&self, open: &OpenFile, layout: Arc<Layout>, plan: &Plan, (offset, lease): (u64, u64)) {
+        let (stats, owner) = (self.read_ahead_stats(), open.handle.0);
+        let memory = (&self.memory, self.write_back.read_ahead_room());
+        let mut made = Vec::new();
+        let beside = lease & UNDER_LOCKS != 0;
+        let covered = |range: &(u64, u64)| !beside || self.locks.is_covered(&layout, *range, Mode::Pr);
+        let ranges: Vec<(u64, u64)> =
+            plan.ranges().map(|range| (range.start, range.end)).take_while(covered).collect();
+        {
+            let mut inner = open.file.lock();
+            // Otherwise the file has got other objects meanwhile.
+            if !inner.layout.as_ref().is_some_and(|known| Arc::ptr_eq(known, &layout)) {
+                return;
+            }
+            if plan.pattern == Pattern::Sequential {
+                inner.ahead.forget(owner, offset.saturating_sub(PASSED_BYTES));
+            }
+            for bounds in ranges {
+                if !inner.ahead.make(bounds, RPC_BYTES, (owner, lease), memory, &mut made) {
+                    stats.add(Counter::MaxIssue);
+                    stats.add(Counter::FailedToReachEnd);
+                    break;
+                }
+            }
+        }
+        let (Some(first), Some(last)) = (made.first(), made.last()) else { return };
+        if self.write_back.settle(&open.file, first.start, last.end).is_err() {
+            let mut inner = open.file.lock();
+            made.iter().for_each(|block| inner.ahead.remove(block));
+            return;
+        }
+        if plan.to_end {
+            stats.add(Counter::ToEnd);
+        }
+        made.iter().for_each(|block| block.enqueue());
+        let hint = if plan.pattern == Pattern::Sequential { self.config.read_ahead_bytes_max } else { 0 };
+        let mut queue = self.queue.lock();
+        for blocks in made.chunks(BATCH) {
+            let lock = lock_under(lease);
+            queue.fetches.push_back(Fetch { layout: layout.clone(), blocks: blocks.to_vec(), hint, lock });
+        }
+        if queue.active < self.tunables.max_read_ahead_async_active() {
+            queue.active += 1;
+            drop(queue);
+            self.start_fetching();
+        }
+    }
+
+    fn start_fetching(&self) {
+        let me = self.me.clone();
+        let started = self.tasks.submit(move || {
+            if let Some(read_ahead) = me.upgrade() {
+                read_ahead.fetch_queued();
+            }
+        });
+        if !started {
+            // Readers fetch what is queued by themselves when they come to it.
+            let mut queue = self.queue.lock();
+            queue.active -= 1;
+            queue.fetches.clear();
+        }
+    }
+
+    fn fetch_queued(&self) {
+        loop {
+            let fetch = {
+                let mut queue = self.queue.lock();
+                let Some(mut fetch) = queue.fetches.pop_front() else {
+                    queue.active -= 1;
+                    return;
+                };
+                // What a reader asked for in several steps goes out together.
+                while let Some(next) = queue.fetches.front()
+                    && Arc::ptr_eq(&next.layout, &fetch.layout)
+                    && next.lock == fetch.lock
+                    && fetch.blocks.len() + next.blocks.len() <= BATCH
+                    && let Some(next) = queue.fetches.pop_front()
+                {
+                    fetch.blocks.extend(next.blocks);
+                }
+                fetch
+            };
+            let pages = self.fetch(&fetch);
+            self.read_ahead_stats().add_bytes(Counter::Async, pages);
+        }
+    }
+
+    /// Fetches those blocks that nobody has begun with, and gives their bytes.
+    fn fetch(&self, fetch: &Fetch) -> u64 {
+        // A block of which this is the last holder was taken out of its file's list: nobody would read it.
+        let wanted = |block: &&Arc<Block>| Arc::strong_count(block) > 1 && block.begin();
+        let blocks: Vec<_> = fetch.blocks.iter().filter(wanted).collect();
+        let memory = &self.memory;
+        let mut buffers: Vec<_> = blocks.iter().map(|block| memory.buffer(block.len())).collect();
+        let mut parts: Vec<_> =
+            blocks.iter().zip(&mut buffers).map(|(block, buffer)| (block.start, &mut buffer[..])).collect();
+        let outcome = self.objects.read_parts(&fetch.layout, &mut parts, (fetch.hint, fetch.lock));
+        if let Err(status) = outcome {
+            log::debug!("{} blocks could not be read ahead: {status}", blocks.len());
+        }
+        let mut bytes = 0;
+        for (block, buffer) in blocks.into_iter().zip(buffers) {
+            bytes += block.end - block.start;
+            block.finish(outcome.is_ok().then_some(buffer));
+        }
+        bytes
+    }
+
+    /// Copies what was read ahead to the beginning of `buffer`, and says how much that was. Called under the range.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub(crate) fn take_ahead(
+        &self,
+        open: &OpenFile,
+        layout: &Arc<Layout>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> StatusResult<usize> {
+        let (stats, mut done) = (self.read_ahead_stats(), 0);
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let Some(block) = self.block_at(&open.file, at) else { break };
+            let copy = |from: &[u8], to: &mut [u8]| self.objects.copy(from, to);
+            let mut served = block.serve(at, &mut buffer[done..], copy);
+            if served == Served::NotBegun {
+                let lock = lock_under(block.lease);
+                self.fetch(&Fetch { layout: layout.clone(), blocks: vec![block.clone()], hint: 0, lock });
+                open.reader.lock().on_wait();
+                served = block.serve(at, &mut buffer[done..], copy);
+            }
+            match served {
+                Served::Copied(bytes) => done += bytes,
+                Served::CopiedLate(bytes) => {
+                    open.reader.lock().on_wait();
+                    done += bytes;
+                }
+                Served::Interrupted => return Err(Status::EINTR),
+                Served::NotBegun | Served::Nothing => {
+                    open.file.lock().ahead.remove(&block);
+                    break;
+                }
+            }
+            if block.is_used_up() {
+                open.file.lock().ahead.remove(&block);
+            }
+        }
+        stats.add_bytes(Counter::Hits, done as u64);
+        if done < buffer.len() && self.requests.is_far(layout) {
+            let mut reader = open.reader.lock();
+            stats.add_bytes(Counter::Misses, (buffer.len() - done) as u64);
+            if reader.is_inside(offset + done as u64) {
+                stats.add_bytes(Counter::MissInside, (buffer.len() - done) as u64);
+                reader.on_miss_inside();
+            }
+        }
+        Ok(done)
+    }
+
+    fn block_at(&self, file: &FileState, offset: u64) -> Option<Arc<Block>> {
+        let mut inner = file.lock();
+        if inner.ahead.is_empty() {
+            return None;
+        }
+        let lease = self.may_cache(file, &inner);
+        let block = inner.ahead.find(offset)?;
+        if lease != Some(block.lease) {
+            inner.ahead.clear();
+            return None;
+        }
+        Some(block.clone())
+    }
+}

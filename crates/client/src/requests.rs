@@ -1,0 +1,264 @@
+//! Requests to servers: which server, with whose credentials, and what is done when it cannot serve yet.
+
+pub(crate) mod capabilities;
+pub(crate) mod joining;
+pub(crate) mod mdt;
+pub(crate) mod patience;
+pub(crate) mod recovery;
+pub(crate) mod silent;
+pub(crate) mod statfs;
+pub(crate) mod targets;
+pub(crate) mod unsynced;
+
+use crate::caller::Caller;
+use crate::lease::Lease;
+use crate::node::NodeTable;
+use crate::requests::capabilities::CapabilityTable;
+use crate::requests::joining::Joining;
+use crate::requests::mdt::{Answer, FidPool, Mdt};
+use crate::requests::silent::Silent;
+use crate::requests::targets::{MdtTable, OstTable};
+use crate::tasks::Tasks;
+use nacre_env::sync::RwLock;
+use nacre_layout::Layout;
+use nacre_rpc::{IoCall, LinkState, MdsEndpoint, OssEndpoint, run_all};
+use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
+use nacre_wire::mds::{MdsReply, MdsRequest};
+use nacre_wire::mgs::PoolConfig;
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The servers of a file system, and all that is asked of them.
+pub struct Requests {
+    pub(crate) mdts: MdtTable,
+    pub(crate) osts: OstTable,
+    /// MDTs that are about to be there.
+    joining: Joining,
+    silent: Silent,
+    pub(crate) capabilities: CapabilityTable,
+    lease: Arc<Lease>,
+    nodes: Arc<NodeTable>,
+    tasks: Arc<Tasks>,
+    /// Changes that this client made to the namespace or attributes; tells whether a fetched page is still true.
+    pub(crate) changes: AtomicU64,
+    /// Pools of the file system, for those who ask.
+    pools: RwLock<Vec<PoolConfig>>,
+    /// For work that goes on on other threads than the caller's.
+    me: Weak<Requests>,
+}
+
+impl Requests {
+    /// Over connected endpoints: `mdts` by index, `osts` those that are known now.
+    ///
+    /// # Errors
+    /// `EINVAL` without any MDT or with too many.
+    pub(crate) fn new(
+        mdts: Vec<Arc<dyn MdsEndpoint>>,
+        osts: BTreeMap<u16, Arc<dyn OssEndpoint>>,
+        lease: Arc<Lease>,
+        nodes: Arc<NodeTable>,
+        tasks: Arc<Tasks>,
+    ) -> StatusResult<Arc<Requests>> {
+        let (known, table) = (MdtTable::new(), OstTable::new());
+        if mdts.is_empty() || !mdts.into_iter().all(|endpoint| known.push(Mdt::new(endpoint))) {
+            return Err(Status::EINVAL);
+        }
+        for (index, endpoint) in osts {
+            table.add(index, endpoint);
+        }
+        Ok(Arc::new_cyclic(|me| Requests {
+            mdts: known,
+            osts: table,
+            joining: Joining::default(),
+            silent: Silent::default(),
+            capabilities: CapabilityTable::new(),
+            lease,
+            nodes,
+            tasks,
+            changes: AtomicU64::new(0),
+            pools: RwLock::default(),
+            me: me.clone(),
+        }))
+    }
+
+    /// Nobody waits for MDTs any more.
+    pub(crate) fn stop(&self) {
+        self.joining.stop();
+    }
+
+    /// Adds an OST that appeared while the client runs; false if the index is known already.
+    pub fn add_ost(&self, index: u16, endpoint: Arc<dyn OssEndpoint>) -> bool {
+        self.osts.add(index, endpoint)
+    }
+
+    /// The way to an OST, if it is known.
+    pub fn ost_endpoint(&self, index: u16) -> Option<&dyn OssEndpoint> {
+        self.osts.get(index)
+    }
+
+    /// The way to an MDT, if it is known.
+    pub fn mdt_endpoint(&self, index: u16) -> Option<&dyn MdsEndpoint> {
+        self.mdts.get(usize::from(index)).map(|mdt| &*mdt.endpoint)
+    }
+
+    /// True if the servers are in this process: requests cost a call, not a message.
+    pub fn is_embedded(&self) -> bool {
+        self.mdts.iter().all(|mdt| mdt.endpoint.is_local())
+    }
+
+    /// Asks every MDT what may be cached; used at the start and after a reconnection.
+    ///
+    /// # Errors
+    /// What an MDT answers.
+    pub fn refresh_lease(&self) -> StatusResult<()> {
+        let system = Cred::system();
+        for (index, mdt) in self.mdts.iter().enumerate() {
+            if let MdsReply::Lease(grant) = mdt.endpoint.call(&system, &MdsRequest::Ping)?.reply {
+                self.lease.apply(index as u16, grant, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// The MDT of a FID. One that is joining is waited for.
+    pub(crate) fn mdt(&self, fid: Fid) -> StatusResult<&Mdt> {
+        let index = fid.mdt_index();
+        self.mdts.get(usize::from(index)).map_or_else(|| self.mdt_that_joins(index), Ok)
+    }
+
+    /// Asks the MDT of `fid`. Groups and capabilities are fetched only if the MDT cannot decide without.
+    pub(crate) fn call(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+        self.with_space(fid, || match self.call_as(&caller.cred(), fid, request) {
+            Err(Status::NEED_CREDENTIALS) => self.call_as(&caller.full_cred(), fid, request),
+            outcome => outcome,
+        })
+    }
+
+    /// Asks as somebody whose credentials are complete.
+    pub(crate) fn call_as(&self, cred: &Cred, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+        let mdt = self.mdt(fid)?;
+        let lease = self.lease.number();
+        let answer = mdt.endpoint.call(cred, request)?;
+        if let Some(given) = &answer.capabilities {
+            self.note_capabilities(given);
+        }
+        mdt.last_committed.fetch_max(answer.last_committed.0, Ordering::Relaxed);
+        if answer.transno.0 != 0 {
+            mdt.last_transno.fetch_max(answer.transno.0, Ordering::Relaxed);
+            self.changes.fetch_add(1, Ordering::Release);
+            self.note_unsynced(fid, request, &answer.reply, answer.transno.0);
+        }
+        Ok(Answer { reply: answer.reply, transno: answer.transno, lease })
+    }
+
+    /// Asks on the client's own account.
+    pub(crate) fn call_system(&self, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+        self.call_as(&Cred::system(), fid, request)
+    }
+
+    /// Makes everything up to `upto` durable at the MDT of `fid`, if it is not yet.
+    pub(crate) fn commit(&self, fid: Fid, upto: TransNo) -> StatusResult<()> {
+        let mdt = self.mdt(fid)?;
+        // What an MDT has lost is no position in its log any more.
+        let upto = match upto.0 {
+            u64::MAX => upto,
+            known => TransNo(known.min(mdt.last_transno.load(Ordering::Relaxed))),
+        };
+        if upto.0 <= mdt.last_committed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.call_system(fid, &MdsRequest::Commit { upto })?;
+        // "Everything" is no position that later changes could be compared with.
+        if upto.0 != u64::MAX {
+            mdt.last_committed.fetch_max(upto.0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A FID for a new inode on an MDT.
+    pub(crate) fn fresh_fid(&self, index: u16) -> StatusResult<Fid> {
+        let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
+        let mdt = self.mdt(place)?;
+        loop {
+            if let Some(fid) = mdt.fids.lock().take() {
+                return Ok(fid);
+            }
+            let MdsReply::Sequence(seq) = self.call_system(place, &MdsRequest::AllocateSequence)?.reply
+            else {
+                return Err(Status::EPROTO);
+            };
+            let mut pool = mdt.fids.lock();
+            // Another thread may have fetched one meanwhile; what is left of it comes first, a sequence is no loss.
+            if let Some(fid) = pool.take() {
+                return Ok(fid);
+            }
+            *pool = FidPool { seq, next_oid: 1 };
+        }
+    }
+
+    /// True if a read of the file is a message to another process.
+    pub(crate) fn is_far(&self, layout: &Layout) -> bool {
+        let first = layout.objects().next();
+        first.and_then(|stripe| self.osts.get(stripe.ost_index)).is_some_and(|ost| !ost.is_local())
+    }
+
+    pub(crate) fn ost(&self, index: u16) -> StatusResult<&dyn OssEndpoint> {
+        // An OST that the configuration does not name yet: as if its server could not be reached.
+        self.osts.get(index).ok_or(Status::EIO)
+    }
+
+    /// Runs requests without data on several objects and gives their replies in order, or the first failure once all
+    /// have ended.
+    pub(crate) fn on_objects(
+        &self,
+        requests: impl Iterator<Item = (u16, OssRequest)>,
+    ) -> StatusResult<Vec<OssReply>> {
+        let mut calls = Vec::new();
+        for (ost_index, request) in requests {
+            calls.push(IoCall { endpoint: self.ost(ost_index)?, request, bulk: Bulk::None });
+        }
+        run_all(calls).into_iter().collect()
+    }
+
+    /// Asks one object; spares the lists of [`Requests::on_objects`].
+    pub(crate) fn on_object(&self, ost_index: u16, request: &OssRequest) -> StatusResult<OssReply> {
+        self.ost(ost_index)?.call(request, Bulk::None)
+    }
+
+    /// True for an OST that an operator has taken out of use.
+    pub(crate) fn is_out_of_use(&self, ost_index: u16) -> bool {
+        self.osts.get(ost_index).is_some_and(|endpoint| !endpoint.is_active())
+    }
+
+    /// Epoch of an OST, to be taken before writing there.
+    pub(crate) fn epoch_of(&self, ost_index: u16) -> u64 {
+        self.osts.get(ost_index).map_or(0, |endpoint| endpoint.durability_epoch())
+    }
+
+    /// Runs `attempt` again if it finds no space, once the space of removed files has come back.
+    pub(crate) fn with_space<R>(
+        &self,
+        fid: Fid,
+        mut attempt: impl FnMut() -> StatusResult<R>,
+    ) -> StatusResult<R> {
+        match attempt() {
+            Err(Status::ENOSPC) => {
+                self.call_system(fid, &MdsRequest::Commit { upto: TransNo(u64::MAX) })?;
+                attempt()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// False while an MDT has to be waited for.
+    pub(super) fn is_connected(&self, mdt: u16) -> bool {
+        let import = self.mdts.get(usize::from(mdt)).and_then(|mdt| mdt.endpoint.import());
+        import.is_none_or(|import| matches!(import.state, LinkState::New | LinkState::Full | LinkState::Idle))
+    }
+
+    pub(crate) fn recoveries(&self, fid: Fid) -> u64 {
+        self.mdt(fid).map_or(0, |mdt| mdt.recoveries.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,105 @@
+//! A metadata target as the client sees it.
+
+use crate::requests::unsynced::Unsynced;
+use nacre_env::sync::Mutex;
+use nacre_lock::LockHandle;
+use nacre_rpc::MdsEndpoint;
+use nacre_types::fid::OIDS_PER_SEQUENCE;
+use nacre_types::{Attr, Fid, OpenHandle, Status, StatusResult, TransNo};
+use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A metadata target as the client sees it.
+pub(crate) struct Mdt {
+    pub endpoint: Arc<dyn MdsEndpoint>,
+    /// Everything up to here is durable there.
+    pub(super) last_committed: AtomicU64,
+    /// Last transaction of this client there.
+    pub last_transno: AtomicU64,
+    /// How often what is open there was opened again.
+    pub recoveries: AtomicU64,
+    /// What it may still lose.
+    pub unsynced: Unsynced,
+    pub(super) fids: Mutex<FidPool>,
+}
+
+impl Mdt {
+    pub fn new(endpoint: Arc<dyn MdsEndpoint>) -> Mdt {
+        Mdt {
+            endpoint,
+            last_committed: AtomicU64::new(0),
+            last_transno: AtomicU64::new(0),
+            recoveries: AtomicU64::new(0),
+            unsynced: Unsynced::default(),
+            fids: Mutex::new(FidPool::default()),
+        }
+    }
+
+    /// Everything up to here is durable there.
+    pub fn last_committed(&self) -> u64 {
+        self.last_committed.load(Ordering::Relaxed)
+    }
+
+    /// It has begun a run with this as the newest transaction.
+    pub fn forget_later(&self, newest: u64) {
+        self.last_committed.fetch_min(newest, Ordering::Relaxed);
+        self.last_transno.fetch_min(newest, Ordering::Relaxed);
+    }
+}
+
+/// What keeps a recovery from going on, so that it begins again.
+pub(crate) fn open_again_is_given_up(status: Status) -> bool {
+    matches!(status, Status::EINTR | Status::ENOTCONN | Status::ESHUTDOWN | Status::ETIMEDOUT)
+}
+
+/// The request that opens again what an MDT had open.
+pub(crate) fn open_again(fid: Fid, handle: OpenHandle, flags: OpenFlags) -> MdsRequest<'static> {
+    let flags = (flags & !(OpenFlags::TRUNCATE | OpenFlags::CREATED)) | OpenFlags::REPLAY;
+    MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) }
+}
+
+/// FIDs for new files: object ids of one sequence after the other.
+#[derive(Default)]
+pub(super) struct FidPool {
+    pub(super) seq: u64,
+    pub(super) next_oid: u32,
+}
+
+impl FidPool {
+    pub(super) fn take(&mut self) -> Option<Fid> {
+        if self.seq == 0 || self.next_oid > OIDS_PER_SEQUENCE {
+            return None;
+        }
+        self.next_oid += 1;
+        Some(Fid::new(self.seq, self.next_oid - 1, 0))
+    }
+}
+
+/// An MDT's answer, and the lease that was in force when the question was sent.
+pub(crate) struct Answer {
+    pub reply: MdsReply,
+    pub transno: TransNo,
+    /// Number of the exclusive lease, 0 under a shared one.
+    pub lease: u64,
+}
+
+impl Answer {
+    /// # Errors
+    /// `EPROTO` if the MDT answered something else than attributes.
+    pub fn attr(self) -> StatusResult<Attr> {
+        match self.reply {
+            MdsReply::Attr(attr) => Ok(attr),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// # Errors
+    /// `EPROTO` if the MDT answered something else than bytes.
+    pub fn bytes(self) -> StatusResult<Vec<u8>> {
+        match self.reply {
+            MdsReply::Bytes(bytes) => Ok(bytes),
+            _ => Err(Status::EPROTO),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! OSTs that do not answer.
+
+use crate::requests::Requests;
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
+use nacre_layout::Layout;
+use nacre_types::Status;
+use nacre_wire::oss::OssRequest;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long an OST may take to say that it is there.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// The same for one that was silent lately: a directory may be full of files on it.
+const ANSWER_SOON: Duration = Duration::from_millis(20);
+/// What "lately" is.
+const SILENT_AGE: Duration = Duration::from_secs(5);
+
+/// When OSTs that do not answer were last waited for in vain.
+#[derive(Default)]
+pub(crate) struct Silent(Mutex<BTreeMap<u16, Instant>>);
+
+impl Requests {
+    /// True if an OST did not answer lately.
+    pub(crate) fn knows_silent_osts(&self) -> bool {
+        !self.silent.0.lock().is_empty()
+    }
+
+    /// True if this one did not.
+    pub(crate) fn is_silent(&self, ost_index: u16) -> bool {
+        self.silent.0.lock().contains_key(&ost_index)
+    }
+
+    /// Asks the OSTs of a layout whether they are there. True if one does not say so.
+    pub(crate) fn has_silent_ost(&self, layout: &Layout) -> bool {
+        let mut all: Vec<u16> = layout.objects().map(|stripe| stripe.ost_index).collect();
+        all.sort_unstable();
+        all.dedup();
+        // Each is asked, so that it is known of all.
+        all.into_iter().filter(|ost_index| self.find_silent(*ost_index)).count() > 0
+    }
+
+    fn find_silent(&self, ost_index: u16) -> bool {
+        let Some(endpoint) = self.osts.get(ost_index).filter(|endpoint| endpoint.is_active()) else {
+            return false;
+        };
+        let lately = self.silent.0.lock().get(&ost_index).is_some_and(|at| at.elapsed() < SILENT_AGE);
+        let limit = if lately { ANSWER_SOON } else { ANSWER_MAX };
+        let asked = endpoint.call_within(&OssRequest::Ping, limit);
+        let is_silent = asked.is_err_and(|status| status != Status::EINTR);
+        let mut known = self.silent.0.lock();
+        match is_silent {
+            false => drop(known.remove(&ost_index)),
+            true if !lately => drop(known.insert(ost_index, Instant::now())),
+            true => {}
+        }
+        is_silent
+    }
+}

@@ -1,0 +1,351 @@
+//! Directories whose names lie in shards on several MDTs: which shard a name is asked for, and the directory seen as one.
+//!
+//! A directory is taken for whole until an MDT says otherwise; then the list of its shards is fetched, and kept. A list that has become
+//! old does no harm: a shard refuses names that are not its own, and the list is fetched again. While names move, the shard that a name
+//! moves from is asked first: it knows whether the name has left it.
+//!
+//! Bounds: lists of [`DIRS_MAX`] directories, of up to 2000 shards each.
+
+pub(crate) mod absent;
+
+use crate::layouts::pause;
+use crate::lease::Lease;
+use crate::requests::Requests;
+use crate::shards::absent::Absences;
+use crate::warrant::Warrant;
+use nacre_env::clock::Instant;
+use nacre_env::sync::RwLock;
+use nacre_layout::dir_hash::DirHash;
+use nacre_layout::dir_layout::DirLayout;
+use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult, TransNo};
+use nacre_wire::mds::MdsRequest;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Lists that are kept; then all go. A guess: a few hundred KiB.
+const DIRS_MAX: usize = 1024;
+/// How often a list may turn out to be old in one operation.
+const ATTEMPTS: usize = 100;
+/// Those that follow each other at once.
+const TRIES_AT_ONCE: usize = 4;
+/// A list is fetched again after this time if its names moved then: a request for those that have left one shard is made twice.
+const MOVING_AGE: Duration = Duration::from_secs(1);
+
+/// A list as it was fetched.
+#[derive(Clone)]
+struct Kept {
+    layout: Arc<DirLayout>,
+    at: Instant,
+    /// Version of the directory's attributes before, if it is known.
+    version: Option<u64>,
+}
+
+/// The lists of shards that a client knows.
+#[derive(Default)]
+pub(crate) struct ShardLists {
+    dirs: RwLock<HashMap<Fid, Kept>>,
+    /// Length of `dirs`, so that where nothing is striped nothing is locked.
+    count: AtomicUsize,
+}
+
+/// Where names of directories are stored, and which are known not to be there.
+pub struct Shards {
+    requests: Arc<Requests>,
+    lease: Arc<Lease>,
+    absences: Arc<Absences>,
+    pub(crate) lists: ShardLists,
+    /// How names are spread over MDTs where nobody says how, a [`DirHash`]'s number.
+    default_hash: AtomicU16,
+}
+
+impl Shards {
+    pub(crate) fn new(requests: Arc<Requests>, lease: Arc<Lease>, absences: Arc<Absences>) -> Arc<Shards> {
+        Arc::new(Shards {
+            requests,
+            lease,
+            absences,
+            lists: ShardLists::default(),
+            default_hash: AtomicU16::new(DirHash::default().number()),
+        })
+    }
+
+    /// Makes everything durable that this client changed in the namespace of the MDT of `fid`.
+    ///
+    /// # Errors
+    /// What the MDT answers; `EIO` once if it has lost what this client had changed in the directory.
+    pub fn sync_namespace(&self, fid: Fid) -> StatusResult<()> {
+        let parts = self.parts_of(fid);
+        for &part in &parts {
+            let upto = TransNo(self.requests.mdt(part)?.last_transno.load(Ordering::Relaxed));
+            self.requests.commit(part, upto)?;
+        }
+        // After the commit: that met the server as it is now.
+        let mut lost = false;
+        for part in parts.iter().chain([&fid]) {
+            lost |= self.requests.take_lost(part);
+        }
+        if lost { Err(Status::EIO) } else { Ok(()) }
+    }
+
+    /// Who may search a directory has changed, or it is gone.
+    pub(crate) fn forget_absences(&self, dir: Fid) {
+        self.parts_of(dir).into_iter().for_each(|part| self.absences.forget(part));
+    }
+
+    /// True if the name is surely not there, in a directory that everybody may search. Then the kernel may remember that, until
+    /// it is told otherwise.
+    pub(crate) fn is_absent(&self, dir: Fid, name: &[u8]) -> bool {
+        match self.absences.warrant(dir, name) {
+            None | Some(Warrant::None) => false,
+            Some(Warrant::Lock(handle)) => self.lease.inodes(dir).keep_name(handle),
+            Some(warrant) => self.lease.is_in_force(warrant, dir),
+        }
+    }
+
+    /// Spreads names of directories over MDTs in this way from now on where nobody says how.
+    pub fn set_default_hash(&self, hash: DirHash) {
+        self.default_hash.store(hash.number(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn default_hash(&self) -> DirHash {
+        DirHash::from_number(self.default_hash.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    /// Where a name of a directory is stored, as far as is known; while names move, where it will be.
+    pub(crate) fn home(&self, dir: Fid, name: &[u8]) -> Fid {
+        let (first, then) = self.homes(dir, name);
+        then.unwrap_or(first)
+    }
+
+    /// Where a name of a directory is stored, as far as is known, and while names move, where it is if it has left that shard.
+    fn homes(&self, dir: Fid, name: &[u8]) -> (Fid, Option<Fid>) {
+        if matches!(name, b"" | b"." | b"..") {
+            return (dir, None);
+        }
+        let Some(layout) = self.lists.get(dir) else { return (dir, None) };
+        let shard = |place: usize| layout.shards[place];
+        let new = layout.shard_of(name).map_or(dir, shard);
+        layout.old_shard_of(name).map_or((new, None), |old| (shard(old), Some(new)))
+    }
+
+    /// Asks with the FID of the directory or shard that a name is stored with.
+    ///
+    /// # Errors
+    /// What `ask` gives; what the MDT says of its shards; `EINTR` while lists turn out to be old again and again.
+    pub(crate) fn at_home<T>(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        mut ask: impl FnMut(Fid) -> StatusResult<T>,
+    ) -> StatusResult<T> {
+        for attempt in 0..ATTEMPTS {
+            let (first, then) = self.homes(dir, name);
+            let mut outcome = ask(first);
+            if let Some(then) = then.filter(|_| matches!(outcome, Err(Status::WRONG_SHARD))) {
+                outcome = ask(then);
+                if self.lists.is_due(dir) {
+                    self.learn_shards(dir).map_err(dir_gone)?;
+                }
+            }
+            match outcome {
+                Err(Status::WRONG_SHARD) => self.learn_shards(dir).map(drop).map_err(dir_gone)?,
+                outcome => return outcome,
+            }
+            rest_before(attempt + 1)?;
+        }
+        Err(Status::EAGAIN)
+    }
+
+    /// The same with the homes of two names, of whichever directories.
+    ///
+    /// # Errors
+    /// As [`Shards::at_home`].
+    pub(crate) fn at_homes<T>(
+        &self,
+        first: (Fid, &[u8]),
+        second: (Fid, &[u8]),
+        mut ask: impl FnMut(Fid, Fid) -> StatusResult<T>,
+    ) -> StatusResult<T> {
+        // Whichever of the two lists is old, both are fetched again.
+        self.at_home(first.0, first.1, |first_home| {
+            let (home, then) = self.homes(second.0, second.1);
+            let mut outcome = ask(first_home, home);
+            if let Some(then) = then.filter(|_| matches!(outcome, Err(Status::WRONG_SHARD))) {
+                outcome = ask(first_home, then);
+            }
+            if matches!(outcome, Err(Status::WRONG_SHARD)) && first.0 != second.0 {
+                self.learn_shards(second.0).map_err(dir_gone)?;
+            }
+            outcome
+        })
+    }
+
+    /// Fetches the list of a directory's shards; `None` if it is whole.
+    ///
+    /// # Errors
+    /// What the MDT answers; `EPROTO` for a list that makes no sense.
+    pub(crate) fn learn_shards(&self, dir: Fid) -> StatusResult<Option<Arc<DirLayout>>> {
+        let request = MdsRequest::GetXattr { fid: dir, name: b"trusted.lmv" };
+        let layout = match self.requests.call_system(dir, &request) {
+            Ok(answer) => Some(DirLayout::decode(&answer.bytes()?).map_err(|_| Status::EPROTO)?),
+            Err(Status::ENODATA) => None,
+            Err(status) => return Err(status),
+        };
+        let layout = layout.map(Arc::new);
+        let before = self.lists.get(dir);
+        if before.as_ref().map(|list| list.version) != layout.as_ref().map(|list| list.version) {
+            // What was known of its shards was known of other ones.
+            self.forget_absences(dir);
+            self.lists.set(dir, layout.clone());
+            self.forget_absences(dir);
+            if let Some(kernel) = self.lease.kernel() {
+                kernel.drop_attributes(dir.inode_number());
+            }
+        } else {
+            self.lists.set(dir, layout.clone());
+        }
+        Ok(layout)
+    }
+
+    /// The directory itself, or its shards, as far as is known.
+    pub(crate) fn parts_of(&self, dir: Fid) -> Vec<Fid> {
+        self.lists.get(dir).map_or_else(|| vec![dir], |layout| layout.shards.clone())
+    }
+
+    /// Attributes of a directory with what its shards add: subdirectories, and the times of the latest changes.
+    ///
+    /// # Errors
+    /// What an MDT answers; `EINTR` while its shards come and go.
+    pub(crate) fn with_shards(&self, attr: Attr) -> StatusResult<Attr> {
+        if !attr.flags.contains(AttrFlags::STRIPED) {
+            return Ok(attr);
+        }
+        for attempt in 0..ATTEMPTS {
+            let known = self.lists.get_of(&attr).filter(|_| attempt == 0);
+            let layout = match known {
+                Some(layout) => Some(layout),
+                None => {
+                    let layout = self.learn_shards(attr.fid)?;
+                    self.lists.confirm(&attr);
+                    layout
+                }
+            };
+            let Some(layout) = layout else { return Ok(attr) };
+            match self.sum_of(attr, &layout) {
+                // The list is old, or the directory is gone.
+                Err(Status::ENOENT) => rest_before(attempt + 1)?,
+                outcome => return outcome,
+            }
+        }
+        Err(Status::ENOENT)
+    }
+
+    fn sum_of(&self, mut attr: Attr, layout: &DirLayout) -> StatusResult<Attr> {
+        // It may be one of its own.
+        let master = attr.fid;
+        for fid in layout.shards.iter().copied().filter(|fid| *fid != master) {
+            let shard = self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?.attr()?;
+            attr.nlink = attr.nlink.saturating_add(shard.nlink.saturating_sub(2));
+            attr.atime = attr.atime.max(shard.atime);
+            attr.mtime = attr.mtime.max(shard.mtime);
+            attr.ctime = attr.ctime.max(shard.ctime);
+        }
+        Ok(attr)
+    }
+}
+
+impl ShardLists {
+    /// The shards of a directory, if it is known to have some.
+    pub fn get(&self, dir: Fid) -> Option<Arc<DirLayout>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.dirs.read().get(&dir).map(|kept| kept.layout.clone())
+    }
+
+    /// The same, if the directory has not changed since it was fetched.
+    fn get_of(&self, attr: &Attr) -> Option<Arc<DirLayout>> {
+        let dirs = self.dirs.read();
+        dirs.get(&attr.fid).filter(|kept| kept.version == Some(attr.version)).map(|kept| kept.layout.clone())
+    }
+
+    /// True if names of a directory moved when its list was fetched, a while ago.
+    fn is_due(&self, dir: Fid) -> bool {
+        let dirs = self.dirs.read();
+        dirs.get(&dir).is_some_and(|kept| kept.layout.change().is_some() && kept.at.elapsed() >= MOVING_AGE)
+    }
+
+    /// The list of a directory that had these attributes before is the one that was fetched.
+    fn confirm(&self, attr: &Attr) {
+        if let Some(kept) = self.dirs.write().get_mut(&attr.fid) {
+            kept.version = Some(attr.version);
+        }
+    }
+
+    pub(crate) fn set(&self, dir: Fid, layout: Option<Arc<DirLayout>>) {
+        let mut dirs = self.dirs.write();
+        match layout {
+            Some(layout) => {
+                if dirs.len() >= DIRS_MAX {
+                    dirs.clear();
+                }
+                dirs.insert(dir, Kept { layout, at: Instant::now(), version: None });
+            }
+            None => drop(dirs.remove(&dir)),
+        }
+        self.count.store(dirs.len(), Ordering::Release);
+    }
+
+    /// A directory is gone.
+    pub fn forget(&self, dir: Fid) {
+        if self.count.load(Ordering::Acquire) != 0 {
+            self.set(dir, None);
+        }
+    }
+}
+
+/// Waits before try `attempt`, from 1. Parts of a change come to its MDTs one after the other, which on a busy machine takes longer than
+/// some tries: the first ones follow at once, the others after a rest. One list that is old is usual, and goes unnoticed even by
+/// those who were interrupted.
+///
+/// # Errors
+/// `EINTR` from the second on.
+fn rest_before(attempt: usize) -> StatusResult<()> {
+    let rest = match attempt {
+        0 | 1 => return Ok(()),
+        2..=TRIES_AT_ONCE => Duration::ZERO,
+        _ => Duration::from_millis(1 << (attempt - TRIES_AT_ONCE).min(6)),
+    };
+    pause(rest)
+}
+
+/// A directory that is gone may have moved: then another inode has its name. The kernel walks the path once more, where "no such file" would be
+/// taken for the name that was looked for.
+fn dir_gone(status: Status) -> Status {
+    if status == Status::ENOENT { Status::ESTALE } else { status }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_env::InterruptTarget;
+
+    #[test]
+    fn who_was_interrupted_is_let_go_before_the_second_try_and_does_not_rest() {
+        let guard = InterruptTarget::install();
+        let target = guard.target();
+        target.begin(1);
+        assert_eq!(rest_before(2), Ok(()), "nobody has interrupted it yet");
+        assert!(target.raise(1));
+        assert_eq!(rest_before(1), Ok(()), "one list that is old is usual");
+        let began = Instant::now();
+        for attempt in 2..ATTEMPTS {
+            assert_eq!(rest_before(attempt), Err(Status::EINTR), "{attempt}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(2), "all rests are six seconds");
+        target.end();
+    }
+}

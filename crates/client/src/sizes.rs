@@ -1,0 +1,331 @@
+//! Sizes and byte ranges of open files: what is known, who knows better, and telling the MDT.
+
+pub(crate) mod silent;
+
+use crate::base::Base;
+use crate::data_locks::DataLocks;
+use crate::data_locks::cover::Cover;
+use crate::file::{FileInner, FileState, Glimpse, KnownSize};
+use crate::layouts::Layouts;
+use crate::lease::Lease;
+use crate::node::NodeTable;
+use crate::objects::Objects;
+use crate::requests::Requests;
+use crate::shards::Shards;
+use crate::write_back::WriteBack;
+use nacre_layout::{Layout, StripeObject};
+use nacre_types::{Attr, SizeSource, Status, StatusResult};
+use nacre_wire::lock::IoLock;
+use nacre_wire::mds::{DataUpdate, MdsRequest};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Sizes and attributes of files: those that MDTs gave, with what is known better here.
+pub struct Sizes {
+    requests: Arc<Requests>,
+    layouts: Arc<Layouts>,
+    objects: Arc<Objects>,
+    write_back: Arc<WriteBack>,
+    locks: Arc<DataLocks>,
+    shards: Arc<Shards>,
+    nodes: Arc<NodeTable>,
+    lease: Arc<Lease>,
+    /// How often a size was shown that may not be the true one.
+    guesses: AtomicU64,
+}
+
+impl Sizes {
+    pub(crate) fn new(base: &Base, write_back: Arc<WriteBack>, locks: Arc<DataLocks>) -> Arc<Sizes> {
+        Arc::new(Sizes {
+            requests: base.requests.clone(),
+            layouts: base.layouts.clone(),
+            objects: base.objects.clone(),
+            write_back,
+            locks,
+            shards: base.shards.clone(),
+            nodes: base.nodes.clone(),
+            lease: base.lease.clone(),
+            guesses: AtomicU64::new(0),
+        })
+    }
+
+    /// The size as far as it matters for a range that ends at `need`: from the noted one if it is the truth or reaches
+    /// that far, otherwise from the objects.
+    pub(crate) fn size_up_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
+        {
+            let inner = file.lock();
+            let era = file.lock_era.load(Ordering::Acquire);
+            let reaches = need <= inner.size && (self.lease.exclusive() || inner.floor_era == era + 1);
+            if inner.size_is_of(self.lease.number()) || reaches {
+                return Ok(inner.size);
+            }
+        }
+        self.refresh_size_to(file, need)
+    }
+
+    /// Asks the objects for the size, as far as it matters for a range that ends at `need`: those on OSTs that are out of use, and lost
+    /// ones, need not say how much they have if the others reach that far.
+    ///
+    /// # Errors
+    /// `EIO` if they do not; as for [`Sizes::refresh_size`].
+    pub(crate) fn refresh_size_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
+        match self.refresh_size(file) {
+            Err(status @ (Status::EIO | Status::OBJECT_LOST)) => {
+                let size = self.size_of_the_rest(file, status)?.size;
+                if need > size {
+                    return Err(status);
+                }
+                let mut inner = file.lock();
+                inner.size = inner.size.max(size);
+                Ok(size)
+            }
+            outcome => outcome.map(|glimpse| glimpse.size),
+        }
+    }
+
+    /// What the objects say that are not on OSTs out of use and not lost, after asking all has failed with `status`.
+    ///
+    /// # Errors
+    /// `EIO` if all are in use and none is lost: then something else is wrong.
+    pub(crate) fn size_of_the_rest(&self, file: &FileState, status: Status) -> StatusResult<Glimpse> {
+        let used = self.layouts.use_layout(file)?;
+        let layout = used.layout().ok_or(Status::EIO)?;
+        let is_out = |stripe: &StripeObject| self.requests.is_out_of_use(stripe.ost_index);
+        if status != Status::OBJECT_LOST && !layout.objects().any(is_out) {
+            return Err(Status::EIO);
+        }
+        self.objects.tell_of_inactive(file, layout, (0, u64::MAX));
+        self.objects.glimpse_some(layout, |stripe| !is_out(stripe))
+    }
+
+    /// The size as far as it matters for an operation that ends at `need` and has `cover`: what is known to be there cannot
+    /// be cut off by others while its locks are held.
+    pub(crate) fn size_under(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        cover: &Cover<'_>,
+        need: u64,
+    ) -> StatusResult<u64> {
+        if cover.io == IoLock::Held {
+            let era = file.lock_era.load(Ordering::Acquire);
+            let inner = file.lock();
+            let reaches = inner.floor_era == era + 1 && need <= inner.size;
+            if reaches || inner.exact_era == era + 1 {
+                return Ok(inner.size);
+            }
+        }
+        let era = file.lock_era.load(Ordering::Acquire);
+        let settled = self.write_back.settle(file, 0, u64::MAX);
+        let size = match settled.and_then(|()| self.refresh_size_of(file, Some(layout))) {
+            Err(status @ (Status::EIO | Status::OBJECT_LOST)) => {
+                let size = self.size_of_the_rest(file, status)?.size;
+                return if need <= size { Ok(size) } else { Err(status) };
+            }
+            outcome => outcome?.size,
+        };
+        if cover.io == IoLock::Held && self.locks.is_locked_to_its_end(file) {
+            let mut inner = file.lock();
+            // Otherwise writes went on here meanwhile, and what they noted is a part of the size.
+            if inner.floor_era == era + 1 && inner.size == size {
+                inner.exact_era = era + 1;
+            }
+        }
+        Ok(size)
+    }
+
+    /// Asks the objects for the size and notes it.
+    pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
+        self.refresh_size_after(file, |file| self.write_back.settle(file, 0, u64::MAX))
+    }
+
+    /// The same; what was written here has arrived when `settle` returns.
+    pub(crate) fn refresh_size_after(
+        &self,
+        file: &FileState,
+        settle: impl Fn(&FileState) -> StatusResult<()>,
+    ) -> StatusResult<Glimpse> {
+        loop {
+            if let Some(frozen) = &file.lock().frozen {
+                return Ok(frozen.seen);
+            }
+            let changes = self.layouts.relayouts.count(file.fid);
+            let used = self.layouts.use_layout(file)?;
+            settle(file)?;
+            let glimpse = self.refresh_size_of(file, used.layout())?;
+            // Otherwise objects may have been asked that are not the file's any more.
+            if changes == self.layouts.relayouts.count(file.fid) {
+                return Ok(glimpse);
+            }
+        }
+    }
+
+    /// The same with a layout that is in use, for a file whose data has been settled.
+    fn refresh_size_of(&self, file: &FileState, layout: Option<&Arc<Layout>>) -> StatusResult<Glimpse> {
+        let lease = self.lease.number();
+        let era = file.lock_era.load(Ordering::Acquire);
+        // What was written here since is not in the objects yet.
+        let changes = file.lock().changes().filter(|_| file.dirty.is_clean());
+        let glimpse = match layout {
+            Some(layout) => {
+                let (glimpse, written) = self.objects.glimpse(layout)?;
+                file.lock().written.add(written.all());
+                glimpse
+            }
+            None => Glimpse::default(),
+        };
+        let mut inner = file.lock();
+        if changes.is_some() && inner.changes() == changes {
+            inner.size = glimpse.size;
+            inner.size_lease = lease;
+            inner.known_since(era);
+            inner.blocks = Some(glimpse.blocks);
+        } else if lease == 0 {
+            // Others may have cut the file since what is noted was true.
+            let known = if inner.floor_era == era + 1 { inner.size } else { 0 };
+            return Ok(Glimpse { size: glimpse.size.max(known), ..glimpse });
+        } else {
+            // Writes went on while the objects were asked: what they noted is newer.
+            inner.size = inner.size.max(glimpse.size);
+        }
+        Ok(Glimpse { size: inner.size, ..glimpse })
+    }
+
+    /// Attributes as a program is to see them: with the size that this client or the objects know better.
+    pub(crate) fn complete_attr(&self, mut attr: Attr, lease: u64) -> StatusResult<Attr> {
+        if !attr.is_regular() {
+            return self.shards.with_shards(attr);
+        }
+        if let Some(file) = self.nodes.file(attr.fid.inode_number()) {
+            self.overlay(&file, &mut attr, lease)?;
+            return Ok(attr);
+        }
+        // In this order: who closes notes what he tells before the file counts as closed.
+        self.nodes.show_told(&mut attr, self.lease.number(), true);
+        if attr.size_source == SizeSource::Objects {
+            self.recover_size(&mut attr)?;
+        }
+        Ok(attr)
+    }
+
+    /// Puts in the size if this client alone knows it; asks nobody.
+    pub(crate) fn with_own_size(&self, mut attr: Attr) -> Attr {
+        if let Some(file) = self.nodes.file(attr.fid.inode_number()) {
+            let inner = file.lock();
+            if let Some(blocks) = inner.known_blocks().filter(|_| inner.size_is_of(self.lease.number())) {
+                (attr.size, attr.blocks) = (inner.size, blocks);
+                attr.size_source = SizeSource::Exact;
+            }
+        }
+        attr
+    }
+
+    fn overlay(&self, file: &FileState, attr: &mut Attr, lease: u64) -> StatusResult<()> {
+        let (known, mtime_is_ours) = {
+            let mut inner = file.lock();
+            inner.learn(attr, lease, false);
+            // Looked up while nobody can take what is to be told out of the state, to note it there.
+            let is_told = self.show_told_of(&inner, attr);
+            let mtime_is_ours = is_told || inner.mtime.is_some() || inner.mtime_told;
+            if let Some(atime) = inner.atime {
+                attr.atime = attr.atime.max(atime);
+            }
+            if let Some(mtime) = inner.mtime {
+                attr.mtime = mtime;
+                attr.ctime = attr.ctime.max(mtime);
+            }
+            if attr.size_source == SizeSource::Exact && !inner.data_changed && inner.writers == 0 {
+                return Ok(());
+            }
+            let size = inner.size;
+            let known = inner.known_blocks().filter(|_| inner.size_is_of(self.lease.number()));
+            (known.map(|blocks| (size, blocks)), mtime_is_ours)
+        };
+        if let Some((size, blocks)) = known {
+            (attr.size, attr.blocks) = (size, blocks);
+            return Ok(());
+        }
+        let (glimpse, _) = self.look_at_size(file, attr)?;
+        (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
+        if !mtime_is_ours {
+            show_written(attr, glimpse.mtime);
+        }
+        Ok(())
+    }
+
+    /// Shows in attributes of an open file what closes have told the MDT, as far as nothing was written since. True if a time of
+    /// change was among it.
+    pub(crate) fn show_told_of(&self, inner: &FileInner, attr: &mut Attr) -> bool {
+        let with_size = inner.writers == 0 && !inner.data_changed;
+        self.nodes.show_told(attr, self.lease.number(), with_size)
+    }
+
+    /// The MDT does not know the size, since somebody writes or a writer died: asks the objects. While nobody else is
+    /// there it was the latter, so the MDT is told.
+    fn recover_size(&self, attr: &mut Attr) -> StatusResult<()> {
+        let lease = self.lease.number();
+        let pin = self.nodes.pin(attr.fid);
+        let (glimpse, is_whole) = self.look_at_size(&pin.file, attr)?;
+        let written = pin.file.lock().written.take();
+        drop(pin);
+        (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
+        show_written(attr, glimpse.mtime);
+        if is_whole
+            && lease != 0
+            && lease == self.lease.number()
+            && self.nodes.file(attr.fid.inode_number()).is_none()
+        {
+            let size_blocks = Some((glimpse.size, glimpse.blocks));
+            let update = DataUpdate { size_blocks, mtime: Some(attr.mtime), ..DataUpdate::default() };
+            let request = MdsRequest::UpdateData { fid: attr.fid, update, exact: true, written };
+            attr.version = self.requests.call_system(attr.fid, &request)?.attr()?.version;
+            attr.size_source = SizeSource::Exact;
+        }
+        Ok(())
+    }
+
+    /// Size and space to tell the MDT; space is asked for if it is not known.
+    pub(crate) fn size_blocks(&self, file: &FileState) -> StatusResult<KnownSize> {
+        let changes = {
+            let inner = file.lock();
+            let changes = inner.changes();
+            if inner.size_is_of(self.lease.number())
+                && let Some(blocks) = inner.known_blocks()
+            {
+                return Ok(KnownSize { size: inner.size, blocks, changes });
+            }
+            changes
+        };
+        let glimpse = self.refresh_size(file)?;
+        Ok(KnownSize { size: glimpse.size, blocks: glimpse.blocks, changes })
+    }
+
+    /// Tells the MDT what it does not know of a written file that stays open.
+    pub(crate) fn push_size(&self, file: &FileState) -> StatusResult<()> {
+        let _turn = file.tell();
+        if !file.lock().data_changed {
+            return Ok(());
+        }
+        let size = self.size_blocks(file)?;
+        let update = file.lock().update_to_tell(Some(size));
+        let written = file.lock().written.take();
+        let (fid, exact) = (file.fid, false);
+        let request = MdsRequest::UpdateData { fid, update, exact, written: written.clone() };
+        let answer =
+            self.requests.call_system(fid, &request).inspect_err(|_| file.lock().written.add(written))?;
+        let mut inner = file.lock();
+        inner.was_told(&update, size.changes);
+        inner.transno = inner.transno.max(answer.transno);
+        // The MDT keeps "ask the objects" while the file is open for writing, so the last close tells it again.
+        inner.data_changed |= inner.writers > 0;
+        Ok(())
+    }
+}
+
+/// Shows in attributes that a write at `time` has changed the file.
+fn show_written(attr: &mut Attr, time: Option<nacre_types::Timestamp>) {
+    if let Some(time) = time {
+        attr.mtime = attr.mtime.max(time);
+        attr.ctime = attr.ctime.max(attr.mtime);
+    }
+}

@@ -1,0 +1,193 @@
+//! Sending dirty windows.
+
+use crate::file::FileState;
+use crate::objects::LARGE_BYTES;
+use crate::objects::transfer::{Notes, Touched, written};
+use crate::write_back::WriteBack;
+use crate::write_back::pool::WINDOW_BYTES;
+use crate::write_back::table::Job;
+use nacre_env::clock::Instant;
+use nacre_layout::Layout;
+use nacre_rpc::IoCall;
+use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
+use nacre_wire::oss::{Bulk, OssRequest};
+use std::sync::atomic::Ordering;
+
+/// A contiguous piece of a window: what one request writes.
+#[derive(Clone, Copy)]
+struct Piece {
+    job: usize,
+    start: u32,
+    end: u32,
+}
+
+impl WriteBack {
+    pub(crate) fn sent_with_close(&self, file: &FileState, job: Job) {
+        let key = job.key;
+        job.window.budget.give_back(true);
+        // The buffer is to be used again before anybody else takes a colder one.
+        drop(job);
+        file.dirty.sent(key);
+        self.room_was_made();
+    }
+
+    /// Sends windows that were taken out of the file's table, several at a time, and gives them back to it: as gone, or
+    /// as dirty still if the caller was interrupted. The first failure is the answer; it is also noted for every open.
+    pub(crate) fn send(&self, file: &FileState, jobs: Vec<Job>) -> StatusResult<()> {
+        let _job = self.jobs.enter_job_of(file);
+        // Nobody has an object yet whose file is not said to have it.
+        let decided = self.layouts.decide_head(file, 0);
+        let epochs: Vec<u64> =
+            jobs.iter().map(|job| self.requests.epoch_of(job.window.budget.ost_index)).collect();
+        let mut results: Vec<StatusResult<()>> = vec![Ok(()); jobs.len()];
+        let pieces: Vec<Piece> = jobs
+            .iter()
+            .enumerate()
+            .filter(|(number, job)| {
+                results[*number] = match (decided, self.layouts.instead_of_head(file, job)) {
+                    (Ok(()), None) => return true,
+                    (Ok(()), Some(layout)) => self.send_elsewhere(file, job, &layout),
+                    (failed, _) => failed,
+                };
+                false
+            })
+            .flat_map(|(job, it)| it.window.spans.iter().map(move |(start, end)| Piece { job, start, end }))
+            .collect();
+        for some in pieces.chunks(self.rpcs_at_once(&jobs)) {
+            for (piece, result) in some.iter().zip(self.send_pieces(file, &jobs, some)) {
+                results[piece.job] = results[piece.job].and(result);
+            }
+        }
+        let mut outcome = Ok(());
+        for ((job, epoch), result) in jobs.into_iter().zip(epochs).zip(results) {
+            self.after_send(file, job, epoch, result);
+            outcome = outcome.and(result);
+        }
+        self.room_was_made();
+        outcome
+    }
+
+    /// How many requests one thread has under way: `max_rpcs_in_flight` of the OSTs, the largest if they differ; the
+    /// transport keeps each OST to its own.
+    fn rpcs_at_once(&self, jobs: &[Job]) -> usize {
+        let of = |job: &Job| self.requests.ost(job.window.budget.ost_index).ok()?.tunables();
+        jobs.iter().filter_map(of).map(|tunables| tunables.max_rpcs_in_flight() as usize).max().unwrap_or(1)
+    }
+
+    fn send_pieces(&self, file: &FileState, jobs: &[Job], pieces: &[Piece]) -> Vec<StatusResult<()>> {
+        let calls: StatusResult<Vec<IoCall<'_>>> =
+            pieces.iter().map(|piece| self.call_of(&jobs[piece.job], piece)).collect();
+        let calls = match calls {
+            Ok(calls) => calls,
+            Err(status) => return vec![Err(status); pieces.len()],
+        };
+        let bytes = pieces.iter().map(|piece| u64::from(piece.end - piece.start)).sum();
+        let counters = &self.counters;
+        let full = pieces.iter().filter(|piece| u64::from(piece.end - piece.start) == WINDOW_BYTES).count();
+        counters.rpcs.fetch_add(pieces.len() as u64, Ordering::Relaxed);
+        counters.full_rpcs.fetch_add(full as u64, Ordering::Relaxed);
+        counters.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        counters.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut results: Vec<StatusResult<()>> = self
+            .objects
+            .run_calls(calls, bytes, None)
+            .into_iter()
+            .zip(pieces)
+            .map(|(reply, piece)| check(reply.and_then(written), piece))
+            .collect();
+        for (result, piece) in results.iter_mut().zip(pieces) {
+            if *result == Err(Status::ENOSPC) {
+                *result = self.requests.with_space(file.fid, || {
+                    let IoCall { endpoint, request, bulk } = self.call_of(&jobs[piece.job], piece)?;
+                    check(endpoint.call(&request, bulk).and_then(written), piece)
+                });
+            }
+        }
+        counters.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        results
+    }
+
+    fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece) -> StatusResult<IoCall<'a>> {
+        let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
+        // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table,
+        // which does so only when nobody fills it, so nobody changes them while the job exists.
+        let data = unsafe { std::slice::from_raw_parts(job.window.buffer.start().add(start), len) };
+        let offset = job.key.offset() + u64::from(piece.start);
+        Ok(IoCall {
+            endpoint: self.requests.ost(job.window.budget.ost_index)?,
+            request: OssRequest::Write {
+                object: job.key.object,
+                offset,
+                sync: false,
+                granted: true,
+                lock: if job.window.alone { IoLock::Lease } else { IoLock::Held },
+                incarnation: job.window.incarnation,
+                written: job.window.stripe.written,
+            },
+            bulk: Bulk::Send(data),
+        })
+    }
+
+    fn after_send(&self, file: &FileState, job: Job, epoch: u64, result: StatusResult<()>) {
+        let (ost_index, object, key) = (job.window.budget.ost_index, job.key.object, job.key);
+        let stripe = job.window.stripe;
+        {
+            // Before the window counts as sent, so that a caller that waits for it finds the object to be synced.
+            let mut inner = file.lock();
+            inner.mark_dirty_object(ost_index, object, epoch);
+            if result.is_ok() && stripe.object == object {
+                inner.written.note(&stripe);
+            }
+            if let Err(status) = result
+                && status != Status::EINTR
+            {
+                inner.record_error(status);
+            }
+        }
+        match result {
+            Err(Status::EINTR) => file.dirty.put_back(job),
+            other => {
+                if let Err(status) = other {
+                    self.counters.failures.fetch_add(1, Ordering::Relaxed);
+                    log::error!(
+                        "OST{ost_index:04x} refused data of {} that was answered: {status}",
+                        file.fid
+                    );
+                }
+                job.window.budget.give_back(true);
+                // The buffer is to be used again before anybody else takes a colder one.
+                drop(job);
+                file.dirty.sent(key);
+            }
+        }
+    }
+
+    /// Writes to the objects, after older data of the same bytes, which must not arrive later.
+    pub(crate) fn write_through<'t>(
+        &self,
+        file: &FileState,
+        layout: &Layout,
+        (at, data): (u64, &[u8]),
+        how: (bool, IoLock),
+        notes: &'t mut Notes,
+    ) -> (StatusResult<usize>, &'t [Touched]) {
+        let len = data.len() as u64;
+        if let Err(status) = self.settle(file, at, at + len) {
+            return (Err(status), &[]);
+        }
+        let begin = (len >= LARGE_BYTES && !how.0).then(Instant::now);
+        let written = self.objects.write_layout(file.fid, layout, (at, data), how, notes);
+        if let Some(begin) = begin {
+            self.objects.write_pace.note(len, begin.elapsed());
+        }
+        written
+    }
+}
+
+fn check(written: StatusResult<usize>, piece: &Piece) -> StatusResult<()> {
+    match written? as u64 == u64::from(piece.end - piece.start) {
+        true => Ok(()),
+        false => Err(Status::EIO),
+    }
+}
