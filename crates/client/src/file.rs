@@ -6,6 +6,7 @@ pub(crate) mod head;
 pub(crate) mod opened;
 pub(crate) mod options;
 pub(crate) mod ranges;
+pub(crate) mod size;
 pub(crate) mod turns;
 pub(crate) mod written;
 
@@ -15,6 +16,7 @@ use crate::file::group::Group;
 use crate::file::head::Head;
 use crate::file::opened::Opened;
 use crate::file::ranges::RangeLocks;
+use crate::file::size::Size;
 use crate::file::written::Written;
 use crate::jobs::JobCell;
 use crate::read_ahead::blocks::Blocks;
@@ -22,18 +24,13 @@ use crate::read_ahead::reader::Reader;
 use crate::warrant::Warrant;
 use crate::write_back::table::Table;
 use nacre_env::sync::{Condvar, Mutex};
-use nacre_layout::{Layout, StripeObject, object_ranges};
+use nacre_layout::{Layout, StripeObject};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
 use nacre_wire::mds::{DataUpdate, LockFamily, LockOwner, OpenFlags};
 use nacre_wire::oss::ObjectAttr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::SystemTime;
 
-/// Space is shown in units of this many bytes (`st_blocks`).
-const BLOCK_UNIT: u64 = 512;
-/// File systems below OSTs allocate in units of this many bytes.
-const ALLOCATION_UNIT: u64 = 4096;
 /// `relatime` stores a new access time at least this often, in seconds.
 const RELATIME_SECONDS: i64 = 24 * 3600;
 /// Numbers updates of file data in the order in which they are made; see [`DataUpdate::order`].
@@ -122,33 +119,9 @@ pub(crate) struct Frozen {
     pub seen: Glimpse,
 }
 
-/// The state proper. Short locks only, never over a request.
+/// How many use a file here, and how.
 #[derive(Default)]
-pub(crate) struct FileInner {
-    pub layout: Option<Arc<Layout>>,
-    /// What says that `layout` is true.
-    pub layout_warrant: Warrant,
-    /// Who has frozen the file: nobody else takes a byte range.
-    pub frozen: Option<Frozen>,
-    /// The group that has the file.
-    pub group: Option<Group>,
-    /// Whether it has a first component on the MDT.
-    pub head: Head,
-    /// Somebody asks the MDT for objects right now.
-    pub layout_pending: bool,
-    /// Size as last learned, plus what this client wrote since.
-    pub size: u64,
-    /// Lease under which `size` was learned; it is the truth while that lease is exclusive and in force.
-    pub size_lease: u64,
-    /// Under a shared lease: one more than [`FileState::lock_era`] when the file was known to have at least `size` bytes;
-    /// 0: not known.
-    pub floor_era: u64,
-    /// As `floor_era`, but the size is exactly this: all objects are locked to their ends.
-    pub exact_era: u64,
-    /// Space in units of 512 bytes, if known.
-    pub blocks: Option<u64>,
-    /// Bytes from the beginning that this client wrote one after the other since the file was empty.
-    pub dense: u64,
+pub(crate) struct Users {
     /// Opens of which the MDT has not been told that they ended.
     pub opens: u32,
     /// Opens for writing.
@@ -161,6 +134,13 @@ pub(crate) struct FileInner {
     pub leaving_locks: u32,
     /// Some open was for the kernel's page cache. Stays so, since what is cached outlives it.
     pub cached: bool,
+    /// Somebody here has asked for an `fcntl` lock, so closes have to give such locks back.
+    pub range_locked: bool,
+}
+
+/// What the MDT does not know of a file yet.
+#[derive(Default)]
+pub(crate) struct News {
     /// The MDT has to be told size and space.
     pub data_changed: bool,
     /// Something of the file is on its way to the MDT, see [`FileState::tell`]. A close waits for a size that is being told while
@@ -175,27 +155,56 @@ pub(crate) struct FileInner {
     pub atime: Option<Timestamp>,
     /// A stored access time older than this is refreshed by a read; `None`: already done.
     pub atime_limit: Option<Timestamp>,
-    /// Objects written since the last sync.
-    pub dirty: Vec<DirtyObject>,
     /// Written objects that are not reported to the MDT yet.
     pub written: Written,
+}
+
+/// What is not durable yet, and what was lost.
+#[derive(Default)]
+pub(crate) struct Unsynced {
+    /// Objects written since the last sync.
+    pub dirty: Vec<DirtyObject>,
     /// Others, or earlier opens, may have left objects unsynced.
     pub dirty_unknown: bool,
+    /// Number and cause of the last write-back failure; each open reports it once.
+    pub error: (u32, Option<Status>),
+}
+
+/// What was said in the log, once.
+#[derive(Default)]
+pub(crate) struct Said {
+    /// That a part of the file is on an OST that is out of use.
+    pub inactive: bool,
+    /// That an object of the file is lost.
+    pub lost: bool,
+}
+
+/// The state proper. Short locks only, never over a request.
+#[derive(Default)]
+pub(crate) struct FileInner {
+    pub layout: Option<Arc<Layout>>,
+    /// What says that `layout` is true.
+    pub layout_warrant: Warrant,
+    /// Who has frozen the file: nobody else takes a byte range.
+    pub frozen: Option<Frozen>,
+    /// The group that has the file.
+    pub group: Option<Group>,
+    /// Whether it has a first component on the MDT.
+    pub head: Head,
+    /// Somebody asks the MDT for objects right now.
+    pub layout_pending: bool,
+    pub size: Size,
+    pub users: Users,
+    pub news: News,
+    pub unsynced: Unsynced,
     /// Last transaction that changed the inode.
     pub transno: TransNo,
     /// Set-id bits or capabilities are there, to be dropped by writes of others than root.
     pub privileged: bool,
-    /// Somebody here has asked for an `fcntl` lock, so closes have to give such locks back.
-    pub range_locked: bool,
     pub ranges: RangeLocks,
-    /// It was said that a part of the file is on an OST that is out of use.
-    pub told_of_inactive: bool,
-    /// It was said that an object of the file is lost.
-    pub told_of_lost: bool,
+    pub said: Said,
     /// Data read ahead. A thread that changes data takes its range out before giving up the range.
     pub ahead: Blocks,
-    /// Number and cause of the last write-back failure; each open reports it once.
-    pub error: (u32, Option<Status>),
 }
 
 impl FileInner {
@@ -205,9 +214,7 @@ impl FileInner {
         self.privileged = attr.mode & (attr::S_ISUID | attr::S_ISGID) != 0
             || attr.flags.contains(AttrFlags::HAS_CAPABILITY);
         if size_is_exact {
-            self.size = attr.size;
-            self.size_lease = lease;
-            self.blocks = Some(attr.blocks);
+            self.size.learn(attr.size, attr.blocks, lease);
         }
     }
 
@@ -235,13 +242,12 @@ impl FileInner {
         self.layout = None;
         self.layout_warrant = Warrant::None;
         self.head = Head::Settled;
-        (self.size, self.size_lease, self.blocks, self.dense) = (0, 0, None, 0);
-        self.size_is_unsure();
+        self.size = Size::default();
         self.ahead.clear();
         // What is not synced on them is, whichever file they belong to now; the next sync takes all.
-        self.dirty.clear();
-        self.dirty_unknown = true;
-        self.written.forget();
+        self.unsynced.dirty.clear();
+        self.unsynced.dirty_unknown = true;
+        self.news.written.forget();
     }
 
     /// Arms `relatime` from the stored times.
@@ -249,74 +255,47 @@ impl FileInner {
         let stale = attr.atime <= attr.mtime
             || attr.atime <= attr.ctime
             || now.sec.saturating_sub(attr.atime.sec) >= RELATIME_SECONDS;
-        self.atime_limit = stale.then_some(attr.atime);
+        self.news.atime_limit = stale.then_some(attr.atime);
     }
 
     /// A read happened.
     pub fn on_read(&mut self, now: impl FnOnce() -> Timestamp) {
-        if self.atime_limit.take().is_some() {
-            self.atime = Some(now());
+        if self.news.atime_limit.take().is_some() {
+            self.news.atime = Some(now());
         }
-    }
-
-    /// The size is known since `era`, exactly if everything is locked.
-    pub fn known_since(&mut self, era: u64) {
-        self.floor_era = era + 1;
-        self.exact_era = if self.exact_era == era + 1 { era + 1 } else { 0 };
-    }
-
-    /// True if the size is this client's to know: learned under the exclusive lease with this number, which is in force.
-    pub fn size_is_of(&self, lease: u64) -> bool {
-        self.size_lease != 0 && self.size_lease == lease
-    }
-
-    /// The size has to be asked for.
-    pub fn size_is_unsure(&mut self) {
-        (self.floor_era, self.exact_era) = (0, 0);
     }
 
     /// `[offset, end)` was written under locks that were there in `era`: others cannot cut it off while they are held.
     pub fn on_written_beside(&mut self, offset: u64, end: u64, now: Timestamp, era: u64) {
-        if self.floor_era != era + 1 {
-            // What was known of the size may not be true any more.
-            (self.size, self.floor_era, self.exact_era, self.dense) = (end, era + 1, 0, 0);
-        }
+        self.size.on_written_beside(end, era);
         self.on_written(offset, end, now);
     }
 
     /// `[offset, end)` was written.
     pub fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
         self.ahead.invalidate(offset, end);
-        if offset <= self.dense && end > self.dense {
-            self.dense = end;
-        }
-        self.size = self.size.max(end);
-        self.mtime = Some(now);
-        self.data_changed = true;
-        self.blocks = None;
-        self.atime_limit.get_or_insert(now);
+        self.size.on_written(offset, end);
+        self.news.mtime = Some(now);
+        self.news.data_changed = true;
+        self.news.atime_limit.get_or_insert(now);
     }
 
     /// Only a part of `[offset, end)` could be written. Pieces behind the failure may have arrived: only the objects know
     /// the size now.
     pub fn on_written_in_part(&mut self, offset: u64, end: u64) {
         self.ahead.invalidate(offset, end);
-        self.size_lease = 0;
-        self.dense = self.dense.min(offset);
-        self.data_changed = true;
+        self.size.on_written_in_part(offset);
+        self.news.data_changed = true;
     }
 
     /// The size was set.
     pub fn on_truncated(&mut self, size: u64, lease: u64, changed: bool) {
         self.ahead.invalidate(size, u64::MAX);
-        self.size = size;
-        self.size_lease = lease;
-        self.dense = self.dense.min(size);
-        self.blocks = (size == 0).then_some(0);
-        self.data_changed |= changed;
+        self.size.on_truncated(size, lease);
+        self.news.data_changed |= changed;
         if size == 0 {
             // So does the MDT.
-            self.written.forget();
+            self.news.written.forget();
             let is_written = |layout: &&mut Arc<Layout>| layout.is_written();
             self.layout.as_mut().filter(is_written).map(|layout| Arc::make_mut(layout).forget_written());
         }
@@ -324,11 +303,7 @@ impl FileInner {
 
     /// Space used, as far as it can be told without asking: known, or implied because every byte was written here.
     pub fn known_blocks(&self) -> Option<u64> {
-        if self.blocks.is_some() {
-            return self.blocks;
-        }
-        let layout = self.layout.as_ref().filter(|_| self.dense >= self.size)?;
-        Some(object_ranges(layout, 0, self.size).map(|part| blocks_of(part.end - part.start)).sum())
+        self.size.known_blocks(self.layout.as_deref())
     }
 
     /// Notes that an object is about to be written.
@@ -338,14 +313,14 @@ impl FileInner {
 
     /// The same of an object of which only the name is known.
     pub fn mark_dirty_object(&mut self, ost_index: u16, object: Fid, epoch: u64) {
-        if !self.dirty.iter().any(|dirty| dirty.object == object && dirty.ost_index == ost_index) {
-            self.dirty.push(DirtyObject { ost_index, object, epoch });
+        if !self.unsynced.dirty.iter().any(|dirty| dirty.object == object && dirty.ost_index == ost_index) {
+            self.unsynced.dirty.push(DirtyObject { ost_index, object, epoch });
         }
     }
 
     /// Notes that written data is lost or may be.
     pub fn record_error(&mut self, status: Status) {
-        self.error = (self.error.0.wrapping_add(1), Some(status));
+        self.unsynced.error = (self.unsynced.error.0.wrapping_add(1), Some(status));
     }
 
     /// What the MDT is to be told; the state counts as told after [`FileInner::was_told`]. A size that somebody may have changed
@@ -355,20 +330,20 @@ impl FileInner {
         let size_blocks = size.filter(true_still).map(|size| (size.size, size.blocks));
         // Under the lock of the state, so that the order is that of what is told.
         let order = UPDATES.fetch_add(1, Ordering::Relaxed);
-        DataUpdate { size_blocks, mtime: self.mtime, atime: self.atime, order }
+        DataUpdate { size_blocks, mtime: self.news.mtime, atime: self.news.atime, order }
     }
 
     /// The MDT knows of an update with a size that was true after these `changes`; what has changed since is still to be told.
     pub fn was_told(&mut self, update: &DataUpdate, changes: Option<u64>) {
         if update.size_blocks.is_some() && changes == self.changes() {
-            self.data_changed = false;
+            self.news.data_changed = false;
         }
-        self.mtime_told |= update.mtime.is_some();
-        if self.mtime == update.mtime {
-            self.mtime = None;
+        self.news.mtime_told |= update.mtime.is_some();
+        if self.news.mtime == update.mtime {
+            self.news.mtime = None;
         }
-        if self.atime == update.atime {
-            self.atime = None;
+        if self.news.atime == update.atime {
+            self.news.atime = None;
         }
     }
 
@@ -381,11 +356,6 @@ impl FileInner {
 /// The time that changes get.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from(nacre_env::clock::wall())
-}
-
-/// Space of a dense object of `bytes`.
-fn blocks_of(bytes: u64) -> u64 {
-    bytes.next_multiple_of(ALLOCATION_UNIT) / BLOCK_UNIT
 }
 
 /// One open of a file.
@@ -415,7 +385,7 @@ pub(crate) struct OpenFile {
     pub keeps_access_time: AtomicBool,
     /// A descriptor was closed.
     pub closing: AtomicBool,
-    /// Counted in [`FileInner::leaving_locks`].
+    /// Counted in [`Users::leaving_locks`].
     pub leaves_locks: AtomicBool,
     /// The group that it belongs to; 0: none.
     pub group: AtomicU64,
@@ -437,8 +407,8 @@ impl OpenFile {
     ) -> OpenFile {
         let seen = {
             let mut inner = file.lock();
-            inner.opens += 1;
-            inner.error.0
+            inner.users.opens += 1;
+            inner.unsynced.error.0
         };
         OpenFile {
             handle,
@@ -477,7 +447,7 @@ impl OpenFile {
     /// # Errors
     /// The failure, once.
     pub fn check_error(&self) -> Result<(), Status> {
-        let (number, status) = self.file.lock().error;
+        let (number, status) = self.file.lock().unsynced.error;
         let seen = self.error_seen.swap(number, Ordering::Relaxed);
         status.filter(|_| seen != number).map_or(Ok(()), Err)
     }
@@ -507,7 +477,8 @@ mod tests {
 
     #[test]
     fn a_size_that_is_no_longer_sure_is_not_told_and_remains_to_be_told() {
-        let mut inner = FileInner { data_changed: true, ..FileInner::default() };
+        let mut inner =
+            FileInner { news: News { data_changed: true, ..News::default() }, ..FileInner::default() };
         let known = |inner: &FileInner| KnownSize { size: 5, blocks: 8, changes: inner.changes() };
 
         let before = known(&inner);
@@ -523,13 +494,13 @@ mod tests {
         inner.ranges.release(ticket);
         for old in [before, during] {
             assert_eq!(tell(&mut inner, Some(old)).size_blocks, None, "a write went on");
-            assert!(inner.data_changed);
+            assert!(inner.news.data_changed);
         }
         let ticket = inner.ranges.try_take(0, 10, Use::Shared).expect("free");
         let after = known(&inner);
         let (first, second) = (tell(&mut inner, Some(after)), tell(&mut inner, None));
         assert_eq!(first.size_blocks, Some((5, 8)));
-        assert!(!inner.data_changed && second.order > first.order);
+        assert!(!inner.news.data_changed && second.order > first.order);
         inner.ranges.release(ticket);
     }
 }

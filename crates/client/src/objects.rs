@@ -125,7 +125,7 @@ impl Objects {
         all.retain(|ost_index| self.requests.is_out_of_use(*ost_index));
         all.sort_unstable();
         all.dedup();
-        if all.is_empty() || std::mem::replace(&mut file.lock().told_of_inactive, true) {
+        if all.is_empty() || std::mem::replace(&mut file.lock().said.inactive, true) {
             return;
         }
         for ost_index in all {
@@ -141,7 +141,7 @@ impl Objects {
         outcome: StatusResult<R>,
     ) -> StatusResult<R> {
         if let Err(Status::OBJECT_LOST) = outcome
-            && !std::mem::replace(&mut file.lock().told_of_lost, true)
+            && !std::mem::replace(&mut file.lock().said.lost, true)
         {
             log::error!(
                 "{}: data is lost, as an object of the file is not on its OST any more: the log of the OST names the object, and \

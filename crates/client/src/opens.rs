@@ -10,21 +10,17 @@ use crate::config::ClientConfig;
 use crate::data::Data;
 use crate::data_locks::DataLocks;
 use crate::file::group::Who;
-use crate::file::now;
 use crate::file::ranges::Use;
-use crate::file::{Asked, FileState, OpenFile};
+use crate::file::{Asked, FileState, OpenFile, now};
 use crate::flocks::FileLocks;
 use crate::handles::HandleTable;
-use crate::inodes::Found;
-use crate::inodes::Inodes;
 use crate::inodes::dot_lustre::check_may_name;
-use crate::jobs::JobSource;
-use crate::jobs::Jobs;
+use crate::inodes::{Found, Inodes};
+use crate::jobs::{JobSource, Jobs};
 use crate::layouts::Layouts;
 use crate::lease::Lease;
 use crate::names::Created;
-use crate::node::NodeTable;
-use crate::node::node_of;
+use crate::node::{NodeTable, node_of};
 use crate::objects::Objects;
 use crate::requests::Requests;
 use crate::requests::mdt::{open_again, open_again_is_given_up};
@@ -77,7 +73,7 @@ struct Opening {
     /// The lock on the layout that was asked for, and the one that came.
     lock: (LockHandle, LockHandle),
     created: bool,
-    /// The file's bytes, if they came with the answer and nobody here had it open before, with [`Client::data_changes`] of then.
+    /// The file's bytes, if they came with the answer and nobody here had it open before, with [`Data::data_changes`](crate::data::Data) of then.
     data: Option<(Vec<u8>, u64)>,
 }
 
@@ -167,7 +163,7 @@ impl Opens {
         // The kernel refuses to open a running program for writing, but finds out about O_RDONLY | O_TRUNC too late.
         if flags.contains(OpenFlags::TRUNCATE)
             && !flags.contains(OpenFlags::WRITE)
-            && self.nodes.file(node).is_some_and(|file| file.lock().executors > 0)
+            && self.nodes.file(node).is_some_and(|file| file.lock().users.executors > 0)
         {
             return Err(Status::ETXTBSY);
         }
@@ -352,14 +348,15 @@ impl Opens {
         let (size_known, has_objects) = {
             let mut inner = file.lock();
             self.sizes.show_told_of(&inner, &mut attr);
-            let ours = inner.size_is_of(self.lease.number());
+            let ours = inner.size.is_of(self.lease.number());
             let exact = !ours && attr.size_source == SizeSource::Exact;
             inner.learn(&attr, opening.lease, exact);
             if opening.created && writes {
                 self.layouts.note_made(&mut inner, opening.lease);
             }
-            inner.dirty_unknown |= !ours && !opening.created && attr.flags.contains(AttrFlags::HAS_OBJECTS);
-            if self.config.relatime && inner.atime_limit.is_none() {
+            inner.unsynced.dirty_unknown |=
+                !ours && !opening.created && attr.flags.contains(AttrFlags::HAS_OBJECTS);
+            if self.config.relatime && inner.news.atime_limit.is_none() {
                 inner.learn_times(&attr, now());
             }
             (ours || exact, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
@@ -379,7 +376,7 @@ impl Opens {
         if writes {
             // What was fetched before this open says nothing of what it will write.
             self.requests.changes.fetch_add(1, Ordering::Release);
-            file.lock().writers += 1;
+            file.lock().users.writers += 1;
         }
         let ready = if writes { self.prepare_stores(file) } else { Ok(()) };
         let outcome = match ready {
@@ -389,8 +386,8 @@ impl Opens {
             Err(status) => Err(status),
         };
         match &outcome {
-            Ok(_) if opening.flags.contains(OpenFlags::EXEC) => file.lock().executors += 1,
-            Err(_) if writes => file.lock().writers -= 1,
+            Ok(_) if opening.flags.contains(OpenFlags::EXEC) => file.lock().users.executors += 1,
+            Err(_) if writes => file.lock().users.writers -= 1,
             _ => {}
         }
         outcome
@@ -418,7 +415,7 @@ impl Opens {
         range.finish(|inner| {
             inner.on_truncated(0, lease, true);
             // To be told again, since what such a close tells may reach the MDT later than this open.
-            inner.mtime = Some(attr.mtime);
+            inner.news.mtime = Some(attr.mtime);
         });
         Ok(())
     }
@@ -430,7 +427,7 @@ impl Opens {
     pub fn note_cached(&self, handle: u64) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         open.cached.store(true, Ordering::Relaxed);
-        open.file.lock().cached = true;
+        open.file.lock().users.cached = true;
         Ok(())
     }
 
@@ -473,12 +470,12 @@ impl Opens {
             let mut inner = file.lock();
             inner.ahead.forget(handle, u64::MAX);
             if writes {
-                inner.writers -= 1;
+                inner.users.writers -= 1;
             }
-            inner.executors -= u32::from(open.flags.contains(OpenFlags::EXEC));
+            inner.users.executors -= u32::from(open.flags.contains(OpenFlags::EXEC));
             // Who wrote nothing says what it knows, but asks nobody: the MDT remembers what was exact before.
-            let knows = inner.size_is_of(self.lease.number()) && inner.known_blocks().is_some();
-            writes && inner.writers == 0 && (inner.data_changed || knows)
+            let knows = inner.size.is_of(self.lease.number()) && inner.known_blocks().is_some();
+            writes && inner.users.writers == 0 && (inner.news.data_changed || knows)
         };
         if let Some(closing) = closing {
             self.requests.changes.fetch_add(1, Ordering::Release);
@@ -500,7 +497,7 @@ impl Opens {
         let turn = file.tell();
         let (update, written) = {
             let mut inner = file.lock();
-            (inner.update_to_tell(size), inner.written.take())
+            (inner.update_to_tell(size), inner.news.written.take())
         };
         self.nodes.note_told(file.node, &update, self.lease.number());
         self.requests.changes.fetch_add(1, Ordering::Release);
@@ -639,9 +636,9 @@ impl Opens {
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let mut inner = self.0.file.lock();
-        inner.opens -= 1;
-        inner.closing -= u32::from(self.0.closing.load(Ordering::Relaxed));
-        inner.leaving_locks -= u32::from(self.0.leaves_locks.load(Ordering::Relaxed));
+        inner.users.opens -= 1;
+        inner.users.closing -= u32::from(self.0.closing.load(Ordering::Relaxed));
+        inner.users.leaving_locks -= u32::from(self.0.leaves_locks.load(Ordering::Relaxed));
         drop(inner);
         self.0.file.changed.notify_all();
     }

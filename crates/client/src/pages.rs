@@ -4,8 +4,7 @@ pub(crate) mod merge;
 pub(crate) mod scan;
 
 use crate::base::Base;
-use crate::inodes::Inodes;
-use crate::inodes::Keep;
+use crate::inodes::{Inodes, Keep};
 use crate::lease::Lease;
 use crate::node::NodeTable;
 use crate::open_dir::OpenDir;
@@ -18,10 +17,8 @@ use crate::tunables::Tunables;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult};
 use nacre_wire::dir::{ATTR_BYTES, LOCK_BYTES};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use std::sync::Arc;
-use std::sync::Weak;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// One name of a listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -42,9 +42,8 @@ use nacre_lock::Mode;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// What one fetch asks for, in bytes: the largest transfer of one request.
 const RPC_BYTES: u64 = 1 << 20;
@@ -117,10 +116,10 @@ impl ReadAhead {
     pub(crate) fn may_cache(&self, file: &FileState, inner: &FileInner) -> Option<u64> {
         let lease = self.lease.number();
         if lease != 0 {
-            return inner.size_is_of(self.lease.number()).then_some(lease);
+            return inner.size.is_of(self.lease.number()).then_some(lease);
         }
         let era = file.lock_era.load(Ordering::Acquire);
-        (inner.floor_era == era + 1).then_some(UNDER_LOCKS | era)
+        (inner.size.is_floor(era)).then_some(UNDER_LOCKS | era)
     }
 
     /// Counters of read-ahead.
@@ -148,14 +147,14 @@ impl ReadAhead {
         let (size, layout, lease) = {
             let inner = open.file.lock();
             let Some(lease) = self.may_cache(&open.file, &inner) else { return };
-            if inner.size == 0 {
+            if inner.size.bytes == 0 {
                 stats.add(Counter::ZeroLength);
                 return;
             }
             // One that lacks objects before the end is old.
-            let knows = |layout: &&Arc<Layout>| layout.is_instantiated(0, inner.size);
+            let knows = |layout: &&Arc<Layout>| layout.is_instantiated(0, inner.size.bytes);
             let Some(layout) = inner.layout.as_ref().filter(knows).cloned() else { return };
-            (inner.size, layout, lease)
+            (inner.size.bytes, layout, lease)
         };
         if offset >= size || !self.requests.is_far(&layout) {
             return;

@@ -21,8 +21,7 @@ use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::MdsRequest;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Lists that are kept; then all go. A guess: a few hundred KiB.

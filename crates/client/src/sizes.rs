@@ -55,9 +55,9 @@ impl Sizes {
         {
             let inner = file.lock();
             let era = file.lock_era.load(Ordering::Acquire);
-            let reaches = need <= inner.size && (self.lease.exclusive() || inner.floor_era == era + 1);
-            if inner.size_is_of(self.lease.number()) || reaches {
-                return Ok(inner.size);
+            let reaches = need <= inner.size.bytes && (self.lease.exclusive() || inner.size.is_floor(era));
+            if inner.size.is_of(self.lease.number()) || reaches {
+                return Ok(inner.size.bytes);
             }
         }
         self.refresh_size_to(file, need)
@@ -76,7 +76,7 @@ impl Sizes {
                     return Err(status);
                 }
                 let mut inner = file.lock();
-                inner.size = inner.size.max(size);
+                inner.size.bytes = inner.size.bytes.max(size);
                 Ok(size)
             }
             outcome => outcome.map(|glimpse| glimpse.size),
@@ -110,9 +110,9 @@ impl Sizes {
         if cover.io == IoLock::Held {
             let era = file.lock_era.load(Ordering::Acquire);
             let inner = file.lock();
-            let reaches = inner.floor_era == era + 1 && need <= inner.size;
-            if reaches || inner.exact_era == era + 1 {
-                return Ok(inner.size);
+            let reaches = inner.size.is_floor(era) && need <= inner.size.bytes;
+            if reaches || inner.size.is_exact(era) {
+                return Ok(inner.size.bytes);
             }
         }
         let era = file.lock_era.load(Ordering::Acquire);
@@ -127,8 +127,8 @@ impl Sizes {
         if cover.io == IoLock::Held && self.locks.is_locked_to_its_end(file) {
             let mut inner = file.lock();
             // Otherwise writes went on here meanwhile, and what they noted is a part of the size.
-            if inner.floor_era == era + 1 && inner.size == size {
-                inner.exact_era = era + 1;
+            if inner.size.is_floor(era) && inner.size.bytes == size {
+                inner.size.is_all_locked(era);
             }
         }
         Ok(size)
@@ -169,26 +169,26 @@ impl Sizes {
         let glimpse = match layout {
             Some(layout) => {
                 let (glimpse, written) = self.objects.glimpse(layout)?;
-                file.lock().written.add(written.all());
+                file.lock().news.written.add(written.all());
                 glimpse
             }
             None => Glimpse::default(),
         };
         let mut inner = file.lock();
         if changes.is_some() && inner.changes() == changes {
-            inner.size = glimpse.size;
-            inner.size_lease = lease;
-            inner.known_since(era);
-            inner.blocks = Some(glimpse.blocks);
+            inner.size.learn(glimpse.size, glimpse.blocks, lease);
+            if lease == 0 {
+                inner.size.hangs_on_locks(era);
+            }
         } else if lease == 0 {
             // Others may have cut the file since what is noted was true.
-            let known = if inner.floor_era == era + 1 { inner.size } else { 0 };
+            let known = if inner.size.is_floor(era) { inner.size.bytes } else { 0 };
             return Ok(Glimpse { size: glimpse.size.max(known), ..glimpse });
         } else {
             // Writes went on while the objects were asked: what they noted is newer.
-            inner.size = inner.size.max(glimpse.size);
+            inner.size.bytes = inner.size.bytes.max(glimpse.size);
         }
-        Ok(Glimpse { size: inner.size, ..glimpse })
+        Ok(Glimpse { size: inner.size.bytes, ..glimpse })
     }
 
     /// Attributes as a program is to see them: with the size that this client or the objects know better.
@@ -212,8 +212,8 @@ impl Sizes {
     pub(crate) fn with_own_size(&self, mut attr: Attr) -> Attr {
         if let Some(file) = self.nodes.file(attr.fid.inode_number()) {
             let inner = file.lock();
-            if let Some(blocks) = inner.known_blocks().filter(|_| inner.size_is_of(self.lease.number())) {
-                (attr.size, attr.blocks) = (inner.size, blocks);
+            if let Some(blocks) = inner.known_blocks().filter(|_| inner.size.is_of(self.lease.number())) {
+                (attr.size, attr.blocks) = (inner.size.bytes, blocks);
                 attr.size_source = SizeSource::Exact;
             }
         }
@@ -226,19 +226,19 @@ impl Sizes {
             inner.learn(attr, lease, false);
             // Looked up while nobody can take what is to be told out of the state, to note it there.
             let is_told = self.show_told_of(&inner, attr);
-            let mtime_is_ours = is_told || inner.mtime.is_some() || inner.mtime_told;
-            if let Some(atime) = inner.atime {
+            let mtime_is_ours = is_told || inner.news.mtime.is_some() || inner.news.mtime_told;
+            if let Some(atime) = inner.news.atime {
                 attr.atime = attr.atime.max(atime);
             }
-            if let Some(mtime) = inner.mtime {
+            if let Some(mtime) = inner.news.mtime {
                 attr.mtime = mtime;
                 attr.ctime = attr.ctime.max(mtime);
             }
-            if attr.size_source == SizeSource::Exact && !inner.data_changed && inner.writers == 0 {
+            if attr.size_source == SizeSource::Exact && !inner.news.data_changed && inner.users.writers == 0 {
                 return Ok(());
             }
-            let size = inner.size;
-            let known = inner.known_blocks().filter(|_| inner.size_is_of(self.lease.number()));
+            let size = inner.size.bytes;
+            let known = inner.known_blocks().filter(|_| inner.size.is_of(self.lease.number()));
             (known.map(|blocks| (size, blocks)), mtime_is_ours)
         };
         if let Some((size, blocks)) = known {
@@ -256,7 +256,7 @@ impl Sizes {
     /// Shows in attributes of an open file what closes have told the MDT, as far as nothing was written since. True if a time of
     /// change was among it.
     pub(crate) fn show_told_of(&self, inner: &FileInner, attr: &mut Attr) -> bool {
-        let with_size = inner.writers == 0 && !inner.data_changed;
+        let with_size = inner.users.writers == 0 && !inner.news.data_changed;
         self.nodes.show_told(attr, self.lease.number(), with_size)
     }
 
@@ -266,7 +266,7 @@ impl Sizes {
         let lease = self.lease.number();
         let pin = self.nodes.pin(attr.fid);
         let (glimpse, is_whole) = self.look_at_size(&pin.file, attr)?;
-        let written = pin.file.lock().written.take();
+        let written = pin.file.lock().news.written.take();
         drop(pin);
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
         show_written(attr, glimpse.mtime);
@@ -289,10 +289,10 @@ impl Sizes {
         let changes = {
             let inner = file.lock();
             let changes = inner.changes();
-            if inner.size_is_of(self.lease.number())
+            if inner.size.is_of(self.lease.number())
                 && let Some(blocks) = inner.known_blocks()
             {
-                return Ok(KnownSize { size: inner.size, blocks, changes });
+                return Ok(KnownSize { size: inner.size.bytes, blocks, changes });
             }
             changes
         };
@@ -303,21 +303,23 @@ impl Sizes {
     /// Tells the MDT what it does not know of a written file that stays open.
     pub(crate) fn push_size(&self, file: &FileState) -> StatusResult<()> {
         let _turn = file.tell();
-        if !file.lock().data_changed {
+        if !file.lock().news.data_changed {
             return Ok(());
         }
         let size = self.size_blocks(file)?;
         let update = file.lock().update_to_tell(Some(size));
-        let written = file.lock().written.take();
+        let written = file.lock().news.written.take();
         let (fid, exact) = (file.fid, false);
         let request = MdsRequest::UpdateData { fid, update, exact, written: written.clone() };
-        let answer =
-            self.requests.call_system(fid, &request).inspect_err(|_| file.lock().written.add(written))?;
+        let answer = self
+            .requests
+            .call_system(fid, &request)
+            .inspect_err(|_| file.lock().news.written.add(written))?;
         let mut inner = file.lock();
         inner.was_told(&update, size.changes);
         inner.transno = inner.transno.max(answer.transno);
         // The MDT keeps "ask the objects" while the file is open for writing, so the last close tells it again.
-        inner.data_changed |= inner.writers > 0;
+        inner.news.data_changed |= inner.users.writers > 0;
         Ok(())
     }
 }

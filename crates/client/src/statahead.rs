@@ -2,7 +2,7 @@
 //!
 //! While a program asks for attributes, listings carry them ([`Listings::readdir`](crate::listings::Listings::readdir) with `plus`). While this client is alone the
 //! kernel takes them, and nothing is left to do here; beside other clients they wait here for its lookups
-//! ([`page_locks`](super::page_locks)). Kernels change to names alone when a program lists first and asks afterwards (`du` of a large directory, `stat` of
+//! ([`page_locks`](crate::inodes::page_locks)). Kernels change to names alone when a program lists first and asks afterwards (`du` of a large directory, `stat` of
 //! what a script or a shell has listed). Then each file would be a request. So names that were listed without attributes
 //! are remembered, and a lookup brings a batch in one request: the name, and those that will follow.
 //!
@@ -32,13 +32,10 @@ pub(crate) mod series;
 pub(crate) mod window;
 
 use crate::base::Base;
-use crate::inodes::Found;
-use crate::inodes::Inodes;
+use crate::inodes::{Found, Inodes};
 use crate::lease::Lease;
-use crate::node::IdMap;
-use crate::node::NodeTable;
-use crate::open_dir::origin::EntryLocks;
-use crate::open_dir::origin::Origin;
+use crate::node::{IdMap, NodeTable};
+use crate::open_dir::origin::{EntryLocks, Origin};
 use crate::pages::Pages;
 use crate::requests::Requests;
 use crate::shards::Shards;
@@ -109,7 +106,7 @@ impl Listed {
 struct Ready {
     name: Box<[u8]>,
     attr: Attr,
-    /// [`Client::changes`] before it was fetched.
+    /// [`Requests::changes`](crate::requests::Requests) before it was fetched.
     changes: u64,
     /// What says that it is true, if it is not the lease of the listing.
     locks: Option<EntryLocks>,

@@ -2,7 +2,7 @@
 
 use nacre_lock::LockHandle;
 
-/// What says that something which was learned is still true, see [`crate::Client::is_in_force`].
+/// What says that something which was learned is still true, see [`crate::Lease::is_in_force`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Warrant {
     /// Nothing.

@@ -139,7 +139,7 @@ impl Front {
         }
     }
 
-    /// One of the paths of an inode, from the mounted directory on: see [`Client::fid_to_path`].
+    /// One of the paths of an inode, from the mounted directory on: see `Inodes::fid_to_path`.
     fn path_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
         let path = self.client.inodes.fid_to_path(caller, fid, link)?;
         let Some(root) = self.options.root else { return Ok(path) };

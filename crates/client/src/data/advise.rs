@@ -89,7 +89,7 @@ impl Data {
         let _acting =
             (write && !open.writable()).then(|| self.requests.capabilities.act_for(file.fid, &open.opener));
         // Pages of a file that is written may be stored to, which takes a lock for that.
-        let mode = if write || file.lock().writers > 0 { Mode::Pw } else { Mode::Pr };
+        let mode = if write || file.lock().users.writers > 0 { Mode::Pw } else { Mode::Pr };
         let found = self.locks.lock_exactly(file, layout, (start, end), mode, no_wait)?;
         // The lease of a client that is alone is a lock on all bytes of the files that it has data of.
         let is_leased =

@@ -41,9 +41,9 @@ impl Data {
             // A program that was started from this one has closed its copy of the own one.
             Closes::Told(own) => {
                 let own = own.is_some_and(|own| own.closing.load(Ordering::Relaxed));
-                inner.closing <= u32::from(own)
+                inner.users.closing <= u32::from(own)
             }
-            Closes::Untold => inner.opens <= 1,
+            Closes::Untold => inner.users.opens <= 1,
         };
         if is_over(&file.lock()) {
             return Ok(false);

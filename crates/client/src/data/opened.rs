@@ -2,7 +2,7 @@
 //!
 //! A metadata server that holds a small file's data sends it along, if the client is the only one. The bytes are true as long as the
 //! same lease is in force and nothing was changed here: no open for writing or cut of any file since the question was asked, until the
-//! open is entered ([`Client::data_changes`]), and no change of this file since then.
+//! open is entered ([`Data::data_changes`](crate::data::Data)), and no change of this file since then.
 
 use crate::data::Data;
 use crate::file::opened::Opened;

@@ -4,9 +4,8 @@ use crate::data::Data;
 use crate::data_locks::cover::{Fill, Want};
 use crate::file::folios::Pages;
 use crate::file::group::Who;
-use crate::file::now;
 use crate::file::ranges::Use;
-use crate::file::{FileInner, OpenFile};
+use crate::file::{FileInner, OpenFile, now};
 use crate::warrant::Warrant;
 use nacre_layout::Layout;
 use nacre_lock::Mode;
@@ -88,9 +87,9 @@ impl Data {
         let take = || {
             let warrant = Warrant::Lease(self.lease.number());
             file.take_range(who, Use::Shared, |inner| {
-                let sure = end <= inner.size || inner.size_is_of(self.lease.number());
+                let sure = end <= inner.size.bytes || inner.size.is_of(self.lease.number());
                 let layout = Some(inner.layout.clone()).filter(|_| inner.layout_warrant == warrant);
-                (offset, end, (inner.size, sure, layout))
+                (offset, end, (inner.size.bytes, sure, layout))
             })
         };
         let (mut range, (mut size, sure, mut layout)) = take()?;
@@ -133,7 +132,7 @@ impl Data {
             let layout = old.or_else(|| used.as_ref().and_then(|used| used.layout().cloned()));
             let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return Ok(0) };
             // What may be mapped and stored to has to be locked for that.
-            let stored_to = for_pages && !urgent && file.lock().writers > 0;
+            let stored_to = for_pages && !urgent && file.lock().users.writers > 0;
             let mode = if stored_to { Mode::Pw } else { Mode::Pr };
             let want = match (urgent, for_pages) {
                 (true, _) => Want::Now,

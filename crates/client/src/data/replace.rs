@@ -136,7 +136,7 @@ impl Data {
         self.replacing(&[first, second], || self.requests.call(caller, first, &request).map(drop))?;
         if let (true, Some(file)) = (keep_times, self.nodes.file(first.inode_number())) {
             // It was read to be copied, not by a program.
-            file.lock().atime = None;
+            file.lock().news.atime = None;
         }
         Ok(())
     }

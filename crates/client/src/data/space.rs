@@ -3,10 +3,9 @@
 use crate::caller::Caller;
 use crate::data::Data;
 use crate::file::group::Who;
-use crate::file::now;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
-use crate::file::{FileState, KnownSize};
+use crate::file::{FileState, KnownSize, now};
 use nacre_layout::{Component, Layout, StripeObject, object_ranges, object_sizes};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
@@ -40,7 +39,7 @@ impl Data {
         self.data_changes.fetch_add(1, Ordering::AcqRel);
         self.write_back.close_head(file, if size == 0 { 0 } else { size + 1 })?;
         let (range, ()) =
-            file.take_range(who, Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
+            file.take_range(who, Use::Exclusive, |inner| (size.min(inner.size.bytes), u64::MAX, ()))?;
         let era = file.lock_era.load(Ordering::Acquire);
         let turn = file.tell_unless_interrupted()?;
         self.wait_for_closes(fid)?;
@@ -53,15 +52,17 @@ impl Data {
         range.finish(|inner| {
             inner.learn(&attr, lease, false);
             inner.on_truncated(size, lease, true);
-            inner.known_since(era);
+            if lease == 0 {
+                inner.size.hangs_on_locks(era);
+            }
             // The MDT has set the time of change, which is later than that of any write so far.
-            inner.mtime = None;
-            inner.mtime_told = true;
+            inner.news.mtime = None;
+            inner.news.mtime_told = true;
         });
         drop(turn);
         let (writers, has_objects) = {
             let inner = file.lock();
-            (inner.writers, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
+            (inner.users.writers, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
         };
         if writers == 0 && has_objects {
             attr = self.tell_size(caller, file, size)?;
@@ -89,18 +90,20 @@ impl Data {
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(stripe, epoch)| inner.mark_dirty(&stripe, epoch));
         let sized = object_sizes(layout, size).filter(|(_, size)| *size > 0);
-        sized.for_each(|(stripe, _)| inner.written.note(&stripe));
+        sized.for_each(|(stripe, _)| inner.news.written.note(&stripe));
         Ok(())
     }
 
     fn tell_size(&self, caller: &Caller, file: &FileState, size: u64) -> StatusResult<Attr> {
         let known = self.sizes.size_blocks(file)?;
         let update = file.lock().update_to_tell(Some(KnownSize { size, ..known }));
-        let written = file.lock().written.take();
+        let written = file.lock().news.written.take();
         let exact = self.lease.exclusive();
         let request = MdsRequest::UpdateData { fid: file.fid, update, exact, written: written.clone() };
-        let answer =
-            self.requests.call(caller, file.fid, &request).inspect_err(|_| file.lock().written.add(written));
+        let answer = self
+            .requests
+            .call(caller, file.fid, &request)
+            .inspect_err(|_| file.lock().news.written.add(written));
         let attr = answer?.attr()?;
         file.lock().was_told(&update, known.changes);
         Ok(attr)
@@ -161,22 +164,21 @@ impl Data {
         let (now, alone) = (now(), self.lease.exclusive());
         range.finish(|inner| {
             inner.ahead.invalidate(offset, end);
-            inner.dense = 0;
-            inner.blocks = None;
-            inner.data_changed = true;
-            inner.mtime = Some(now);
+            inner.size.on_allocated();
+            inner.news.data_changed = true;
+            inner.news.mtime = Some(now);
             for (stripe, epoch) in &epochs {
                 inner.mark_dirty(stripe, *epoch);
                 if outcome.is_ok() && kind != FallocateKind::Punch {
-                    inner.written.note(stripe);
+                    inner.news.written.note(stripe);
                 }
             }
             match &outcome {
-                Ok(_) if grows && alone => inner.size = inner.size.max(end),
+                Ok(_) if grows && alone => inner.size.bytes = inner.size.bytes.max(end),
                 // What is known of the size is asked for again.
-                Ok(_) if grows => inner.size_is_unsure(),
+                Ok(_) if grows => inner.size.locks_say_nothing(),
                 Ok(_) => {}
-                Err(_) => inner.size_lease = 0,
+                Err(_) => inner.size.hangs_on(0),
             }
         });
         outcome.map(drop)

@@ -39,7 +39,7 @@ impl Data {
     fn sync_objects(&self, file: &FileState) -> StatusResult<()> {
         let used = {
             let inner = file.lock();
-            let is_clean = inner.dirty.is_empty() && !inner.dirty_unknown;
+            let is_clean = inner.unsynced.dirty.is_empty() && !inner.unsynced.dirty_unknown;
             drop(inner);
             if is_clean { None } else { Some(self.layouts.use_layout(file)?) }
         };
@@ -63,7 +63,7 @@ impl Data {
         let mut inner = file.lock();
         if lost {
             inner.record_error(Status::EIO);
-            inner.written.forget();
+            inner.news.written.forget();
         }
         if outcome.is_err() {
             for one in dirty {
@@ -76,10 +76,10 @@ impl Data {
     fn take_dirty(&self, file: &FileState, used: Option<&LayoutUse>) -> Vec<DirtyObject> {
         let mut inner = file.lock();
         // Earlier opens may have left anything unsynced, so the first sync takes all objects.
-        let all = used.filter(|_| inner.dirty_unknown).and_then(LayoutUse::layout);
+        let all = used.filter(|_| inner.unsynced.dirty_unknown).and_then(LayoutUse::layout);
         // What was not in use was not looked for.
-        inner.dirty_unknown &= used.is_none();
-        let mut dirty = std::mem::take(&mut inner.dirty);
+        inner.unsynced.dirty_unknown &= used.is_none();
+        let mut dirty = std::mem::take(&mut inner.unsynced.dirty);
         drop(inner);
         for stripe in all.iter().flat_map(|layout| layout.objects()) {
             if !dirty.iter().any(|one| one.object == stripe.object) {
@@ -99,12 +99,13 @@ impl Data {
         self.note_lost(&open.file);
         {
             let mut inner = open.file.lock();
-            inner.closing += u32::from(!open.closing.swap(true, Ordering::Relaxed));
-            let lost = inner.dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
+            inner.users.closing += u32::from(!open.closing.swap(true, Ordering::Relaxed));
+            let lost =
+                inner.unsynced.dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
             if lost {
                 inner.record_error(Status::EIO);
-                inner.written.forget();
-                for one in &mut inner.dirty {
+                inner.news.written.forget();
+                for one in &mut inner.unsynced.dirty {
                     one.epoch = self.requests.epoch_of(one.ost_index);
                 }
             }

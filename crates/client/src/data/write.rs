@@ -3,11 +3,10 @@
 use crate::caller::Caller;
 use crate::data::Data;
 use crate::data_locks::cover::{Cover, Fill, Want};
-use crate::file::now;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
 use crate::file::turns::RangeGuard;
-use crate::file::{FileInner, FileState, OpenFile};
+use crate::file::{FileInner, FileState, OpenFile, now};
 use crate::layouts::LayoutUse;
 use crate::layouts::head::HeadUse;
 use crate::objects::transfer::Notes;
@@ -140,7 +139,7 @@ impl Data {
         let may_hold = !(options.direct || options.sync || options.from_cache || open.sync)
             && self.write_back.settings.is_enabled();
         let (range, (at, layout, may_cache, head)) = file.take_range(who, Use::Exclusive, |inner| {
-            let at = if options.append { inner.size } else { offset };
+            let at = if options.append { inner.size.bytes } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
             let ready = |layout: &&Arc<Layout>| has_room(layout, at, at.saturating_add(len));
@@ -353,7 +352,7 @@ impl Data {
                 touched.iter().for_each(|(stripe, epoch)| inner.mark_dirty(stripe, *epoch));
             }
             if written == len {
-                touched.iter().for_each(|(stripe, _)| inner.written.note(stripe));
+                touched.iter().for_each(|(stripe, _)| inner.news.written.note(stripe));
             }
         };
         match range {
@@ -376,7 +375,7 @@ impl Data {
         // The pages of a write through the cache are locked until it is answered, and hold the new data anyway.
         let around = !options.from_cache && !open.cached.load(Ordering::Relaxed);
         if around
-            && open.file.lock().cached
+            && open.file.lock().users.cached
             && let Some(kernel) = self.lease.kernel()
         {
             kernel.drop_data(open.file.node, at, len);

@@ -9,12 +9,9 @@ use crate::write_back::table::Scope;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{Layout, object_ranges};
-use nacre_lock::Lvb;
-use nacre_lock::{Mode, Need, ResourceId};
+use nacre_lock::{Lvb, Mode, Need, ResourceId};
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
-use nacre_types::Fid;
-use nacre_types::Timestamp;
-use nacre_types::{Capability, ObjectNeed, StatusResult};
+use nacre_types::{Capability, Fid, ObjectNeed, StatusResult, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -113,7 +110,7 @@ impl Holder for DataLocks {
     fn known_of(&self, node: u64, object: Fid) -> Lvb {
         let Some(file) = self.nodes.file(node) else { return Lvb::default() };
         let size_bytes = file.dirty.object_end(&object);
-        let mtime = if size_bytes > 0 { file.lock().mtime } else { None };
+        let mtime = if size_bytes > 0 { file.lock().news.mtime } else { None };
         let mtime = mtime.unwrap_or(Timestamp::default());
         Lvb { size_bytes, mtime, ctime: mtime, ..Lvb::default() }
     }

@@ -15,7 +15,7 @@ pub(crate) struct Telling<'a>(&'a FileState);
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
         let mut inner = self.0.lock();
-        inner.telling = false;
+        inner.news.telling = false;
         if inner.ranges.waiters > 0 {
             self.0.changed.notify_all();
         }
@@ -86,7 +86,7 @@ impl FileState {
 
     /// The same; nothing more is told but by the caller until the result is dropped.
     pub fn tell(&self) -> Telling<'_> {
-        self.lock_untold().telling = true;
+        self.lock_untold().news.telling = true;
         Telling(self)
     }
 
@@ -95,16 +95,16 @@ impl FileState {
     /// # Errors
     /// `EINTR`.
     pub fn tell_unless_interrupted(&self) -> StatusResult<Telling<'_>> {
-        self.wait_for(|inner| (!inner.telling).then(|| inner.telling = true))?;
+        self.wait_for(|inner| (!inner.news.telling).then(|| inner.news.telling = true))?;
         Ok(Telling(self))
     }
 
     fn lock_untold(&self) -> nacre_env::sync::MutexGuard<'_, FileInner> {
         let mut inner = self.lock();
-        if inner.telling {
+        if inner.news.telling {
             nacre_env::blocking(|| {
                 inner.ranges.waiters += 1;
-                while inner.telling {
+                while inner.news.telling {
                     self.changed.wait(&mut inner);
                 }
                 inner.ranges.waiters -= 1;

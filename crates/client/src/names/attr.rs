@@ -59,11 +59,11 @@ impl Names {
             let mut inner = file.lock();
             // A time that was set counts, not the time of writes before that.
             if set.valid.intersects(TIMES) {
-                inner.mtime = None;
-                inner.mtime_told = true;
+                inner.news.mtime = None;
+                inner.news.mtime_told = true;
             }
             if set.valid.intersects(ACCESS_TIMES) {
-                inner.atime = None;
+                inner.news.atime = None;
             }
         }
         drop(turn);

@@ -47,7 +47,7 @@ pub(crate) struct Page {
     pub page: DirPage,
     /// Number of the lease under which it was asked for, 0 if that was not exclusive.
     pub lease: u64,
-    /// [`Client::changes`] before it was asked for.
+    /// [`Requests::changes`](crate::requests::Requests) before it was asked for.
     pub changes: u64,
 }
 

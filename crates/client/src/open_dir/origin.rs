@@ -20,7 +20,7 @@ pub(crate) struct Origin {
     /// The directory or shard that has the names, and the lock on them; 0 if there is none.
     pub home: Fid,
     pub names: LockHandle,
-    /// [`Client::changes`] before they were fetched.
+    /// [`Requests::changes`](crate::requests::Requests) before they were fetched.
     pub changes: u64,
     /// Everybody may search the directory.
     pub public: bool,

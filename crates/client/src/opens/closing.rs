@@ -28,12 +28,12 @@ impl Opens {
         let (stripe, size) = {
             let inner = file.lock();
             let is_ours =
-                inner.size_is_of(self.lease.number()) && inner.layout_warrant == Warrant::Lease(lease);
-            let layout = inner.layout.as_ref().filter(|_| is_ours && inner.writers == 1)?;
+                inner.size.is_of(self.lease.number()) && inner.layout_warrant == Warrant::Lease(lease);
+            let layout = inner.layout.as_ref().filter(|_| is_ours && inner.users.writers == 1)?;
             let stripe = *layout.object_on_mdt().filter(|_| layout.objects().count() == 1)?;
             // The MDT counts space itself.
             let blocks = inner.known_blocks().unwrap_or(0);
-            (stripe, KnownSize { size: inner.size, blocks, changes: Some(inner.changes()?) })
+            (stripe, KnownSize { size: inner.size.bytes, blocks, changes: Some(inner.changes()?) })
         };
         let job = file.dirty.take_sole(stripe.object, CLOSING_DATA_MAX as u32)?;
         let closing = Closing { job, size };

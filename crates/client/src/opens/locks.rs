@@ -29,7 +29,7 @@ impl Opens {
             && let Some(file) = self.nodes.file(fid.inode_number())
         {
             // Before the request: a lock that was granted although the answer got lost must be given back too.
-            file.lock().range_locked = true;
+            file.lock().users.range_locked = true;
         }
         let asked = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let asked_ns = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
@@ -76,7 +76,7 @@ impl Opens {
     /// Waits until locks that go with the end of an open file are given back, if its descriptors may be closed already; false if
     /// there are none.
     fn await_unlocks(&self, fid: Fid, family: LockFamily) -> StatusResult<bool> {
-        let leaves = |file: &FileState| file.lock().leaving_locks > 0;
+        let leaves = |file: &FileState| file.lock().users.leaving_locks > 0;
         let may_come = family == LockFamily::File
             || self.nodes.file(fid.inode_number()).is_some_and(|file| leaves(&file));
         Ok(may_come && self.data.await_closes(fid, &Closes::Told(None), RELEASE_PATIENCE)?)
@@ -112,7 +112,7 @@ impl Opens {
         let leaves = lockers.iter().any(leaves);
         drop(lockers);
         if leaves && !open.leaves_locks.swap(true, Ordering::Relaxed) {
-            open.file.lock().leaving_locks += 1;
+            open.file.lock().users.leaving_locks += 1;
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Opens {
     /// True if closing a descriptor of the open file may have to give `fcntl` locks back. Most files never have one, so
     /// most closes need no server.
     pub fn may_hold_range_locks(&self, handle: u64) -> bool {
-        self.handles.file(handle).is_ok_and(|open| open.file.lock().range_locked)
+        self.handles.file(handle).is_ok_and(|open| open.file.lock().users.range_locked)
     }
 
     /// The lock that keeps `lock` from being granted, if there is one.

@@ -67,7 +67,7 @@ impl Sizes {
         let rest = self.objects.glimpse_some(layout, |stripe| {
             !self.requests.is_silent(stripe.ost_index) && !self.requests.is_out_of_use(stripe.ost_index)
         })?;
-        let size = rest.size.max(attr.size).max(file.lock().size);
+        let size = rest.size.max(attr.size).max(file.lock().size.bytes);
         Ok(Glimpse { size, blocks: rest.blocks.max(attr.blocks), ..rest })
     }
 }

@@ -58,7 +58,7 @@ impl WriteBack {
             for (stripe, epoch) in touched {
                 inner.mark_dirty(stripe, *epoch);
                 if written == Ok(bytes.len()) {
-                    inner.written.note(stripe);
+                    inner.news.written.note(stripe);
                 }
             }
             drop(inner);

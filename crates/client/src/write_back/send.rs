@@ -137,7 +137,7 @@ impl WriteBack {
             let mut inner = file.lock();
             inner.mark_dirty_object(ost_index, object, epoch);
             if result.is_ok() && stripe.object == object {
-                inner.written.note(&stripe);
+                inner.news.written.note(&stripe);
             }
             if let Err(status) = result
                 && status != Status::EINTR

@@ -1,0 +1,162 @@
+//! The size of an open file, and what says that it is true.
+
+use nacre_layout::{Layout, object_ranges};
+
+/// Space is shown in units of this many bytes (`st_blocks`).
+const BLOCK_UNIT: u64 = 512;
+/// File systems below OSTs allocate in units of this many bytes.
+const ALLOCATION_UNIT: u64 = 4096;
+
+/// What is known of a size. Eras are those of [`FileState::lock_era`](super::FileState::lock_era).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Known {
+    /// It has to be asked for.
+    #[default]
+    Unsure,
+    /// It was learned under the lease with this number, and is the truth while that is exclusive and in force.
+    UnderLease(u64),
+    /// Beside other clients: the file has at least so many bytes, while there are the locks of this era.
+    AtLeast(u64),
+    /// The same, and all objects are locked to their ends, so that it has just so many.
+    Exactly(u64),
+}
+
+/// Size and space of a file.
+#[derive(Default)]
+pub(crate) struct Size {
+    /// As last learned, plus what this client wrote since.
+    pub bytes: u64,
+    known: Known,
+    /// Space in units of 512 bytes, if known.
+    pub blocks: Option<u64>,
+    /// Bytes from the beginning that this client wrote one after the other since the file was empty.
+    dense: u64,
+}
+
+impl Size {
+    /// True if it was learned under the exclusive lease with this number, which is in force.
+    pub fn is_of(&self, lease: u64) -> bool {
+        lease != 0 && self.known == Known::UnderLease(lease)
+    }
+
+    /// True if the file has at least so many bytes under the locks of this era.
+    pub fn is_floor(&self, era: u64) -> bool {
+        matches!(self.known, Known::AtLeast(known) | Known::Exactly(known) if known == era)
+    }
+
+    /// True if it has just so many.
+    pub fn is_exact(&self, era: u64) -> bool {
+        self.known == Known::Exactly(era)
+    }
+
+    /// Somebody who knows has said it, asked under this lease (0: a shared one).
+    pub fn learn(&mut self, bytes: u64, blocks: u64, lease: u64) {
+        (self.bytes, self.blocks) = (bytes, Some(blocks));
+        self.hangs_on(lease);
+    }
+
+    /// From now on this lease says that it is true; if it is a shared one (0), no lease does.
+    pub fn hangs_on(&mut self, lease: u64) {
+        match (lease, self.known) {
+            (0, Known::UnderLease(_)) => self.known = Known::Unsure,
+            (0, _) => {}
+            _ => self.known = Known::UnderLease(lease),
+        }
+    }
+
+    /// It is true under the locks of this era.
+    pub fn hangs_on_locks(&mut self, era: u64) {
+        if !self.is_exact(era) {
+            self.known = Known::AtLeast(era);
+        }
+    }
+
+    /// All objects are locked to their ends, in the era in which it was known to be at least this.
+    pub fn is_all_locked(&mut self, era: u64) {
+        debug_assert!(self.is_floor(era), "nothing else says that the bytes are there");
+        self.known = Known::Exactly(era);
+    }
+
+    /// No lock says any more that it is true.
+    pub fn locks_say_nothing(&mut self) {
+        if !matches!(self.known, Known::UnderLease(_)) {
+            self.known = Known::Unsure;
+        }
+    }
+
+    /// `[offset, end)` was written.
+    pub fn on_written(&mut self, offset: u64, end: u64) {
+        if offset <= self.dense && end > self.dense {
+            self.dense = end;
+        }
+        self.bytes = self.bytes.max(end);
+        self.blocks = None;
+    }
+
+    /// Under locks of this era, bytes up to `end` were written: others cannot cut them off while the locks are held.
+    pub fn on_written_beside(&mut self, end: u64, era: u64) {
+        if !self.is_floor(era) {
+            // What was known of it may not be true any more.
+            (self.bytes, self.known, self.dense) = (end, Known::AtLeast(era), 0);
+        }
+    }
+
+    /// What was written from `offset` on may have arrived or not: only the objects know.
+    pub fn on_written_in_part(&mut self, offset: u64) {
+        self.hangs_on(0);
+        self.dense = self.dense.min(offset);
+    }
+
+    /// It was set, under this lease.
+    pub fn on_truncated(&mut self, bytes: u64, lease: u64) {
+        self.bytes = bytes;
+        self.hangs_on(lease);
+        self.dense = self.dense.min(bytes);
+        self.blocks = (bytes == 0).then_some(0);
+    }
+
+    /// Space was given or taken in some other way than by writing.
+    pub fn on_allocated(&mut self) {
+        (self.dense, self.blocks) = (0, None);
+    }
+
+    /// Space used, as far as it can be told without asking: known, or implied because every byte was written here.
+    pub fn known_blocks(&self, layout: Option<&Layout>) -> Option<u64> {
+        if self.blocks.is_some() {
+            return self.blocks;
+        }
+        let layout = layout.filter(|_| self.dense >= self.bytes)?;
+        Some(object_ranges(layout, 0, self.bytes).map(|part| blocks_of(part.end - part.start)).sum())
+    }
+}
+
+/// Space of a dense object of `bytes`.
+fn blocks_of(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALLOCATION_UNIT) / BLOCK_UNIT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_that_a_size_is_true_changes_with_the_lease() {
+        let mut size = Size::default();
+        size.learn(10, 8, 3);
+        assert!(size.is_of(3) && !size.is_of(4) && !size.is_of(0));
+        size.locks_say_nothing();
+        assert!(size.is_of(3), "the lease does");
+        size.hangs_on_locks(5);
+        assert!(size.is_floor(5) && !size.is_exact(5) && !size.is_of(3));
+        size.is_all_locked(5);
+        size.hangs_on_locks(5);
+        assert!(size.is_exact(5) && size.is_floor(5) && !size.is_floor(6));
+        size.on_truncated(4, 0);
+        assert!(size.is_exact(5), "the locks are still there");
+        size.on_written_beside(20, 6);
+        assert!(size.is_floor(6) && !size.is_exact(6) && size.bytes == 20);
+        size.learn(7, 8, 9);
+        size.on_written_in_part(0);
+        assert!(!size.is_of(9));
+    }
+}
