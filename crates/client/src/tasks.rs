@@ -300,7 +300,7 @@ mod tests {
         let tasks = Tasks::new(1);
         let guard = InterruptTarget::install();
         guard.target().begin(u64::MAX);
-        let (send, receive) = mpsc::sync_channel::<()>(0);
+        let (send, receive) = mpsc::channel::<()>();
         let receive = Mutex::new(receive);
         let caller = nacre_env::thread::current().id();
         tasks.share(2, 1, &|_| {
