@@ -165,7 +165,7 @@ impl DataPart {
 
     /// Has `owned` asked before an object is made.
     pub fn set_owned(&self, owned: Box<Owned>) {
-        match (&self.records, self.store.device_store()) {
+        match (&self.records, self.store.abilities().device_store) {
             (Some(records), _) => records.set_owned(owned),
             (None, Some(store)) => store.set_owned(owned),
             // One that cannot ask makes what it is sent.

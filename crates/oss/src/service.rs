@@ -95,6 +95,8 @@ pub struct ObjectServer {
     exports: Exports<PeerStats>,
     /// What bounds clients.
     pub(crate) nodemaps: RwLock<Arc<Nodemaps>>,
+    /// Those that the store wants together.
+    reads_at_once: usize,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     operator_state: AtomicU32,
     hold: Hold,
@@ -143,6 +145,7 @@ impl ObjectServer {
     ) -> ObjectServer {
         let name = TargetId::ost(index).to_string();
         ObjectServer {
+            reads_at_once: store.abilities().reads_at_once,
             target: Arc::new(Target { store, index, grants: Mutex::default(), clients }),
             locks: Arc::new(LockService::new(name, config.locks, expected, config.recovery_window)),
             versions: Versions::default(),
@@ -314,7 +317,7 @@ impl ObjectServer {
                 check_object(*object, self.target.index)?;
                 self.versions.watch(*object);
                 let found = self.target.store.attr(*object)?;
-                let version = self.target.store.version_in(&found);
+                let version = self.target.store.abilities().version_in(&found);
                 let version = version.unwrap_or_else(|| self.versions.of(*object, found.mtime));
                 Ok((OssReply::Version { attr: attr(found), version }, 0))
             }
@@ -379,20 +382,23 @@ impl ObjectServer {
                     Advice::WillRead => nacre_store::object::Advice::WillRead,
                     Advice::DontNeed => nacre_store::object::Advice::DontNeed,
                 };
-                self.target.store.advise(*object, *offset, *len, advice)?;
+                if let Some(able) = self.target.store.abilities().advise {
+                    able.advise(*object, *offset, *len, advice)?;
+                }
                 Ok((OssReply::Done, 0))
             }
             OssRequest::Statfs => Ok((OssReply::Statfs(self.statfs()?), 0)),
             OssRequest::Precreate { sequence, count } => {
                 check_sequence(*sequence, self.target.index)?;
                 check_count(*count)?;
-                let ids = self.target.store.reserve(*sequence, *count)?;
+                let ids = self.target.store.abilities().ids_of(*sequence)?.reserve(*sequence, *count)?;
                 let count = ids.end - ids.start;
                 Ok((OssReply::Precreated { first: ids.start, count }, u64::from(count)))
             }
             OssRequest::DestroyOrphans { sequence, last_used } => {
                 check_sequence(*sequence, self.target.index)?;
-                let first = self.target.store.destroy_orphans(*sequence, *last_used)?;
+                let ids = self.target.store.abilities().ids_of(*sequence)?;
+                let first = ids.destroy_orphans(*sequence, *last_used)?;
                 *self.statfs.lock() = None;
                 Ok((OssReply::Precreated { first, count: 0 }, 0))
             }
@@ -658,7 +664,7 @@ impl OssService for ObjectServer {
 
     fn reads_at_once(&self) -> usize {
         // What a test wants held is held by itself.
-        if self.hold.is_armed() { 1 } else { self.target.store.reads_at_once() }
+        if self.hold.is_armed() { 1 } else { self.reads_at_once.max(1) }
     }
 
     fn handle_reads(&self, export: &Export, reads: &mut [ReadCall<'_>]) {

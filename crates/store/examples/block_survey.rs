@@ -11,7 +11,7 @@ mod reads;
 use create::create_and_sync;
 use nacre_env::clock::Instant;
 use nacre_store::object::{
-    BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
+    BlockStore, BlockStoreOptions, Extents, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
 };
 use nacre_types::Fid;
 use reads::{Random, thread_cpu};

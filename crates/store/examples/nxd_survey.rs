@@ -103,7 +103,7 @@ fn main() {
         &NxdOptions { settings, ..NxdOptions::default() },
     )
     .expect("opens");
-    inner.simulation().expect("there is one").set_medium(Some(medium));
+    inner.abilities().simulation.expect("there is one").set_medium(Some(medium));
     println!(
         "simulated disk {medium}, cache {} MiB, {OBJECTS} objects of {} MiB, {threads} threads",
         cache / MIB,

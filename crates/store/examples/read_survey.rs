@@ -11,7 +11,7 @@ mod reads;
 use common::{number, spread};
 use io_uring::{IoUring, opcode, types};
 use nacre_env::clock::Instant;
-use nacre_store::object::{BlockStore, BlockStoreOptions, ObjectStore, ReadRequest};
+use nacre_store::object::{BlockStore, BlockStoreOptions, Extents, ObjectStore, ReadRequest};
 use nacre_types::Fid;
 use reads::{Random, thread_cpu};
 use std::os::fd::AsRawFd;

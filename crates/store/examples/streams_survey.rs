@@ -5,7 +5,7 @@
 //! alternate. Everything is in a new directory in DIR, which is removed again. `filefrag` counts the extents.
 
 use nacre_env::clock::Instant;
-use nacre_store::object::{DirectIo, FileStore, FileStoreOptions, ObjectStore};
+use nacre_store::object::{DirectIo, FileStore, FileStoreOptions, Ids, ObjectStore};
 use nacre_types::Fid;
 use std::path::Path;
 use std::process::Command;

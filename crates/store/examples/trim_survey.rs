@@ -83,6 +83,10 @@ impl Side {
         side
     }
 
+    fn untrimmed(&self) -> u64 {
+        self.store.abilities().trim.expect("it trims").untrimmed()
+    }
+
     fn counted<T>(&self, work: impl FnOnce(&dyn ObjectStore) -> T) -> T {
         self.in_progress.fetch_add(1, Ordering::Relaxed);
         let result = work(&*self.store);
@@ -191,10 +195,10 @@ fn beside(side: &Side, threads: u64, rounds: u64) {
             // In turn, and each first as often as the other.
             for is_on in [slice % 2 == 0, slice % 2 == 1] {
                 side.trimmer.set_settings(TrimSettings { is_on, urgent_percent: 1, ..usual });
-                let before = side.store.untrimmed();
+                let before = side.untrimmed();
                 let rate = side.rate(threads, Duration::from_secs(1), round * SLICES + slice + 1, read);
                 if is_on { &mut on } else { &mut off }.push(rate);
-                told += before.saturating_sub(side.store.untrimmed());
+                told += before.saturating_sub(side.untrimmed());
             }
         }
     }

@@ -15,6 +15,7 @@
 //! - an object never shows bytes of another one, neither after a crash nor after a power cut;
 //! - overlapping writes at the same time leave either data in each byte, in no particular order.
 
+mod abilities;
 pub mod block;
 mod cache_policy;
 mod error;
@@ -25,6 +26,7 @@ pub mod null;
 pub mod nxd;
 pub mod records;
 mod report;
+mod sequences;
 pub mod simulated;
 pub mod transfers;
 pub mod trim;
@@ -34,8 +36,9 @@ pub mod conformance;
 #[cfg(test)]
 mod testing;
 
+pub use abilities::{Abilities, Advise, Extents, Ids, SetMtime, Trim};
 pub use block::{BlockStore, BlockStoreOptions};
-pub use cache_policy::CachePolicy;
+pub use cache_policy::{CachePolicy, PolicyCell};
 pub use error::{ObjectError, Result};
 pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};
 pub use null::NullStore;
@@ -47,10 +50,8 @@ pub use report::{
 pub use trim::Trimmed;
 
 use crate::meta::{MetaStore, Table};
-use block::device::model::SimulatedDevice;
-use nacre_env::clock::Instant;
 use nacre_types::{Fid, Timestamp};
-use std::ops::{Bound, ControlFlow, Range};
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
 /// Attributes of an object; the default is that of one that does not exist.
@@ -103,7 +104,7 @@ pub enum Fallocate {
     },
 }
 
-/// What [`ObjectStore::advise`] is told of a range.
+/// What [`Advise::advise`] is told of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// It will be read soon.
@@ -143,7 +144,7 @@ impl<'a> ReadRequest<'a> {
     }
 }
 
-/// A store of objects. Every method may be called from any thread at any time; calls block.
+/// A store of objects: what each of them can do. Every method may be called from any thread at any time; calls block.
 pub trait ObjectStore: Send + Sync {
     /// Writes `data` at `offset` and says how much: all of it, unless the medium ran full after a part. Makes the object if it
     /// does not exist. Writing nothing changes nothing.
@@ -167,11 +168,6 @@ pub trait ObjectStore: Send + Sync {
     /// Those of the medium.
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize>;
 
-    /// How many reads [`ObjectStore::read_all`] does with less work than one after the other; 1 if that is none.
-    fn reads_at_once(&self) -> usize {
-        1
-    }
-
     /// Does reads of several callers, in any order, as [`ObjectStore::read`] would. Those that fail are told to `failed` by their
     /// number; what their buffers hold is not known then.
     fn read_all(&self, reads: &mut [ReadRequest<'_>], failed: &mut dyn FnMut(usize, ObjectError)) {
@@ -185,12 +181,6 @@ pub trait ObjectStore: Send + Sync {
         }
     }
 
-    /// Starts to fetch a range into memory, or lets go of it there once it is durable. Changes no data.
-    ///
-    /// # Errors
-    /// Those of the medium.
-    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()>;
-
     /// Size, space and time of the last change.
     ///
     /// # Errors
@@ -203,21 +193,6 @@ pub trait ObjectStore: Send + Sync {
     /// Those of the index.
     fn exists(&self, object: Fid) -> Result<bool> {
         Ok(self.attr(object)?.mtime.is_some())
-    }
-
-    /// The version of an object's data, another one after every change, if the attributes tell it: `None` where two changes may
-    /// have the same time. 0 for one that does not exist.
-    fn version_in(&self, _attr: &ObjectAttr) -> Option<u64> {
-        None
-    }
-
-    /// Sets the time of the last change of an object that exists: what was written now had been changed then. A store that cannot
-    /// leaves it as it is.
-    ///
-    /// # Errors
-    /// Those of the medium.
-    fn set_mtime(&self, _object: Fid, _mtime: Timestamp) -> Result<()> {
-        Ok(())
     }
 
     /// Sets the size, up or down, and returns the attributes afterwards. Works on a full disk.
@@ -262,45 +237,11 @@ pub trait ObjectStore: Send + Sync {
     /// Those of the medium; a part may have been destroyed.
     fn destroy(&self, objects: &[Fid]) -> Result<u64>;
 
-    /// Waits until the space of all objects destroyed so far is there for others, in every state that a power cut can leave. False if
-    /// that took longer than until the deadline. What only the next start can free is not waited for.
-    fn await_freed(&self, _deadline: Instant) -> bool {
-        true
-    }
-
     /// Room in the store.
     ///
     /// # Errors
     /// Those of the medium.
     fn space(&self) -> Result<Space>;
-
-    /// Reserves up to `count` ids of `sequence` and returns them. Ids are never reserved twice; the first is 1.
-    ///
-    /// # Durability
-    /// Durable on return.
-    ///
-    /// # Errors
-    /// [`ObjectError::SequenceFull`] if no id is left.
-    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>>;
-
-    /// The largest id of `sequence` that was ever reserved; 0 if none was.
-    ///
-    /// # Errors
-    /// Those of the medium.
-    fn last_reserved(&self, sequence: u64) -> Result<u32>;
-
-    /// Destroys the objects of `sequence` above `last_used`, which belong to nobody, and returns the first id that the
-    /// next reservation will give: above everything that was ever reserved, and above `last_used`.
-    ///
-    /// Destroys nothing if that would be more than [`ORPHANS_MAX`] objects: then `last_used` is wrong rather than the
-    /// objects orphans.
-    ///
-    /// # Durability
-    /// Durable on return.
-    ///
-    /// # Errors
-    /// [`ObjectError::SequenceFull`] if no id is left.
-    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32>;
 
     /// Changes whenever data that was written but not synced may have been lost: after the host was started again, and
     /// after a failed sync.
@@ -313,94 +254,18 @@ pub trait ObjectStore: Send + Sync {
     /// Only if reading itself fails; damage is listed in the report.
     fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport>;
 
-    /// What goes through the page cache.
-    fn cache_policy(&self) -> CachePolicy;
-
-    /// Changes it, for transfers that begin from now on; what is cached stays. Transfers whose offset, length or memory is not
-    /// aligned as the medium wants it cannot go around the cache.
-    fn set_cache_policy(&self, policy: CachePolicy);
-
     /// Visits every object, in the order of their FIDs.
     ///
     /// # Errors
     /// Those of the index.
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()>;
 
-    /// Where the data of an object lies on the medium, in the order of the object; `None` if the store does not know. Holes are
-    /// left out, reserved space that reads as zeros is not. An object that does not exist has none.
-    ///
-    /// # Errors
-    /// Those of the index.
-    fn extents(&self, _object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
-        Ok(None)
-    }
-
-    /// How the free space of the medium lies; `None` if the store does not know.
-    fn free_extents(&self) -> Option<FreeExtents> {
-        None
-    }
-
-    /// The free extents themselves, as ranges of bytes of the medium in its order, without what waits for a sync before it can be used
-    /// again; `None` if the store does not know.
-    fn free_pieces(&self) -> Option<Vec<Range<u64>>> {
-        None
-    }
-
-    /// Tells the medium of free space that it has not been told of: up to `max_bytes`, beginning at the place `from` of the
-    /// medium. The first call gets 0, each other one the place where the last one ended. Space that is used again
-    /// meanwhile is left alone, and nobody gets any while it is told of.
-    ///
-    /// # Errors
-    /// [`ObjectError::NoTrim`] if the medium does not want to know, else those of the medium.
-    fn trim(&self, _from: u64, _max_bytes: u64) -> Result<Trimmed> {
-        Ok(Trimmed::default())
-    }
-
-    /// Bytes that are free and that the medium was not told of, as far as the store knows.
-    fn untrimmed(&self) -> u64 {
-        0
-    }
-
-    /// Why free space should be told of only if somebody orders it; `None` if nothing speaks against it.
-    fn trim_caution(&self) -> Option<&'static str> {
-        None
-    }
-
     /// Counters.
     fn stats(&self) -> ObjectStoreStats;
 
-    /// Service times of a medium that is not there, if this store can have some.
-    fn simulation(&self) -> Option<&simulated::Simulation> {
-        None
-    }
-
-    /// Whether telling of free space is worth it while others work: it makes writes cheaper, and does not keep them waiting.
-    fn trims_beside_work(&self) -> bool {
-        false
-    }
-
-    /// The device of this store, which may take service times of another kind, if it has one.
-    fn simulated_device(&self) -> Option<&SimulatedDevice> {
-        None
-    }
-
-    /// Most bytes that are reserved ahead of a stream of writes, 0 for none; `None` if this store, or the file system below it, reserves
-    /// nothing.
-    fn ahead_max_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    /// Changes it, where [`ObjectStore::ahead_max_bytes`] is some: with 0 what is reserved is given back.
-    fn set_ahead_max_bytes(&self, _max_bytes: u64) {}
-
-    /// The cache of small writes in front of this store, if it has one.
-    fn small_write_cache(&self) -> Option<&Nxd> {
-        None
-    }
-
-    /// The store on a device that this is, or that lies below it.
-    fn device_store(&self) -> Option<&block::Core> {
-        None
+    /// What it can do beyond this.
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::default()
     }
 
     /// Makes everything durable and refuses changes from now on ([`ObjectError::Closed`]). The caller has let calls in
@@ -411,7 +276,7 @@ pub trait ObjectStore: Send + Sync {
     fn close(&self) -> Result<()>;
 }
 
-/// Most objects that [`ObjectStore::destroy_orphans`] takes for orphans: five times the largest reservation (20000), as
+/// Most objects that [`Ids::destroy_orphans`] takes for orphans: five times the largest reservation (20000), as
 /// in Lustre (reference 4.5).
 pub const ORPHANS_MAX: u64 = 100_000;
 

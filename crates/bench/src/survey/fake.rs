@@ -104,7 +104,7 @@ pub struct ServeOstArguments {
     #[arg(long)]
     kept: Kept,
     /// How many reads a store wants together that keeps nothing
-    #[arg(long, default_value = "1")]
+    #[arg(long, default_value = "0")]
     reads_at_once: usize,
     /// A feature that is the other way round than in an OST of a file system
     #[arg(long)]
@@ -124,10 +124,12 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
         Kept::Block => Arc::from(open_store(dir, Backend::Block, size)?),
         Kept::Null => Arc::new(NullStore::in_place_of(arguments.reads_at_once)),
     };
-    if arguments.without == Some(Feature::CacheBypass) {
-        store.set_cache_policy(CachePolicy { read: false, ..store.cache_policy() });
+    if arguments.without == Some(Feature::CacheBypass)
+        && let Some(cache) = store.abilities().page_cache
+    {
+        cache.set(CachePolicy { read: false, ..cache.get() });
     }
-    let reads_at_once = store.reads_at_once();
+    let reads_at_once = store.abilities().reads_at_once;
     let service = Arc::new(ObjectServer::new(store, 0));
     let targets = Targets::new().with_ost(0, service.clone());
     let local = "127.0.0.1:0".parse().expect("an address");

@@ -8,7 +8,7 @@ use nacre_rpc::tcp::{ClientIdentity, TcpOss};
 use nacre_rpc::{ClientConfig, OssEndpoint, Tunable};
 use nacre_store::object::simulated::{AnyMedium, Simulated};
 use nacre_store::object::{
-    BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
+    Abilities, BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
 };
 use nacre_types::{ClientUuid, Fid, Nid, Status};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -147,12 +147,12 @@ impl Objects for StoreObjects {
     }
 
     fn trim(&self) -> Result<Option<u64>, Error> {
-        if self.store.device_store().is_none() {
+        let Abilities { trim: Some(medium), device_store: Some(_), .. } = self.store.abilities() else {
             return Ok(None);
-        }
+        };
         let (mut all, mut next) = (0, Some(0));
         while let Some(from) = next {
-            let trimmed = self.store.trim(from, u64::MAX)?;
+            let trimmed = medium.trim(from, u64::MAX)?;
             all += trimmed.bytes;
             next = trimmed.next;
         }
@@ -160,8 +160,9 @@ impl Objects for StoreObjects {
     }
 
     fn make(&mut self, objects: u32) -> Result<(), Error> {
-        while self.store.last_reserved(SEQUENCE)? < objects {
-            self.store.reserve(SEQUENCE, objects)?;
+        let ids = self.store.abilities().ids_of(SEQUENCE)?;
+        while ids.last_reserved(SEQUENCE)? < objects {
+            ids.reserve(SEQUENCE, objects)?;
         }
         Ok(())
     }

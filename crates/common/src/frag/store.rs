@@ -17,10 +17,11 @@ fn unknown() -> Error {
 
 impl Extents for Objects<'_> {
     fn files(&self, visit: &mut dyn FnMut(&str, &[Extent])) -> Result<(), Error> {
+        let known = self.0.abilities().extents.ok_or_else(unknown)?;
         let mut objects: Vec<Fid> = Vec::new();
         self.0.for_each_object(&mut |object| objects.push(object))?;
         for object in objects {
-            let found = self.0.extents(object)?.ok_or_else(unknown)?;
+            let found = known.extents(object)?.ok_or_else(unknown)?;
             let extent = |extent: &nacre_store::object::ObjectExtent| Extent {
                 logical: extent.logical,
                 physical: extent.physical,
@@ -32,7 +33,7 @@ impl Extents for Objects<'_> {
     }
 
     fn free(&self) -> Result<Vec<Extent>, Error> {
-        let pieces = self.0.free_pieces().ok_or_else(unknown)?;
+        let pieces = self.0.abilities().device_store.ok_or_else(unknown)?.free_pieces();
         let extent = |piece: &std::ops::Range<u64>| Extent {
             logical: piece.start,
             physical: piece.start,
@@ -85,6 +86,7 @@ pub(super) fn look(subject: &Subject, unit: Unit) -> Result<Report, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_store::object::Ids;
     use nacre_store::object::block::DefragSettings;
 
     const EAGER: DefragSettings =

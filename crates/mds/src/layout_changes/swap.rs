@@ -166,7 +166,7 @@ impl LayoutChanges {
         if let Some(object) = layout.object_on_mdt() {
             let store = &self.data.store;
             let attr = store.attr(object.object).map_err(|error| self.data.failed(&error))?;
-            add(attr.size, attr.blocks, store.version_in(&attr).unwrap_or(0));
+            add(attr.size, attr.blocks, store.abilities().version_in(&attr).unwrap_or(0));
         }
         let on_osts = || layout.objects().filter(|object| !object.is_on_mdt());
         let mut written = Vec::new();

@@ -295,7 +295,7 @@ fn objects_are_durable_before_they_change_their_files() {
         f.close(attr.fid, handle).expect("closed");
         attr.fid
     });
-    let syncs = || f.mds.data_store().device_store().expect("on a device").index_syncs();
+    let syncs = || f.mds.data_store().abilities().device_store.expect("on a device").index_syncs();
     let before = syncs();
     let (versions, keep_times, lease) = ((None, None), true, None);
     let swap = MdsRequest::SwapLayouts { first: files[0], second: files[1], versions, keep_times, lease };

@@ -223,7 +223,7 @@ fn data_on_the_mdt_changes_hands_with_its_version_and_size() {
     let (a, b) = (on_mdt(&f, "a"), composite(&f, "b"));
     let store = f.mds.data_store();
     store.write(a, 0, b"data").expect("written");
-    let version = store.version_in(&store.attr(a).expect("there")).expect("it is known");
+    let version = store.abilities().version_in(&store.attr(a).expect("there")).expect("it is known");
     let expecting = |first, versions| MdsRequest::SwapLayouts {
         first,
         second: if first == a { b } else { a },

@@ -140,7 +140,7 @@ impl Params {
             let space = space.clone();
             enter_space(&self.tree, below, move || space.space());
         }
-        let kind = if server.store().device_store().is_some() { "block" } else { "file" };
+        let kind = if server.store().abilities().device_store.is_some() { "block" } else { "file" };
         self.tree.add_read(&format!("osd-file.{name}.fstype"), text(kind.to_owned()));
         self.targets.add_ost(&self.tree, &name, server);
         let granted = server.clone();
@@ -222,7 +222,9 @@ impl Params {
 
     /// Enters those of the device on which an MDT keeps data of files, if it has one.
     fn enter_data(&self, fsname: &str, index: u16, server: &Arc<ObjectServer>) {
-        let Some(data) = TargetId::mdt_data(index).filter(|_| server.store().device_store().is_some()) else {
+        let Some(data) =
+            TargetId::mdt_data(index).filter(|_| server.store().abilities().device_store.is_some())
+        else {
             return;
         };
         let name = format!("{fsname}-{data}");

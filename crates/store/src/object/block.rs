@@ -34,7 +34,6 @@ mod ops;
 mod options;
 mod read;
 mod recover;
-mod sequences;
 mod shape;
 mod space;
 #[cfg(test)]
@@ -53,6 +52,7 @@ use crate::meta::{MetaError, MetaStore, MetaStoreOptions, Table};
 use crate::object::file::directory::{draw_identity, is_label};
 use crate::object::file::{boot_identity, default_reserve};
 use crate::object::records::Owned;
+use crate::object::sequences::{OBJECTS, SEQUENCES, Sequences};
 use crate::object::{ObjectError, Result};
 use ahead::Ahead;
 use allocator::Allocator;
@@ -62,7 +62,6 @@ use device::shadow::ShadowDevice;
 use device::{BLOCK, BlockDevice, DirectDevice, DirectDeviceOptions};
 use directory::Directory;
 use durable::Durable;
-use nacre_env::sync::Mutex;
 use nacre_ondisk::block::{BlockLabel, BlockStoreRecord};
 use nacre_types::Timestamp;
 use objects::Objects;
@@ -74,10 +73,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use upkeep::Upkeep;
 
-/// Object records: FID in key form -> [`nacre_ondisk::block::BlockHeadRecord`].
-const OBJECTS: Table = Table(1);
-/// Sequence records: sequence, big-endian -> [`nacre_ondisk::object::SequenceRecord`].
-const SEQUENCES: Table = Table(2);
 /// The one [`BlockStoreRecord`], under [`STORE_KEY`].
 const STORE: Table = Table(3);
 const STORE_KEY: &[u8] = b"store";
@@ -112,8 +107,7 @@ pub struct Core {
     objects: Objects,
     space: SpaceBook,
     durable: Durable,
-    /// One reservation at a time.
-    reserving: Mutex<()>,
+    sequences: Sequences,
     /// Calls that change something and are under way.
     changing: AtomicUsize,
     is_closed: AtomicBool,
@@ -300,7 +294,7 @@ impl Core {
             objects: Objects::new(options.maps_max),
             space: SpaceBook::new(allocator, reserve),
             durable: Durable::new(state.generation, scan.newest),
-            reserving: Mutex::new(()),
+            sequences: Sequences::default(),
             changing: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             is_complete: AtomicBool::new(false),
@@ -333,6 +327,11 @@ impl Core {
     /// The device.
     pub fn device(&self) -> &dyn BlockDevice {
         &*self.device
+    }
+
+    /// The same, to be given service times of another kind.
+    pub fn simulated_device(&self) -> &SimulatedDevice {
+        &self.device
     }
 
     /// Syncs of the index's log since the store was opened.

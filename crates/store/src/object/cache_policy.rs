@@ -26,11 +26,13 @@ impl CachePolicy {
         write_max_bytes: u64::MAX,
         file_max_bytes: u64::MAX,
     };
+    /// Nothing does.
+    pub const NONE: CachePolicy = CachePolicy { read: false, write: false, ..CachePolicy::ALL };
 }
 
 /// A rule in force, which may be changed while it is gone by.
 #[derive(Debug)]
-pub(super) struct PolicyCell {
+pub struct PolicyCell {
     read: AtomicU64,
     write: AtomicU64,
     read_max_bytes: AtomicU64,
@@ -51,7 +53,9 @@ impl PolicyCell {
         cell
     }
 
-    pub(super) fn set(&self, policy: CachePolicy) {
+    /// Changes it, for transfers that begin from now on; what is cached stays. Transfers whose offset, length or memory is not
+    /// aligned as the medium wants it cannot go around the cache.
+    pub fn set(&self, policy: CachePolicy) {
         self.read.store(policy.read.into(), Ordering::Relaxed);
         self.write.store(policy.write.into(), Ordering::Relaxed);
         self.read_max_bytes.store(policy.read_max_bytes, Ordering::Relaxed);
@@ -59,7 +63,8 @@ impl PolicyCell {
         self.file_max_bytes.store(policy.file_max_bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self) -> CachePolicy {
+    /// The rule.
+    pub fn get(&self) -> CachePolicy {
         CachePolicy {
             read: self.read.load(Ordering::Relaxed) != 0,
             write: self.write.load(Ordering::Relaxed) != 0,

@@ -2,7 +2,7 @@
 //!
 //! [`run`] takes a way to open a store in a directory and panics with the name of the case that fails.
 
-use super::{Advice, Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
+use super::{Advice, Fallocate, Ids, ObjectAttr, ObjectError, ObjectStore, Seek};
 use nacre_types::{Fid, Status};
 use std::collections::HashMap;
 use std::path::Path;
@@ -69,12 +69,23 @@ fn run_cases(dir: &Path, open: Open<'_>, cases: &[Case]) {
     }
 }
 
+fn ids(store: &dyn ObjectStore) -> &dyn Ids {
+    store.abilities().ids.expect("it gives out ids")
+}
+
 /// Reserves ids where the store gives them out.
 fn set_aside(store: &dyn ObjectStore, count: u32) {
-    match store.reserve(SEQUENCE, count) {
-        Ok(_) | Err(ObjectError::SequenceFull(_)) => {}
-        Err(error) => panic!("{error}"),
+    if let Some(ids) = store.abilities().ids {
+        match ids.reserve(SEQUENCE, count) {
+            Ok(_) | Err(ObjectError::SequenceFull(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
+}
+
+/// Says what will be read, where that is of use.
+fn advise(store: &dyn ObjectStore, offset: u64, len: u64, advice: Advice) -> Result<(), ObjectError> {
+    store.abilities().advise.map_or(Ok(()), |able| able.advise(fid(1), offset, len, advice))
 }
 
 fn objects_of(store: &dyn ObjectStore) -> u64 {
@@ -134,7 +145,7 @@ fn reads_return_what_was_written(dir: &Path, open: Open<'_>) {
 fn advice_changes_no_data(dir: &Path, open: Open<'_>) {
     let store = open(dir);
     for advice in [Advice::WillRead, Advice::DontNeed] {
-        store.advise(fid(1), 0, 4096, advice).expect("what does not exist needs nothing");
+        advise(&*store, 0, 4096, advice).expect("what does not exist needs nothing");
     }
     let data: Vec<u8> = (0..300_000u32).map(|at| at as u8).collect();
     assert_eq!(store.write(fid(1), 0, &data).expect("written"), data.len());
@@ -145,12 +156,13 @@ fn advice_changes_no_data(dir: &Path, open: Open<'_>) {
         (Advice::WillRead, 0, 1 << 40),
         (Advice::DontNeed, 1 << 30, 4096),
     ] {
-        store.advise(fid(1), offset, len, advice).expect("advice");
+        advise(&*store, offset, len, advice).expect("advice");
         let mut found = vec![0; data.len()];
         assert_eq!(store.read(fid(1), 0, &mut found, 0).expect("read"), data.len());
         assert!(found == data, "{advice:?}");
     }
-    assert!(store.advise(fid(1), u64::MAX, 2, Advice::WillRead).is_err());
+    let can_advise = store.abilities().advise.is_some();
+    assert_eq!(advise(&*store, u64::MAX, 2, Advice::WillRead).is_err(), can_advise);
 }
 
 fn holes_read_as_zeros(dir: &Path, open: Open<'_>) {
@@ -275,48 +287,52 @@ fn new_objects_never_show_old_bytes(dir: &Path, open: Open<'_>) {
 
 fn ids_are_reserved_once(dir: &Path, open: Open<'_>) {
     let store = open(dir);
-    assert_eq!(store.last_reserved(SEQUENCE).expect("last"), 0);
-    assert_eq!(store.reserve(SEQUENCE, 32).expect("reserve"), 1..33);
-    assert_eq!(store.reserve(SEQUENCE, 0).expect("reserve"), 33..33);
-    assert_eq!(store.reserve(SEQUENCE + 1, 5).expect("another sequence"), 1..6);
+    assert_eq!(ids(&*store).last_reserved(SEQUENCE).expect("last"), 0);
+    assert_eq!(ids(&*store).reserve(SEQUENCE, 32).expect("reserve"), 1..33);
+    assert_eq!(ids(&*store).reserve(SEQUENCE, 0).expect("reserve"), 33..33);
+    assert_eq!(ids(&*store).reserve(SEQUENCE + 1, 5).expect("another sequence"), 1..6);
     drop(store);
     let store = open(dir);
-    assert_eq!(store.last_reserved(SEQUENCE).expect("last"), 32);
-    assert_eq!(store.reserve(SEQUENCE, 20_000).expect("reserve"), 33..20_033);
-    let rest = store.reserve(SEQUENCE, u32::MAX).expect("what is left");
+    assert_eq!(ids(&*store).last_reserved(SEQUENCE).expect("last"), 32);
+    assert_eq!(ids(&*store).reserve(SEQUENCE, 20_000).expect("reserve"), 33..20_033);
+    let rest = ids(&*store).reserve(SEQUENCE, u32::MAX).expect("what is left");
     assert_eq!(rest.start, 20_033);
-    assert_eq!(status(store.reserve(SEQUENCE, 1)), Status::ENOSPC);
+    assert_eq!(status(ids(&*store).reserve(SEQUENCE, 1)), Status::ENOSPC);
     let next = std::sync::atomic::AtomicU32::new(0);
     nacre_env::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10 {
-                    let got = store.reserve(SEQUENCE + 2, 7).expect("reserve");
+                    let got = ids(&*store).reserve(SEQUENCE + 2, 7).expect("reserve");
                     next.fetch_add(got.len() as u32, std::sync::atomic::Ordering::Relaxed);
                 }
             });
         }
     });
-    assert_eq!(store.last_reserved(SEQUENCE + 2).expect("last"), next.into_inner());
+    assert_eq!(ids(&*store).last_reserved(SEQUENCE + 2).expect("last"), next.into_inner());
 }
 
 fn orphans_are_destroyed(dir: &Path, open: Open<'_>) {
     let store = open(dir);
     set_aside(&*store, 100);
-    store.reserve(SEQUENCE + 1, 100).expect("reserve");
+    ids(&*store).reserve(SEQUENCE + 1, 100).expect("reserve");
     for oid in 1..=50 {
         store.write(fid(oid), 0, b"data").expect("write");
     }
     let other = Fid::new(SEQUENCE + 1, 40, 0);
     store.write(other, 0, b"other sequence").expect("write");
-    assert_eq!(store.destroy_orphans(SEQUENCE, 20).expect("orphans"), 101);
+    assert_eq!(ids(&*store).destroy_orphans(SEQUENCE, 20).expect("orphans"), 101);
     assert_eq!(objects_of(&*store), 21);
     assert_eq!((size(&*store, fid(20)), size(&*store, fid(21)), size(&*store, other)), (4, 0, 14));
-    assert_eq!(store.reserve(SEQUENCE, 1).expect("reserve"), 101..102);
-    assert_eq!(store.destroy_orphans(SEQUENCE, 500).expect("none"), 501, "the caller knows of more ids");
-    assert_eq!(store.reserve(SEQUENCE, 1).expect("reserve"), 501..502);
-    assert_eq!(store.destroy_orphans(SEQUENCE + 9, 0).expect("unknown sequence"), 1);
-    assert_eq!(status(store.destroy_orphans(SEQUENCE, u32::MAX)), Status::ENOSPC);
+    assert_eq!(ids(&*store).reserve(SEQUENCE, 1).expect("reserve"), 101..102);
+    assert_eq!(
+        ids(&*store).destroy_orphans(SEQUENCE, 500).expect("none"),
+        501,
+        "the caller knows of more ids"
+    );
+    assert_eq!(ids(&*store).reserve(SEQUENCE, 1).expect("reserve"), 501..502);
+    assert_eq!(ids(&*store).destroy_orphans(SEQUENCE + 9, 0).expect("unknown sequence"), 1);
+    assert_eq!(status(ids(&*store).destroy_orphans(SEQUENCE, u32::MAX)), Status::ENOSPC);
     assert_verifies(&*store);
 }
 
@@ -409,7 +425,9 @@ fn a_closed_store_refuses_changes(dir: &Path, open: Open<'_>) {
     assert_eq!(status(store.write(fid(1), 0, b"y")), Status::ESHUTDOWN);
     assert_eq!(status(store.truncate(fid(1), 0)), Status::ESHUTDOWN);
     assert_eq!(status(store.destroy(&[fid(1)])), Status::ESHUTDOWN);
-    assert_eq!(status(store.reserve(SEQUENCE, 1)), Status::ESHUTDOWN);
+    if let Some(ids) = store.abilities().ids {
+        assert_eq!(status(ids.reserve(SEQUENCE, 1)), Status::ESHUTDOWN);
+    }
     drop(store);
     assert_eq!(read(&*open(dir), fid(1), 0, 9), b"x");
 }

@@ -37,23 +37,24 @@ mod tests;
 mod transfer;
 mod trim;
 
+pub use ahead::AheadBook;
 pub(super) use directory::INDEX;
 pub use directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS, has_checksums};
 pub use options::{DirectIo, FileStoreOptions, default_reserve};
+pub use release::Releaser;
 pub use trim::trim_range;
 
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
 use crate::object::cache_policy::PolicyCell;
 use crate::object::in_memory::is_in_memory;
+use crate::object::sequences::{OBJECTS, Sequences};
 use crate::object::{ObjectError, Result};
 use directory::Directory;
 use fetch::Fetcher;
 use handle::{Handle, Handles};
-use nacre_env::sync::{Mutex, MutexGuard};
 use nacre_env::thread::JoinHandle;
-use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord, SequenceRecord};
+use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord};
 use nacre_types::Fid;
-use release::Releaser;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slots::Slots;
@@ -64,10 +65,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Object records: FID in key form -> [`ObjectRecord`].
-const OBJECTS: Table = Table(1);
-/// Sequence records: sequence, big-endian -> [`SequenceRecord`].
-const SEQUENCES: Table = Table(2);
 /// The one [`ObjectStoreRecord`], under [`STORE_KEY`].
 const STORE: Table = Table(3);
 const STORE_KEY: &[u8] = b"store";
@@ -85,7 +82,7 @@ pub struct FileStore {
     slots: Arc<Slots>,
     reserve: Arc<Reserve>,
     releaser: Arc<Releaser>,
-    ahead: Arc<ahead::Book>,
+    ahead: Arc<AheadBook>,
     /// If the store was made with checksums of data.
     sums: Option<Arc<sums::Book>>,
     fetcher: Arc<Fetcher>,
@@ -93,8 +90,7 @@ pub struct FileStore {
     handles: Handles,
     /// Slots that the index gives to two objects: damage. Their files are never emptied.
     shared_slots: HashSet<u32>,
-    /// One reservation at a time.
-    reserving: Mutex<()>,
+    sequences: Sequences,
     is_closed: AtomicBool,
     /// The last run stopped in order.
     was_clean: bool,
@@ -202,7 +198,7 @@ impl FileStore {
         let reserve = Arc::new(Reserve::new(reserve_bytes, options.sharers));
         let releaser =
             Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone(), options.spare_files));
-        let ahead = ahead::Book::new(
+        let ahead = AheadBook::new(
             slots.clone(),
             index.clone(),
             reserve.clone(),
@@ -230,7 +226,7 @@ impl FileStore {
             fetcher: Arc::default(),
             threads: Vec::new(),
             shared_slots: HashSet::new(),
-            reserving: Mutex::new(()),
+            sequences: Sequences::default(),
             is_closed: AtomicBool::new(false),
             was_clean: true,
             boot: boot_identity(),
@@ -260,29 +256,6 @@ impl FileStore {
             Some(Ok(record)) => Ok(Some(record.slot)),
             Some(Err(_)) => Err(ObjectError::Damaged { object, what: "its record cannot be read" }),
         }
-    }
-
-    fn sequence(&self, sequence: u64) -> Result<u32> {
-        match self.index.get(SEQUENCES, &sequence.to_be_bytes(), |value| value.map(SequenceRecord::decode))? {
-            None => Ok(0),
-            Some(Ok(record)) => Ok(record.last_reserved),
-            Some(Err(_)) => {
-                Err(ObjectError::IndexDamaged { what: "the record of a sequence cannot be read" })
-            }
-        }
-    }
-
-    fn put_sequence(&self, sequence: u64, last_reserved: u32) -> Result<()> {
-        let mut batch = Batch::new();
-        batch.put(SEQUENCES, &sequence.to_be_bytes(), &SequenceRecord { last_reserved }.encode());
-        let transno = self.index.commit(&batch)?;
-        nacre_env::blocking(|| self.index.sync(transno))?;
-        Ok(())
-    }
-
-    /// Keeps others from reserving; they may wait for a sync.
-    fn lock_reservations(&self) -> MutexGuard<'_, ()> {
-        self.reserving.try_lock().unwrap_or_else(|| nacre_env::blocking(|| self.reserving.lock()))
     }
 
     /// Refuses changes after [`crate::object::ObjectStore::close`].

@@ -4,7 +4,7 @@
 //! and no parameter turns it on: only `nacre bench` makes one, in memory.
 
 use super::{
-    CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
+    Abilities, Fallocate, Ids, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
     ObjectVerifyReport, Result, Seek, Space,
 };
 use nacre_env::sync::{Mutex, RwLock};
@@ -12,6 +12,7 @@ use nacre_types::{Fid, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// What every output calls it.
 pub const NAME: &str = "FAKE null store (no I/O)";
@@ -37,7 +38,7 @@ pub struct NullStore {
 impl NullStore {
     /// One without objects.
     pub fn new() -> NullStore {
-        NullStore::in_place_of(1)
+        NullStore::default()
     }
 
     /// One without objects that wants so many reads together as the store whose place it takes, so that requests go the same way.
@@ -97,14 +98,6 @@ impl ObjectStore for NullStore {
         let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         buffer[..len].fill(0);
         Ok(len)
-    }
-
-    fn reads_at_once(&self) -> usize {
-        self.reads_at_once.max(1)
-    }
-
-    fn advise(&self, _object: Fid, offset: u64, len: u64, _advice: super::Advice) -> Result<()> {
-        offset.checked_add(len).map(drop).ok_or(ObjectError::TooLarge)
     }
 
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {
@@ -167,6 +160,39 @@ impl ObjectStore for NullStore {
         })
     }
 
+    fn durability_epoch(&self) -> u64 {
+        0
+    }
+
+    fn verify(&self, _repair: bool, _progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
+        Ok(ObjectVerifyReport::default())
+    }
+
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.objects.read().keys().for_each(|object| visit(*object));
+        Ok(())
+    }
+
+    fn stats(&self) -> ObjectStoreStats {
+        ObjectStoreStats {
+            objects: self.objects.read().len() as u64,
+            created: self.created.load(Ordering::Relaxed),
+            destroyed: self.destroyed.load(Ordering::Relaxed),
+            ..ObjectStoreStats::default()
+        }
+    }
+
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { ids: Some(self), reads_at_once: self.reads_at_once, ..Abilities::default() }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.is_closed.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Ids for NullStore {
     fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
         self.check_open()?;
         let mut reserved = self.reserved.lock();
@@ -193,41 +219,6 @@ impl ObjectStore for NullStore {
         }
         Ok(next)
     }
-
-    fn durability_epoch(&self) -> u64 {
-        0
-    }
-
-    fn verify(&self, _repair: bool, _progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
-        Ok(ObjectVerifyReport::default())
-    }
-
-    fn cache_policy(&self) -> CachePolicy {
-        CachePolicy { read: false, write: false, ..CachePolicy::ALL }
-    }
-
-    fn set_cache_policy(&self, _policy: CachePolicy) {
-        // There is no cache.
-    }
-
-    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.objects.read().keys().for_each(|object| visit(*object));
-        Ok(())
-    }
-
-    fn stats(&self) -> ObjectStoreStats {
-        ObjectStoreStats {
-            objects: self.objects.read().len() as u64,
-            created: self.created.load(Ordering::Relaxed),
-            destroyed: self.destroyed.load(Ordering::Relaxed),
-            ..ObjectStoreStats::default()
-        }
-    }
-
-    fn close(&self) -> Result<()> {
-        self.is_closed.store(true, Ordering::SeqCst);
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -248,7 +239,8 @@ mod tests {
         assert_eq!((store.seek(object, 3, Seek::Hole).expect("the end")), 10);
         assert!(matches!(store.write(object, u64::MAX, &[1]), Err(ObjectError::TooLarge)));
         assert_eq!(store.stats().objects, 1);
-        assert_eq!((store.reads_at_once(), NullStore::in_place_of(32).reads_at_once()), (1, 32));
+        let wanted = |store: &NullStore| store.abilities().reads_at_once;
+        assert_eq!((wanted(&store), wanted(&NullStore::in_place_of(32))), (0, 32));
     }
 
     #[test]

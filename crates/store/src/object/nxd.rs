@@ -468,7 +468,10 @@ impl Core {
             stripe.write_backs.fetch_add(1, Ordering::SeqCst);
         };
         set(Some((object, mtime)));
-        let result = self.write_runs(object, pieces).and_then(|()| self.inner.set_mtime(object, mtime));
+        let result = self.write_runs(object, pieces).and_then(|()| match self.inner.abilities().mtime {
+            Some(below) => below.set_mtime(object, mtime),
+            None => Ok(()),
+        });
         set(None);
         result
     }

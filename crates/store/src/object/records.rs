@@ -21,9 +21,9 @@ pub use edit::Edit;
 use super::file::space::Reserve;
 use super::file::{boot_identity, ops};
 use super::{
-    Advice, CachePolicy, Fallocate, ObjectError, ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result,
+    Abilities, Fallocate, ObjectAttr, ObjectError, ObjectProblem, ObjectStore, ObjectStoreStats,
+    ObjectVerifyReport, Result, Seek, Space,
 };
-use super::{ObjectAttr, ObjectProblem, Seek, Space};
 use crate::meta::{Batch, MetaStore, Table};
 use edit::Head;
 use nacre_env::sync::{RwLock, RwLockWriteGuard};
@@ -35,6 +35,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 /// Bytes of a chunk. A change rewrites the chunks that it touches, so small ones suit small writes; each costs a record, so
 /// large ones suit streams.
@@ -267,11 +268,6 @@ impl ObjectStore for RecordStore {
         self.write_all(object, offset, data)
     }
 
-    fn advise(&self, _object: Fid, offset: u64, len: u64, _advice: Advice) -> Result<()> {
-        // Records are small, and stay in memory as the metadata store decides.
-        offset.checked_add(len).map(|_| ()).ok_or(ObjectError::TooLarge)
-    }
-
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], _ahead: u32) -> Result<usize> {
         let _locked = self.lock_of(object).read();
         let mut done = 0;
@@ -305,10 +301,6 @@ impl ObjectStore for RecordStore {
 
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {
         Ok(self.head(object, |_| ())?.map_or(ObjectAttr::default(), |head| head.attr()))
-    }
-
-    fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
-        Some(attr.mtime.map_or(0, Timestamp::nanoseconds))
     }
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
@@ -387,21 +379,6 @@ impl ObjectStore for RecordStore {
             .map_err(|error| ObjectError::io("ask for the space", Fid::ZERO, error))
     }
 
-    fn reserve(&self, sequence: u64, _count: u32) -> Result<Range<u32>> {
-        match self.is_closed.load(Ordering::Relaxed) {
-            true => Err(ObjectError::Closed),
-            false => Err(ObjectError::SequenceFull(sequence)),
-        }
-    }
-
-    fn last_reserved(&self, _sequence: u64) -> Result<u32> {
-        Ok(0)
-    }
-
-    fn destroy_orphans(&self, sequence: u64, _last_used: u32) -> Result<u32> {
-        Err(ObjectError::SequenceFull(sequence))
-    }
-
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
         self.meta.scan(self.table, &[], Bound::Unbounded, &mut |key, _| {
             // Longer keys are those of chunks.
@@ -461,12 +438,6 @@ impl ObjectStore for RecordStore {
         Ok(report)
     }
 
-    fn cache_policy(&self) -> CachePolicy {
-        CachePolicy::ALL
-    }
-
-    fn set_cache_policy(&self, _policy: CachePolicy) {}
-
     fn stats(&self) -> ObjectStoreStats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ObjectStoreStats {
@@ -475,6 +446,10 @@ impl ObjectStore for RecordStore {
             refused_full: load(&self.refused_full),
             ..ObjectStoreStats::default()
         }
+    }
+
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { has_versions: true, ..Abilities::default() }
     }
 
     fn close(&self) -> Result<()> {

@@ -9,17 +9,15 @@ mod any;
 
 pub use any::AnyMedium;
 
-use super::block::Core;
+use super::abilities::leave_to;
 use super::{
-    Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, ReadRequest, Result, Seek, Space, Trimmed,
+    Abilities, Fallocate, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats, ObjectVerifyReport,
+    ReadRequest, Result, Seek, Space,
 };
-use crate::object::block::device::model::SimulatedDevice;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
-use nacre_types::{Fid, Timestamp};
+use nacre_types::Fid;
 use std::fmt;
-use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,10 +172,6 @@ impl ObjectStore for Simulated {
         Ok(read)
     }
 
-    fn reads_at_once(&self) -> usize {
-        self.inner.reads_at_once()
-    }
-
     fn read_all(&self, reads: &mut [ReadRequest<'_>], failed: &mut dyn FnMut(usize, ObjectError)) {
         self.inner.read_all(reads, failed);
         for request in reads {
@@ -185,144 +179,25 @@ impl ObjectStore for Simulated {
         }
     }
 
-    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
-        self.inner.advise(object, offset, len, advice)
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { simulation: Some(&self.simulation), ..self.inner.abilities() }
     }
 
-    fn attr(&self, object: Fid) -> Result<ObjectAttr> {
-        self.inner.attr(object)
-    }
-
-    fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
-        self.inner.version_in(attr)
-    }
-
-    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
-        self.inner.set_mtime(object, mtime)
-    }
-
-    fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
-        self.inner.truncate(object, size)
-    }
-
-    fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr> {
-        self.inner.fallocate(object, how, offset, len)
-    }
-
-    fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64> {
-        self.inner.seek(object, offset, what)
-    }
-
-    fn sync(&self, object: Fid) -> Result<()> {
-        self.inner.sync(object)
-    }
-
-    fn sync_all(&self) -> Result<()> {
-        self.inner.sync_all()
-    }
-
-    fn destroy(&self, objects: &[Fid]) -> Result<u64> {
-        self.inner.destroy(objects)
-    }
-
-    fn await_freed(&self, deadline: Instant) -> bool {
-        self.inner.await_freed(deadline)
-    }
-
-    fn space(&self) -> Result<Space> {
-        self.inner.space()
-    }
-
-    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
-        self.inner.reserve(sequence, count)
-    }
-
-    fn last_reserved(&self, sequence: u64) -> Result<u32> {
-        self.inner.last_reserved(sequence)
-    }
-
-    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
-        self.inner.destroy_orphans(sequence, last_used)
-    }
-
-    fn durability_epoch(&self) -> u64 {
-        self.inner.durability_epoch()
-    }
-
-    fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
-        self.inner.verify(repair, progress)
-    }
-
-    fn cache_policy(&self) -> CachePolicy {
-        self.inner.cache_policy()
-    }
-
-    fn set_cache_policy(&self, policy: CachePolicy) {
-        self.inner.set_cache_policy(policy);
-    }
-
-    fn ahead_max_bytes(&self) -> Option<u64> {
-        self.inner.ahead_max_bytes()
-    }
-
-    fn set_ahead_max_bytes(&self, max_bytes: u64) {
-        self.inner.set_ahead_max_bytes(max_bytes);
-    }
-
-    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.inner.for_each_object(visit)
-    }
-
-    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
-        self.inner.extents(object)
-    }
-
-    fn free_extents(&self) -> Option<FreeExtents> {
-        self.inner.free_extents()
-    }
-
-    fn free_pieces(&self) -> Option<Vec<Range<u64>>> {
-        self.inner.free_pieces()
-    }
-
-    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
-        self.inner.trim(from, max_bytes)
-    }
-
-    fn untrimmed(&self) -> u64 {
-        self.inner.untrimmed()
-    }
-
-    fn trims_beside_work(&self) -> bool {
-        self.inner.trims_beside_work()
-    }
-
-    fn trim_caution(&self) -> Option<&'static str> {
-        self.inner.trim_caution()
-    }
-
-    fn stats(&self) -> ObjectStoreStats {
-        self.inner.stats()
-    }
-
-    fn device_store(&self) -> Option<&Core> {
-        self.inner.device_store()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.inner.close()
-    }
-
-    fn simulation(&self) -> Option<&Simulation> {
-        Some(&self.simulation)
-    }
-
-    fn simulated_device(&self) -> Option<&SimulatedDevice> {
-        self.inner.simulated_device()
-    }
-
-    fn small_write_cache(&self) -> Option<&Nxd> {
-        self.inner.small_write_cache()
+    leave_to! { inner:
+        fn attr(&self, object: Fid) -> Result<ObjectAttr>;
+        fn exists(&self, object: Fid) -> Result<bool>;
+        fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr>;
+        fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr>;
+        fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64>;
+        fn sync(&self, object: Fid) -> Result<()>;
+        fn sync_all(&self) -> Result<()>;
+        fn destroy(&self, objects: &[Fid]) -> Result<u64>;
+        fn space(&self) -> Result<Space>;
+        fn durability_epoch(&self) -> u64;
+        fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport>;
+        fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()>;
+        fn stats(&self) -> ObjectStoreStats;
+        fn close(&self) -> Result<()>;
     }
 }
 
@@ -389,7 +264,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let inner = FileStore::open(&dir.path().join("ost"), FileStoreOptions::create()).expect("opens");
         let store = Simulated::new(Box::new(inner));
-        let simulation = store.simulation().expect("there is one");
+        let simulation = store.abilities().simulation.expect("there is one");
         assert_eq!(simulation.medium(), None);
         simulation.set_medium(Some(Medium { seek: Duration::from_millis(30), bandwidth: 1 << 30 }));
         let start = Instant::now();
@@ -410,10 +285,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let options = BlockStoreOptions { create: true, size: 64 << 20, ..BlockStoreOptions::default() };
         let store = Simulated::new(Box::new(BlockStore::open(dir.path(), options).expect("made")));
-        assert!(store.reads_at_once() > 1);
+        assert!(store.abilities().reads_at_once > 1);
         store.write(fid(1), 0, &[7; 16384]).expect("written");
-        let batches =
-            |store: &Simulated| store.device_store().expect("a device").device().stats().ring_batches;
+        let batches = |store: &Simulated| {
+            store.abilities().device_store.expect("a device").device().stats().ring_batches
+        };
         let before = batches(&store);
         let mut memory = vec![0; 16384];
         let mut reads: Vec<ReadRequest<'_>> = memory

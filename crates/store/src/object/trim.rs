@@ -12,7 +12,7 @@ mod tests;
 pub use policy::{Load, Policy, Sight, Step, TrimState};
 pub use settings::TrimSettings;
 
-use super::{ObjectError, ObjectStore, Result};
+use super::{ObjectError, ObjectStore, Result, Trim};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
@@ -51,17 +51,18 @@ impl Trimmed {
 /// before the call counts as free.
 ///
 /// # Errors
-/// As [`ObjectStore::trim`].
+/// As [`Trim::trim`](super::Trim::trim).
 pub fn trim_for(store: &dyn ObjectStore, from: u64, limit: Duration) -> Result<Trimmed> {
     let begun = Instant::now();
     if from == 0 {
         store.sync_all()?;
     }
-    let mut trimmed = store.trim(from, BY_HAND_BYTES)?;
+    let Some(medium) = store.abilities().trim else { return Ok(Trimmed::default()) };
+    let mut trimmed = medium.trim(from, BY_HAND_BYTES)?;
     while let Some(next) = trimmed.next
         && begun.elapsed() < limit
     {
-        trimmed.add(store.trim(next, BY_HAND_BYTES)?);
+        trimmed.add(medium.trim(next, BY_HAND_BYTES)?);
     }
     Ok(trimmed)
 }
@@ -110,9 +111,10 @@ impl Trimmer {
         load: Box<dyn Fn() -> Load + Send + Sync>,
     ) -> io::Result<Trimmer> {
         let usual = TrimSettings::default();
+        let medium = store.abilities().trim;
         let settings = TrimSettings {
-            is_on: store.trim_caution().is_none(),
-            busy_rate: if store.trims_beside_work() { usual.busy_rate } else { 0 },
+            is_on: medium.and_then(Trim::trim_caution).is_none(),
+            busy_rate: if medium.is_some_and(Trim::trims_beside_work) { usual.busy_rate } else { 0 },
             ..usual
         };
         let wishes = Wishes { settings, version: 0, is_stopping: false };
@@ -163,11 +165,12 @@ impl Trimmer {
         };
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.shared.counters;
+        let medium = self.shared.store.abilities().trim;
         let mut out = String::new();
         // Writing to a String does not fail.
         let _ = writeln!(out, "{:<20}{state}", "state");
         for (name, count) in [
-            ("untrimmed_bytes", self.shared.store.untrimmed()),
+            ("untrimmed_bytes", medium.map_or(0, Trim::untrimmed)),
             ("trimmed_bytes", read(&counters.bytes)),
             ("trimmed_extents", read(&counters.extents)),
             ("trimmed_by_order", read(&counters.by_hand_bytes)),
@@ -179,7 +182,7 @@ impl Trimmer {
         ] {
             let _ = writeln!(out, "{name:<20}{count}");
         }
-        let note = refusal.or_else(|| self.shared.store.trim_caution().map(str::to_owned));
+        let note = refusal.or_else(|| medium.and_then(Trim::trim_caution).map(str::to_owned));
         if let Some(note) = note {
             let _ = writeln!(out, "{:<20}{note}", "note");
         }
@@ -238,9 +241,10 @@ impl Shared {
 
     /// Looks, trims a piece if that is decided, and says how long to rest.
     fn turn(&self, settings: &TrimSettings, begun: Instant) -> Duration {
+        let medium = self.store.abilities().trim;
         let sight = Sight {
             now: begun.elapsed(),
-            untold: self.store.untrimmed(),
+            untold: medium.map_or(0, Trim::untrimmed),
             total: self.store.space().map_or(0, |space| space.total),
             load: (self.load)(),
         };
@@ -250,7 +254,7 @@ impl Shared {
             Step::Tell { from, max_bytes } => (from, max_bytes),
         };
         let since = Instant::now();
-        let result = self.store.trim(from, max_bytes);
+        let result = medium.map_or(Ok(Trimmed::default()), |medium| medium.trim(from, max_bytes));
         let mut policy = self.policy.lock();
         match &result {
             Ok(trimmed) => {

@@ -11,7 +11,7 @@ use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, ObjectDirectoryHeader};
 use nacre_store::object::block::is_block_store;
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, CachePolicy, FileStore, FileStoreOptions, ObjectError, ObjectExtent,
-    ObjectStore,
+    ObjectStore, PolicyCell,
 };
 use nacre_types::Fid;
 
@@ -71,8 +71,8 @@ fn open_store(dir: &Path) -> Result<Box<dyn ObjectStore>, ObjectError> {
 pub(in crate::paf) struct ObjectGround {
     dir: PathBuf,
     store: Box<dyn ObjectStore>,
-    /// How the store goes about the page cache by itself.
-    usual: CachePolicy,
+    /// How the store goes about the page cache by itself, if it uses it.
+    usual: Option<CachePolicy>,
     /// What is simulated below the store while it is measured.
     medium: Option<AnyMedium>,
     /// The disk whose time is computed in place of the real one: that of a store of files, which cannot be made to wait for it.
@@ -90,8 +90,8 @@ impl ObjectGround {
             )),
             error => error.into(),
         })?;
-        let usual = store.cache_policy();
-        let is_on_device = store.device_store().is_some();
+        let usual = store.abilities().page_cache.map(PolicyCell::get);
+        let is_on_device = store.abilities().device_store.is_some();
         let computed = medium.filter(|_| !is_on_device).and_then(computed::disk_of);
         let medium = medium.filter(|_| computed.is_none());
         let (dir_owned, reserving) = (dir.to_owned(), Mutex::default());
@@ -113,8 +113,9 @@ impl ObjectGround {
     /// Reserves ids up to that of an object: objects above are nobody's.
     fn reserve(&self, object: Fid) -> Result<(), Error> {
         let _turn = self.reserving.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        while self.store.last_reserved(SEQUENCE)? < object.oid {
-            self.store.reserve(SEQUENCE, RESERVED)?;
+        let ids = self.store.abilities().ids_of(SEQUENCE)?;
+        while ids.last_reserved(SEQUENCE)? < object.oid {
+            ids.reserve(SEQUENCE, RESERVED)?;
         }
         Ok(())
     }
@@ -145,7 +146,8 @@ impl ObjectGround {
     /// What counts as the time of a transfer of the measured object.
     fn counted(&self, timed: Timed, bytes: u64, xfer: usize) -> Result<Timed, Error> {
         let Some(disk) = self.computed else { return Ok(timed) };
-        let found = self.store.extents(MEASURED)?.ok_or_else(|| {
+        let extents = self.store.abilities().extents;
+        let found = extents.map_or(Ok(None), |known| known.extents(MEASURED))?.ok_or_else(|| {
             Error::Usage(format!(
                 "the file system of {} does not tell where objects lie: a simulated disk cannot be worked out there, name another --target",
                 self.dir.display()
@@ -165,9 +167,14 @@ impl ObjectGround {
     /// Runs `work` with every transfer around the page cache where that is possible, and on the medium that is simulated.
     fn measured<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.simulate(true)?;
-        self.store.set_cache_policy(CachePolicy { read: false, write: false, ..self.usual });
+        let cache = self.store.abilities().page_cache.zip(self.usual);
+        if let Some((cache, usual)) = cache {
+            cache.set(CachePolicy { read: false, write: false, ..usual });
+        }
         let result = work();
-        self.store.set_cache_policy(self.usual);
+        if let Some((cache, usual)) = cache {
+            cache.set(usual);
+        }
         self.simulate(false)?;
         result
     }
@@ -194,7 +201,7 @@ impl Ground for ObjectGround {
     fn files(&self) -> Result<Files, Error> {
         let mut files = Files::new();
         let mut known = u64::from(self.is_there(MEASURED)?.is_some());
-        for oid in 2..=self.store.last_reserved(SEQUENCE)? {
+        for oid in 2..=self.store.abilities().ids_of(SEQUENCE)?.last_reserved(SEQUENCE)? {
             if let Some(bytes) = self.is_there(Fid::new(SEQUENCE, oid, 0))? {
                 files.insert(u64::from(oid) - 1, bytes);
                 known += 1;
@@ -239,7 +246,8 @@ impl Ground for ObjectGround {
     fn await_room(&self) -> Result<(), Error> {
         let deadline = Instant::now() + FREED_WITHIN;
         while !stop::asked() && Instant::now() < deadline {
-            if self.store.await_freed(deadline.min(Instant::now() + LOOK)) {
+            let end = deadline.min(Instant::now() + LOOK);
+            if self.store.abilities().releaser.is_none_or(|releaser| releaser.drain_until(end)) {
                 break;
             }
         }
@@ -294,7 +302,7 @@ impl Ground for ObjectGround {
     }
 
     fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>) {
-        if self.store.device_store().is_some() {
+        if self.store.abilities().device_store.is_some() {
             return frag::shape_of(&*self.store, unit).ok().unzip();
         }
         (frag::files_of(&[&self.dir.join("objects")], "", unit), frag::free_of(&[&self.dir], unit))

@@ -191,7 +191,7 @@ fn compare_ost(
             lost.push((*object, *file));
         } else if !own {
             report.add(format!("{file}: its object {object} is none of this OST"));
-        } else if object.oid > store.last_reserved(object.seq)? {
+        } else if object.oid > store.abilities().ids_of(object.seq)?.last_reserved(object.seq)? {
             report.add(format!(
                 "{file}: its object {object} was given out after the state that this OST is in: it was restored from an older copy"
             ));
@@ -212,7 +212,7 @@ fn destroy(store: &dyn ObjectStore, unused: &[Fid]) -> nacre_store::object::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_store::object::{FileStore, FileStoreOptions};
+    use nacre_store::object::{FileStore, FileStoreOptions, Ids};
 
     #[test]
     fn objects_that_nobody_knows_are_found_and_destroyed_and_no_others() {

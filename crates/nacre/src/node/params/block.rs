@@ -147,13 +147,13 @@ fn of_device_store(
     show: fn(&Core) -> String,
 ) -> impl Fn() -> StatusResult<String> + Send + Sync + use<> {
     let server = server.clone();
-    move || server.store().device_store().map(show).ok_or(Status::ENODEV)
+    move || server.store().abilities().device_store.map(show).ok_or(Status::ENODEV)
 }
 
 /// How objects and free space lie, as JSON: what `nacre frag` shows.
 fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
     let store = server.store();
-    let dir = store.device_store().ok_or(Status::ENODEV)?.dir();
+    let dir = store.abilities().device_store.ok_or(Status::ENODEV)?.dir();
     let unit = Unit { bytes: Unit::USUAL };
     let report = frag::report_of(&**store, name, dir, unit).map_err(|error| {
         log::error!("{name}: how its objects lie cannot be told: {error}");
@@ -164,11 +164,11 @@ fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
 
 /// Enters those of the target `name`, whose parameters lie `below`.
 pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
-    let kind = if server.store().device_store().is_some() { "block" } else { "file" };
+    let kind = if server.store().abilities().device_store.is_some() { "block" } else { "file" };
     tree.add_read(&format!("{below}.fstype"), move || Ok(kind.to_owned()));
     let stats = server.clone();
     tree.add_read(&format!("{below}.store_stats"), move || Ok(store_counters(&stats.store().stats())));
-    if server.store().device_store().is_none() {
+    if server.store().abilities().device_store.is_none() {
         return;
     }
     for Setting { leaf, show, set } in &SETTINGS {
@@ -176,11 +176,11 @@ pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
         tree.add_both(
             &format!("{below}.{leaf}"),
             move || {
-                let store = get.store().device_store().ok_or(Status::ENODEV)?;
+                let store = get.store().abilities().device_store.ok_or(Status::ENODEV)?;
                 Ok(show(&store.defrag_settings()))
             },
             move |text| {
-                let store = change.store().device_store().ok_or(Status::ENODEV)?;
+                let store = change.store().abilities().device_store.ok_or(Status::ENODEV)?;
                 let mut settings = store.defrag_settings();
                 set(&mut settings, text)?;
                 store.set_defrag_settings(settings);
@@ -198,11 +198,11 @@ pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
         tree.add_both(
             &format!("{below}.{leaf}"),
             move || {
-                let store = get.store().device_store().ok_or(Status::ENODEV)?;
+                let store = get.store().abilities().device_store.ok_or(Status::ENODEV)?;
                 Ok(show(store).to_string())
             },
             move |text| {
-                let store = change.store().device_store().ok_or(Status::ENODEV)?;
+                let store = change.store().abilities().device_store.ok_or(Status::ENODEV)?;
                 set(store, parse(text)?);
                 Ok(())
             },

@@ -4,9 +4,11 @@
 use nacre_oss::ObjectServer;
 use nacre_params::stats::{now_ns, time_line};
 use nacre_params::{Tree, value};
-use nacre_store::object::CachePolicy;
+use nacre_store::object::block::Core;
 use nacre_store::object::block::device::model::SimulatedDevice;
+use nacre_store::object::file::AheadBook;
 use nacre_store::object::simulated::AnyMedium;
+use nacre_store::object::{CachePolicy, PolicyCell};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 
@@ -72,11 +74,17 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
             let (get, set) = (server.clone(), server.clone());
             tree.add_both(
                 &format!("{below}.{leaf}"),
-                move || Ok(part.show(get.store().cache_policy())),
+                move || {
+                    let cache = get.store().abilities().page_cache;
+                    Ok(part.show(cache.map_or(CachePolicy::NONE, PolicyCell::get)))
+                },
                 move |text| {
-                    let mut policy = set.store().cache_policy();
+                    let cache = set.store().abilities().page_cache;
+                    let mut policy = cache.map_or(CachePolicy::NONE, PolicyCell::get);
                     part.set(&mut policy, text)?;
-                    set.store().set_cache_policy(policy);
+                    if let Some(cache) = cache {
+                        cache.set(policy);
+                    }
                     Ok(())
                 },
             );
@@ -99,19 +107,24 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
 
 /// How much is reserved ahead of a stream, where that is of use.
 fn enter_ahead(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
-    if server.store().ahead_max_bytes().is_none() {
+    if server.store().abilities().write_ahead.is_none() {
         return;
     }
     let (get, set) = (server.clone(), server.clone());
     tree.add_both(
         &format!("osd-file.{name}.reserve_ahead_max_mb"),
-        move || Ok((get.store().ahead_max_bytes().unwrap_or(0) / MIB).to_string()),
+        move || {
+            let ahead = get.store().abilities().write_ahead;
+            Ok((ahead.map_or(0, AheadBook::max_bytes) / MIB).to_string())
+        },
         move |text| {
             let bytes = value::bytes(text, MIB)?;
             if bytes > AHEAD_MAX_BYTES || !bytes.is_multiple_of(MIB) {
                 return Err(Status::ERANGE);
             }
-            set.store().set_ahead_max_bytes(bytes);
+            if let Some(ahead) = set.store().abilities().write_ahead {
+                ahead.set_max_bytes(bytes);
+            }
             Ok(())
         },
     );
@@ -134,7 +147,7 @@ fn enter_simulation(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     );
     let pages = server.clone();
     tree.add_read(&format!("osd-file.{name}.simulated_flash"), move || {
-        let device = pages.store().simulated_device();
+        let device = pages.store().abilities().device_store.map(Core::simulated_device);
         let stats = device.and_then(SimulatedDevice::flash_stats).unwrap_or_default();
         let rows = [
             ("pages_written", stats.written),

@@ -99,7 +99,7 @@ fn counters(stats: &NxdStats) -> String {
 
 /// Enters those of the target `name`, if it has a cache.
 pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
-    if server.store().small_write_cache().is_none() {
+    if server.store().abilities().small_write_cache.is_none() {
         return;
     }
     for &(leaf, part) in PARTS {
@@ -107,11 +107,11 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
         tree.add_both(
             &format!("nxd.{name}.{leaf}"),
             move || {
-                let cache = get.store().small_write_cache().ok_or(Status::ENODEV)?;
+                let cache = get.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
                 Ok(part.show(cache.settings()))
             },
             move |text| {
-                let cache = change.store().small_write_cache().ok_or(Status::ENODEV)?;
+                let cache = change.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
                 let mut settings = cache.settings();
                 part.set(&mut settings, text)?;
                 cache.set_settings(settings);
@@ -121,12 +121,12 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     }
     let stats = server.clone();
     tree.add_read(&format!("nxd.{name}.stats"), move || {
-        let cache = stats.store().small_write_cache().ok_or(Status::ENODEV)?;
+        let cache = stats.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
         Ok(counters(&cache.cache_stats()))
     });
     let device = server.clone();
     tree.add_read(&format!("nxd.{name}.device_stats"), move || {
-        let cache = device.store().small_write_cache().ok_or(Status::ENODEV)?;
+        let cache = device.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
         Ok(super::block::device_text(cache.device()))
     });
 }

@@ -3,11 +3,10 @@
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::read::block_crc;
 use super::recover::parse_map_key;
-use super::{Core, MAPS, OBJECTS, SEQUENCES};
+use super::{Core, MAPS, OBJECTS};
 use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result, visit_keys};
 use nacre_ondisk::DecodeError;
 use nacre_ondisk::block::{BlockHeadRecord, BlockMapRecord, Inline, MAP_BLOCKS, Place};
-use nacre_ondisk::object::SequenceRecord;
 use nacre_types::Fid;
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
@@ -244,38 +243,9 @@ impl Check<'_> {
     }
 
     fn sequences(&mut self) -> Result<()> {
-        let mut bad = Vec::new();
-        let mut count = 0;
-        self.core.index.scan(SEQUENCES, &[], Bound::Unbounded, &mut |key, value| {
-            count += 1;
-            match SequenceRecord::decode(value) {
-                Err(error) => bad.push((key.to_vec(), error)),
-                Ok(_) if key.len() != 8 => bad.push((key.to_vec(), DecodeError::Field("key"))),
-                Ok(_) => {}
-            }
-            ControlFlow::Continue(())
-        })?;
-        self.report.sequences = count;
-        for (key, error) in &bad {
-            self.bad_record(key, *error);
-        }
-        if !self.core.gives_ids {
-            return Ok(());
-        }
-        for (sequence, largest) in std::mem::take(&mut self.largest) {
-            if bad.iter().any(|(key, _)| key == &sequence.to_be_bytes()) {
-                continue;
-            }
-            let _lock = self.core.lock_reservations();
-            let last_reserved = self.core.sequence(sequence)?;
-            if largest > last_reserved {
-                if self.repair {
-                    self.core.put_sequence(sequence, largest)?;
-                }
-                let object = Fid::new(sequence, largest, 0);
-                self.report.add(ObjectProblem::AboveReserved { object, last_reserved }, self.repair);
-            }
-        }
-        Ok(())
+        let core = self.core;
+        let largest = std::mem::take(&mut self.largest);
+        let largest = if core.gives_ids { largest } else { HashMap::new() };
+        core.sequences.verify(&core.index, largest, self.repair, &mut self.report)
     }
 }

@@ -1,14 +1,14 @@
 //! The calls of [`ObjectStore`] on a block store.
 
 use super::change::Edits;
-use super::device::model::SimulatedDevice;
 use super::device::{BLOCK, BlockDevice};
 use super::shape::attr_of;
 use super::space::Share;
 use super::{BlockStore, Core};
+use crate::object::sequences::last_reserved;
 use crate::object::{
-    Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, ReadRequest, Result, Seek, Space, Trimmed,
+    Abilities, Advice, Advise, Fallocate, Ids, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
+    ObjectVerifyReport, ReadRequest, Result, Seek, SetMtime, Space,
 };
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Fid, Timestamp};
@@ -28,6 +28,19 @@ fn grown_end(offset: u64, len: u64) -> Result<u64> {
 /// End of a range that a file can have.
 fn range_end(offset: u64, len: u64) -> Result<u64> {
     offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(ObjectError::TooLarge)
+}
+
+impl Core {
+    /// Ends objects, durably.
+    fn destroy_all(&self, objects: &[Fid]) -> Result<u64> {
+        let mut count = 0;
+        for object in objects {
+            count += u64::from(self.end(*object)?);
+        }
+        // Also if nothing was there: a resend must not be confirmed before the first one's removal is durable.
+        nacre_env::blocking(|| self.index.sync(self.index.last_transno()))?;
+        Ok(count)
+    }
 }
 
 impl BlockStore {
@@ -59,10 +72,6 @@ impl ObjectStore for BlockStore {
         }
     }
 
-    fn reads_at_once(&self) -> usize {
-        READS_AT_ONCE
-    }
-
     fn read_all(&self, reads: &mut [ReadRequest<'_>], failed: &mut dyn FnMut(usize, ObjectError)) {
         if self.read_many(reads).is_ok() {
             return;
@@ -76,33 +85,10 @@ impl ObjectStore for BlockStore {
         }
     }
 
-    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
-        range_end(offset, len)?;
-        match advice {
-            // Nothing is kept in memory.
-            Advice::WillRead => Ok(()),
-            Advice::DontNeed => self.sync(object),
-        }
-    }
-
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {
         match self.object(object, false)? {
             None => Ok(ObjectAttr::default()),
             Some(object) => Ok(attr_of(object.state.read().head.as_ref())),
-        }
-    }
-
-    fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
-        Some(attr.mtime.map_or(0, Timestamp::nanoseconds))
-    }
-
-    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
-        let _changing = self.change()?;
-        let Some(object) = self.object(object, false)? else { return Ok(()) };
-        let mut state = self.lock(&object);
-        match state.head.clone() {
-            Some(head) => self.commit(&object, &mut state, Some(head), &Edits::only_mtime(mtime)),
-            None => Ok(()),
         }
     }
 
@@ -185,26 +171,6 @@ impl ObjectStore for BlockStore {
         })
     }
 
-    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
-        self.check_open()?;
-        if !self.gives_ids {
-            return Err(ObjectError::SequenceFull(sequence));
-        }
-        self.reserve_ids(sequence, count)
-    }
-
-    fn last_reserved(&self, sequence: u64) -> Result<u32> {
-        self.sequence(sequence)
-    }
-
-    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
-        let _changing = self.change()?;
-        if !self.gives_ids {
-            return Err(ObjectError::SequenceFull(sequence));
-        }
-        self.destroy_above(sequence, last_used)
-    }
-
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
         self.visit_objects(visit)
     }
@@ -215,51 +181,6 @@ impl ObjectStore for BlockStore {
 
     fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
         self.check(repair, progress)
-    }
-
-    fn cache_policy(&self) -> CachePolicy {
-        CachePolicy { read: false, write: false, ..CachePolicy::ALL }
-    }
-
-    fn set_cache_policy(&self, _policy: CachePolicy) {
-        // There is no cache.
-    }
-
-    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
-        match self.object(object, false)? {
-            None => Ok(Some(Vec::new())),
-            Some(object) => self.extents_of(&object).map(Some),
-        }
-    }
-
-    fn free_extents(&self) -> Option<FreeExtents> {
-        Some(self.space.report())
-    }
-
-    fn free_pieces(&self) -> Option<Vec<Range<u64>>> {
-        Some(self.space.pieces())
-    }
-
-    fn simulated_device(&self) -> Option<&SimulatedDevice> {
-        Some(&self.device)
-    }
-
-    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
-        self.tell_freed(from, max_bytes)
-    }
-
-    fn untrimmed(&self) -> u64 {
-        self.space.untold_blocks() * BLOCK
-    }
-
-    fn trim_caution(&self) -> Option<&'static str> {
-        let is_allocated = self.device.info().is_allocated;
-        is_allocated.then_some("the file that is the device was allocated in advance, which trimming undoes")
-    }
-
-    fn trims_beside_work(&self) -> bool {
-        // A file writes no faster for its holes, and its file system keeps transfers waiting while it makes them.
-        self.device.info().is_raw
     }
 
     fn stats(&self) -> ObjectStoreStats {
@@ -286,11 +207,62 @@ impl ObjectStore for BlockStore {
         }
     }
 
-    fn device_store(&self) -> Option<&Core> {
-        Some(self)
+    fn abilities(&self) -> Abilities<'_> {
+        let core = &**self;
+        Abilities {
+            ids: self.gives_ids.then_some(core as &dyn Ids),
+            advise: Some(self),
+            mtime: Some(core),
+            extents: Some(core),
+            trim: Some(core),
+            reads_at_once: READS_AT_ONCE,
+            has_versions: true,
+            device_store: Some(core),
+            ..Abilities::default()
+        }
     }
 
     fn close(&self) -> Result<()> {
         self.close_in_order()
+    }
+}
+
+impl Ids for Core {
+    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
+        self.check_open()?;
+        self.sequences.lock(&self.index).reserve(sequence, count)
+    }
+
+    fn last_reserved(&self, sequence: u64) -> Result<u32> {
+        last_reserved(&self.index, sequence)
+    }
+
+    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
+        let _changing = self.change()?;
+        let sequences = self.sequences.lock(&self.index);
+        sequences.destroy_orphans(sequence, last_used, &self.dir, |orphans| self.destroy_all(orphans))
+    }
+}
+
+impl Advise for BlockStore {
+    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
+        range_end(offset, len)?;
+        match advice {
+            // Nothing is kept in memory.
+            Advice::WillRead => Ok(()),
+            Advice::DontNeed => self.sync(object),
+        }
+    }
+}
+
+impl SetMtime for Core {
+    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
+        let _changing = self.change()?;
+        let Some(object) = self.object(object, false)? else { return Ok(()) };
+        let mut state = self.lock(&object);
+        match state.head.clone() {
+            Some(head) => self.commit(&object, &mut state, Some(head), &Edits::only_mtime(mtime)),
+            None => Ok(()),
+        }
     }
 }

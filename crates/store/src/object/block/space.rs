@@ -4,7 +4,7 @@ use super::Core;
 use super::allocator::{Allocator, Extent, Wish};
 use super::device::BLOCK;
 use super::objects::Object;
-use crate::object::{FreeExtents, ObjectError, Result};
+use crate::object::{ObjectError, Result};
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::Fid;
 use std::collections::VecDeque;
@@ -129,7 +129,8 @@ impl SpaceBook {
         self.allocator.lock().close_windows(since)
     }
 
-    pub(super) fn report(&self) -> FreeExtents {
+    #[cfg(test)]
+    pub(super) fn report(&self) -> crate::object::FreeExtents {
         self.allocator.lock().report()
     }
 

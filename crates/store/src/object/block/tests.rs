@@ -14,7 +14,8 @@ use super::*;
 use crate::object::ReadRequest;
 use crate::object::in_memory::tests::{memory_dir, waits_told};
 use crate::object::testing::{Random, block_options as options, copy_dir};
-use crate::object::{ObjectStore, conformance};
+use crate::object::{Extents, Ids, ObjectStore, Trim, conformance};
+use nacre_env::sync::Mutex;
 use nacre_types::Fid;
 use std::collections::HashMap;
 
@@ -161,7 +162,7 @@ fn objects_that_are_written_side_by_side_lie_in_few_pieces() {
         assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), 16 << 20);
         assert!(extents.is_sorted_by_key(|extent| extent.logical));
     }
-    let free = store.free_extents().expect("known");
+    let free = store.space.report();
     assert_eq!(free.classes.iter().map(|class| class.bytes).sum::<u64>(), free.bytes);
     assert!(free.largest >= 64 << 20);
 }

@@ -4,16 +4,15 @@
 use super::allocator::Extent;
 use super::check::MapProblem;
 use super::device::{BLOCK, BlockDevice};
-use super::objects::Object;
 use super::recover::parse_map_key;
 use super::{Core, MAPS};
-use crate::object::{ObjectError, ObjectExtent, Result, Trimmed};
+use crate::object::{Extents, ObjectError, ObjectExtent, Result, Trim, Trimmed};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
 use nacre_ondisk::block::{MAP_BLOCKS, Place};
 use nacre_types::Fid;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -201,8 +200,14 @@ impl Core {
         Ok((found, last.filter(|_| !is_end)))
     }
 
-    /// Tells the device of up to `max_bytes` that are free, from a place on.
-    pub(super) fn tell_freed(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+    /// The free extents, as ranges of bytes of the device in its order, without what waits for a sync before it can be used again.
+    pub fn free_pieces(&self) -> Vec<Range<u64>> {
+        self.space.pieces()
+    }
+}
+
+impl Trim for Core {
+    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
         let _changing = self.change()?;
         let mut left = max_bytes / BLOCK;
         let mut trimmed = Trimmed { extents: Some(0), ..Trimmed::default() };
@@ -224,12 +229,28 @@ impl Core {
         Ok(trimmed)
     }
 
-    /// Where an object lies.
-    pub(super) fn extents_of(&self, object: &Object) -> Result<Vec<ObjectExtent>> {
+    fn untrimmed(&self) -> u64 {
+        self.space.untold_blocks() * BLOCK
+    }
+
+    fn trim_caution(&self) -> Option<&'static str> {
+        let is_allocated = self.device.info().is_allocated;
+        is_allocated.then_some("the file that is the device was allocated in advance, which trimming undoes")
+    }
+
+    fn trims_beside_work(&self) -> bool {
+        // A file writes no faster for its holes, and its file system keeps transfers waiting while it makes them.
+        self.device.info().is_raw
+    }
+}
+
+impl Extents for Core {
+    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
+        let Some(object) = self.object(object, false)? else { return Ok(Some(Vec::new())) };
         let _state = object.state.read();
         let mut extents: Vec<ObjectExtent> = Vec::new();
         for number in self.map_numbers(object.fid, 0, u64::MAX)? {
-            let places = self.map(object, number)?.places;
+            let places = self.map(&object, number)?.places;
             for (block, place) in (number * MAP_BLOCKS as u64..).zip(places) {
                 let (Place::Data(at, _) | Place::Reserved(at)) = place else { continue };
                 let (logical, physical) = (block * BLOCK, at * BLOCK);
@@ -243,6 +264,6 @@ impl Core {
                 }
             }
         }
-        Ok(extents)
+        Ok(Some(extents))
     }
 }

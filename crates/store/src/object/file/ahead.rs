@@ -82,7 +82,7 @@ impl Ahead {
 #[derive(Default)]
 pub(super) struct Shared {
     bytes: AtomicU64,
-    books: Mutex<Vec<Weak<Book>>>,
+    books: Mutex<Vec<Weak<AheadBook>>>,
 }
 
 /// By the number of the file system's device.
@@ -108,8 +108,8 @@ impl Shared {
 /// would clear what is reserved.
 pub(super) const WORTH_IT: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// See the [module documentation](self).
-pub(super) struct Book {
+/// What a store reserves ahead of streams of writes.
+pub struct AheadBook {
     index: Arc<MetaStore>,
     slots: Arc<Slots>,
     reserve: Arc<Reserve>,
@@ -124,7 +124,7 @@ pub(super) struct Book {
     is_stopping: AtomicBool,
 }
 
-impl Book {
+impl AheadBook {
     /// Of a store whose streams get up to `max_bytes` each; `everywhere`: whatever the file system is. `shared` with others there.
     pub(super) fn new(
         slots: Arc<Slots>,
@@ -133,10 +133,10 @@ impl Book {
         max_bytes: u64,
         everywhere: bool,
         shared: Arc<Shared>,
-    ) -> Arc<Book> {
+    ) -> Arc<AheadBook> {
         let kind = fs::fstatfs(slots.objects_fd()).map_or(0, |stat| stat.f_type);
         let is_worth_it = everywhere || WORTH_IT.contains(&kind);
-        let book = Arc::new(Book {
+        let book = Arc::new(AheadBook {
             index,
             slots,
             reserve,
@@ -159,13 +159,18 @@ impl Book {
         self.shared.bytes.load(Ordering::Relaxed)
     }
 
-    /// Largest reservation; `None` where the file system cannot reserve, or it is of no use.
-    pub(super) fn max_bytes(&self) -> Option<u64> {
-        (!self.is_off.load(Ordering::Relaxed)).then(|| self.max_bytes.load(Ordering::Relaxed))
+    /// Whether the file system can reserve, and that is of use.
+    pub(super) fn is_of_use(&self) -> bool {
+        !self.is_off.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes that are reserved ahead of a stream, 0 for none.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes.load(Ordering::Relaxed)
     }
 
     /// Changes it for writes that begin from now on. With 0 all is given back that is reserved.
-    pub(super) fn set_max_bytes(&self, max_bytes: u64) {
+    pub fn set_max_bytes(&self, max_bytes: u64) {
         self.max_bytes.store(max_bytes, Ordering::Relaxed);
         if max_bytes == 0 {
             self.give_own_back();
@@ -230,7 +235,7 @@ impl Book {
     /// Gives back what all stores of this process have reserved on this file system; whether that was anything. The caller is in no
     /// transfer.
     pub(super) fn give_all_back(&self) -> bool {
-        let books: Vec<Arc<Book>> = self.shared.books.lock().iter().filter_map(Weak::upgrade).collect();
+        let books: Vec<Arc<AheadBook>> = self.shared.books.lock().iter().filter_map(Weak::upgrade).collect();
         let given: u64 = books.iter().map(|book| book.give_own_back()).sum();
         if given > 0 {
             books.iter().for_each(|book| book.reserve.look_again());
@@ -251,7 +256,10 @@ impl Book {
     /// Makes sure that a write of a stream finds space in one piece, as far as that is possible. The caller holds
     /// [`Handle::transfers`].
     pub(super) fn before_write(self: &Arc<Self>, handle: &Arc<Handle>, offset: u64, len: u64, now_ms: u64) {
-        let Some(max_bytes) = self.max_bytes().filter(|max_bytes| *max_bytes > 0) else { return };
+        let max_bytes = self.max_bytes();
+        if !self.is_of_use() || max_bytes == 0 {
+            return;
+        }
         let mut ahead = handle.ahead.lock();
         ahead.written_ms = now_ms;
         let Some(wish) = ahead.growth.on_write(offset, len, max_bytes) else { return };
@@ -330,7 +338,7 @@ impl Book {
     /// to be given back, outside of the transfer.
     #[must_use]
     pub(super) fn after_write(&self, handle: &Handle, offset: u64, written: u64) -> bool {
-        if self.is_off.load(Ordering::Relaxed) {
+        if !self.is_of_use() {
             return false;
         }
         let mut ahead = handle.ahead.lock();

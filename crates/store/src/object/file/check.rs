@@ -1,9 +1,9 @@
 //! Comparing index and files.
 
-use super::{AHEAD, FileStore, OBJECTS, SEQUENCES, directory, slots};
+use super::{AHEAD, FileStore, OBJECTS, directory, slots};
 use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result, visit_keys};
 use nacre_ondisk::DecodeError;
-use nacre_ondisk::object::{AheadRecord, ObjectRecord, SequenceRecord};
+use nacre_ondisk::object::{AheadRecord, ObjectRecord};
 use nacre_types::Fid;
 use rustix::fs::{self, FileType};
 use rustix::io::Errno;
@@ -140,41 +140,14 @@ impl Check<'_> {
 
     fn sequences(&mut self) -> Result<()> {
         let store = self.store;
-        let mut bad = Vec::new();
-        let mut count = 0;
-        store.index.scan(SEQUENCES, &[], Bound::Unbounded, &mut |key, value| {
-            count += 1;
-            if let Err(error) = SequenceRecord::decode(value) {
-                bad.push((key.to_vec(), error));
-            } else if key.len() != 8 {
-                bad.push((key.to_vec(), DecodeError::Field("key")));
-            }
-            ControlFlow::Continue(())
-        })?;
+        let largest = std::mem::take(&mut self.largest);
+        store.sequences.verify(&store.index, largest, self.repair, &mut self.report)?;
         store.index.scan(AHEAD, &[], Bound::Unbounded, &mut |key, value| {
             if let Err(error) = AheadRecord::decode(value) {
-                bad.push((key.to_vec(), error));
+                self.report.add(ObjectProblem::Record { key: key.to_vec(), error }, false);
             }
             ControlFlow::Continue(())
         })?;
-        self.report.sequences = count;
-        for (key, error) in &bad {
-            self.bad_record(key, *error)?;
-        }
-        for (sequence, largest) in std::mem::take(&mut self.largest) {
-            if bad.iter().any(|(key, _)| key == &sequence.to_be_bytes()) {
-                continue;
-            }
-            let _lock = store.lock_reservations();
-            let last_reserved = store.sequence(sequence)?;
-            if largest > last_reserved {
-                if self.repair {
-                    store.put_sequence(sequence, largest)?;
-                }
-                let object = Fid::new(sequence, largest, 0);
-                self.report.add(ObjectProblem::AboveReserved { object, last_reserved }, self.repair);
-            }
-        }
         Ok(())
     }
 

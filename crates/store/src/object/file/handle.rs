@@ -3,7 +3,7 @@
 //! At most one [`Handle`] exists per object, so that destroying it can find every user: they all hold the same `Arc`.
 //! The last one to let go of a destroyed object's handle empties the file; until then nobody else can get the slot.
 
-use super::ahead::{Ahead, Book};
+use super::ahead::{Ahead, AheadBook};
 use super::ops;
 use super::release::Releaser;
 use super::slots::Slots;
@@ -41,7 +41,7 @@ pub(super) struct Handle {
     /// Shared by writes; exclusive while the file is cut at its end.
     transfers: RwLock<()>,
     releaser: Arc<Releaser>,
-    book: Arc<Book>,
+    book: Arc<AheadBook>,
 }
 
 impl Handle {
@@ -51,7 +51,7 @@ impl Handle {
         fd: OwnedFd,
         is_new_file: bool,
         mapped_by: u64,
-        (releaser, book): (Arc<Releaser>, Arc<Book>),
+        (releaser, book): (Arc<Releaser>, Arc<AheadBook>),
     ) -> Handle {
         Handle {
             object,

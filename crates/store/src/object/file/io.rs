@@ -1,16 +1,16 @@
 //! The calls of [`ObjectStore`] on a file store.
 
 use super::handle::Handle;
-use super::{FileStore, OBJECTS, ops, space};
+use super::{FileStore, ops, space};
+use crate::object::sequences::last_reserved;
 use crate::object::{
-    Advice, CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed, fiemap,
+    Abilities, Advice, Advise, Extents, Fallocate, Ids, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
+    ObjectStoreStats, ObjectVerifyReport, Result, Seek, SetMtime, Space, fiemap,
 };
-use nacre_env::clock::Instant;
 use nacre_types::{Fid, Timestamp};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
-use std::ops::{Bound, ControlFlow, Range};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -212,25 +212,6 @@ impl ObjectStore for FileStore {
         }
     }
 
-    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
-        let end = range_end(offset, len)?;
-        let Some(handle) = self.find(object)? else { return Ok(()) };
-        match advice {
-            Advice::WillRead => {
-                let end = end.min(attr_of(&handle)?.size);
-                nacre_env::blocking(|| ops::start_fetch(&handle.fd, offset, end));
-                Ok(())
-            }
-            Advice::DontNeed => {
-                // Pages that are not written out would stay.
-                self.sync_handle(&handle)?;
-                let len = std::num::NonZeroU64::new(len);
-                fs::fadvise(&handle.fd, offset, len, fs::Advice::DontNeed)
-                    .map_err(|error| ObjectError::io("advise", object, error))
-            }
-        }
-    }
-
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {
         match self.find(object)? {
             None => Ok(ObjectAttr::default()),
@@ -240,31 +221,6 @@ impl ObjectStore for FileStore {
 
     fn exists(&self, object: Fid) -> Result<bool> {
         Ok(self.find(object)?.is_some())
-    }
-
-    /// As far as the local file system tells.
-    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
-        let Some(handle) = self.find(object)? else { return Ok(Some(Vec::new())) };
-        let mut all = Vec::new();
-        let found = fiemap::each(handle.fd.as_fd(), 0..u64::MAX, fiemap::SYNC, &mut |piece| {
-            let (logical, physical, len) = (piece.offset, piece.place, piece.length);
-            all.push(ObjectExtent { logical, physical, len });
-            true
-        });
-        match found {
-            Ok(()) => Ok(Some(all)),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY)) => Ok(None),
-            Err(source) => Err(ObjectError::Io { action: "look for the extents of", object, source }),
-        }
-    }
-
-    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
-        self.check_open()?;
-        let Some(handle) = self.find(object)? else { return Ok(()) };
-        let omit = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
-        let mtime = fs::Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
-        let times = fs::Timestamps { last_access: omit, last_modification: mtime };
-        fs::futimens(&handle.fd, &times).map_err(|error| ObjectError::io("set the time", object, error))
     }
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
@@ -376,10 +332,6 @@ impl ObjectStore for FileStore {
         Ok(count)
     }
 
-    fn await_freed(&self, deadline: Instant) -> bool {
-        self.releaser.drain_until(deadline)
-    }
-
     fn space(&self) -> Result<Space> {
         let objects = self.counters.objects.load(Ordering::Relaxed);
         let mut space = self
@@ -394,66 +346,6 @@ impl ObjectStore for FileStore {
         Ok(space)
     }
 
-    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
-        self.check_open()?;
-        let _lock = self.lock_reservations();
-        let last = self.sequence(sequence)?;
-        let new_last = last.saturating_add(count).min(u32::MAX - 1);
-        if count > 0 && new_last == last {
-            return Err(ObjectError::SequenceFull(sequence));
-        }
-        if new_last > last {
-            self.put_sequence(sequence, new_last)?;
-        }
-        Ok(last + 1..new_last + 1)
-    }
-
-    fn last_reserved(&self, sequence: u64) -> Result<u32> {
-        self.sequence(sequence)
-    }
-
-    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
-        self.check_open()?;
-        let Some(first) = last_used.checked_add(1) else { return Err(ObjectError::SequenceFull(sequence)) };
-        let _lock = self.lock_reservations();
-        let mut orphans = Vec::new();
-        let from = Fid::new(sequence, first, 0).to_key();
-        let mut is_too_many = false;
-        self.index.scan(OBJECTS, &sequence.to_be_bytes(), Bound::Included(&from), &mut |key, _| {
-            if orphans.len() as u64 >= ORPHANS_MAX {
-                is_too_many = true;
-                return ControlFlow::Break(());
-            }
-            if let Ok(key) = key.try_into() {
-                orphans.push(Fid::from_key(key));
-            }
-            ControlFlow::Continue(())
-        })?;
-        if is_too_many {
-            log::error!(
-                "{}: more than {ORPHANS_MAX} objects of sequence {sequence:#x} lie above the last used id {last_used}: \
-                 nothing is destroyed",
-                self.dir.display()
-            );
-        } else if !orphans.is_empty() {
-            let count = self.destroy(&orphans)?;
-            log::info!("{}: destroyed {count} orphans of sequence {sequence:#x}", self.dir.display());
-        }
-        let mut last = self.sequence(sequence)?;
-        if last_used > last {
-            if last > 0 {
-                log::error!(
-                    "{}: objects of sequence {sequence:#x} were given to files up to {last_used}, and this target knows of {last} \
-                     only: it was restored from an older copy. 'nacre check' names the files whose data is lost",
-                    self.dir.display()
-                );
-            }
-            last = last_used;
-            self.put_sequence(sequence, last)?;
-        }
-        last.checked_add(1).filter(|&next| next < u32::MAX).ok_or(ObjectError::SequenceFull(sequence))
-    }
-
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
         self.visit_objects(visit)
     }
@@ -464,35 +356,6 @@ impl ObjectStore for FileStore {
 
     fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
         self.check(repair, progress)
-    }
-
-    fn cache_policy(&self) -> CachePolicy {
-        self.policy.get()
-    }
-
-    fn set_cache_policy(&self, policy: CachePolicy) {
-        self.policy.set(policy);
-    }
-
-    fn ahead_max_bytes(&self) -> Option<u64> {
-        self.ahead.max_bytes()
-    }
-
-    fn set_ahead_max_bytes(&self, max_bytes: u64) {
-        self.ahead.set_max_bytes(max_bytes);
-    }
-
-    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
-        self.check_open()?;
-        self.trim_some(from, max_bytes)
-    }
-
-    fn untrimmed(&self) -> u64 {
-        self.freed_bytes()
-    }
-
-    fn trim_caution(&self) -> Option<&'static str> {
-        self.why_not_trim()
     }
 
     fn stats(&self) -> ObjectStoreStats {
@@ -516,6 +379,20 @@ impl ObjectStore for FileStore {
         }
     }
 
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities {
+            ids: Some(self),
+            advise: Some(self),
+            mtime: Some(self),
+            extents: Some(self),
+            trim: Some(self),
+            page_cache: Some(&self.policy),
+            write_ahead: self.ahead.is_of_use().then_some(&*self.ahead),
+            releaser: Some(&self.releaser),
+            ..Abilities::default()
+        }
+    }
+
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Relaxed);
         self.ahead.give_own_back();
@@ -524,5 +401,72 @@ impl ObjectStore for FileStore {
         }
         self.releaser.drain();
         self.sync_all()
+    }
+}
+
+impl Advise for FileStore {
+    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
+        let end = range_end(offset, len)?;
+        let Some(handle) = self.find(object)? else { return Ok(()) };
+        match advice {
+            Advice::WillRead => {
+                let end = end.min(attr_of(&handle)?.size);
+                nacre_env::blocking(|| ops::start_fetch(&handle.fd, offset, end));
+                Ok(())
+            }
+            Advice::DontNeed => {
+                // Pages that are not written out would stay.
+                self.sync_handle(&handle)?;
+                let len = std::num::NonZeroU64::new(len);
+                fs::fadvise(&handle.fd, offset, len, fs::Advice::DontNeed)
+                    .map_err(|error| ObjectError::io("advise", object, error))
+            }
+        }
+    }
+}
+
+impl SetMtime for FileStore {
+    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
+        self.check_open()?;
+        let Some(handle) = self.find(object)? else { return Ok(()) };
+        let omit = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
+        let mtime = fs::Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
+        let times = fs::Timestamps { last_access: omit, last_modification: mtime };
+        fs::futimens(&handle.fd, &times).map_err(|error| ObjectError::io("set the time", object, error))
+    }
+}
+
+/// As far as the local file system tells.
+impl Extents for FileStore {
+    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
+        let Some(handle) = self.find(object)? else { return Ok(Some(Vec::new())) };
+        let mut all = Vec::new();
+        let found = fiemap::each(handle.fd.as_fd(), 0..u64::MAX, fiemap::SYNC, &mut |piece| {
+            let (logical, physical, len) = (piece.offset, piece.place, piece.length);
+            all.push(ObjectExtent { logical, physical, len });
+            true
+        });
+        match found {
+            Ok(()) => Ok(Some(all)),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY)) => Ok(None),
+            Err(source) => Err(ObjectError::Io { action: "look for the extents of", object, source }),
+        }
+    }
+}
+
+impl Ids for FileStore {
+    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
+        self.check_open()?;
+        self.sequences.lock(&self.index).reserve(sequence, count)
+    }
+
+    fn last_reserved(&self, sequence: u64) -> Result<u32> {
+        last_reserved(&self.index, sequence)
+    }
+
+    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
+        self.check_open()?;
+        let sequences = self.sequences.lock(&self.index);
+        sequences.destroy_orphans(sequence, last_used, &self.dir, |orphans| self.destroy(orphans))
     }
 }

@@ -45,8 +45,8 @@ enum Work {
     MakeSpare,
 }
 
-/// See the module's documentation.
-pub(super) struct Releaser {
+/// Brings emptied files back to the free slots.
+pub struct Releaser {
     slots: Arc<Slots>,
     index: Arc<MetaStore>,
     reserve: Arc<Reserve>,
@@ -130,8 +130,9 @@ impl Releaser {
         }
     }
 
-    /// The same until a point in time; says whether every slot is free by then.
-    pub(super) fn drain_until(&self, deadline: Instant) -> bool {
+    /// Waits until the space of all objects destroyed so far is there for others, in every state that a power cut can leave. False if
+    /// that took longer than until the deadline. What only the next start can free is not waited for.
+    pub fn drain_until(&self, deadline: Instant) -> bool {
         let mut queue = self.queue.lock();
         while !queue.pending.is_empty() || queue.in_work > 0 {
             queue.is_urgent = true;

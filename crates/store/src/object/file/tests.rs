@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::object::in_memory::tests::{memory_dir, waits_told};
-use crate::object::{ObjectStore, ObjectStoreStats, conformance};
+use crate::object::{Ids, ObjectStore, ObjectStoreStats, conformance};
 
 fn options(direct: DirectIo) -> FileStoreOptions {
     FileStoreOptions { direct, direct_write_min: 4096, ..FileStoreOptions::create() }
@@ -110,13 +110,13 @@ fn who_waits_for_the_space_of_destroyed_objects_finds_it_free_or_is_let_go_in_ti
     }
     let now = nacre_env::clock::Instant::now;
     let long = std::time::Duration::from_secs(60);
-    assert!(store.await_freed(now()), "nothing is on its way");
+    assert!(store.releaser.drain_until(now()), "nothing is on its way");
     store.destroy(&objects).unwrap();
-    assert!(store.await_freed(now() + long));
+    assert!(store.releaser.drain_until(now() + long));
     assert_eq!((store.stats().files_pending, store.stats().files_free), (0, 20));
     // What could not be emptied is not on its way.
     store.releaser.lose(9, Errno::IO);
-    assert!(store.await_freed(now() + long));
+    assert!(store.releaser.drain_until(now() + long));
     assert_eq!(store.stats().files_pending, 1);
     // Nobody works on what is given to this one: its thread was not started.
     let idle = Releaser::new(store.slots.clone(), store.index.clone(), store.reserve.clone(), 0);

@@ -2,7 +2,7 @@
 //! its device when it is asked to (`FITRIM`).
 
 use super::FileStore;
-use crate::object::{ObjectError, Result, Trimmed};
+use crate::object::{ObjectError, Result, Trim, Trimmed};
 use nacre_env::sync::Mutex;
 use rustix::io::Errno;
 use std::io;
@@ -65,8 +65,9 @@ fn is_mount_point(dir: &Path) -> bool {
     device(dir) != device(&dir.join(".."))
 }
 
-impl FileStore {
-    pub(super) fn trim_some(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+impl Trim for FileStore {
+    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+        self.check_open()?;
         let failed = |source| ObjectError::trim(&self.dir.display(), source);
         let fd: BorrowedFd<'_> = self.slots.objects_fd();
         let total = super::space::total(fd).map_err(|error| failed(error.into()))?;
@@ -85,12 +86,12 @@ impl FileStore {
         Ok(Trimmed { bytes, extents: None, next })
     }
 
-    pub(super) fn freed_bytes(&self) -> u64 {
+    fn untrimmed(&self) -> u64 {
         let Ok(stat) = rustix::fs::fstatvfs(self.slots.objects_fd()) else { return 0 };
         self.freed.0.lock().look(stat.f_bfree.saturating_mul(stat.f_frsize))
     }
 
-    pub(super) fn why_not_trim(&self) -> Option<&'static str> {
+    fn trim_caution(&self) -> Option<&'static str> {
         let is_shared = self.options.sharers > 1 || !is_mount_point(&self.dir);
         is_shared.then_some("the target does not have the file system below it for itself")
     }

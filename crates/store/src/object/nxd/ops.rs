@@ -3,10 +3,10 @@
 use super::log::{AppendError, Item};
 use super::pieces::{Lost, Piece, Record};
 use super::{Core, Full, Nxd, NxdMode, Stop, Stream, Stripe};
-use crate::object::block::device::model::SimulatedDevice;
+use crate::object::abilities::leave_to;
 use crate::object::{
-    Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectProblem,
-    ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed, simulated::Simulation,
+    Abilities, Fallocate, Ids, ObjectAttr, ObjectError, ObjectProblem, ObjectStore, ObjectStoreStats,
+    ObjectVerifyReport, Result, Seek, Space,
 };
 use nacre_env::clock::Instant;
 use nacre_ondisk::nxd::NXD_ENTRIES_MAX;
@@ -324,19 +324,6 @@ impl Core {
         Ok(result?)
     }
 
-    fn destroy_above(&self, sequence: u64, last_used: u32) -> Result<u32> {
-        self.check_open()?;
-        self.with_room(|| {
-            let _gates: Vec<_> = self.stripes.iter().map(|stripe| stripe.gate.write()).collect();
-            let mut cached = Vec::new();
-            for stripe in &self.stripes {
-                let is_doomed = |object: &&Fid| object.seq == sequence && object.oid > last_used;
-                cached.extend(stripe.objects.lock().keys().filter(is_doomed).copied());
-            }
-            self.destroy_with(&cached, || self.inner.destroy_orphans(sequence, last_used))
-        })
-    }
-
     /// Compares the checksums of all that only the log has.
     fn check_pieces(&self, report: &mut ObjectVerifyReport) {
         for stripe in &self.stripes {
@@ -374,20 +361,8 @@ impl ObjectStore for Nxd {
         self.read_any(object, offset, buffer, ahead)
     }
 
-    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
-        self.inner.advise(object, offset, len, advice)
-    }
-
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {
         self.attr_of(object)
-    }
-
-    fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
-        self.inner.version_in(attr)
-    }
-
-    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
-        self.change(object, 0..u64::MAX, || self.inner.set_mtime(object, mtime))
     }
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
@@ -426,30 +401,6 @@ impl ObjectStore for Nxd {
         self.destroy_all(objects)
     }
 
-    fn await_freed(&self, deadline: Instant) -> bool {
-        self.inner.await_freed(deadline)
-    }
-
-    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.inner.for_each_object(visit)
-    }
-
-    fn space(&self) -> Result<Space> {
-        self.inner.space()
-    }
-
-    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
-        self.inner.reserve(sequence, count)
-    }
-
-    fn last_reserved(&self, sequence: u64) -> Result<u32> {
-        self.inner.last_reserved(sequence)
-    }
-
-    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
-        self.destroy_above(sequence, last_used)
-    }
-
     fn durability_epoch(&self) -> u64 {
         let failures = self.failures.load(Ordering::Relaxed) + self.log.failures.load(Ordering::Relaxed);
         self.inner.durability_epoch().wrapping_add(failures)
@@ -461,68 +412,16 @@ impl ObjectStore for Nxd {
         Ok(report)
     }
 
-    fn cache_policy(&self) -> CachePolicy {
-        self.inner.cache_policy()
+    fn abilities(&self) -> Abilities<'_> {
+        let below = self.inner.abilities();
+        let ids = below.ids.map(|_| self as &dyn Ids);
+        Abilities { ids, mtime: None, reads_at_once: 0, small_write_cache: Some(self), ..below }
     }
 
-    fn set_cache_policy(&self, policy: CachePolicy) {
-        self.inner.set_cache_policy(policy);
-    }
-
-    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
-        self.inner.extents(object)
-    }
-
-    fn free_extents(&self) -> Option<FreeExtents> {
-        self.inner.free_extents()
-    }
-
-    fn free_pieces(&self) -> Option<Vec<Range<u64>>> {
-        self.inner.free_pieces()
-    }
-
-    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
-        self.inner.trim(from, max_bytes)
-    }
-
-    fn untrimmed(&self) -> u64 {
-        self.inner.untrimmed()
-    }
-
-    fn trims_beside_work(&self) -> bool {
-        self.inner.trims_beside_work()
-    }
-
-    fn trim_caution(&self) -> Option<&'static str> {
-        self.inner.trim_caution()
-    }
-
-    fn stats(&self) -> ObjectStoreStats {
-        self.inner.stats()
-    }
-
-    fn simulation(&self) -> Option<&Simulation> {
-        self.inner.simulation()
-    }
-
-    fn simulated_device(&self) -> Option<&SimulatedDevice> {
-        self.inner.simulated_device()
-    }
-
-    fn ahead_max_bytes(&self) -> Option<u64> {
-        self.inner.ahead_max_bytes()
-    }
-
-    fn set_ahead_max_bytes(&self, max_bytes: u64) {
-        self.inner.set_ahead_max_bytes(max_bytes);
-    }
-
-    fn small_write_cache(&self) -> Option<&Nxd> {
-        Some(self)
-    }
-
-    fn device_store(&self) -> Option<&crate::object::block::Core> {
-        self.inner.device_store()
+    leave_to! { inner:
+        fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()>;
+        fn space(&self) -> Result<Space>;
+        fn stats(&self) -> ObjectStoreStats;
     }
 
     fn close(&self) -> Result<()> {
@@ -531,5 +430,29 @@ impl ObjectStore for Nxd {
         self.flush_log()?;
         self.log.note_durable().map_err(|error| self.io_error(error))?;
         self.inner.close()
+    }
+}
+
+impl Ids for Nxd {
+    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
+        self.inner.abilities().ids_of(sequence)?.reserve(sequence, count)
+    }
+
+    fn last_reserved(&self, sequence: u64) -> Result<u32> {
+        self.inner.abilities().ids_of(sequence)?.last_reserved(sequence)
+    }
+
+    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
+        self.check_open()?;
+        let ids = self.inner.abilities().ids_of(sequence)?;
+        self.with_room(|| {
+            let _gates: Vec<_> = self.stripes.iter().map(|stripe| stripe.gate.write()).collect();
+            let mut cached = Vec::new();
+            for stripe in &self.stripes {
+                let is_doomed = |object: &&Fid| object.seq == sequence && object.oid > last_used;
+                cached.extend(stripe.objects.lock().keys().filter(is_doomed).copied());
+            }
+            self.destroy_with(&cached, || ids.destroy_orphans(sequence, last_used))
+        })
     }
 }

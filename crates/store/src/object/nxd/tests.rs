@@ -8,7 +8,7 @@ mod trouble;
 use super::*;
 use crate::object::block::device::{Fault, MemoryDevice};
 use crate::object::testing::{Random, block_options, copy_dir};
-use crate::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, conformance};
+use crate::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, Ids, conformance};
 
 fn fid(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
@@ -48,8 +48,12 @@ fn block_store(dir: &Path) -> Arc<dyn ObjectStore> {
 /// A block store with a cache of `size` bytes.
 fn in_memory(dir: &Path, flash: &Arc<MemoryDevice>, options: &NxdOptions) -> Nxd {
     let store = block_store(dir);
-    store.reserve(fid(1).seq, 1000).expect("reserved");
+    ids(&*store).reserve(fid(1).seq, 1000).expect("reserved");
     Nxd::open(dir, store, flash.clone(), options).expect("opens")
+}
+
+fn ids(store: &dyn ObjectStore) -> &dyn Ids {
+    store.abilities().ids.expect("it gives out ids")
 }
 
 fn contents(store: &dyn ObjectStore, object: Fid) -> Vec<u8> {

@@ -42,11 +42,11 @@ fn records(store: &RecordStore) -> usize {
 fn every_change_has_a_version_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let mut last = store.version_in(&store.attr(OBJECT).expect("readable"));
+    let mut last = store.abilities().version_in(&store.attr(OBJECT).expect("readable"));
     assert_eq!(last, Some(0));
     for _ in 0..100 {
         store.write(OBJECT, 0, b"same").expect("written");
-        let version = store.version_in(&store.attr(OBJECT).expect("readable"));
+        let version = store.abilities().version_in(&store.attr(OBJECT).expect("readable"));
         assert!(version > last, "{version:?} after {last:?}");
         last = version;
     }

@@ -2,8 +2,9 @@
 //! device below its checksums and its allocator.
 
 use super::{Medium, Simulation};
-use crate::object::ObjectStore;
-use crate::object::block::device::model::{MediaSpec, SimulatedDevice};
+use crate::object::block::Core;
+use crate::object::block::device::model::MediaSpec;
+use crate::object::{Abilities, ObjectStore};
 use std::fmt;
 use std::io;
 use std::str::FromStr;
@@ -22,8 +23,9 @@ pub enum AnyMedium {
 impl AnyMedium {
     /// What `store` simulates.
     pub fn of(store: &dyn ObjectStore) -> AnyMedium {
-        let device = store.simulated_device().and_then(SimulatedDevice::media).map(AnyMedium::Device);
-        let medium = || store.simulation().and_then(Simulation::medium).map(AnyMedium::Store);
+        let Abilities { simulation, device_store, .. } = store.abilities();
+        let device = device_store.and_then(|core| core.simulated_device().media()).map(AnyMedium::Device);
+        let medium = || simulation.and_then(Simulation::medium).map(AnyMedium::Store);
         device.or_else(medium).unwrap_or(AnyMedium::Nothing)
     }
 
@@ -38,7 +40,8 @@ impl AnyMedium {
             AnyMedium::Store(medium) => (Some(medium), None),
             AnyMedium::Device(media) => (None, Some(media)),
         };
-        let (simulation, device) = (store.simulation(), store.simulated_device());
+        let Abilities { simulation, device_store, .. } = store.abilities();
+        let device = device_store.map(Core::simulated_device);
         if (medium.is_some() && simulation.is_none()) || (media.is_some() && device.is_none()) {
             return Err(refused());
         }

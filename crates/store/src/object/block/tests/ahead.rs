@@ -264,7 +264,7 @@ fn what_is_no_stream_that_waits_for_each_read_gets_nothing_ahead() {
     assert_eq!(store.read_ahead_stats(), ReadAheadStats { memory_bytes: 2 << 20, ..Default::default() });
     // A simulated medium could not say when it would be there.
     let media: MediaSpec = "throttle:latency=1us".parse().expect("a medium");
-    store.simulated_device().expect("there is one").set_media(Some(media)).expect("set");
+    store.simulated_device().set_media(Some(media)).expect("set");
     read_on(&store, &data, 0..12);
     assert_eq!(store.read_ahead_stats().begun, 0);
 }

@@ -60,7 +60,7 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
     }
     assert!(store.defrag_stats().parts > 0);
     store.sync_all().expect("synced");
-    assert_eq!(store.free_extents().expect("known").count, 1, "all free space came together again");
+    assert_eq!(store.space.report().count, 1, "all free space came together again");
     drop(store);
     let store = in_memory(dir.path(), &device, options());
     assert_eq!(store.space().expect("space").free, empty);

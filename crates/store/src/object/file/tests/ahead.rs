@@ -3,7 +3,7 @@
 use super::*;
 use crate::object::Fallocate;
 use crate::object::fiemap;
-use crate::object::file::ahead::{REST_MS, WORTH_IT};
+use crate::object::file::ahead::{AheadBook, REST_MS, WORTH_IT};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -83,14 +83,14 @@ fn a_stream_that_rests_gives_back_what_it_has_and_nothing_else_of_it_changes() {
 fn reserving_is_switched_off_and_on_and_bounded_while_streams_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let store = alone(dir.path(), everywhere());
-    assert_eq!(store.ahead_max_bytes(), Some(64 << 20));
+    assert_eq!(store.abilities().write_ahead.map(AheadBook::max_bytes), Some(64 << 20));
     stream(&store, fid(1), 0, 9);
     assert!(store.ahead.holding() > 0);
-    store.set_ahead_max_bytes(0);
-    assert_eq!((store.ahead_max_bytes(), store.ahead.holding()), (Some(0), 0));
+    store.ahead.set_max_bytes(0);
+    assert_eq!((store.ahead.max_bytes(), store.ahead.holding()), (0, 0));
     stream(&store, fid(1), 9, 9);
     assert!(taken(&store, fid(1)) <= 18 * MIB as u64 + MAPS, "nothing is reserved");
-    store.set_ahead_max_bytes(4 << 20);
+    store.ahead.set_max_bytes(4 << 20);
     stream(&store, fid(1), 18, 20);
     assert!(store.ahead.holding() > 0, "again");
     assert!(taken(&store, fid(1)) <= (38 + 4) * MIB as u64 + MAPS, "no more than was set");

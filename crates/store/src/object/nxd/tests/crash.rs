@@ -4,9 +4,8 @@
 //! the newest or the one of its last sync. Afterwards each sector of each object holds a version from its last sync on.
 
 use super::*;
-use crate::object::{
-    Advice, CachePolicy, Fallocate, ObjectAttr, ObjectStoreStats, ObjectVerifyReport, Seek, Space,
-};
+use crate::object::abilities::leave_to;
+use crate::object::{Abilities, Fallocate, ObjectAttr, ObjectStoreStats, ObjectVerifyReport, Seek, Space};
 
 /// Objects that change.
 const OBJECTS: u64 = 4;
@@ -37,33 +36,6 @@ impl Watched {
 }
 
 impl ObjectStore for Watched {
-    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
-        self.inner.write(object, offset, data)
-    }
-    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
-        self.inner.write_promised(object, offset, data)
-    }
-    fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize> {
-        self.inner.read(object, offset, buffer, ahead)
-    }
-    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
-        self.inner.advise(object, offset, len, advice)
-    }
-    fn attr(&self, object: Fid) -> Result<ObjectAttr> {
-        self.inner.attr(object)
-    }
-    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
-        self.inner.set_mtime(object, mtime)
-    }
-    fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
-        self.inner.truncate(object, size)
-    }
-    fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr> {
-        self.inner.fallocate(object, how, offset, len)
-    }
-    fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64> {
-        self.inner.seek(object, offset, what)
-    }
     fn sync(&self, object: Fid) -> Result<()> {
         self.keep(self.inner.sync(object))
     }
@@ -78,12 +50,29 @@ impl ObjectStore for Watched {
     fn destroy(&self, objects: &[Fid]) -> Result<u64> {
         self.keep(self.inner.destroy(objects))
     }
-    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.inner.for_each_object(visit)
+    fn close(&self) -> Result<()> {
+        self.keep(self.inner.close())
     }
-    fn space(&self) -> Result<Space> {
-        self.inner.space()
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { ids: Some(self), ..self.inner.abilities() }
     }
+    leave_to! { inner:
+        fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize>;
+        fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize>;
+        fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize>;
+        fn attr(&self, object: Fid) -> Result<ObjectAttr>;
+        fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr>;
+        fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr>;
+        fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64>;
+        fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()>;
+        fn space(&self) -> Result<Space>;
+        fn durability_epoch(&self) -> u64;
+        fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport>;
+        fn stats(&self) -> ObjectStoreStats;
+    }
+}
+
+impl Ids for Watched {
     fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
         self.keep(self.inner.reserve(sequence, count))
     }
@@ -92,24 +81,6 @@ impl ObjectStore for Watched {
     }
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
         self.keep(self.inner.destroy_orphans(sequence, last_used))
-    }
-    fn durability_epoch(&self) -> u64 {
-        self.inner.durability_epoch()
-    }
-    fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
-        self.inner.verify(repair, progress)
-    }
-    fn cache_policy(&self) -> CachePolicy {
-        self.inner.cache_policy()
-    }
-    fn set_cache_policy(&self, policy: CachePolicy) {
-        self.inner.set_cache_policy(policy);
-    }
-    fn stats(&self) -> ObjectStoreStats {
-        self.inner.stats()
-    }
-    fn close(&self) -> Result<()> {
-        self.keep(self.inner.close())
     }
 }
 

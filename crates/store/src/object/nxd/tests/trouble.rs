@@ -61,7 +61,7 @@ fn times_and_versions_stay_what_they_are_when_data_is_written_back() {
     for base in [file_store, block_store] {
         let dir = tempfile::tempdir().expect("a directory");
         let inner = base(dir.path());
-        inner.reserve(fid(1).seq, 100).expect("reserved");
+        ids(&*inner).reserve(fid(1).seq, 100).expect("reserved");
         let store = Nxd::open(dir.path(), inner, flash(4), &quiet()).expect("opens");
         store.write(fid(1), 0, &[1; 4096]).expect("written");
         let first = store.attr(fid(1)).expect("attr");
