@@ -85,10 +85,9 @@ fn create(store: &dyn Store, threads: u64, inodes: u64) -> (Duration, Duration) 
 }
 
 fn stat_some(store: &dyn Store, thread: u64, files: u64, count: u64, seed: u64) {
-    let (mut key, mut state) = (Vec::new(), seed);
+    let (mut key, mut random) = (Vec::new(), fastrand::Rng::with_seed(seed));
     for _ in 0..count {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        dirent_key(thread, (state >> 33) % files, &mut key);
+        dirent_key(thread, random.u64(..files), &mut key);
         let mut child = [0; 16];
         assert!(store.get(DIRENT, &key, &mut |value| child.copy_from_slice(&value[..16])), "entry");
         let mut sum = 0u64;

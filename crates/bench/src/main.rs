@@ -60,7 +60,6 @@ mod peers;
 mod piped;
 mod place;
 mod programs;
-mod random;
 mod records;
 mod report;
 mod sample;

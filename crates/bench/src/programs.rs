@@ -111,19 +111,13 @@ impl Source {
 
 /// Files of 0 to 128 KiB, small ones more often.
 fn grow(tree: &Path) -> Result<(), Error> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        // xorshift64, Marsaglia 2003.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     for number in 0..FILES {
         let directory = tree.join(format!("d{}/e{}", number % DIRECTORIES / 12, number % DIRECTORIES % 12));
         fs::create_dir_all(&directory).map_err(Error::io("create directory", &directory))?;
-        let length = random() % (1 << (random() % 18));
-        let bytes: Vec<u8> = (0..length).map(|_| b"abcdefgh \n"[(random() % 10) as usize]).collect();
+        let shift = random.u32(..18);
+        let length = random.usize(..1 << shift);
+        let bytes: Vec<u8> = (0..length).map(|_| b"abcdefgh \n"[random.usize(..10)]).collect();
         let path = directory.join(format!("file{number}.txt"));
         fs::write(&path, bytes).map_err(Error::io("write", &path))?;
     }

@@ -3,9 +3,9 @@
 //! The interval is a percentile bootstrap: medians of samples that are drawn from the runs with replacement, of which the outer parts are left out.
 //! Its draws follow from a fixed seed, so that the same runs always give the same verdict.
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::random::Random;
 use crate::sample::Samples;
 
 /// Samples drawn for an interval.
@@ -34,10 +34,10 @@ pub(crate) fn interval(samples: &Samples) -> Interval {
     if values.len() < RUNS_MIN {
         return Interval { median, low: samples.min(), high: samples.max() };
     }
-    let mut random = Random::new(SEED);
+    let mut random = Rng::with_seed(SEED);
     let mut medians: Vec<f64> = (0..DRAWS)
         .map(|_| {
-            let drawn = (0..values.len()).map(|_| values[random.below(values.len() as u64) as usize]);
+            let drawn = (0..values.len()).map(|_| values[random.usize(..values.len())]);
             drawn.collect::<Samples>().median()
         })
         .collect();
@@ -142,15 +142,15 @@ mod tests {
     use super::*;
 
     /// Runs around `truth` with a noise of so many percent, about normally distributed.
-    fn runs(random: &mut Random, truth: f64, noise: f64, count: usize) -> Samples {
-        let unit = |random: &mut Random| random.below(1 << 32) as f64 / (1u64 << 32) as f64;
-        let normal = |random: &mut Random| (0..12).map(|_| unit(random)).sum::<f64>() - 6.0;
+    fn runs(random: &mut Rng, truth: f64, noise: f64, count: usize) -> Samples {
+        let unit = |random: &mut Rng| random.u64(..1 << 32) as f64 / (1u64 << 32) as f64;
+        let normal = |random: &mut Rng| (0..12).map(|_| unit(random)).sum::<f64>() - 6.0;
         (0..count).map(|_| truth * (1.0 + noise / 100.0 * normal(random))).collect()
     }
 
     /// How many of a hundred trials give this verdict.
     fn rate(truth: f64, noise: f64, count: usize, bound: Bound, wanted: Verdict) -> usize {
-        let mut random = Random::new(7);
+        let mut random = Rng::with_seed(7);
         let trials = (0..400).map(|_| decide(&runs(&mut random, truth, noise, count), bound));
         trials.filter(|verdict| *verdict == wanted).count() / 4
     }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_interval_of_a_median_holds_the_truth_nine_times_out_of_ten() {
-        let mut random = Random::new(3);
+        let mut random = Rng::with_seed(3);
         for count in [5, 9] {
             let held = (0..400).filter(|_| {
                 let found = interval(&runs(&mut random, 100.0, 10.0, count));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_change_is_one_beyond_the_noise_and_knows_its_direction() {
-        let mut random = Random::new(5);
+        let mut random = Rng::with_seed(5);
         let mut of = |truth| runs(&mut random, truth, 3.0, 5);
         let (old, same, up, down) = (of(100.0), of(101.0), of(140.0), of(70.0));
         assert_eq!(change(&old, &same, true), Change::Same);

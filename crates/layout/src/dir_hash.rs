@@ -244,15 +244,11 @@ mod tests {
 
     #[test]
     fn any_bytes_have_a_shard() {
-        let mut seed = 1u64;
-        let mut random = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) as usize
-        };
+        let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..20_000 {
-            let len = random() % 24;
-            let name: Vec<u8> = (0..len).map(|_| b"aZ9.~\xc3\xd7\xf7bako"[random() % 12]).collect();
-            let count = 1 + (random() % 2000) as u32;
+            let len = random.usize(..24);
+            let name: Vec<u8> = (0..len).map(|_| b"aZ9.~\xc3\xd7\xf7bako"[random.usize(..12)]).collect();
+            let count = random.u32(1..=2000);
             assert!(
                 DirHash::ALL.into_iter().all(|hash| hash.shard(&name, count) < count),
                 "{name:?} {count}"

@@ -37,12 +37,13 @@ pub(crate) struct IntervalTree {
     nodes: Vec<Node>,
     free: Vec<u32>,
     root: u32,
-    random: u64,
+    /// Priorities that keep the tree flat, the same in every run.
+    random: fastrand::Rng,
 }
 
 impl Default for IntervalTree {
     fn default() -> Self {
-        IntervalTree { nodes: Vec::new(), free: Vec::new(), root: NIL, random: 0 }
+        IntervalTree { nodes: Vec::new(), free: Vec::new(), root: NIL, random: fastrand::Rng::with_seed(0) }
     }
 }
 
@@ -63,7 +64,7 @@ impl IntervalTree {
             last: extent.last,
             last_max: extent.last,
             key,
-            priority: self.next_priority(),
+            priority: self.random.u32(..),
             left: NIL,
             right: NIL,
         };
@@ -117,13 +118,6 @@ impl IntervalTree {
             }
         }
         found
-    }
-
-    /// SplitMix64: good enough to keep the tree flat, and the same in every run.
-    fn next_priority(&mut self) -> u32 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 32) as u32
     }
 
     fn last_max(&self, index: u32) -> u64 {

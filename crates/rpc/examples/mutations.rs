@@ -12,8 +12,6 @@ use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, ProcessIdentity, Roles
 use nacre_wire::connect::{Connect, ConnectFlags, Features, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameFlags, FrameKind, HEADER_BYTES, Header};
 use nacre_wire::{Decode, Encode, Reader};
-use proptest::prelude::Rng;
-use proptest::test_runner::{RngAlgorithm, TestRng};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::collections::BTreeMap;
@@ -32,21 +30,19 @@ const PER_CONNECTION: usize = 2000;
 const VALUES: [u64; 9] = [0, 1, 2, 0xff, 0xffff, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX];
 
 /// Numbers that depend on the seed alone.
-struct Draw(TestRng);
+struct Draw(fastrand::Rng);
 
 impl Draw {
     fn new(seed: u64) -> Draw {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        Draw(TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+        Draw(fastrand::Rng::with_seed(seed))
     }
 
     fn next(&mut self) -> u64 {
-        self.0.next_u64()
+        self.0.u64(..)
     }
 
     fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        self.0.usize(..end.max(1))
     }
 
     fn one_in(&mut self, count: usize) -> bool {

@@ -4,6 +4,7 @@
 //! with the given latency and bandwidth, and its caller sleeps until then if the answer was sooner. So waiting costs no CPU
 //! time, what the machine really does runs beside it, and a machine slower than the fabric shows its own speed.
 
+use fastrand::Rng;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_types::{Status, StatusResult};
@@ -142,15 +143,15 @@ pub(crate) struct Fabric {
 struct State {
     /// When the last byte so far has left, to the server and back.
     free_at: [Instant; 2],
-    random: u64,
+    random: Rng,
 }
 
 impl Fabric {
     /// The fabric of endpoint `number`.
     pub(crate) fn new(shape: Shape, number: usize) -> Fabric {
         let now = Instant::now();
-        // Endpoints lose different requests; 0 would stay 0.
-        let random = (shape.seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1);
+        // Endpoints lose different requests.
+        let random = Rng::with_seed(shape.seed ^ ((number as u64) << 32));
         Fabric { shape, state: Mutex::new(State { free_at: [now, now], random }) }
     }
 
@@ -173,18 +174,13 @@ impl Fabric {
         }
     }
 
-    /// Whether the next request is lost, and how (xorshift64, Marsaglia 2003).
+    /// Whether the next request is lost, and how.
     pub(crate) fn loses_next(&self) -> Option<Loss> {
         if self.shape.loss_ppm == 0 {
             return None;
         }
-        let mut state = self.state.lock();
-        let mut x = state.random;
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        state.random = x;
-        ((x >> 11) % 1_000_000 < u64::from(self.shape.loss_ppm)).then_some(self.shape.loss)
+        let drawn = self.state.lock().random.u32(..1_000_000);
+        (drawn < self.shape.loss_ppm).then_some(self.shape.loss)
     }
 
     /// Spends the CPU time that the fabric costs for so many bytes.

@@ -199,15 +199,10 @@ fn versions_that_do_not_meet_are_told_on_both_sides() {
 fn malformed_peers_are_cut_off_and_others_served() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
-    let mut seed = 1u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for round in 0..60 {
         let mut stream = TcpStream::connect(server.addrs()[0]).expect("connect");
-        let bytes: Vec<u8> = (0..200)
-            .map(|_| {
-                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (seed >> 56) as u8
-            })
-            .collect();
+        let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(200).collect();
         let mut header = Header::new(FrameKind::Connect, TargetId::mdt(0), Xid(0)).to_bytes();
         if round % 2 == 0 {
             header[round % HEADER_BYTES] ^= 0x10;

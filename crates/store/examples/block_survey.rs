@@ -9,12 +9,13 @@ mod create;
 mod reads;
 
 use create::create_and_sync;
+use fastrand::Rng;
 use nacre_env::clock::Instant;
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, Extents, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
 };
 use nacre_types::Fid;
-use reads::{Random, thread_cpu};
+use reads::thread_cpu;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -50,7 +51,7 @@ fn aligned(len: usize) -> &'static mut [u8] {
 }
 
 /// Reads of 4 KiB by one thread: per second, and CPU us of each.
-fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Random) -> (f64, f64) {
+fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Rng) -> (f64, f64) {
     let memory = aligned(BATCH * 4096);
     let (start, cpu) = (Instant::now(), thread_cpu());
     let mut done = 0;
@@ -58,7 +59,7 @@ fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Rando
         let mut requests: Vec<ReadRequest<'_>> = memory
             .chunks_mut(4096)
             .map(|buffer| {
-                let offset = random.below(mib as u64 * 256) * 4096;
+                let offset = random.u64(..mib as u64 * 256) * 4096;
                 ReadRequest::new(Fid::ost_object(0, 1), offset, buffer)
             })
             .collect();
@@ -70,18 +71,18 @@ fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Rando
 }
 
 /// One read of 4 KiB after the other: CPU us of each in the store.
-fn single_reads(store: &BlockStore, mib: usize, random: &mut Random) -> f64 {
+fn single_reads(store: &BlockStore, mib: usize, random: &mut Rng) -> f64 {
     let buffer = aligned(4096);
     let cpu = thread_cpu();
     for _ in 0..20_000 {
-        let offset = random.below(mib as u64 * 256) * 4096;
+        let offset = random.u64(..mib as u64 * 256) * 4096;
         store.read(Fid::ost_object(0, 1), offset, buffer, 0).expect("read");
     }
     (thread_cpu() - cpu).as_secs_f64() * 1e6 / 20_000.0
 }
 
 /// The same by `pread` around the page cache, without a store: CPU us of each.
-fn single_calls(device: &Path, first: u64, mib: usize, random: &mut Random) -> f64 {
+fn single_calls(device: &Path, first: u64, mib: usize, random: &mut Rng) -> f64 {
     let file = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
@@ -90,7 +91,7 @@ fn single_calls(device: &Path, first: u64, mib: usize, random: &mut Random) -> f
     let buffer = aligned(4096);
     let cpu = thread_cpu();
     for _ in 0..20_000 {
-        let offset = first + random.below(mib as u64 * 256) * 4096;
+        let offset = first + random.u64(..mib as u64 * 256) * 4096;
         file.read_exact_at(buffer, offset).expect("read");
     }
     (thread_cpu() - cpu).as_secs_f64() * 1e6 / 20_000.0
@@ -184,7 +185,7 @@ fn checksums(device: &Path, first: u64, buffer: &mut [u8], again: bool) -> f64 {
 }
 
 /// Reads 4 KiB at random, beside fio.
-fn depths(store: &BlockStore, dir: &Path, mib: usize, seconds: u64, random: &mut Random) {
+fn depths(store: &BlockStore, dir: &Path, mib: usize, seconds: u64, random: &mut Rng) {
     let extents = store.extents(Fid::ost_object(0, 1)).expect("known").expect("known");
     let offset = format!("--offset={}", extents[0].physical);
     let (length, device) = (format!("--size={mib}m"), dir.join("block/data"));
@@ -219,7 +220,7 @@ fn main() {
     let file_store = FileStore::open(&dir.join("file"), FileStoreOptions::create()).expect("open the store");
     for round in 0..rounds {
         streams(&store, dir, mib, buffer);
-        depths(&store, dir, mib, seconds, &mut Random(round as u64 * 2 + 1));
+        depths(&store, dir, mib, seconds, &mut Rng::with_seed(round as u64 * 2 + 1));
         for threads in [1, 8] {
             let first = 1000 + round as u32 * 100_000 + threads * 10_000;
             let file = create_and_sync(&file_store, first, objects, threads);

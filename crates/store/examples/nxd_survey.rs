@@ -25,13 +25,6 @@ fn fid(number: u64) -> Fid {
     Fid::ost_object(0, number as u32 + 1)
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// 4 KiB writes at random places of all objects for a time, or until `stop` says so; how many in one second.
 fn small_writes(
     store: &dyn ObjectStore,
@@ -45,10 +38,10 @@ fn small_writes(
         for thread in 0..threads {
             let done = &done;
             scope.spawn(move || {
-                let mut state = seed * 1000 + thread + 1;
+                let mut random = fastrand::Rng::with_seed(seed * 1000 + thread + 1);
                 let data = [thread as u8; 4096];
                 while !stop(begun.elapsed()) {
-                    let place = random(&mut state) % (OBJECTS * object_bytes / 4096);
+                    let place = random.u64(..OBJECTS * object_bytes / 4096);
                     let (object, offset) = (place % OBJECTS, place / OBJECTS * 4096);
                     store.write(fid(object), offset, &data).expect("written");
                     done.fetch_add(1, Ordering::Relaxed);

@@ -9,11 +9,12 @@ mod common;
 mod reads;
 
 use common::{number, spread};
+use fastrand::Rng;
 use io_uring::{IoUring, opcode, types};
 use nacre_env::clock::Instant;
 use nacre_store::object::{BlockStore, BlockStoreOptions, Extents, ObjectStore, ReadRequest};
 use nacre_types::Fid;
-use reads::{Random, thread_cpu};
+use reads::thread_cpu;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -177,13 +178,13 @@ struct Survey {
     run: usize,
     rings: Vec<BareRing>,
     buffer: &'static mut [u8],
-    random: Random,
+    random: Rng,
 }
 
 impl Survey {
     /// Reads of 1 MiB one after the other: each bare ring, then the store.
     fn streams(&mut self) -> Vec<Took> {
-        let from = self.random.below((self.mib - self.run + 1) as u64) as usize;
+        let from = self.random.usize(..self.mib - self.run + 1);
         let mut round = Vec::new();
         for ring in &mut self.rings {
             let mut offsets = (from..from + self.run).map(|at| self.first + (at * MIB) as u64);
@@ -209,14 +210,14 @@ impl Survey {
         for ring in &mut self.rings {
             let (random, first) = (&mut self.random, self.first);
             let mut offsets =
-                std::iter::repeat_with(|| first + random.below(blocks) * BLOCK as u64).take(reads);
+                std::iter::repeat_with(|| first + random.u64(..blocks) * BLOCK as u64).take(reads);
             round.push(timed(reads, || ring.read(&mut offsets, BLOCK, DEPTH)));
         }
         round.push(timed(reads, || {
             for _ in 0..reads / BATCH {
                 let mut requests: Vec<ReadRequest<'_>> = self.buffer[..BATCH * BLOCK]
                     .chunks_mut(BLOCK)
-                    .map(|buffer| ReadRequest::new(OBJECT, self.random.below(blocks) * BLOCK as u64, buffer))
+                    .map(|buffer| ReadRequest::new(OBJECT, self.random.u64(..blocks) * BLOCK as u64, buffer))
                     .collect();
                 self.store.read_many(&mut requests).expect("read");
             }
@@ -247,7 +248,8 @@ fn main() {
     let rings = BARES.iter().map(|how| BareRing::new(*how, &device)).collect();
     let names: Vec<&str> = BARES.iter().map(|how| how.name).chain(["store"]).collect();
     let first = extents[0].physical;
-    let mut survey = Survey { store, first, mib, run, rings, buffer, random: Random(88_172_645_463_325_252) };
+    let mut survey =
+        Survey { store, first, mib, run, rings, buffer, random: Rng::with_seed(88_172_645_463_325_252) };
     let (mut streams, mut random) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         streams.push(survey.streams());

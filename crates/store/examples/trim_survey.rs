@@ -32,13 +32,6 @@ fn fid(number: u64) -> Fid {
     Fid::ost_object(0, number as u32 + 1)
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// A store, and what looks after it.
 struct Side {
     store: Arc<dyn ObjectStore>,
@@ -108,9 +101,9 @@ impl Side {
             for thread in 0..threads {
                 let (work, count) = (&work, &count);
                 scope.spawn(move || {
-                    let mut state = seed * 1000 + thread + 1;
+                    let mut random = fastrand::Rng::with_seed(seed * 1000 + thread + 1);
                     while begun.elapsed() < time {
-                        let place = random(&mut state) % (OBJECTS * self.object_bytes / RECORD);
+                        let place = random.u64(..OBJECTS * self.object_bytes / RECORD);
                         self.counted(|store| work(store, fid(place % OBJECTS), place / OBJECTS * RECORD));
                         count.fetch_add(1, Ordering::Relaxed);
                     }

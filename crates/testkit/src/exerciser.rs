@@ -4,6 +4,7 @@
 //! ways into a file are mixed: read and write calls with and without O_DIRECT, maps, truncation, holes, preallocation,
 //! copies within the file, and opening it anew.
 
+use fastrand::Rng;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -61,7 +62,7 @@ impl Exercise {
     pub fn run(&self, path: &Path) {
         let mut state = State {
             plan: self,
-            random: Random::new(self.seed),
+            random: Rng::with_seed(self.seed),
             model: Vec::new(),
             handles: Vec::new(),
             current: 0,
@@ -124,7 +125,7 @@ struct Handles {
 
 struct State<'a> {
     plan: &'a Exercise,
-    random: Random,
+    random: Rng,
     model: Vec<u8>,
     /// One for each name, or the only one.
     handles: Vec<Handles>,
@@ -136,18 +137,18 @@ struct State<'a> {
 impl State<'_> {
     fn choose(&mut self) -> Operation {
         let range = self.range();
-        let direct = self.plan.direct && self.random.below(2) == 0;
+        let direct = self.plan.direct && self.random.bool();
         let io_range = if direct { range.aligned() } else { range };
-        match self.random.below(24) {
+        match self.random.usize(..24) {
             0..6 => Operation::Read { range: io_range, direct },
             6..12 => Operation::Write { range: io_range, direct },
             12..14 if self.plan.map => Operation::MapRead(range),
             14..16 if self.plan.map => Operation::MapWrite(range),
-            16 => Operation::Truncate(self.random.below(self.plan.size_max)),
+            16 => Operation::Truncate(self.random.usize(..self.plan.size_max)),
             17 => Operation::Punch(range),
             18 => Operation::Zero(range),
             19 => Operation::Allocate(range),
-            20 => Operation::Copy { from: range, to: self.random.below(self.plan.size_max) },
+            20 => Operation::Copy { from: range, to: self.random.usize(..self.plan.size_max) },
             21 => Operation::Sync,
             22 => Operation::Reopen,
             _ => Operation::Size,
@@ -156,22 +157,22 @@ impl State<'_> {
 
     /// Inside the largest size, also after alignment.
     fn range(&mut self) -> Range {
-        let start = self.random.below(self.plan.size_max);
+        let start = self.random.usize(..self.plan.size_max);
         let most = self.plan.length_max.min(self.plan.size_max.next_multiple_of(DIRECT) - start);
-        Range { start, length: 1 + self.random.below(most) }
+        Range { start, length: 1 + self.random.usize(..most) }
     }
 
     fn perform(&mut self, operation: &Operation) -> Result<(), String> {
         let names = self.plan.aliases.len() + 1;
         if self.handles.is_empty() || *operation == Operation::Reopen {
             self.handles.clear();
-            let name = self.random.below(names);
+            let name = self.random.usize(..names);
             let wanted = if self.plan.stay_open { 0..names } else { name..name + 1 };
             for name in wanted {
                 self.handles.push(self.open(name).map_err(|error| format!("open: {error}"))?);
             }
         }
-        self.current = self.random.below(self.handles.len());
+        self.current = self.random.usize(..self.handles.len());
         let result = self.apply(operation).map_err(|error| format!("name {}: {error}", self.current));
         if names > 1 && !self.plan.stay_open {
             self.handles.clear();
@@ -191,7 +192,7 @@ impl State<'_> {
             Operation::Read { range, direct } => self.read(range, direct),
             Operation::Write { range, direct } => {
                 let mut block = Block::new(range.length);
-                self.random.fill(block.bytes());
+                fill(&mut self.random, block.bytes());
                 self.file(direct).write_all_at(block.bytes(), range.start as u64)?;
                 self.store(range, block.bytes());
                 Ok(())
@@ -282,7 +283,7 @@ impl State<'_> {
             return Ok(());
         }
         let mut bytes = vec![0; end - range.start];
-        self.random.fill(&mut bytes);
+        fill(&mut self.random, &mut bytes);
         self.compare_size()?;
         let mut map = Map::new(self.file(false), end)?;
         map.bytes_mut()[range.start..end].copy_from_slice(&bytes);
@@ -436,34 +437,9 @@ impl Drop for Map {
     }
 }
 
-/// Marsaglia's xorshift64.
-pub struct Random(u64);
-
-impl Random {
-    /// A sequence from a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A number below `bound`, which is at least 1.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 11) as usize % bound
-    }
-
-    /// Random bytes, of which none is zero, so that data and holes can be told apart.
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let word = (self.next() | 0x0101_0101_0101_0101).to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
-    }
+/// Fills with random bytes, of which none is zero, so that data and holes can be told apart.
+pub fn fill(random: &mut Rng, bytes: &mut [u8]) {
+    bytes.fill_with(|| random.u8(1..));
 }
 
 #[cfg(test)]
@@ -497,7 +473,7 @@ mod tests {
         exercise.run(&path);
         let mut state = State {
             plan: &exercise,
-            random: Random::new(3),
+            random: Rng::with_seed(3),
             model: vec![1, 2, 3],
             handles: Vec::new(),
             current: 0,

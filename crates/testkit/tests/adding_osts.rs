@@ -3,8 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::Random;
+use nacre_testkit::exerciser::fill;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, text, wait};
 
@@ -25,7 +26,7 @@ fn write_on(cluster: &Cluster, ost: usize) -> (PathBuf, Vec<u8>) {
     let path = cluster.mount().join(format!("on{ost}"));
     cluster.lfs(&["setstripe", "-i", &ost.to_string(), "-c", "1", text(&path)]).success();
     let mut bytes = vec![0; 3 << 20];
-    Random::new(ost as u64 + 1).fill(&mut bytes);
+    fill(&mut Rng::with_seed(ost as u64 + 1), &mut bytes);
     fs::write(&path, &bytes).expect("written");
     File::open(&path).expect("opened").sync_all().expect("synced");
     (path, bytes)

@@ -4,8 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::{Exercise, Random};
+use nacre_testkit::exerciser::{Exercise, fill};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, program, wait};
 
@@ -25,7 +26,7 @@ fn start(shape: Shape, fsname: &str, backends: &[&str]) -> Option<Cluster> {
 
 fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 
@@ -139,10 +140,10 @@ fn read_by_many(path: &Path, content: &[u8], seed: u64) -> usize {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("opened");
         let mut memory = vec![0; 8192];
         let start = memory.as_ptr().align_offset(4096);
-        let mut random = Random::new(seed * THREADS + thread);
+        let mut random = Rng::with_seed(seed * THREADS + thread);
         let mut refused = 0;
         for _ in 0..150 {
-            let at = random.below(content.len() / 4096) * 4096;
+            let at = random.usize(..content.len() / 4096) * 4096;
             let buffer = &mut memory[start..start + 4096];
             match file.read_exact_at(buffer, at as u64) {
                 Ok(()) => assert!(*buffer == content[at..at + 4096], "other data at {at}"),

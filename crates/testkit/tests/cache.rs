@@ -4,8 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::Random;
+use nacre_testkit::exerciser::fill;
 use nacre_testkit::program::Outcome;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, text, wait};
@@ -54,7 +55,7 @@ fn write_whole(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     cluster.lfs(&["setstripe", "-c", "1", text(&directory)]).success();
     let path = directory.join("file");
     let mut bytes = vec![0; SIZE];
-    Random::new(5).fill(&mut bytes);
+    fill(&mut Rng::with_seed(5), &mut bytes);
     fs::write(&path, &bytes).expect("written");
     File::open(&path).expect("opened").sync_all().expect("synced");
     (path, bytes)
@@ -62,11 +63,11 @@ fn write_whole(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
 
 /// Writes small pieces at the same places each time, each durable before the next one, with data that `seed` gives.
 fn write_pieces(path: &Path, bytes: &mut [u8], seed: u64) {
-    let (mut places, mut random) = (Random::new(6), Random::new(seed));
+    let (mut places, mut random) = (Rng::with_seed(6), Rng::with_seed(seed));
     let file = OpenOptions::new().write(true).open(path).expect("opened");
     for _ in 0..60 {
-        let at = places.below(SIZE / 4096) * 4096;
-        random.fill(&mut bytes[at..at + 4096]);
+        let at = places.usize(..SIZE / 4096) * 4096;
+        fill(&mut random, &mut bytes[at..at + 4096]);
         file.write_all_at(&bytes[at..at + 4096], at as u64).expect("written");
         file.sync_all().expect("synced");
     }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::Random;
+use nacre_testkit::exerciser::fill;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, mounts, program, text, wait};
 
@@ -43,7 +44,7 @@ fn wait_until_old(cluster: &Cluster) {
 
 fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 
@@ -67,13 +68,13 @@ impl Writer {
             let (stop, written) = (Arc::clone(&stop), Arc::clone(&written));
             move || {
                 let mut promises = Promises::new();
-                let mut random = Random::new(name.len() as u64);
+                let mut random = Rng::with_seed(name.len() as u64);
                 for number in 0..u64::MAX {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
                     let file = format!("{name}-{number}");
-                    let length = 1 + random.below(400_000);
+                    let length = 1 + random.usize(..400_000);
                     match write_durably(&directory, &file, &content(number, length)) {
                         Ok(()) => promises.insert(file, (number, length)),
                         Err(error) if patient => panic!("{file}: {error}"),

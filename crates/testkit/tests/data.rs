@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use nacre_testkit::exerciser::{Map, Random};
+use fastrand::Rng;
+use nacre_testkit::exerciser::{Map, fill};
 use nacre_testkit::{errno, on_every_shape, program, wait};
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom as RawSeek};
 
@@ -15,7 +16,7 @@ const LARGE: usize = (9 << 20) + 12_345;
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 

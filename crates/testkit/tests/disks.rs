@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::Random;
 use nacre_testkit::program::{LIMIT, Outcome, run_command, shell};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
@@ -338,14 +338,14 @@ fn flip_anywhere(cluster: &Cluster, data: &Path) {
         .filter(|(path, (len, ..))| path.is_file() && *len > 0 && !path.starts_with(data.join("run")))
         .map(|(path, (len, ..))| (path, len))
         .collect();
-    let (mut random, mut found) = (Random::new(number("NACRE_FLIP_SEED").unwrap_or(3)), 0);
+    let (mut random, mut found) = (Rng::with_seed(number("NACRE_FLIP_SEED").unwrap_or(3)), 0);
     for _ in 0..number("NACRE_FLIPS").unwrap_or(20) {
         // Several at once, as a bad disk has them.
-        let places: Vec<(&PathBuf, u64, u8)> = (0..1 + random.below(4))
+        let places: Vec<(&PathBuf, u64, u8)> = (0..1 + random.usize(..4))
             .map(|_| {
-                let (path, len) = &files[random.below(files.len())];
-                let span = if random.below(2) == 0 { (*len).min(4096) } else { *len };
-                (path, random.below(span as usize) as u64, 1 << random.below(8))
+                let (path, len) = &files[random.usize(..files.len())];
+                let span = if random.bool() { (*len).min(4096) } else { *len };
+                (path, random.usize(..span as usize) as u64, 1 << random.usize(..8))
             })
             .collect();
         let flip_all = || places.iter().for_each(|(path, at, bit)| flip(path, *at, *bit));

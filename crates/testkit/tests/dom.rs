@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::{Exercise, Random};
+use nacre_testkit::exerciser::{Exercise, fill};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
 use nacre_testkit::text;
@@ -42,7 +43,7 @@ fn read_write(path: &Path) -> File {
 
 fn random_bytes(seed: u64, length: u64) -> Vec<u8> {
     let mut bytes = vec![0; length as usize];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::Random;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, wait};
@@ -256,16 +256,16 @@ fn any_operations_of_two_mounts_leave_a_flat_file(cluster: &mut Cluster, mounts:
     let options = ["-E", "512M", "-c", "1", "-z", "64M", "-E", "-1", "-c", "2", "-S", "64K", "-z", "128M"];
     let path = make(cluster, &options, &mounts[0].join("any"));
     let files = [read_write(&path), read_write(&mounts[1].join("any"))];
-    let (mut random, mut expected, mut size) = (Random::new(17), Sparse::default(), 0);
+    let (mut random, mut expected, mut size) = (Rng::with_seed(17), Sparse::default(), 0);
     for round in 1..=120u32 {
         if round % 50 == 0 {
-            let all: Vec<usize> = (0..OSTS).filter(|_| random.below(2) == 0).collect();
+            let all: Vec<usize> = (0..OSTS).filter(|_| random.bool()).collect();
             refuse_growth(cluster, &all);
         }
-        let file = &files[random.below(2)];
-        let border = STEP * random.below(24) as u64;
-        let at = if random.below(2) == 0 { border } else { border.saturating_sub(BLOCK as u64) };
-        match random.below(8) {
+        let file = &files[random.usize(..2)];
+        let border = STEP * random.usize(..24) as u64;
+        let at = if random.bool() { border } else { border.saturating_sub(BLOCK as u64) };
+        match random.usize(..8) {
             0 => {
                 file.set_len(at).expect("cut");
                 expected.0.retain(|block, _| *block < at);

@@ -5,8 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::{Exercise, Random};
+use nacre_testkit::exerciser::{Exercise, fill};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_every_shape};
@@ -15,7 +16,7 @@ const KIB: usize = 1 << 10;
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 

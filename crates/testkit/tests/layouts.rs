@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use nacre_testkit::exerciser::{Exercise, Random};
+use fastrand::Rng;
+use nacre_testkit::exerciser::{Exercise, fill};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, errno, on_every_shape, wait};
@@ -44,7 +45,7 @@ fn read_write(path: &Path) -> File {
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 

@@ -4,8 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::{Exercise, Random};
+use nacre_testkit::exerciser::{Exercise, fill};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, program, text, wait};
 
@@ -34,7 +35,7 @@ fn directory(cluster: &Cluster, name: &str) -> PathBuf {
 
 fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::Random;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, wait};
 
@@ -56,12 +56,12 @@ type Working = JoinHandle<(Outcome, Worker)>;
 
 fn work(mut worker: Worker, mut shared: Shared, seed: u64, steps: usize, progress: Arc<Progress>) -> Working {
     std::thread::spawn(move || {
-        let mut random = Random::new(seed);
+        let mut random = Rng::with_seed(seed);
         for _ in 0..steps {
             if progress.failed.load(Ordering::Relaxed) {
                 break;
             }
-            let outcome = match random.below(3) {
+            let outcome = match random.usize(..3) {
                 0 => worker.told(shared.step(&mut random)),
                 _ => worker.step(),
             };
@@ -79,7 +79,7 @@ fn work(mut worker: Worker, mut shared: Shared, seed: u64, steps: usize, progres
 struct Campaign {
     cluster: Cluster,
     mounts: Vec<PathBuf>,
-    random: Random,
+    random: Rng,
     seed: u64,
 }
 
@@ -100,7 +100,7 @@ impl Campaign {
         while mounts.len() < WORKERS {
             mounts.push(cluster.add_mount());
         }
-        Some(Campaign { cluster, mounts, random: Random::new(seed ^ 0x5eed), seed })
+        Some(Campaign { cluster, mounts, random: Rng::with_seed(seed ^ 0x5eed), seed })
     }
 
     fn lfs(&self, words: &[&str], path: &Path) {
@@ -113,8 +113,8 @@ impl Campaign {
         let top = self.mounts[0].clone();
         for worker in 0..WORKERS {
             let path = top.join(format!("w{worker}"));
-            let mdt = self.random.below(MDTS).to_string();
-            match self.random.below(3) {
+            let mdt = self.random.usize(..MDTS).to_string();
+            match self.random.usize(..3) {
                 0 => self.lfs(&["mkdir", "-i", &mdt], &path),
                 1 => self.lfs(&["mkdir", "-c", "-1", "-i", &mdt], &path),
                 _ => {
@@ -156,7 +156,7 @@ impl Campaign {
     fn disturb(&mut self, working: &[Working], progress: &Progress) -> usize {
         let mut kills = 0;
         loop {
-            let goal = progress.done.load(Ordering::Relaxed) + 60 + self.random.below(240);
+            let goal = progress.done.load(Ordering::Relaxed) + 60 + self.random.usize(..240);
             let is_over = || working.iter().all(JoinHandle::is_finished);
             let mut last = (progress.done.load(Ordering::Relaxed), Instant::now());
             loop {
@@ -176,16 +176,16 @@ impl Campaign {
             match self.cluster.shape() {
                 Shape::Embedded => self.cluster.kill("node"),
                 Shape::Separate => {
-                    let first = self.random.below(MDTS);
+                    let first = self.random.usize(..MDTS);
                     self.cluster.kill(&format!("mdt{first:04}"));
-                    if self.random.below(3) == 0 {
+                    if self.random.usize(..3) == 0 {
                         self.cluster.kill(&format!("mdt{:04}", (first + 1) % MDTS));
                     }
                 }
             }
             kills += 1;
             // Those who need none of the dead go on for a while.
-            let goal = progress.done.load(Ordering::Relaxed) + self.random.below(30);
+            let goal = progress.done.load(Ordering::Relaxed) + self.random.usize(..30);
             let has_gone_on = || (progress.done.load(Ordering::Relaxed) >= goal).then_some(());
             wait::within(Duration::from_millis(200), has_gone_on);
             self.cluster.start_all();

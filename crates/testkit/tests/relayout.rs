@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::{Exercise, Random};
+use nacre_testkit::exerciser::{Exercise, fill};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, program, wait};
@@ -73,7 +74,7 @@ fn read_write(path: &Path) -> File {
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 
@@ -82,13 +83,13 @@ fn write_and_verify(path: &Path, size: u64, stop: &AtomicBool, rounds: &AtomicU6
     let file = read_write(path);
     let mut model = random_bytes(5, size as usize);
     file.write_all_at(&model, 0).expect("write");
-    let mut random = Random::new(17);
+    let mut random = Rng::with_seed(17);
     while !stop.load(Ordering::Relaxed) {
-        let length = 1 + random.below(50_000);
-        let at = random.below(size as usize - length);
+        let length = 1 + random.usize(..50_000);
+        let at = random.usize(..size as usize - length);
         let mut piece = vec![0; length];
-        if random.below(2) == 0 {
-            random.fill(&mut piece);
+        if random.bool() {
+            fill(&mut random, &mut piece);
             file.write_all_at(&piece, at as u64).expect("write");
             model[at..at + length].copy_from_slice(&piece);
         } else {
@@ -457,19 +458,19 @@ fn killed(shape: Shape, name: &str) -> Option<Cluster> {
 /// Opened while there is one client only, so through the kernel's page cache: it keeps a page locked until a part of it is
 /// written, and that waits for the new layout while the pages of the old one are dropped.
 fn write_parts_of_pages(path: &Path, model: &mut [u8], file: &File, stop: &AtomicBool) {
-    let mut random = Random::new(31);
+    let mut random = Rng::with_seed(31);
     let mut bytes = [0; 5000];
     while !stop.load(Ordering::Relaxed) {
         // From the middle of a page to the middle of it or of the next one.
-        let at = random.below(model.len() - bytes.len());
-        let piece = &mut bytes[..1 + random.below(5000)];
-        random.fill(piece);
+        let at = random.usize(..model.len() - bytes.len());
+        let piece = &mut bytes[..1 + random.usize(..5000)];
+        fill(&mut random, piece);
         file.write_all_at(piece, at as u64).expect("write");
         model[at..at + piece.len()].copy_from_slice(piece);
         // What is read is cached as a whole page, which is the other case.
-        if random.below(64) == 0 {
+        if random.usize(..64) == 0 {
             let mut found = [0; 1];
-            let at = random.below(model.len());
+            let at = random.usize(..model.len());
             file.read_exact_at(&mut found, at as u64).expect("read");
             assert_eq!(found[0], model[at], "byte {at} of {}", path.display());
         }
@@ -543,13 +544,13 @@ fn servers_that_are_killed_while_files_move_leave_the_old_or_the_new_content() {
             }
         });
         let ended = Stop(stop);
-        let mut random = Random::new(41);
+        let mut random = Rng::with_seed(41);
         for role in ["mdt0000", "ost0000"] {
             // After a restart too.
             let before = swaps.load(Ordering::Relaxed);
             wait::until(wait::SOON, "files move", || (swaps.load(Ordering::Relaxed) > before).then_some(()));
             // Nothing is waited for: the kill is to come at any moment of the moves that follow.
-            std::thread::sleep(Duration::from_millis(random.below(150) as u64));
+            std::thread::sleep(Duration::from_millis(random.usize(..150) as u64));
             cluster.kill(role);
             cluster.start_all();
         }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nacre_testkit::exerciser::{Exercise, Map, Random};
+use fastrand::Rng;
+use nacre_testkit::exerciser::{Exercise, Map, fill};
 use nacre_testkit::{Cluster, Shape, wait};
 
 /// Far more than anything here takes; what hangs is found by it.
@@ -117,10 +118,10 @@ with_mounts! {
     fn a_write_is_seen_by_the_next_read_of_a_file_that_stays_open(_cluster, [first, second]) {
         let (here, there) = (open(&first.join("f")), open(&second.join("f")));
         let reader = File::open(second.join("f")).expect("open");
-        let mut random = Random::new(3);
+        let mut random = Rng::with_seed(3);
         for round in 0..300u64 {
             let (writer, other) = if round % 2 == 0 { (&here, &there) } else { (&there, &here) };
-            let (offset, length) = (random.below(300_000) as u64, 1 + random.below(40_000));
+            let (offset, length) = (random.usize(..300_000) as u64, 1 + random.usize(..40_000));
             let bytes = filled(length, round as u8);
             writer.write_all_at(&bytes, offset).expect("write");
             assert!(read(other, offset, length) == bytes, "round {round}");
@@ -428,10 +429,10 @@ with_mounts! {
     fn what_is_held_back_for_one_reaches_the_other_without_a_sync(_cluster, [first, second]) {
         let mut writer = File::create_new(first.join("f")).expect("create");
         let mut expected = Vec::new();
-        let mut random = Random::new(77);
+        let mut random = Rng::with_seed(77);
         for _ in 0..3_000 {
-            let mut record = vec![0; 1 + random.below(4_000)];
-            random.fill(&mut record);
+            let mut record = vec![0; 1 + random.usize(..4_000)];
+            fill(&mut random, &mut record);
             writer.write_all(&record).expect("write");
             expected.extend_from_slice(&record);
         }
@@ -488,10 +489,10 @@ fn an_ost_that_restarts_gets_its_locks_back_and_nothing_is_lost() {
         let mut map = Map::new(&here, 4096).expect("mmap");
         store(&mut map, 8, 4711);
         let mut expected = Vec::new();
-        let mut random = Random::new(5);
+        let mut random = Rng::with_seed(5);
         for round in 0..400 {
-            let mut record = vec![0; 1 + random.below(3_000)];
-            random.fill(&mut record);
+            let mut record = vec![0; 1 + random.usize(..3_000)];
+            fill(&mut random, &mut record);
             here.write_all_at(&record, 8192 + expected.len() as u64).expect("write");
             expected.extend_from_slice(&record);
             if round == 200 {
@@ -543,11 +544,11 @@ fn hammer(mount: &Path, seed: u64, size: usize) {
     let file = open(&mount.join("f"));
     let reader = File::open(mount.join("f")).expect("open");
     let mut map = Map::new(&file, size).expect("mmap");
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     for round in 0..250u64 {
-        let offset = random.below(size - 70_000);
-        let length = 1 + random.below(70_000);
-        match random.below(5) {
+        let offset = random.usize(..size - 70_000);
+        let length = 1 + random.usize(..70_000);
+        match random.usize(..5) {
             0 => file.write_all_at(&filled(length, round as u8), offset as u64).expect("write"),
             1 => assert_eq!(read(&file, offset as u64, length).len(), length),
             2 => assert_eq!(read(&reader, offset as u64, length).len(), length),

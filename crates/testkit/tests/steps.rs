@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use fastrand::Rng;
 use nacre_testkit::cluster::Options;
-use nacre_testkit::exerciser::Random;
+use nacre_testkit::exerciser::fill;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, wait};
@@ -55,7 +56,7 @@ enum Victim {
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::new(seed).fill(&mut bytes);
+    fill(&mut Rng::with_seed(seed), &mut bytes);
     bytes
 }
 

@@ -1,9 +1,9 @@
 //! Which task transfers what, in which order. Pure.
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::random::Random;
 
 /// Transfers of a segment, all tasks together, that may be put into a random order: each takes memory.
 const RANDOM_TRANSFERS_MAX: u64 = 1 << 24;
@@ -67,12 +67,12 @@ impl Plan {
             (None, false) => (rank * count..(rank + 1) * count).map(offset).collect(),
             (Some(seed), true) => {
                 let mut own: Vec<u64> = (0..count).map(offset).collect();
-                Random::new(seed.wrapping_add(rank)).shuffle(&mut own);
+                Rng::with_seed(seed.wrapping_add(rank)).shuffle(&mut own);
                 own
             }
             (Some(seed), false) => {
                 let mut all: Vec<u64> = (0..count * self.tasks).map(offset).collect();
-                Random::new(seed).shuffle(&mut all);
+                Rng::with_seed(seed).shuffle(&mut all);
                 all[(rank * count) as usize..((rank + 1) * count) as usize].to_vec()
             }
         }
@@ -108,7 +108,7 @@ impl Reorder {
             Reorder::Constant(distance) => (0..tasks).map(|rank| (rank + distance % tasks) % tasks).collect(),
             Reorder::Random(seed) => {
                 let mut ranks: Vec<u64> = (0..tasks).collect();
-                Random::new(seed).shuffle(&mut ranks);
+                Rng::with_seed(seed).shuffle(&mut ranks);
                 ranks
             }
         }

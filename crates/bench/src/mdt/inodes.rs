@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nacre_types::Fid;
 use nacre_types::fid::OIDS_PER_SEQUENCE;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,6 @@ use super::engine::{Engine, name_of};
 use super::{MdtArguments, timed};
 use crate::error::Error;
 use crate::machine::{drop_caches, own_anonymous_bytes, resident_bytes};
-use crate::random::Random;
 use crate::report::{Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::team::{self, Team};
@@ -178,9 +178,9 @@ fn look_and_make(setup: &Setup, round: usize, found: &mut Found) -> Result<(), E
         ("lookup", setup.threads),
         || Ok(()),
         |thread| {
-            let mut random = Random::new(thread as u64);
+            let mut random = Rng::with_seed(thread as u64);
             for _ in 0..LOOKS {
-                let (directory, number) = place_of(setup, random.below(setup.inodes));
+                let (directory, number) = place_of(setup, random.u64(..setup.inodes));
                 engine.look_up(directory_fid(first, directory), &name_of(0, number))?;
             }
             Ok(LOOKS)

@@ -4,12 +4,12 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use fastrand::Rng;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Kind, Plan};
 use crate::error::Error;
-use crate::random::Random;
 use crate::team::{self, Barrier, Span, now_ns};
 
 /// How files are opened. mdtest 4 opens them for writing, too, even to read them, and makes them without O_EXCL.
@@ -62,13 +62,14 @@ fn run(setup: &Setup, order: Order, barrier: &mut Barrier) -> Result<Span, Error
             rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)).map_err(failed("create directory", path))
         }),
         Phase::Create(Kind::File) => {
-            let bytes = Random::new(setup.rank).bytes(setup.write_bytes);
+            let mut bytes = vec![0; setup.write_bytes];
+            Rng::with_seed(setup.rank).fill(&mut bytes);
             each(barrier, &paths(0, Kind::File)?, |path| create(path, &bytes, setup.sync))
         }
         Phase::Stat(kind) => {
             let mut paths = paths(1, kind)?;
             if let Some(seed) = setup.seed {
-                Random::new(seed + setup.rank).shuffle(&mut paths);
+                Rng::with_seed(seed + setup.rank).shuffle(&mut paths);
             }
             each(barrier, &paths, |path| rustix::fs::stat(path).map(drop).map_err(failed("stat", path)))
         }

@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::random::Random;
 use crate::team::{self, Barrier, now_ns};
 
 /// Bytes of a small write.
@@ -98,15 +98,15 @@ fn small(order: &Order, seed: u64, barrier: &mut Barrier) -> Result<Done, Error>
         files.push(file.map_err(Error::io("open", &path))?);
     }
     files.iter().try_for_each(File::sync_all).map_err(Error::io("fsync", &order.small))?;
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     let mut latencies_us = Vec::new();
     barrier.wait()?;
     let start = now_ns();
     let end = start + (order.seconds * 1.25e9) as u64;
     let mut before = start;
     while before < end {
-        let number = random.below(FILES as u64) as usize;
-        let offset = random.below(FILE_BYTES / SMALL_BYTES as u64) * SMALL_BYTES as u64;
+        let number = random.usize(..FILES);
+        let offset = random.u64(..FILE_BYTES / SMALL_BYTES as u64) * SMALL_BYTES as u64;
         files[number].write_all_at(buffer.slice(), offset).map_err(Error::io("write", path(number)))?;
         let after = now_ns();
         latencies_us.push(u32::try_from((after - before) / 1000).unwrap_or(u32::MAX));

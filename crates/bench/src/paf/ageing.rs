@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::ranges::UNIT;
-use crate::random::Random;
+use fastrand::Rng;
 
 /// Smallest file in bytes.
 const FILE_MIN: u64 = 64 << 10;
@@ -37,7 +37,7 @@ pub(super) struct Population {
     level: u64,
     largest: u64,
     next: u64,
-    random: Random,
+    random: Rng,
 }
 
 impl Population {
@@ -45,7 +45,7 @@ impl Population {
     pub(super) fn new(seed: u64, capacity: u64, percent: u8) -> Population {
         let level = level_of(capacity, percent);
         let largest = largest_file(capacity);
-        let random = Random::new(seed ^ (u64::from(percent) << 32));
+        let random = Rng::with_seed(seed ^ (u64::from(percent) << 32));
         let mut population = Population { files: Files::new(), level, largest, next: 1, random };
         population.fill();
         population
@@ -98,8 +98,8 @@ impl Population {
 
     fn draw(&mut self) -> u64 {
         let octaves = u64::from((self.largest / FILE_MIN).ilog2());
-        let base = FILE_MIN << self.random.below(octaves);
-        (base + self.random.below(base)) / UNIT * UNIT
+        let base = FILE_MIN << self.random.u64(..octaves);
+        (base + self.random.u64(..base)) / UNIT * UNIT
     }
 }
 

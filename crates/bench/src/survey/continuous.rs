@@ -15,10 +15,10 @@ use super::{Bench, Phase, SurveyArguments, pass, simulated, stamp};
 use crate::buffer::Buffer;
 use crate::chart::{self, Form, Panel};
 use crate::error::Error;
-use crate::random::Random;
 use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
 use crate::{medium, stop, trim};
+use fastrand::Rng;
 use nacre_common::size;
 
 /// Places on the chart at most: further figures are averaged.
@@ -141,9 +141,9 @@ struct Shared<'a> {
 
 impl Shared<'_> {
     /// An object that is not being written anew, if there is one: a thread that waits for another does not load the device.
-    fn any_object(&self, random: &mut Random) -> (u32, RwLockReadGuard<'_, ()>) {
+    fn any_object(&self, random: &mut Rng) -> (u32, RwLockReadGuard<'_, ()>) {
         let count = self.case.objects;
-        let first = random.below(count.into()) as u32;
+        let first = random.u32(..count);
         let objects = (0..count).map(|number| (first + number) % count);
         let mut free =
             objects.filter_map(|object| Some((object, self.turns[object as usize].try_read().ok()?)));
@@ -204,7 +204,7 @@ pub(super) fn run(
 /// One thread until the end.
 fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
     let case = &shared.case;
-    let mut random = Random::new(u64::from(thread) + 1);
+    let mut random = Rng::with_seed(u64::from(thread) + 1);
     let piece = case.record * (PIECE_BYTES / case.record).max(1);
     let mut buffer = Buffer::new(piece as usize);
     let mut count = 0;
@@ -215,7 +215,7 @@ fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
         }
         count += 1;
         if count % case.records() == 0 {
-            let object = random.below(case.objects.into()) as u32;
+            let object = random.u32(..case.objects);
             let _alone = shared.turns[object as usize].write().unwrap_or_else(PoisonError::into_inner);
             shared.objects.destroy(object)?;
             let mut offset = 0;
@@ -228,7 +228,7 @@ fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
         } else {
             let (object, _others) = shared.any_object(&mut random);
             let record = &mut buffer.slice()[..case.record as usize];
-            write(shared, object, random.below(case.records()) * case.record, record)?;
+            write(shared, object, random.u64(..case.records()) * case.record, record)?;
             // Durable now and then: what only memory takes says nothing about a device.
             if count % 16 == 0 {
                 shared.objects.sync(object)?;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use fastrand::Rng;
 use nacre_oss::ObjectServer;
 use nacre_rpc::tcp::{Server, Targets};
 use nacre_rpc::{ServerConfig, Tunable};
@@ -24,7 +25,6 @@ use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::machine;
 use crate::piped::Piped;
-use crate::random::Random;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::stop;
@@ -212,7 +212,7 @@ impl Ost {
     fn read(&self, case: &Case, time: Duration, seed: u64) -> Result<Turn, Error> {
         let line = Barrier::new(case.threads as usize + 1);
         let work = |thread: u32| -> Result<u64, Error> {
-            let mut random = Random::new(seed << 32 | u64::from(thread));
+            let mut random = Rng::with_seed(seed << 32 | u64::from(thread));
             let mut buffer = Buffer::new(case.record as usize);
             line.wait();
             let (start, mut reads) = (Instant::now(), 0);
@@ -220,8 +220,8 @@ impl Ost {
                 if stop::asked() {
                     return Err(Error::Interrupted);
                 }
-                let object = random.below(u64::from(case.objects)) as u32;
-                let offset = random.below(case.records()) * case.record;
+                let object = random.u32(..case.objects);
+                let offset = random.u64(..case.records()) * case.record;
                 self.objects.read(object, offset, buffer.slice())?;
                 if self.kept != Kept::Null {
                     check(buffer.slice(), object, offset)?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::{Done, Operation, Work, timed};
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::random::Random;
+use fastrand::Rng;
 
 pub(super) fn prepare(work: &Work) -> Result<(), Error> {
     check(work)?;
@@ -67,7 +67,7 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     }
     at_start();
     let start = std::time::Instant::now();
-    let mut random = Random::new(work.worker as u64);
+    let mut random = Rng::with_seed(work.worker as u64);
     // Sequential work goes to the end of the file, however long that takes.
     let (limit, stride) = match work.operation {
         Operation::SeqWrite | Operation::SeqRead => (std::time::Duration::MAX, u64::MAX),
@@ -78,7 +78,7 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     let mut done = timed(limit, stride, |index| {
         let block = match work.operation {
             Operation::SeqWrite | Operation::SeqRead if index == blocks => return Ok(false),
-            Operation::RandRead | Operation::RandWrite => random.next() % blocks,
+            Operation::RandRead | Operation::RandWrite => random.u64(..blocks),
             _ => index,
         };
         let place = if work.shares_file() { block * work.workers as u64 + work.worker as u64 } else { block };

@@ -303,13 +303,13 @@ mod tests {
 
     #[test]
     fn the_least_of_heads_is_found_with_the_one_behind_it() {
-        let mut number = 1u64;
+        let mut random = fastrand::Rng::with_seed(1);
         for count in 1..12 {
             for _ in 0..200 {
                 let heads: Vec<u64> = (0..count)
                     .map(|_| {
-                        number = number.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                        [END, number >> 62, number >> 60, number >> 8][(number >> 40) as usize % 4]
+                        let number = random.u64(..);
+                        [END, number >> 62, number >> 60, number >> 8][random.usize(..4)]
                     })
                     .collect();
                 let mut sorted = heads.clone();

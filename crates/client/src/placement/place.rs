@@ -7,6 +7,7 @@
 //!   gets when it is chosen and works off while others are. It stays with its parent if there is more room than elsewhere; deep in the tree that
 //!   is enough less often, so that most directories that lie elsewhere are near the root.
 
+use fastrand::Rng;
 use nacre_env::clock::Instant;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,13 +67,13 @@ pub(crate) struct Chooser {
     /// The MDT that is asked first.
     next: u16,
     penalties: BTreeMap<u16, u128>,
-    random: u64,
+    random: Rng,
 }
 
 impl Chooser {
     /// Without memories; `seed` makes two of them differ.
     pub fn new(seed: u64) -> Chooser {
-        Chooser { next: seed as u16, penalties: BTreeMap::new(), random: seed }
+        Chooser { next: seed as u16, penalties: BTreeMap::new(), random: Rng::with_seed(seed) }
     }
 
     /// The MDT for a directory, of `rooms` in the order of their indexes; `None` if none can be used.
@@ -111,7 +112,7 @@ impl Chooser {
         if total == 0 {
             return None;
         }
-        let mut point = self.below(total);
+        let mut point = self.random.u128(..total);
         let drawn = usable.iter().zip(&weights).find(|(_, weight)| {
             let inside = point < **weight;
             point = point.saturating_sub(**weight);
@@ -126,18 +127,6 @@ impl Chooser {
             self.penalties.insert(room.index, added.saturating_sub(of_one));
         }
         Some(drawn.0.index)
-    }
-
-    /// A pseudo-random number (splitmix64) below `end`, which is not 0.
-    fn below(&mut self, end: u128) -> u128 {
-        let mut next = || {
-            self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = self.random;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            u128::from(z ^ (z >> 31))
-        };
-        (next() << 64 | next()) % end
     }
 }
 

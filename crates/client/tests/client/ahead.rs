@@ -158,11 +158,8 @@ fn readers_see_every_change_made_here() {
     let client = world.client();
     let (fid, writer, mut model) = filled(&client, "file", 6 * MIB);
     let reader = open(&client, fid, OpenFlags::READ);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) as usize % below.max(1)
-    };
+    let mut numbers = fastrand::Rng::with_seed(1);
+    let mut random = move |below: usize| numbers.usize(..below.max(1));
     let mut position = 0;
     for step in 0..6000u32 {
         match random(100) {

@@ -1,4 +1,5 @@
 use super::*;
+use fastrand::Rng;
 
 const MIB: u64 = 1 << 20;
 const UNIT: Unit = Unit { bytes: MIB };
@@ -76,9 +77,9 @@ fn the_files_with_most_extents_come_first_and_no_more_than_five() {
 
 #[test]
 fn figures_stay_between_0_and_1_for_any_extents() {
-    let mut random = fastrand::Rng::with_seed(11);
+    let mut random = Rng::with_seed(11);
     for _ in 0..500 {
-        let count = random.u64(..50) as usize;
+        let count = random.usize(..50);
         let lengths: Vec<u64> = (0..count).map(|_| (random.u64(..2048) + 1) * 4096).collect();
         let unit = Unit { bytes: 4096 << random.u64(..12) };
         let mut figures = FileFigures::default();

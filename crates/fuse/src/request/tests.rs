@@ -1,24 +1,9 @@
 use super::*;
 use crate::abi::*;
+use fastrand::Rng;
 
-/// xorshift64*: the tests need variety, not quality.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.next() as u8).collect()
-    }
+fn noise(random: &mut Rng, length: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| random.u8(..)).take(length).collect()
 }
 
 fn header(code: u32, total_extlen: u16) -> InHeader {
@@ -40,13 +25,13 @@ fn parsed<'a>(code: u32, argument: &'a [u8], payload: &'a [u8]) -> Result<Operat
 
 #[test]
 fn random_bytes_never_panic_and_give_plausible_errnos() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     for round in 0..60_000 {
         let code =
-            if round % 8 == 0 { random.next() as u32 } else { opcode::ALL[random.below(opcode::ALL.len())] };
-        let (argument_length, payload_length) = (random.below(130), random.below(300));
-        let (argument, payload) = (random.bytes(argument_length), random.bytes(payload_length));
-        let extensions = if round % 4 == 0 { random.below(20) as u16 } else { 0 };
+            if round % 8 == 0 { random.u32(..) } else { opcode::ALL[random.usize(..opcode::ALL.len())] };
+        let (argument_length, payload_length) = (random.usize(..130), random.usize(..300));
+        let (argument, payload) = (noise(&mut random, argument_length), noise(&mut random, payload_length));
+        let extensions = if round % 4 == 0 { random.u16(..20) } else { 0 };
         let raw = Raw { header: header(code, extensions), argument: &argument, payload: &payload };
         match parse(&raw, round % 2 == 0) {
             Ok(request) => check(&request),
@@ -57,24 +42,24 @@ fn random_bytes_never_panic_and_give_plausible_errnos() {
 
 #[test]
 fn cut_and_mutated_requests_never_panic() {
-    let mut random = Random(0xdead_beef_1234_5678);
+    let mut random = Rng::with_seed(0xdead_beef_1234_5678);
     for &code in opcode::ALL {
         let Some(size) = argument_size(code, true) else { continue };
         for round in 0..400 {
             // Small numbers in the argument, so that counts and sizes in it are sometimes right.
             let mut argument: Vec<u8> =
-                (0..size).map(|at| if at % 4 == 0 { random.below(64) as u8 } else { 0 }).collect();
+                (0..size).map(|at| if at % 4 == 0 { random.u8(..64) } else { 0 }).collect();
             let mut payload = b"first\0second\0some data that follows the names".to_vec();
             if round % 2 == 0 && size > 0 {
-                let at = random.below(size);
-                argument[at] = random.next() as u8;
+                let at = random.usize(..size);
+                argument[at] = random.u8(..);
             }
             if round % 3 == 0 {
-                let at = random.below(payload.len());
-                payload[at] = random.next() as u8;
+                let at = random.usize(..payload.len());
+                payload[at] = random.u8(..);
             }
-            argument.truncate(if round % 5 == 0 { random.below(size + 1) } else { size });
-            let keep = if round % 7 == 0 { random.below(payload.len()) } else { payload.len() };
+            argument.truncate(if round % 5 == 0 { random.usize(..size + 1) } else { size });
+            let keep = if round % 7 == 0 { random.usize(..payload.len()) } else { payload.len() };
             let raw = Raw { header: header(code, 0), argument: &argument, payload: &payload[..keep] };
             if let Ok(request) = parse(&raw, true) {
                 check(&request);

@@ -2,20 +2,16 @@ use super::*;
 
 /// Calls `check` with the samples after random changes of their bytes and lengths.
 pub(crate) fn mutate(samples: &[Vec<u8>], check: impl Fn(&[u8])) {
-    let mut seed = 1u64;
-    let mut random = move || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) as usize
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..50_000 {
-        let mut bytes = samples[random() % samples.len()].clone();
-        for _ in 0..1 + random() % 3 {
-            let at = random() % bytes.len();
-            match random() % 4 {
-                0 => bytes[at] = random() as u8,
-                1 => bytes[at] ^= 1 << (random() % 8),
+        let mut bytes = samples[random.usize(..samples.len())].clone();
+        for _ in 0..random.u8(1..=3) {
+            let at = random.usize(..bytes.len());
+            match random.u8(..4) {
+                0 => bytes[at] = random.u8(..),
+                1 => bytes[at] ^= 1 << random.u8(..8),
                 2 => bytes.truncate(at.max(1)),
-                _ => bytes.push(random() as u8),
+                _ => bytes.push(random.u8(..)),
             }
         }
         check(&bytes);

@@ -4,26 +4,12 @@ use nacre_lock::client;
 use nacre_lock::server::GlimpseId;
 use nacre_lock::{Enqueue, LockHandle, Lvb, Mode, Need, Outcome, Policy, ResourceId, Wanted};
 
-/// SplitMix64: every choice of a run comes from one seed.
-pub struct Chance(pub u64);
+/// Every choice of a run comes from one seed.
+pub use fastrand::Rng as Chance;
 
-impl Chance {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// True in so many of a hundred cases.
-    pub fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
+/// True in so many of a hundred cases.
+pub fn percent(chance: &mut Chance, percent: u64) -> bool {
+    chance.u64(..100) < percent
 }
 
 /// What clients send.

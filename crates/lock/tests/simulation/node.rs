@@ -1,6 +1,6 @@
 //! A client: the engine, threads that want locks, dirty data.
 
-use crate::network::{Chance, Connection, Event, Message, Request};
+use crate::network::{Chance, Connection, Event, Message, Request, percent};
 use crate::world::{LAST_PAGE, World};
 use nacre_lock::client::{Acquire, ClientConfig, Effect, LockClient};
 use nacre_lock::{EnqueueFlags, Extent, InodeBits, LockHandle, Lvb, Mode, Need, Policy, Refusal, ResourceId};
@@ -63,18 +63,18 @@ impl Node {
 /// A need at random, and where.
 pub fn random_need(chance: &mut Chance) -> (ResourceId, Need) {
     let mode = [Mode::Ex, Mode::Pw, Mode::Pw, Mode::Pr, Mode::Pr, Mode::Pr, Mode::Cw, Mode::Cr]
-        [chance.below(8) as usize];
-    if chance.percent(40) {
-        let inode = ResourceId([9, 1 + chance.below(2), 0, 0]);
-        let bits = InodeBits::from_bits(1 + chance.below(0x7f) as u8).expect("seven bits");
+        [chance.u64(..8) as usize];
+    if percent(chance, 40) {
+        let inode = ResourceId([9, 1 + chance.u64(..2), 0, 0]);
+        let bits = InodeBits::from_bits(1 + chance.u64(..0x7f) as u8).expect("seven bits");
         return (inode, Need::bits(mode, bits));
     }
-    let object = ResourceId([1, 1 + chance.below(2), 0, 0]);
-    if chance.percent(5) {
-        return (object, Need::group(1 + chance.below(2)));
+    let object = ResourceId([1, 1 + chance.u64(..2), 0, 0]);
+    if percent(chance, 5) {
+        return (object, Need::group(1 + chance.u64(..2)));
     }
-    let first = chance.below(LAST_PAGE);
-    let last = if chance.percent(20) { Extent::EOF } else { (first + 1 + chance.below(4)) * 4096 - 1 };
+    let first = chance.u64(..LAST_PAGE);
+    let last = if percent(chance, 20) { Extent::EOF } else { (first + 1 + chance.u64(..4)) * 4096 - 1 };
     (object, Need::extent(mode, Extent { start: first * 4096, last }))
 }
 
@@ -117,7 +117,7 @@ impl World {
                 self.end_wait(client, handle);
             }
             Effect::Flush { .. } => {
-                let time = 1 + self.chance.below(300);
+                let time = 1 + self.chance.u64(..300);
                 self.later(time, Event::Flushed { client, effect });
             }
             Effect::Discard { handle, resource, .. } => {
@@ -258,11 +258,11 @@ impl World {
             && need.mode.writes()
         {
             let last = extent.last.min(extent.start + 4 * 4096);
-            let size = extent.start + 1 + self.chance.below(last - extent.start + 1);
+            let size = extent.start + 1 + self.chance.u64(..last - extent.start + 1);
             let dirty = node.dirty.entry(resource).or_default();
             *dirty = size.max(*dirty);
         }
-        let time = 1 + self.chance.below(400);
+        let time = 1 + self.chance.u64(..400);
         self.later(time, Event::Thread { client, thread });
     }
 
@@ -273,23 +273,23 @@ impl World {
                 self.with_client(client, |engine, now, effects| engine.release(now, handle, effects));
             }
             // Interrupted.
-            Thread::Waiting { handle, .. } if self.chance.percent(10) && self.faults => {
+            Thread::Waiting { handle, .. } if percent(&mut self.chance, 10) && self.faults => {
                 self.clients[client].threads[thread] = Thread::Idle;
                 self.with_client(client, |engine, now, effects| engine.release(now, handle, effects));
             }
             Thread::Idle if self.working => {
-                if self.chance.percent(10) {
+                if percent(&mut self.chance, 10) {
                     self.cancel_early(client);
                 }
                 let (resource, need) = random_need(&mut self.chance);
                 let glimpse = matches!(need.policy, Policy::Extent(_))
                     && need.mode == Mode::Pr
-                    && self.chance.percent(30);
+                    && percent(&mut self.chance, 30);
                 let flags = EnqueueFlags {
                     glimpse,
-                    no_wait: !glimpse && self.chance.percent(5),
-                    no_expansion: self.chance.percent(10),
-                    deny_on_contention: self.chance.percent(5),
+                    no_wait: !glimpse && percent(&mut self.chance, 5),
+                    no_expansion: percent(&mut self.chance, 10),
+                    deny_on_contention: percent(&mut self.chance, 5),
                 };
                 let need = if glimpse { Need::extent(Mode::Pr, Extent::WHOLE) } else { need };
                 self.start(client, thread, resource, need, flags);
@@ -297,7 +297,7 @@ impl World {
             _ => {}
         }
         if self.working {
-            let time = 1 + self.chance.below(300);
+            let time = 1 + self.chance.u64(..300);
             self.later(time, Event::Thread { client, thread });
         }
     }

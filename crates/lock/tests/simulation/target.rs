@@ -1,6 +1,6 @@
 //! The server: the engine, the sizes of objects, and the clients that it has written down.
 
-use crate::network::{Connection, Event, Message, Request};
+use crate::network::{Connection, Event, Message, Request, percent};
 use crate::world::{World, number_of, peer_of};
 use nacre_lock::server::{Effect, LockServer, ServerConfig};
 use nacre_lock::{
@@ -219,10 +219,10 @@ impl World {
         for handle in ended.into_keys() {
             server.engine.on_cancel(now, Peer::LOCAL, &[handle], &mut effects);
         }
-        if self.working && !server.engine.is_recovering() && self.chance.percent(20) {
-            let resource = ResourceId([9, 1 + self.chance.below(2), 0, 0]);
-            let bits = InodeBits::from_bits(1 + self.chance.below(0x7f) as u8).expect("seven bits");
-            let on_behalf_of = self.chance.below(self.clients.len() as u64) as usize;
+        if self.working && !server.engine.is_recovering() && percent(&mut self.chance, 20) {
+            let resource = ResourceId([9, 1 + self.chance.u64(..2), 0, 0]);
+            let bits = InodeBits::from_bits(1 + self.chance.u64(..0x7f) as u8).expect("seven bits");
+            let on_behalf_of = self.chance.usize(..self.clients.len());
             let (need, handle) = (Need::bits(Mode::Pw, bits), server.engine.local_handle());
             let (optional, flags) = (InodeBits::NONE, EnqueueFlags::default());
             let request = Enqueue { handle, resource, need, optional, flags };

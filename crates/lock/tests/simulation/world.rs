@@ -1,6 +1,6 @@
 //! Time, the network, and the order of events.
 
-use crate::network::{Chance, Event, Message, Request};
+use crate::network::{Chance, Event, Message, Request, percent};
 use crate::node::{Node, Thread};
 use crate::target::Target;
 use nacre_env::clock::Instant;
@@ -42,7 +42,7 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, clients: usize, threads: usize) -> World {
         let mut world = World {
-            chance: Chance(seed),
+            chance: Chance::with_seed(seed),
             clients: (0..clients).map(|_| Node::new(threads)).collect(),
             server: Target::new(),
             faults: true,
@@ -83,14 +83,14 @@ impl World {
 
     /// Messages take their time each, so they overtake each other.
     fn send(&mut self, event: Event) {
-        let copies = match (self.faults, self.chance.below(100)) {
+        let copies = match (self.faults, self.chance.u64(..100)) {
             (true, 0..5) => 0,
             (true, 5..10) => 2,
             _ => 1,
         };
         for _ in 0..copies {
-            let slow = self.chance.percent(3);
-            let delay = 1 + self.chance.below(if slow { 3_000 } else { 60 });
+            let slow = percent(&mut self.chance, 3);
+            let delay = 1 + self.chance.u64(..if slow { 3_000 } else { 60 });
             self.later(delay, event.clone());
         }
     }
@@ -111,7 +111,7 @@ impl World {
         {
             let ((time_ms, _), event) = entry.remove_entry();
             self.time_ms = time_ms;
-            self.trace = self.trace.rotate_left(5) ^ time_ms.wrapping_mul(31) ^ self.chance.0;
+            self.trace = self.trace.rotate_left(5) ^ time_ms.wrapping_mul(31) ^ self.chance.get_seed();
             self.step(event);
             self.check_safety();
         }
@@ -135,7 +135,7 @@ impl World {
             Event::Tick => self.tick(),
             Event::StopClient(client) => {
                 self.clients[client].stopped = true;
-                let time = 1_000 + self.chance.below(14_000);
+                let time = 1_000 + self.chance.u64(..14_000);
                 self.later(time, Event::ResumeClient(client));
             }
             Event::ResumeClient(client) => self.clients[client].stopped = false,
@@ -154,7 +154,7 @@ impl World {
                 continue;
             }
             self.with_client(client, |engine, now, effects| engine.on_tick(now, effects));
-            if !self.clients[client].connected && self.chance.percent(30) {
+            if !self.clients[client].connected && percent(&mut self.chance, 30) {
                 self.connect(client);
             }
             if !self.clients[client].replay_done {
@@ -162,8 +162,8 @@ impl World {
             }
         }
         if self.faults {
-            let client = self.chance.below(self.clients.len() as u64) as usize;
-            match self.chance.below(1000) {
+            let client = self.chance.usize(..self.clients.len());
+            match self.chance.u64(..1000) {
                 0..8 if !self.clients[client].stopped => self.later(1, Event::StopClient(client)),
                 10..14 => self.later(1, Event::RestartServer),
                 20..40 => self.lost(client),

@@ -199,12 +199,8 @@ fn nobody_ever_has_what_excludes_what_another_one_has_and_all_finish() {
         for thread in 0..6_u64 {
             let (table, owners) = (&table, &owners);
             scope.spawn(move || {
-                let mut seed = thread * 77 + 1;
-                let mut roll = |below: u64| {
-                    seed =
-                        seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    ((seed >> 33) % below) as usize
-                };
+                let mut random = fastrand::Rng::with_seed(thread);
+                let mut roll = |below: usize| random.usize(..below);
                 for _ in 0..2000 {
                     let mut things: Vec<Thing> = Vec::new();
                     for dir in 0..DIRS {

@@ -9,7 +9,8 @@
 //! - By free space: a draw with chances in proportion to weights, which are the free space less a penalty that an OST (and its
 //!   server) gets when it is chosen and works off while others are.
 
-use super::turns::{Penalties, Random, Rotation};
+use super::turns::{Penalties, Rotation};
+use fastrand::Rng;
 use nacre_layout::PoolName;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -74,13 +75,13 @@ pub struct Wanted<'a> {
 pub struct Chooser {
     rotations: HashMap<Option<PoolName>, Rotation>,
     penalties: Penalties,
-    random: Random,
+    random: Rng,
 }
 
 impl Chooser {
     /// Without memories; `seed` makes two of them differ.
     pub fn new(seed: u64) -> Chooser {
-        Chooser { rotations: HashMap::new(), penalties: Penalties::default(), random: Random::new(seed) }
+        Chooser { rotations: HashMap::new(), penalties: Penalties::default(), random: Rng::with_seed(seed) }
     }
 
     /// Places in `candidates` (sorted by index) of up to `wanted.count` OSTs in stripe order, none twice; fewer if fewer can

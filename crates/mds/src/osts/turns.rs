@@ -1,6 +1,7 @@
 //! The two ways of choosing among OSTs that can be used: a rotation, and a draw by free space with penalties.
 
 use super::choose::Candidate;
+use fastrand::Rng;
 use std::collections::BTreeMap;
 
 /// Allocations after which a rotation begins anew anywhere: this, divided by the OSTs ... (reference 4.6)
@@ -12,29 +13,6 @@ const RESEED_PER_OST: usize = 30;
 const DECAY_MS: u64 = 8 * 5000;
 /// Halvings after which nothing is left.
 const DECAYS_MAX: u64 = 32;
-
-/// Pseudo-random numbers (splitmix64).
-pub struct Random(u64);
-
-impl Random {
-    /// A sequence of its own for each seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end`, which is not 0.
-    fn below(&mut self, end: u128) -> u128 {
-        (u128::from(self.next()) << 64 | u128::from(self.next())) % end
-    }
-}
 
 /// Whose turn it is.
 #[derive(Default)]
@@ -49,10 +27,10 @@ pub struct Rotation {
 
 impl Rotation {
     /// The next `count` of `turns`, which has at least as many.
-    pub fn take(&mut self, turns: &[usize], count: usize, random: &mut Random) -> Vec<usize> {
+    pub fn take(&mut self, turns: &[usize], count: usize, random: &mut Rng) -> Vec<usize> {
         let osts = turns.len();
         if self.left == 0 {
-            self.start = random.below(osts as u128) as usize;
+            self.start = random.usize(..osts);
             self.left = (RESEED_MIN / osts + RESEED_PER_OST) * osts;
         } else if self.start >= osts {
             self.start %= osts;
@@ -110,7 +88,7 @@ impl Penalties {
         count: usize,
         prio_free_pct: u8,
         now_ms: u64,
-        random: &mut Random,
+        random: &mut Rng,
     ) -> Vec<usize> {
         let mut entries = entries(candidates, usable, prio_free_pct);
         let mut chosen = Vec::with_capacity(count);
@@ -121,9 +99,9 @@ impl Penalties {
             let left: Vec<usize> = (0..entries.len()).filter(|&at| !entries[at].drawn).collect();
             let at = match total {
                 // All have used up their space in penalties: any of them.
-                0 => left[random.below(left.len() as u128) as usize],
+                0 => left[random.usize(..left.len())],
                 total => {
-                    let mut point = random.below(total);
+                    let mut point = random.u128(..total);
                     let hit = left.iter().copied().find(|&at| {
                         let inside = point < weights[at];
                         point = point.saturating_sub(weights[at]);

@@ -1,4 +1,5 @@
 use super::*;
+use fastrand::Rng;
 use nacre_wire::mds::RenameFlags;
 
 /// Statuses that a race may end with; anything else is a bug. A directory that was removed may be a shard that was given up, as far as an MDT
@@ -17,23 +18,13 @@ fn expected(result: StatusResult<MdsReply>) -> bool {
     .contains(&status)
 }
 
-/// Small pseudo-random numbers from a seed.
-pub(super) struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % sides
-    }
-}
-
 fn work(f: &Fixture, dirs: &[Fid], seed: u64, steps: usize) {
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     for _ in 0..steps {
-        let dir = dirs[dice.roll(dirs.len() as u64) as usize];
-        let other = dirs[dice.roll(dirs.len() as u64) as usize];
-        let (name, to) = (format!("n{}", dice.roll(6)), format!("n{}", dice.roll(6)));
-        let result = match dice.roll(8) {
+        let dir = dirs[dice.usize(..dirs.len())];
+        let other = dirs[dice.usize(..dirs.len())];
+        let (name, to) = (format!("n{}", dice.u64(..6)), format!("n{}", dice.u64(..6)));
+        let result = match dice.u64(..8) {
             0 | 1 => f.file(dir, &name).map(MdsReply::Attr),
             2 => f.dir(dir, &name).map(MdsReply::Attr),
             3 => f.run(&MdsRequest::Unlink { parent: dir, name: name.as_bytes(), directory: false }),
@@ -57,7 +48,7 @@ fn work(f: &Fixture, dirs: &[Fid], seed: u64, steps: usize) {
                 from_name: name.as_bytes(),
                 to_parent: other,
                 to_name: to.as_bytes(),
-                flags: if dice.roll(4) == 0 { RenameFlags::EXCHANGE } else { RenameFlags::empty() },
+                flags: if dice.u64(..4) == 0 { RenameFlags::EXCHANGE } else { RenameFlags::empty() },
             }),
         };
         assert!(expected(result.clone()), "{result:?}");

@@ -1,7 +1,7 @@
 //! A server process that is killed in the middle of its work loses nothing that it acknowledged.
 
-use super::concurrency::Dice;
 use super::*;
+use fastrand::Rng;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
@@ -20,10 +20,10 @@ fn crash_test_child() {
     let cred = Cred::system();
     let run = |request: &MdsRequest<'_>| mds.handle(&export, &Call::new(&cred), request).map(|a| a.reply);
     let Ok(MdsReply::Sequence(sequence)) = run(&MdsRequest::AllocateSequence) else { panic!("a sequence") };
-    let mut dice = Dice(sequence);
+    let mut dice = Rng::with_seed(sequence);
     let mut out = std::io::stdout().lock();
     for step in 0..STEPS_MAX as u32 {
-        let name = format!("{sequence:x}-{}", dice.roll(200));
+        let name = format!("{sequence:x}-{}", dice.u64(..200));
         let create = MdsRequest::Create {
             parent: Fid::ROOT,
             name: name.as_bytes(),

@@ -9,13 +9,13 @@ mod simulated;
 mod single;
 mod step;
 
-use super::concurrency::Dice;
 use super::*;
 use crate::check::check_together;
 use crate::operations::state::Bug;
 use crate::records::{read_record, store_path};
 use crate::shards::shards_of;
 use crate::tables::MOVES;
+use fastrand::Rng;
 use nacre_layout::DirDefault;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
@@ -29,8 +29,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::AtomicBool;
 use step::Step;
 
-fn pick(dice: &mut Dice, count: usize) -> usize {
-    dice.roll(count as u64) as usize
+fn pick(dice: &mut Rng, count: usize) -> usize {
+    dice.usize(..count)
 }
 
 /// What happens to a message.
@@ -57,7 +57,7 @@ const FATES: [Fate; 6] = [
 /// What lies between the MDTs.
 struct Net {
     alive: Mutex<Vec<Option<Arc<Mds>>>>,
-    dice: Mutex<Dice>,
+    dice: Mutex<Rng>,
     /// One of so many messages has a fate; 0: none.
     one_in: AtomicU64,
     /// Something has happened to a message.
@@ -196,7 +196,7 @@ impl World {
     fn with_bug(count: u16, seed: u64, bug: Option<Bug>) -> World {
         let net = Arc::new(Net {
             alive: Mutex::new((0..count).map(|_| None).collect()),
-            dice: Mutex::new(Dice(seed)),
+            dice: Mutex::new(Rng::with_seed(seed)),
             one_in: AtomicU64::new(0),
             disturbed: AtomicBool::new(false),
             loses_decisions: AtomicBool::new(false),
@@ -511,7 +511,7 @@ fn run(seed: u64, steps: usize, one_in: u64) -> String {
 /// As [`run`], with servers that have a bug. What happened is told also if it is found.
 fn run_with(bug: Option<Bug>, (seed, steps, one_in): (u64, usize, u64), told: &mut String) {
     let mut world = World::with_bug(3, seed, bug);
-    let (mut dice, mut tree) = (Dice(seed ^ 0x5eed), Tree::from([(Fid::ROOT, BTreeMap::new())]));
+    let (mut dice, mut tree) = (Rng::with_seed(seed ^ 0x5eed), Tree::from([(Fid::ROOT, BTreeMap::new())]));
     for number in 0..steps {
         let step = Step::roll(&mut dice, &world, &tree);
         let expected = step.model(&tree);

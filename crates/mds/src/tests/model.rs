@@ -1,7 +1,7 @@
 //! Random operations against a simple tree in memory, with restarts in between.
 
-use super::concurrency::Dice;
 use super::*;
+use fastrand::Rng;
 use nacre_wire::mds::RenameFlags;
 use std::collections::{BTreeMap, HashMap};
 
@@ -142,12 +142,12 @@ impl Tree {
     }
 }
 
-fn step(f: &Fixture, tree: &mut Tree, dice: &mut Dice, ever: &mut Vec<Fid>) {
-    let pick = |dice: &mut Dice, ever: &[Fid]| ever[dice.roll(ever.len() as u64) as usize];
+fn step(f: &Fixture, tree: &mut Tree, dice: &mut Rng, ever: &mut Vec<Fid>) {
+    let pick = |dice: &mut Rng, ever: &[Fid]| ever[dice.usize(..ever.len())];
     let (dir, other) = (pick(dice, ever), pick(dice, ever));
-    let (name, to) = (format!("n{}", dice.roll(5)), format!("n{}", dice.roll(5)));
+    let (name, to) = (format!("n{}", dice.u64(..5)), format!("n{}", dice.u64(..5)));
     let done = |result: StatusResult<MdsReply>| result.map(|_| ());
-    let (real, model) = match dice.roll(7) {
+    let (real, model) = match dice.u64(..7) {
         kind @ 0..=2 => {
             let fid = f.fid();
             let new = if kind == 0 { NewFile::Directory } else { NewFile::Node { rdev: 0 } };
@@ -191,7 +191,7 @@ fn step(f: &Fixture, tree: &mut Tree, dice: &mut Dice, ever: &mut Vec<Fid>) {
 #[test]
 fn random_operations_agree_with_a_simple_tree_across_restarts() {
     for seed in 0..6 {
-        let mut dice = Dice(seed);
+        let mut dice = Rng::with_seed(seed);
         let mut f = Fixture::new();
         let (mut tree, mut ever) = (Tree::new(), vec![Fid::ROOT]);
         for _ in 0..4 {

@@ -518,10 +518,9 @@ mod tests {
     #[test]
     fn keys_with_equal_heads_are_told_apart_and_kept_in_order() {
         let (mut map, mut model) = (Map::default(), BTreeMap::new());
-        let mut number = 1u64;
+        let mut random = fastrand::Rng::with_seed(1);
         for step in 0..3000u64 {
-            number = number.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let key = key(number >> 33);
+            let key = key(random.u64(..1 << 31));
             // Some fit into nodes, and some of those do not any more when they are replaced.
             let value = (step % 5 != 0).then(|| vec![step as u8; (step % 61) as usize]);
             map.apply(&key, value.as_deref());

@@ -9,6 +9,7 @@ mod medium;
 mod model;
 mod opening;
 
+use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
@@ -17,26 +18,9 @@ use super::{Batch, MetaStore, MetaStoreOptions, Table};
 /// What a store should hold: (table, key) to value.
 type Model = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 
-/// A small generator, so that a failure is repeated from one number.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
+/// Random bytes.
+fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
 
 fn tiny_options() -> MetaStoreOptions {
@@ -67,15 +51,15 @@ fn contents(store: &MetaStore) -> Model {
 
 /// A key from a small space, so that keys are often hit again; about half begin with one of four "FIDs".
 fn random_key(rng: &mut Rng) -> Vec<u8> {
-    let mut key = match rng.below(4) {
-        0 => rng.bytes(1),
-        1 => vec![b'k'; 1 + rng.below(3) as usize],
-        _ => vec![rng.below(4) as u8; 16],
+    let mut key = match rng.u64(..4) {
+        0 => noise(rng, 1),
+        1 => vec![b'k'; 1 + rng.usize(..3)],
+        _ => vec![rng.u8(..4); 16],
     };
-    for _ in 0..rng.below(3) {
-        key.push(b'a' + rng.below(4) as u8);
+    for _ in 0..rng.u64(..3) {
+        key.push(b'a' + rng.u8(..4));
     }
-    if rng.below(100) == 0 {
+    if rng.u64(..100) == 0 {
         key.resize(super::KEY_LEN_MAX, b'z');
     }
     key
@@ -84,17 +68,17 @@ fn random_key(rng: &mut Rng) -> Vec<u8> {
 /// Fills a batch with random operations and applies them to the model.
 fn random_batch(rng: &mut Rng, batch: &mut Batch, model: &mut Model) {
     batch.clear();
-    for _ in 0..1 + rng.below(4) {
-        let (table, key) = (rng.below(3) as u8, random_key(rng));
-        if rng.below(3) == 0 {
+    for _ in 0..1 + rng.u64(..4) {
+        let (table, key) = (rng.u8(..3), random_key(rng));
+        if rng.u64(..3) == 0 {
             batch.delete(Table(table), &key);
             model.remove(&(table, key));
         } else {
-            let len = match rng.below(50) {
+            let len = match rng.u64(..50) {
                 0 => 5000,
-                _ => rng.below(200) as usize,
+                _ => rng.usize(..200),
             };
-            let value = rng.bytes(len);
+            let value = noise(rng, len);
             batch.put(Table(table), &key, &value);
             model.insert((table, key), value);
         }
@@ -108,13 +92,13 @@ fn a_log_that_is_flushed_now_often_and_now_seldom_comes_back_whole() {
     // So much that the base stays as it is, which is copied below.
     let options = MetaStoreOptions { wal_segment_bytes: 8 << 20, overlay_bytes: 16 << 20, ..tiny_options() };
     let store = MetaStore::open(&store_dir, options.clone()).expect("opens");
-    let (mut rng, mut batch, mut model) = (Rng(11), Batch::new(), Model::new());
+    let (mut rng, mut batch, mut model) = (Rng::with_seed(11), Batch::new(), Model::new());
     for phase in 0..12u64 {
         // Records of one phase go by calls, those of the next through the mapping; some share a page.
-        let (records, is_flushed) = if phase % 2 == 0 { (40, true) } else { (1 + rng.below(900), false) };
+        let (records, is_flushed) = if phase % 2 == 0 { (40, true) } else { (1 + rng.u64(..900), false) };
         for _ in 0..records {
             random_batch(&mut rng, &mut batch, &mut model);
-            let value = rng.bytes(400);
+            let value = noise(&mut rng, 400);
             batch.put(Table(3), &phase.to_be_bytes(), &value);
             model.insert((3, phase.to_be_bytes().to_vec()), value);
             let transno = store.commit(&batch).expect("committed");

@@ -432,23 +432,6 @@ fn a_closed_store_refuses_changes(dir: &Path, open: Open<'_>) {
     assert_eq!(read(&*open(dir), fid(1), 0, 9), b"x");
 }
 
-/// SplitMix64: enough for tests, and the same everywhere.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 /// Largest object of the model in bytes.
 const MODEL_SIZE: u64 = 300_000;
 /// Operations per seed.
@@ -462,19 +445,19 @@ fn random_operations_match_a_model(dir: &Path, open: Open<'_>) {
 
 fn model(dir: &Path, open: Open<'_>, seed: u64) {
     std::fs::create_dir_all(dir).expect("directory of the seed");
-    let mut random = Random(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut store = open(dir);
     set_aside(&*store, 10);
     let mut objects: HashMap<Fid, Vec<u8>> = HashMap::new();
     for step in 0..MODEL_STEPS {
-        let object = fid(random.below(5) as u32 + 1);
+        let object = fid(random.u32(..5) + 1);
         // Every other range lies on the boundaries that transfers around a cache need.
-        let grain = if random.below(2) == 0 { 4096 } else { 1 };
-        let offset = random.below(MODEL_SIZE / 2) / grain * grain;
-        let len = (random.below(40_000) / grain * grain).max(grain);
+        let grain = if random.bool() { 4096 } else { 1 };
+        let offset = random.u64(..MODEL_SIZE / 2) / grain * grain;
+        let len = (random.u64(..40_000) / grain * grain).max(grain);
         let context = format!("seed {seed} step {step} {object} {offset}+{len}");
         model_step(&*store, &mut objects, object, offset, len, &mut random, &context);
-        if random.below(60) == 0 {
+        if random.u64(..60) == 0 {
             drop(store);
             store = open(dir);
         }
@@ -496,7 +479,7 @@ fn model_step(
     object: Fid,
     offset: u64,
     len: u64,
-    random: &mut Random,
+    random: &mut fastrand::Rng,
     context: &str,
 ) {
     let (start, end) = (offset as usize, (offset + len) as usize);
@@ -511,9 +494,9 @@ fn model_step(
             data[start..end].fill(bytes);
         }
     };
-    match random.below(10) {
+    match random.u64(..10) {
         0..4 => {
-            let byte = random.below(256) as u8;
+            let byte = random.u8(..);
             store.write(object, offset, &vec![byte; len as usize]).expect(context);
             put(byte, true, true);
         }
@@ -530,12 +513,12 @@ fn model_step(
             }
         }
         6 => {
-            let keep_size = random.below(2) == 0;
+            let keep_size = random.bool();
             store.fallocate(object, Fallocate::Zero { keep_size }, offset, len).expect(context);
             put(0, !keep_size, true);
         }
         7 => {
-            let keep_size = random.below(2) == 0;
+            let keep_size = random.bool();
             store.fallocate(object, Fallocate::Allocate { keep_size }, offset, len).expect(context);
             put(0, !keep_size, false);
         }

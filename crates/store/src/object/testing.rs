@@ -1,7 +1,6 @@
 //! What tests of several stores use.
 
 use super::BlockStoreOptions;
-pub(crate) use super::conformance::Random;
 use crate::meta::MetaStoreOptions;
 use std::path::Path;
 

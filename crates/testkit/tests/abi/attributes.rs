@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use nacre_testkit::exerciser::Random;
+use fastrand::Rng;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::{errno, on_every_shape};
 use rustix::fs::{XattrFlags, listxattr, removexattr, setxattr};
@@ -113,16 +113,16 @@ on_every_shape! {
         let good = attribute(&path, LOV).expect("get");
         let target = root.join("target");
         fs::create_dir(&target).expect("mkdir");
-        let mut random = Random::new(11);
+        let mut random = Rng::with_seed(11);
         let mut accepted = 0;
         for round in 0..600 {
             let mut value = good.clone();
             for _ in 0..=round % 5 {
-                let at = random.below(value.len());
-                value[at] = [0, 1, 0x10, 0x7f, 0xff][random.below(5)];
+                let at = random.usize(..value.len());
+                value[at] = [0, 1, 0x10, 0x7f, 0xff][random.usize(..5)];
             }
             if round % 7 == 0 {
-                value.truncate(random.below(value.len()));
+                value.truncate(random.usize(..value.len()));
             }
             match setxattr(&target, LOV, &value, ANY) {
                 Ok(()) => {

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nacre_testkit::exerciser::Random;
+use fastrand::Rng;
 use nacre_testkit::run::MARK;
 use nacre_testkit::{binary, program};
 
@@ -25,12 +25,14 @@ pub enum Wish {
 }
 
 impl Wish {
-    pub fn roll(random: &mut Random, mdts: usize) -> Wish {
-        match random.below(16) {
+    pub fn roll(random: &mut Rng, mdts: usize) -> Wish {
+        match random.usize(..16) {
             0..5 => Wish::Nowhere,
-            5..9 => Wish::On(random.below(mdts)),
-            9 => Wish::Overspread(mdts + 1 + random.below(mdts)),
-            _ => Wish::Spread(2 + random.below(mdts - 1), 1 + random.below(4) as u32, random.below(mdts)),
+            5..9 => Wish::On(random.usize(..mdts)),
+            9 => Wish::Overspread(mdts + 1 + random.usize(..mdts)),
+            _ => {
+                Wish::Spread(2 + random.usize(..mdts - 1), 1 + random.usize(..4) as u32, random.usize(..mdts))
+            }
         }
     }
 }

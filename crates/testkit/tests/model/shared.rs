@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nacre_testkit::exerciser::Random;
+use fastrand::Rng;
 use rustix::fs::CWD;
 
 use super::dirs::{Maker, Wish};
@@ -37,23 +37,23 @@ impl Shared {
     }
 
     /// One of the directories that stay, or one in it that comes and goes.
-    fn dir(&self, random: &mut Random) -> PathBuf {
-        let mut path = self.root.join(&self.staying[random.below(self.staying.len())]);
-        while random.below(3) == 0 {
+    fn dir(&self, random: &mut Rng) -> PathBuf {
+        let mut path = self.root.join(&self.staying[random.usize(..self.staying.len())]);
+        while random.usize(..3) == 0 {
             path.push(dir_name(random));
         }
         path
     }
 
-    fn any(&self, random: &mut Random) -> PathBuf {
-        let name = if random.below(3) == 0 { dir_name(random) } else { file_name(random) };
+    fn any(&self, random: &mut Rng) -> PathBuf {
+        let name = if random.usize(..3) == 0 { dir_name(random) } else { file_name(random) };
         self.dir(random).join(name)
     }
 
     /// One operation, and what came of it.
-    pub fn step(&mut self, random: &mut Random) -> (String, Outcome) {
+    pub fn step(&mut self, random: &mut Rng) -> (String, Outcome) {
         let path = self.any(random);
-        let (what, done) = match random.below(12) {
+        let (what, done) = match random.usize(..12) {
             0..3 => {
                 let path = self.dir(random).join(file_name(random));
                 self.files += 1;
@@ -103,12 +103,12 @@ fn ignore(error: io::Error, number: i32) -> io::Result<()> {
     if error.raw_os_error() == Some(number) { Ok(()) } else { Err(error) }
 }
 
-fn file_name(random: &mut Random) -> String {
-    format!("f{}", random.below(FILES))
+fn file_name(random: &mut Rng) -> String {
+    format!("f{}", random.usize(..FILES))
 }
 
-fn dir_name(random: &mut Random) -> String {
-    format!("d{}", random.below(DIRS))
+fn dir_name(random: &mut Rng) -> String {
+    format!("d{}", random.usize(..DIRS))
 }
 
 /// A file has all of its content or, between its creation and its first write, none.

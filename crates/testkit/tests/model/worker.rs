@@ -7,7 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use nacre_testkit::exerciser::Random;
+use fastrand::Rng;
+use nacre_testkit::exerciser::fill;
 use nacre_testkit::wait;
 use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
 
@@ -28,7 +29,7 @@ pub struct Worker {
     /// The tree through the own mount first, then through the others.
     views: Vec<PathBuf>,
     pub tree: Tree,
-    random: Random,
+    random: Rng,
     maker: Maker,
     held: Vec<(File, Id)>,
     pub history: VecDeque<String>,
@@ -43,8 +44,8 @@ pub fn flags_of(flags: Flags) -> RenameFlags {
 }
 
 /// One of three kinds of renames, mostly the plain one.
-pub fn roll_flags(random: &mut Random) -> Flags {
-    [Flags::NoReplace, Flags::Exchange, Flags::None, Flags::None][random.below(4)]
+pub fn roll_flags(random: &mut Rng) -> Flags {
+    [Flags::NoReplace, Flags::Exchange, Flags::None, Flags::None][random.usize(..4)]
 }
 
 /// The value if both sides agree that it worked, `None` if both agree that it failed.
@@ -68,7 +69,7 @@ fn must<T>(what: &str, found: io::Result<T>) -> Outcome<T> {
 impl Worker {
     pub fn new(views: Vec<PathBuf>, seed: u64, maker: Maker) -> Worker {
         let history = VecDeque::new();
-        Worker { views, tree: Tree::new(), random: Random::new(seed), maker, held: Vec::new(), history }
+        Worker { views, tree: Tree::new(), random: Rng::with_seed(seed), maker, held: Vec::new(), history }
     }
 
     fn path_in(&self, view: usize, dir: Id) -> PathBuf {
@@ -94,19 +95,19 @@ impl Worker {
 
     fn dir(&mut self) -> Id {
         let dirs = self.tree.dirs();
-        dirs[self.random.below(dirs.len())]
+        dirs[self.random.usize(..dirs.len())]
     }
 
     fn place(&mut self) -> Place {
         let dir = self.dir();
-        (dir, format!("n{}", self.random.below(NAMES)))
+        (dir, format!("n{}", self.random.usize(..NAMES)))
     }
 
     /// One of the names for which `wanted` holds.
     fn existing(&mut self, wanted: impl Fn(&Kind) -> bool) -> Option<(Place, Id)> {
         let mut places = self.tree.places();
         places.retain(|(_, id)| wanted(&self.tree.node(*id).kind));
-        (!places.is_empty()).then(|| places.swap_remove(self.random.below(places.len())))
+        (!places.is_empty()).then(|| places.swap_remove(self.random.usize(..places.len())))
     }
 
     fn file(&mut self) -> Option<(Place, Id)> {
@@ -115,7 +116,7 @@ impl Worker {
 
     /// One operation.
     pub fn step(&mut self) -> Outcome {
-        match self.random.below(32) {
+        match self.random.usize(..32) {
             0..4 => self.make_file(),
             4..7 => self.make_dir(),
             7 => self.make_symlink(),
@@ -159,9 +160,9 @@ impl Worker {
     }
 
     fn content(&mut self) -> Vec<u8> {
-        let most = if self.random.below(8) == 0 { SIZE_MAX } else { 3000 };
-        let mut content = vec![0; self.random.below(most)];
-        self.random.fill(&mut content);
+        let most = if self.random.usize(..8) == 0 { SIZE_MAX } else { 3000 };
+        let mut content = vec![0; self.random.usize(..most)];
+        fill(&mut self.random, &mut content);
         content
     }
 
@@ -197,7 +198,7 @@ impl Worker {
 
     fn make_symlink(&mut self) -> Outcome {
         let at = self.place();
-        let target = format!("nowhere/{}", self.random.below(1000));
+        let target = format!("nowhere/{}", self.random.usize(..1000));
         self.note(format!("symlink {at:?} to {target}"));
         let made = symlink(&target, self.path_of(&at));
         if compare("symlink", made, &self.tree.may_make(&at))?.is_some() {
@@ -250,7 +251,7 @@ impl Worker {
 
     fn rename(&mut self) -> Outcome {
         // Mostly of something that is there.
-        let from = match self.random.below(5) {
+        let from = match self.random.usize(..5) {
             0 => self.place(),
             _ => match self.existing(|_| true) {
                 Some((from, _)) => from,
@@ -279,7 +280,7 @@ impl Worker {
 
     fn write(&mut self) -> Outcome {
         let Some((at, id)) = self.file() else { return Ok(()) };
-        let (offset, bytes) = (self.random.below(SIZE_MAX), self.content());
+        let (offset, bytes) = (self.random.usize(..SIZE_MAX), self.content());
         self.note(format!("write {at:?} {} bytes at {offset}", bytes.len()));
         let file = must("open", OpenOptions::new().write(true).open(self.path_of(&at)))?;
         must("write", file.write_all_at(&bytes, offset as u64))?;
@@ -289,7 +290,7 @@ impl Worker {
 
     fn truncate(&mut self) -> Outcome {
         let Some((at, id)) = self.file() else { return Ok(()) };
-        let size = self.random.below(SIZE_MAX);
+        let size = self.random.usize(..SIZE_MAX);
         self.note(format!("truncate {at:?} to {size}"));
         let file = must("open", OpenOptions::new().write(true).open(self.path_of(&at)))?;
         must("truncate", file.set_len(size as u64))?;
@@ -300,16 +301,16 @@ impl Worker {
 
     fn attribute(&mut self) -> Outcome {
         let Some((at, id)) = self.existing(|kind| !matches!(kind, Kind::Link(_))) else { return Ok(()) };
-        let (path, name) = (self.path_of(&at), ATTRIBUTES[self.random.below(ATTRIBUTES.len())]);
-        if self.random.below(3) == 0 {
+        let (path, name) = (self.path_of(&at), ATTRIBUTES[self.random.usize(..ATTRIBUTES.len())]);
+        if self.random.usize(..3) == 0 {
             self.note(format!("removexattr {at:?} {name}"));
             let removed = rustix::fs::removexattr(&path, name).map_err(io::Error::from);
             let was_there = self.tree.node_mut(id).attributes.remove(name).is_some();
             let expected = if was_there { Ok(()) } else { Err(vec![libc::ENODATA]) };
             return compare("removexattr", removed, &expected).map(drop);
         }
-        let mut value = vec![0; 1 + self.random.below(600)];
-        self.random.fill(&mut value);
+        let mut value = vec![0; 1 + self.random.usize(..600)];
+        fill(&mut self.random, &mut value);
         self.note(format!("setxattr {at:?} {name} {} bytes", value.len()));
         must(
             "setxattr",
@@ -321,7 +322,7 @@ impl Worker {
 
     fn chmod(&mut self) -> Outcome {
         let Some((at, id)) = self.existing(|kind| !matches!(kind, Kind::Link(_))) else { return Ok(()) };
-        let mode = 0o600 | self.random.below(0o200) as u32 | if self.tree.is_dir(id) { 0o100 } else { 0 };
+        let mode = 0o600 | self.random.usize(..0o200) as u32 | if self.tree.is_dir(id) { 0o100 } else { 0 };
         self.note(format!("chmod {at:?} {mode:o}"));
         must("chmod", fs::set_permissions(self.path_of(&at), fs::Permissions::from_mode(mode)))?;
         self.tree.node_mut(id).mode = mode;
@@ -337,7 +338,7 @@ impl Worker {
         let file = must("open", OpenOptions::new().read(true).write(true).open(self.path_of(&at)))?;
         self.held.push((file, id));
         // Half of them lose that name at once.
-        if self.random.below(2) == 0 {
+        if self.random.bool() {
             self.note(format!("unlink {at:?}"));
             must("unlink", fs::remove_file(self.path_of(&at)))?;
             self.tree.remove(&at, false).map_err(|error| format!("the model: {error:?}"))?;
@@ -349,8 +350,8 @@ impl Worker {
         if self.held.is_empty() {
             return Ok(());
         }
-        let at = self.random.below(self.held.len());
-        let (offset, bytes) = (self.random.below(SIZE_MAX), self.content());
+        let at = self.random.usize(..self.held.len());
+        let (offset, bytes) = (self.random.usize(..SIZE_MAX), self.content());
         let id = self.held[at].1;
         self.note(format!("write inode {id}, which is held open, {} bytes at {offset}", bytes.len()));
         must("write", self.held[at].0.write_all_at(&bytes, offset as u64))?;
@@ -371,7 +372,7 @@ impl Worker {
         if self.held.is_empty() {
             return Ok(());
         }
-        let at = self.random.below(self.held.len());
+        let at = self.random.usize(..self.held.len());
         self.note(format!("close inode {}", self.held[at].1));
         self.check_held(at)?;
         self.held.swap_remove(at);
@@ -380,7 +381,7 @@ impl Worker {
 
     fn sync(&mut self) -> Outcome {
         let path = match self.file() {
-            Some((at, _)) if self.random.below(2) == 0 => self.path_of(&at),
+            Some((at, _)) if self.random.bool() => self.path_of(&at),
             _ => {
                 let dir = self.dir();
                 self.path_in(0, dir)
@@ -393,29 +394,29 @@ impl Worker {
     /// Looks at one name through any mount.
     fn look(&mut self) -> Outcome {
         let Some((at, id)) = self.existing(|_| true) else { return Ok(()) };
-        let view = self.random.below(self.views.len());
+        let view = self.random.usize(..self.views.len());
         self.note(format!("look at {at:?} through mount {view}"));
         self.check_node(view, &at, id)
     }
 
     /// Lists one directory through any mount.
     fn list(&mut self) -> Outcome {
-        let (dir, view) = (self.dir(), self.random.below(self.views.len()));
+        let (dir, view) = (self.dir(), self.random.usize(..self.views.len()));
         self.note(format!("list {dir} through mount {view}"));
         self.check_listing(view, dir)
     }
 
     fn restripe(&mut self) -> Outcome {
         let dir = self.dir();
-        let count = 1 + self.random.below(self.maker.mdts);
+        let count = 1 + self.random.usize(..self.maker.mdts);
         self.note(format!("spread {dir} over {count}"));
         self.maker.restripe(&self.path_in(0, dir), count)
     }
 
     fn migrate(&mut self) -> Outcome {
         let Some((at, id)) = self.existing(|_| true) else { return Ok(()) };
-        let first = self.random.below(self.maker.mdts);
-        let mdts = match matches!(self.tree.node(id).kind, Kind::Dir(_)) && self.random.below(2) == 0 {
+        let first = self.random.usize(..self.maker.mdts);
+        let mdts = match matches!(self.tree.node(id).kind, Kind::Dir(_)) && self.random.bool() {
             true => format!("{first},{}", (first + 1) % self.maker.mdts),
             false => first.to_string(),
         };

@@ -44,10 +44,10 @@ pub(super) enum Step {
 }
 
 impl Step {
-    pub(super) fn roll(dice: &mut Dice, world: &World, tree: &Tree) -> Step {
+    pub(super) fn roll(dice: &mut Rng, world: &World, tree: &Tree) -> Step {
         let directories: Vec<Fid> = tree.keys().copied().collect();
-        let directory = |dice: &mut Dice| directories[pick(dice, directories.len())];
-        let name = |dice: &mut Dice| format!("n{}", pick(dice, 5));
+        let directory = |dice: &mut Rng| directories[pick(dice, directories.len())];
+        let name = |dice: &mut Rng| format!("n{}", pick(dice, 5));
         let parent = directory(dice);
         match pick(dice, 12) {
             0 | 1 => {
@@ -114,7 +114,7 @@ impl Step {
         }
     }
 
-    fn migrate(dice: &mut Dice, world: &World, entry: &Entry) -> Step {
+    fn migrate(dice: &mut Rng, world: &World, entry: &Entry) -> Step {
         let mdt = pick(dice, usize::from(world.count())) as u16;
         let to = match entry.is_dir && pick(dice, 2) == 0 {
             true => {
@@ -127,7 +127,7 @@ impl Step {
     }
 
     /// Up to four files of the MDT of one, to any of the others.
-    fn migrate_files(dice: &mut Dice, world: &World, (entry, entries): (&Entry, &[&Entry])) -> Step {
+    fn migrate_files(dice: &mut Rng, world: &World, (entry, entries): (&Entry, &[&Entry])) -> Step {
         let mdt = entry.fid.mdt_index();
         let files = entries.iter().filter(|entry| !entry.is_dir && entry.fid.mdt_index() == mdt);
         let files: BTreeSet<Fid> = files.map(|entry| entry.fid).collect();

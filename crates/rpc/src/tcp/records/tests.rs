@@ -1,5 +1,6 @@
 use super::*;
 use crate::tcp::tls::Handshake;
+use fastrand::Rng;
 use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked, ServerTls};
 use nacre_types::{Identity, KeyId, Roles};
 use std::io::IoSliceMut;
@@ -31,14 +32,8 @@ fn ends(protection: Security) -> (End, End) {
     ((client.sealer, client.opener), (server.sealer, server.opener))
 }
 
-/// A pseudorandom number below `below`.
-fn draw(state: &mut u64, below: usize) -> usize {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize % below
-}
-
 /// What a sender puts on the wire, in pieces as a socket takes them.
-fn sealed(sealer: &mut Sealer, parts: &[&[u8]], random: &mut u64) -> Vec<u8> {
+fn sealed(sealer: &mut Sealer, parts: &[&[u8]], random: &mut Rng) -> Vec<u8> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let (mut wire, mut sent) = (Vec::new(), 0);
     while sent < total {
@@ -46,7 +41,7 @@ fn sealed(sealer: &mut Sealer, parts: &[&[u8]], random: &mut u64) -> Vec<u8> {
             sealer.seal(parts, sent).expect("sealed");
         }
         let waiting = sealer.waiting(parts).concat();
-        let taken = 1 + draw(random, waiting.len());
+        let taken = 1 + random.usize(..waiting.len());
         wire.extend_from_slice(&waiting[..taken]);
         sent += sealer.note_sent(taken);
     }
@@ -60,10 +55,10 @@ fn fill(
     wire: &mut &[u8],
     mut target: &mut [u8],
     stays: bool,
-    random: &mut u64,
+    random: &mut Rng,
 ) -> io::Result<()> {
     let mut receive = |pieces: &mut [IoSliceMut<'_>]| {
-        let most = 1 + draw(random, 60_000);
+        let most = 1 + random.usize(..60_000);
         let (mut now, later) = wire.split_at(most.min(wire.len()));
         let mut got = 0;
         for piece in pieces {
@@ -110,11 +105,11 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 fn frames_of_every_size_come_as_they_were_sent_however_they_are_cut() {
     for protection in [Security::Encrypt, Security::Authenticate] {
         let ((mut sealer, _), (_, mut opener)) = ends(protection);
-        let mut random = 7;
+        let mut random = Rng::with_seed(7);
         let lens = [0, 1, 100, 5000, 8191, 8192, 16_384, 20_000, 65_536, 131_072, 131_073, 300_000, 1 << 20];
         for round in 0..120 {
-            let len = if round < lens.len() { lens[round] } else { draw(&mut random, 500_000) };
-            let (head, body) = (pattern(64, round), pattern(draw(&mut random, 300), round));
+            let len = if round < lens.len() { lens[round] } else { random.usize(..500_000) };
+            let (head, body) = (pattern(64, round), pattern(random.usize(..300), round));
             let data = pattern(len, round + 1);
             // As several answers in one go, now and then.
             let mut parts: Vec<&[u8]> = vec![&head, &body, &data];
@@ -137,17 +132,17 @@ fn frames_of_every_size_come_as_they_were_sent_however_they_are_cut() {
 #[test]
 fn what_is_changed_on_the_way_is_never_taken_for_data() {
     for protection in [Security::Encrypt, Security::Authenticate] {
-        let mut random = 3;
+        let mut random = Rng::with_seed(3);
         for round in 0..60 {
             let ((mut sealer, _), (_, mut opener)) = ends(protection);
             let data = pattern(if round % 2 == 0 { 200_000 } else { 3000 }, round);
             let mut wire = sealed(&mut sealer, &[&data], &mut random);
             match round % 4 {
                 0 | 1 => {
-                    let at = draw(&mut random, wire.len());
-                    wire[at] ^= 1 << draw(&mut random, 8);
+                    let at = random.usize(..wire.len());
+                    wire[at] ^= 1 << random.usize(..8);
                 }
-                2 => drop(wire.drain(..draw(&mut random, 4000) + 1)),
+                2 => drop(wire.drain(..random.usize(..4000) + 1)),
                 _ => {
                     // The whole of it twice, of which the second is not to be taken.
                     let again = wire.clone();
@@ -169,7 +164,7 @@ fn records_of_one_connection_mean_nothing_to_another_nor_in_the_other_direction(
     for protection in [Security::Encrypt, Security::Authenticate] {
         let ((mut one, mut back), (_, _)) = ends(protection);
         let ((_, _), (_, mut other)) = ends(protection);
-        let mut random = 1;
+        let mut random = Rng::with_seed(1);
         let wire = sealed(&mut one, &[&[7; 100]], &mut random);
         for opener in [&mut other, &mut back] {
             let mut target = [0; 100];

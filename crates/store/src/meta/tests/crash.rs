@@ -7,8 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Model, Rng, contents, random_batch, tiny_options};
+use super::{Model, contents, random_batch, tiny_options};
 use crate::meta::{Batch, MetaStore, MetaStoreOptions, Table, TransNo};
+use fastrand::Rng;
 
 const CHILD_DIR: &str = "NACRE_STORE_CRASH_TEST_DIR";
 /// Set if the child commits by one thread and syncs each batch, the newest excepted.
@@ -173,7 +174,7 @@ fn record_history(seed: u64, before: usize, after: usize) -> History {
         MetaStoreOptions { overlay_bytes: 1 << 20, wal_segment_bytes: 512 << 10, ..tiny_options() },
     )
     .unwrap();
-    let (mut rng, mut batch, mut model) = (Rng(seed), Batch::new(), Model::new());
+    let (mut rng, mut batch, mut model) = (Rng::with_seed(seed), Batch::new(), Model::new());
     let mut states = vec![Model::new()];
     let mut commit = |count: usize, states: &mut Vec<Model>| {
         for _ in 0..count {
@@ -205,7 +206,7 @@ fn cut_power(history: &History, rng: &mut Rng, chance: u64) -> tempfile::TempDir
         let mut bytes = std::fs::read(history.durable_dir().join(log)).unwrap();
         let latest = std::fs::read(history.latest_dir().join(log)).unwrap();
         for (old, new) in bytes.chunks_mut(SECTOR).zip(latest.chunks(SECTOR)) {
-            if rng.below(8) < chance {
+            if rng.u64(..8) < chance {
                 old.copy_from_slice(new);
             }
         }
@@ -219,7 +220,7 @@ fn power_cut_leaves_a_prefix_with_everything_durable() {
     let mut partial = 0;
     for seed in 0..12 {
         let history = record_history(seed, 40 + seed as usize * 13, 60);
-        let mut rng = Rng(seed + 1000);
+        let mut rng = Rng::with_seed(seed + 1000);
         for chance in [0, 1, 4, 6, 7, 7, 8] {
             let crashed = cut_power(&history, &mut rng, chance);
             let reached = history.check(crashed.path(), &format!("seed {seed} chance {chance}"));
@@ -265,16 +266,16 @@ fn log_cut_at_any_byte_leaves_the_whole_records_before() {
 #[test]
 fn flipped_bit_in_the_durable_log_never_passes_unnoticed_unless_it_is_in_the_last_group() {
     let history = record_history(5, 30, 30);
-    let mut rng = Rng(4);
+    let mut rng = Rng::with_seed(4);
     let (mut corrupt, mut shorter) = (0, 0);
     for _ in 0..150 {
         let crashed = tempfile::tempdir().unwrap();
         copy_store(&history.latest_dir(), crashed.path());
-        let path = crashed.path().join(LOGS[rng.below(2) as usize]);
+        let path = crashed.path().join(LOGS[rng.usize(..2)]);
         let mut bytes = std::fs::read(&path).unwrap();
         let used = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
-        let at = rng.below(used as u64) as usize;
-        bytes[at] ^= 1 << rng.below(8);
+        let at = rng.usize(..used);
+        bytes[at] ^= 1 << rng.u64(..8);
         std::fs::write(&path, bytes).unwrap();
         match MetaStore::open(crashed.path(), tiny_options()) {
             Err(error) => {

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::crash::copy_store;
-use super::{Model, Rng, contents, random_batch, tiny_options};
+use super::{Model, contents, noise, random_batch, tiny_options};
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, VerifyProblem, VerifyReport};
+use fastrand::Rng;
 
 fn looking() -> MetaStoreOptions {
     MetaStoreOptions { create: false, read_only: true, ..tiny_options() }
@@ -14,17 +15,17 @@ fn looking() -> MetaStoreOptions {
 
 /// A store after so many batches, with free pages, branches and overflow pages, closed in order or not.
 fn make(dir: &Path, seed: u64, batches: u64, is_closed: bool) -> Model {
-    let (mut rng, mut batch, mut model) = (Rng(seed), Batch::new(), Model::new());
+    let (mut rng, mut batch, mut model) = (Rng::with_seed(seed), Batch::new(), Model::new());
     let store = MetaStore::open(dir, tiny_options()).expect("opens");
     for number in 0..batches {
         random_batch(&mut rng, &mut batch, &mut model);
         // A wide table, part of which goes away again.
-        let key = (rng.next() % 700).to_be_bytes();
-        if rng.below(3) == 0 {
+        let key = (rng.u64(..) % 700).to_be_bytes();
+        if rng.u64(..3) == 0 {
             batch.delete(Table(3), &key);
             model.remove(&(3, key.to_vec()));
         } else {
-            let value = rng.bytes(300);
+            let value = noise(&mut rng, 300);
             batch.put(Table(3), &key, &value);
             model.insert((3, key.to_vec()), value);
         }
@@ -188,7 +189,7 @@ fn a_start_refuses_a_list_of_free_pages_that_names_others() {
 fn a_flipped_bit_anywhere_is_found_or_harms_nothing() {
     let rounds = std::env::var("NACRE_FLIPS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
     let scratch = tempfile::tempdir().expect("a directory");
-    let (mut rng, mut unseen, mut found) = (Rng(77), 0, 0);
+    let (mut rng, mut unseen, mut found) = (Rng::with_seed(77), 0, 0);
     for store in 0..2 {
         let dir = scratch.path().join(format!("store{store}"));
         let model = make(&dir, 20 + store, 700, store == 0);
@@ -199,12 +200,12 @@ fn a_flipped_bit_anywhere_is_found_or_harms_nothing() {
                 .filter(|(path, bytes)| !bytes.is_empty() && !path.ends_with("reserve"))
                 .collect();
             // The base half of the time, and its first pages often.
-            let (path, bytes) = match rng.below(2) {
+            let (path, bytes) = match rng.u64(..2) {
                 0 => *used.iter().find(|(path, _)| path.ends_with("data.mdb")).expect("there"),
-                _ => used[rng.below(used.len() as u64) as usize],
+                _ => used[rng.usize(..used.len())],
             };
-            let span = if rng.below(4) == 0 { bytes.len().min(8192 + 256) } else { bytes.len() };
-            let (at, bit) = (rng.below(span as u64) as usize, 1 << rng.below(8));
+            let span = if rng.u64(..4) == 0 { bytes.len().min(8192 + 256) } else { bytes.len() };
+            let (at, bit) = (rng.usize(..span), 1 << rng.u64(..8));
             let mut damaged = bytes.clone();
             damaged[at] ^= bit;
             fs::write(path, &damaged).expect("damaged");
@@ -232,7 +233,7 @@ fn check_use(dir: &Path, scratch: &Path, model: &Model, said: &str) {
     copy_store(dir, &copy);
     let store = MetaStore::open(&copy, MetaStoreOptions { create: false, ..tiny_options() });
     let store = store.unwrap_or_else(|error| panic!("{said}: {error}"));
-    let (mut rng, mut batch, mut model) = (Rng(1), Batch::new(), model.clone());
+    let (mut rng, mut batch, mut model) = (Rng::with_seed(1), Batch::new(), model.clone());
     for _ in 0..3 {
         for _ in 0..40 {
             random_batch(&mut rng, &mut batch, &mut model);

@@ -10,8 +10,9 @@ use super::super::superblock::Superblock;
 use super::super::wal::{
     RecordHeader, Records, SEGMENT_HEADER_LEN, SegmentHeader, crc32c, decode_record, record_len,
 };
-use super::Rng;
+use super::noise;
 use crate::meta::{KEY_LEN_MAX, Table};
+use fastrand::Rng;
 
 const UUID: [u8; 16] = *b"0123456789abcdef";
 
@@ -109,21 +110,21 @@ fn flipped_bit_anywhere_makes_a_record_or_header_invalid() {
 
 #[test]
 fn operations_of_any_bytes_do_not_panic_and_stay_in_bounds() {
-    let mut rng = Rng(11);
+    let mut rng = Rng::with_seed(11);
     let mut good = sample_batch();
     good.put(Table(255), &[b'k'; KEY_LEN_MAX], &[3; 700]);
     for round in 0..50_000 {
         let mut bytes = good.bytes.clone();
         match round % 3 {
             0 => {
-                let len = rng.below(80) as usize;
-                bytes = rng.bytes(len);
+                let len = rng.usize(..80);
+                bytes = noise(&mut rng, len);
             }
-            1 => bytes.truncate(rng.below(bytes.len() as u64) as usize),
+            1 => bytes.truncate(rng.usize(..bytes.len())),
             _ => {
                 for _ in 0..3 {
-                    let at = rng.below(40) as usize;
-                    bytes[at] = rng.next() as u8;
+                    let at = rng.usize(..40);
+                    bytes[at] = rng.u8(..);
                 }
             }
         }
@@ -137,7 +138,7 @@ fn operations_of_any_bytes_do_not_panic_and_stay_in_bounds() {
 #[test]
 fn replay_of_any_bytes_ends_in_a_prefix_or_an_error() {
     let paths: [PathBuf; SEGMENTS] = [PathBuf::from("wal.0"), PathBuf::from("wal.1")];
-    let mut rng = Rng(13);
+    let mut rng = Rng::with_seed(13);
     for _ in 0..3000 {
         let headers = [header(2), SegmentHeader { base_transno: 16, ..header(3) }];
         let mut segments = headers.map(|header| {
@@ -150,11 +151,11 @@ fn replay_of_any_bytes_ends_in_a_prefix_or_an_error() {
             bytes
         });
         for segment in &mut segments {
-            for _ in 0..rng.below(4) {
+            for _ in 0..rng.u64(..4) {
                 // Mostly where the records are; the page of the header now and then.
-                let at = if rng.below(4) == 0 { rng.below(64) } else { 4096 + rng.below(800) } as usize;
-                let len = (1 + rng.below(60) as usize).min(segment.len() - at);
-                let noise = rng.bytes(len);
+                let at = if rng.u64(..4) == 0 { rng.u64(..64) } else { 4096 + rng.u64(..800) } as usize;
+                let len = (1 + rng.usize(..60)).min(segment.len() - at);
+                let noise = noise(&mut rng, len);
                 segment[at..at + len].copy_from_slice(&noise);
             }
         }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use super::super::witness::{Medium, Way, Witness};
 use super::crash::copy_store;
-use super::{Model, Rng, contents, random_batch, tiny_options};
+use super::{Model, contents, random_batch, tiny_options};
 use crate::meta::{Batch, MetaStore, MetaStoreOptions, Table, TransNo};
+use fastrand::Rng;
 
 /// So much that nothing moves to the base, whose files are copied once.
 fn options() -> MetaStoreOptions {
@@ -35,12 +36,12 @@ impl Trial {
     fn cut(&self, medium: &Medium) {
         let mut rng = self.rng.lock().expect("nobody panicked");
         // Of the sectors that were written, so many of 8 reach the medium in some version.
-        let chance = [0, 1, 4, 7, 8][rng.below(5) as usize];
+        let chance = [0, 1, 4, 7, 8][rng.usize(..5)];
         copy_store(&self.fresh, &self.crashed);
         for (slot, image) in medium.images.iter().enumerate() {
-            let bytes = image.after_cut(&mut |versions| match rng.below(8) < chance {
+            let bytes = image.after_cut(&mut |versions| match rng.u64(..8) < chance {
                 true if chance == 8 => versions - 1,
-                true => rng.below(versions as u64) as usize,
+                true => rng.usize(..versions),
                 false => 0,
             });
             std::fs::write(self.crashed.join(format!("wal.{slot}")), bytes).expect("written");
@@ -70,7 +71,7 @@ fn trial(dir: &Path, seed: u64) -> (Arc<Trial>, Arc<Witness>, MetaStore) {
         crashed: dir.join("crashed"),
         states: Mutex::new(vec![Model::new()]),
         promised: AtomicU64::new(0),
-        rng: Mutex::new(Rng(seed)),
+        rng: Mutex::new(Rng::with_seed(seed)),
         seen: Default::default(),
     });
     let witness = Witness::new({
@@ -87,7 +88,7 @@ fn the_power_may_go_at_every_write_and_every_flush_of_the_log() {
     let (mut seen, mut ways) = ([0; 3], [0; 3]);
     for seed in 0..3 {
         let (trial, witness, store) = trial(&dir.path().join(seed.to_string()), seed);
-        let (mut rng, mut batch, mut model) = (Rng(seed + 50), Batch::new(), Model::new());
+        let (mut rng, mut batch, mut model) = (Rng::with_seed(seed + 50), Batch::new(), Model::new());
         // Records that are flushed each for itself, then some at a time, and each for itself again.
         for (rounds, records) in [(16, 1), (5, 6), (14, 1), (2, 3)] {
             for _ in 0..rounds {
@@ -131,7 +132,7 @@ fn what_many_were_promised_at_once_survives_a_power_cut_at_any_moment() {
     let cuts = Arc::new(AtomicU64::new(0));
     let witness = Witness::new({
         let (promised, cuts, crashed) = (promised.clone(), cuts.clone(), dir.path().join("crashed"));
-        let rng = Mutex::new(Rng(9));
+        let rng = Mutex::new(Rng::with_seed(9));
         move |medium| {
             if cuts.fetch_add(1, Ordering::SeqCst) % 3 != 0 {
                 return;
@@ -140,7 +141,7 @@ fn what_many_were_promised_at_once_survives_a_power_cut_at_any_moment() {
             let mut rng = rng.lock().expect("nobody panicked");
             copy_store(&fresh, &crashed);
             for (slot, image) in medium.images.iter().enumerate() {
-                let bytes = image.after_cut(&mut |versions| rng.below(versions as u64) as usize);
+                let bytes = image.after_cut(&mut |versions| rng.usize(..versions));
                 std::fs::write(crashed.join(format!("wal.{slot}")), bytes).expect("written");
             }
             let store = MetaStore::open(&crashed, options()).expect("a power cut damages nothing");

@@ -3,26 +3,27 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Model, Rng, contents, random_batch, random_key, tiny_options};
+use super::{Model, contents, noise, random_batch, random_key, tiny_options};
 use crate::meta::{Batch, MetaStore, MetaStoreOptions, Table, TransNo};
+use fastrand::Rng;
 
 fn check_get(store: &MetaStore, model: &Model, rng: &mut Rng) {
-    let (table, key) = (rng.below(3) as u8, random_key(rng));
+    let (table, key) = (rng.u8(..3), random_key(rng));
     let found = store.get(Table(table), &key, |value| value.map(<[u8]>::to_vec)).unwrap();
     assert_eq!(found.as_ref(), model.get(&(table, key)));
 }
 
 fn check_scan(store: &MetaStore, model: &Model, rng: &mut Rng) {
-    let table = rng.below(3) as u8;
+    let table = rng.u8(..3);
     let mut prefix = random_key(rng);
-    prefix.truncate(rng.below(20) as usize);
+    prefix.truncate(rng.usize(..20));
     let start = random_key(rng);
-    let from = match rng.below(3) {
+    let from = match rng.u64(..3) {
         0 => Bound::Unbounded,
         1 => Bound::Included(&start[..]),
         _ => Bound::Excluded(&start[..]),
     };
-    let limit = 1 + rng.below(40) as usize;
+    let limit = 1 + rng.usize(..40);
     let mut found = Vec::new();
     store
         .scan(Table(table), &prefix, from, &mut |key, value| {
@@ -45,12 +46,12 @@ fn check_scan(store: &MetaStore, model: &Model, rng: &mut Rng) {
 }
 
 fn run_against_model(seed: u64, steps: u64, options: &MetaStoreOptions) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::with_seed(seed);
     let dir = tempfile::tempdir().unwrap();
     let mut store = MetaStore::open(dir.path(), options.clone()).unwrap();
     let (mut model, mut batch, mut last) = (Model::new(), Batch::new(), TransNo(0));
     for _ in 0..steps {
-        match rng.below(100) {
+        match rng.u64(..100) {
             0..60 => {
                 random_batch(&mut rng, &mut batch, &mut model);
                 let transno = store.commit(&batch).unwrap();
@@ -138,7 +139,7 @@ fn large_values_pass_through_log_overlay_and_base() {
     let options = MetaStoreOptions { wal_segment_bytes: 4 << 20, ..tiny_options() };
     let store = MetaStore::open(dir.path(), options.clone()).unwrap();
     let mut batch = Batch::new();
-    let value = Rng(1).bytes(super::super::VALUE_LEN_MAX);
+    let value = noise(&mut Rng::with_seed(1), super::super::VALUE_LEN_MAX);
     for i in 0..8u8 {
         batch.clear();
         batch.put(Table(0), &[i], &value);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::superblock::Superblock;
 use super::super::wal::crc32c;
-use super::{contents, tiny_options};
+use super::{contents, noise, tiny_options};
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
 
 fn open(dir: &Path) -> Result<MetaStore, MetaError> {
@@ -111,16 +111,16 @@ fn superblock_of_another_version_or_kind_is_refused_in_words() {
 
 #[test]
 fn any_bytes_as_superblock_are_refused_without_a_panic() {
-    let mut rng = super::Rng(7);
+    let mut rng = fastrand::Rng::with_seed(7);
     let good = Superblock { uuid: [9; 16], wal_segment_bytes: 65_536 }.encode();
     for round in 0..20_000 {
         let mut bytes = good.to_vec();
         if round % 2 == 0 {
-            let len = rng.below(100) as usize;
-            bytes = rng.bytes(len);
+            let len = rng.usize(..100);
+            bytes = noise(&mut rng, len);
         } else {
-            let at = rng.below(64) as usize;
-            bytes[at] ^= 1 << rng.below(8);
+            let at = rng.usize(..64);
+            bytes[at] ^= 1 << rng.u64(..8);
         }
         assert!(Superblock::decode(&bytes, Path::new("x")).is_err());
     }

@@ -13,7 +13,7 @@ use super::device::MemoryDevice;
 use super::*;
 use crate::object::ReadRequest;
 use crate::object::in_memory::tests::{memory_dir, waits_told};
-use crate::object::testing::{Random, block_options as options, copy_dir};
+use crate::object::testing::{block_options as options, copy_dir};
 use crate::object::{Extents, Ids, ObjectStore, Trim, conformance};
 use nacre_env::sync::Mutex;
 use nacre_types::Fid;
@@ -122,18 +122,18 @@ fn objects_have_a_largest_size() {
 fn many_reads_at_once_give_what_single_ones_give() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = BlockStore::open(dir.path(), options()).expect("opens");
-    let mut random = Random(3);
+    let mut random = fastrand::Rng::with_seed(3);
     for oid in 1..20 {
-        let data: Vec<u8> = (0..random.below(300_000)).map(|_| random.next() as u8).collect();
-        store.write(fid(oid), random.below(3) * 5000, &data).expect("written");
+        let data: Vec<u8> = (0..random.u64(..300_000)).map(|_| random.u8(..)).collect();
+        store.write(fid(oid), random.u64(..3) * 5000, &data).expect("written");
     }
     let mut buffers = vec![vec![0u8; 8192]; 200];
     let mut requests: Vec<ReadRequest<'_>> = buffers
         .iter_mut()
         .map(|buffer| {
-            let len = if random.below(2) == 0 { 4096 } else { random.below(8192) as usize };
-            let offset = random.below(70) * if random.below(2) == 0 { 4096 } else { 3000 };
-            let object = fid(random.below(22) as u32);
+            let len = if random.bool() { 4096 } else { random.usize(..8192) };
+            let offset = random.u64(..70) * if random.bool() { 4096 } else { 3000 };
+            let object = fid(random.u32(..22));
             ReadRequest::new(object, offset, &mut buffer[..len])
         })
         .collect();

@@ -7,7 +7,7 @@ mod trouble;
 
 use super::*;
 use crate::object::block::device::{Fault, MemoryDevice};
-use crate::object::testing::{Random, block_options, copy_dir};
+use crate::object::testing::{block_options, copy_dir};
 use crate::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, Ids, conformance};
 
 fn fid(oid: u32) -> Fid {

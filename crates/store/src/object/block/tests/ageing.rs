@@ -48,7 +48,7 @@ const CHUNK: u64 = 1 << 20;
 /// A store that is filled by several writers, each with an object of its own that it writes chunk by chunk.
 struct Aged {
     store: BlockStore,
-    random: Random,
+    random: fastrand::Rng,
     /// Objects and their sizes.
     there: Vec<(Fid, u64)>,
     next: u32,
@@ -58,13 +58,13 @@ impl Aged {
     fn new(dir: &Path, bytes: u64) -> Aged {
         let store = BlockStore::open_with(dir, options(), Arc::new(Nowhere(bytes))).expect("made");
         store.reserve(fid(1).seq, 1_000_000).expect("reserved");
-        Aged { store, random: Random(1), there: Vec::new(), next: 1 }
+        Aged { store, random: fastrand::Rng::with_seed(1), there: Vec::new(), next: 1 }
     }
 
     /// From 64 KiB to 8 MiB, each octave as likely.
     fn size(&mut self) -> u64 {
-        let octave = 65536 << self.random.below(7);
-        (octave + self.random.below(octave)) / BLOCK * BLOCK
+        let octave = 65536 << self.random.u64(..7);
+        (octave + self.random.u64(..octave)) / BLOCK * BLOCK
     }
 
     fn fill(&mut self, mut bytes: u64) {
@@ -79,7 +79,7 @@ impl Aged {
                 self.there.push((fid(self.next), size));
                 self.next += 1;
             }
-            let at = self.random.below(writers.len() as u64) as usize;
+            let at = self.random.usize(..writers.len());
             let (object, size, done) = &mut writers[at];
             let len = (*size - *done).min(CHUNK);
             assert_eq!(self.store.write(*object, *done, &data[..len as usize]).expect("room"), len as usize);
@@ -95,7 +95,7 @@ impl Aged {
     fn round(&mut self, bytes: u64) {
         let (mut freed, mut doomed) = (0, Vec::new());
         while freed < bytes {
-            let at = self.random.below(self.there.len() as u64) as usize;
+            let at = self.random.usize(..self.there.len());
             let (object, size) = self.there.swap_remove(at);
             freed += size;
             doomed.push(object);

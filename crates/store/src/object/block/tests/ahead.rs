@@ -14,8 +14,8 @@ const MIB: usize = 1 << 20;
 const READ: usize = 256 << 10;
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(seed * 2 + 1);
-    (0..len / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+    let mut random = fastrand::Rng::with_seed(seed * 2 + 1);
+    (0..len / 8).flat_map(|_| random.u64(..).to_le_bytes()).collect()
 }
 
 /// A store with an object of some reads.
@@ -291,9 +291,9 @@ fn a_stream_beside_changes_gets_nothing_older_than_what_was_there_when_it_asked(
     nacre_env::thread::scope(|scope| {
         scope.spawn(|| {
             start.wait();
-            let mut random = Random(77);
+            let mut random = fastrand::Rng::with_seed(77);
             for round in 2..600 {
-                write(random.below(READS as u64) as usize, round);
+                write(random.usize(..READS), round);
                 if round % 50 == 0 {
                     store.sync_all().expect("synced");
                     store.defragment(&EAGER).expect("moved");
@@ -324,25 +324,25 @@ fn random_streams_and_changes_give_what_a_copy_in_memory_gives() {
         let dir = tempfile::tempdir().expect("a directory");
         let device = Arc::new(MemoryDevice::new(64 << 20));
         let (store, mut data) = store_with(&device, dir.path(), 12);
-        let mut random = Random(seed * 1_000_003);
+        let mut random = fastrand::Rng::with_seed(seed * 1_000_003);
         let mut at = 0;
         for step in 0..400 {
-            match random.below(40) {
-                0 => at = random.below(12) as usize * READ,
+            match random.u64(..40) {
+                0 => at = random.usize(..12) * READ,
                 1 | 2 => {
-                    let offset = random.below(data.len() as u64 + 1) as usize;
-                    let piece = pattern(step, random.below(60_000) as usize + 8);
+                    let offset = random.u64(..data.len() as u64 + 1) as usize;
+                    let piece = pattern(step, random.usize(..60_000) + 8);
                     data.resize(data.len().max(offset + piece.len()), 0);
                     data[offset..offset + piece.len()].copy_from_slice(&piece);
                     store.write(fid(1), offset as u64, &piece).expect("written");
                 }
                 3 => {
-                    let size = (1 << 20) + random.below(2 << 20) as usize;
+                    let size = (1 << 20) + random.u64(..2 << 20) as usize;
                     data.resize(size, 0);
                     store.truncate(fid(1), size as u64).expect("truncated");
                 }
                 4 => {
-                    let offset = random.below(data.len() as u64 + 1) as usize;
+                    let offset = random.u64(..data.len() as u64 + 1) as usize;
                     let end = data.len().min(offset + 100_000);
                     data[offset..end].fill(0);
                     store.fallocate(fid(1), Fallocate::Punch, offset as u64, 100_000).expect("punched");

@@ -29,7 +29,7 @@ pub(super) struct Trial {
     pub(super) device: Arc<MemoryDevice>,
     dir: tempfile::TempDir,
     pub(super) objects: BTreeMap<Fid, Expected>,
-    pub(super) random: Random,
+    pub(super) random: fastrand::Rng,
 }
 
 impl Trial {
@@ -38,7 +38,7 @@ impl Trial {
         let device = Arc::new(MemoryDevice::new(16 << 20));
         let store = in_memory(&dir.path().join("live"), &device, options());
         let objects = (1..=OBJECTS).map(|oid| (fid(oid as u32), Expected::default())).collect();
-        let mut trial = Trial { store, device, dir, objects, random: Random(seed) };
+        let mut trial = Trial { store, device, dir, objects, random: fastrand::Rng::with_seed(seed) };
         trial.sync();
         trial
     }
@@ -62,16 +62,16 @@ impl Trial {
     /// Changes an object; an error leaves any of the versions before and after.
     pub(super) fn step(&mut self) -> bool {
         let random = &mut self.random;
-        let object = fid(random.below(OBJECTS) as u32 + 1);
-        let grain = [1, 512, BLOCK][random.below(3) as usize];
-        let limit = [4096, 20_000, (BLOCKS * BLOCK_LEN) as u64][random.below(3) as usize];
-        let offset = random.below(limit) / grain * grain;
-        let len = (random.below(limit / 2 + 1) / grain * grain).max(grain) as usize;
+        let object = fid(random.u64(..OBJECTS) as u32 + 1);
+        let grain = [1, 512, BLOCK][random.usize(..3)];
+        let limit = [4096, 20_000, (BLOCKS * BLOCK_LEN) as u64][random.usize(..3)];
+        let offset = random.u64(..limit) / grain * grain;
+        let len = (random.u64(..limit / 2 + 1) / grain * grain).max(grain) as usize;
         let expected = self.objects.get_mut(&object).expect("all are there");
         let before = expected.now.clone();
         let mut data = before.clone().unwrap_or_default();
         let end = offset as usize + len;
-        let result = match random.below(8) {
+        let result = match random.u64(..8) {
             0 => {
                 if before.is_some() || offset > 0 {
                     data.resize(offset as usize, 0);
@@ -100,7 +100,7 @@ impl Trial {
                 self.store.destroy(&[object]).map(drop)
             }
             _ => {
-                let byte = random.below(255) as u8 + 1;
+                let byte = random.u8(..255) + 1;
                 if data.len() < end {
                     data.resize(end, 0);
                 }
@@ -116,8 +116,8 @@ impl Trial {
     /// Cuts the power and looks at what is left; `index` is the copy of the directory that goes with it.
     pub(super) fn cut(&mut self, index: &Path, chance: u64, context: &str) {
         let random = &mut self.random;
-        let device = self.device.after_power_cut(&mut |versions| match random.below(8) < chance {
-            true => random.below(versions as u64) as usize,
+        let device = self.device.after_power_cut(&mut |versions| match random.u64(..8) < chance {
+            true => random.usize(..versions),
             false => 0,
         });
         let store = BlockStore::open_with(index, options(), Arc::new(device))
@@ -169,14 +169,14 @@ fn check_object(versions: &[Option<Vec<u8>>], found: Option<&[u8]>, context: &st
 fn after_a_power_cut_synced_data_is_there_and_the_rest_is_old_or_new() {
     for seed in 0..30 {
         let mut trial = Trial::new(seed);
-        let steps = 10 + trial.random.below(40);
+        let steps = 10 + trial.random.u64(..40);
         for _ in 0..steps {
             assert!(trial.step());
-            if trial.random.below(6) == 0 {
+            if trial.random.u64(..6) == 0 {
                 trial.sync();
             }
         }
-        let unsynced = 1 + trial.random.below(12);
+        let unsynced = 1 + trial.random.u64(..12);
         for _ in 0..unsynced {
             assert!(trial.step());
         }
@@ -198,9 +198,9 @@ fn after_a_power_cut_an_index_that_is_old_finds_the_old_data() {
         trial.sync();
         for _ in 0..15 {
             // Ends of objects are durable at once, with all before them.
-            let object = fid(trial.random.below(OBJECTS) as u32 + 1);
-            let byte = trial.random.below(200) as u8 + 1;
-            let offset = trial.random.below(40_000);
+            let object = fid(trial.random.u64(..OBJECTS) as u32 + 1);
+            let byte = trial.random.u8(..200) + 1;
+            let offset = trial.random.u64(..40_000);
             let expected = trial.objects.get_mut(&object).expect("all are there");
             let mut data = expected.now.clone().unwrap_or_default();
             let end = offset as usize + 50_000;
@@ -242,7 +242,7 @@ pub(super) fn at_every_transfer(
                 }
             }
             let latest = trial.copy("latest");
-            let chance = trial.random.below(9);
+            let chance = trial.random.u64(..9);
             trial.cut(&latest, chance, &format!("seed {seed}, power goes at {point}"));
             if !is_off {
                 break;
@@ -297,16 +297,14 @@ fn a_power_cut_during_recovery_is_recovered_from() {
         for point in 0..12 {
             let latest = trial.copy("latest");
             let random = &mut trial.random;
-            let cut = Arc::new(
-                trial.device.after_power_cut(&mut |versions| random.below(versions as u64) as usize),
-            );
+            let cut = Arc::new(trial.device.after_power_cut(&mut |versions| random.usize(..versions)));
             cut.order(Fault::PowerAfter(point));
             let opened = BlockStore::open_with(&latest, options(), cut.clone());
             let is_open = opened.is_ok();
             drop(opened);
             cut.repair();
             let random = &mut trial.random;
-            let again = Arc::new(cut.after_power_cut(&mut |versions| random.below(versions as u64) as usize));
+            let again = Arc::new(cut.after_power_cut(&mut |versions| random.usize(..versions)));
             let store = BlockStore::open_with(&latest, options(), again).expect("opens");
             for (object, expected) in &trial.objects {
                 let found = store.attr(*object).expect("attr").mtime.map(|_| contents(&store, *object));

@@ -14,10 +14,10 @@ fn a_flipped_bit_is_an_error_that_names_the_place_and_never_data() {
     store.write(fid(1), 0, &data).expect("written");
     store.write(fid(2), 0, &data).expect("written");
     let extents = store.extents(fid(1)).expect("read").expect("known");
-    let mut random = Random(5);
+    let mut random = fastrand::Rng::with_seed(5);
     for round in 0..50 {
-        let at = random.below(extents[0].len);
-        let bit = random.below(8) as u8;
+        let at = random.u64(..extents[0].len);
+        let bit = random.u8(..8);
         device.flip_bit(extents[0].physical + at, bit);
         let mut buffer = vec![0; data.len()];
         let block = at / BLOCK * BLOCK;

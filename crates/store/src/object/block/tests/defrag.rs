@@ -174,10 +174,10 @@ fn a_part_that_changes_while_it_is_moved_is_left_or_keeps_the_change() {
                 store.defragment(&EAGER).expect("moved");
             }
         });
-        let mut random = Random(11);
+        let mut random = fastrand::Rng::with_seed(11);
         let mut expected = contents(&store, fid(1));
         for round in 0..3000u32 {
-            let at = random.below(600) * BLOCK;
+            let at = random.u64(..600) * BLOCK;
             let byte = (round % 251) as u8;
             store.write(fid(1), at, &[byte; BLOCK as usize]).expect("written");
             expected[at as usize..(at + BLOCK) as usize].fill(byte);
@@ -209,7 +209,7 @@ fn random_operations_with_data_moving_after_each_of_them() {
                     trial.store.attr(*object).expect("attr").mtime.map(|_| contents(&trial.store, *object));
                 assert!(found == expected.now, "seed {seed}, step {step}, object {object}");
             }
-            if trial.random.below(6) == 0 {
+            if trial.random.u64(..6) == 0 {
                 trial.sync();
             }
         }
@@ -224,11 +224,11 @@ fn a_power_cut_after_data_was_moved_leaves_old_or_new() {
         let mut trial = Trial::new(seed);
         for _ in 0..20 {
             assert!(trial.step());
-            if trial.random.below(5) == 0 {
+            if trial.random.u64(..5) == 0 {
                 trial.sync();
             }
         }
-        for _ in 0..1 + trial.random.below(5) {
+        for _ in 0..1 + trial.random.u64(..5) {
             assert!(trial.step());
             trial.store.defragment(&EAGER).expect("moved");
         }

@@ -26,17 +26,17 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
     let device = Arc::new(MemoryDevice::new(4 << 20));
     let store = in_memory(dir.path(), &device, options());
     let empty = store.space().expect("space").free;
-    let mut random = Random(1);
+    let mut random = fastrand::Rng::with_seed(1);
     // More by hand: see CONTRIBUTING.
     let cycles = std::env::var("NACRE_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(1000);
     for cycle in 0..cycles {
-        let len = [5000, 12_288, 65_536, 300_000, 2_000_000][random.below(5) as usize];
+        let len = [5000, 12_288, 65_536, 300_000, 2_000_000][random.usize(..5)];
         let count = fill(&store, 1, len);
         assert!(count > 0, "cycle {cycle}");
-        if random.below(2) == 0 {
+        if random.bool() {
             store.truncate(fid(1), 100).expect("works on a full device");
         }
-        if random.below(4) == 0 {
+        if random.u64(..4) == 0 {
             // Every second one goes, others take their place in pieces, and what can be is moved together.
             let some: Vec<Fid> = (1..=count).step_by(2).map(fid).collect();
             store.destroy(&some).expect("destroyed");
@@ -47,11 +47,11 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
                 }
             }
             store.defragment(&super::defrag::EAGER).expect("moved");
-            while random.below(2) == 0 && store.trim(0, 1 << 20).expect("trimmed").bytes > 0 {}
+            while random.bool() && store.trim(0, 1 << 20).expect("trimmed").bytes > 0 {}
         }
         assert_clean(&store, &format!("cycle {cycle}, full"));
         let mut doomed: Vec<Fid> = (1..=count + 1).map(fid).collect();
-        if random.below(2) == 0 {
+        if random.bool() {
             doomed.reverse();
         }
         store.destroy(&doomed).expect("destroyed");

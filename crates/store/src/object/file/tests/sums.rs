@@ -105,13 +105,8 @@ fn what_is_cut_punched_and_overwritten_keeps_matching() {
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path(), 1);
     let mut model = vec![0u8; 6 * MIB];
-    let mut random = 88172645463325252u64;
-    let mut below = |bound: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random % bound as u64) as usize
-    };
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut below = |bound: usize| random.usize(..bound);
     for round in 0..400 {
         let (at, len) = (below(model.len()), 1 + below(if round % 3 == 0 { 2 * MIB } else { 9000 }));
         match below(5) {

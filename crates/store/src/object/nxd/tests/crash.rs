@@ -98,7 +98,7 @@ struct Trial {
     flash: Arc<MemoryDevice>,
     dir: tempfile::TempDir,
     objects: BTreeMap<Fid, Expected>,
-    random: Random,
+    random: fastrand::Rng,
 }
 
 impl Trial {
@@ -114,7 +114,7 @@ impl Trial {
         let inner = Watched { inner, live: live.clone(), synced, is_watching, on_sync };
         let store = Nxd::open(&live, Arc::new(inner), flash.clone(), &quiet()).expect("opens");
         let objects = (1..=OBJECTS).map(|oid| (fid(oid as u32), Expected::default())).collect();
-        let mut trial = Trial { store, disk, flash, dir, objects, random: Random(seed) };
+        let mut trial = Trial { store, disk, flash, dir, objects, random: fastrand::Rng::with_seed(seed) };
         trial.sync();
         trial
     }
@@ -135,8 +135,8 @@ impl Trial {
     /// Changes an object, or makes something durable; false if that failed.
     fn step(&mut self) -> bool {
         let random = &mut self.random;
-        let object = fid(random.below(OBJECTS) as u32 + 1);
-        match random.below(20) {
+        let object = fid(random.u64(..OBJECTS) as u32 + 1);
+        match random.u64(..20) {
             0 => {
                 let is_done = self.store.sync(object).is_ok();
                 if is_done {
@@ -147,13 +147,13 @@ impl Trial {
             1 => return self.store.round(&flush::Pace::Fast).is_ok(),
             _ => {}
         }
-        let grain = [1, 512, 4096][random.below(3) as usize];
-        let limit = [5000, 40_000, LIMIT][random.below(3) as usize];
-        let offset = random.below(limit) / grain * grain;
-        let most = [3000, 20_000, 60_000][random.below(3) as usize];
-        let len = (random.below(most) / grain * grain).max(grain) as usize;
-        let what = random.below(12);
-        let byte = random.below(255) as u8 + 1;
+        let grain = [1, 512, 4096][random.usize(..3)];
+        let limit = [5000, 40_000, LIMIT][random.usize(..3)];
+        let offset = random.u64(..limit) / grain * grain;
+        let most = [3000, 20_000, 60_000][random.usize(..3)];
+        let len = (random.u64(..most) / grain * grain).max(grain) as usize;
+        let what = random.u64(..12);
+        let byte = random.u8(..255) + 1;
         let expected = self.objects.get_mut(&object).expect("all are there");
         let (result, now) = change(&self.store, object, expected.now.clone(), what, offset, len, byte);
         expected.now = now;
@@ -168,8 +168,8 @@ impl Trial {
     fn cut(&mut self, is_old_index: bool, chances: (u64, u64), context: &str) {
         let random = &mut self.random;
         let mut after = |device: &MemoryDevice, chance: u64| {
-            Arc::new(device.after_power_cut(&mut |versions| match random.below(8) < chance {
-                true => random.below(versions as u64) as usize,
+            Arc::new(device.after_power_cut(&mut |versions| match random.u64(..8) < chance {
+                true => random.usize(..versions),
                 false => 0,
             }))
         };
@@ -292,10 +292,10 @@ fn check_object(versions: &[Option<Vec<u8>>], found: Option<&[u8]>, context: &st
 fn after_a_power_cut_synced_data_is_there_and_the_rest_is_old_or_new() {
     for seed in 0..10 {
         let mut trial = Trial::new(seed, 4 << 20);
-        let steps = 20 + trial.random.below(60);
+        let steps = 20 + trial.random.u64(..60);
         for _ in 0..steps {
             assert!(trial.step());
-            if trial.random.below(15) == 0 {
+            if trial.random.u64(..15) == 0 {
                 trial.sync();
             }
         }
@@ -345,7 +345,7 @@ fn the_power_may_go_at_every_transfer_of_either_device() {
             device.order(Fault::PowerAfter(point));
             let is_off = (0..25).any(|_| !trial.step());
             // Both lose power at the same time.
-            let chances = (trial.random.below(9), trial.random.below(9));
+            let chances = (trial.random.u64(..9), trial.random.u64(..9));
             let context = format!("seed {seed}, flash {is_flash}, power goes at {point}");
             trial.flash.order(Fault::PowerAfter(0));
             trial.disk.order(Fault::PowerAfter(0));

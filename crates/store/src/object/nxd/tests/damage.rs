@@ -247,10 +247,10 @@ fn what_can_be_read_of_a_damaged_log_is_salvaged_when_that_is_ordered() {
 
 #[test]
 fn any_bit_of_a_log_may_flip_and_nothing_wrong_is_read_in_silence() {
-    let mut random = Random(11);
+    let mut random = fastrand::Rng::with_seed(11);
     let (dir, device) = closed(4);
     for _ in 0..300 {
-        let (at, bit) = (BLOCK + random.below(8 * BLOCK), random.below(8) as u8);
+        let (at, bit) = (BLOCK + random.u64(..8 * BLOCK), random.u8(..8));
         device.flip_bit(at, bit);
         let found = survey(&device);
         assert_eq!(found.damage_count, 1, "byte {at}, bit {bit}: {found:?}");

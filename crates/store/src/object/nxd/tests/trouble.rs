@@ -301,11 +301,11 @@ fn nothing_is_changed_below_a_log_that_cannot_say_so() {
 fn a_full_log_is_written_back_for_those_who_wait_or_gone_around() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = in_memory(dir.path(), &flash(1), &quiet());
-    let mut random = Random(5);
+    let mut random = fastrand::Rng::with_seed(5);
     let mut model = vec![0u8; 8 << 20];
     store.truncate(fid(1), model.len() as u64).expect("sized");
     for round in 0..1500u64 {
-        let at = random.below(2048) as usize * 4096;
+        let at = random.usize(..2048) * 4096;
         model[at..at + 4096].fill(round as u8);
         store.write(fid(1), at as u64, &[round as u8; 4096]).expect("written");
     }
@@ -316,7 +316,7 @@ fn a_full_log_is_written_back_for_those_who_wait_or_gone_around() {
     // Who does not wait goes to the disk.
     store.set_settings(NxdSettings { full_wait_ms: 0, ..quiet().settings });
     for round in 0..1500u64 {
-        let at = random.below(2048) as usize * 4096;
+        let at = random.usize(..2048) * 4096;
         model[at..at + 4096].fill(round as u8);
         store.write(fid(1), at as u64, &[round as u8; 4096]).expect("written");
     }

@@ -9,14 +9,6 @@ pub(super) fn spec(text: &str) -> MediaSpec {
     text.parse().unwrap_or_else(|()| panic!("{text} is not understood"))
 }
 
-/// SplitMix64.
-pub(super) fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 /// Seconds that transfers take, one after the other or so many at a time.
 pub(super) fn seconds(
     model: &mut dyn Model,
@@ -59,8 +51,8 @@ fn a_disk_is_fast_in_order_slow_at_random_and_better_with_a_choice() {
     let streaming = 1024.0 / seconds(&mut Disk::new(disk, size), 1, in_order);
     assert!((140.0..=150.0).contains(&streaming), "{streaming:.1} MiB/s");
     let at_random = |at_once| {
-        let mut state = 1;
-        let places = (0..2000).map(|_| (Kind::Read, random(&mut state) % (size / BLOCK) * BLOCK, BLOCK));
+        let mut random = fastrand::Rng::with_seed(1);
+        let places = (0..2000).map(|_| (Kind::Read, random.u64(..size / BLOCK) * BLOCK, BLOCK));
         let places: Vec<_> = places.collect();
         2000.0 / seconds(&mut Disk::new(disk, size), at_once, places.into_iter())
     };

@@ -1,7 +1,7 @@
 //! What becomes of flash that is written over, with and without a word about what is free.
 
 use super::super::MediaSpec;
-use super::super::tests::{MIB, random, seconds, spec};
+use super::super::tests::{MIB, seconds, spec};
 use super::*;
 
 /// A drive of 256 MiB, 64 KiB a block.
@@ -12,10 +12,10 @@ fn drive(full: bool) -> (Flash, u64) {
 }
 
 /// Writes pages at random places below `end`, and says how many in one second and the amplification.
-fn overwrite(flash: &mut Flash, end: u64, count: u64, state: &mut u64) -> (f64, f64) {
+fn overwrite(flash: &mut Flash, end: u64, count: u64, random: &mut fastrand::Rng) -> (f64, f64) {
     let before = flash.stats;
     let begun = flash.free_at.iter().copied().max().unwrap_or_default();
-    let places: Vec<_> = (0..count).map(|_| random(state) % end * BLOCK).collect();
+    let places: Vec<_> = (0..count).map(|_| random.u64(..end) * BLOCK).collect();
     let mut now = begun;
     for offset in places {
         now = flash.submit(now, Kind::Write, offset, BLOCK);
@@ -27,27 +27,27 @@ fn overwrite(flash: &mut Flash, end: u64, count: u64, state: &mut u64) -> (f64, 
 #[test]
 fn flash_that_is_not_told_what_is_free_writes_ever_more_and_recovers_when_it_is() {
     let (mut flash, pages) = drive(false);
-    let mut state = 7;
+    let mut random = fastrand::Rng::with_seed(7);
     // Half of a drive that is new.
-    let (fresh, amplification) = overwrite(&mut flash, pages / 2, pages / 2, &mut state);
+    let (fresh, amplification) = overwrite(&mut flash, pages / 2, pages / 2, &mut random);
     assert!(amplification < 1.01, "{amplification:.2}");
     let (mut full, _) = drive(true);
     assert_eq!((full.stats.used, full.stats.written), (pages, 0));
     // The same half of one that was filled once; the other half is free, and nobody said so.
-    overwrite(&mut full, pages / 2, pages, &mut state);
-    let (slow, worn) = overwrite(&mut full, pages / 2, pages, &mut state);
+    overwrite(&mut full, pages / 2, pages, &mut random);
+    let (slow, worn) = overwrite(&mut full, pages / 2, pages, &mut random);
     assert!(worn > 1.5, "{worn:.2}");
     assert!(slow < fresh / 1.3, "{slow:.0} of {fresh:.0} pages/s");
     // All of it: there is only the spare space.
     let (mut busy, _) = drive(true);
-    overwrite(&mut busy, pages, 2 * pages, &mut state);
-    let (slowest, most) = overwrite(&mut busy, pages, pages, &mut state);
+    overwrite(&mut busy, pages, 2 * pages, &mut random);
+    let (slowest, most) = overwrite(&mut busy, pages, pages, &mut random);
     assert!(most > 3.0 && slowest < slow, "{most:.2}, {slowest:.0} pages/s");
     let last = full.submit(Duration::ZERO, Kind::Discard, 128 * MIB, 128 * MIB);
     assert!(last > Duration::ZERO);
     assert_eq!((full.stats.discarded, full.stats.used), (pages / 2, pages / 2));
-    overwrite(&mut full, pages / 2, pages / 4, &mut state);
-    let (again, recovered) = overwrite(&mut full, pages / 2, pages, &mut state);
+    overwrite(&mut full, pages / 2, pages / 4, &mut random);
+    let (again, recovered) = overwrite(&mut full, pages / 2, pages, &mut random);
     assert!(recovered < 1.2 && recovered < worn, "{recovered:.2} after {worn:.2}");
     assert!(again > slow * 1.2, "{again:.0} after {slow:.0} pages/s");
 }
@@ -68,11 +68,11 @@ fn flash_works_on_all_channels_at_a_time() {
 #[test]
 fn pages_and_blocks_of_flash_add_up_whatever_is_done() {
     let (mut flash, pages) = drive(false);
-    let mut state = 3;
+    let mut random = fastrand::Rng::with_seed(3);
     for round in 0..20_000 {
-        let offset = random(&mut state) % pages * BLOCK;
-        let len = (random(&mut state) % 40 + 1) * BLOCK;
-        let kind = match random(&mut state) % 8 {
+        let offset = random.u64(..pages) * BLOCK;
+        let len = random.u64(1..=40) * BLOCK;
+        let kind = match random.u8(..8) {
             0 => Kind::Discard,
             1 => Kind::Read,
             _ => Kind::Write,
