@@ -272,7 +272,7 @@ impl LockService {
         need: Need,
     ) -> StatusResult<Option<LockHandle>> {
         let flags = EnqueueFlags { no_wait: true, deny_on_contention: true, ..EnqueueFlags::default() };
-        self.grant_at_once(export, handle, (resource, need), flags)
+        self.grant_at_once(export, handle, resource, need, flags)
     }
 
     /// The same, however much the inode is fought over.
@@ -287,14 +287,15 @@ impl LockService {
         need: Need,
     ) -> StatusResult<Option<LockHandle>> {
         let flags = EnqueueFlags { no_wait: true, ..EnqueueFlags::default() };
-        self.grant_at_once(export, handle, (resource, need), flags)
+        self.grant_at_once(export, handle, resource, need, flags)
     }
 
     fn grant_at_once(
         &self,
         export: &Export,
         handle: LockHandle,
-        (resource, need): (&ResourceId, Need),
+        resource: &ResourceId,
+        need: Need,
         flags: EnqueueFlags,
     ) -> StatusResult<Option<LockHandle>> {
         if export.has_ended() {

@@ -74,7 +74,7 @@ impl ObjectServer {
                 None => {
                     let read = asked.read as u64;
                     in_progress.count(Operation::Read, Some(read));
-                    self.count_for(export, job, request, (Operation::Read, read));
+                    self.count_for(export, job, request, Operation::Read, read);
                     Ok(OssReply::Read(asked.read as u32))
                 }
             };

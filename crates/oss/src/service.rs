@@ -236,7 +236,8 @@ impl ObjectServer {
         export: &Export,
         job: Option<(JobId, Instant)>,
         request: &OssRequest,
-        (operation, amount): (Operation, u64),
+        operation: Operation,
+        amount: u64,
     ) {
         if let Some(peer) = export.counters::<PeerStats>() {
             peer.stats.count(operation as usize, amount);
@@ -303,7 +304,7 @@ impl ObjectServer {
             }
             OssRequest::Read { object, offset, len, ahead, lock, written } => {
                 let how = ReadHow { ahead: *ahead, lock: *lock, written: *written };
-                self.read(export, *object, (*offset, *len), &how, bulk)
+                self.read(export, *object, *offset, *len, &how, bulk)
             }
             OssRequest::GetAttr { object, glimpse } => {
                 check_object(*object, self.target.index)?;
@@ -445,7 +446,8 @@ impl ObjectServer {
         &self,
         export: &Export,
         object: Fid,
-        (offset, len): (u64, u32),
+        offset: u64,
+        len: u32,
         how: &ReadHow,
         bulk: Bulk<'_>,
     ) -> Outcome {
@@ -649,7 +651,7 @@ impl OssService for ObjectServer {
             Ok((reply, amount)) => {
                 self.hold.pass(Moment::After, request);
                 in_progress.count(operation, Some(amount));
-                self.count_for(export, job, request, (operation, amount));
+                self.count_for(export, job, request, operation, amount);
                 if matches!(request, OssRequest::Write { sync: true, .. }) {
                     self.counters.succeeded.count(Operation::Sync as usize, 0);
                 }

@@ -18,16 +18,24 @@ const IN_FLIGHT: usize = 4;
 const TIME_MS: usize = 5;
 const SIZE: usize = 6;
 
-/// The tables: title, unit, and whether rows are powers of two.
-const TABLES: [(&str, &str, bool); 7] = [
-    ("pages per bulk r/w", "rpcs", true),
-    ("discontiguous pages", "rpcs", false),
+/// A table of counts of reads and writes.
+struct Table {
+    title: &'static str,
+    /// What is counted.
+    unit: &'static str,
+    /// Rows are powers of two.
+    is_power: bool,
+}
+
+const TABLES: [Table; 7] = [
+    Table { title: "pages per bulk r/w", unit: "rpcs", is_power: true },
+    Table { title: "discontiguous pages", unit: "rpcs", is_power: false },
     // Of stores that know where things lie on their device: cuts between blocks of a request, and the pieces that this makes.
-    ("discontiguous blocks", "rpcs", false),
-    ("disk fragmented I/Os", "ios", false),
-    ("disk I/Os in flight", "ios", false),
-    ("I/O time (1/1000s)", "ios", true),
-    ("disk I/O size", "ios", true),
+    Table { title: "discontiguous blocks", unit: "rpcs", is_power: false },
+    Table { title: "disk fragmented I/Os", unit: "ios", is_power: false },
+    Table { title: "disk I/Os in flight", unit: "ios", is_power: false },
+    Table { title: "I/O time (1/1000s)", unit: "ios", is_power: true },
+    Table { title: "disk I/O size", unit: "ios", is_power: true },
 ];
 
 /// Counters of reads and writes of one target.
@@ -89,7 +97,7 @@ impl BrwStats {
     fn text_at(&self, now_ns: u64, started_ns: u64) -> String {
         let mut out = times(TIMES, now_ns, started_ns);
         for (index, table) in TABLES.iter().enumerate() {
-            write_table(&mut out, *table, &self.histograms.rows(index));
+            table.write(&mut out, &self.histograms.rows(index));
         }
         out
     }
@@ -123,36 +131,39 @@ fn label(row: usize, is_power: bool) -> String {
     }
 }
 
-/// A table, without the empty rows before the first and after the last that counts.
-fn write_table(out: &mut String, (title, unit, is_power): (&str, &str, bool), rows: &Rows) {
-    let [read, write] = rows;
-    let totals = [read.iter().sum::<u64>(), write.iter().sum::<u64>()];
-    let mut cumulative = [0, 0];
-    // Writing to a String does not fail.
-    let _ = writeln!(out, "\n{:>26} read      |     write", " ");
-    let _ = writeln!(out, "{title:<22} {unit:<5} % cum % |  {unit:<11} % cum %");
-    if totals == [0, 0] {
-        return;
-    }
-    for row in 0..ROWS {
-        let counts = [read[row], write[row]];
-        cumulative[0] += counts[0];
-        cumulative[1] += counts[1];
-        if cumulative == [0, 0] {
-            continue;
+impl Table {
+    /// With its rows, but the empty ones before the first and after the last that counts.
+    fn write(&self, out: &mut String, rows: &Rows) {
+        let Table { title, unit, is_power } = *self;
+        let [read, write] = rows;
+        let totals = [read.iter().sum::<u64>(), write.iter().sum::<u64>()];
+        let mut cumulative = [0, 0];
+        // Writing to a String does not fail.
+        let _ = writeln!(out, "\n{:>26} read      |     write", " ");
+        let _ = writeln!(out, "{title:<22} {unit:<5} % cum % |  {unit:<11} % cum %");
+        if totals == [0, 0] {
+            return;
         }
-        let part =
-            |side: usize| (percent(counts[side], totals[side]), percent(cumulative[side], totals[side]));
-        let ((r, r_sum), (w, w_sum)) = (part(0), part(1));
-        let _ = writeln!(
-            out,
-            "{}:\t\t{:>10} {r:>3} {r_sum:>3}   | {:>4} {w:>3} {w_sum:>3}",
-            label(row, is_power),
-            counts[0],
-            counts[1]
-        );
-        if cumulative == totals {
-            break;
+        for row in 0..ROWS {
+            let counts = [read[row], write[row]];
+            cumulative[0] += counts[0];
+            cumulative[1] += counts[1];
+            if cumulative == [0, 0] {
+                continue;
+            }
+            let part =
+                |side: usize| (percent(counts[side], totals[side]), percent(cumulative[side], totals[side]));
+            let ((r, r_sum), (w, w_sum)) = (part(0), part(1));
+            let _ = writeln!(
+                out,
+                "{}:\t\t{:>10} {r:>3} {r_sum:>3}   | {:>4} {w:>3} {w_sum:>3}",
+                label(row, is_power),
+                counts[0],
+                counts[1]
+            );
+            if cumulative == totals {
+                break;
+            }
         }
     }
 }

@@ -103,7 +103,9 @@ pub(crate) fn connect(
     let mut inbox = Inbox::new();
     let deadline = Instant::now() + config.handshake_timeout;
     let server_key = match &config.tls {
-        Some(tls) => Some(secure(asked, &socket, &mut inbox, (tls, config, addr), (deadline, may_wait))?),
+        Some(tls) => {
+            Some(secure(asked, &socket, &mut inbox, Keys { tls, config, address: addr }, deadline, may_wait)?)
+        }
         None => None,
     };
     socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
@@ -115,18 +117,27 @@ pub(crate) fn connect(
     Ok(Greeting { nid: asked.nid, connected, socket, inbox, server_key, is_local: local })
 }
 
+/// What a server is to prove itself with.
+struct Keys<'a> {
+    tls: &'a ClientTls,
+    config: &'a ClientConfig,
+    address: SocketAddr,
+}
+
 /// Mutual authentication. The server proves the role that its target needs, and the key that the target belongs to if that is known.
 /// Gives its key.
 fn secure(
     asked: &Asked<'_>,
     socket: &Socket,
     inbox: &mut Inbox,
-    (tls, config, address): (&ClientTls, &ClientConfig, SocketAddr),
-    (deadline, may_wait): (Instant, &dyn Fn() -> StatusResult<()>),
+    keys: Keys<'_>,
+    deadline: Instant,
+    may_wait: &dyn Fn() -> StatusResult<()>,
 ) -> StatusResult<KeyId> {
     let Asked { target, nid, .. } = asked;
+    let Keys { tls, config, address } = keys;
     let secured =
-        tls::connect(socket, (tls, config.encrypted_only), address, deadline, may_wait).map_err(|error| {
+        tls::connect(socket, tls, config.encrypted_only, address, deadline, may_wait).map_err(|error| {
             let status = error.status();
             match status {
                 Status::EKEYREJECTED | Status::EKEYEXPIRED | Status::ENOKEY => {

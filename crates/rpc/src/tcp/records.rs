@@ -218,6 +218,6 @@ pub(super) fn split(
     let (sent, secret) = &secrets.tx;
     let sealer = Sealer::new(session.clone(), Way::new(protection, secret)?, *sent);
     let (received, secret) = &secrets.rx;
-    let opener = Opener::new(session, Way::new(protection, secret)?, (Cipher::new(secret)?, *received));
+    let opener = Opener::new(session, Way::new(protection, secret)?, Cipher::new(secret)?, *received);
     Ok((sealer, opener))
 }

@@ -180,7 +180,7 @@ impl Shared {
     }
 
     /// Serves a peer whose first frame was admitted.
-    fn serve(self: &Arc<Self>, peer: SocketAddr, (socket, inbox): (Socket, Inbox), admitted: Admitted) {
+    fn serve(self: &Arc<Self>, peer: SocketAddr, socket: Socket, inbox: Inbox, admitted: Admitted) {
         let mut connections = self.connections.lock();
         if let Some(reason) = self.full(&connections, &admitted.proof) {
             drop(connections);

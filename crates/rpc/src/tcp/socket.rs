@@ -423,7 +423,7 @@ impl Inbox {
                 }
             }
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
-            match Inbox::receive(&mut self.opener, socket, None, room, (libc::MSG_DONTWAIT, false)) {
+            match Inbox::receive(&mut self.opener, socket, None, room, libc::MSG_DONTWAIT, false) {
                 Ok(0) if self.end > 0 => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -443,7 +443,8 @@ impl Inbox {
         socket: &Socket,
         deadline: Option<Instant>,
         target: &mut [u8],
-        (flags, stays): (i32, bool),
+        flags: i32,
+        stays: bool,
     ) -> io::Result<usize> {
         let Some(opener) = opener else { return socket.receive_by(deadline, target, flags) };
         loop {
@@ -543,7 +544,7 @@ impl Inbox {
             let flags = if wait || begun { 0 } else { libc::MSG_DONTWAIT };
             // Less than a header is there, so there is room.
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
-            match Inbox::receive(&mut self.opener, socket, self.deadline, room, (flags, false)) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, room, flags, false) {
                 Ok(0) if begun => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -570,7 +571,7 @@ impl Inbox {
         }
         let mut stalled = Duration::ZERO;
         while !rest.is_empty() {
-            match Inbox::receive(&mut self.opener, socket, self.deadline, rest, (0, true)) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, rest, 0, true) {
                 Ok(0) => return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame")),
                 Ok(got) => {
                     stalled = Duration::ZERO;

@@ -338,7 +338,8 @@ fn next_of<D>(
 /// `may_wait`'s, and why the sides do not accept each other.
 pub(super) fn connect(
     socket: &Socket,
-    (tls, encrypted_only): (&ClientTls, bool),
+    tls: &ClientTls,
+    encrypted_only: bool,
     address: SocketAddr,
     deadline: Instant,
     may_wait: &dyn Fn() -> StatusResult<()>,

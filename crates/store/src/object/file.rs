@@ -327,8 +327,8 @@ impl FileStore {
     }
 
     fn handle(&self, object: Fid, slot: u32, fd: OwnedFd, is_new_file: bool, mapped_by: u64) -> Handle {
-        let keepers = (self.releaser.clone(), self.ahead.clone());
-        Handle::new(object, slot, fd, is_new_file, mapped_by, keepers)
+        let (releaser, ahead) = (self.releaser.clone(), self.ahead.clone());
+        Handle::new(object, slot, fd, is_new_file, mapped_by, releaser, ahead)
     }
 
     /// Removes the records of some objects and empties their files. Not durable yet.

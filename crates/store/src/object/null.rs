@@ -21,8 +21,11 @@ const TOTAL: u64 = 1 << 50;
 /// Unit of allocation that it says it has.
 const BLOCK: u32 = 4096;
 
-/// Size and time of the last change.
-type Object = (u64, Timestamp);
+#[derive(Clone, Copy, Default)]
+struct Object {
+    size: u64,
+    mtime: Timestamp,
+}
 
 /// See the [module documentation](self).
 #[derive(Default)]
@@ -57,7 +60,7 @@ impl NullStore {
         let mut objects = self.objects.write();
         let before = objects.len();
         let entry = objects.entry(object).or_default();
-        *entry = (new(entry.0), now);
+        *entry = Object { size: new(entry.size), mtime: now };
         let attr = attr_of(*entry);
         self.created.fetch_add((objects.len() - before) as u64, Ordering::Relaxed);
         Ok(attr)
@@ -71,8 +74,8 @@ impl NullStore {
     }
 }
 
-fn attr_of((size, mtime): Object) -> ObjectAttr {
-    ObjectAttr { size, blocks: 0, mtime: Some(mtime) }
+fn attr_of(object: Object) -> ObjectAttr {
+    ObjectAttr { size: object.size, blocks: 0, mtime: Some(object.mtime) }
 }
 
 /// Where a range ends that an object grows to.
@@ -94,7 +97,7 @@ impl ObjectStore for NullStore {
     }
 
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], _ahead: u32) -> Result<usize> {
-        let size = self.objects.read().get(&object).map_or(0, |object| object.0);
+        let size = self.objects.read().get(&object).map_or(0, |object| object.size);
         let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         buffer[..len].fill(0);
         Ok(len)

@@ -119,7 +119,7 @@ pub(in crate::tcp) struct Opener {
 }
 
 impl Opener {
-    pub(super) fn new(session: Shared, way: Way, (cipher, number): (Cipher, u64)) -> Opener {
+    pub(super) fn new(session: Shared, way: Way, cipher: Cipher, number: u64) -> Opener {
         let (number, first) = match way {
             Way::Cipher(_) => (number, None),
             Way::Mac(_) => (0, Some((cipher, number))),
@@ -288,7 +288,7 @@ impl Opener {
             if plan.have < plan.after(record) {
                 break;
             }
-            self.open_straight(plan.trailer(record), target, (start, len))?;
+            self.open_straight(plan.trailer(record), target, start, len)?;
             plan.opened += 1;
         }
         if plan.opened < plan.records {
@@ -324,7 +324,8 @@ impl Opener {
         &mut self,
         trailer: &[u8],
         target: &mut [u8],
-        (start, len): (usize, usize),
+        start: usize,
+        len: usize,
     ) -> io::Result<()> {
         match &self.way {
             Way::Cipher(cipher) => {

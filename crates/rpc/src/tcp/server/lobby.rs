@@ -305,7 +305,8 @@ fn look_at(shared: &Arc<Shared>, id: u64) {
             room.limits.leave(id);
             drop(room);
             let _ = shared.lobby.control(libc::EPOLL_CTL_DEL, link.0.as_raw_fd(), 0, id);
-            shared.serve(peer, *link, admitted);
+            let (socket, inbox) = *link;
+            shared.serve(peer, socket, inbox, admitted);
         }
         Outcome::Ended(reason) => {
             room.limits.leave(id);
@@ -345,7 +346,7 @@ impl HalfOpen {
                 Stage::Silent(stream) => begin(shared, stream),
                 Stage::Proving(link) => prove(link),
                 Stage::Connecting(link, who) => {
-                    return connect(shared, link, who, (peer, deadline), got_further);
+                    return connect(shared, link, who, peer, deadline, got_further);
                 }
             };
             match next {
@@ -441,7 +442,8 @@ fn connect(
     shared: &Shared,
     mut link: Box<(Socket, Inbox)>,
     who: Peer,
-    (peer, deadline): (SocketAddr, Instant),
+    peer: SocketAddr,
+    deadline: Instant,
     got_further: bool,
 ) -> Outcome {
     let (socket, inbox) = &mut *link;

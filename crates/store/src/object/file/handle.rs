@@ -51,7 +51,8 @@ impl Handle {
         fd: OwnedFd,
         is_new_file: bool,
         mapped_by: u64,
-        (releaser, book): (Arc<Releaser>, Arc<AheadBook>),
+        releaser: Arc<Releaser>,
+        book: Arc<AheadBook>,
     ) -> Handle {
         Handle {
             object,

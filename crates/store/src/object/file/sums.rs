@@ -134,7 +134,7 @@ impl Book {
             }
             let record = self.load(handle.object, chunk)?;
             if let Some(record) = &record {
-                self.check_edges(handle, (chunk, &blocks), &range, record)?;
+                self.check_edges(handle, chunk, &blocks, &range, record)?;
                 batch.delete(SUMS, &key_of(handle.object, chunk));
             }
             begun.push((chunk, Chunk { before: record.unwrap_or_default(), ..Chunk::default() }));
@@ -171,7 +171,8 @@ impl Book {
     fn check_edges(
         &self,
         handle: &Handle,
-        (chunk, blocks): (u32, &Range<usize>),
+        chunk: u32,
+        blocks: &Range<usize>,
         range: &Range<u64>,
         record: &SumsRecord,
     ) -> Result<()> {

@@ -352,7 +352,7 @@ impl Log {
         let blocks = end.div_ceil(BLOCK);
         self.note_before(position + blocks);
         let durable = self.flushed_seen.load(Ordering::Acquire);
-        let (buffer, records, live) = build(&taken, position, (blocks, durable), &superblock);
+        let (buffer, records, live) = build(&taken, position, blocks, durable, &superblock);
         if let Err(error) = self.write_batch(position, &buffer) {
             log::error!("{}: the log of the cache cannot be written: {error}", self.device.info().name);
             let fail = |(ticket, _)| (ticket, Err(AppendError::Io(error.kind(), error.raw_os_error())));
@@ -486,7 +486,8 @@ impl Log {
 fn build(
     group: &[(u64, Vec<Item>)],
     position: u64,
-    (blocks, durable): (u64, u64),
+    blocks: u64,
+    durable: u64,
     superblock: &NxdSuperblock,
 ) -> (AlignedBuffer, Vec<Vec<Record>>, u64) {
     let mut buffer = AlignedBuffer::zeroed((blocks * BLOCK) as usize);
