@@ -53,6 +53,10 @@ impl ObjectServer {
         let mut failures: Vec<(usize, ObjectError)> = Vec::new();
         self.target.store.read_all(&mut asked, &mut |number, error| failures.push((number, error)));
         for (number, asked) in asked.iter().enumerate() {
+            assert!(
+                asked.read <= asked.buffer.len(),
+                "the length was checked, and no more than that is read"
+            );
             let written = matches!(begun[number].request, OssRequest::Read { written: true, .. });
             if let Err(error) = self.check_there(asked.object, written && asked.read < asked.buffer.len()) {
                 failures.push((number, error));

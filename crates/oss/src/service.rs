@@ -435,6 +435,7 @@ impl ObjectServer {
         // One that failed may have written a part.
         self.object_changed(object);
         let written = written?;
+        assert!(written <= data.len(), "the range was checked, and no more than that is written");
         if how.sync {
             self.target.store.sync(object)?;
         }
@@ -458,6 +459,7 @@ impl ObjectServer {
         let _lock = self.lock_read(export, how.lock, object, extent(offset, u64::from(len)))?;
         let _transfer = self.begin_transfer(export, Direction::Read, offset, buffer.len() as u64);
         let read = self.target.store.read(object, offset, buffer, how.ahead.min(AHEAD_MAX))?;
+        assert!(read <= buffer.len(), "the length was checked, and no more than that is read");
         self.check_there(object, how.written && read < buffer.len())?;
         Ok((OssReply::Read(read as u32), read as u64))
     }

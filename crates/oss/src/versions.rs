@@ -3,7 +3,7 @@
 //! Asked for the first time, an object's version is the time of its last change in nanoseconds, which outlives a restart. From
 //! then on its changes are counted, because a file system may give two changes the same time: the version is that time plus
 //! the count. Objects that nobody has asked about are not counted, so writing costs one look at a flag as long as nobody
-//! asks. Stores whose times tell all changes apart need none of this ([`nacre_store::object::ObjectStore::version_in`]). What is forgotten for want of room begins anew with the time of its last change.
+//! asks. Stores whose times tell all changes apart need none of this ([`nacre_store::object::Abilities::version_in`]). What is forgotten for want of room begins anew with the time of its last change.
 
 use nacre_env::sync::Mutex;
 use nacre_types::{Fid, Timestamp};

@@ -12,7 +12,6 @@ use nacre_types::{Fid, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::SystemTime;
 
 /// What every output calls it.
 pub const NAME: &str = "FAKE null store (no I/O)";

@@ -35,7 +35,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
 /// Bytes of a chunk. A change rewrites the chunks that it touches, so small ones suit small writes; each costs a record, so
 /// large ones suit streams.

@@ -12,7 +12,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 /// Memory for a transaction. Some KiB for each small object would otherwise be asked of the allocator, and given back, several times.
 #[derive(Default)]

@@ -25,7 +25,7 @@ use nacre_ondisk::block::{BlockMapRecord, MAP_BLOCKS, Place};
 use nacre_types::{Fid, Status, Timestamp};
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Maps of a part: 4 MiB, what one transaction moves.
 const PART_MAPS: u64 = 16;

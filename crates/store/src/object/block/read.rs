@@ -62,6 +62,7 @@ impl<'a> Plan<'a> {
             (places, buffer) = (&places[run..], rest);
             block += run as u64;
         }
+        assert!(buffer.is_empty(), "each block that is read has a place");
     }
 
     /// Object, offset and place of the first block in `bytes` that is not what was written. They are those of an operation from `at` on.
@@ -69,6 +70,7 @@ impl<'a> Plan<'a> {
         let Expected { object, first, at_device, crcs } = &self.expected[op];
         let skipped = at / BLOCK_LEN;
         let crcs = &self.crcs[crcs.start + skipped..crcs.end];
+        assert!(bytes.len().div_ceil(BLOCK_LEN) <= crcs.len(), "each block that was read has a checksum");
         let bad = bytes.chunks(BLOCK_LEN).zip(crcs).position(|(bytes, crc)| block_crc(bytes) != *crc)?;
         let bad = (skipped + bad) as u64;
         Some((*object, (first + bad) * BLOCK, (at_device + bad) * BLOCK))
@@ -132,6 +134,7 @@ impl Core {
             let mut next =
                 || first.take().or_else(|| take(&mut plan.borrow_mut(), damage.borrow().is_some()));
             let mut done = |op: usize, at: usize, bytes: &[u8]| {
+                debug_assert!(at.is_multiple_of(BLOCK_LEN) && bytes.len().is_multiple_of(BLOCK_LEN));
                 let found = plan.borrow().find_damage(op, at, bytes);
                 if let Some(found) = found {
                     damage.borrow_mut().get_or_insert(found);

@@ -158,6 +158,7 @@ impl Core {
             ops.push(WriteOp { offset: extent.start * BLOCK, data: now });
             rest = later;
         }
+        assert!(rest.is_empty(), "each block that is written has a place");
         let mut edits = Edits::default();
         for ((at, block), bytes) in (first..).zip(blocks_of(&extents)).zip(data.chunks(BLOCK_LEN)) {
             edits.put(at, Place::Data(block, block_crc(bytes)));
@@ -288,6 +289,9 @@ impl Core {
 
     /// Writes to blocks that the caller has taken for an object.
     pub(super) fn to_device(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
+        debug_assert!(
+            ops.iter().all(|op| op.offset.is_multiple_of(BLOCK) && op.data.len().is_multiple_of(BLOCK_LEN))
+        );
         transfers::note_writes(ops.iter().map(|op| (op.offset, op.data.len())));
         let written = self.device.write(ops);
         self.durable.note_written();

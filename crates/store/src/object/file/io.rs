@@ -148,7 +148,9 @@ impl FileStore {
         if after_ms - now_ms > WAITED_MS {
             self.congested_until_ms.store(after_ms + CONGESTED_MS, Ordering::Relaxed);
         }
-        result.map_err(|error| ObjectError::io("write", handle.object, error))
+        let written = result.map_err(|error| ObjectError::io("write", handle.object, error))?;
+        assert!(written <= data.len(), "nothing is written that was not given");
+        Ok(written)
     }
 
     /// Zeroes where the file system has no operation for it.
@@ -204,6 +206,7 @@ impl ObjectStore for FileStore {
             None => Ok(0),
             Some(handle) => {
                 let read = self.read_from(&handle, offset, buffer, ahead)?;
+                assert!(read <= buffer.len(), "nothing is read that was not asked for");
                 if let Some(sums) = &self.sums {
                     sums.check_read(&handle, offset, &buffer[..read])?;
                 }
