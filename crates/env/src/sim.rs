@@ -215,7 +215,6 @@ struct Enter;
 impl Enter {
     fn new(here: Here) -> Enter {
         SIMULATIONS.fetch_add(1, Ordering::Relaxed);
-        fastrand::seed(here.simulation.seed ^ here.thread as u64);
         HERE.set(Some(here));
         Enter
     }

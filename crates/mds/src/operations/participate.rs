@@ -2,7 +2,9 @@
 
 use super::Distributed;
 use super::coordinate::inode_of;
-use super::state::{Bug, Prepared, decode_prepared, encode_prepared, encode_record, named, wants_of};
+use super::state::{
+    Bug, PATIENCE, Prepared, decode_prepared, encode_prepared, encode_record, named, wants_of,
+};
 use crate::locks::{Reach, unless_interrupted};
 use crate::plan::encoded;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
@@ -347,7 +349,7 @@ impl Distributed {
         let mut state = operations.state.lock();
         let mut asked = Instant::now();
         while let Some(holder) = state.tree.filter(|holder| *holder != op) {
-            if asked.elapsed() >= operations.patience() {
+            if asked.elapsed() >= PATIENCE {
                 drop(state);
                 self.ask_for_tree(&holder);
                 (state, asked) = (operations.state.lock(), Instant::now());

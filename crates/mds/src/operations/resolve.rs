@@ -1,7 +1,7 @@
 //! What happens to operations in the background, after failures, and before something may be called durable.
 
 use super::Distributed;
-use super::state::{Bug, Open, encode_record};
+use super::state::{Bug, Open, PATIENCE, ROOT_AGE, encode_record};
 use crate::signal::StopSignal;
 use crate::tables::{FINISHED, OPERATIONS, op_key};
 use nacre_env::clock::Instant;
@@ -42,7 +42,7 @@ impl Distributed {
 
     /// Learns the layout that the root has for the whole file system.
     fn look_at_root(&self) {
-        let age = self.operations.root_age();
+        let age = ROOT_AGE;
         let is_due = self.operations.state.lock().root_seen.is_none_or(|seen| seen.elapsed() >= age);
         if self.index == 0 || !is_due || !self.operations.has_peers() {
             return;
@@ -152,8 +152,7 @@ impl Distributed {
     pub fn ask_for_outcomes(&self) {
         let late: Vec<OpId> = {
             let state = self.operations.state.lock();
-            let patience = self.operations.patience();
-            let late = state.prepared.iter().filter(|(_, prepared)| prepared.since.elapsed() >= patience);
+            let late = state.prepared.iter().filter(|(_, prepared)| prepared.since.elapsed() >= PATIENCE);
             late.map(|(op, _)| *op).collect()
         };
         for op in late {

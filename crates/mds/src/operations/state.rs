@@ -14,7 +14,7 @@ use nacre_wire::peer::{Name, OpId, Operation, PeerReply, PeerRequest};
 use nacre_wire::{Decode, Encode, Reader};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ const RECORD_VERSION: u8 = 1;
 /// Version of the records of what prepared operations lock; 1 had no names.
 const PREPARED_VERSION: u8 = 2;
 
-/// Who has not decided for so long, in milliseconds, is asked. Guess: far longer than any operation that nothing holds up.
-const PATIENCE_MS: u64 = 2000;
+/// A coordinator that has not decided for so long is asked. Guess: far longer than any operation that nothing holds up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the root says to the whole file system is looked at so often, in milliseconds.
-const ROOT_AGE_MS: u64 = 1000;
+pub(super) const ROOT_AGE: Duration = Duration::from_millis(1000);
 
 /// Other MDTs, by index.
 pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
@@ -99,9 +99,6 @@ pub(crate) struct Operations {
     pub(super) changed: Condvar,
     /// Length of [`State::unsettled`].
     pub(super) unsettled: AtomicUsize,
-    pub(super) patience_ms: AtomicU64,
-    /// How old what is known of the root may be, in milliseconds.
-    pub(super) root_age_ms: AtomicU64,
     /// Held while what is finished is noted, so that the store gets the notes in their order.
     pub(super) noting: Mutex<()>,
     #[cfg(test)]
@@ -208,8 +205,6 @@ impl Operations {
             peers: RwLock::default(),
             newcomers: OnceLock::new(),
             unsettled: AtomicUsize::new(state.unsettled.len()),
-            patience_ms: AtomicU64::new(PATIENCE_MS),
-            root_age_ms: AtomicU64::new(ROOT_AGE_MS),
             noting: Mutex::new(()),
             #[cfg(test)]
             bug: Mutex::new(None),
@@ -244,28 +239,6 @@ impl Operations {
     #[cfg(not(test))]
     pub(crate) const fn has(&self, _: Bug) -> bool {
         false
-    }
-
-    /// Coordinators that have not decided are asked at once.
-    #[cfg(test)]
-    pub fn be_impatient(&self) {
-        self.patience_ms.store(0, Ordering::Relaxed);
-    }
-
-    /// The root is looked at once, so that no clock says how many messages there are.
-    #[cfg(test)]
-    pub fn look_at_root_once(&self) {
-        self.root_age_ms.store(u64::MAX, Ordering::Relaxed);
-    }
-
-    /// How old what is known of the root may be.
-    pub(super) fn root_age(&self) -> Duration {
-        Duration::from_millis(self.root_age_ms.load(Ordering::Relaxed))
-    }
-
-    /// Who has not decided for so long is asked.
-    pub(super) fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience_ms.load(Ordering::Relaxed))
     }
 
     /// Are there other MDTs?
@@ -331,7 +304,7 @@ impl Operations {
     }
 
     /// Whether something is prepared here.
-    pub(super) fn has_prepared(&self) -> bool {
+    pub(crate) fn has_prepared(&self) -> bool {
         !self.state.lock().prepared.is_empty()
     }
 

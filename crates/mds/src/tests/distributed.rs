@@ -11,11 +11,12 @@ mod step;
 
 use super::*;
 use crate::check::check_together;
-use crate::operations::state::Bug;
+use crate::operations::state::{Bug, PATIENCE};
 use crate::records::{read_record, store_path};
 use crate::shards::shards_of;
 use crate::tables::MOVES;
 use fastrand::Rng;
+use nacre_env::sim;
 use nacre_layout::DirDefault;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
@@ -108,7 +109,9 @@ impl MdsEndpoint for Way {
             let mds = self.net.get(self.to).ok_or(Status::ETIMEDOUT)?;
             if matches!(request, MdsRequest::Peer(PeerRequest::Prepare { .. } | PeerRequest::Moved { .. })) {
                 // What its own thread would have found out while this waits for locks.
-                mds.leaves.operations.be_impatient();
+                if mds.leaves.operations.has_prepared() {
+                    nacre_env::thread::sleep(PATIENCE);
+                }
                 let one_in = self.net.one_in.swap(0, Ordering::Relaxed);
                 mds.distributed.ask_for_outcomes();
                 self.net.one_in.store(one_in, Ordering::Relaxed);
@@ -180,6 +183,8 @@ struct World {
     layouts: Mutex<BTreeMap<Fid, DirLayout>>,
     /// What all servers do wrong.
     bug: Option<Bug>,
+    /// Time costs nothing. `None` in a simulation that the test has begun.
+    _simulation: Option<sim::First>,
 }
 
 /// Nothing becomes durable by the clock: what is lost with the power follows from the seed alone.
@@ -188,12 +193,17 @@ fn config_of(index: u16) -> MdsConfig {
     MdsConfig { index, store, ..config() }
 }
 
+fn options(seed: u64) -> sim::Options {
+    sim::Options { seed, limit: Duration::from_secs(24 * 3600) }
+}
+
 impl World {
     fn new(count: u16, seed: u64) -> World {
         World::with_bug(count, seed, None)
     }
 
     fn with_bug(count: u16, seed: u64, bug: Option<Bug>) -> World {
+        let simulation = sim::enter(options(seed));
         let net = Arc::new(Net {
             alive: Mutex::new((0..count).map(|_| None).collect()),
             dice: Mutex::new(Rng::with_seed(seed)),
@@ -214,6 +224,7 @@ impl World {
             next_oid: AtomicU32::new(1),
             layouts: Mutex::default(),
             bug,
+            _simulation: simulation,
         };
         for index in 0..count {
             world.start(index);
@@ -242,7 +253,6 @@ impl World {
             mds.is_some()
         });
         let mds = mds.expect("opened");
-        mds.leaves.operations.look_at_root_once();
         mds.moving.step_by(1);
         mds.leaves.operations.plant(self.bug);
         self.net.alive.lock()[usize::from(index)] = Some(mds);
@@ -276,9 +286,9 @@ impl World {
         }
         self.meet();
         for _ in 0..3 {
+            nacre_env::thread::sleep(PATIENCE);
             for index in 0..self.count() {
                 let mds = self.net.get(index).expect("alive");
-                mds.leaves.operations.be_impatient();
                 mds.distributed.resolve_once();
             }
         }

@@ -1,15 +1,11 @@
 //! Several clients at the same time, under the scheduler of a simulation.
 
 use super::*;
-use nacre_env::sim::{self, Outcome};
+use nacre_env::sim::Outcome;
 use nacre_env::thread;
 
 const MDTS: u16 = 3;
 const STEPS: usize = 30;
-
-fn options(seed: u64) -> sim::Options {
-    sim::Options { seed, limit: Duration::from_secs(3600) }
-}
 
 /// What clients do at the same time, each on its own thread: they make, move, link and remove the same few names in directories
 /// of all MDTs. Returns the name space that is left.
@@ -21,10 +17,12 @@ fn clients_at_once(seed: u64) -> Outcome<Tree> {
             world.make(Fid::ROOT, &format!("dir{mdt}"), *dir, true).expect("made");
         }
         thread::scope(|scope| {
-            for client in 0..3 {
+            for number in 0..3 {
                 let (world, dirs) = (&world, &dirs);
                 scope.spawn(move || {
-                    (0..STEPS).fold(Dice(seed * 3 + client), |dice, _| act(world, dirs, dice))
+                    let client = Client::connect(world, number + 2);
+                    let mut dice = Rng::with_seed(seed * 3 + u64::from(number));
+                    (0..STEPS).for_each(|_| client.act(dirs, &mut dice));
                 });
             }
         });
@@ -38,7 +36,6 @@ fn clients_at_once(seed: u64) -> Outcome<Tree> {
 /// A client that is connected to all MDTs.
 struct Client<'a> {
     world: &'a World,
-    number: u8,
     exports: Vec<Arc<Export>>,
 }
 
@@ -49,7 +46,7 @@ impl Client<'_> {
             world.net.get(mdt).expect("alive").connect(&export).expect("connects");
             export
         };
-        Client { world, number, exports: (0..MDTS).map(connect).collect() }
+        Client { world, exports: (0..MDTS).map(connect).collect() }
     }
 
     fn run(&self, mdt: u16, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
@@ -58,12 +55,12 @@ impl Client<'_> {
         mds.handle(&self.exports[usize::from(mdt)], &Call::new(&cred), request).map(|answer| answer.reply)
     }
 
-    fn act(&self, dirs: &[Fid], mut dice: Dice) -> Dice {
+    fn act(&self, dirs: &[Fid], dice: &mut Rng) {
         const NAMES: [&str; 3] = ["a", "b", "c"];
-        let mut place = || (dirs[pick(&mut dice, dirs.len())], NAMES[pick(&mut dice, NAMES.len())]);
+        let mut place = || (dirs[pick(dice, dirs.len())], NAMES[pick(dice, NAMES.len())]);
         let (from, to) = (place(), place());
         let (parent, name, mdt) = (from.0, from.1.as_bytes(), from.0.mdt_index());
-        let outcome = match pick(&mut dice, 5) {
+        let outcome = match pick(dice, 5) {
             0 | 1 => {
                 let (fid, new, mode) = (self.world.fid(mdt), NewFile::Node { rdev: 0 }, 0o100_644);
                 let (open, exclusive) = (None, true);
@@ -86,7 +83,6 @@ impl Client<'_> {
             Ok(_) | Err(Status::ENOENT | Status::EEXIST) => {}
             Err(status) => panic!("{from:?} {to:?}: {status:?}"),
         }
-        dice
     }
 }
 

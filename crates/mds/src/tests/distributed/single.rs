@@ -689,7 +689,7 @@ fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_ex
     };
     let resolve = |world: &World| {
         let mds = world.net.get(0).expect("alive");
-        mds.leaves.operations.be_impatient();
+        nacre_env::thread::sleep(PATIENCE);
         mds.distributed.resolve_once();
     };
     let first = world.net.get(0).expect("alive");
