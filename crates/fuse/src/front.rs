@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nacre_client::node::fid_of;
-use nacre_client::{Caller, Client, JobSource, KernelCaches};
+use nacre_client::{Caller, Client, Created, JobSource, KernelCaches};
 use nacre_env::JobGuard;
 use nacre_types::{Fid, Status, StatusResult};
 
@@ -51,9 +51,9 @@ const NAMES_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
 /// CPU's cache when they are copied (0.85 of the throughput with 1 MiB). Decision 0008.
 const REMOTE_READ_AHEAD_BYTES: u32 = 1 << 20;
 const LOCAL_READ_AHEAD_BYTES: u32 = 512 << 10;
-/// Longest name in bytes.
 /// Node id by which the kernel knows the root of a mount.
 const ROOT_NODE: u64 = 1;
+/// Longest name in bytes.
 const NAME_MAX: u32 = nacre_types::limits::NAME_MAX as u32;
 
 /// Who decides about file locks.
@@ -170,58 +170,85 @@ impl Front {
         }
     }
 
+    /// Every request of the protocol.
     fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         match request.op {
-            Operation::Forget { nlookup } => {
-                self.client.inodes.forget(request.node_id, nlookup);
-                reply.none();
-                Ok(())
+            Operation::Read { fh, offset, size, flags, lock_owner } => {
+                self.read(fh, offset, size, flags as i32, lock_owner.is_some(), reply)
             }
-            Operation::BatchForget { forgets } => {
-                forgets.iter().for_each(|(node, lookups)| self.client.inodes.forget(node, lookups));
-                reply.none();
-                Ok(())
+            Operation::Write(write) => self.write(request, &write, reply),
+            Operation::Open { flags, kill_suid_gid } => self.open(request, flags, kill_suid_gid, reply),
+            Operation::Release { fh, .. } => self.release(request, fh, reply),
+            Operation::Flush { fh, lock_owner } => self.flush(request, fh, lock_owner, reply),
+            Operation::Fsync { fh, .. } => done(self.client.data.fsync(fh), reply),
+            Operation::FAllocate { fh, offset, length, mode } => {
+                let kind = data::to_fallocate(mode)?;
+                done(self.client.data.fallocate(&caller(request), fh, kind, offset, length), reply)
             }
-            Operation::NotifyReply { .. } => {
-                reply.none();
-                Ok(())
+            Operation::LSeek { fh, offset, whence } => self.lseek(fh, offset, whence as i32, reply),
+            Operation::CopyFileRange(copy) => self.copy_file_range(request, &copy, reply),
+            Operation::GetAttr { .. } => self.getattr(request, reply),
+            Operation::Statx { .. } => self.statx(request, reply),
+            Operation::SetAttr(change) => self.setattr(request, &change, reply),
+            Operation::Access { mask } => self.access(request, mask, reply),
+            Operation::OpenDir { .. } => self.opendir(request, reply),
+            Operation::ReadDir { fh, offset, size } => self.readdir(request, fh, offset, size, false, reply),
+            Operation::ReadDirPlus { fh, offset, size } => {
+                self.readdir(request, fh, offset, size, true, reply)
             }
-            Operation::Destroy => {
-                reply.ok();
-                Ok(())
+            Operation::ReleaseDir { fh, .. } => self.releasedir(fh, reply),
+            Operation::FsyncDir { fh, .. } => done(self.client.listings.fsyncdir(fh), reply),
+            Operation::GetXattr { name, size } => self.getxattr(request, name, size, reply),
+            Operation::ListXattr { size } => self.listxattr(request, size, reply),
+            Operation::SetXattr { name, value, flags, kill_sgid } => {
+                self.setxattr(request, name, value, flags, kill_sgid, reply)
             }
-            Operation::StatFs => self.statfs(reply),
-            Operation::SyncFs => {
-                self.client.data.sync_all()?;
-                reply.ok();
-                Ok(())
+            Operation::RemoveXattr { name } => self.removexattr(request, name, reply),
+            Operation::GetLk { owner, lock, flock, .. } => self.getlk(request, owner, &lock, flock, reply),
+            Operation::SetLk { fh, owner, lock, flock, wait } => {
+                self.setlk(request, fh, lock::to_lock(&lock, owner, flock)?, wait, reply)
             }
-            Operation::Read { .. }
-            | Operation::Write(_)
-            | Operation::Open { .. }
-            | Operation::Release { .. }
-            | Operation::Flush { .. }
-            | Operation::Fsync { .. }
-            | Operation::FAllocate { .. }
-            | Operation::LSeek { .. }
-            | Operation::CopyFileRange(_) => self.file_operation(request, reply),
-            Operation::GetAttr { .. }
-            | Operation::Statx { .. }
-            | Operation::SetAttr(_)
-            | Operation::Access { .. } => self.attr_operation(request, reply),
-            Operation::OpenDir { .. }
-            | Operation::ReadDir { .. }
-            | Operation::ReadDirPlus { .. }
-            | Operation::ReleaseDir { .. }
-            | Operation::FsyncDir { .. } => self.dir_operation(request, reply),
-            Operation::GetXattr { .. }
-            | Operation::ListXattr { .. }
-            | Operation::SetXattr { .. }
-            | Operation::RemoveXattr { .. } => self.xattr_operation(request, reply),
-            Operation::GetLk { .. } | Operation::SetLk { .. } => self.lock_operation(request, reply),
+            Operation::Lookup { name } => self.lookup(request, name, reply),
+            Operation::Create { name, flags, mode, umask, kill_suid_gid } => {
+                self.create_open(request, name, &names::node(mode, umask), flags, kill_suid_gid, reply)
+            }
+            Operation::TmpFile { flags, mode, umask } => self.tmpfile(request, flags, mode, umask, reply),
+            Operation::MkDir { name, mode, umask } => {
+                self.create(request, name, &names::directory(mode, umask), reply)
+            }
+            Operation::MkNod { name, mode, rdev, umask } => {
+                self.create(request, name, &Created::node(mode, rdev, umask)?, reply)
+            }
+            Operation::Symlink { name, target } => self.create(request, name, &names::symlink(target), reply),
+            Operation::Link { node_id, new_name } => self.link(request, node_id, new_name, reply),
+            Operation::Unlink { name } => self.unlink(request, name, false, reply),
+            Operation::RmDir { name } => self.unlink(request, name, true, reply),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                self.rename(request, name, new_parent, new_name, flags, reply)
+            }
+            Operation::ReadLink => self.readlink(request, reply),
             Operation::Ioctl(call) => self.ioctl(request, &call, reply),
-            _ => self.name_operation(request, reply),
+            Operation::Forget { nlookup } => self.forget([(request.node_id, nlookup)], reply),
+            Operation::BatchForget { forgets } => self.forget(forgets.iter(), reply),
+            Operation::StatFs => self.statfs(reply),
+            Operation::SyncFs => done(self.client.data.sync_all(), reply),
+            Operation::NotifyReply { .. } => unanswered(reply),
+            Operation::Destroy => done(Ok(()), reply),
+            Operation::Init(_)
+            | Operation::Interrupt { .. }
+            | Operation::Bmap { .. }
+            | Operation::Poll { .. } => unsupported(),
         }
+    }
+
+    /// The kernel has dropped references to inodes.
+    fn forget(
+        &self,
+        forgets: impl IntoIterator<Item = (u64, u64)>,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        forgets.into_iter().for_each(|(node, lookups)| self.client.inodes.forget(node, lookups));
+        unanswered(reply)
     }
 
     /// Has this thread work for the job of the program that asks, if jobs are named.
@@ -343,6 +370,19 @@ impl Handler for Front {
             Err(status) => reply.error(status.errno()),
         }
     }
+}
+
+/// Answers with the outcome of what gives nothing back.
+fn done(outcome: StatusResult<()>, reply: &mut Reply<'_>) -> StatusResult<()> {
+    outcome?;
+    reply.ok();
+    Ok(())
+}
+
+/// The kernel expects no answer.
+fn unanswered(reply: &mut Reply<'_>) -> StatusResult<()> {
+    reply.none();
+    Ok(())
 }
 
 /// A request that is not served; the kernel then does without it for ever.

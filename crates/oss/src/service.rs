@@ -296,6 +296,7 @@ impl ObjectServer {
         self.target.store.close().map_err(StopError::Store)
     }
 
+    /// Every request of the protocol, each carried out by a method of its own.
     fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
             OssRequest::Write { object, offset, sync, granted, lock, written, .. } => {
@@ -306,30 +307,14 @@ impl ObjectServer {
                 let how = ReadHow { ahead: *ahead, lock: *lock, written: *written };
                 self.read(export, *object, *offset, *len, &how, bulk)
             }
-            OssRequest::GetAttr { object, glimpse } => {
-                check_object(*object, self.target.index)?;
-                let known = match glimpse {
-                    true => self.glimpse(export, *object)?,
-                    false => attr(self.target.store.attr(*object)?),
-                };
-                Ok((OssReply::Attr(known), 0))
-            }
-            OssRequest::DataVersion { object } => {
-                check_object(*object, self.target.index)?;
-                self.versions.watch(*object);
-                let found = self.target.store.attr(*object)?;
-                let version = self.target.store.abilities().version_in(&found);
-                let version = version.unwrap_or_else(|| self.versions.of(*object, found.mtime));
-                Ok((OssReply::Version { attr: attr(found), version }, 0))
-            }
+            OssRequest::GetAttr { object, glimpse } => self.getattr(export, *object, *glimpse),
+            OssRequest::DataVersion { object } => self.data_version(*object),
             OssRequest::Truncate { object, size, lock, written } => {
                 check_object(*object, self.target.index)?;
                 check_range(*size, 0)?;
                 self.check_there(*object, *written)?;
                 let _change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
-                let after = self.target.store.truncate(*object, *size);
-                self.object_changed(*object);
-                Ok((OssReply::Attr(attr(after?)), 0))
+                self.changed(*object, self.target.store.truncate(*object, *size), 0)
             }
             OssRequest::Fallocate { object, kind, offset, len, lock, written } => {
                 check_object(*object, self.target.index)?;
@@ -337,18 +322,25 @@ impl ObjectServer {
                 self.check_there(*object, *written)?;
                 let _change = self.lock_change(export, *lock, *object, extent(*offset, *len))?;
                 let after = self.target.store.fallocate(*object, fallocate(*kind), *offset, *len);
-                self.object_changed(*object);
-                Ok((OssReply::Attr(attr(after?)), *len))
+                self.changed(*object, after, *len)
             }
             OssRequest::Seek { object, offset, kind, lock, written } => {
                 check_object(*object, self.target.index)?;
                 self.check_there(*object, *written)?;
-                let what = match kind {
-                    SeekKind::Data => Seek::Data,
-                    SeekKind::Hole => Seek::Hole,
-                };
                 let _lock = self.lock_read(export, *lock, *object, Extent::new(*offset, Extent::EOF))?;
-                Ok((OssReply::Position(self.target.store.seek(*object, *offset, what)?), 0))
+                Ok((OssReply::Position(self.target.store.seek(*object, *offset, seek(*kind))?), 0))
+            }
+            OssRequest::Sync { object } => self.sync(*object),
+            OssRequest::Advise { object, offset, len, advice } => {
+                self.advise(*object, *offset, *len, *advice)
+            }
+            OssRequest::Statfs => Ok((OssReply::Statfs(self.statfs()?), 0)),
+            OssRequest::Precreate { sequence, count } => self.precreate(*sequence, *count),
+            OssRequest::DestroyOrphans { sequence, last_used } => self.destroy_orphans(*sequence, *last_used),
+            OssRequest::Destroy { objects } => self.destroy(objects),
+            OssRequest::Ping => Ok((OssReply::Done, 0)),
+            OssRequest::Grant { client, kept, want } => {
+                Ok((OssReply::Granted(self.grant(export.client, *client, *kept, *want)?), 0))
             }
             OssRequest::Locks { request } => {
                 self.check_lock_request(request)?;
@@ -359,64 +351,78 @@ impl ObjectServer {
                 self.evict(client);
                 Ok((OssReply::Done, 0))
             }
-            other => self.run_for_target(export, other),
         }
     }
 
-    /// Requests that are about no range of an object.
-    fn run_for_target(&self, export: &Export, request: &OssRequest) -> Outcome {
-        match request {
-            OssRequest::Sync { object } => {
-                match object {
-                    Some(object) => {
-                        check_object(*object, self.target.index)?;
-                        self.target.store.sync(*object)?;
-                    }
-                    None => self.target.store.sync_all()?,
-                }
-                Ok((OssReply::Done, 0))
+    fn getattr(&self, export: &Export, object: Fid, glimpse: bool) -> Outcome {
+        check_object(object, self.target.index)?;
+        let known = match glimpse {
+            true => self.glimpse(export, object)?,
+            false => attr(self.target.store.attr(object)?),
+        };
+        Ok((OssReply::Attr(known), 0))
+    }
+
+    fn data_version(&self, object: Fid) -> Outcome {
+        check_object(object, self.target.index)?;
+        self.versions.watch(object);
+        let found = self.target.store.attr(object)?;
+        let version = self.target.store.abilities().version_in(&found);
+        let version = version.unwrap_or_else(|| self.versions.of(object, found.mtime));
+        Ok((OssReply::Version { attr: attr(found), version }, 0))
+    }
+
+    /// An object's size or space was changed, or was to be: it may be another one also after an error.
+    fn changed(&self, object: Fid, after: Result<ObjectAttr, ObjectError>, amount: u64) -> Outcome {
+        self.object_changed(object);
+        Ok((OssReply::Attr(attr(after?)), amount))
+    }
+
+    fn sync(&self, object: Option<Fid>) -> Outcome {
+        match object {
+            Some(object) => {
+                check_object(object, self.target.index)?;
+                self.target.store.sync(object)?;
             }
-            OssRequest::Advise { object, offset, len, advice } => {
-                check_object(*object, self.target.index)?;
-                check_range(*offset, *len)?;
-                let advice = match advice {
-                    Advice::WillRead => nacre_store::object::Advice::WillRead,
-                    Advice::DontNeed => nacre_store::object::Advice::DontNeed,
-                };
-                if let Some(able) = self.target.store.abilities().advise {
-                    able.advise(*object, *offset, *len, advice)?;
-                }
-                Ok((OssReply::Done, 0))
-            }
-            OssRequest::Statfs => Ok((OssReply::Statfs(self.statfs()?), 0)),
-            OssRequest::Precreate { sequence, count } => {
-                check_sequence(*sequence, self.target.index)?;
-                check_count(*count)?;
-                let ids = self.target.store.abilities().ids_of(*sequence)?.reserve(*sequence, *count)?;
-                let count = ids.end - ids.start;
-                Ok((OssReply::Precreated { first: ids.start, count }, u64::from(count)))
-            }
-            OssRequest::DestroyOrphans { sequence, last_used } => {
-                check_sequence(*sequence, self.target.index)?;
-                let ids = self.target.store.abilities().ids_of(*sequence)?;
-                let first = ids.destroy_orphans(*sequence, *last_used)?;
-                *self.statfs.lock() = None;
-                Ok((OssReply::Precreated { first, count: 0 }, 0))
-            }
-            OssRequest::Destroy { objects } => {
-                check_objects(objects, self.target.index)?;
-                let count = self.target.store.destroy(objects)?;
-                objects.iter().for_each(|object| self.object_changed(*object));
-                *self.statfs.lock() = None;
-                Ok((OssReply::Done, count))
-            }
-            OssRequest::Ping => Ok((OssReply::Done, 0)),
-            OssRequest::Grant { client, kept, want } => {
-                Ok((OssReply::Granted(self.grant(export.client, *client, *kept, *want)?), 0))
-            }
-            // All others were run by the caller.
-            _ => Err(Status::EPROTO.into()),
+            None => self.target.store.sync_all()?,
         }
+        Ok((OssReply::Done, 0))
+    }
+
+    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Outcome {
+        check_object(object, self.target.index)?;
+        check_range(offset, len)?;
+        let advice = match advice {
+            Advice::WillRead => nacre_store::object::Advice::WillRead,
+            Advice::DontNeed => nacre_store::object::Advice::DontNeed,
+        };
+        if let Some(able) = self.target.store.abilities().advise {
+            able.advise(object, offset, len, advice)?;
+        }
+        Ok((OssReply::Done, 0))
+    }
+
+    fn precreate(&self, sequence: u64, count: u32) -> Outcome {
+        check_sequence(sequence, self.target.index)?;
+        check_count(count)?;
+        let ids = self.target.store.abilities().ids_of(sequence)?.reserve(sequence, count)?;
+        let count = ids.end - ids.start;
+        Ok((OssReply::Precreated { first: ids.start, count }, u64::from(count)))
+    }
+
+    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Outcome {
+        check_sequence(sequence, self.target.index)?;
+        let first = self.target.store.abilities().ids_of(sequence)?.destroy_orphans(sequence, last_used)?;
+        *self.statfs.lock() = None;
+        Ok((OssReply::Precreated { first, count: 0 }, 0))
+    }
+
+    fn destroy(&self, objects: &[Fid]) -> Outcome {
+        check_objects(objects, self.target.index)?;
+        let count = self.target.store.destroy(objects)?;
+        objects.iter().for_each(|object| self.object_changed(*object));
+        *self.statfs.lock() = None;
+        Ok((OssReply::Done, count))
     }
 
     fn write(&self, export: &Export, object: Fid, offset: u64, how: &WriteHow, bulk: Bulk<'_>) -> Outcome {
@@ -694,6 +700,13 @@ fn operation_of(request: &OssRequest) -> Operation {
         OssRequest::Locks { .. } => Operation::Locks,
         OssRequest::Evict { .. } => Operation::Evict,
         OssRequest::Advise { .. } => Operation::Advise,
+    }
+}
+
+fn seek(kind: SeekKind) -> Seek {
+    match kind {
+        SeekKind::Data => Seek::Data,
+        SeekKind::Hole => Seek::Hole,
     }
 }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use nacre_client::Found;
-use nacre_types::{SetAttr, SetAttrValid, Status, StatusResult, Timestamp};
+use nacre_types::{SetAttr, SetAttrValid, StatusResult, Timestamp};
 
 use super::{Front, caller, gone};
 use crate::abi::{self, Attr, Statx, SxTime};
 use crate::reply::Reply;
-use crate::request::{self, Operation, Request, SetTime};
+use crate::request::{self, Request, SetTime};
 
 /// Preferred I/O size shown to programs, in bytes. Programs that copy use it as their buffer size; much larger ones would
 /// cost those memory that open many files with buffers of this size.
@@ -110,41 +110,46 @@ fn attr_timeout(keep: bool) -> Duration {
 }
 
 impl Front {
-    pub(super) fn attr_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let fid = self.fid(request.node_id)?;
-        match request.op {
-            Operation::GetAttr { .. } => {
-                let (attr, keep) = self.client.inodes.stat(fid).map_err(gone)?;
-                reply.attr(&to_wire(&attr), attr_timeout(keep));
-            }
-            Operation::Statx { .. } => {
-                let (attr, keep) = self.client.inodes.stat(fid).map_err(gone)?;
-                reply.statx(&to_statx(&attr), attr_timeout(keep));
-            }
-            Operation::SetAttr(change) => {
-                let mut set = to_set(&change);
-                if let Some(handle) = change.fh
-                    && self.client.opens.is_writable(handle)
-                {
-                    set.valid |= SetAttrValid::OPEN_FOR_WRITE;
-                }
-                let caller = caller(request);
-                let changed = self.client.names.setattr_through(&caller, fid, change.fh, set);
-                let (attr, closed) = changed.map_err(gone)?;
-                if closed {
-                    self.expire_names();
-                }
-                reply.attr(&to_wire(&attr), attr_timeout(self.client.lease.exclusive()));
-            }
-            Operation::Access { mask } => {
-                let mask = (mask & 7) as u8;
-                if mask != 0 {
-                    self.client.inodes.access(&caller(request), fid, mask).map_err(gone)?;
-                }
-                reply.ok();
-            }
-            _ => return Err(Status::ENOSYS),
+    pub(super) fn getattr(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let (attr, keep) = self.client.inodes.stat(self.fid(request.node_id)?).map_err(gone)?;
+        reply.attr(&to_wire(&attr), attr_timeout(keep));
+        Ok(())
+    }
+
+    pub(super) fn statx(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let (attr, keep) = self.client.inodes.stat(self.fid(request.node_id)?).map_err(gone)?;
+        reply.statx(&to_statx(&attr), attr_timeout(keep));
+        Ok(())
+    }
+
+    pub(super) fn setattr(
+        &self,
+        request: &Request<'_>,
+        change: &request::SetAttr,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let (fid, caller) = (self.fid(request.node_id)?, caller(request));
+        let mut set = to_set(change);
+        if let Some(handle) = change.fh
+            && self.client.opens.is_writable(handle)
+        {
+            set.valid |= SetAttrValid::OPEN_FOR_WRITE;
         }
+        let changed = self.client.names.setattr_through(&caller, fid, change.fh, set);
+        let (attr, closed) = changed.map_err(gone)?;
+        if closed {
+            self.expire_names();
+        }
+        reply.attr(&to_wire(&attr), attr_timeout(self.client.lease.exclusive()));
+        Ok(())
+    }
+
+    pub(super) fn access(&self, request: &Request<'_>, mask: u32, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let (fid, mask) = (self.fid(request.node_id)?, (mask & 7) as u8);
+        if mask != 0 {
+            self.client.inodes.access(&caller(request), fid, mask).map_err(gone)?;
+        }
+        reply.ok();
         Ok(())
     }
 

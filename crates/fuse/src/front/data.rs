@@ -6,10 +6,10 @@ use nacre_client::{
 use nacre_types::{Status, StatusResult};
 
 use super::open_mode::{OpenCase, open_flags};
-use super::{Front, LockScope, caller, gone};
+use super::{Front, LockScope, caller, done, gone};
 use crate::abi;
 use crate::reply::{Opened, Reply};
-use crate::request::{Operation, Request};
+use crate::request::{CopyFileRange, Request, Write};
 
 /// The kernel opens the file to execute it (`FMODE_EXEC` among the flags of open(2)).
 const OPEN_TO_EXECUTE: u32 = 0x20;
@@ -34,7 +34,8 @@ pub(super) fn to_open(flags: u32, kill_suid_gid: bool) -> (OpenFlags, bool) {
     (open, flags as i32 & libc::O_DSYNC != 0)
 }
 
-fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
+/// What `fallocate` with `mode` does.
+pub(super) fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
     Ok(match mode {
         0 => FallocateKind::Allocate,
         KEEP_SIZE => FallocateKind::AllocateKeepSize,
@@ -46,89 +47,106 @@ fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
 }
 
 impl Front {
-    pub(super) fn file_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        match request.op {
-            Operation::Read { fh, offset, size, flags, lock_owner } => {
-                let buffer = reply.read_buffer(size as usize);
-                // The kernel names an owner when a program reads around the page cache; otherwise it fills pages.
-                let reader = match lock_owner {
-                    None => Reader::Pages,
-                    Some(_) if flags as i32 & libc::O_NONBLOCK != 0 => Reader::Hurried,
-                    Some(_) => Reader::Program,
-                };
-                self.client.opens.keep_access_time(fh, flags as i32 & libc::O_NOATIME != 0)?;
-                let bytes = self.client.data.read(fh, offset, buffer, reader)?;
-                reply.read_done(bytes);
-            }
-            Operation::Write(write) => {
-                let flags = write.flags as i32;
-                // The kernel's own write-back has settled on its offsets, whatever the handle's flags.
-                let options = WriteOptions {
-                    append: flags & libc::O_APPEND != 0 && !write.from_cache,
-                    sync: flags & libc::O_DSYNC != 0,
-                    kill_priv: write.kill_suid_gid,
-                    from_cache: write.from_cache,
-                    through_cache: write.lock_owner.is_none() && !write.from_cache,
-                    direct: flags & libc::O_DIRECT != 0,
-                    hurried: flags & libc::O_NONBLOCK != 0,
-                    owner: write.lock_owner.map(LockOwner),
-                };
-                let bytes =
-                    self.client.data.write(&caller(request), write.fh, write.offset, write.data, options)?;
-                reply.written(bytes as u32);
-            }
-            Operation::Open { flags, kill_suid_gid } => {
-                let fid = self.fid(request.node_id)?;
-                let (open, sync) = to_open(flags, kill_suid_gid);
-                let opened = self.client.opens.open(&caller(request), fid, open, sync).map_err(gone)?;
-                reply.opened(&self.opened(&opened, open, flags)?);
-            }
-            Operation::Release { fh, .. } => {
-                self.release(request, fh)?;
-                reply.ok();
-            }
-            Operation::Flush { fh, lock_owner } => {
-                self.flush(request, fh, lock_owner)?;
-                reply.ok();
-            }
-            Operation::Fsync { fh, .. } => {
-                self.client.data.fsync(fh)?;
-                reply.ok();
-            }
-            Operation::FAllocate { fh, offset, length, mode } => {
-                self.client.data.fallocate(&caller(request), fh, to_fallocate(mode)?, offset, length)?;
-                reply.ok();
-            }
-            Operation::LSeek { fh, offset, whence } => {
-                let kind = match whence as i32 {
-                    libc::SEEK_DATA => SeekKind::Data,
-                    libc::SEEK_HOLE => SeekKind::Hole,
-                    _ => return Err(Status::EINVAL),
-                };
-                reply.lseek(self.client.data.seek(fh, offset, kind)?);
-            }
-            Operation::CopyFileRange(copy) => {
-                let (from, to) = ((copy.fh_in, copy.offset_in), (copy.fh_out, copy.offset_out));
-                reply.copied(self.client.data.copy_range(&caller(request), from, to, copy.len)?);
-            }
-            _ => return Err(Status::ENOSYS),
-        }
+    /// Reads into the transport's buffer. The kernel names a lock owner when a program reads around the page cache; otherwise it
+    /// fills pages.
+    pub(super) fn read(
+        &self,
+        fh: u64,
+        offset: u64,
+        size: u32,
+        flags: i32,
+        has_owner: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let buffer = reply.read_buffer(size as usize);
+        let reader = match has_owner {
+            false => Reader::Pages,
+            true if flags & libc::O_NONBLOCK != 0 => Reader::Hurried,
+            true => Reader::Program,
+        };
+        self.client.opens.keep_access_time(fh, flags & libc::O_NOATIME != 0)?;
+        let bytes = self.client.data.read(fh, offset, buffer, reader)?;
+        reply.read_done(bytes);
         Ok(())
     }
 
-    fn flush(&self, request: &Request<'_>, fh: u64, lock_owner: u64) -> StatusResult<()> {
+    pub(super) fn write(
+        &self,
+        request: &Request<'_>,
+        write: &Write<'_>,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let flags = write.flags as i32;
+        // The kernel's own write-back has settled on its offsets, whatever the handle's flags.
+        let options = WriteOptions {
+            append: flags & libc::O_APPEND != 0 && !write.from_cache,
+            sync: flags & libc::O_DSYNC != 0,
+            kill_priv: write.kill_suid_gid,
+            from_cache: write.from_cache,
+            through_cache: write.lock_owner.is_none() && !write.from_cache,
+            direct: flags & libc::O_DIRECT != 0,
+            hurried: flags & libc::O_NONBLOCK != 0,
+            owner: write.lock_owner.map(LockOwner),
+        };
+        let bytes = self.client.data.write(&caller(request), write.fh, write.offset, write.data, options)?;
+        reply.written(bytes as u32);
+        Ok(())
+    }
+
+    pub(super) fn open(
+        &self,
+        request: &Request<'_>,
+        flags: u32,
+        kill_suid_gid: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let fid = self.fid(request.node_id)?;
+        let (open, sync) = to_open(flags, kill_suid_gid);
+        let opened = self.client.opens.open(&caller(request), fid, open, sync).map_err(gone)?;
+        reply.opened(&self.opened(&opened, open, flags)?);
+        Ok(())
+    }
+
+    pub(super) fn lseek(&self, fh: u64, offset: u64, whence: i32, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let kind = match whence {
+            libc::SEEK_DATA => SeekKind::Data,
+            libc::SEEK_HOLE => SeekKind::Hole,
+            _ => return Err(Status::EINVAL),
+        };
+        reply.lseek(self.client.data.seek(fh, offset, kind)?);
+        Ok(())
+    }
+
+    pub(super) fn copy_file_range(
+        &self,
+        request: &Request<'_>,
+        copy: &CopyFileRange,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let (from, to) = ((copy.fh_in, copy.offset_in), (copy.fh_out, copy.offset_out));
+        reply.copied(self.client.data.copy_range(&caller(request), from, to, copy.len)?);
+        Ok(())
+    }
+
+    pub(super) fn flush(
+        &self,
+        request: &Request<'_>,
+        fh: u64,
+        lock_owner: u64,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
         let outcome = self.client.data.flush(fh);
         if self.options.locks == LockScope::Cluster && self.client.opens.may_hold_range_locks(fh) {
             self.unlock(request, fh, LockFamily::Range, LockOwner(lock_owner))?;
             self.client.opens.forget_locker(fh, LockOwner(lock_owner))?;
         }
-        outcome
+        done(outcome, reply)
     }
 
-    fn release(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
+    pub(super) fn release(&self, request: &Request<'_>, fh: u64, reply: &mut Reply<'_>) -> StatusResult<()> {
         let unlocked = self.unlock_all(request, fh);
         self.client.opens.release(fh)?;
-        unlocked
+        done(unlocked, reply)
     }
 
     /// What the kernel is told about an open file.

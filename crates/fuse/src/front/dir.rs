@@ -1,49 +1,35 @@
 //! Directories.
 
 use nacre_client::Found;
-use nacre_types::{Status, StatusResult};
+use nacre_types::StatusResult;
 
-use super::{Front, caller, gone};
+use super::{Front, caller, done, gone};
 use crate::reply::{DirEntry, Opened, Reply};
-use crate::request::{Operation, Request};
+use crate::request::Request;
 
 impl Front {
-    pub(super) fn dir_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        match request.op {
-            Operation::OpenDir { .. } => {
-                let fid = self.fid(request.node_id)?;
-                let fh = self.client.listings.opendir(&caller(request), fid).map_err(gone)?;
-                reply.opened(&Opened { fh, ..Opened::default() });
-            }
-            Operation::ReadDir { fh, offset, size } => {
-                self.client.listings.check_listing(&caller(request), fh)?;
-                self.readdir(fh, offset, size, false, reply)?;
-            }
-            Operation::ReadDirPlus { fh, offset, size } => {
-                self.client.listings.check_listing(&caller(request), fh)?;
-                self.readdir(fh, offset, size, true, reply)?;
-            }
-            Operation::ReleaseDir { fh, .. } => {
-                self.client.listings.releasedir(fh);
-                reply.ok();
-            }
-            Operation::FsyncDir { fh, .. } => {
-                self.client.listings.fsyncdir(fh)?;
-                reply.ok();
-            }
-            _ => return Err(Status::ENOSYS),
-        }
+    pub(super) fn opendir(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let fid = self.fid(request.node_id)?;
+        let fh = self.client.listings.opendir(&caller(request), fid).map_err(gone)?;
+        reply.opened(&Opened { fh, ..Opened::default() });
         Ok(())
     }
 
-    fn readdir(
+    pub(super) fn releasedir(&self, fh: u64, reply: &mut Reply<'_>) -> StatusResult<()> {
+        self.client.listings.releasedir(fh);
+        done(Ok(()), reply)
+    }
+
+    pub(super) fn readdir(
         &self,
+        request: &Request<'_>,
         fh: u64,
         offset: u64,
         size: u32,
         plus: bool,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
+        self.client.listings.check_listing(&caller(request), fh)?;
         let mut buffer = reply.directory(size);
         let listed = self.client.listings.readdir(fh, offset, size, plus, &mut |listed| {
             let entry = DirEntry {

@@ -3,17 +3,17 @@
 use nacre_client::{FileLock, LockFamily, LockMode, LockOwner};
 use nacre_types::{Status, StatusResult};
 
-use super::{Front, caller};
+use super::{Front, caller, done};
 use crate::abi;
 use crate::reply::Reply;
-use crate::request::{Operation, Request};
+use crate::request::Request;
 
 /// The kernel's word for "to the end of the file".
 const KERNEL_END: u64 = i64::MAX as u64;
 
 /// # Errors
 /// `EINVAL` for a kind of lock that does not exist.
-fn to_lock(lock: &abi::FileLock, owner: u64, flock: bool) -> StatusResult<FileLock> {
+pub(super) fn to_lock(lock: &abi::FileLock, owner: u64, flock: bool) -> StatusResult<FileLock> {
     let mode = match lock.typ as i32 {
         libc::F_RDLCK => LockMode::Read,
         libc::F_WRLCK => LockMode::Write,
@@ -44,26 +44,33 @@ fn to_wire(lock: Option<FileLock>) -> abi::FileLock {
 }
 
 impl Front {
-    pub(super) fn lock_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let caller = caller(request);
-        match request.op {
-            Operation::GetLk { owner, lock, flock, .. } => {
-                let fid = self.fid(request.node_id)?;
-                let conflict = self.client.opens.get_lock(&caller, fid, to_lock(&lock, owner, flock)?)?;
-                reply.lock(&to_wire(conflict));
-            }
-            Operation::SetLk { fh, owner, lock, flock, wait } => {
-                let lock = to_lock(&lock, owner, flock)?;
-                // Before the request: a lock that was granted although the answer got lost must be given back too.
-                if lock.mode != LockMode::Unlock {
-                    self.client.opens.note_locker(fh, lock.family, lock.owner)?;
-                }
-                self.client.opens.set_lock(&caller, fh, lock, wait)?;
-                reply.ok();
-            }
-            _ => return Err(Status::ENOSYS),
-        }
+    pub(super) fn getlk(
+        &self,
+        request: &Request<'_>,
+        owner: u64,
+        lock: &abi::FileLock,
+        flock: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let fid = self.fid(request.node_id)?;
+        let conflict = self.client.opens.get_lock(&caller(request), fid, to_lock(lock, owner, flock)?)?;
+        reply.lock(&to_wire(conflict));
         Ok(())
+    }
+
+    pub(super) fn setlk(
+        &self,
+        request: &Request<'_>,
+        fh: u64,
+        lock: FileLock,
+        wait: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        // Before the request: a lock that was granted although the answer got lost must be given back too.
+        if lock.mode != LockMode::Unlock {
+            self.client.opens.note_locker(fh, lock.family, lock.owner)?;
+        }
+        done(self.client.opens.set_lock(&caller(request), fh, lock, wait), reply)
     }
 
     /// The last descriptor of an open file is closed: locks that belong to it go.

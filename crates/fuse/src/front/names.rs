@@ -4,69 +4,102 @@ use nacre_client::{Caller, Created, NewFile, RenameFlags};
 use nacre_types::{Fid, FileKind, Status, StatusResult, perm};
 
 use super::data::to_open;
-use super::{Front, caller, unsupported};
+use super::{Front, caller, done};
 use crate::reply::Reply;
-use crate::request::{Operation, Request};
+use crate::request::Request;
 
 impl Front {
-    pub(super) fn name_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let caller = caller(request);
-        let fid = || self.fid(request.node_id);
-        match request.op {
-            Operation::Lookup { name } => return self.lookup(request, name, reply),
-            Operation::Create { name, flags, mode, umask, kill_suid_gid } => {
-                let (open, sync) = to_open(flags, kill_suid_gid);
-                let what = Created { new: NewFile::Node { rdev: 0 }, mode: regular(mode), umask };
-                let exclusive = flags as i32 & libc::O_EXCL != 0;
-                let (found, opened) =
-                    self.client.opens.create_open(&caller, fid()?, name, &what, (open, sync), exclusive)?;
-                reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
-            }
-            Operation::TmpFile { flags, mode, umask } => {
-                let (open, sync) = to_open(flags, false);
-                let (found, opened) =
-                    self.client.opens.tmpfile(&caller, fid()?, regular(mode), umask, (open, sync))?;
-                reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
-            }
-            Operation::MkDir { name, mode, umask } => {
-                let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
-                let what = Created { new: NewFile::Directory, mode, umask };
-                reply.entry(&self.entry(&self.client.names.create(&caller, fid()?, name, &what)?));
-            }
-            Operation::MkNod { name, mode, rdev, umask } => {
-                let what = Created::node(mode, rdev, umask)?;
-                reply.entry(&self.entry(&self.client.names.create(&caller, fid()?, name, &what)?));
-            }
-            Operation::Symlink { name, target } => {
-                let mode = FileKind::Symlink.mode_bits() | 0o777;
-                let what = Created { new: NewFile::Symlink { target }, mode, umask: 0 };
-                reply.entry(&self.entry(&self.client.names.create(&caller, fid()?, name, &what)?));
-            }
-            Operation::Link { node_id, new_name } => {
-                let linked = self.fid(node_id)?;
-                self.check_protected(&caller, linked)?;
-                let found = self.client.names.link(&caller, linked, fid()?, new_name)?;
-                reply.entry(&self.entry(&found));
-            }
-            Operation::Unlink { name } => {
-                self.client.names.unlink(&caller, fid()?, name, false)?;
-                reply.ok();
-            }
-            Operation::RmDir { name } => {
-                self.client.names.unlink(&caller, fid()?, name, true)?;
-                reply.ok();
-            }
-            Operation::Rename { name, new_parent, new_name, flags } => {
-                let flags = rename_flags(flags)?;
-                let to = (self.fid(new_parent)?, new_name);
-                if !self.client.names.rename(&caller, (fid()?, name), to, flags)? {
-                    self.expire_names();
-                }
-                reply.ok();
-            }
-            Operation::ReadLink => reply.bytes(&self.client.inodes.readlink(fid()?)?),
-            _ => return unsupported(),
+    pub(super) fn create_open(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        what: &Created<'_>,
+        flags: u32,
+        kill_suid_gid: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let (caller, parent) = (caller(request), self.fid(request.node_id)?);
+        let (open, sync) = to_open(flags, kill_suid_gid);
+        let exclusive = flags as i32 & libc::O_EXCL != 0;
+        let (found, opened) =
+            self.client.opens.create_open(&caller, parent, name, what, (open, sync), exclusive)?;
+        reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
+        Ok(())
+    }
+
+    pub(super) fn tmpfile(
+        &self,
+        request: &Request<'_>,
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let (caller, parent) = (caller(request), self.fid(request.node_id)?);
+        let (open, sync) = to_open(flags, false);
+        let (found, opened) =
+            self.client.opens.tmpfile(&caller, parent, regular(mode), umask, (open, sync))?;
+        reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
+        Ok(())
+    }
+
+    pub(super) fn create(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        what: &Created<'_>,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let parent = self.fid(request.node_id)?;
+        reply.entry(&self.entry(&self.client.names.create(&caller(request), parent, name, what)?));
+        Ok(())
+    }
+
+    pub(super) fn link(
+        &self,
+        request: &Request<'_>,
+        node_id: u64,
+        new_name: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let (caller, linked) = (caller(request), self.fid(node_id)?);
+        self.check_protected(&caller, linked)?;
+        let found = self.client.names.link(&caller, linked, self.fid(request.node_id)?, new_name)?;
+        reply.entry(&self.entry(&found));
+        Ok(())
+    }
+
+    pub(super) fn unlink(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        directory: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let parent = self.fid(request.node_id)?;
+        done(self.client.names.unlink(&caller(request), parent, name, directory), reply)
+    }
+
+    pub(super) fn rename(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let flags = rename_flags(flags)?;
+        let (to, from) = ((self.fid(new_parent)?, new_name), (self.fid(request.node_id)?, name));
+        if !self.client.names.rename(&caller(request), from, to, flags)? {
+            self.expire_names();
         }
+        reply.ok();
+        Ok(())
+    }
+
+    pub(super) fn readlink(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        reply.bytes(&self.client.inodes.readlink(self.fid(request.node_id)?)?);
         Ok(())
     }
 
@@ -86,7 +119,12 @@ impl Front {
         }
     }
 
-    fn lookup(&self, request: &Request<'_>, name: &[u8], reply: &mut Reply<'_>) -> StatusResult<()> {
+    pub(super) fn lookup(
+        &self,
+        request: &Request<'_>,
+        name: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
         let fid = self.fid(request.node_id)?;
         // Asked by those who hold a file handle: the inode need not be a directory.
         if name == b"." {
@@ -105,6 +143,19 @@ impl Front {
         }
         Ok(())
     }
+}
+
+/// A regular file.
+pub(super) fn node(mode: u32, umask: u32) -> Created<'static> {
+    Created { new: NewFile::Node { rdev: 0 }, mode: regular(mode), umask }
+}
+
+pub(super) fn directory(mode: u32, umask: u32) -> Created<'static> {
+    Created { new: NewFile::Directory, mode: FileKind::Directory.mode_bits() | mode & 0o7777, umask }
+}
+
+pub(super) fn symlink(target: &[u8]) -> Created<'_> {
+    Created { new: NewFile::Symlink { target }, mode: FileKind::Symlink.mode_bits() | 0o777, umask: 0 }
 }
 
 /// What the host says now: administrators change it while it runs.
