@@ -5,11 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Common;
 use crate::error::Error;
 use crate::image::{Image, Kind};
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
+use crate::options::Common;
 use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};

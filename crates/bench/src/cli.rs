@@ -1,6 +1,5 @@
 //! The sub-commands of `nacre bench`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::backends::{self, BackendsArguments};
@@ -15,6 +14,7 @@ use crate::mdt::{self, MdtArguments};
 use crate::mdtest::{self, MdtestArguments};
 use crate::noisy::{self, NoisyArguments};
 use crate::null::{self, NullArguments, ServeArguments};
+use crate::options::{Common, pin};
 use crate::peers::{self, PeersArguments};
 use crate::programs::{self, ProgramsArguments};
 use crate::records::{self, RecordsArguments};
@@ -126,36 +126,6 @@ pub enum TaskKind {
     Dne,
     /// `bench peers`
     Peers,
-}
-
-/// What all measuring sub-commands share.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Common {
-    /// Runs of each measurement; the median is shown
-    #[arg(long, default_value_t = 5)]
-    pub runs: usize,
-    /// Duration of a timed run in seconds
-    #[arg(long, default_value_t = 0.5)]
-    pub seconds: f64,
-    /// Print JSON with every run instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl Common {
-    /// Prints a report, if there is one.
-    fn show(&self, report: Result<Report, Error>) -> Result<(), Error> {
-        self.print(&report?);
-        Ok(())
-    }
-
-    /// Prints in the form that was wished for.
-    pub fn print(&self, report: &Report) {
-        match self.json {
-            true => println!("{}", report.json()),
-            false => print!("{}", report.table()),
-        }
-    }
 }
 
 /// Which paths, and how many workers.
@@ -298,17 +268,6 @@ fn run_inner(command: Command) -> Result<(), Error> {
     }
 }
 
-/// The arguments of sub-command `name` in `words`, for benches that take figures of others in.
-///
-/// # Errors
-///
-/// Words that the sub-command does not know.
-pub(crate) fn from_words<A: clap::Args>(name: &'static str, words: &[OsString]) -> Result<A, Error> {
-    let words = std::iter::once(OsString::from(name)).chain(words.iter().cloned());
-    let matches = A::augment_args(clap::Command::new(name)).try_get_matches_from(words);
-    matches.and_then(|matches| A::from_arg_matches(&matches)).map_err(|error| Error::Usage(error.to_string()))
-}
-
 fn task(cpu: Option<usize>, kind: TaskKind, setup: &str, myself: &Myself) -> Result<(), Error> {
     if let Some(cpu) = cpu {
         nacre_env::pin_to_cpu(cpu).map_err(Error::io("pin to a CPU", "/proc/self"))?;
@@ -390,14 +349,6 @@ fn measure(
     }
     common.print(&report);
     Ok(())
-}
-
-/// Keeps worker `i` on the `i`-th CPU, round and round.
-pub(crate) fn pin(job: &mut Job) {
-    let cpus = nacre_env::online_cpus();
-    for (index, work) in job.works.iter_mut().enumerate() {
-        work.cpu = cpus.get(index % cpus.len()).copied();
-    }
 }
 
 #[cfg(test)]

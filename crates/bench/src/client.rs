@@ -11,10 +11,10 @@
 use std::path::PathBuf;
 
 use crate::chart::{self, Form, Panel};
-use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
+use crate::options::Common;
 use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Series};

@@ -13,10 +13,10 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use crate::chart::{self, Form, Panel};
-use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::machine::process_cpu_us;
+use crate::options::Common;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::team::Span;

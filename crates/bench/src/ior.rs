@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::cli::from_words;
 use crate::error::Error;
 use crate::machine::Machine;
+use crate::options::from_words;
 use crate::place;
 use crate::team::Team;
 use crate::worker::Myself;

@@ -11,11 +11,11 @@ mod rebalance;
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Common;
 use crate::client::SIMULATE;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
+use crate::options::Common;
 use crate::report::{Against, Report, Target};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};

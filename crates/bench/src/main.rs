@@ -54,6 +54,7 @@ mod mdtest;
 mod medium;
 mod noisy;
 mod null;
+mod options;
 mod paf;
 mod pattern;
 mod peers;

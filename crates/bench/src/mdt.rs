@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Instant;
 
-use crate::cli::Common;
 use crate::error::Error;
 use crate::machine::{own_cpu_us, thread_cpu_us};
+use crate::options::Common;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::worker::Myself;

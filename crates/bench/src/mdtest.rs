@@ -15,9 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::cli::from_words;
 use crate::error::Error;
 use crate::machine::{CpuTime, Machine};
+use crate::options::from_words;
 use crate::place;
 use crate::team::Span;
 use crate::team::Team;

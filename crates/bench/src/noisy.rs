@@ -10,10 +10,10 @@ mod task;
 use std::path::{Path, PathBuf};
 
 use crate::chart::{self, Form, Panel};
-use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::medium::Media;
+use crate::options::Common;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::team::Team;

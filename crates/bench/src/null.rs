@@ -13,9 +13,9 @@ use std::path::PathBuf;
 pub use echo::{EchoServer, serve_echo};
 pub use server::{Flavour, NullMount, ServeArguments, serve};
 
-use crate::cli::{Common, pin};
 use crate::error::Error;
 use crate::limits::row_of;
+use crate::options::{Common, pin};
 use crate::report::{Against, Report};
 use crate::sample::Samples;
 use crate::work::{Operation, Work};

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::cli::Common;
 use crate::error::Error;
 use crate::machine;
+use crate::options::Common;
 use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
 

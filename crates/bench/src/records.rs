@@ -9,11 +9,11 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Common;
 use crate::client::{FABRIC, Features, OSTS, Parallel, SIMULATE};
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::machine;
+use crate::options::Common;
 use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
 use crate::stop;

@@ -10,11 +10,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::{Kind, row_of, stream_bytes_per_second};
 use crate::null::{EchoServer, Flavour, NullMount, Scratch};
+use crate::options::Common;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::work::{Operation, Work};

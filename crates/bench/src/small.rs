@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Common;
 use crate::client::size_label;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
 use crate::medium::Media;
+use crate::options::Common;
 use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
+use crate::options::Common;
 use crate::report::{Report, Row, Target, Unit};
 use crate::sample::Samples;
 

@@ -18,10 +18,10 @@ use serde::Serialize;
 
 use crate::buffer::Buffer;
 use crate::chart::{self, Form, Panel};
-use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::machine;
+use crate::options::Common;
 use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
 use crate::worker::Myself;

@@ -586,7 +586,7 @@ struct TargetAddArgs {
     #[arg(long, value_name = "PORT", conflicts_with = "mgs")]
     port: Option<u16>,
     #[command(flatten)]
-    ost: crate::new_target::TargetWishes,
+    ost: crate::target_wishes::TargetWishes,
 }
 
 /// Starts the targets of a directory that were added with --mgs.

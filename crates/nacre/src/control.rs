@@ -8,7 +8,7 @@ mod door;
 pub use door::Audience;
 
 use crate::failure::{Failure, Result};
-use crate::new_target::TargetWishes;
+use crate::target_wishes::TargetWishes;
 use nacre_types::TargetKind;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

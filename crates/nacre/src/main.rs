@@ -43,6 +43,7 @@ mod public;
 mod registry;
 mod sandbox;
 mod start;
+mod target_wishes;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, Instance};
 use crate::keys::Holder;
 use crate::listen::{self, Address};
-use crate::new_target::TargetWishes;
+use crate::target_wishes::TargetWishes;
 use nacre_types::TargetKind;
 use nacre_types::nid::MountSource;
 

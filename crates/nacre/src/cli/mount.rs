@@ -1,11 +1,12 @@
 //! `nacre mount` and `nacre umount`, also for `mount.nacre`.
 
 use super::MountArgs;
+use super::mount_point::{busy, detach};
 use crate::failure::{EXIT_USAGE, Failure, Result};
 use crate::keys::Holder;
 use crate::process::{self, MOUNT, RunDir};
 use crate::progress::Progress;
-use crate::{holders, instance, listen, mounts, node, path, registry};
+use crate::{holders, instance, listen, mounts, node, registry};
 use nacre_env::clock::Instant;
 use nacre_fuse::TransportChoice;
 use nacre_fuse::front::LockScope;
@@ -14,7 +15,6 @@ use nacre_types::Nid;
 use nacre_types::nid::MountSource;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 /// Longest wait for a mount's process to end.
@@ -293,46 +293,6 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Takes a mount away: directly as root, else with fusermount3.
-pub fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
-    if rustix::process::geteuid().is_root() {
-        let flags = match lazy {
-            true => rustix::mount::UnmountFlags::DETACH,
-            false => rustix::mount::UnmountFlags::empty(),
-        };
-        return rustix::mount::unmount(mount_point, flags).map_err(|error| match error {
-            rustix::io::Errno::BUSY => busy(mount_point),
-            error => Failure::because(format!("unmount {}", mount_point.display()))(error),
-        });
-    }
-    let program = path::find_program("fusermount3").ok_or_else(|| {
-        Failure::new("fusermount3 is needed to unmount without root: install the package fuse3")
-    })?;
-    let how = if lazy { "-uz" } else { "-u" };
-    let output = Command::new(program)
-        .arg(how)
-        .arg(mount_point)
-        .output()
-        .map_err(Failure::because("run fusermount3"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    if text.contains("busy") {
-        return Err(busy(mount_point));
-    }
-    Err(Failure::new(format!("{} was not unmounted: {}", mount_point.display(), text.trim())))
-}
-
-fn busy(mount_point: &Path) -> Failure {
-    let users = holders::device_of(mount_point).map(holders::of_device).unwrap_or_default();
-    Failure::new(format!(
-        "{} is busy, {}: close files and leave directories in it, then try again",
-        mount_point.display(),
-        holders::named(&users)
-    ))
 }
 
 /// Where a mount process of this run directory keeps its socket and log.

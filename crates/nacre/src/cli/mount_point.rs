@@ -3,11 +3,12 @@
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::process::{BEGUN_LIMIT, RunDir, why_silent};
-use crate::{holders, mounts};
+use crate::{holders, mounts, path as paths};
 use nacre_env::clock::Instant;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 /// Makes sure that there is a free directory to mount on: makes a missing one, clears a dead mount of ours. True if it was missing.
@@ -84,7 +85,48 @@ pub fn clear_dead(path: &Path) -> Result<()> {
             path.display()
         )));
     }
-    super::mount::detach(path, true)
+    detach(path, true)
+}
+
+/// Takes a mount away: directly as root, else with fusermount3.
+pub fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let flags = match lazy {
+            true => rustix::mount::UnmountFlags::DETACH,
+            false => rustix::mount::UnmountFlags::empty(),
+        };
+        return rustix::mount::unmount(mount_point, flags).map_err(|error| match error {
+            rustix::io::Errno::BUSY => busy(mount_point),
+            error => Failure::because(format!("unmount {}", mount_point.display()))(error),
+        });
+    }
+    let program = paths::find_program("fusermount3").ok_or_else(|| {
+        Failure::new("fusermount3 is needed to unmount without root: install the package fuse3")
+    })?;
+    let how = if lazy { "-uz" } else { "-u" };
+    let output = Command::new(program)
+        .arg(how)
+        .arg(mount_point)
+        .output()
+        .map_err(Failure::because("run fusermount3"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("busy") {
+        return Err(busy(mount_point));
+    }
+    Err(Failure::new(format!("{} was not unmounted: {}", mount_point.display(), text.trim())))
+}
+
+/// Why a mount is not taken away, with the programs that use it.
+pub fn busy(mount_point: &Path) -> Failure {
+    let users = holders::device_of(mount_point).map(holders::of_device).unwrap_or_default();
+    Failure::new(format!(
+        "{} is busy, {}: close files and leave directories in it, then try again",
+        mount_point.display(),
+        holders::named(&users)
+    ))
 }
 
 /// Whether the running process has lost its mount (unmounted by another program) and so was about to end; waits for that end.

@@ -9,11 +9,12 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
 use crate::keys;
 use crate::listen::{self, Address};
-use crate::new_target::TargetWishes;
+use crate::new_target;
 use crate::node;
 use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
 use crate::start::Start;
+use crate::target_wishes::TargetWishes;
 use nacre_env::clock::Instant;
 use nacre_mgs::Mgs;
 use nacre_rpc::{MgsPeer, MgsService};
@@ -186,7 +187,7 @@ pub fn add_elsewhere(
         let instance = Instance::format(
             dir,
             &options,
-            |at, target| wishes.make(at, target),
+            |at, target| new_target::make(at, target, wishes),
             |text| progress.show(text),
         )?;
         let adding = Adding::begin(&instance)?;

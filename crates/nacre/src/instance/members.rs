@@ -11,8 +11,9 @@
 
 use super::{Instance, make_dir, sync_dir, target_name, write_durably};
 use crate::failure::{Failure, Result};
-use crate::new_target::TargetWishes;
+use crate::new_target;
 use crate::process::RunDir;
+use crate::target_wishes::TargetWishes;
 use nacre_ondisk::members;
 use nacre_ondisk::superblock::{FORMAT_VERSION_LISTED, Superblock};
 use nacre_store::object::JOINING;
@@ -223,9 +224,9 @@ impl Adding {
     /// As there, and if what is there is something else.
     pub fn make_as_wished(&mut self, target: TargetId, wishes: &TargetWishes) -> Result<()> {
         if self.instance.targets().contains(&target) {
-            return wishes.go_on(&self.instance, target);
+            return new_target::go_on(&self.instance, target, wishes);
         }
-        self.make(target, |instance, target| wishes.make(instance, target))
+        self.make(target, |instance, target| new_target::make(instance, target, wishes))
     }
 
     /// Whatever has the name of this target may be removed from now on, unless it is listed.

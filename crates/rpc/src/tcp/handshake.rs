@@ -1,12 +1,8 @@
 //! The client's half of setting a connection up.
 
-use super::client::conn::Conn;
-use super::client::ends::{Load, Place};
-use super::client::peer::Peer;
 use super::socket::{Inbox, LinkError, Socket, TICK};
 use super::tls;
 use crate::config::ClientConfig;
-use crate::shape::Fabric;
 use nacre_env::clock::Instant;
 use nacre_keys::ClientTls;
 use nacre_session::Life;
@@ -17,7 +13,6 @@ use nacre_wire::{Decode, Encode};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest answer to a connect that is believed, in bytes.
@@ -54,17 +49,6 @@ impl Greeting {
     /// The client's life at the server.
     pub(crate) fn life(&self) -> Life {
         Life { instance: self.connected.instance, generation: self.connected.generation }
-    }
-
-    pub(crate) fn into_conn(
-        self,
-        peer: &Peer,
-        incarnation: u64,
-        place: Place,
-        load: Arc<Load>,
-        fabric: Option<Arc<Fabric>>,
-    ) -> Conn {
-        Conn::new(peer, self, incarnation, place, load, fabric)
     }
 }
 

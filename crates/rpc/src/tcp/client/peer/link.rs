@@ -303,7 +303,7 @@ impl Peer {
         load.connects.fetch_add(1, Ordering::Relaxed);
         count(&self.counters.connects);
         let fabric = self.end(place).and_then(|end| end.fabric.clone());
-        Arc::new(greeting.into_conn(self, incarnation, place, load, fabric))
+        Arc::new(Conn::new(self, greeting, incarnation, place, load, fabric))
     }
 
     /// Checks what ends any wait for the server. While the client leaves nobody is there but who says so, with a deadline.
