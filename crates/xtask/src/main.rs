@@ -1,12 +1,14 @@
 //! Checks of the source tree that neither the compiler nor clippy makes.
 //!
-//! `cargo run -p xtask -- CHECK...` with `deps`, `tidy`, `licences` or `all`. Exit code 0 when nothing was found; else
+//! `cargo run -p xtask -- CHECK...` with `deps`, `circles`, `tidy`, `licences` or `all`. Exit code 0 when nothing was found; else
 //! findings are printed, one a line, and the exit code is 1.
 //!
 //! - `deps`: crates depend downwards only, by the table in `layers`.
+//! - `circles`: no more than five files of a crate import each other in a circle.
 //! - `tidy`: lengths of files and functions, words that mean unfinished work, links of the documentation.
 //! - `licences`: every crate in the dependency graph may be used under a permissive licence.
 
+mod circles;
 mod layers;
 mod licences;
 mod metadata;
@@ -19,13 +21,13 @@ use std::process::ExitCode;
 /// Something that has to be changed; printed as it is.
 type Finding = String;
 
-const USAGE: &str = "usage: cargo run -p xtask -- all | deps | tidy | licences";
+const USAGE: &str = "usage: cargo run -p xtask -- all | deps | circles | tidy | licences";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = manifest.ancestors().nth(2).expect("this crate lies two levels below the root");
-    let known = ["all", "deps", "tidy", "licences"];
+    let known = ["all", "deps", "circles", "tidy", "licences"];
     if words.is_empty() || words.iter().any(|word| !known.contains(&word.as_str())) {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
@@ -44,6 +46,9 @@ fn main() -> ExitCode {
             }
             Err(message) => findings.push(format!("cargo metadata: {message}")),
         }
+    }
+    if wanted("circles") {
+        findings.extend(circles::check(root));
     }
     if wanted("tidy") {
         findings.extend(tidy::check(root));
