@@ -112,14 +112,19 @@ pub fn run_command(mut command: Command, limit: Duration) -> Outcome {
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
     let status = wait::within(limit, || child.try_wait().expect("our own child can be waited for"));
-    let Some(status) = status else {
-        let state = describe(&child);
-        kill_group(&mut child);
-        panic!("{line} was not over after {limit:?} ({state})");
-    };
     let text = |thread: std::thread::JoinHandle<Vec<u8>>| {
         let bytes = thread.join().expect("reading a pipe does not panic");
         String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let Some(status) = status else {
+        let state = describe(&child);
+        kill_group(&mut child);
+        // What was started in another group keeps the pipes open.
+        let said = |thread: std::thread::JoinHandle<Vec<u8>>| {
+            let is_over = wait::within(Duration::from_secs(2), || thread.is_finished().then_some(()));
+            is_over.map(|()| text(thread)).unwrap_or_default()
+        };
+        panic!("{line} was not over after {limit:?} ({state})\n{}{}", said(stdout), said(stderr));
     };
     Outcome { command: line, status, stdout: text(stdout), stderr: text(stderr) }
 }
@@ -135,10 +140,20 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<
     })
 }
 
-/// State of a process that hangs. Only this file of /proc: reading others waits for a process that hangs in exec.
+/// State of a process that hangs, and where in the kernel its threads sleep. Of a process in another state only that is read: other
+/// files of /proc wait for a process that hangs in exec.
 fn describe(child: &Child) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    status.lines().find(|line| line.starts_with("State")).unwrap_or("no state").to_owned()
+    let process = format!("/proc/{}", child.id());
+    let status = std::fs::read_to_string(format!("{process}/status")).unwrap_or_default();
+    let mut state = status.lines().find(|line| line.starts_with("State")).unwrap_or("no state").to_owned();
+    if !state.contains("S (sleeping)") {
+        return state;
+    }
+    for thread in std::fs::read_dir(format!("{process}/task")).into_iter().flatten().flatten() {
+        let stack = std::fs::read_to_string(thread.path().join("stack")).unwrap_or_default();
+        state.push_str(&format!("\nthread {}:\n{stack}", thread.file_name().to_string_lossy()));
+    }
+    state
 }
 
 fn kill_group(child: &mut Child) {
