@@ -185,7 +185,7 @@ pub(crate) struct FileInner {
     pub layout: Option<Arc<Layout>>,
     /// What says that `layout` is true.
     pub layout_warrant: Warrant,
-    /// Who has frozen the file: nobody else takes a byte range.
+    /// The open that has frozen the file: no other one takes a byte range.
     pub frozen: Option<Frozen>,
     /// The group that has the file.
     pub group: Option<Group>,

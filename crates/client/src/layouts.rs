@@ -1,7 +1,7 @@
 //! The layout for the time of an operation: what is known, what keeps it true, and asking the MDT.
 //!
 //! Alone, the lease says that nobody else changes a layout; this client's own changes take the whole file
-//! ([`crate::file::ranges`]) and have it forgotten. Beside others a lock on the layout does ([`crate::locks::layouts`]), to which an
+//! ([`crate::file::ranges`]) and have it forgotten. With other clients a lock on the layout does ([`crate::locks::layouts`]), to which an
 //! operation holds a reference ([`LayoutUse`]) from before its first request to an OST until after its last. While it has
 //! one it asks the MDT nothing about the file.
 

@@ -79,7 +79,7 @@ impl Lease {
         Arc::new(MdtCallbacks { lease: self.clone(), mdt_index })
     }
 
-    /// True while this client is the only one, so that nothing has to be locked. Who reads or writes asks under a byte range of the
+    /// True while this client is the only one, so that nothing has to be locked. A read or write asks under a byte range of the
     /// file: the end of the lease waits for those.
     pub fn exclusive(&self) -> bool {
         self.word.load(Ordering::Acquire) & 1 == 1

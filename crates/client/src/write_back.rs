@@ -361,7 +361,7 @@ impl WriteBack {
         self.room_was_made();
     }
 
-    /// Keeps a failure that nobody was told of for the next open.
+    /// Keeps a failure that was not reported for the next open.
     pub(crate) fn keep_error(&self, open: &OpenFile) {
         let file = &*open.file;
         if let Err(status) = open.check_error()

@@ -100,7 +100,7 @@ impl LayoutChanges {
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
         let locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        // Who asks while the file is frozen gets no lock, and asks again.
+        // A request while the file is frozen gets no lock, and is sent again.
         let is_frozen = self.opens.frozen_by(fid).is_some();
         let (range, lock) = if is_frozen { (None, LockHandle(0)) } else { (range, lock) };
         let Some(range) = range else {

@@ -81,7 +81,7 @@ impl Layouts {
             return Err(Status::EBADF);
         }
         let own = stored_wish(record)?;
-        // Who asks for nothing gets all that the root asks for; who asks for something is helped out with the rest.
+        // Without wishes of its own a file gets all of the root's default; otherwise the default striping completes its wishes.
         let mut layout = match own.is_empty() {
             true => without_first(self.root_wish()?).to_layout(&self.default_layout()),
             false => own.to_layout(&self.default_striping()?),

@@ -17,7 +17,7 @@
 //! | `plan/*` | the rules of the name space, as pure functions |
 //! | `lookups/*` | names, listings, attributes, paths |
 //! | `attributes/*` | changes of attributes, ACLs and extended attributes |
-//! | `open_files/*`, `opens` | opens, closes, sizes; open handles and who writes |
+//! | `open_files/*`, `opens` | opens, closes, sizes; open handles and writers |
 //! | `layouts/*` | what records say of layouts and sizes, and defaults |
 //! | `layout_changes/*` | layouts that change; objects for files |
 //! | `records`, `cache` | inodes and names as they are stored, and in memory |

@@ -183,7 +183,7 @@ impl ClientLocks {
         Ok(Some((attr, lock)).filter(|_| lock != NO_LOCK))
     }
 
-    /// Puts the lock on a directory into a page of names of it that was read from the record that is given, and with `true` beside it,
+    /// Puts the lock on a directory into a page of names of it that was read from the record that is given, and with `true`,
     /// or without a directory, attributes and locks of the inodes that lie here. An entry whose lock is not to be had stays without.
     ///
     /// Nothing here waits for anybody: a change may already be waiting for this client to give up a lock that was granted a moment

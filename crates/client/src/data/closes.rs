@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What is known of opens of which a descriptor was closed.
 pub(crate) enum Closes<'a> {
-    /// The kernel tells of each. This one, which stays, does not count.
+    /// The kernel reports each close. This open, which stays, does not count.
     Told(Option<&'a OpenFile>),
     /// Nothing: each of them but one may be.
     Untold,
@@ -29,7 +29,7 @@ impl Data {
     }
 
     /// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.
-    /// The kernel tells of the end of an open file only after close(2) has returned.
+    /// The kernel reports the end of an open file only after close(2) has returned.
     pub(crate) fn await_closes(
         &self,
         fid: Fid,

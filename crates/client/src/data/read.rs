@@ -22,7 +22,7 @@ const SEQUENTIAL_FROM: u64 = 256 << 10;
 /// How often a read begins again because its locks were lost under it.
 const ATTEMPTS: usize = 8;
 
-/// Who reads.
+/// The reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
     /// A program.

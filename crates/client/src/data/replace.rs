@@ -1,7 +1,7 @@
 //! Files get other objects: layouts exchanged, components deleted; versions of data, and leases, which tell whether a file was left
 //! alone meanwhile.
 //!
-//! Beside others the MDT calls all locks on the layout back, this client's too ([`crate::locks::layouts`]). Alone there are none, so
+//! With other clients the MDT revokes all locks on the layout, this client's too ([`crate::locks::layouts`]). Alone there are none, so
 //! this client takes the whole file and forgets what it knows of the layout ([`Data::replacing`]).
 //!
 //! A frozen file ([`LeaseKind::Frozen`]) is read through the handle that froze it, and all others wait: those of this mount for
@@ -153,7 +153,7 @@ impl Data {
         let mut fids = fids.to_vec();
         fids.sort();
         let pins: Vec<_> = fids.iter().map(|fid| self.nodes.pin(*fid)).collect();
-        // Stores to mapped pages go where they were meant to go. Who has frozen a file is followed by this when it ends.
+        // Stores to mapped pages go where they were meant to go. The operation that has frozen a file drops its pages when it ends.
         let dropped = || pins.iter().filter(|pin| pin.file.lock().frozen.is_none());
         if let Some(kernel) = self.lease.kernel() {
             for pin in dropped() {

@@ -1,8 +1,8 @@
 //! Group locks: programs that name the same number share a file, each with caches of its own, and keep all others from its data
-//! until the last of them lets go. Who belongs to a group orders his writes with the others' himself.
+//! until the last of them lets go. The members of a group order their writes among themselves.
 //!
 //! A descriptor belongs to a group; a lock of mode GROUP on each object stands for all its members in this mount. Everything that
-//! is done here in the file goes on under it ([`DataLocks::cover`]), also while this client is alone: whoever comes then
+//! is done here in the file goes on under it ([`DataLocks::cover`]), also while this client is alone: a client that comes then
 //! finds the locks at the OSTs. All objects are made when the lock is taken, so that nobody makes them
 //! outside of the group; components that come later are locked when a member gets to them.
 //!

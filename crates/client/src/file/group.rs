@@ -199,6 +199,6 @@ mod tests {
             inner.admission(Who::Open(other), ranges::Use::Exclusive)
         };
         assert_eq!(join(reader, false), Admission::Waits);
-        assert_eq!(join(writer, true), Admission::Refused(Status::EBUSY), "who waits now, too");
+        assert_eq!(join(writer, true), Admission::Refused(Status::EBUSY), "a waiter, too");
     }
 }

@@ -27,7 +27,7 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Who writes.
+    /// The writer.
     pub(crate) fn who(&self, open: &OpenFile) -> Who {
         if self.from_cache { Who::Pages } else { Who::of(open.handle, self.hurried) }
     }

@@ -21,7 +21,7 @@ impl Names {
         self.setattr_through(caller, fid, None, set)
     }
 
-    /// The same by who has the file open under `handle`.
+    /// The same through the open `handle`.
     ///
     /// # Errors
     /// As for [`Names::setattr`].

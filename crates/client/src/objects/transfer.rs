@@ -4,7 +4,7 @@ use crate::objects::idle::Pace;
 use crate::objects::{LARGE_BYTES, Objects};
 use nacre_env::clock::Instant;
 use nacre_layout::{Chunk, Layout, StripeObject, chunks};
-use nacre_rpc::IoCall;
+use nacre_rpc::{IoCall, OssEndpoint};
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -159,7 +159,11 @@ impl Objects {
         }
     }
 
-    fn write_chunk(&self, chunk: &Chunk, data: &[u8], (sync, lock): (bool, IoLock)) -> StatusResult<usize> {
+    fn write_request(
+        &self,
+        chunk: &Chunk,
+        (sync, lock): (bool, IoLock),
+    ) -> StatusResult<(&dyn OssEndpoint, OssRequest)> {
         let stripe = chunk.object.ok_or(Status::EIO)?;
         let endpoint = self.requests.ost(stripe.ost_index)?;
         let request = OssRequest::Write {
@@ -171,36 +175,23 @@ impl Objects {
             incarnation: endpoint.incarnation(),
             written: stripe.written,
         };
+        Ok((endpoint, request))
+    }
+
+    fn write_chunk(&self, chunk: &Chunk, data: &[u8], how: (bool, IoLock)) -> StatusResult<usize> {
+        let (endpoint, request) = self.write_request(chunk, how)?;
         let data = &data[..chunk.len as usize];
         written(endpoint.call(&request, Bulk::Send(data))?)
     }
 
-    fn write_chunks(
-        &self,
-        parts: &[Chunk],
-        data: &[u8],
-        (sync, lock): (bool, IoLock),
-    ) -> StatusResult<usize> {
+    fn write_chunks(&self, parts: &[Chunk], data: &[u8], how: (bool, IoLock)) -> StatusResult<usize> {
         let mut calls = Vec::with_capacity(parts.len());
         let mut rest = data;
         for chunk in parts {
             let (mine, after) = rest.split_at(chunk.len as usize);
             rest = after;
-            let stripe = chunk.object.ok_or(Status::EIO)?;
-            let endpoint = self.requests.ost(stripe.ost_index)?;
-            calls.push(IoCall {
-                endpoint,
-                request: OssRequest::Write {
-                    object: stripe.object,
-                    offset: chunk.object_offset,
-                    sync,
-                    granted: false,
-                    lock,
-                    incarnation: endpoint.incarnation(),
-                    written: stripe.written,
-                },
-                bulk: Bulk::Send(mine),
-            });
+            let (endpoint, request) = self.write_request(chunk, how)?;
+            calls.push(IoCall { endpoint, request, bulk: Bulk::Send(mine) });
         }
         let mut total = 0;
         for (reply, chunk) in

@@ -1,4 +1,4 @@
-//! What an MDT knows of names that move: how far they are, what is to be looked at next, and who waits for it.
+//! What an MDT knows of names that move: how far they are, what is to be looked at next, and the requests that wait for it.
 
 use super::turns::Turns;
 use crate::shards::named_in;
