@@ -390,10 +390,15 @@ impl Log {
 
     /// The base durably holds everything up to `transno`, which ends the pending segments.
     pub(crate) fn release_pending(&self, transno: u64) {
-        for slot in &mut self.front.state.lock().slots {
-            slot.is_pending = false;
-        }
+        let was_pending: [bool; SEGMENTS] = {
+            let mut state = self.front.state.lock();
+            std::array::from_fn(|i| std::mem::take(&mut state.slots[i].is_pending))
+        };
         self.durable.fetch_max(transno, Ordering::AcqRel);
+        // No flush covers what the base made durable, nor the last piece of a segment.
+        for (segment, _) in self.segments.iter().zip(was_pending).filter(|(_, was_pending)| *was_pending) {
+            segment.forget(0..segment.len());
+        }
     }
 
     /// Makes everything up to `upto` durable. One caller flushes for all that wait.

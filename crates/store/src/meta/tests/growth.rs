@@ -67,6 +67,9 @@ fn durable_records_do_not_stay_in_the_memory_of_the_process() {
     assert!(mapped <= 8, "{mapped} MiB");
     assert!(most >= 3, "records go through the mapping at all: {most} MiB");
     assert_eq!(contents(&store), model);
+    store.checkpoint().expect("checkpoint");
+    let mapped = mapped_mib(dir.path());
+    assert!(mapped <= 1, "{mapped} MiB of records that the base holds");
 }
 
 #[test]
