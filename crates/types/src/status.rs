@@ -109,6 +109,27 @@ impl Status {
         }
     }
 
+    /// Whether something is broken that an administrator should know of, other than a result that programs expect.
+    pub const fn is_fault(self) -> bool {
+        matches!(
+            self,
+            Status::EIO
+                | Status::ENOMEM
+                | Status::EREMOTEIO
+                | Status::EPROTO
+                | Status::EBADMSG
+                | Status::EUCLEAN
+                | Status::ETIMEDOUT
+                | Status::ECONNREFUSED
+                | Status::ENOTCONN
+                | Status::EVICTED
+                | Status::BAD_VERSION
+                | Status::WRONG_FSNAME
+                | Status::WRONG_TARGET
+                | Status::OBJECT_LOST
+        )
+    }
+
     /// The status of an operating system error; what has no errno is an I/O error.
     pub fn from_io(error: &std::io::Error) -> Status {
         match error.raw_os_error() {

@@ -1,0 +1,149 @@
+//! A status together with what it is about, for the log.
+//!
+//! Results that programs expect (`ENOENT`, `EACCES`, `EAGAIN`) carry nothing else and cost nothing. Those that an administrator has to
+//! understand ([`Status::is_fault`]) carry the file, the target, the place in the file and the cause, from where they are found out to the edge of the
+//! service or of the client, which logs them once and passes on the status alone.
+
+use std::fmt;
+
+use crate::{Fid, Status, TargetId};
+
+/// Shorthand for results whose error is a [`Failure`].
+pub type FailureResult<T> = Result<T, Failure>;
+
+/// Why a step failed: a status, and for faults their context.
+pub struct Failure {
+    status: Status,
+    context: Option<Box<Context>>,
+}
+
+/// What a fault is about. The first value of each field stays: the step closest to the fault knows best.
+#[derive(Default, Clone, PartialEq, Eq, Debug)]
+pub struct Context {
+    action: Option<&'static str>,
+    fid: Option<Fid>,
+    target: Option<TargetId>,
+    offset: Option<u64>,
+    cause: Option<String>,
+}
+
+impl Context {
+    /// What was tried, a phrase such as "read" or "get the layout".
+    pub fn action(&mut self, action: &'static str) -> &mut Context {
+        self.action.get_or_insert(action);
+        self
+    }
+
+    /// File, directory or object concerned.
+    pub fn fid(&mut self, fid: Fid) -> &mut Context {
+        self.fid.get_or_insert(fid);
+        self
+    }
+
+    /// Target that failed, or that was asked.
+    pub fn target(&mut self, target: TargetId) -> &mut Context {
+        self.target.get_or_insert(target);
+        self
+    }
+
+    /// Place in the file or object, in bytes.
+    pub fn offset(&mut self, offset: u64) -> &mut Context {
+        self.offset.get_or_insert(offset);
+        self
+    }
+
+    /// The reason, such as an error of a store or of the system. It must contain no secret.
+    pub fn cause(&mut self, cause: impl fmt::Display) -> &mut Context {
+        self.cause.get_or_insert_with(|| cause.to_string());
+        self
+    }
+}
+
+impl Failure {
+    /// What a peer or a program gets.
+    pub const fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Adds context to a fault; any other result stays as it is.
+    pub fn explain(mut self, describe: impl FnOnce(&mut Context) -> &mut Context) -> Failure {
+        if self.status.is_fault() {
+            describe(self.context.get_or_insert_default());
+        }
+        self
+    }
+}
+
+/// Adds context to the error of a result.
+pub trait Explain<T> {
+    /// `describe` runs for faults only.
+    ///
+    /// # Errors
+    /// That of the result, with context.
+    fn explain(self, describe: impl FnOnce(&mut Context) -> &mut Context) -> FailureResult<T>;
+}
+
+impl<T, E: Into<Failure>> Explain<T> for Result<T, E> {
+    fn explain(self, describe: impl FnOnce(&mut Context) -> &mut Context) -> FailureResult<T> {
+        self.map_err(|error| error.into().explain(describe))
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure { status, context: None }
+    }
+}
+
+impl PartialEq<Status> for Failure {
+    fn eq(&self, status: &Status) -> bool {
+        self.status == *status
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(context) = &self.context else { return self.status.fmt(f) };
+        let Context { action, fid, target, offset, cause } = &**context;
+        f.write_str(action.unwrap_or("request"))?;
+        fid.iter().try_for_each(|fid| write!(f, " of {fid}"))?;
+        offset.iter().try_for_each(|offset| write!(f, " at byte {offset}"))?;
+        target.iter().try_for_each(|target| write!(f, " on {target}"))?;
+        write!(f, ": {}", self.status)?;
+        cause.iter().try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_names_what_it_is_about_and_the_closest_step_wins() {
+        let read: FailureResult<()> = Err(Status::EIO)
+            .explain(|context| {
+                context.action("read").offset(4096).target(TargetId::ost(3)).cause("checksum differs")
+            })
+            .explain(|context| context.fid(Fid::new(0x2_0000_0401, 1, 0)).offset(0).target(TargetId::ost(4)));
+        let failure = read.expect_err("as made");
+        assert_eq!(failure, Status::EIO);
+        assert_eq!(
+            failure.to_string(),
+            "read of [0x200000401:0x1:0x0] at byte 4096 on OST0003: input/output error (EIO): checksum differs"
+        );
+    }
+
+    #[test]
+    fn an_expected_result_carries_nothing() {
+        let failure = Failure::from(Status::ENOENT).explain(|_| unreachable!("it is no fault"));
+        assert_eq!((failure.status(), failure.to_string()), (Status::ENOENT, Status::ENOENT.to_string()));
+    }
+}
