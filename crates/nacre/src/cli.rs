@@ -477,12 +477,11 @@ struct InspectArgs {
 #[command(after_help = "\
 Exit code 0 if everything was moved that was to be moved, 1 if files are left.
 Example: nacre rebalance /mnt/nacre
-         lctl set_param obdfilter.nacre-OST0001.no_create=1
          nacre rebalance /mnt/nacre --drain 1")]
 struct RebalanceArgs {
     /// Where it is mounted
     mount_point: PathBuf,
-    /// Index of an OST that is to be emptied; may be given several times
+    /// Index of an OST to empty, which takes no new objects from then on (no_create); may be given several times
     #[arg(long, value_name = "OST")]
     drain: Vec<u16>,
     /// How much fuller than all OSTs together one may stay, in percent of its space

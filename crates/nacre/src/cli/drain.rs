@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// State bits of targets that get nothing: read-only, no new inodes, no space, no inodes (`OS_STATFS_*`).
 const STATE_CLOSED: u32 = 0x02 | 0x04 | 0x20 | 0x40;
-/// Takes no new directories.
+/// Takes no new directories, or objects.
 const STATE_NO_CREATE: u32 = 0x04;
 /// Rounds over what is there: directories that held shards of others may be seen only then.
 const ROUNDS: usize = 3;
@@ -49,7 +49,7 @@ pub fn run(args: &TargetDrainArgs) -> Result<i32> {
             "MDT0000 holds the root directory, which cannot move: empty another MDT, or move what is below the root with 'lfs migrate -m'",
         ));
     }
-    close(&mount, index)?;
+    close(&mount, TargetId::mdt(index))?;
     let root = mount.root().map_err(Failure::because("find the mount point"))?;
     let others = targets_of(&mount, index)?;
     let mut drain = Drain { mount: &mount, root, index, others, turn: 0, moved: 0, left: BTreeMap::new() };
@@ -82,20 +82,22 @@ fn index_of(text: &str) -> Result<u16> {
     })
 }
 
-fn state_of(mount: &Mounted, index: u16) -> Result<Option<u32>> {
-    let rows = mount.targets_with_space().map_err(Failure::because("ask for the space of targets"))?;
-    let row = rows.into_iter().find(|row| row.target == TargetId::mdt(index));
-    let row = row.ok_or_else(|| Failure::new(format!("there is no MDT{index:04x}")))?;
-    Ok(row.space.map(|space| space.state))
-}
-
-/// Has the MDT take nothing new.
-fn close(mount: &Mounted, index: u16) -> Result<()> {
-    let is_closed = || Ok(state_of(mount, index)?.is_some_and(|state| state & STATE_NO_CREATE != 0));
+/// Has a target take nothing new: no directories on an MDT, no objects on an OST.
+///
+/// # Errors
+/// If it still does after a while.
+pub(super) fn close(mount: &Mounted, target: TargetId) -> Result<()> {
+    let is_closed = || {
+        let rows = mount.targets_with_space().map_err(Failure::because("ask for the space of targets"))?;
+        let row = rows.into_iter().find(|row| row.target == target);
+        let row = row.ok_or_else(|| Failure::new(format!("there is no {target}")))?;
+        Ok(row.space.is_some_and(|space| space.state & STATE_NO_CREATE != 0))
+    };
     if is_closed()? {
         return Ok(());
     }
-    let name = format!("mdt.{}-MDT{index:04x}.no_create", mount.fsname());
+    let kind = if target.kind == TargetKind::Ost { "obdfilter" } else { "mdt" };
+    let name = format!("{kind}.{}-{target}.no_create", mount.fsname());
     let words = ["set_param", "-n", &format!("{name}=1")].map(OsString::from);
     let code = crate::lctl::main(&words);
     let deadline = Instant::now() + CLOSED_WITHIN;
@@ -106,7 +108,7 @@ fn close(mount: &Mounted, index: u16) -> Result<()> {
         nacre_env::thread::sleep(LOOK_AGAIN);
     }
     Err(Failure::new(format!(
-        "MDT{index:04x} still takes new directories: run 'lctl set_param {name}=1' on its host first"
+        "{target} still takes what is new: run 'lctl set_param {name}=1' on its host first"
     )))
 }
 

@@ -33,11 +33,18 @@ pub enum Doors {
 
 impl Doors {
     /// Chooses them for `targets`, without changing anything, and checks that they are free. `port`: the first one, where servers have
-    /// processes. What runs keeps its own.
+    /// processes. What runs keeps its own. A file system that was for this host alone (`before`) begins at the port of its first address:
+    /// no other host knows the ports it had.
     ///
     /// # Errors
     /// If an address is not of this host or in use.
-    pub fn choose(run: &RunDir, targets: &[TargetId], start: &Start, port: Option<u16>) -> Result<Doors> {
+    pub fn choose(
+        run: &RunDir,
+        targets: &[TargetId],
+        start: &Start,
+        before: Option<&Start>,
+        port: Option<u16>,
+    ) -> Result<Doors> {
         if !start.is_separate {
             if run.pid(NODE).is_none() {
                 listen::check(&listen::endpoints(&start.listen)?)?;
@@ -47,7 +54,8 @@ impl Doors {
         let mut ports = Ports::load(&run.path, hosts_of(start)?)?;
         // Running processes look for the others at their old addresses.
         let is_new = run.running().is_empty();
-        let first = port.or_else(|| start.listen.first().map(Address::port).filter(|_| ports.is_empty()));
+        let is_unknown = ports.is_empty() || before.is_some_and(|before| before.listen.is_empty());
+        let first = port.or_else(|| start.listen.first().map(Address::port).filter(|_| is_unknown));
         for (index, target) in targets.iter().enumerate() {
             let name = target_name(*target);
             let is_free = is_new || ports.port(&name).is_none();

@@ -57,7 +57,11 @@ struct Report {
 pub fn run(args: &RebalanceArgs) -> Result<i32> {
     let mount = Mounted::open(&args.mount_point)
         .map_err(Failure::because(format!("use {} as a mount", args.mount_point.display())))?;
-    let mut plan = Plan::new(uses(&mount, args)?, &args.drain, args.within_percent)?;
+    let mut uses = uses(&mount, args)?;
+    if !args.dry_run {
+        close_drained(&mount, args, &mut uses)?;
+    }
+    let mut plan = Plan::new(uses, &args.drain, args.within_percent)?;
     let mut progress = Progress::new(args.json);
     let mut report = Report::default();
     let began = Instant::now();
@@ -125,6 +129,15 @@ fn show(args: &RebalanceArgs, report: &Report) -> Result<()> {
         report.busy_files,
         report.failed_files
     );
+    Ok(())
+}
+
+/// Keeps new objects off the OSTs that are to be emptied: the copies would go there, too.
+fn close_drained(mount: &Mounted, args: &RebalanceArgs, uses: &mut [Use]) -> Result<()> {
+    for ost in uses.iter_mut().filter(|ost| args.drain.contains(&ost.index) && !ost.is_closed) {
+        super::drain::close(mount, TargetId::ost(ost.index))?;
+        ost.is_closed = true;
+    }
     Ok(())
 }
 

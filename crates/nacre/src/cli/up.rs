@@ -58,7 +58,7 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     if run.pid(mounter).is_none() {
         mount_point::check(&mount_point, found.is_none().then_some(&*dir))?;
     }
-    let doors = Doors::choose(&run, &targets, &start, args.port)?;
+    let doors = Doors::choose(&run, &targets, &start, before.as_ref(), args.port)?;
     for doubt in start.listen.iter().filter_map(Address::doubt) {
         eprintln!("nacre: {doubt}");
     }
