@@ -13,7 +13,7 @@ help:
 	@echo "make run        build, start a file system in ./$(DATA), mount it, show a striped file"
 	@echo "make stop       unmount and stop it"
 	@echo "make test       all tests"
-	@echo "make lint       formatting and clippy"
+	@echo "make lint       formatting, clippy, checks of the tree, spelling"
 	@echo "make build      build what 'make install' installs"
 	@echo "make install    install what was built: nacre, nacre-bench, lfs, lctl, mount.nacre and libnacre_preload.so under PREFIX ($(PREFIX))"
 
@@ -39,6 +39,8 @@ test:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) run --quiet -p xtask -- all
+	@scripts/typos
 	@scripts/deny
 
 deny:
