@@ -28,7 +28,7 @@ use crate::together::Together;
 /// Segment files of a store.
 pub(crate) const SEGMENTS: usize = 2;
 /// With less than this between flushes records are written by system calls: with a flush after each, 6,548 records per second against 2,713 through a
-/// mapping (`docs/performance.md`, OSTs on devices).
+/// mapping (`docs/measurements/2026-11-23-ost-devices.md`).
 const BY_CALL_BYTES: usize = 256 << 10;
 /// After so many flushes of one record each, right after it, the next is written around the page cache.
 const ALONE_FLUSHES: u32 = 8;

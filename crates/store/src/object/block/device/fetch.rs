@@ -2,7 +2,7 @@
 //!
 //! The ring says by itself when something is there, whichever thread began it: not only, as those of [`super::ring`], when the thread
 //! that asked enters the kernel again, which it may not do for long. Its memory is registered, and in large pages where the kernel has some. That
-//! makes up for the copy: `docs/performance.md`, OSTs on devices.
+//! makes up for the copy: `docs/measurements/2026-11-23-ost-devices.md`.
 
 use super::AlignedBuffer;
 use super::direct::Counters;
