@@ -25,12 +25,12 @@
 //! - handles are never used twice, so a message about an unknown handle is about a lock that is gone: the answer is a
 //!   cancel. That also heals lost and repeated messages.
 
-mod early;
 mod intent;
 mod lru;
 mod messages;
 mod recovery;
 mod reserved;
+mod unused;
 
 use crate::bits::InodeBits;
 use crate::extent::Extent;
@@ -39,13 +39,13 @@ use crate::holdings::Holdings;
 use crate::mode::Mode;
 use crate::resource::{Enqueue, EnqueueFlags, LockHandle, Lvb, Need, Policy, Refusal, ResourceId, Wanted};
 use crate::slab::Slab;
-pub use early::EarlyCancel;
 use lru::{Link, Lru};
 use nacre_env::clock::Instant;
 use reserved::Reserved;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
+pub use unused::EarlyCancel;
 
 /// Bounds and times of a [`LockClient`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

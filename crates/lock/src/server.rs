@@ -26,7 +26,6 @@
 //! Source: Lustre reference 4.1 to 4.4.
 
 mod contention;
-mod convert;
 mod glimpse;
 mod grow;
 mod queue;

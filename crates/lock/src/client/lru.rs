@@ -2,10 +2,9 @@
 //!
 //! The list runs through the locks themselves, so taking one out of the middle (it is used again) costs nothing.
 
-use super::{ClientConfig, Effect, Lock, LockClient};
+use super::Lock;
 use crate::slab::Slab;
 use nacre_env::clock::Instant;
-use std::time::Duration;
 
 /// A lock's place in the list.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,48 +65,5 @@ impl Lru {
     /// Since when the first lock is unused.
     pub(super) fn oldest(&self, locks: &Slab<Lock>) -> Option<Instant> {
         locks[self.first?].link.since
-    }
-}
-
-impl LockClient {
-    /// Changes the number of unused locks that are kept and gives up what is over it.
-    pub fn set_lru_size(&mut self, locks: usize, effects: &mut Vec<Effect>) {
-        self.config.lru_size = locks;
-        self.shrink_to_size(effects);
-    }
-
-    /// Bounds and times as they are now.
-    pub fn config(&self) -> ClientConfig {
-        self.config
-    }
-
-    /// Changes the time after which an unused lock is given up; counts from the next look at the clock.
-    pub fn set_lru_max_age(&mut self, age: Duration) {
-        self.config.lru_max_age = age;
-    }
-
-    /// Gives up every unused lock (Lustre: `lru_size=clear`).
-    pub fn drop_unused(&mut self, effects: &mut Vec<Effect>) {
-        while let Some(key) = self.lru.first() {
-            self.give_up(key, effects);
-        }
-    }
-
-    pub(super) fn shrink_to_size(&mut self, effects: &mut Vec<Effect>) {
-        while self.lru.len() > self.config.lru_size
-            && let Some(key) = self.lru.first()
-        {
-            self.give_up(key, effects);
-        }
-    }
-
-    /// Gives up what has not been used for too long.
-    pub(super) fn drop_aged(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        while let Some(since) = self.lru.oldest(&self.locks)
-            && since + self.config.lru_max_age <= now
-            && let Some(key) = self.lru.first()
-        {
-            self.give_up(key, effects);
-        }
     }
 }

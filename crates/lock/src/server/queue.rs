@@ -1,11 +1,11 @@
-//! Who is granted, who waits, who is called back for it.
+//! Requests granted or queued, locks called back for them, and holders that give up a part.
 
 use super::timeouts::{Called, Timer};
 use super::{Contention, Effect, LockServer, grow};
 use crate::bits::InodeBits;
 use crate::extent::Extent;
 use crate::mode::Mode;
-use crate::resource::{LockGrant, Need, Peer, Policy, ResourceId, Wanted};
+use crate::resource::{LockGrant, LockHandle, Need, Peer, Policy, Refusal, ResourceId, Wanted};
 use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use std::ops::ControlFlow;
@@ -263,5 +263,49 @@ impl LockServer {
     /// Milliseconds that a resource stays contended.
     pub(super) fn contended_ms(&self, now: Instant, id: &ResourceId) -> Option<u64> {
         self.resources[*self.by_id.get(id)?].contention.as_ref()?.left_ms(now)
+    }
+
+    /// A client keeps only `mode` and `policy` of a lock: it drops inode bits, or turns a write lock into a read lock. What
+    /// the lock does not have any more stays dropped, so conversions may come twice or late. Extents stay as they are.
+    ///
+    /// # Errors
+    /// `Stale`; `Invalid` if the lock is not granted, or the new mode allows what the old one did not.
+    pub fn on_convert(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        handle: LockHandle,
+        mode: Mode,
+        policy: &Policy,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        if !self.is_current(peer) {
+            return Err(Refusal::Stale);
+        }
+        let Some(key) = self.find(peer, handle) else { return Ok(()) };
+        let Some(held) = self.locks[key].granted else { return Err(Refusal::Invalid) };
+        let mode = if mode.serves(held.mode) { held.mode } else { mode };
+        let left = match (held.policy, policy) {
+            (Policy::Bits(bits), Policy::Bits(keep)) => Policy::Bits(bits.intersection(*keep)),
+            (Policy::Extent(extent), Policy::Extent(_)) => Policy::Extent(extent),
+            _ => return Err(Refusal::Invalid),
+        };
+        if !held.mode.serves(mode) || held.mode == Mode::Group {
+            return Err(Refusal::Invalid);
+        }
+        if left == Policy::Bits(InodeBits::NONE) {
+            self.on_cancel(now, peer, &[handle], effects);
+            return Ok(());
+        }
+        let resource = self.locks[key].resource;
+        let kept = Need { mode, policy: left, group: 0 };
+        if kept != held {
+            self.resources[resource].granted.remove(held.mode, &held.policy, key);
+            self.resources[resource].granted.insert(kept.mode, &kept.policy, key);
+            self.locks[key].granted = Some(kept);
+            self.end_callback(key);
+            self.reprocess(now, resource, vec![key], effects);
+        }
+        Ok(())
     }
 }

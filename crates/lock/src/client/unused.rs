@@ -1,11 +1,13 @@
-//! Locks that are given up without being asked, inside a request that is sent anyway; and what of an object other locks
-//! still cover.
+//! Unused locks, which the client gives up on its own: those over its limits, and those whose cancels travel in a request that is sent
+//! anyway; and what of an object other locks still cover.
 
-use super::{Lock, LockClient, Lru, State};
+use super::{ClientConfig, Effect, Lock, LockClient, Lru, State};
 use crate::extent::Extent;
 use crate::mode::Mode;
 use crate::resource::{LockHandle, Need, Policy, ResourceId};
+use nacre_env::clock::Instant;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// A lock that is gone from the cache; its handle travels in the next request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +21,47 @@ pub struct EarlyCancel {
 }
 
 impl LockClient {
+    /// Changes the number of unused locks that are kept and gives up what is over it.
+    pub fn set_lru_size(&mut self, locks: usize, effects: &mut Vec<Effect>) {
+        self.config.lru_size = locks;
+        self.shrink_to_size(effects);
+    }
+
+    /// Bounds and times as they are now.
+    pub fn config(&self) -> ClientConfig {
+        self.config
+    }
+
+    /// Changes the time after which an unused lock is given up; counts from the next look at the clock.
+    pub fn set_lru_max_age(&mut self, age: Duration) {
+        self.config.lru_max_age = age;
+    }
+
+    /// Gives up every unused lock (Lustre: `lru_size=clear`).
+    pub fn drop_unused(&mut self, effects: &mut Vec<Effect>) {
+        while let Some(key) = self.lru.first() {
+            self.give_up(key, effects);
+        }
+    }
+
+    pub(super) fn shrink_to_size(&mut self, effects: &mut Vec<Effect>) {
+        while self.lru.len() > self.config.lru_size
+            && let Some(key) = self.lru.first()
+        {
+            self.give_up(key, effects);
+        }
+    }
+
+    /// Gives up what has not been used for too long.
+    pub(super) fn drop_aged(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some(since) = self.lru.oldest(&self.locks)
+            && since + self.config.lru_max_age <= now
+            && let Some(key) = self.lru.first()
+        {
+            self.give_up(key, effects);
+        }
+    }
+
     /// Takes up to `count_max` unused locks that the target would call back for an operation that needs `need` on the
     /// resource, so that their cancels travel with the request. Locks under which data may be dirty are left alone: writing
     /// it out takes a while.
