@@ -1,21 +1,20 @@
-//! Bytes of open files: read, written, cut, copied, made durable.
+//! Bytes of open files: read, written, cut, copied, made durable; and telling of data that was lost.
 
-pub(crate) mod advise;
 pub(crate) mod closes;
-pub(crate) mod opened;
 pub(crate) mod read;
 pub(crate) mod replace;
 pub(crate) mod space;
-pub(crate) mod sync;
 pub(crate) mod write;
 
 use crate::base::Base;
 use crate::config::ClientConfig;
 use crate::data_locks::DataLocks;
+use crate::file::opened::OpenedBytes;
+use crate::file::{DirtyObject, FileState, OpenFile};
 use crate::flocks::FileLocks;
 use crate::handles::HandleTable;
 use crate::inodes::Inodes;
-use crate::layouts::Layouts;
+use crate::layouts::{LayoutUse, Layouts};
 use crate::lease::Lease;
 use crate::node::NodeTable;
 use crate::objects::Objects;
@@ -24,8 +23,10 @@ use crate::requests::Requests;
 use crate::sizes::Sizes;
 use crate::tunables::Tunables;
 use crate::write_back::WriteBack;
+use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_wire::oss::OssRequest;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 
 /// See the [module documentation](self).
 pub struct Data {
@@ -43,10 +44,8 @@ pub struct Data {
     lease: Arc<Lease>,
     config: Arc<ClientConfig>,
     tunables: Arc<Tunables>,
-    /// Opens for writing and cuts of files: between two equal numbers no file began to be changed here.
-    pub(crate) data_changes: AtomicU64,
-    /// Bytes of files that came with opens.
-    opened_bytes: Arc<AtomicU64>,
+    /// Bytes of small files that came with opens.
+    pub(crate) opened: OpenedBytes,
 }
 
 impl Data {
@@ -73,8 +72,129 @@ impl Data {
             lease: base.lease.clone(),
             config: base.config.clone(),
             tunables: base.tunables.clone(),
-            data_changes: AtomicU64::new(0),
-            opened_bytes: Arc::default(),
+            opened: OpenedBytes::default(),
+        })
+    }
+
+    /// Makes an open file durable: the objects written since the last time, and what the MDT knows of the file if it is
+    /// not durable yet.
+    ///
+    /// # Errors
+    /// `EIO` once for each open if data was lost since it was written; what a server answers.
+    pub fn fsync(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        // Who syncs after each write gains nothing by holding it back: the next one counts as the first of a stream.
+        open.next_write.store(u64::MAX, Ordering::Relaxed);
+        self.fsync_open(&open)
+    }
+
+    fn fsync_open(&self, open: &OpenFile) -> StatusResult<()> {
+        let settled = self.write_back.settle(&open.file, 0, u64::MAX);
+        let outcome =
+            settled.and_then(|()| self.sync_objects(&open.file)).and_then(|()| self.commit_file(&open.file));
+        self.note_lost(&open.file);
+        open.check_error().and(outcome)
+    }
+
+    /// Has each open of a file told if its MDT has lost what was changed of it.
+    fn note_lost(&self, file: &FileState) {
+        if self.requests.take_lost(&file.fid) {
+            file.lock().record_error(Status::EIO);
+        }
+    }
+
+    /// Syncs what is dirty. What could not be synced stays dirty.
+    fn sync_objects(&self, file: &FileState) -> StatusResult<()> {
+        let used = {
+            let inner = file.lock();
+            let is_clean = inner.unsynced.dirty.is_empty() && !inner.unsynced.dirty_unknown;
+            drop(inner);
+            if is_clean { None } else { Some(self.layouts.use_layout(file)?) }
+        };
+        let dirty = self.take_dirty(file, used.as_ref());
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let outcome = match dirty.as_slice() {
+            [one] => self
+                .requests
+                .on_object(one.ost_index, &OssRequest::Sync { object: Some(one.object) })
+                .map(drop),
+            many => self
+                .requests
+                .on_objects(
+                    many.iter().map(|one| (one.ost_index, OssRequest::Sync { object: Some(one.object) })),
+                )
+                .map(drop),
+        };
+        let lost = dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
+        let mut inner = file.lock();
+        if lost {
+            inner.record_error(Status::EIO);
+            inner.news.written.forget();
+        }
+        if outcome.is_err() {
+            for one in dirty {
+                inner.mark_dirty_object(one.ost_index, one.object, self.requests.epoch_of(one.ost_index));
+            }
+        }
+        outcome
+    }
+
+    fn take_dirty(&self, file: &FileState, used: Option<&LayoutUse>) -> Vec<DirtyObject> {
+        let mut inner = file.lock();
+        // Earlier opens may have left anything unsynced, so the first sync takes all objects.
+        let all = used.filter(|_| inner.unsynced.dirty_unknown).and_then(LayoutUse::layout);
+        // What was not in use was not looked for.
+        inner.unsynced.dirty_unknown &= used.is_none();
+        let mut dirty = std::mem::take(&mut inner.unsynced.dirty);
+        drop(inner);
+        for stripe in all.iter().flat_map(|layout| layout.objects()) {
+            if !dirty.iter().any(|one| one.object == stripe.object) {
+                let epoch = self.requests.epoch_of(stripe.ost_index);
+                dirty.push(DirtyObject { ost_index: stripe.ost_index, object: stripe.object, epoch });
+            }
+        }
+        dirty
+    }
+
+    /// A descriptor is closed. Nothing waits to be written; this is where lost data is told to those who never sync.
+    ///
+    /// # Errors
+    /// `EIO` once for each open if data was lost since it was written.
+    pub fn flush(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        self.note_lost(&open.file);
+        {
+            let mut inner = open.file.lock();
+            inner.users.closing += u32::from(!open.closing.swap(true, Ordering::Relaxed));
+            let lost =
+                inner.unsynced.dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
+            if lost {
+                inner.record_error(Status::EIO);
+                inner.news.written.forget();
+                for one in &mut inner.unsynced.dirty {
+                    one.epoch = self.requests.epoch_of(one.ost_index);
+                }
+            }
+        }
+        open.check_error()
+    }
+
+    /// Makes the whole file system durable: all OSTs, then all MDTs.
+    ///
+    /// # Errors
+    /// The first failure, after all were tried.
+    pub fn sync_all(&self) -> StatusResult<()> {
+        self.write_back.write_back_all();
+        let osts: Vec<u16> = self.requests.osts.iter().map(|(index, _)| index).collect();
+        let outcome = self
+            .requests
+            .on_objects(osts.into_iter().map(|index| (index, OssRequest::Sync { object: None })))
+            .map(drop);
+        (0..self.requests.mdts.len()).fold(outcome, |outcome, index| {
+            let fid = Fid::new(Fid::first_sequence_of_mdt(index as u16), 1, 0);
+            outcome.and(self.requests.commit(fid, TransNo(u64::MAX)))
         })
     }
 }

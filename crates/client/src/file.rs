@@ -442,6 +442,21 @@ impl OpenFile {
         self.flags.contains(OpenFlags::WRITE)
     }
 
+    /// See [`Data::expand_locks`](crate::data::Data::expand_locks).
+    pub(crate) fn expand_locks(&self, expand: bool) {
+        match (self.unexpanded.swap(!expand, Ordering::AcqRel), !expand) {
+            (false, true) => drop(self.file.unexpanded.fetch_add(1, Ordering::AcqRel)),
+            (true, false) => drop(self.file.unexpanded.fetch_sub(1, Ordering::AcqRel)),
+            _ => {}
+        }
+    }
+
+    /// Fills `buffer`, which lies before the end of the file, with what came with the open; false if the client has another lease than this
+    /// by now, or the file was changed. The caller holds the range.
+    pub fn reads_opened(&self, lease: u64, at: u64, buffer: &mut [u8]) -> bool {
+        self.data.as_ref().is_some_and(|opened| opened.read(&self.file, lease, at, buffer))
+    }
+
     /// A failure that this open has not reported yet.
     ///
     /// # Errors

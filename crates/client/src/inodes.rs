@@ -1,22 +1,20 @@
 //! Inodes: what is known of them, and what says that it is true.
 
-pub(crate) mod attr;
 pub(crate) mod dot_lustre;
 pub(crate) mod intent;
 pub(crate) mod page_locks;
 pub(crate) mod paths;
-pub(crate) mod removed;
 pub(crate) mod root;
 pub(crate) mod xattr;
 
 use crate::base::Base;
+use crate::caller::Caller;
 use crate::inodes::dot_lustre::virtual_attr;
-use crate::inodes::root::Root;
+pub use crate::inodes::root::Root;
 use crate::layouts::Layouts;
 use crate::lease::Lease;
 use crate::node::{Hints, NodeTable, node_of};
 use crate::requests::Requests;
-use crate::shards::Shards;
 use crate::shards::absent::Absences;
 use crate::sizes::Sizes;
 use crate::tunables::Tunables;
@@ -59,13 +57,13 @@ pub struct Absent {
 pub struct Inodes {
     requests: Arc<Requests>,
     layouts: Arc<Layouts>,
-    shards: Arc<Shards>,
     sizes: Arc<Sizes>,
     nodes: Arc<NodeTable>,
     lease: Arc<Lease>,
     absences: Arc<Absences>,
     tunables: Arc<Tunables>,
-    root: Root,
+    /// The root that the servers show.
+    pub root: Root,
 }
 
 impl Inodes {
@@ -73,14 +71,81 @@ impl Inodes {
         Arc::new(Inodes {
             requests: base.requests.clone(),
             layouts: base.layouts.clone(),
-            shards: base.shards.clone(),
             sizes,
             nodes: base.nodes.clone(),
             lease: base.lease.clone(),
             absences: base.absences.clone(),
             tunables: base.tunables.clone(),
-            root: Root::default(),
+            root: Root::new(base),
         })
+    }
+
+    /// Attributes of an inode; needs no permission. One that this client removed has no links but is there until the kernel
+    /// forgets it.
+    ///
+    /// # Errors
+    /// `ENOENT` or `ESTALE` if it is gone; what servers answer.
+    pub fn getattr(&self, fid: Fid) -> StatusResult<Attr> {
+        self.stat(fid).map(|(attr, _)| attr)
+    }
+
+    /// As [`Inodes::getattr`], and whether the attributes may be cached until this client says otherwise.
+    ///
+    /// # Errors
+    /// As for [`Inodes::getattr`].
+    pub fn stat(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
+        let ask = || self.ask_for_attributes(fid);
+        if fid == self.root.fid() { self.root.stat(ask) } else { ask() }
+    }
+
+    fn ask_for_attributes(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
+        if let Some(attr) = virtual_attr(fid) {
+            return Ok((attr, false));
+        }
+        if !self.lease.exclusive() {
+            return match self.ask_with_locks(None, fid, None) {
+                Ok(answered) => {
+                    let attr = answered.attr.ok_or(Status::EPROTO)?;
+                    let (attr, is_sure) = self.sizes.complete_attr_to_keep(attr, 0)?;
+                    Ok((attr, is_sure && answered.keeps_attr()))
+                }
+                Err(status) => Ok((self.nodes.removed_or(fid, status)?, false)),
+            };
+        }
+        let answer = match self.requests.call_system(fid, &MdsRequest::GetAttr { fid }) {
+            Ok(answer) => answer,
+            Err(status) => return Ok((self.nodes.removed_or(fid, status)?, false)),
+        };
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        self.nodes.note(fid.inode_number(), &attr, lease.into());
+        let (attr, is_sure) = self.sizes.complete_attr_to_keep(attr, lease)?;
+        Ok((attr, is_sure && self.keep_of(lease).attr))
+    }
+
+    /// Checks that the caller has all rights in `mask` (see `nacre_types::perm`).
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub fn access(&self, caller: &Caller, fid: Fid, mask: u8) -> StatusResult<()> {
+        if let Some(verdict) = dot_lustre::access(caller, fid, mask) {
+            return verdict;
+        }
+        let answer = match self.requests.call(caller, fid, &MdsRequest::Access { fid, mask }) {
+            Ok(answer) => answer,
+            Err(status) => return self.nodes.access_removed(caller, fid, mask, status).map(drop),
+        };
+        let lease = answer.lease;
+        self.nodes.learn(&answer.attr()?, lease);
+        Ok(())
+    }
+
+    /// Attributes as the MDT has them: size, space and times of data may be out of date.
+    ///
+    /// # Errors
+    /// What the MDT answers.
+    pub fn mdt_attr(&self, fid: Fid) -> StatusResult<Attr> {
+        self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?.attr()
     }
 
     /// The attributes of an inode whose name lies on another MDT, and the lease under which they were asked for; `None` if it was

@@ -75,7 +75,7 @@ pub use data::read::Reader;
 pub use data::replace::{SwapConditions, VersionFlush};
 pub use data_locks::cover::LockedAhead;
 pub use file::options::WriteOptions;
-pub use inodes::{Absent, Found, Keep};
+pub use inodes::{Absent, Found, Keep, Root};
 pub use jobs::{DEFAULT_FORMAT, JobFormat, JobSource, JobVar, Jobs};
 pub use kernel::KernelCaches;
 pub use lease::Lease;

@@ -3,7 +3,9 @@
 use crate::base::Base;
 use crate::caller::Caller;
 use crate::handles::HandleTable;
+use crate::inodes::dot_lustre;
 use crate::inodes::dot_lustre::virtual_attr;
+use crate::inodes::root::soon;
 use crate::inodes::{Inodes, Keep};
 use crate::node::{NodeTable, node_of};
 use crate::open_dir::OpenDir;
@@ -72,23 +74,23 @@ impl Listings {
         if self.is_listable(fid) {
             return Ok(self.insert_dir(caller, fid));
         }
-        if let Some(verdict) = self.inodes.access_virtual(caller, fid, perm::READ) {
+        if let Some(verdict) = dot_lustre::access(caller, fid, perm::READ) {
             return verdict.map(|()| self.insert_dir(caller, fid));
         }
         let ask = || self.requests.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ });
-        let attr = match if fid == self.inodes.root() { self.inodes.soon(ask) } else { ask() } {
+        let attr = match if fid == self.inodes.root.fid() { soon(ask) } else { ask() } {
             Ok(answer) => {
                 let lease = answer.lease;
                 let attr = answer.attr()?;
                 self.nodes.learn(&attr, lease);
                 attr
             }
-            Err(Status::ETIMEDOUT) if fid == self.inodes.root() => {
+            Err(Status::ETIMEDOUT) if fid == self.inodes.root.fid() => {
                 let dir = OpenDir::new(fid, None, *caller);
                 dir.unchecked.store(true, Ordering::Release);
                 return Ok(self.insert_open_dir(dir));
             }
-            Err(status) => self.inodes.access_removed(caller, fid, perm::READ, status)?,
+            Err(status) => self.nodes.access_removed(caller, fid, perm::READ, status)?,
         };
         if !attr.is_dir() {
             return Err(Status::ENOTDIR);
@@ -134,7 +136,7 @@ impl Listings {
         let dir = self.handles.dir(handle)?;
         let fid = dir.fid;
         if virtual_attr(fid).is_some() {
-            return self.inodes.list_virtual(fid, offset, take);
+            return dot_lustre::list(fid, offset, take);
         }
         if self.nodes.removed(fid.inode_number()).is_some() {
             return Ok(());

@@ -3,13 +3,11 @@
 pub(crate) mod attr;
 pub(crate) mod migrate;
 pub(crate) mod mkdir;
-pub(crate) mod remove;
-pub(crate) mod xattr;
 
 use crate::base::Base;
 use crate::caller::Caller;
 use crate::data::Data;
-use crate::inodes::dot_lustre::check_may_name;
+use crate::inodes::dot_lustre::{self, check_may_name};
 use crate::inodes::intent::Watch;
 use crate::inodes::{Absent, Found, Inodes, Keep};
 use crate::layouts::Layouts;
@@ -114,7 +112,7 @@ impl Names {
         name: &[u8],
         is_gone: &mut bool,
     ) -> StatusResult<Result<Found, Absent>> {
-        if let Some(found) = self.inodes.lookup_virtual(caller, parent, name)? {
+        if let Some(found) = dot_lustre::lookup(&self.inodes, caller, parent, name)? {
             return Ok(found);
         }
         // Into a shard, names come without anybody's doing; a lock on it that a restart of its MDT has ended would hide them.
@@ -286,6 +284,60 @@ impl Names {
         self.note_removed(self.shards.at_home(parent, name, ask)?)
     }
 
+    /// Removes the first name of a file by that name. Who moves another file there at the same instant loses that one, as with `rm`.
+    fn remove_named(&self, caller: &Caller, fid: Fid) -> StatusResult<Answer> {
+        let (parent, name) = self.inodes.parent_of(caller, fid, 0)?;
+        self.shards.at_home(parent, &name, |home| {
+            let found = match self
+                .requests
+                .call(caller, home, &MdsRequest::Lookup { parent: home, name: &name })?
+                .reply
+            {
+                MdsReply::Entry { attr, .. } => attr.map(|attr| attr.fid),
+                MdsReply::Remote { fid, .. } => Some(fid),
+                _ => return Err(Status::EPROTO),
+            };
+            if found != Some(fid) {
+                return Err(Status::ENOENT);
+            }
+            self.requests.call(
+                caller,
+                home,
+                &MdsRequest::Unlink { parent: home, name: &name, directory: false },
+            )
+        })
+    }
+
+    /// Removes all names of a file that is known by its FID, each only if it is the file's.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to read and search everything; `EISDIR`, `EBUSY` of the root; `ENOENT`; those of [`Names::unlink`].
+    /// Names that were removed before stay removed.
+    pub fn remove_fid(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
+        if !caller.may_search_all() {
+            return Err(Status::EPERM);
+        }
+        loop {
+            let parent = self.inodes.parent_of(caller, fid, 0);
+            let answer = match self.requests.call(caller, fid, &MdsRequest::RemoveFid { fid }) {
+                // The name lies on another MDT.
+                Err(Status::WRONG_TARGET | Status::WRONG_SHARD) => self.remove_named(caller, fid)?,
+                answer => answer?,
+            };
+            let MdsReply::Removed { attr, .. } = &answer.reply else { return Err(Status::EPROTO) };
+            let is_last = attr.as_ref().is_none_or(|attr| attr.nlink == 0);
+            self.note_removed(answer)?;
+            // The kernel sees to that only where it removes a name itself.
+            if let (Some(kernel), Ok((parent, _))) = (self.lease.kernel(), parent) {
+                kernel.drop_attributes(parent.inode_number());
+                kernel.drop_attributes(fid.inode_number());
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
     /// Moves a name. The kernel moves what it knows of it too, with the promise that was given where it was: false if that does not hold
     /// where it is now, so that names must be looked up again.
     ///
@@ -369,7 +421,7 @@ impl Names {
     /// # Errors
     /// `ENOENT`; `ENOTDIR`, also for symbolic links, which may lead anywhere; `EACCES`; what servers answer.
     pub fn find_directory(&self, caller: &Caller, path: &str) -> StatusResult<Fid> {
-        let mut at = self.inodes.root();
+        let mut at = self.inodes.root.fid();
         if path.is_empty() {
             self.inodes.lookup_self(at)?;
             return Ok(at);

@@ -1,5 +1,7 @@
 //! Inodes that the kernel knows, by node id.
 
+mod removed;
+
 use crate::file::FileState;
 use crate::warrant::Warrant;
 use nacre_env::clock::Instant;

@@ -73,7 +73,7 @@ struct Opening {
     /// The lock on the layout that was asked for, and the one that came.
     lock: (LockHandle, LockHandle),
     created: bool,
-    /// The file's bytes, if they came with the answer and nobody here had it open before, with [`Data::data_changes`](crate::data::Data) of then.
+    /// The file's bytes, if they came with the answer and nobody here had it open before, with [`OpenedBytes::changes`](crate::file::opened::OpenedBytes::changes) of then.
     data: Option<(Vec<u8>, u64)>,
 }
 
@@ -169,8 +169,7 @@ impl Opens {
         }
         let asking = self.ask_to_open(caller, fid, flags);
         let handle = asking.handle;
-        let unopened =
-            self.nodes.file(node).is_none().then(|| self.data.data_changes.load(Ordering::Acquire));
+        let unopened = self.nodes.file(node).is_none().then(|| self.data.opened.changes());
         let (reserved, changes) =
             (self.layouts.reserve_layout_lock(fid), Some(self.layouts.relayouts.count(fid)));
         let opened =
@@ -294,7 +293,9 @@ impl Opens {
     ) -> StatusResult<OpenedFile> {
         let (fid, node) = (attr.fid, attr.fid.inode_number());
         let file = self.nodes.attach(node, || FileState::new(fid, node));
-        let data = opening.data.take().and_then(|data| self.data.keep_opened(&file, data, opening.lease));
+        let data = opening.data.take();
+        let data =
+            data.and_then(|(bytes, changes)| self.data.opened.keep(&file, bytes, changes, opening.lease));
         let outcome = self
             .attributes_of_open(attr, &mut opening)
             .and_then(|attr| self.complete_open(&file, attr, layout, &opening));
@@ -371,7 +372,7 @@ impl Opens {
             file.lock().learn(&attr, opening.lease, true);
         }
         if writes || cut {
-            self.data.data_changes.fetch_add(1, Ordering::AcqRel);
+            self.data.opened.note_change();
         }
         if writes {
             // What was fetched before this open says nothing of what it will write.

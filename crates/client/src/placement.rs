@@ -5,6 +5,7 @@ pub(crate) mod place;
 
 use crate::base::Base;
 use crate::inodes::Inodes;
+use crate::inodes::root::soon;
 use crate::lease::Lease;
 use crate::node::NodeTable;
 use crate::placement::place::{Chooser, DirQos, Room, Rooms, Wanted, spread};
@@ -149,7 +150,7 @@ impl Placement {
     pub(crate) fn default_for(&self, parent: Fid) -> StatusResult<Option<DirDefault>> {
         match self.default_of(parent)? {
             Some(default) => Ok(Some(DirDefault::clone(&default))),
-            None if parent == self.inodes.root() => Ok(None),
+            None if parent == self.inodes.root.fid() => Ok(None),
             None => {
                 let Some(default) = self.default_of_root()? else { return Ok(None) };
                 Ok(default.inherited_by(self.depth_of(parent)?))
@@ -159,17 +160,17 @@ impl Placement {
 
     /// The root's default for what is made elsewhere: that last heard while the root's MDT is away.
     fn default_of_root(&self) -> StatusResult<Option<Arc<DirDefault>>> {
-        let heard = self.kept(self.inodes.root());
+        let heard = self.kept(self.inodes.root.fid());
         if let Some(heard) = &heard
-            && !self.requests.is_connected(self.inodes.root().mdt_index())
+            && !self.requests.is_connected(self.inodes.root.fid().mdt_index())
         {
             return Ok(heard.default.clone());
         }
-        match self.inodes.soon(|| self.default_of(self.inodes.root())) {
-            Err(Status::ETIMEDOUT) => match heard.filter(|_| !self.inodes.all_show_life()) {
+        match soon(|| self.default_of(self.inodes.root.fid())) {
+            Err(Status::ETIMEDOUT) => match heard.filter(|_| !self.inodes.root.is_near()) {
                 Some(heard) => Ok(heard.default),
                 // It takes its time.
-                None => self.default_of(self.inodes.root()),
+                None => self.default_of(self.inodes.root.fid()),
             },
             result => result,
         }
@@ -181,7 +182,7 @@ impl Placement {
         let kept = self.kept(fid);
         if let Some(kept) = kept
             && (self.lease.is_in_force(kept.warrant, fid)
-                || fid == self.inodes.root() && kept.at.elapsed() < ROOT_AGE_MAX)
+                || fid == self.inodes.root.fid() && kept.at.elapsed() < ROOT_AGE_MAX)
         {
             return Ok(kept.default);
         }
@@ -233,7 +234,7 @@ impl Placement {
         if let Some(depth) = self.nodes.depth(node) {
             return Ok(depth);
         }
-        let depth = match self.inodes.soon(|| self.inodes.path_of(None, fid, 0)) {
+        let depth = match soon(|| self.inodes.path_of(None, fid, 0)) {
             Ok(path) => path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count() as u32,
             Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
             // It has no name any more, a path that is too long, or one over an MDT that is away; or this client may not know it.
@@ -278,7 +279,7 @@ impl Placement {
 
     /// The MDT for a directory that may go anywhere.
     fn choose(&self, parent: Fid, is_chosen: bool, wish: &DirDefault) -> StatusResult<u16> {
-        let in_turn = !is_chosen && (wish.max_inherit_rr.0 != 0 || parent == self.inodes.root());
+        let in_turn = !is_chosen && (wish.max_inherit_rr.0 != 0 || parent == self.inodes.root.fid());
         let wanted = Wanted {
             parent: parent.mdt_index(),
             depth: if in_turn { 0 } else { self.depth_of(parent)? },
@@ -343,7 +344,7 @@ impl Placement {
     /// # Errors
     /// What servers answer.
     pub fn learn_root(&self) -> StatusResult<()> {
-        let root = self.inodes.root();
+        let root = self.inodes.root.fid();
         self.inodes.stat(root)?;
         if self.requests.mdts.len() > 1 { self.default_of(root).map(drop) } else { Ok(()) }
     }

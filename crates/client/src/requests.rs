@@ -36,7 +36,7 @@ pub struct Requests {
     pub(crate) osts: OstTable,
     /// MDTs that are about to be there.
     joining: Joining,
-    silent: Silent,
+    pub(crate) silent: Silent,
     pub(crate) capabilities: CapabilityTable,
     lease: Arc<Lease>,
     nodes: Arc<NodeTable>,

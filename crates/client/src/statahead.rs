@@ -39,7 +39,7 @@ use crate::open_dir::origin::{EntryLocks, Origin};
 use crate::pages::Pages;
 use crate::requests::Requests;
 use crate::shards::Shards;
-use crate::statahead::names::{Follows, Names};
+use crate::statahead::names::{Follows, ListedNames};
 use crate::statahead::series::Series;
 use crate::statahead::window::Window;
 use crate::tunables::Tunables;
@@ -63,14 +63,14 @@ struct Listing {
     node: u64,
     /// Number of the exclusive lease, 0 beside other clients.
     lease: u64,
-    names: Names,
+    names: ListedNames,
     ready: IdMap<Ready>,
     window: Window,
 }
 
 impl Listing {
     fn new(node: u64, lease: u64) -> Listing {
-        Listing { node, lease, names: Names::default(), ready: IdMap::default(), window: Window::NEW }
+        Listing { node, lease, names: ListedNames::default(), ready: IdMap::default(), window: Window::NEW }
     }
 }
 

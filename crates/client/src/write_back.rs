@@ -135,7 +135,7 @@ impl WriteBack {
         if is_stream || is_small {
             return true;
         }
-        !open.file.dirty.is_clean() && self.has_windows(&open.file, layout, (at, len))
+        !open.file.dirty.is_clean() && open.file.dirty.has_room(layout, at, len)
     }
 
     /// Copies `data` into windows, as much from its beginning as finds room, and says how much that was; the rest is to be

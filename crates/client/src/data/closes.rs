@@ -1,7 +1,8 @@
 //! Closes that the MDT may not have heard of yet.
 
-use crate::data::Data;
 use crate::file::{FileInner, OpenFile};
+use crate::node::NodeTable;
+use crate::requests::Requests;
 use nacre_env::clock::Instant;
 use nacre_types::{Fid, StatusResult};
 use std::sync::atomic::Ordering;
@@ -15,43 +16,42 @@ pub(crate) enum Closes<'a> {
     Untold,
 }
 
-impl Data {
-    /// Waits until the MDT knows what closes of an inode have told it: times that are set from now on are newer.
-    ///
-    /// # Errors
-    /// `EINTR`, `ESHUTDOWN`.
-    pub(crate) fn wait_for_closes(&self, fid: Fid) -> StatusResult<()> {
-        if self.nodes.is_being_told(fid.inode_number()) {
-            self.requests.mdt(fid)?.endpoint.wait_for_posts()?;
-            self.nodes.forget_told(fid.inode_number());
-        }
-        Ok(())
+/// Waits until the MDT knows what closes of an inode have told it: times that are set from now on are newer.
+///
+/// # Errors
+/// `EINTR`, `ESHUTDOWN`.
+pub(crate) fn wait_for_closes(requests: &Requests, nodes: &NodeTable, fid: Fid) -> StatusResult<()> {
+    if nodes.is_being_told(fid.inode_number()) {
+        requests.mdt(fid)?.endpoint.wait_for_posts()?;
+        nodes.forget_told(fid.inode_number());
     }
+    Ok(())
+}
 
-    /// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.
-    /// The kernel reports the end of an open file only after close(2) has returned.
-    pub(crate) fn await_closes(
-        &self,
-        fid: Fid,
-        closes: &Closes<'_>,
-        patience: Duration,
-    ) -> StatusResult<bool> {
-        let Some(file) = self.nodes.file(fid.inode_number()) else { return Ok(false) };
-        let is_over = |inner: &FileInner| match closes {
-            // A program that was started from this one has closed its copy of the own one.
-            Closes::Told(own) => {
-                let own = own.is_some_and(|own| own.closing.load(Ordering::Relaxed));
-                inner.users.closing <= u32::from(own)
-            }
-            Closes::Untold => inner.users.opens <= 1,
-        };
-        if is_over(&file.lock()) {
-            return Ok(false);
+/// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.
+/// The kernel reports the end of an open file only after close(2) has returned.
+pub(crate) fn await_closes(
+    requests: &Requests,
+    nodes: &NodeTable,
+    fid: Fid,
+    closes: &Closes<'_>,
+    patience: Duration,
+) -> StatusResult<bool> {
+    let Some(file) = nodes.file(fid.inode_number()) else { return Ok(false) };
+    let is_over = |inner: &FileInner| match closes {
+        // A program that was started from this one has closed its copy of the own one.
+        Closes::Told(own) => {
+            let own = own.is_some_and(|own| own.closing.load(Ordering::Relaxed));
+            inner.users.closing <= u32::from(own)
         }
-        // Another descriptor of the same open file may still be there, so not for ever.
-        let deadline = Instant::now() + patience;
-        file.wait_for(|inner| (is_over(inner) || Instant::now() >= deadline).then_some(()))?;
-        self.requests.mdt(fid)?.endpoint.wait_for_posts()?;
-        Ok(true)
+        Closes::Untold => inner.users.opens <= 1,
+    };
+    if is_over(&file.lock()) {
+        return Ok(false);
     }
+    // Another descriptor of the same open file may still be there, so not for ever.
+    let deadline = Instant::now() + patience;
+    file.wait_for(|inner| (is_over(inner) || Instant::now() >= deadline).then_some(()))?;
+    requests.mdt(fid)?.endpoint.wait_for_posts()?;
+    Ok(true)
 }

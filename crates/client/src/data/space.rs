@@ -2,6 +2,7 @@
 
 use crate::caller::Caller;
 use crate::data::Data;
+use crate::data::closes::wait_for_closes;
 use crate::file::group::Who;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
@@ -36,13 +37,13 @@ impl Data {
         }
         let pin = self.nodes.pin(fid);
         let file = &*pin.file;
-        self.data_changes.fetch_add(1, Ordering::AcqRel);
+        self.opened.note_change();
         self.write_back.close_head(file, if size == 0 { 0 } else { size + 1 })?;
         let (range, ()) =
             file.take_range(who, Use::Exclusive, |inner| (size.min(inner.size.bytes), u64::MAX, ()))?;
         let era = file.lock_era.load(Ordering::Acquire);
         let turn = file.tell_unless_interrupted()?;
-        self.wait_for_closes(fid)?;
+        wait_for_closes(&self.requests, &self.nodes, fid)?;
         // truncate(2) names a file that its caller need not have open.
         let _acting = self.requests.capabilities.act_for(fid, caller);
         let answer = self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;

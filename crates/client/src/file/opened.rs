@@ -1,16 +1,69 @@
-//! Bytes of a small file that came with the answer to its open, see [`crate::data::opened`].
+//! Bytes of small files that came with the answer to their open.
+//!
+//! A metadata server that holds a small file's data sends it along, if the client is the only one. The bytes are true as long as the
+//! same lease is in force and nothing was changed here: no open for writing or cut of any file since the question was asked, until the
+//! open is entered ([`OpenedBytes::changes`]), and no change of this file since then.
 
+use crate::file::FileState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See the [module documentation](self).
+/// Bytes that are kept for all opens together; what is more is read when it is asked for. Guess: four thousand small files.
+const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// What is kept for all opens of a client.
+#[derive(Default)]
+pub(crate) struct OpenedBytes {
+    /// Opens for writing and cuts of files.
+    changes: AtomicU64,
+    /// Bytes kept now.
+    kept: Arc<AtomicU64>,
+}
+
+/// What came with one open.
 pub(crate) struct Opened {
-    pub bytes: Vec<u8>,
+    bytes: Vec<u8>,
     /// Lease under which they were asked for.
-    pub lease: u64,
+    lease: u64,
     /// Changes of the file then.
-    pub changes: u64,
-    pub kept: Arc<AtomicU64>,
+    changes: u64,
+    kept: Arc<AtomicU64>,
+}
+
+impl OpenedBytes {
+    /// A file is opened for writing or cut.
+    pub fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Between two equal numbers no file began to be changed here.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Takes over what came with an open of `file` that was asked for after so many `changes`, unless it may have been changed since. The
+    /// file is entered already, so that later changes are noted there.
+    pub fn keep(&self, file: &FileState, bytes: Vec<u8>, changes: u64, lease: u64) -> Option<Opened> {
+        let of_file = file.lock().changes()?;
+        let len = bytes.len() as u64;
+        let fits = self.kept.load(Ordering::Relaxed) + len <= KEPT_BYTES_MAX;
+        if !fits || self.changes() != changes {
+            return None;
+        }
+        self.kept.fetch_add(len, Ordering::Relaxed);
+        Some(Opened { bytes, lease, changes: of_file, kept: self.kept.clone() })
+    }
+}
+
+impl Opened {
+    /// See [`OpenFile::reads_opened`](crate::file::OpenFile::reads_opened).
+    pub fn read(&self, file: &FileState, lease: u64, at: u64, buffer: &mut [u8]) -> bool {
+        if self.lease != lease || file.lock().changes() != Some(self.changes) {
+            return false;
+        }
+        let found = usize::try_from(at).ok().and_then(|at| self.bytes.get(at..)?.get(..buffer.len()));
+        found.map(|bytes| buffer.copy_from_slice(bytes)).is_some()
+    }
 }
 
 impl Drop for Opened {

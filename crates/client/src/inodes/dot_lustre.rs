@@ -47,85 +47,82 @@ pub(crate) fn check_may_name(parent: Fid, name: &[u8]) -> StatusResult<()> {
     if is_reserved(parent, name) { Err(Status::EPERM) } else { Ok(()) }
 }
 
-impl Inodes {
-    /// Looks a name up that no MDT knows; `None` if it is one for an MDT.
-    ///
-    /// # Errors
-    /// `EACCES` to who may not read and search everything; what an MDT answers.
-    pub(crate) fn lookup_virtual(
-        &self,
-        caller: &Caller,
-        parent: Fid,
-        name: &[u8],
-    ) -> StatusResult<Option<Result<Found, Absent>>> {
-        if !is_reserved(parent, name) {
-            return Ok(None);
+/// Looks a name up that no MDT knows; `None` if it is one for an MDT.
+///
+/// # Errors
+/// `EACCES` to who may not read and search everything; what an MDT answers.
+pub(crate) fn lookup(
+    inodes: &Inodes,
+    caller: &Caller,
+    parent: Fid,
+    name: &[u8],
+) -> StatusResult<Option<Result<Found, Absent>>> {
+    if !is_reserved(parent, name) {
+        return Ok(None);
+    }
+    if is_virtual(parent) && !caller.may_search_all() {
+        return Err(Status::EACCES);
+    }
+    let found = match (parent, name) {
+        (Fid::ROOT, _) => inodes.found(attr_of(DOT_LUSTRE), 0, false),
+        (DOT_LUSTRE, b"..") => inodes.lookup_self(Fid::ROOT),
+        (DOT_LUSTRE, BY_FID_NAME) => inodes.found(attr_of(BY_FID), 0, false),
+        (BY_FID, b"..") => inodes.found(attr_of(DOT_LUSTRE), 0, false),
+        (BY_FID, name) => match std::str::from_utf8(name).ok().and_then(|text| text.parse().ok()) {
+            Some(fid) => lookup_fid(inodes, fid),
+            None => return Ok(Some(Err(ABSENT))),
+        },
+        _ => return Ok(Some(Err(ABSENT))),
+    };
+    match found {
+        Ok(found) => Ok(Some(Ok(found))),
+        Err(Status::ENOENT | Status::ESTALE | Status::EOVERFLOW | Status::WRONG_TARGET) => {
+            Ok(Some(Err(ABSENT)))
         }
-        if is_virtual(parent) && !caller.may_search_all() {
-            return Err(Status::EACCES);
-        }
-        let found = match (parent, name) {
-            (Fid::ROOT, _) => self.found(attr_of(DOT_LUSTRE), 0, false),
-            (DOT_LUSTRE, b"..") => self.lookup_self(Fid::ROOT),
-            (DOT_LUSTRE, BY_FID_NAME) => self.found(attr_of(BY_FID), 0, false),
-            (BY_FID, b"..") => self.found(attr_of(DOT_LUSTRE), 0, false),
-            (BY_FID, name) => match std::str::from_utf8(name).ok().and_then(|text| text.parse().ok()) {
-                Some(fid) => self.lookup_fid(fid),
-                None => return Ok(Some(Err(ABSENT))),
-            },
-            _ => return Ok(Some(Err(ABSENT))),
+        Err(status) => Err(status),
+    }
+}
+
+fn lookup_fid(inodes: &Inodes, fid: Fid) -> StatusResult<Found> {
+    let answer = inodes.requests.call_system(fid, &MdsRequest::GetAttr { fid })?;
+    let lease = answer.lease;
+    // The name is this client's, so nobody could call it back.
+    inodes.found(answer.attr()?, lease, false)
+}
+
+/// Checks rights to what no MDT has; `None` for an inode of an MDT.
+pub(crate) fn access(caller: &Caller, fid: Fid, mask: u8) -> Option<StatusResult<()>> {
+    is_virtual(fid).then(|| match caller.may_search_all() && mask & perm::WRITE == 0 {
+        true => Ok(()),
+        false => Err(Status::EACCES),
+    })
+}
+
+/// Lists what no MDT has, behind position `offset`.
+///
+/// # Errors
+/// `EOVERFLOW` never, as its FIDs are known.
+pub(crate) fn list(
+    fid: Fid,
+    offset: u64,
+    take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
+) -> StatusResult<()> {
+    let above = if fid == BY_FID { DOT_LUSTRE } else { Fid::ROOT };
+    let inner = (fid == DOT_LUSTRE).then_some((BY_FID_NAME, BY_FID));
+    let names = [(&b"."[..], fid), (&b".."[..], above)].into_iter().chain(inner);
+    for (next, (name, fid)) in (1u64..).zip(names).skip_while(|(next, _)| *next <= offset) {
+        let entry = ListedEntry {
+            name,
+            node: node_of(fid)?,
+            kind: FileKind::Directory,
+            next,
+            attr: None,
+            public: false,
+            keep: Keep::default(),
         };
-        match found {
-            Ok(found) => Ok(Some(Ok(found))),
-            Err(Status::ENOENT | Status::ESTALE | Status::EOVERFLOW | Status::WRONG_TARGET) => {
-                Ok(Some(Err(ABSENT)))
-            }
-            Err(status) => Err(status),
+        if !take(&entry) {
+            break;
         }
     }
-
-    fn lookup_fid(&self, fid: Fid) -> StatusResult<Found> {
-        let answer = self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?;
-        let lease = answer.lease;
-        // The name is this client's, so nobody could call it back.
-        self.found(answer.attr()?, lease, false)
-    }
-
-    /// Checks rights to what no MDT has; `None` for an inode of an MDT.
-    pub(crate) fn access_virtual(&self, caller: &Caller, fid: Fid, mask: u8) -> Option<StatusResult<()>> {
-        is_virtual(fid).then(|| match caller.may_search_all() && mask & perm::WRITE == 0 {
-            true => Ok(()),
-            false => Err(Status::EACCES),
-        })
-    }
-
-    /// Lists what no MDT has, behind position `offset`.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` never, as its FIDs are known.
-    pub(crate) fn list_virtual(
-        &self,
-        fid: Fid,
-        offset: u64,
-        take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
-    ) -> StatusResult<()> {
-        let above = if fid == BY_FID { DOT_LUSTRE } else { Fid::ROOT };
-        let inner = (fid == DOT_LUSTRE).then_some((BY_FID_NAME, BY_FID));
-        let names = [(&b"."[..], fid), (&b".."[..], above)].into_iter().chain(inner);
-        for (next, (name, fid)) in (1u64..).zip(names).skip_while(|(next, _)| *next <= offset) {
-            let entry = ListedEntry {
-                name,
-                node: node_of(fid)?,
-                kind: FileKind::Directory,
-                next,
-                attr: None,
-                public: false,
-                keep: Keep::default(),
-            };
-            if !take(&entry) {
-                break;
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }

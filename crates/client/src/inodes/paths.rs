@@ -40,7 +40,7 @@ impl Inodes {
     pub(crate) fn path_of(&self, caller: Option<&Caller>, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
         let (mut fid, mut index, mut path) = (fid, link, Vec::new());
         for _ in 0..MDTS_ON_A_PATH_MAX {
-            if fid == self.root() {
+            if fid == self.root.fid() {
                 return Ok(path);
             }
             let request = MdsRequest::FidToPath { fid, index };

@@ -1,12 +1,14 @@
 //! The root while an MDT that knows of it is away. Who only wants to know something about the file system opens its root and looks at
 //! it first (`df`, `lfs df`): that is answered soon, so that it can be told what is away.
 
-use crate::inodes::Inodes;
+use crate::base::Base;
+use crate::requests::Requests;
+use crate::shards::Shards;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_types::{Attr, Cred, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long an MDT may take for an answer before it is asked whether it is there.
@@ -14,21 +16,31 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long it may take to say so: it waits for nobody.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// What was last heard of the root.
-#[derive(Default)]
-pub(crate) struct Root {
+/// The root that the servers show this client, and what was last heard of it.
+pub struct Root {
+    requests: Arc<Requests>,
+    shards: Arc<Shards>,
     attr: Mutex<Option<Attr>>,
-    /// What the servers show this client as the root, if that is not the root of the file system.
+    /// That directory, if it is not the root of the file system.
     fid: OnceLock<Fid>,
 }
 
-impl Inodes {
-    /// Does `work`, and gives up soon.
-    ///
-    /// # Errors
-    /// `ETIMEDOUT` if it was given up; those of `work`.
-    pub(crate) fn soon<R>(&self, work: impl FnOnce() -> StatusResult<R>) -> StatusResult<R> {
-        nacre_env::until(Instant::now() + PATIENCE, work).map_err(timed_out)
+/// Does `work`, and gives up soon.
+///
+/// # Errors
+/// `ETIMEDOUT` if it was given up; those of `work`.
+pub(crate) fn soon<R>(work: impl FnOnce() -> StatusResult<R>) -> StatusResult<R> {
+    nacre_env::until(Instant::now() + PATIENCE, work).map_err(timed_out)
+}
+
+impl Root {
+    pub(crate) fn new(base: &Base) -> Root {
+        Root {
+            requests: base.requests.clone(),
+            shards: base.shards.clone(),
+            attr: Mutex::default(),
+            fid: OnceLock::new(),
+        }
     }
 
     /// Attributes of the root and whether they may be cached, with `ask` for both. Those last heard while an MDT that has to be
@@ -36,14 +48,11 @@ impl Inodes {
     ///
     /// # Errors
     /// Those of `ask`.
-    pub(crate) fn stat_root(
-        &self,
-        ask: impl Fn() -> StatusResult<(Attr, bool)>,
-    ) -> StatusResult<(Attr, bool)> {
-        let answer = match self.soon(&ask) {
+    pub(crate) fn stat(&self, ask: impl Fn() -> StatusResult<(Attr, bool)>) -> StatusResult<(Attr, bool)> {
+        let answer = match soon(&ask) {
             Err(Status::ETIMEDOUT) => {
-                let heard = *self.root.attr.lock();
-                match heard.filter(|_| !self.all_show_life()) {
+                let heard = *self.attr.lock();
+                match heard.filter(|_| !self.is_near()) {
                     Some(attr) => return Ok((attr, false)),
                     // It takes its time.
                     None => ask(),
@@ -52,36 +61,36 @@ impl Inodes {
             answer => answer,
         };
         if let Ok((attr, _)) = &answer {
-            *self.root.attr.lock() = Some(*attr);
+            *self.attr.lock() = Some(*attr);
         }
         answer
     }
 
     /// The directory that the servers show this client as the root.
-    pub fn root(&self) -> Fid {
-        self.root.fid.get().copied().unwrap_or(Fid::ROOT)
+    pub fn fid(&self) -> Fid {
+        self.fid.get().copied().unwrap_or(Fid::ROOT)
     }
 
     /// Asks which directory that is; to be called before anything else of the file system is.
     ///
     /// # Errors
     /// `ENOENT` without such a directory, `EACCES` for a banned client; other errors of the MDT.
-    pub fn find_root(&self) -> StatusResult<()> {
+    pub fn find(&self) -> StatusResult<()> {
         let ask = || self.requests.call_system(Fid::ROOT, &MdsRequest::GetAttr { fid: Fid::ROOT });
-        let fid = match self.soon(ask)?.reply {
+        let fid = match soon(ask)?.reply {
             MdsReply::Attr(attr) => attr.fid,
             MdsReply::Remote { fid, .. } => fid,
             _ => return Err(Status::EPROTO),
         };
         if fid != Fid::ROOT {
-            let _ = self.root.fid.set(fid);
+            let _ = self.fid.set(fid);
         }
         Ok(())
     }
 
     /// True if each MDT that has a part in the root answers a question that waits for nothing.
-    pub(crate) fn all_show_life(&self) -> bool {
-        std::iter::once(self.root()).chain(self.shards.parts_of(self.root())).all(|part| {
+    pub(crate) fn is_near(&self) -> bool {
+        std::iter::once(self.fid()).chain(self.shards.parts_of(self.fid())).all(|part| {
             let index = part.mdt_index();
             self.requests.is_connected(index)
                 && self.requests.mdts.get(usize::from(index)).is_some_and(|mdt| {

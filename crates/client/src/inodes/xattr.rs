@@ -57,10 +57,10 @@ impl Inodes {
             // Lustre. Lists of attributes leave it out.
             Err(Status::ENODATA)
                 if name == LUSTRE_LOV
-                    && fid != self.root()
+                    && fid != self.root.fid()
                     && self.getattr(fid).is_ok_and(|a| a.is_dir()) =>
             {
-                self.own_xattr(caller, self.root(), name)
+                self.own_xattr(caller, self.root.fid(), name)
             }
             answer => answer,
         }
@@ -81,7 +81,7 @@ impl Inodes {
         }
         match self.requests.call(caller, fid, &MdsRequest::GetXattr { fid, name }) {
             Ok(answer) => answer.bytes(),
-            Err(status) => self.removed(fid, status).and(Err(Status::ENODATA)),
+            Err(status) => self.nodes.removed_or(fid, status).and(Err(Status::ENODATA)),
         }
     }
 
@@ -104,7 +104,7 @@ impl Inodes {
         }
         match self.requests.call(caller, fid, &MdsRequest::ListXattr { fid }) {
             Ok(answer) => answer.bytes(),
-            Err(status) => self.removed(fid, status).map(|_| Vec::new()),
+            Err(status) => self.nodes.removed_or(fid, status).map(|_| Vec::new()),
         }
     }
 }

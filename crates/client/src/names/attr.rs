@@ -1,15 +1,26 @@
-//! Attributes set.
+//! Attributes and extended attributes set and removed.
 
 use crate::caller::Caller;
+use crate::data::closes::wait_for_closes;
 use crate::file::FileState;
 use crate::file::group::Who;
 use crate::inodes::dot_lustre::virtual_attr;
+use crate::inodes::xattr::{ACL_ACCESS, CAPABILITY, is_layout};
 use crate::names::Names;
-use nacre_types::{Attr, Fid, OpenHandle, SetAttr, SetAttrValid, Status, StatusResult};
-use nacre_wire::mds::MdsRequest;
+use crate::requests::mdt::Answer;
+use nacre_types::{Attr, Fid, OpenHandle, SetAttr, SetAttrValid, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsRequest, XattrFlags};
 
 const TIMES: SetAttrValid = SetAttrValid::MTIME.union(SetAttrValid::MTIME_NOW);
 const ACCESS_TIMES: SetAttrValid = SetAttrValid::ATIME.union(SetAttrValid::ATIME_NOW);
+
+/// True for the names of what new directories get.
+fn is_dir_default(name: &[u8]) -> bool {
+    matches!(name, b"lustre.dmv" | b"trusted.dmv")
+}
+
+/// Takes components with their objects from a file.
+const COMPONENTS_GO: &[u8] = b"lustre.lov.del";
 
 impl Names {
     /// Changes attributes; gives them afterwards, and whether everybody could search the directory before but cannot
@@ -46,11 +57,11 @@ impl Names {
         let turn =
             file.as_deref().filter(|_| sets_times).map(FileState::tell_unless_interrupted).transpose()?;
         if sets_times {
-            self.data.wait_for_closes(fid)?;
+            wait_for_closes(&self.requests, &self.nodes, fid)?;
         }
         let answer = match self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set }) {
             Ok(answer) => answer,
-            Err(status) => return Ok((self.inodes.set_removed(caller, fid, &set, status)?, false)),
+            Err(status) => return Ok((self.nodes.set_removed(caller, fid, &set, status)?, false)),
         };
         let lease = answer.lease;
         let attr = answer.attr()?;
@@ -67,11 +78,88 @@ impl Names {
             }
         }
         drop(turn);
-        let is_public = nacre_types::perm::searchable_by_all(&attr);
+        let is_public = perm::searchable_by_all(&attr);
         if attr.is_dir() && !is_public {
             self.shards.forget_absences(fid);
         }
         let closed = attr.is_dir() && was_public && !is_public;
         Ok((self.sizes.complete_attr(attr, lease)?, closed))
+    }
+
+    /// Sets an extended attribute. True if everybody could search the directory before but cannot now.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` according to `flags`; `EPERM`, `EACCES`, `ENOSPC`, `E2BIG`, `EOPNOTSUPP`.
+    pub fn setxattr(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<bool> {
+        if is_layout(name)
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // A file with data keeps its layout.
+            self.write_back.close_head(&file, 0)?;
+            self.write_back.settle(&file, 0, u64::MAX)?;
+        }
+        let request = MdsRequest::SetXattr { fid, name, value, flags };
+        let closed = match name {
+            COMPONENTS_GO => self.data.replacing(&[fid], || self.change_xattr(caller, fid, &request))?,
+            _ => self.change_xattr(caller, fid, &request)?,
+        };
+        if matches!(name, b"lustre.lov" | b"trusted.lov")
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // It may have begun on the MDT before. One that has objects elsewhere has stayed as it was, with what is held back
+            // for them.
+            self.layouts.ask_layout_again(&file)?;
+        }
+        if is_dir_default(name) {
+            self.placement.forget(fid);
+        }
+        if name == ACL_ACCESS {
+            // Its first three entries are the mode.
+            self.data.mode_changed(fid);
+        }
+        Ok(closed)
+    }
+
+    /// Removes an extended attribute. True if everybody could search the directory before but cannot now.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EPERM`, `EACCES`, `EOPNOTSUPP`.
+    pub fn removexattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<bool> {
+        let request = MdsRequest::RemoveXattr { fid, name };
+        if name == CAPABILITY {
+            // The kernel has checked that the caller may, or takes it off itself because the caller writes to the file.
+            let answer = self.requests.call_system(fid, &request)?;
+            return self.xattr_changed(fid, answer);
+        }
+        let result = self.change_xattr(caller, fid, &request);
+        if is_dir_default(name) {
+            self.placement.forget(fid);
+        }
+        result
+    }
+
+    fn change_xattr(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<bool> {
+        let answer = self.requests.call(caller, fid, request)?;
+        self.xattr_changed(fid, answer)
+    }
+
+    fn xattr_changed(&self, fid: Fid, answer: Answer) -> StatusResult<bool> {
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        let was_public =
+            self.nodes.note(fid.inode_number(), &attr, lease.into()).is_none_or(|old| old.public);
+        self.nodes.learn(&attr, lease);
+        let is_public = perm::searchable_by_all(&attr);
+        if attr.is_dir() && !is_public {
+            self.shards.forget_absences(fid);
+        }
+        Ok(attr.is_dir() && was_public && !is_public)
     }
 }

@@ -1,7 +1,7 @@
 //! Leases on open files, and files that one open has to itself.
 
 use crate::caller::Caller;
-use crate::data::closes::Closes;
+use crate::data::closes::{Closes, await_closes};
 use crate::file::{Frozen, Glimpse, OpenFile};
 use crate::opens::Opens;
 use nacre_layout::Layout;
@@ -40,7 +40,8 @@ impl Opens {
             // What is in the way may be an open of this mount whose descriptor was closed before.
             Err(Status::EBUSY) => {
                 let closes = if closes_are_told { Closes::Told(Some(&open)) } else { Closes::Untold };
-                let waited = self.data.await_closes(open.file.fid, &closes, CLOSE_PATIENCE);
+                let waited =
+                    await_closes(&self.requests, &self.nodes, open.file.fid, &closes, CLOSE_PATIENCE);
                 let heard = waited.and_then(|_| self.requests.mdt(open.file.fid)?.endpoint.wait_for_posts());
                 heard.and_then(|()| self.open_lease(caller, handle, Some(kind)).map(drop))
             }

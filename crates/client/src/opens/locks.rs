@@ -1,7 +1,7 @@
 //! File locks that all mounts share.
 
 use crate::caller::Caller;
-use crate::data::closes::Closes;
+use crate::data::closes::{Closes, await_closes};
 use crate::file::FileState;
 use crate::opens::Opens;
 use nacre_env::clock::Instant;
@@ -79,7 +79,7 @@ impl Opens {
         let leaves = |file: &FileState| file.lock().users.leaving_locks > 0;
         let may_come = family == LockFamily::File
             || self.nodes.file(fid.inode_number()).is_some_and(|file| leaves(&file));
-        Ok(may_come && self.data.await_closes(fid, &Closes::Told(None), RELEASE_PATIENCE)?)
+        Ok(may_come && await_closes(&self.requests, &self.nodes, fid, &Closes::Told(None), RELEASE_PATIENCE)?)
     }
 
     /// Notes that `owner` is about to set locks through an open file.

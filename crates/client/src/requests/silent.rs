@@ -1,6 +1,6 @@
 //! OSTs that do not answer.
 
-use crate::requests::Requests;
+use crate::requests::targets::OstTable;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_layout::Layout;
@@ -16,39 +16,39 @@ const ANSWER_SOON: Duration = Duration::from_millis(20);
 /// What "lately" is.
 const SILENT_AGE: Duration = Duration::from_secs(5);
 
-/// When OSTs that do not answer were last waited for in vain.
+/// OSTs that do not answer, and when each was last waited for in vain.
 #[derive(Default)]
 pub(crate) struct Silent(Mutex<BTreeMap<u16, Instant>>);
 
-impl Requests {
+impl Silent {
     /// True if an OST did not answer lately.
-    pub(crate) fn knows_silent_osts(&self) -> bool {
-        !self.silent.0.lock().is_empty()
+    pub fn has_any(&self) -> bool {
+        !self.0.lock().is_empty()
     }
 
     /// True if this one did not.
-    pub(crate) fn is_silent(&self, ost_index: u16) -> bool {
-        self.silent.0.lock().contains_key(&ost_index)
+    pub fn has(&self, ost_index: u16) -> bool {
+        self.0.lock().contains_key(&ost_index)
     }
 
     /// Asks the OSTs of a layout whether they are there. True if one does not say so.
-    pub(crate) fn has_silent_ost(&self, layout: &Layout) -> bool {
+    pub fn has_one_of(&self, layout: &Layout, osts: &OstTable) -> bool {
         let mut all: Vec<u16> = layout.objects().map(|stripe| stripe.ost_index).collect();
         all.sort_unstable();
         all.dedup();
         // Each is asked, so that it is known of all.
-        all.into_iter().filter(|ost_index| self.find_silent(*ost_index)).count() > 0
+        all.into_iter().filter(|ost_index| self.ask(*ost_index, osts)).count() > 0
     }
 
-    fn find_silent(&self, ost_index: u16) -> bool {
-        let Some(endpoint) = self.osts.get(ost_index).filter(|endpoint| endpoint.is_active()) else {
+    fn ask(&self, ost_index: u16, osts: &OstTable) -> bool {
+        let Some(endpoint) = osts.get(ost_index).filter(|endpoint| endpoint.is_active()) else {
             return false;
         };
-        let lately = self.silent.0.lock().get(&ost_index).is_some_and(|at| at.elapsed() < SILENT_AGE);
+        let lately = self.0.lock().get(&ost_index).is_some_and(|at| at.elapsed() < SILENT_AGE);
         let limit = if lately { ANSWER_SOON } else { ANSWER_MAX };
         let asked = endpoint.call_within(&OssRequest::Ping, limit);
         let is_silent = asked.is_err_and(|status| status != Status::EINTR);
-        let mut known = self.silent.0.lock();
+        let mut known = self.0.lock();
         match is_silent {
             false => drop(known.remove(&ost_index)),
             true if !lately => drop(known.insert(ost_index, Instant::now())),

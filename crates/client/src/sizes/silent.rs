@@ -32,10 +32,10 @@ impl Sizes {
     pub(crate) fn look_at_size(&self, file: &FileState, attr: &Attr) -> StatusResult<(Glimpse, bool)> {
         let mut patience = PATIENCE;
         loop {
-            if self.requests.knows_silent_osts() || !file.dirty.is_clean() {
+            if self.requests.silent.has_any() || !file.dirty.is_clean() {
                 let used = self.layouts.use_layout(file)?;
                 if let Some(layout) = used.layout()
-                    && self.requests.has_silent_ost(layout)
+                    && self.requests.silent.has_one_of(layout, &self.requests.osts)
                 {
                     return Ok((self.guess_size(file, layout, attr)?, false));
                 }
@@ -53,7 +53,7 @@ impl Sizes {
             }
             let layout = file.lock().layout.clone();
             if let Some(layout) = layout
-                && self.requests.has_silent_ost(&layout)
+                && self.requests.silent.has_one_of(&layout, &self.requests.osts)
             {
                 return Ok((self.guess_size(file, &layout, attr)?, false));
             }
@@ -65,7 +65,7 @@ impl Sizes {
     fn guess_size(&self, file: &FileState, layout: &Layout, attr: &Attr) -> StatusResult<Glimpse> {
         self.guesses.fetch_add(1, Ordering::AcqRel);
         let rest = self.objects.glimpse_some(layout, |stripe| {
-            !self.requests.is_silent(stripe.ost_index) && !self.requests.is_out_of_use(stripe.ost_index)
+            !self.requests.silent.has(stripe.ost_index) && !self.requests.is_out_of_use(stripe.ost_index)
         })?;
         let size = rest.size.max(attr.size).max(file.lock().size.bytes);
         Ok(Glimpse { size, blocks: rest.blocks.max(attr.blocks), ..rest })

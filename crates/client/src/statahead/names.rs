@@ -35,7 +35,7 @@ struct At {
 
 /// Names in the order of their listing.
 #[derive(Default)]
-pub(crate) struct Names {
+pub(crate) struct ListedNames {
     bytes: Vec<u8>,
     listed: Vec<Listed>,
     /// Numbers of `listed` in the order of the names, made when they are first asked for in another order than listed.
@@ -45,11 +45,11 @@ pub(crate) struct Names {
     last: u64,
 }
 
-impl Names {
+impl ListedNames {
     /// The next name of the listing, behind position `before`. A listing that begins anew replaces the old one.
     pub fn push(&mut self, name: &[u8], before: u64) {
         if before < self.last {
-            *self = Names::default();
+            *self = ListedNames::default();
         }
         self.last = before;
         if self.listed.len() >= NAMES_MAX || self.bytes.len() + name.len() > BYTES_MAX {
@@ -122,8 +122,8 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn listed(names: &[&str]) -> Names {
-        let mut all = Names::default();
+    fn listed(names: &[&str]) -> ListedNames {
+        let mut all = ListedNames::default();
         for (number, name) in names.iter().enumerate() {
             all.push(name.as_bytes(), number as u64 * 10);
         }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn names_are_bounded() {
-        let mut names = Names::default();
+        let mut names = ListedNames::default();
         for number in 0..(BYTES_MAX as u64 / 250 + 10) {
             names.push(&[b'x'; 250], number);
         }

@@ -7,17 +7,16 @@
 //! while the client was alone or under a lock, and a window is sent before either is given up: as long as it is
 //! here, nobody else can have written there since.
 
-use crate::file::{FileState, OpenFile};
-use crate::write_back::WriteBack;
+use crate::file::FileState;
 use crate::write_back::pool::WINDOW_BYTES;
-use crate::write_back::table::Key;
+use crate::write_back::table::{Key, Table};
 use nacre_layout::{Layout, chunks};
 
-impl WriteBack {
+impl Table {
     /// Fills `buffer` with the bytes of the file from `at` on, if all of them are dirty; otherwise its content is undefined. The
     /// caller holds the range, shared or exclusively.
-    pub(crate) fn read_dirty(&self, file: &FileState, layout: &Layout, at: u64, buffer: &mut [u8]) -> bool {
-        if file.dirty.is_clean() {
+    pub fn read(&self, layout: &Layout, at: u64, buffer: &mut [u8]) -> bool {
+        if self.is_clean() {
             return false;
         }
         let mut rest = buffer;
@@ -31,7 +30,7 @@ impl WriteBack {
                 let start = offset % WINDOW_BYTES;
                 let len = (mine.len() as u64).min(WINDOW_BYTES - start) as usize;
                 let (piece, more) = mine.split_at_mut(len);
-                if !file.dirty.copy_out(key, start as u32, piece) {
+                if !self.copy_out(key, start as u32, piece) {
                     return false;
                 }
                 offset += len as u64;
@@ -41,21 +40,22 @@ impl WriteBack {
         rest.is_empty()
     }
 
-    /// True if a read of `[at, at + len)` will probably be a copy of dirty data, so that nothing need be fetched for it.
-    pub(crate) fn is_in_windows(&self, open: &OpenFile, at: u64, len: u64) -> bool {
-        let table = &open.file.dirty;
-        if table.is_clean() {
-            return false;
-        }
-        let Some(layout) = open.file.lock().layout.clone() else { return false };
-        self.has_windows(&open.file, &layout, (at, len))
-    }
-
-    /// True if all bytes of `[at, at + len)` have their places in windows that exist.
-    pub(super) fn has_windows(&self, file: &FileState, layout: &Layout, (at, len): (u64, u64)) -> bool {
+    /// True if all bytes of `[at, at + len)` of the file have their places in windows that exist.
+    pub fn has_room(&self, layout: &Layout, at: u64, len: u64) -> bool {
         chunks(layout, at, len).all(|chunk| {
             let end = chunk.object_offset + chunk.len;
-            chunk.object.is_some_and(|stripe| file.dirty.has_windows(stripe.object, chunk.object_offset, end))
+            chunk.object.is_some_and(|stripe| self.has_windows(stripe.object, chunk.object_offset, end))
         })
+    }
+}
+
+impl FileState {
+    /// True if a read of `[at, at + len)` will probably be a copy of dirty data, so that nothing need be fetched for it.
+    pub fn is_in_windows(&self, at: u64, len: u64) -> bool {
+        if self.dirty.is_clean() {
+            return false;
+        }
+        let layout = self.lock().layout.clone();
+        layout.is_some_and(|layout| self.dirty.has_room(&layout, at, len))
     }
 }

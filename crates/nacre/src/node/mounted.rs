@@ -329,7 +329,7 @@ fn who_mounts() -> Caller {
 
 /// Has the client find out what it sees as the root.
 fn find_root(client: &Client, fsname: &str) -> Result<()> {
-    match client.inodes.find_root() {
+    match client.inodes.root.find() {
         Ok(()) => Ok(()),
         Err(status @ (Status::ENOENT | Status::ENOTDIR | Status::EACCES)) => Err(Failure::new(format!(
             "the directory of {fsname} that this client's key or nodemap shows as the root cannot be used ({status}): have its \
@@ -346,7 +346,7 @@ fn front(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Ar
     let no_directory =
         |status| Failure::new(format!("/{} in the file system cannot be mounted: {status}", mount.directory));
     let root = match mount.directory.as_str() {
-        "" if client.inodes.root() == Fid::ROOT => None,
+        "" if client.inodes.root.fid() == Fid::ROOT => None,
         path => Some(client.names.find_directory(&who_mounts(), path).map_err(no_directory)?),
     };
     let options = FrontOptions {

@@ -9,40 +9,40 @@
 
 use crate::caller::Caller;
 use crate::file::now;
-use crate::inodes::Inodes;
+use crate::node::NodeTable;
 use nacre_types::attr::{S_IFMT, S_ISUID};
 use nacre_types::{Attr, Cred, Fid, SetAttr, SetAttrValid, Status, StatusResult, Timestamp, perm};
 
-impl Inodes {
+impl NodeTable {
     /// Attributes of an inode that this client removed, if the MDT's answer `status` says that it is gone.
     ///
     /// # Errors
     /// `status` if the inode is not one of those.
-    pub(crate) fn removed(&self, fid: Fid, status: Status) -> StatusResult<Attr> {
+    pub fn removed_or(&self, fid: Fid, status: Status) -> StatusResult<Attr> {
         if !matches!(status, Status::ENOENT | Status::ESTALE) {
             return Err(status);
         }
-        self.nodes.removed(fid.inode_number()).ok_or(status)
+        self.removed(fid.inode_number()).ok_or(status)
     }
 
     /// Changes attributes of a removed inode, which are kept here alone.
     ///
     /// # Errors
     /// `status` if the inode is not known or the change needs its data; `EPERM`, `EACCES`.
-    pub(crate) fn set_removed(
+    pub fn set_removed(
         &self,
         caller: &Caller,
         fid: Fid,
         set: &SetAttr,
         status: Status,
     ) -> StatusResult<Attr> {
-        let mut attr = self.removed(fid, status)?;
+        let mut attr = self.removed_or(fid, status)?;
         if set.valid.contains(SetAttrValid::SIZE) {
             return Err(status);
         }
         check_change(&attr, &caller.full_cred(), set)?;
         change(&mut attr, set, now());
-        self.nodes.note_removed(fid.inode_number(), &attr);
+        self.note_removed(fid.inode_number(), &attr);
         Ok(attr)
     }
 
@@ -50,14 +50,8 @@ impl Inodes {
     ///
     /// # Errors
     /// `status` if the inode is not known; `EACCES`.
-    pub(crate) fn access_removed(
-        &self,
-        caller: &Caller,
-        fid: Fid,
-        mask: u8,
-        status: Status,
-    ) -> StatusResult<Attr> {
-        let attr = self.removed(fid, status)?;
+    pub fn access_removed(&self, caller: &Caller, fid: Fid, mask: u8, status: Status) -> StatusResult<Attr> {
+        let attr = self.removed_or(fid, status)?;
         perm::access(&attr, None, &caller.full_cred(), mask).or(Status::EACCES)?;
         Ok(attr)
     }
