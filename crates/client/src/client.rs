@@ -23,6 +23,7 @@ use crate::sizes::Sizes;
 use crate::statahead::Statahead;
 use crate::tunables::Tunables;
 use crate::write_back::WriteBack;
+use crate::write_back::table::Scope;
 use nacre_env::clock::Instant;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
 use nacre_types::{Cred, Status, StatusResult};
@@ -182,13 +183,13 @@ impl Client {
             if let Err(status) = file.take_range_ungated(Use::Exclusive, |_| (0, u64::MAX, ())) {
                 log::warn!("writes to {} were not waited for: {status}", file.fid);
             }
-            if let Err(status) = self.write_back.settle(&file, 0, u64::MAX) {
-                log::warn!("data of {} could not be written: {status}", file.fid);
-            }
+            self.write_back.settle_unheard(&file, &Scope::All);
             // What is known of the size was known because nobody else was there.
             file.lock_era.fetch_add(1, Ordering::AcqRel);
-            if let Err(status) = self.sizes.push_size(&file) {
-                log::warn!("size of {} could not be told to the MDT: {status}", file.fid);
+            if let Err(failure) = self.sizes.push_size(&file) {
+                self.requests
+                    .faults
+                    .log(failure.explain(|context| context.action("tell the size").fid(file.fid)));
             }
         }
         let Some(mdt) = self.requests.mdt_once_joined(mdt_index) else { return };

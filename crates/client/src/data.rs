@@ -19,11 +19,11 @@ use crate::lease::Lease;
 use crate::node::NodeTable;
 use crate::objects::Objects;
 use crate::read_ahead::ReadAhead;
-use crate::requests::Requests;
+use crate::requests::{Requests, target_of};
 use crate::sizes::Sizes;
 use crate::tunables::Tunables;
 use crate::write_back::WriteBack;
-use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult, TargetId, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,29 +82,40 @@ impl Data {
     /// # Errors
     /// `EIO` once for each open if data was lost since it was written; what a server answers.
     pub fn fsync(&self, handle: u64) -> StatusResult<()> {
-        let open = self.handles.file(handle)?;
-        // Who syncs after each write gains nothing by holding it back: the next one counts as the first of a stream.
-        open.next_write.store(u64::MAX, Ordering::Relaxed);
-        self.fsync_open(&open)
+        self.requests.faults.edge("fsync", || {
+            let open = self.handles.file(handle)?;
+            // Who syncs after each write gains nothing by holding it back: the next one counts as the first of a stream.
+            open.next_write.store(u64::MAX, Ordering::Relaxed);
+            self.fsync_open(&open)
+        })
     }
 
-    fn fsync_open(&self, open: &OpenFile) -> StatusResult<()> {
+    fn fsync_open(&self, open: &OpenFile) -> FailureResult<()> {
         let settled = self.write_back.settle(&open.file, 0, u64::MAX);
         let outcome =
             settled.and_then(|()| self.sync_objects(&open.file)).and_then(|()| self.commit_file(&open.file));
         self.note_lost(&open.file);
-        open.check_error().and(outcome)
+        open.check_error().map_err(Failure::logged).and(outcome)
     }
 
     /// Has each open of a file told if its MDT has lost what was changed of it.
     fn note_lost(&self, file: &FileState) {
         if self.requests.take_lost(&file.fid) {
-            file.lock().record_error(Status::EIO);
+            self.note_loss(file, TargetId::mdt(file.fid.mdt_index()));
         }
     }
 
+    /// A target has lost what it had answered of a file: each open is told, and the log.
+    fn note_loss(&self, file: &FileState, target: TargetId) {
+        file.lock().record_error(Status::EIO);
+        self.requests.faults.log(Failure::from(Status::EIO).explain(|context| {
+            let cause = "the target has lost what it had answered, as if its host had lost power";
+            context.action("sync").fid(file.fid).target(target).cause(cause)
+        }));
+    }
+
     /// Syncs what is dirty. What could not be synced stays dirty.
-    fn sync_objects(&self, file: &FileState) -> StatusResult<()> {
+    fn sync_objects(&self, file: &FileState) -> FailureResult<()> {
         let used = {
             let inner = file.lock();
             let is_clean = inner.unsynced.dirty.is_empty() && !inner.unsynced.dirty_unknown;
@@ -115,24 +126,17 @@ impl Data {
         if dirty.is_empty() {
             return Ok(());
         }
+        let request = |one: &DirtyObject| (one.ost_index, OssRequest::Sync { object: Some(one.object) });
         let outcome = match dirty.as_slice() {
-            [one] => self
-                .requests
-                .on_object(one.ost_index, &OssRequest::Sync { object: Some(one.object) })
-                .map(drop),
-            many => self
-                .requests
-                .on_objects(
-                    many.iter().map(|one| (one.ost_index, OssRequest::Sync { object: Some(one.object) })),
-                )
-                .map(drop),
+            [one] => self.requests.on_object("sync", one.ost_index, &request(one).1).map(drop),
+            many => self.requests.on_objects("sync", || many.iter().map(request)).map(drop),
         };
-        let lost = dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
-        let mut inner = file.lock();
-        if lost {
-            inner.record_error(Status::EIO);
-            inner.news.written.forget();
+        let lost = dirty.iter().find(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
+        if let Some(lost) = lost {
+            self.note_loss(file, target_of(lost.ost_index));
+            file.lock().news.written.forget();
         }
+        let mut inner = file.lock();
         if outcome.is_err() {
             for one in dirty {
                 inner.mark_dirty_object(one.ost_index, one.object, self.requests.epoch_of(one.ost_index));
@@ -168,14 +172,15 @@ impl Data {
         {
             let mut inner = open.file.lock();
             inner.users.closing += u32::from(!open.closing.swap(true, Ordering::Relaxed));
-            let lost =
-                inner.unsynced.dirty.iter().any(|one| self.requests.epoch_of(one.ost_index) != one.epoch);
-            if lost {
-                inner.record_error(Status::EIO);
+            let is_lost = |one: &&DirtyObject| self.requests.epoch_of(one.ost_index) != one.epoch;
+            let lost = inner.unsynced.dirty.iter().find(is_lost).map(|one| target_of(one.ost_index));
+            if let Some(target) = lost {
                 inner.news.written.forget();
                 for one in &mut inner.unsynced.dirty {
                     one.epoch = self.requests.epoch_of(one.ost_index);
                 }
+                drop(inner);
+                self.note_loss(&open.file, target);
             }
         }
         open.check_error()
@@ -186,15 +191,17 @@ impl Data {
     /// # Errors
     /// The first failure, after all were tried.
     pub fn sync_all(&self) -> StatusResult<()> {
-        self.write_back.write_back_all();
-        let osts: Vec<u16> = self.requests.osts.iter().map(|(index, _)| index).collect();
-        let outcome = self
-            .requests
-            .on_objects(osts.into_iter().map(|index| (index, OssRequest::Sync { object: None })))
-            .map(drop);
-        (0..self.requests.mdts.len()).fold(outcome, |outcome, index| {
-            let fid = Fid::new(Fid::first_sequence_of_mdt(index as u16), 1, 0);
-            outcome.and(self.requests.commit(fid, TransNo(u64::MAX)))
+        self.requests.faults.edge("sync all", || {
+            self.write_back.write_back_all();
+            let osts: Vec<u16> = self.requests.osts.iter().map(|(index, _)| index).collect();
+            let outcome = self
+                .requests
+                .on_objects("sync", || osts.iter().map(|index| (*index, OssRequest::Sync { object: None })))
+                .map(drop);
+            (0..self.requests.mdts.len()).fold(outcome, |outcome, index| {
+                let fid = Fid::new(Fid::first_sequence_of_mdt(index as u16), 1, 0);
+                outcome.and(self.requests.commit(fid, TransNo(u64::MAX)))
+            })
         })
     }
 }

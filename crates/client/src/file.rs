@@ -170,15 +170,6 @@ pub(crate) struct Unsynced {
     pub error: (u32, Option<Status>),
 }
 
-/// What was said in the log, once.
-#[derive(Default)]
-pub(crate) struct Said {
-    /// That a part of the file is on an OST that is out of use.
-    pub inactive: bool,
-    /// That an object of the file is lost.
-    pub lost: bool,
-}
-
 /// The state proper. Short locks only, never over a request.
 #[derive(Default)]
 pub(crate) struct FileInner {
@@ -202,7 +193,6 @@ pub(crate) struct FileInner {
     /// Set-id bits or capabilities are there, to be dropped by writes of others than root.
     pub privileged: bool,
     pub ranges: RangeLocks,
-    pub said: Said,
     /// Data read ahead. A thread that changes data takes its range out before giving up the range.
     pub ahead: Blocks,
 }

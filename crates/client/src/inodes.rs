@@ -18,7 +18,7 @@ use crate::requests::Requests;
 use crate::shards::absent::Absences;
 use crate::sizes::Sizes;
 use crate::tunables::Tunables;
-use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult};
+use nacre_types::{Attr, AttrFlags, Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 use std::sync::Arc;
 
@@ -66,6 +66,11 @@ pub struct Inodes {
     pub root: Root,
 }
 
+/// An inode that is gone, of which no name was looked up.
+pub(crate) fn inode_gone(failure: Failure) -> Failure {
+    if failure == Status::ENOENT { Status::ESTALE.into() } else { failure }
+}
+
 impl Inodes {
     pub(crate) fn new(base: &Base, sizes: Arc<Sizes>) -> Arc<Inodes> {
         Arc::new(Inodes {
@@ -94,11 +99,13 @@ impl Inodes {
     /// # Errors
     /// As for [`Inodes::getattr`].
     pub fn stat(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
-        let ask = || self.ask_for_attributes(fid);
-        if fid == self.root.fid() { self.root.stat(ask) } else { ask() }
+        self.requests.faults.edge("get attributes", || {
+            let ask = || self.ask_for_attributes(fid);
+            if fid == self.root.fid() { self.root.stat(ask) } else { ask() }
+        })
     }
 
-    fn ask_for_attributes(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
+    fn ask_for_attributes(&self, fid: Fid) -> FailureResult<(Attr, bool)> {
         if let Some(attr) = virtual_attr(fid) {
             return Ok((attr, false));
         }
@@ -109,12 +116,12 @@ impl Inodes {
                     let (attr, is_sure) = self.sizes.complete_attr_to_keep(attr, 0)?;
                     Ok((attr, is_sure && answered.keeps_attr()))
                 }
-                Err(status) => Ok((self.nodes.removed_or(fid, status)?, false)),
+                Err(failure) => Ok((self.nodes.removed_or(fid, failure)?, false)),
             };
         }
         let answer = match self.requests.call_system(fid, &MdsRequest::GetAttr { fid }) {
             Ok(answer) => answer,
-            Err(status) => return Ok((self.nodes.removed_or(fid, status)?, false)),
+            Err(failure) => return Ok((self.nodes.removed_or(fid, failure)?, false)),
         };
         let lease = answer.lease;
         let attr = answer.attr()?;
@@ -128,16 +135,18 @@ impl Inodes {
     /// # Errors
     /// `EACCES`.
     pub fn access(&self, caller: &Caller, fid: Fid, mask: u8) -> StatusResult<()> {
-        if let Some(verdict) = dot_lustre::access(caller, fid, mask) {
-            return verdict;
-        }
-        let answer = match self.requests.call(caller, fid, &MdsRequest::Access { fid, mask }) {
-            Ok(answer) => answer,
-            Err(status) => return self.nodes.access_removed(caller, fid, mask, status).map(drop),
-        };
-        let lease = answer.lease;
-        self.nodes.learn(&answer.attr()?, lease);
-        Ok(())
+        self.requests.faults.edge("access", || {
+            if let Some(verdict) = dot_lustre::access(caller, fid, mask) {
+                return Ok(verdict?);
+            }
+            let answer = match self.requests.call(caller, fid, &MdsRequest::Access { fid, mask }) {
+                Ok(answer) => answer,
+                Err(failure) => return self.nodes.access_removed(caller, fid, mask, failure).map(drop),
+            };
+            let lease = answer.lease;
+            self.nodes.learn(&answer.attr()?, lease);
+            Ok(())
+        })
     }
 
     /// Attributes as the MDT has them: size, space and times of data may be out of date.
@@ -145,19 +154,21 @@ impl Inodes {
     /// # Errors
     /// What the MDT answers.
     pub fn mdt_attr(&self, fid: Fid) -> StatusResult<Attr> {
-        self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?.attr()
+        self.requests
+            .faults
+            .edge("get attributes", || self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?.attr())
     }
 
     /// The attributes of an inode whose name lies on another MDT, and the lease under which they were asked for; `None` if it was
     /// removed meanwhile.
-    pub(crate) fn elsewhere(&self, fid: Fid) -> StatusResult<Option<(Attr, u64)>> {
+    pub(crate) fn elsewhere(&self, fid: Fid) -> FailureResult<Option<(Attr, u64)>> {
         match self.requests.call_system(fid, &MdsRequest::GetAttr { fid }) {
             Ok(answer) => {
                 let lease = answer.lease;
                 Ok(Some((answer.attr()?, lease)))
             }
-            Err(Status::ENOENT) => Ok(None),
-            Err(status) => Err(status),
+            Err(failure) if failure == Status::ENOENT => Ok(None),
+            Err(failure) => Err(failure),
         }
     }
 
@@ -166,16 +177,14 @@ impl Inodes {
     /// # Errors
     /// `ESTALE` if it is gone.
     pub fn lookup_self(&self, fid: Fid) -> StatusResult<Found> {
-        if let Some(attr) = virtual_attr(fid) {
-            return self.found(attr, 0, false);
-        }
-        let answer =
-            self.requests.call_system(fid, &MdsRequest::GetAttr { fid }).map_err(|status| match status {
-                Status::ENOENT => Status::ESTALE,
-                other => other,
-            })?;
-        let lease = answer.lease;
-        self.found(answer.attr()?, lease, false)
+        self.requests.faults.edge("lookup", || {
+            if let Some(attr) = virtual_attr(fid) {
+                return self.found(attr, 0, false);
+            }
+            let answer = self.requests.call_system(fid, &MdsRequest::GetAttr { fid }).map_err(inode_gone)?;
+            let lease = answer.lease;
+            self.found(answer.attr()?, lease, false)
+        })
     }
 
     /// The kernel gives back `lookups` of those that it was given.
@@ -188,11 +197,13 @@ impl Inodes {
     /// # Errors
     /// `EINVAL` if it is none.
     pub fn readlink(&self, fid: Fid) -> StatusResult<Vec<u8>> {
-        self.requests.call_system(fid, &MdsRequest::ReadLink { fid })?.bytes()
+        self.requests
+            .faults
+            .edge("readlink", || self.requests.call_system(fid, &MdsRequest::ReadLink { fid })?.bytes())
     }
 
     /// Completes attributes and counts a lookup.
-    pub(crate) fn found(&self, attr: Attr, lease: u64, public: bool) -> StatusResult<Found> {
+    pub(crate) fn found(&self, attr: Attr, lease: u64, public: bool) -> FailureResult<Found> {
         let node = node_of(attr.fid)?;
         let (attr, is_sure) = self.sizes.complete_attr_to_keep(attr, lease)?;
         self.nodes.remember(node, &attr, lease.into(), 1);

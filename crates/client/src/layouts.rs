@@ -16,7 +16,7 @@ use crate::requests::Requests;
 use crate::warrant::Warrant;
 use nacre_layout::Layout;
 use nacre_lock::{InodeBits, LockHandle};
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{Explain, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,8 +41,8 @@ impl LayoutUse {
     ///
     /// # Errors
     /// `EIO` if there is none.
-    pub fn for_writing(&self) -> StatusResult<&Arc<Layout>> {
-        self.layout.as_ref().ok_or(Status::EIO)
+    pub fn for_writing(&self) -> FailureResult<&Arc<Layout>> {
+        self.layout.as_ref().ok_or(Status::EIO).explain(|context| context.cause("the file has no layout"))
     }
 
     /// The layout if it has objects.
@@ -129,12 +129,16 @@ impl Layouts {
     ///
     /// # Errors
     /// `EINTR`; what the MDT answers.
-    pub(crate) fn use_layout(&self, file: &FileState) -> StatusResult<LayoutUse> {
+    pub(crate) fn use_layout(&self, file: &FileState) -> FailureResult<LayoutUse> {
         self.use_layout_that(file, |layout| layout.is_complete())
     }
 
     /// The layout that is known here if it is true as a whole, or `enough` with what stays true of it; otherwise the MDT's.
-    fn use_layout_that(&self, file: &FileState, enough: impl Fn(&Layout) -> bool) -> StatusResult<LayoutUse> {
+    fn use_layout_that(
+        &self,
+        file: &FileState,
+        enough: impl Fn(&Layout) -> bool,
+    ) -> FailureResult<LayoutUse> {
         loop {
             if let Some(known) = self.known_layout(file, &enough) {
                 return Ok(known);
@@ -185,7 +189,7 @@ impl Layouts {
         file: &FileState,
         start: u64,
         end: u64,
-    ) -> StatusResult<LayoutUse> {
+    ) -> FailureResult<LayoutUse> {
         // Behind the end that is known here somebody may have added components.
         let has_room = |layout: &Layout| start < layout.end() && layout.is_instantiated(start, end);
         let ready = |inner: &mut FileInner| match &inner.layout {
@@ -218,7 +222,7 @@ impl Layouts {
                         self.nodes.note_layout(file.node);
                         return Ok(held);
                     }
-                    _ => return Err(Status::EPROTO),
+                    _ => return Err(Status::EPROTO.into()),
                 },
                 Tried::Again(after) => pause(after)?,
             }
@@ -227,7 +231,7 @@ impl Layouts {
 
     /// Asks the MDT for the layout, with a range for one that has objects there, and for a lock on it unless this client is
     /// alone.
-    fn ask_layout(&self, file: &FileState, range: Option<(u64, u64)>) -> StatusResult<Tried> {
+    fn ask_layout(&self, file: &FileState, range: Option<(u64, u64)>) -> FailureResult<Tried> {
         let fid = file.fid;
         let lease = self.lease.number();
         let changes = self.relayouts.count(fid);
@@ -237,7 +241,7 @@ impl Layouts {
                 None => MdsRequest::GetLayout { fid },
             };
             let answer = self.requests.call_system(fid, &request)?;
-            let MdsReply::Layout(layout) = answer.reply else { return Err(Status::EPROTO) };
+            let MdsReply::Layout(layout) = answer.reply else { return Err(Status::EPROTO.into()) };
             let mut inner = file.lock();
             inner.transno = inner.transno.max(answer.transno);
             if changes != self.relayouts.count(fid) || lease != self.lease.number() {
@@ -257,7 +261,7 @@ impl Layouts {
             .inspect_err(|_| space.forget(reserved))?;
         let MdsReply::LockedLayout { layout, lock } = answer.reply else {
             space.forget(reserved);
-            return Err(Status::EPROTO);
+            return Err(Status::EPROTO.into());
         };
         let transno = answer.transno;
         match space.adopt(reserved, fid, lock, layout.as_ref()) {
@@ -282,7 +286,7 @@ impl Layouts {
     ///
     /// # Errors
     /// As for [`Layouts::use_layout`].
-    pub(crate) fn ask_layout_again(&self, file: &FileState) -> StatusResult<()> {
+    pub(crate) fn ask_layout_again(&self, file: &FileState) -> FailureResult<()> {
         file.lock().layout_warrant = Warrant::None;
         self.use_layout(file).map(drop)
     }

@@ -41,6 +41,7 @@ mod client;
 mod config;
 mod data;
 mod data_locks;
+mod faults;
 mod file;
 mod flocks;
 mod handles;

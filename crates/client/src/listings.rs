@@ -17,7 +17,7 @@ use crate::requests::Requests;
 use crate::shards::Shards;
 use crate::statahead::Statahead;
 use crate::tunables::Tunables;
-use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, perm};
+use nacre_types::{AttrFlags, FailureResult, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::{DirEntry, DirPage, MdsReply, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,31 +71,33 @@ impl Listings {
     /// # Errors
     /// `EACCES` without read permission; `ENOTDIR`.
     pub fn opendir(&self, caller: &Caller, fid: Fid) -> StatusResult<u64> {
-        if self.is_listable(fid) {
-            return Ok(self.insert_dir(caller, fid));
-        }
-        if let Some(verdict) = dot_lustre::access(caller, fid, perm::READ) {
-            return verdict.map(|()| self.insert_dir(caller, fid));
-        }
-        let ask = || self.requests.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ });
-        let attr = match if fid == self.inodes.root.fid() { soon(ask) } else { ask() } {
-            Ok(answer) => {
-                let lease = answer.lease;
-                let attr = answer.attr()?;
-                self.nodes.learn(&attr, lease);
-                attr
+        self.requests.faults.edge("opendir", || {
+            if self.is_listable(fid) {
+                return Ok(self.insert_dir(caller, fid));
             }
-            Err(Status::ETIMEDOUT) if fid == self.inodes.root.fid() => {
-                let dir = OpenDir::new(fid, None, *caller);
-                dir.unchecked.store(true, Ordering::Release);
-                return Ok(self.insert_open_dir(dir));
+            if let Some(verdict) = dot_lustre::access(caller, fid, perm::READ) {
+                return Ok(verdict.map(|()| self.insert_dir(caller, fid))?);
             }
-            Err(status) => self.nodes.access_removed(caller, fid, perm::READ, status)?,
-        };
-        if !attr.is_dir() {
-            return Err(Status::ENOTDIR);
-        }
-        Ok(self.insert_dir(caller, fid))
+            let ask = || self.requests.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ });
+            let attr = match if fid == self.inodes.root.fid() { soon(ask) } else { ask() } {
+                Ok(answer) => {
+                    let lease = answer.lease;
+                    let attr = answer.attr()?;
+                    self.nodes.learn(&attr, lease);
+                    attr
+                }
+                Err(failure) if failure == Status::ETIMEDOUT && fid == self.inodes.root.fid() => {
+                    let dir = OpenDir::new(fid, None, *caller);
+                    dir.unchecked.store(true, Ordering::Release);
+                    return Ok(self.insert_open_dir(dir));
+                }
+                Err(failure) => self.nodes.access_removed(caller, fid, perm::READ, failure)?,
+            };
+            if !attr.is_dir() {
+                return Err(Status::ENOTDIR.into());
+            }
+            Ok(self.insert_dir(caller, fid))
+        })
     }
 
     fn insert_dir(&self, caller: &Caller, fid: Fid) -> u64 {
@@ -133,40 +135,43 @@ impl Listings {
         plus: bool,
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
     ) -> StatusResult<()> {
-        let dir = self.handles.dir(handle)?;
-        let fid = dir.fid;
-        if virtual_attr(fid).is_some() {
-            return dot_lustre::list(fid, offset, take);
-        }
-        if self.nodes.removed(fid.inode_number()).is_some() {
-            return Ok(());
-        }
-        if offset < AFTER_DOT_DOT && !self.list_dots(fid, offset, take)? {
-            return Ok(());
-        }
-        let cookie = if offset <= AFTER_DOT_DOT { 0 } else { offset };
-        let plus = plus && self.tunables.statahead_max() > 0;
-        let wanted = Wanted { cookie, max_bytes: size, plus };
-        let page = match self.source(&dir, &wanted)? {
-            Source::Page(page) => page,
-            Source::Merge(merge) => {
-                let dots = if offset < AFTER_DOT_DOT { room_of(1, plus) + room_of(2, plus) } else { 0 };
-                let room = (size as usize).saturating_sub(dots);
-                return self.list_merged(&dir, *merge, (&wanted, room), take);
+        self.requests.faults.edge("readdir", || {
+            let dir = self.handles.dir(handle)?;
+            let fid = dir.fid;
+            if virtual_attr(fid).is_some() {
+                return Ok(dot_lustre::list(fid, offset, take)?);
             }
-        };
-        if self.notes_names(plus, page.lease) {
-            let mut listed = self.statahead.listing(fid, page.lease, cookie, self.tunables.statahead_max());
-            let DirPage { lock: names, public, .. } = page.page;
-            let origin = Origin { home: fid, names, changes: page.changes, public };
-            page.page.entries().for_each(|entry| listed.note(&entry, &origin));
-            self.statahead.on_listed(listed);
-        }
-        let (next, whole) = self.list_page(&page.page, page.lease, plus, take)?;
-        if let Some(cookie) = next {
-            self.pages.page_handed_out(&dir, &page, Wanted { cookie, ..wanted }, whole);
-        }
-        Ok(())
+            if self.nodes.removed(fid.inode_number()).is_some() {
+                return Ok(());
+            }
+            if offset < AFTER_DOT_DOT && !self.list_dots(fid, offset, take)? {
+                return Ok(());
+            }
+            let cookie = if offset <= AFTER_DOT_DOT { 0 } else { offset };
+            let plus = plus && self.tunables.statahead_max() > 0;
+            let wanted = Wanted { cookie, max_bytes: size, plus };
+            let page = match self.source(&dir, &wanted)? {
+                Source::Page(page) => page,
+                Source::Merge(merge) => {
+                    let dots = if offset < AFTER_DOT_DOT { room_of(1, plus) + room_of(2, plus) } else { 0 };
+                    let room = (size as usize).saturating_sub(dots);
+                    return self.list_merged(&dir, *merge, (&wanted, room), take);
+                }
+            };
+            if self.notes_names(plus, page.lease) {
+                let mut listed =
+                    self.statahead.listing(fid, page.lease, cookie, self.tunables.statahead_max());
+                let DirPage { lock: names, public, .. } = page.page;
+                let origin = Origin { home: fid, names, changes: page.changes, public };
+                page.page.entries().for_each(|entry| listed.note(&entry, &origin));
+                self.statahead.on_listed(listed);
+            }
+            let (next, whole) = self.list_page(&page.page, page.lease, plus, take)?;
+            if let Some(cookie) = next {
+                self.pages.page_handed_out(&dir, &page, Wanted { cookie, ..wanted }, whole);
+            }
+            Ok(())
+        })
     }
 
     /// True if names that are listed without attributes are remembered for later requests for the attributes.
@@ -176,7 +181,7 @@ impl Listings {
     }
 
     /// Where the next names of a directory come from, with shards or without.
-    fn source(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Source> {
+    fn source(&self, dir: &OpenDir, wanted: &Wanted) -> FailureResult<Source> {
         self.shards.at_home(dir.fid, b"", |_| match self.shards.lists.get(dir.fid) {
             Some(layout) if layout.change().is_some() => {
                 self.pages.moving_page(&dir.opener, &layout, wanted).map(Source::Page)
@@ -193,7 +198,7 @@ impl Listings {
         lease: u64,
         plus: bool,
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
-    ) -> StatusResult<(Option<u64>, bool)> {
+    ) -> FailureResult<(Option<u64>, bool)> {
         let mut next = None;
         for entry in page.entries() {
             let entry = DirEntry { attr: entry.attr.filter(|_| plus), ..entry };
@@ -213,7 +218,7 @@ impl Listings {
         lease: u64,
         public: bool,
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
-    ) -> StatusResult<bool> {
+    ) -> FailureResult<bool> {
         let node = node_of(entry.fid)?;
         // The attributes of a striped directory need those of its shards: that is left to a request. Attributes under a lock serve lookups.
         let attr = entry.attr.filter(|attr| !attr.flags.contains(AttrFlags::STRIPED) && entry.lock.0 == 0);
@@ -244,7 +249,7 @@ impl Listings {
         fid: Fid,
         offset: u64,
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
-    ) -> StatusResult<bool> {
+    ) -> FailureResult<bool> {
         let mut dot = ListedEntry {
             name: b".",
             node: node_of(fid)?,
@@ -290,7 +295,7 @@ impl Listings {
         mut merge: Merge,
         (wanted, room): (&Wanted, usize),
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
-    ) -> StatusResult<()> {
+    ) -> FailureResult<()> {
         let lease = merge.lease;
         let kept_max = self.tunables.statahead_max();
         let noted = || self.statahead.listing(dir.fid, lease, wanted.cookie, kept_max);
@@ -307,7 +312,7 @@ impl Listings {
         match outcome {
             Ok(()) => *dir.merge.lock() = Some(merge),
             Err(_) if merge.cookie > wanted.cookie => {}
-            Err(status) => return Err(status),
+            Err(failure) => return Err(failure),
         }
         Ok(())
     }
@@ -318,12 +323,18 @@ impl Listings {
     /// # Errors
     /// `EACCES` without read permission; what the MDT answers.
     pub fn check_listing(&self, caller: &Caller, handle: u64) -> StatusResult<()> {
-        if let Ok(dir) = self.handles.dir(handle)
-            && dir.is_unchecked()
-        {
-            self.requests.call(caller, dir.fid, &MdsRequest::Access { fid: dir.fid, mask: perm::READ })?;
-            dir.was_checked();
-        }
-        Ok(())
+        self.requests.faults.edge("check listing", || {
+            if let Ok(dir) = self.handles.dir(handle)
+                && dir.is_unchecked()
+            {
+                self.requests.call(
+                    caller,
+                    dir.fid,
+                    &MdsRequest::Access { fid: dir.fid, mask: perm::READ },
+                )?;
+                dir.was_checked();
+            }
+            Ok(())
+        })
     }
 }

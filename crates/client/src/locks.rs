@@ -73,8 +73,8 @@ pub(crate) trait Holder: Send + Sync {
     -> StatusResult<Option<Capability>>;
     /// A lock on an object is given up: what was written under it goes out, what is cached under it goes away.
     fn flush_object(&self, home: &Home, object: Fid, need: &Need);
-    /// Locks on objects are gone: what was cached under them goes.
-    fn drop_lost(&self, lost: Vec<LostLock>);
+    /// Locks on objects of an OST are gone: what was cached under them goes.
+    fn drop_lost(&self, ost_index: u16, lost: Vec<LostLock>);
     /// Gives up everything of a file that lies on the objects of this layout. Nobody reads or writes there any more.
     fn leave_objects(&self, fid: Fid, layout: Option<&Layout>);
     /// What is known of a file's objects is not true any more.

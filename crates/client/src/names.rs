@@ -21,7 +21,7 @@ use crate::shards::absent::Absences;
 use crate::sizes::Sizes;
 use crate::statahead::Statahead;
 use crate::write_back::WriteBack;
-use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, perm};
+use nacre_types::{Attr, AttrFlags, Failure, FailureResult, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
 use std::sync::Arc;
 
@@ -84,23 +84,25 @@ impl Names {
     /// # Errors
     /// `EACCES` without search permission; `ENOTDIR`.
     pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, Absent>> {
-        let mut found = Err(Status::EAGAIN);
-        for _ in 0..FOLLOWED {
-            let mut is_gone = false;
-            found = self
-                .shards
-                .at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name, &mut is_gone));
-            if !is_gone {
-                break;
+        self.requests.faults.edge("lookup", || {
+            let mut found = Err(Status::EAGAIN.into());
+            for _ in 0..FOLLOWED {
+                let mut is_gone = false;
+                found = self
+                    .shards
+                    .at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name, &mut is_gone));
+                if !is_gone {
+                    break;
+                }
             }
-        }
-        let found = found?;
-        if let Ok(found) = &found
-            && !matches!(name, b"." | b"..")
-        {
-            self.note_depth_below(parent, &found.attr);
-        }
-        Ok(found)
+            let found = found?;
+            if let Ok(found) = &found
+                && !matches!(name, b"." | b"..")
+            {
+                self.note_depth_below(parent, &found.attr);
+            }
+            Ok(found)
+        })
     }
 
     /// Looks a name up that is stored with `home`: the directory or a shard of it. What it leads to on another MDT may be gone: removed, or
@@ -111,7 +113,7 @@ impl Names {
         (parent, home): (Fid, Fid),
         name: &[u8],
         is_gone: &mut bool,
-    ) -> StatusResult<Result<Found, Absent>> {
+    ) -> FailureResult<Result<Found, Absent>> {
         if let Some(found) = dot_lustre::lookup(&self.inodes, caller, parent, name)? {
             return Ok(found);
         }
@@ -146,7 +148,7 @@ impl Names {
                     }
                 };
             }
-            _ => return Err(Status::EPROTO),
+            _ => return Err(Status::EPROTO.into()),
         };
         self.inodes.note_public(parent, public, lease);
         match attr {
@@ -165,7 +167,7 @@ impl Names {
         parent: Fid,
         name: &[u8],
         is_gone: &mut bool,
-    ) -> StatusResult<Result<Found, Absent>> {
+    ) -> FailureResult<Result<Found, Absent>> {
         let answered = self.inodes.ask_with_locks(Some(caller), parent, Some(name))?;
         *is_gone = answered.is_gone;
         let Some(attr) = answered.attr else {
@@ -192,7 +194,8 @@ impl Names {
         what: &Created<'_>,
     ) -> StatusResult<Found> {
         if what.new == NewFile::Directory && self.requests.mdts.len() > 1 {
-            return self.make_directory_by_default(caller, (parent, name), what);
+            let make = || self.make_directory_by_default(caller, (parent, name), what);
+            return self.requests.faults.edge("make a directory", make);
         }
         self.create_on(caller, (parent, name), what, None)
     }
@@ -208,16 +211,18 @@ impl Names {
         what: &Created<'_>,
         mdt: Option<u16>,
     ) -> StatusResult<Found> {
-        check_may_name(parent, name)?;
-        if let Some(mdt) = mdt
-            && !self.requests.has_mdt(mdt)?
-        {
-            return Err(Status::EINVAL);
-        }
-        let found =
-            self.shards.at_home(parent, name, |home| self.create_at(caller, (home, name), what, mdt))?;
-        self.note_depth_below(parent, &found.attr);
-        Ok(found)
+        self.requests.faults.edge("create", || {
+            check_may_name(parent, name)?;
+            if let Some(mdt) = mdt
+                && !self.requests.has_mdt(mdt)?
+            {
+                return Err(Status::EINVAL.into());
+            }
+            let found =
+                self.shards.at_home(parent, name, |home| self.create_at(caller, (home, name), what, mdt))?;
+            self.note_depth_below(parent, &found.attr);
+            Ok(found)
+        })
     }
 
     fn create_at(
@@ -226,7 +231,7 @@ impl Names {
         (parent, name): (Fid, &[u8]),
         what: &Created<'_>,
         mdt: Option<u16>,
-    ) -> StatusResult<Found> {
+    ) -> FailureResult<Found> {
         let fid = self.requests.fresh_fid(mdt.unwrap_or(parent.mdt_index()))?;
         let request = MdsRequest::Create {
             parent,
@@ -241,7 +246,7 @@ impl Names {
         let watch = self.inodes.watch_names(parent);
         let _putting = self.absences.putting(parent, name);
         let answer = self.requests.call(caller, parent, &request)?;
-        let MdsReply::Created { attr, parent, .. } = answer.reply else { return Err(Status::EPROTO) };
+        let MdsReply::Created { attr, parent, .. } = answer.reply else { return Err(Status::EPROTO.into()) };
         if perm::searchable_by_all(&attr) && !attr.flags.contains(AttrFlags::STRIPED) {
             self.absences.on_empty(attr.fid, answer.lease.into());
         }
@@ -256,20 +261,24 @@ impl Names {
     /// # Errors
     /// `EPERM` for directories, `EEXIST`, `EMLINK`, `EXDEV`, `EACCES`.
     pub fn link(&self, caller: &Caller, fid: Fid, parent: Fid, name: &[u8]) -> StatusResult<Found> {
-        check_may_name(parent, name)?;
-        self.shards.at_home(parent, name, |home| {
-            let watch = self.inodes.watch_names(home);
-            let _putting = self.absences.putting(home, name);
-            let request = MdsRequest::Link { fid, parent: home, name };
-            let answer = match self.requests.call(caller, home, &request) {
-                // A file without a name gets its first one from its own MDT.
-                Err(Status::WRONG_TARGET) => self.requests.call(caller, fid, &request)?,
-                answer => answer?,
-            };
-            let lease = answer.lease;
-            let mut found = self.inodes.found(answer.attr()?, lease, self.inodes.is_public(parent))?;
-            found.keep.name |= found.public && watch.still();
-            Ok(found)
+        self.requests.faults.edge("link", || {
+            check_may_name(parent, name)?;
+            self.shards.at_home(parent, name, |home| {
+                let watch = self.inodes.watch_names(home);
+                let _putting = self.absences.putting(home, name);
+                let request = MdsRequest::Link { fid, parent: home, name };
+                let answer = match self.requests.call(caller, home, &request) {
+                    // A file without a name gets its first one from its own MDT.
+                    Err(failure) if failure == Status::WRONG_TARGET => {
+                        self.requests.call(caller, fid, &request)?
+                    }
+                    answer => answer?,
+                };
+                let lease = answer.lease;
+                let mut found = self.inodes.found(answer.attr()?, lease, self.inodes.is_public(parent))?;
+                found.keep.name |= found.public && watch.still();
+                Ok(found)
+            })
         })
     }
 
@@ -278,15 +287,18 @@ impl Names {
     /// # Errors
     /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EACCES`, `EPERM`.
     pub fn unlink(&self, caller: &Caller, parent: Fid, name: &[u8], directory: bool) -> StatusResult<()> {
-        check_may_name(parent, name)?;
-        let ask =
-            |home| self.requests.call(caller, home, &MdsRequest::Unlink { parent: home, name, directory });
-        self.note_removed(self.shards.at_home(parent, name, ask)?)
+        self.requests.faults.edge("unlink", || {
+            check_may_name(parent, name)?;
+            let ask = |home| {
+                self.requests.call(caller, home, &MdsRequest::Unlink { parent: home, name, directory })
+            };
+            self.note_removed(self.shards.at_home(parent, name, ask)?)
+        })
     }
 
     /// Removes the first name of a file by that name. Who moves another file there at the same instant loses that one, as with `rm`.
-    fn remove_named(&self, caller: &Caller, fid: Fid) -> StatusResult<Answer> {
-        let (parent, name) = self.inodes.parent_of(caller, fid, 0)?;
+    fn remove_named(&self, caller: &Caller, fid: Fid) -> FailureResult<Answer> {
+        let (parent, name) = self.inodes.parent_of(caller, fid, 0).map_err(Failure::logged)?;
         self.shards.at_home(parent, &name, |home| {
             let found = match self
                 .requests
@@ -295,10 +307,10 @@ impl Names {
             {
                 MdsReply::Entry { attr, .. } => attr.map(|attr| attr.fid),
                 MdsReply::Remote { fid, .. } => Some(fid),
-                _ => return Err(Status::EPROTO),
+                _ => return Err(Status::EPROTO.into()),
             };
             if found != Some(fid) {
-                return Err(Status::ENOENT);
+                return Err(Status::ENOENT.into());
             }
             self.requests.call(
                 caller,
@@ -314,28 +326,34 @@ impl Names {
     /// `EPERM` without the right to read and search everything; `EISDIR`, `EBUSY` of the root; `ENOENT`; those of [`Names::unlink`].
     /// Names that were removed before stay removed.
     pub fn remove_fid(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
-        if !caller.may_search_all() {
-            return Err(Status::EPERM);
-        }
-        loop {
-            let parent = self.inodes.parent_of(caller, fid, 0);
-            let answer = match self.requests.call(caller, fid, &MdsRequest::RemoveFid { fid }) {
-                // The name lies on another MDT.
-                Err(Status::WRONG_TARGET | Status::WRONG_SHARD) => self.remove_named(caller, fid)?,
-                answer => answer?,
-            };
-            let MdsReply::Removed { attr, .. } = &answer.reply else { return Err(Status::EPROTO) };
-            let is_last = attr.as_ref().is_none_or(|attr| attr.nlink == 0);
-            self.note_removed(answer)?;
-            // The kernel sees to that only where it removes a name itself.
-            if let (Some(kernel), Ok((parent, _))) = (self.lease.kernel(), parent) {
-                kernel.drop_attributes(parent.inode_number());
-                kernel.drop_attributes(fid.inode_number());
+        self.requests.faults.edge("remove", || {
+            if !caller.may_search_all() {
+                return Err(Status::EPERM.into());
             }
-            if is_last {
-                return Ok(());
+            loop {
+                let parent = self.inodes.parent_of(caller, fid, 0);
+                let answer = match self.requests.call(caller, fid, &MdsRequest::RemoveFid { fid }) {
+                    // The name lies on another MDT.
+                    Err(failure)
+                        if matches!(failure.status(), Status::WRONG_TARGET | Status::WRONG_SHARD) =>
+                    {
+                        self.remove_named(caller, fid)?
+                    }
+                    answer => answer?,
+                };
+                let MdsReply::Removed { attr, .. } = &answer.reply else { return Err(Status::EPROTO.into()) };
+                let is_last = attr.as_ref().is_none_or(|attr| attr.nlink == 0);
+                self.note_removed(answer)?;
+                // The kernel sees to that only where it removes a name itself.
+                if let (Some(kernel), Ok((parent, _))) = (self.lease.kernel(), parent) {
+                    kernel.drop_attributes(parent.inode_number());
+                    kernel.drop_attributes(fid.inode_number());
+                }
+                if is_last {
+                    return Ok(());
+                }
             }
-        }
+        })
     }
 
     /// Moves a name. The kernel moves what it knows of it too, with the promise that was given where it was: false if that does not hold
@@ -350,10 +368,12 @@ impl Names {
         to: (Fid, &[u8]),
         flags: RenameFlags,
     ) -> StatusResult<bool> {
-        check_may_name(from.0, from.1)?;
-        check_may_name(to.0, to.1)?;
-        self.shards.at_homes(from, to, |from_home, to_home| {
-            self.rename_at(caller, (from, from_home), (to, to_home), flags)
+        self.requests.faults.edge("rename", || {
+            check_may_name(from.0, from.1)?;
+            check_may_name(to.0, to.1)?;
+            self.shards.at_homes(from, to, |from_home, to_home| {
+                self.rename_at(caller, (from, from_home), (to, to_home), flags)
+            })
         })
     }
 
@@ -363,7 +383,7 @@ impl Names {
         (from, from_home): ((Fid, &[u8]), Fid),
         (to, to_home): ((Fid, &[u8]), Fid),
         flags: RenameFlags,
-    ) -> StatusResult<bool> {
+    ) -> FailureResult<bool> {
         let request = MdsRequest::Rename {
             from_parent: from_home,
             from_name: from.1,
@@ -389,8 +409,8 @@ impl Names {
         Ok((keeps(&to) || !was_kept(from.0)) && (!back || keeps(&from) || !was_kept(to.0)))
     }
 
-    pub(crate) fn note_removed(&self, answer: Answer) -> StatusResult<()> {
-        let MdsReply::Removed { attr, .. } = answer.reply else { return Err(Status::EPROTO) };
+    pub(crate) fn note_removed(&self, answer: Answer) -> FailureResult<()> {
+        let MdsReply::Removed { attr, .. } = answer.reply else { return Err(Status::EPROTO.into()) };
         if let Some(attr) = attr {
             self.nodes.learn(&attr, answer.lease);
             if attr.nlink == 0 {
@@ -421,20 +441,25 @@ impl Names {
     /// # Errors
     /// `ENOENT`; `ENOTDIR`, also for symbolic links, which may lead anywhere; `EACCES`; what servers answer.
     pub fn find_directory(&self, caller: &Caller, path: &str) -> StatusResult<Fid> {
-        let mut at = self.inodes.root.fid();
-        if path.is_empty() {
-            self.inodes.lookup_self(at)?;
-            return Ok(at);
-        }
-        for name in path.split('/') {
-            let found = self.lookup(caller, at, name.as_bytes())?.map_err(|_| Status::ENOENT)?;
-            if !found.attr.is_dir() {
-                self.inodes.forget(found.node, 1);
-                return Err(Status::ENOTDIR);
+        self.requests.faults.edge("find directory", || {
+            let mut at = self.inodes.root.fid();
+            if path.is_empty() {
+                self.inodes.lookup_self(at).map_err(Failure::logged)?;
+                return Ok(at);
             }
-            at = found.attr.fid;
-        }
-        Ok(at)
+            for name in path.split('/') {
+                let found = self
+                    .lookup(caller, at, name.as_bytes())
+                    .map_err(Failure::logged)?
+                    .map_err(|_| Status::ENOENT)?;
+                if !found.attr.is_dir() {
+                    self.inodes.forget(found.node, 1);
+                    return Err(Status::ENOTDIR.into());
+                }
+                at = found.attr.fid;
+            }
+            Ok(at)
+        })
     }
 }
 
@@ -445,8 +470,8 @@ impl Created<'_> {
     /// `EINVAL` for bits that no file has, `EPERM` for a directory.
     pub fn node(mode: u32, rdev: u32, umask: u32) -> StatusResult<Created<'static>> {
         match FileKind::from_mode(mode) {
-            None => Err(Status::EINVAL),
-            Some(FileKind::Directory | FileKind::Symlink) => Err(Status::EPERM),
+            None => Err(Status::EINVAL.into()),
+            Some(FileKind::Directory | FileKind::Symlink) => Err(Status::EPERM.into()),
             Some(_) => Ok(Created { new: NewFile::Node { rdev }, mode, umask }),
         }
     }

@@ -4,15 +4,15 @@ pub(crate) mod idle;
 pub(crate) mod parallel;
 pub(crate) mod transfer;
 
+use crate::file::Glimpse;
 use crate::file::written::{Written, check_there};
-use crate::file::{FileState, Glimpse};
 use crate::lease::Lease;
 use crate::objects::idle::{IdleCpus, Pace};
 use crate::requests::Requests;
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
-use nacre_layout::{Layout, StripeObject, object_ranges, object_sizes};
-use nacre_types::{Fid, Status, StatusResult, TargetId};
+use nacre_layout::{Layout, StripeObject, object_sizes};
+use nacre_types::{Explain, FailureResult, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{ObjectAttr, OssReply, OssRequest};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Status::OBJECT_LOST`]; what an OST answers.
-    pub(crate) fn glimpse(&self, layout: &Layout) -> StatusResult<(Glimpse, Written)> {
+    pub(crate) fn glimpse(&self, layout: &Layout) -> FailureResult<(Glimpse, Written)> {
         let glimpse = !self.lease.exclusive();
         let mut objects = layout.objects();
         let (first, more) = (objects.next(), objects.next().is_some());
@@ -68,23 +68,26 @@ impl Objects {
             if !glimpse && attr.mtime.is_some() {
                 written.note(stripe);
             }
-            check_there(stripe, attr)
+            check_there(stripe, attr).explain(self.requests.about_object(stripe))
         };
         if !more {
-            let attr = object_attr(
-                self.requests
-                    .on_object(first.ost_index, &OssRequest::GetAttr { object: first.object, glimpse })?,
-            )?;
+            let attr = object_attr(self.requests.on_object(
+                "get the size",
+                first.ost_index,
+                &OssRequest::GetAttr { object: first.object, glimpse },
+            )?)?;
             note(first, &attr)?;
             sum.add(&attr);
             sum.size = layout.file_size(&[attr.size]);
             return Ok((sum, written));
         }
-        let requests = layout
-            .objects()
-            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }));
+        let requests = || {
+            layout
+                .objects()
+                .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }))
+        };
         let mut sizes = Vec::new();
-        for (stripe, reply) in layout.objects().zip(self.requests.on_objects(requests)?) {
+        for (stripe, reply) in layout.objects().zip(self.requests.on_objects("get the size", requests)?) {
             let attr = object_attr(reply)?;
             note(stripe, &attr)?;
             sum.add(&attr);
@@ -99,13 +102,15 @@ impl Objects {
         &self,
         layout: &Layout,
         wanted: impl Fn(&StripeObject) -> bool,
-    ) -> StatusResult<Glimpse> {
+    ) -> FailureResult<Glimpse> {
         let glimpse = !self.lease.exclusive();
-        let requests = layout
-            .objects()
-            .filter(|stripe| wanted(stripe))
-            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }));
-        let mut replies = self.requests.on_objects(requests)?.into_iter();
+        let requests = || {
+            layout
+                .objects()
+                .filter(|stripe| wanted(stripe))
+                .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }))
+        };
+        let mut replies = self.requests.on_objects("get the size", requests)?.into_iter();
         let (mut sum, mut sizes) = (Glimpse::default(), Vec::new());
         for stripe in layout.objects() {
             let attr = match wanted(stripe) {
@@ -119,51 +124,16 @@ impl Objects {
         Ok(sum)
     }
 
-    /// Says once which OSTs are out of use that a part of a file is on.
-    pub(crate) fn tell_of_inactive(&self, file: &FileState, layout: &Layout, (start, end): (u64, u64)) {
-        let mut all: Vec<u16> = touched(layout, start, end).map(|(ost_index, _)| ost_index).collect();
-        all.retain(|ost_index| self.requests.is_out_of_use(*ost_index));
-        all.sort_unstable();
-        all.dedup();
-        if all.is_empty() || std::mem::replace(&mut file.lock().said.inactive, true) {
-            return;
-        }
-        for ost_index in all {
-            log::error!("{}: a part of it is on {}, which is out of use", file.fid, TargetId::ost(ost_index));
-        }
-    }
-
-    /// What an operation on a part of a file came to; if it failed for an OST that is out of use, says so.
-    pub(crate) fn explained<R>(
-        &self,
-        file: &FileState,
-        range: (u64, u64),
-        outcome: StatusResult<R>,
-    ) -> StatusResult<R> {
-        if let Err(Status::OBJECT_LOST) = outcome
-            && !std::mem::replace(&mut file.lock().said.lost, true)
-        {
-            log::error!(
-                "{}: data is lost, as an object of the file is not on its OST any more: the log of the OST names the object, and \
-                 'nacre check' the file",
-                file.fid
-            );
-        }
-        if let Err(Status::EIO) = outcome {
-            let layout = file.lock().layout.clone();
-            layout.iter().for_each(|layout| self.tell_of_inactive(file, layout, range));
-        }
-        outcome
-    }
-
     /// Sets the sizes of objects to what a file of `size` bytes has there.
-    pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> StatusResult<()> {
-        let requests = object_sizes(layout, size).map(|(stripe, size)| {
-            // Nothing is lost where nothing is to be left.
-            let written = stripe.written && size > 0;
-            (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written })
-        });
-        self.requests.on_objects(requests).map(drop)
+    pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> FailureResult<()> {
+        let requests = || {
+            object_sizes(layout, size).map(|(stripe, size)| {
+                // Nothing is lost where nothing is to be left.
+                let written = stripe.written && size > 0;
+                (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written })
+            })
+        };
+        self.requests.on_objects("cut", requests).map(drop)
     }
 }
 
@@ -174,9 +144,4 @@ pub(crate) fn object_attr(reply: OssReply) -> StatusResult<ObjectAttr> {
         OssReply::Attr(attr) => Ok(attr),
         _ => Err(Status::EPROTO),
     }
-}
-
-/// Objects that hold data of the file `[start, end)`, without their ranges.
-pub(crate) fn touched(layout: &Layout, start: u64, end: u64) -> impl Iterator<Item = (u16, Fid)> + '_ {
-    object_ranges(layout, start, end).map(|range| (range.stripe.ost_index, range.stripe.object))
 }

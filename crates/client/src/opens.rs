@@ -28,11 +28,12 @@ use crate::shards::Shards;
 use crate::shards::absent::Absences;
 use crate::sizes::Sizes;
 use crate::write_back::WriteBack;
+use crate::write_back::table::Scope;
 use nacre_env::{JobGuard, enter_job};
 use nacre_layout::Layout;
 use nacre_lock::LockHandle;
 use nacre_rpc::MdsEndpoint;
-use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
+use nacre_types::{Attr, AttrFlags, FailureResult, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest, NewFile, OpenFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -159,38 +160,40 @@ impl Opens {
     /// # Errors
     /// `EACCES`, `EISDIR`, `ESTALE`; what OSTs answer when the file is cut.
     pub fn open(&self, caller: &Caller, fid: Fid, flags: OpenFlags, sync: bool) -> StatusResult<OpenedFile> {
-        let node = node_of(fid)?;
-        // The kernel refuses to open a running program for writing, but finds out about O_RDONLY | O_TRUNC too late.
-        if flags.contains(OpenFlags::TRUNCATE)
-            && !flags.contains(OpenFlags::WRITE)
-            && self.nodes.file(node).is_some_and(|file| file.lock().users.executors > 0)
-        {
-            return Err(Status::ETXTBSY);
-        }
-        let asking = self.ask_to_open(caller, fid, flags);
-        let handle = asking.handle;
-        let unopened = self.nodes.file(node).is_none().then(|| self.data.opened.changes());
-        let (reserved, changes) =
-            (self.layouts.reserve_layout_lock(fid), Some(self.layouts.relayouts.count(fid)));
-        let opened =
-            self.requests.call(caller, fid, &MdsRequest::Open { fid, handle, flags, lock: reserved });
-        let answer = opened.inspect_err(|status| {
-            self.layouts.forget_layout_lock(fid, reserved);
-            self.was_refused(&asking, *status);
-        })?;
-        let MdsReply::Opened { attr, layout, data, lock } = answer.reply else {
-            self.was_refused(&asking, Status::EPROTO);
-            return Err(Status::EPROTO);
-        };
-        self.was_granted(&asking, fid)?;
-        if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
-            self.data.mode_changed(fid);
-        }
-        let data = data.zip(unopened).filter(|_| answer.lease != 0);
-        let (lock, lease) = ((reserved, lock), answer.lease);
-        let opening =
-            Opening { opener: *caller, handle, flags, sync, lease, changes, lock, created: false, data };
-        self.attach_open(attr, layout, opening)
+        self.requests.faults.edge("open", || {
+            let node = node_of(fid)?;
+            // The kernel refuses to open a running program for writing, but finds out about O_RDONLY | O_TRUNC too late.
+            if flags.contains(OpenFlags::TRUNCATE)
+                && !flags.contains(OpenFlags::WRITE)
+                && self.nodes.file(node).is_some_and(|file| file.lock().users.executors > 0)
+            {
+                return Err(Status::ETXTBSY.into());
+            }
+            let asking = self.ask_to_open(caller, fid, flags);
+            let handle = asking.handle;
+            let unopened = self.nodes.file(node).is_none().then(|| self.data.opened.changes());
+            let (reserved, changes) =
+                (self.layouts.reserve_layout_lock(fid), Some(self.layouts.relayouts.count(fid)));
+            let opened =
+                self.requests.call(caller, fid, &MdsRequest::Open { fid, handle, flags, lock: reserved });
+            let answer = opened.inspect_err(|failure| {
+                self.layouts.forget_layout_lock(fid, reserved);
+                self.was_refused(&asking, failure.status());
+            })?;
+            let MdsReply::Opened { attr, layout, data, lock } = answer.reply else {
+                self.was_refused(&asking, Status::EPROTO);
+                return Err(Status::EPROTO.into());
+            };
+            self.was_granted(&asking, fid)?;
+            if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
+                self.data.mode_changed(fid);
+            }
+            let data = data.zip(unopened).filter(|_| answer.lease != 0);
+            let (lock, lease) = ((reserved, lock), answer.lease);
+            let opening =
+                Opening { opener: *caller, handle, flags, sync, lease, changes, lock, created: false, data };
+            self.attach_open(attr, layout, opening)
+        })
     }
 
     /// Makes a file and opens it, or opens the one that is there unless `exclusive`. Counts as one lookup. With an empty
@@ -215,9 +218,12 @@ impl Opens {
             let parent = volatile.beside.or(on_mdt).unwrap_or(parent);
             return self.create_open(caller, parent, b"", &what, open, true);
         }
-        check_may_name(parent, name)?;
-        self.shards
-            .at_home(parent, name, |home| self.create_open_at(caller, (home, name), what, open, exclusive))
+        self.requests.faults.edge("create", || {
+            check_may_name(parent, name)?;
+            self.shards.at_home(parent, name, |home| {
+                self.create_open_at(caller, (home, name), what, open, exclusive)
+            })
+        })
     }
 
     fn create_open_at(
@@ -227,7 +233,7 @@ impl Opens {
         what: &Created<'_>,
         open: (OpenFlags, bool),
         exclusive: bool,
-    ) -> StatusResult<(Found, OpenedFile)> {
+    ) -> FailureResult<(Found, OpenedFile)> {
         let fid = self.requests.fresh_fid(parent.mdt_index())?;
         let changes = self.layouts.relayouts.count(fid);
         let (flags, sync) = open;
@@ -246,11 +252,11 @@ impl Opens {
         let watch = self.inodes.watch_names(parent);
         let _putting = self.absences.putting(parent, name);
         let answer = self.requests.call(caller, parent, &request);
-        let answer = answer.inspect_err(|status| self.was_refused(&asking, *status))?;
+        let answer = answer.inspect_err(|failure| self.was_refused(&asking, failure.status()))?;
         let lease = answer.lease;
         let MdsReply::Created { attr, created, layout, parent } = answer.reply else {
             self.was_refused(&asking, Status::EPROTO);
-            return Err(Status::EPROTO);
+            return Err(Status::EPROTO.into());
         };
         self.was_granted(&asking, attr.fid)?;
         self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
@@ -290,7 +296,7 @@ impl Opens {
         attr: Attr,
         layout: Option<Arc<Layout>>,
         mut opening: Opening,
-    ) -> StatusResult<OpenedFile> {
+    ) -> FailureResult<OpenedFile> {
         let (fid, node) = (attr.fid, attr.fid.inode_number());
         let file = self.nodes.attach(node, || FileState::new(fid, node));
         let data = opening.data.take();
@@ -322,7 +328,7 @@ impl Opens {
 
     /// The attributes that came with an open, unless the file may have got objects here while the answer was on its way: it may have
     /// been written and closed since, and of that nothing would be known any more. To be called when the file is attached.
-    fn attributes_of_open(&self, mut attr: Attr, opening: &mut Opening) -> StatusResult<Attr> {
+    fn attributes_of_open(&self, mut attr: Attr, opening: &mut Opening) -> FailureResult<Attr> {
         let fid = attr.fid;
         if opening.changes != Some(self.layouts.relayouts.count(fid)) {
             opening.changes = None;
@@ -342,7 +348,7 @@ impl Opens {
         mut attr: Attr,
         layout: Option<Arc<Layout>>,
         opening: &Opening,
-    ) -> StatusResult<Attr> {
+    ) -> FailureResult<Attr> {
         let writes = opening.flags.contains(OpenFlags::WRITE);
         let cut = opening.flags.contains(OpenFlags::TRUNCATE) && !opening.created;
         self.layouts.adopt_layout_lock(file, opening.lock, layout, (opening.lease, opening.changes));
@@ -396,7 +402,7 @@ impl Opens {
 
     /// What is open for writing may be mapped and stored to, of which nobody is told: no page may be left that is only under
     /// a lock for reading. Those that come from now on are locked for writing.
-    fn prepare_stores(&self, file: &FileState) -> StatusResult<()> {
+    fn prepare_stores(&self, file: &FileState) -> FailureResult<()> {
         if self.lease.exclusive() || file.folios.lock().hull().is_none() {
             return Ok(());
         }
@@ -405,7 +411,7 @@ impl Opens {
     }
 
     /// The MDT has recorded size 0 and the time, and gave these attributes; now the objects go.
-    fn cut_at_open(&self, file: &FileState, attr: &Attr, lease: u64) -> StatusResult<()> {
+    fn cut_at_open(&self, file: &FileState, attr: &Attr, lease: u64) -> FailureResult<()> {
         self.write_back.close_head(file, 0)?;
         let (range, ()) = file.take_range(Who::Name, Use::Exclusive, |_| (0, u64::MAX, ()))?;
         if file.lock().layout.as_ref().is_some_and(|layout| layout.has_objects()) {
@@ -449,65 +455,72 @@ impl Opens {
     /// # Errors
     /// `EBADF`. Failures to tell the size are logged: the MDT then asks the objects.
     pub fn release(&self, handle: u64) -> StatusResult<()> {
-        let open = self.handles.take_file(handle)?;
-        let _closing = Closing(&open);
-        let (file, writes) = (&*open.file, open.writable());
-        if file.frozen_by(&open).is_some() {
-            // The MDT hears of it with the close.
-            self.data.thaw(file);
-        }
-        if open.group.swap(0, Ordering::AcqRel) != 0 {
-            self.locks.drop_member(file, open.handle);
-        }
-        open.expand_locks(true);
-        // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
-        // belongs, so that the size it is told is true and the objects are there.
-        let closing = self.data_for_close(&open);
-        if closing.is_none() {
-            self.settle_at_close(&open);
-        }
-        file.wait_until_told();
-        let tell = {
-            let mut inner = file.lock();
-            inner.ahead.forget(handle, u64::MAX);
-            if writes {
-                inner.users.writers -= 1;
+        self.requests.faults.edge("release", || {
+            let open = self.handles.take_file(handle)?;
+            let _closing = Closing(&open);
+            let (file, writes) = (&*open.file, open.writable());
+            if file.frozen_by(&open).is_some() {
+                // The MDT hears of it with the close.
+                self.data.thaw(file);
             }
-            inner.users.executors -= u32::from(open.flags.contains(OpenFlags::EXEC));
-            // Who wrote nothing says what it knows, but asks nobody: the MDT remembers what was exact before.
-            let knows = inner.size.is_of(self.lease.number()) && inner.known_blocks().is_some();
-            writes && inner.users.writers == 0 && (inner.news.data_changed || knows)
-        };
-        if let Some(closing) = closing {
+            if open.group.swap(0, Ordering::AcqRel) != 0 {
+                self.locks.drop_member(file, open.handle);
+            }
+            open.expand_locks(true);
+            // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
+            // belongs, so that the size it is told is true and the objects are there.
+            let closing = self.data_for_close(&open);
+            if closing.is_none() {
+                self.settle_at_close(&open);
+            }
+            file.wait_until_told();
+            let tell = {
+                let mut inner = file.lock();
+                inner.ahead.forget(handle, u64::MAX);
+                if writes {
+                    inner.users.writers -= 1;
+                }
+                inner.users.executors -= u32::from(open.flags.contains(OpenFlags::EXEC));
+                // Who wrote nothing says what it knows, but asks nobody: the MDT remembers what was exact before.
+                let knows = inner.size.is_of(self.lease.number()) && inner.known_blocks().is_some();
+                writes && inner.users.writers == 0 && (inner.news.data_changed || knows)
+            };
+            if let Some(closing) = closing {
+                self.requests.changes.fetch_add(1, Ordering::Release);
+                if self.close_with(&open, closing) {
+                    self.write_back.keep_error(&open);
+                    self.nodes.detach(file.node);
+                    return Ok(());
+                }
+                self.settle_at_close(&open);
+            }
+            let size = if tell {
+                self.sizes
+                    .size_blocks(file)
+                    .map_err(|failure| {
+                        self.requests.faults.log(
+                            failure
+                                .explain(|context| context.action("get the size at the close").fid(file.fid)),
+                        )
+                    })
+                    .ok()
+            } else {
+                None
+            };
+            let turn = file.tell();
+            let (update, written) = {
+                let mut inner = file.lock();
+                (inner.update_to_tell(size), inner.news.written.take())
+            };
+            self.nodes.note_told(file.node, &update, self.lease.number());
             self.requests.changes.fetch_add(1, Ordering::Release);
-            if self.close_with(&open, closing) {
-                self.write_back.keep_error(&open);
-                self.nodes.detach(file.node);
-                return Ok(());
-            }
-            self.settle_at_close(&open);
-        }
-        let size = if tell {
-            self.sizes
-                .size_blocks(file)
-                .inspect_err(|status| log::warn!("size of {} at its close is not known: {status}", file.fid))
-                .ok()
-        } else {
-            None
-        };
-        let turn = file.tell();
-        let (update, written) = {
-            let mut inner = file.lock();
-            (inner.update_to_tell(size), inner.news.written.take())
-        };
-        self.nodes.note_told(file.node, &update, self.lease.number());
-        self.requests.changes.fetch_add(1, Ordering::Release);
-        self.post_close(file.fid, open.handle, (update, written));
-        // Not before: a thread that finds no error to report in the state has to find it among the reported ones.
-        file.lock().was_told(&update, size.and_then(|size| size.changes));
-        drop(turn);
-        self.nodes.detach(file.node);
-        Ok(())
+            self.post_close(file.fid, open.handle, (update, written));
+            // Not before: a thread that finds no error to report in the state has to find it among the reported ones.
+            file.lock().was_told(&update, size.and_then(|size| size.changes));
+            drop(turn);
+            self.nodes.detach(file.node);
+            Ok(())
+        })
     }
 
     /// An MDT is about to be asked to open a file: until that has ended one way or the other, a recovery opens it too.
@@ -542,7 +555,7 @@ impl Opens {
     ///
     /// # Errors
     /// `ESTALE` if the file has gone meanwhile: a name that others have removed while nobody knew of this open. `EINTR`.
-    fn was_granted(&self, asking: &Asking, fid: Fid) -> StatusResult<()> {
+    fn was_granted(&self, asking: &Asking, fid: Fid) -> FailureResult<()> {
         let Asked { flags, opener, .. } = asking.asked;
         if fid != asking.asked.fid {
             self.handles.insert_pending(asking.handle, Asked { fid, flags, opener });
@@ -551,14 +564,14 @@ impl Opens {
             return Ok(());
         }
         let again = self.requests.call(&opener, fid, &open_again(fid, asking.handle, flags));
-        again.map(drop).map_err(|status| match status {
+        again.map(drop).map_err(|failure| match failure.status() {
             Status::ENOENT => {
                 self.handles.remove_pending(asking.handle);
-                Status::ESTALE
+                Status::ESTALE.into()
             }
-            status => {
+            _ => {
                 self.close_unused(fid, asking.handle);
-                status
+                failure
             }
         })
     }
@@ -585,9 +598,7 @@ impl Opens {
     /// Has what an open wrote arrive, before it is closed.
     fn settle_at_close(&self, open: &OpenFile) {
         let file = &*open.file;
-        if let Err(status) = self.write_back.settle(file, 0, u64::MAX) {
-            log::warn!("data of {} could not be written: {status}", file.fid);
-        }
+        self.write_back.settle_unheard(file, &Scope::All);
         self.write_back.keep_error(open);
     }
 

@@ -14,7 +14,7 @@ use crate::shards::Shards;
 use crate::sizes::Sizes;
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
-use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult};
+use nacre_types::{Attr, AttrFlags, FailureResult, Fid, FileKind, SizeSource, Status};
 use nacre_wire::dir::{ATTR_BYTES, LOCK_BYTES};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,7 +91,7 @@ impl Pages {
     ///
     /// # Errors
     /// What the MDT answers; `EINTR`.
-    pub(super) fn dir_page(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Page> {
+    pub(super) fn dir_page(&self, dir: &OpenDir, wanted: &Wanted) -> FailureResult<Page> {
         if let Some(page) = dir.ahead.take(wanted)?
             && self.is_true(dir.fid, &page)
         {
@@ -108,7 +108,7 @@ impl Pages {
         nobody_else && page.changes == self.requests.changes.load(Ordering::Acquire)
     }
 
-    fn fetch_page(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Page> {
+    fn fetch_page(&self, dir: &OpenDir, wanted: &Wanted) -> FailureResult<Page> {
         let changes = self.requests.changes.load(Ordering::Acquire);
         let Wanted { cookie, max_bytes, plus } = *wanted;
         let entries = if plus { max_bytes as usize / ENTRY_BYTES_MIN } else { 0 };
@@ -120,8 +120,8 @@ impl Pages {
             (MdsReply::Directory(page), None) => page,
             (MdsReply::Shard { page, version, .. }, Some(expected)) if version == expected => page,
             // The list that it is in is not the one that is known, or it is in none.
-            (MdsReply::Directory(_) | MdsReply::Shard { .. }, _) => return Err(Status::WRONG_SHARD),
-            _ => return Err(Status::EPROTO),
+            (MdsReply::Directory(_) | MdsReply::Shard { .. }, _) => return Err(Status::WRONG_SHARD.into()),
+            _ => return Err(Status::EPROTO.into()),
         };
         handles.adopt(Some(dir.fid), &page);
         let page = if plus { self.with_attributes(page, dir.fid, lease)? } else { page };

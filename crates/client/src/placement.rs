@@ -15,7 +15,7 @@ use crate::warrant::Warrant;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_layout::{DirDefault, DirFlags, DirHash};
-use nacre_types::{AttrFlags, Fid, Status, StatusResult, TargetId};
+use nacre_types::{AttrFlags, Failure, FailureResult, Fid, Status, StatusResult, TargetId};
 use nacre_wire::mds::MdsRequest;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -120,16 +120,16 @@ impl Placement {
     ///
     /// # Errors
     /// `EAGAIN` if it would not be spread because others are away or take nothing new; what MDTs answer.
-    pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
+    pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> FailureResult<Vec<u16>> {
         spread_parts(&self.connected_rooms()?, first, count, wish)
     }
 
-    pub(crate) fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
+    pub(crate) fn check_mdts(&self, wish: &DirDefault) -> FailureResult<()> {
         let named = if wish.index == -1 { None } else { Some(u16::try_from(wish.index)) };
         let named = named.transpose().map_err(|_| Status::EINVAL)?;
         for mdt in named.iter().chain(&wish.mdts) {
             if !self.requests.has_mdt(*mdt)? {
-                return Err(Status::EINVAL);
+                return Err(Status::EINVAL.into());
             }
         }
         Ok(())
@@ -140,14 +140,14 @@ impl Placement {
     /// # Errors
     /// `ENODATA` if nobody says anything; what an MDT answers.
     pub fn dir_default(&self, fid: Fid) -> StatusResult<DirDefault> {
-        self.default_for(fid)?.ok_or(Status::ENODATA)
+        self.requests.faults.edge("get the default", || Ok(self.default_for(fid)?.ok_or(Status::ENODATA)?))
     }
 
     /// What a directory that is made in `parent` is to follow: the parent's default, otherwise what is left of the root's.
     ///
     /// # Errors
     /// What an MDT answers; that the parent is gone is for the request itself to say.
-    pub(crate) fn default_for(&self, parent: Fid) -> StatusResult<Option<DirDefault>> {
+    pub(crate) fn default_for(&self, parent: Fid) -> FailureResult<Option<DirDefault>> {
         match self.default_of(parent)? {
             Some(default) => Ok(Some(DirDefault::clone(&default))),
             None if parent == self.inodes.root.fid() => Ok(None),
@@ -159,7 +159,7 @@ impl Placement {
     }
 
     /// The root's default for what is made elsewhere: that last heard while the root's MDT is away.
-    fn default_of_root(&self) -> StatusResult<Option<Arc<DirDefault>>> {
+    fn default_of_root(&self) -> FailureResult<Option<Arc<DirDefault>>> {
         let heard = self.kept(self.inodes.root.fid());
         if let Some(heard) = &heard
             && !self.requests.is_connected(self.inodes.root.fid().mdt_index())
@@ -167,18 +167,20 @@ impl Placement {
             return Ok(heard.default.clone());
         }
         match soon(|| self.default_of(self.inodes.root.fid())) {
-            Err(Status::ETIMEDOUT) => match heard.filter(|_| !self.inodes.root.is_near()) {
-                Some(heard) => Ok(heard.default),
-                // It takes its time.
-                None => self.default_of(self.inodes.root.fid()),
-            },
+            Err(failure) if failure == Status::ETIMEDOUT => {
+                match heard.filter(|_| !self.inodes.root.is_near()) {
+                    Some(heard) => Ok(heard.default),
+                    // It takes its time.
+                    None => self.default_of(self.inodes.root.fid()),
+                }
+            }
             result => result,
         }
     }
 
     /// The default of a directory itself. Costs nothing while what is known of its attributes is in force, and it has none or the
     /// same as before.
-    pub(super) fn default_of(&self, fid: Fid) -> StatusResult<Option<Arc<DirDefault>>> {
+    pub(super) fn default_of(&self, fid: Fid) -> FailureResult<Option<Arc<DirDefault>>> {
         let kept = self.kept(fid);
         if let Some(kept) = kept
             && (self.lease.is_in_force(kept.warrant, fid)
@@ -191,7 +193,9 @@ impl Placement {
             Some(hints) => Some(hints),
             None => {
                 match self.ask_again(fid) {
-                    Err(Status::ENOENT | Status::ESTALE) => return Ok(None),
+                    Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => {
+                        return Ok(None);
+                    }
                     result => result?,
                 }
                 self.nodes.hints(fid.inode_number())
@@ -207,17 +211,20 @@ impl Placement {
         Ok(default)
     }
 
-    fn fetch_default(&self, fid: Fid) -> StatusResult<Option<Arc<DirDefault>>> {
+    fn fetch_default(&self, fid: Fid) -> FailureResult<Option<Arc<DirDefault>>> {
         let bytes = match self.requests.call_system(fid, &MdsRequest::GetXattr { fid, name: DEFAULT }) {
             Ok(answer) => answer.bytes()?,
-            Err(Status::ENODATA | Status::ENOENT | Status::ESTALE) => return Ok(None),
-            Err(status) => return Err(status),
+            Err(failure) if matches!(failure.status(), Status::ENODATA | Status::ENOENT | Status::ESTALE) => {
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure),
         };
-        DirDefault::decode(&bytes).map(|default| Some(Arc::new(default))).map_err(|_| Status::EPROTO)
+        let default = DirDefault::decode(&bytes);
+        default.map(|default| Some(Arc::new(default))).map_err(|_| Status::EPROTO.into())
     }
 
     /// Learns the attributes of a directory anew, with a lock if there are other clients.
-    fn ask_again(&self, fid: Fid) -> StatusResult<()> {
+    fn ask_again(&self, fid: Fid) -> FailureResult<()> {
         if !self.lease.exclusive() {
             return self.inodes.ask_with_locks(None, fid, None).map(drop);
         }
@@ -229,14 +236,16 @@ impl Placement {
 
     /// Levels between a directory and the root. What was once learned stays so, also if a directory above it moves: it only says how far
     /// a default reaches.
-    fn depth_of(&self, fid: Fid) -> StatusResult<u32> {
+    fn depth_of(&self, fid: Fid) -> FailureResult<u32> {
         let node = fid.inode_number();
         if let Some(depth) = self.nodes.depth(node) {
             return Ok(depth);
         }
         let depth = match soon(|| self.inodes.path_of(None, fid, 0)) {
             Ok(path) => path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count() as u32,
-            Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
+            Err(failure) if matches!(failure.status(), Status::EINTR | Status::ESHUTDOWN) => {
+                return Err(failure);
+            }
             // It has no name any more, a path that is too long, or one over an MDT that is away; or this client may not know it.
             Err(_) => return Ok(u32::MAX),
         };
@@ -249,7 +258,7 @@ impl Placement {
         (parent, name): (Fid, &[u8]),
         is_chosen: bool,
         wish: &DirDefault,
-    ) -> StatusResult<Plan> {
+    ) -> FailureResult<Plan> {
         let all = self.requests.mdts.len();
         let count = count_of(wish, all).max(wish.mdts.len());
         let listed = wish.mdts.iter().copied().filter(|mdt| usize::from(*mdt) < all);
@@ -278,7 +287,7 @@ impl Placement {
     }
 
     /// The MDT for a directory that may go anywhere.
-    fn choose(&self, parent: Fid, is_chosen: bool, wish: &DirDefault) -> StatusResult<u16> {
+    fn choose(&self, parent: Fid, is_chosen: bool, wish: &DirDefault) -> FailureResult<u16> {
         let in_turn = !is_chosen && (wish.max_inherit_rr.0 != 0 || parent == self.inodes.root.fid());
         let wanted = Wanted {
             parent: parent.mdt_index(),
@@ -300,20 +309,20 @@ impl Placement {
     }
 
     /// The room on each MDT; what has to be waited for cannot be used.
-    fn connected_rooms(&self) -> StatusResult<Vec<Room>> {
+    fn connected_rooms(&self) -> FailureResult<Vec<Room>> {
         let mut rooms = self.rooms()?;
         rooms.iter_mut().for_each(|room| room.usable &= self.requests.is_connected(room.index));
         Ok(rooms)
     }
 
     /// Asks again whether an MDT takes new inodes: otherwise it was another one that had no room, for the name.
-    pub(crate) fn has_room_now(&self, mdt: u16) -> StatusResult<bool> {
+    pub(crate) fn has_room_now(&self, mdt: u16) -> FailureResult<bool> {
         self.rooms.lock().ask_again();
         Ok(self.rooms()?.iter().any(|room| room.index == mdt && room.usable))
     }
 
     /// The room on each MDT, not older than `qos_maxage` unless somebody asks for it at this moment.
-    fn rooms(&self) -> StatusResult<Vec<Room>> {
+    fn rooms(&self) -> FailureResult<Vec<Room>> {
         let maxage = self.dir_qos().maxage;
         let count = self.requests.mdts.len();
         if let Some(known) = self.rooms.lock().known(count, maxage, Instant::now()) {
@@ -323,7 +332,7 @@ impl Placement {
         let states = self.requests.statfs_of(&targets);
         if states.iter().any(|state| state.statfs == Err(Status::EINTR)) {
             self.rooms.lock().ask_again();
-            return Err(Status::EINTR);
+            return Err(Status::EINTR.into());
         }
         let room = |state: &crate::requests::statfs::TargetState| match state.statfs {
             Ok(statfs) => Room {
@@ -344,9 +353,11 @@ impl Placement {
     /// # Errors
     /// What servers answer.
     pub fn learn_root(&self) -> StatusResult<()> {
-        let root = self.inodes.root.fid();
-        self.inodes.stat(root)?;
-        if self.requests.mdts.len() > 1 { self.default_of(root).map(drop) } else { Ok(()) }
+        self.requests.faults.edge("learn the root", || {
+            let root = self.inodes.root.fid();
+            self.inodes.stat(root).map_err(Failure::logged)?;
+            if self.requests.mdts.len() > 1 { self.default_of(root).map(drop) } else { Ok(()) }
+        })
     }
 }
 
@@ -362,9 +373,9 @@ fn each_of(wish: &DirDefault) -> usize {
 ///
 /// # Errors
 /// `EAGAIN` if there would be one part, and more were asked for.
-fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
+fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> FailureResult<Vec<u16>> {
     let mdts = parts_on(&spread(rooms, first), count, wish);
-    if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
+    if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN.into()) }
 }
 
 /// The MDTs of `count` parts: these in turn. Where some cannot be used there are fewer parts, as one has no more than it may.

@@ -29,6 +29,7 @@ use crate::data_locks::DataLocks;
 use crate::file::{FileInner, FileState, OpenFile};
 use crate::lease::Lease;
 use crate::objects::Objects;
+use crate::objects::transfer::ReadHow;
 use crate::read_ahead::blocks::{Block, Memory, Served};
 use crate::read_ahead::reader::{Limits, Pattern, Plan};
 use crate::read_ahead::stats::{AheadStats, Counter};
@@ -274,9 +275,13 @@ impl ReadAhead {
         let mut buffers: Vec<_> = blocks.iter().map(|block| memory.buffer(block.len())).collect();
         let mut parts: Vec<_> =
             blocks.iter().zip(&mut buffers).map(|(block, buffer)| (block.start, &mut buffer[..])).collect();
-        let outcome = self.objects.read_parts(&fetch.layout, &mut parts, (fetch.hint, fetch.lock));
-        if let Err(status) = outcome {
-            log::debug!("{} blocks could not be read ahead: {status}", blocks.len());
+        let outcome = self.objects.read_parts(
+            &fetch.layout,
+            &mut parts,
+            ReadHow { ahead: fetch.hint, lock: fetch.lock },
+        );
+        if let Err(failure) = &outcome {
+            log::debug!("{} blocks could not be read ahead: {failure}", blocks.len());
         }
         let mut bytes = 0;
         for (block, buffer) in blocks.into_iter().zip(buffers) {

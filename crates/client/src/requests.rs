@@ -11,6 +11,7 @@ pub(crate) mod targets;
 pub(crate) mod unsynced;
 
 use crate::caller::Caller;
+use crate::faults::Faults;
 use crate::lease::Lease;
 use crate::node::NodeTable;
 use crate::requests::capabilities::CapabilityTable;
@@ -20,9 +21,10 @@ use crate::requests::silent::Silent;
 use crate::requests::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
 use nacre_env::sync::RwLock;
-use nacre_layout::Layout;
+use nacre_layout::{Layout, StripeObject};
 use nacre_rpc::{IoCall, LinkState, MdsEndpoint, OssEndpoint, run_all};
-use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
+use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::{Context, Cred, Explain, FailureResult, Fid, Status, StatusResult, TargetId, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -37,6 +39,7 @@ pub struct Requests {
     /// MDTs that are about to be there.
     joining: Joining,
     pub(crate) silent: Silent,
+    pub(crate) faults: Faults,
     pub(crate) capabilities: CapabilityTable,
     lease: Arc<Lease>,
     nodes: Arc<NodeTable>,
@@ -47,6 +50,11 @@ pub struct Requests {
     pools: RwLock<Vec<PoolConfig>>,
     /// For work that goes on on other threads than the caller's.
     me: Weak<Requests>,
+}
+
+/// The target that requests for objects name by this index: an OST, or an MDT that has data of files.
+pub(crate) fn target_of(index: u16) -> TargetId {
+    index.checked_sub(TARGET_INDEX_MAX).map_or(TargetId::ost(index), TargetId::mdt)
 }
 
 impl Requests {
@@ -73,6 +81,7 @@ impl Requests {
             osts: table,
             joining: Joining::default(),
             silent: Silent::default(),
+            faults: Faults::default(),
             capabilities: CapabilityTable::new(),
             lease,
             nodes,
@@ -113,13 +122,17 @@ impl Requests {
     /// # Errors
     /// What an MDT answers.
     pub fn refresh_lease(&self) -> StatusResult<()> {
-        let system = Cred::system();
-        for (index, mdt) in self.mdts.iter().enumerate() {
-            if let MdsReply::Lease(grant) = mdt.endpoint.call(&system, &MdsRequest::Ping)?.reply {
-                self.lease.apply(index as u16, grant, false);
+        self.faults.edge("get the lease", || {
+            let system = Cred::system();
+            for (index, mdt) in self.mdts.iter().enumerate() {
+                let answer = mdt.endpoint.call(&system, &MdsRequest::Ping);
+                let answer = answer.explain(|context| context.target(TargetId::mdt(index as u16)));
+                if let MdsReply::Lease(grant) = answer?.reply {
+                    self.lease.apply(index as u16, grant, false);
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The MDT of a FID. One that is joining is waited for.
@@ -129,18 +142,23 @@ impl Requests {
     }
 
     /// Asks the MDT of `fid`. Groups and capabilities are fetched only if the MDT cannot decide without.
-    pub(crate) fn call(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+    pub(crate) fn call(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         self.with_space(fid, || match self.call_as(&caller.cred(), fid, request) {
-            Err(Status::NEED_CREDENTIALS) => self.call_as(&caller.full_cred(), fid, request),
+            Err(failure) if failure == Status::NEED_CREDENTIALS => {
+                self.call_as(&caller.full_cred(), fid, request)
+            }
             outcome => outcome,
         })
     }
 
     /// Asks as somebody whose credentials are complete.
-    pub(crate) fn call_as(&self, cred: &Cred, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+    pub(crate) fn call_as(&self, cred: &Cred, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         let mdt = self.mdt(fid)?;
         let lease = self.lease.number();
-        let answer = mdt.endpoint.call(cred, request)?;
+        let answer = mdt
+            .endpoint
+            .call(cred, request)
+            .explain(|context| context.fid(fid).target(TargetId::mdt(fid.mdt_index())))?;
         if let Some(given) = &answer.capabilities {
             self.note_capabilities(given);
         }
@@ -154,12 +172,12 @@ impl Requests {
     }
 
     /// Asks on the client's own account.
-    pub(crate) fn call_system(&self, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+    pub(crate) fn call_system(&self, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         self.call_as(&Cred::system(), fid, request)
     }
 
     /// Makes everything up to `upto` durable at the MDT of `fid`, if it is not yet.
-    pub(crate) fn commit(&self, fid: Fid, upto: TransNo) -> StatusResult<()> {
+    pub(crate) fn commit(&self, fid: Fid, upto: TransNo) -> FailureResult<()> {
         let mdt = self.mdt(fid)?;
         // What an MDT has lost is no position in its log any more.
         let upto = match upto.0 {
@@ -178,7 +196,7 @@ impl Requests {
     }
 
     /// A FID for a new inode on an MDT.
-    pub(crate) fn fresh_fid(&self, index: u16) -> StatusResult<Fid> {
+    pub(crate) fn fresh_fid(&self, index: u16) -> FailureResult<Fid> {
         let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
         let mdt = self.mdt(place)?;
         loop {
@@ -187,7 +205,7 @@ impl Requests {
             }
             let MdsReply::Sequence(seq) = self.call_system(place, &MdsRequest::AllocateSequence)?.reply
             else {
-                return Err(Status::EPROTO);
+                return Err(Status::EPROTO.into());
             };
             let mut pool = mdt.fids.lock();
             // Another thread may have fetched one meanwhile; what is left of it comes first, a sequence is no loss.
@@ -204,27 +222,60 @@ impl Requests {
         first.and_then(|stripe| self.osts.get(stripe.ost_index)).is_some_and(|ost| !ost.is_local())
     }
 
-    pub(crate) fn ost(&self, index: u16) -> StatusResult<&dyn OssEndpoint> {
+    pub(crate) fn ost(&self, index: u16) -> FailureResult<&dyn OssEndpoint> {
         // An OST that the configuration does not name yet: as if its server could not be reached.
-        self.osts.get(index).ok_or(Status::EIO)
+        self.osts.get(index).ok_or(Status::EIO).explain(self.about_ost(index))
+    }
+
+    /// What is known of a failed request for an object.
+    pub(crate) fn about_object(&self, stripe: &StripeObject) -> impl FnOnce(&mut Context) -> &mut Context {
+        move |context| {
+            self.about_ost(stripe.ost_index)(context).cause(format_args!("object {}", stripe.object))
+        }
+    }
+
+    /// What is known of a failed request to an OST, or to the data part of an MDT.
+    pub(crate) fn about_ost(&self, index: u16) -> impl FnOnce(&mut Context) -> &mut Context {
+        move |context| {
+            context.target(target_of(index));
+            match self.osts.get(index) {
+                None => context.cause("this client does not know the target"),
+                Some(endpoint) if !endpoint.is_active() => context.cause("the target is out of use"),
+                Some(_) => context,
+            }
+        }
     }
 
     /// Runs requests without data on several objects and gives their replies in order, or the first failure once all
-    /// have ended.
-    pub(crate) fn on_objects(
+    /// have ended. `requests` makes the same ones each time.
+    pub(crate) fn on_objects<I: Iterator<Item = (u16, OssRequest)>>(
         &self,
-        requests: impl Iterator<Item = (u16, OssRequest)>,
-    ) -> StatusResult<Vec<OssReply>> {
+        action: &'static str,
+        requests: impl Fn() -> I,
+    ) -> FailureResult<Vec<OssReply>> {
         let mut calls = Vec::new();
-        for (ost_index, request) in requests {
+        for (ost_index, request) in requests() {
             calls.push(IoCall { endpoint: self.ost(ost_index)?, request, bulk: Bulk::None });
         }
-        run_all(calls).into_iter().collect()
+        let replies = run_all(calls).into_iter().enumerate();
+        let explained = |(place, reply): (usize, StatusResult<OssReply>)| {
+            reply.explain(|context| match requests().nth(place) {
+                Some((ost_index, _)) => self.about_ost(ost_index)(context.action(action)),
+                None => context,
+            })
+        };
+        replies.map(explained).collect()
     }
 
     /// Asks one object; spares the lists of [`Requests::on_objects`].
-    pub(crate) fn on_object(&self, ost_index: u16, request: &OssRequest) -> StatusResult<OssReply> {
-        self.ost(ost_index)?.call(request, Bulk::None)
+    pub(crate) fn on_object(
+        &self,
+        action: &'static str,
+        ost_index: u16,
+        request: &OssRequest,
+    ) -> FailureResult<OssReply> {
+        let reply = self.ost(ost_index)?.call(request, Bulk::None);
+        reply.explain(|context| self.about_ost(ost_index)(context.action(action)))
     }
 
     /// True for an OST that an operator has taken out of use.
@@ -241,10 +292,10 @@ impl Requests {
     pub(crate) fn with_space<R>(
         &self,
         fid: Fid,
-        mut attempt: impl FnMut() -> StatusResult<R>,
-    ) -> StatusResult<R> {
+        mut attempt: impl FnMut() -> FailureResult<R>,
+    ) -> FailureResult<R> {
         match attempt() {
-            Err(Status::ENOSPC) => {
+            Err(failure) if failure == Status::ENOSPC => {
                 self.call_system(fid, &MdsRequest::Commit { upto: TransNo(u64::MAX) })?;
                 attempt()
             }

@@ -17,7 +17,7 @@ use nacre_env::clock::Instant;
 use nacre_env::sync::RwLock;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
-use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult, TransNo};
+use nacre_types::{Attr, AttrFlags, Explain, Failure, FailureResult, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::MdsRequest;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,17 +76,23 @@ impl Shards {
     /// # Errors
     /// What the MDT answers; `EIO` once if it has lost what this client had changed in the directory.
     pub fn sync_namespace(&self, fid: Fid) -> StatusResult<()> {
-        let parts = self.parts_of(fid);
-        for &part in &parts {
-            let upto = TransNo(self.requests.mdt(part)?.last_transno.load(Ordering::Relaxed));
-            self.requests.commit(part, upto)?;
-        }
-        // After the commit: that met the server as it is now.
-        let mut lost = false;
-        for part in parts.iter().chain([&fid]) {
-            lost |= self.requests.take_lost(part);
-        }
-        if lost { Err(Status::EIO) } else { Ok(()) }
+        self.requests.faults.edge("sync", || {
+            let parts = self.parts_of(fid);
+            for &part in &parts {
+                let upto = TransNo(self.requests.mdt(part)?.last_transno.load(Ordering::Relaxed));
+                self.requests.commit(part, upto)?;
+            }
+            // After the commit: that met the server as it is now.
+            let mut lost = false;
+            for part in parts.iter().chain([&fid]) {
+                lost |= self.requests.take_lost(part);
+            }
+            if !lost {
+                return Ok(());
+            }
+            Err(Status::EIO)
+                .explain(|context| context.fid(fid).cause("its MDT has lost changes that it had answered"))
+        })
     }
 
     /// Who may search a directory has changed, or it is gone.
@@ -138,24 +144,24 @@ impl Shards {
         &self,
         dir: Fid,
         name: &[u8],
-        mut ask: impl FnMut(Fid) -> StatusResult<T>,
-    ) -> StatusResult<T> {
+        mut ask: impl FnMut(Fid) -> FailureResult<T>,
+    ) -> FailureResult<T> {
         for attempt in 0..ATTEMPTS {
             let (first, then) = self.homes(dir, name);
             let mut outcome = ask(first);
-            if let Some(then) = then.filter(|_| matches!(outcome, Err(Status::WRONG_SHARD))) {
+            if let Some(then) = then.filter(|_| is_wrong_shard(&outcome)) {
                 outcome = ask(then);
                 if self.lists.is_due(dir) {
                     self.learn_shards(dir).map_err(dir_gone)?;
                 }
             }
             match outcome {
-                Err(Status::WRONG_SHARD) => self.learn_shards(dir).map(drop).map_err(dir_gone)?,
-                outcome => return outcome,
+                outcome if !is_wrong_shard(&outcome) => return outcome,
+                _ => self.learn_shards(dir).map(drop).map_err(dir_gone)?,
             }
             rest_before(attempt + 1)?;
         }
-        Err(Status::EAGAIN)
+        Err(Status::EAGAIN.into())
     }
 
     /// The same with the homes of two names, of whichever directories.
@@ -166,16 +172,16 @@ impl Shards {
         &self,
         first: (Fid, &[u8]),
         second: (Fid, &[u8]),
-        mut ask: impl FnMut(Fid, Fid) -> StatusResult<T>,
-    ) -> StatusResult<T> {
+        mut ask: impl FnMut(Fid, Fid) -> FailureResult<T>,
+    ) -> FailureResult<T> {
         // Whichever of the two lists is old, both are fetched again.
         self.at_home(first.0, first.1, |first_home| {
             let (home, then) = self.homes(second.0, second.1);
             let mut outcome = ask(first_home, home);
-            if let Some(then) = then.filter(|_| matches!(outcome, Err(Status::WRONG_SHARD))) {
+            if let Some(then) = then.filter(|_| is_wrong_shard(&outcome)) {
                 outcome = ask(first_home, then);
             }
-            if matches!(outcome, Err(Status::WRONG_SHARD)) && first.0 != second.0 {
+            if is_wrong_shard(&outcome) && first.0 != second.0 {
                 self.learn_shards(second.0).map_err(dir_gone)?;
             }
             outcome
@@ -186,12 +192,12 @@ impl Shards {
     ///
     /// # Errors
     /// What the MDT answers; `EPROTO` for a list that makes no sense.
-    pub(crate) fn learn_shards(&self, dir: Fid) -> StatusResult<Option<Arc<DirLayout>>> {
+    pub(crate) fn learn_shards(&self, dir: Fid) -> FailureResult<Option<Arc<DirLayout>>> {
         let request = MdsRequest::GetXattr { fid: dir, name: b"trusted.lmv" };
         let layout = match self.requests.call_system(dir, &request) {
             Ok(answer) => Some(DirLayout::decode(&answer.bytes()?).map_err(|_| Status::EPROTO)?),
-            Err(Status::ENODATA) => None,
-            Err(status) => return Err(status),
+            Err(failure) if failure == Status::ENODATA => None,
+            Err(failure) => return Err(failure),
         };
         let layout = layout.map(Arc::new);
         let before = self.lists.get(dir);
@@ -218,7 +224,7 @@ impl Shards {
     ///
     /// # Errors
     /// What an MDT answers; `EINTR` while its shards come and go.
-    pub(crate) fn with_shards(&self, attr: Attr) -> StatusResult<Attr> {
+    pub(crate) fn with_shards(&self, attr: Attr) -> FailureResult<Attr> {
         if !attr.flags.contains(AttrFlags::STRIPED) {
             return Ok(attr);
         }
@@ -235,14 +241,14 @@ impl Shards {
             let Some(layout) = layout else { return Ok(attr) };
             match self.sum_of(attr, &layout) {
                 // The list is old, or the directory is gone.
-                Err(Status::ENOENT) => rest_before(attempt + 1)?,
+                Err(failure) if failure == Status::ENOENT => rest_before(attempt + 1)?,
                 outcome => return outcome,
             }
         }
-        Err(Status::ENOENT)
+        Err(Status::ENOENT.into())
     }
 
-    fn sum_of(&self, mut attr: Attr, layout: &DirLayout) -> StatusResult<Attr> {
+    fn sum_of(&self, mut attr: Attr, layout: &DirLayout) -> FailureResult<Attr> {
         // It may be one of its own.
         let master = attr.fid;
         for fid in layout.shards.iter().copied().filter(|fid| *fid != master) {
@@ -323,8 +329,12 @@ fn rest_before(attempt: usize) -> StatusResult<()> {
 
 /// A directory that is gone may have moved: then another inode has its name. The kernel walks the path once more, where "no such file" would be
 /// taken for the name that was looked for.
-fn dir_gone(status: Status) -> Status {
-    if status == Status::ENOENT { Status::ESTALE } else { status }
+fn dir_gone(failure: Failure) -> Failure {
+    if failure == Status::ENOENT { Status::ESTALE.into() } else { failure }
+}
+
+fn is_wrong_shard<T>(outcome: &FailureResult<T>) -> bool {
+    outcome.as_ref().is_err_and(|failure| *failure == Status::WRONG_SHARD)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::requests::Requests;
 use crate::shards::Shards;
 use crate::write_back::WriteBack;
 use nacre_layout::{Layout, StripeObject};
-use nacre_types::{Attr, SizeSource, Status, StatusResult};
+use nacre_types::{Attr, Failure, FailureResult, SizeSource, Status};
 use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{DataUpdate, MdsRequest};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Sizes {
 
     /// The size as far as it matters for a range that ends at `need`: from the noted one if it is the truth or reaches
     /// that far, otherwise from the objects.
-    pub(crate) fn size_up_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
+    pub(crate) fn size_up_to(&self, file: &FileState, need: u64) -> FailureResult<u64> {
         {
             let inner = file.lock();
             let era = file.lock_era.load(Ordering::Acquire);
@@ -68,12 +68,13 @@ impl Sizes {
     ///
     /// # Errors
     /// `EIO` if they do not; as for [`Sizes::refresh_size`].
-    pub(crate) fn refresh_size_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
+    pub(crate) fn refresh_size_to(&self, file: &FileState, need: u64) -> FailureResult<u64> {
         match self.refresh_size(file) {
-            Err(status @ (Status::EIO | Status::OBJECT_LOST)) => {
-                let size = self.size_of_the_rest(file, status)?.size;
+            Err(failure) if is_partial(&failure) => {
+                let status = failure.status();
+                let size = self.size_of_the_rest(file, failure)?.size;
                 if need > size {
-                    return Err(status);
+                    return Err(Failure::logged(status));
                 }
                 let mut inner = file.lock();
                 inner.size.bytes = inner.size.bytes.max(size);
@@ -83,18 +84,18 @@ impl Sizes {
         }
     }
 
-    /// What the objects say that are not on OSTs out of use and not lost, after asking all has failed with `status`.
+    /// What the objects say that are not on OSTs out of use and not lost, after asking all has failed; the log is told of that.
     ///
     /// # Errors
-    /// `EIO` if all are in use and none is lost: then something else is wrong.
-    pub(crate) fn size_of_the_rest(&self, file: &FileState, status: Status) -> StatusResult<Glimpse> {
+    /// `failure` if all are in use and none is lost: then something else is wrong.
+    pub(crate) fn size_of_the_rest(&self, file: &FileState, failure: Failure) -> FailureResult<Glimpse> {
         let used = self.layouts.use_layout(file)?;
         let layout = used.layout().ok_or(Status::EIO)?;
         let is_out = |stripe: &StripeObject| self.requests.is_out_of_use(stripe.ost_index);
-        if status != Status::OBJECT_LOST && !layout.objects().any(is_out) {
-            return Err(Status::EIO);
+        if failure != Status::OBJECT_LOST && !layout.objects().any(is_out) {
+            return Err(failure);
         }
-        self.objects.tell_of_inactive(file, layout, (0, u64::MAX));
+        self.requests.faults.log(failure.explain(|context| context.fid(file.fid)));
         self.objects.glimpse_some(layout, |stripe| !is_out(stripe))
     }
 
@@ -106,7 +107,7 @@ impl Sizes {
         layout: &Arc<Layout>,
         cover: &Cover<'_>,
         need: u64,
-    ) -> StatusResult<u64> {
+    ) -> FailureResult<u64> {
         if cover.io == IoLock::Held {
             let era = file.lock_era.load(Ordering::Acquire);
             let inner = file.lock();
@@ -118,9 +119,10 @@ impl Sizes {
         let era = file.lock_era.load(Ordering::Acquire);
         let settled = self.write_back.settle(file, 0, u64::MAX);
         let size = match settled.and_then(|()| self.refresh_size_of(file, Some(layout))) {
-            Err(status @ (Status::EIO | Status::OBJECT_LOST)) => {
-                let size = self.size_of_the_rest(file, status)?.size;
-                return if need <= size { Ok(size) } else { Err(status) };
+            Err(failure) if is_partial(&failure) => {
+                let status = failure.status();
+                let size = self.size_of_the_rest(file, failure)?.size;
+                return if need <= size { Ok(size) } else { Err(Failure::logged(status)) };
             }
             outcome => outcome?.size,
         };
@@ -135,7 +137,7 @@ impl Sizes {
     }
 
     /// Asks the objects for the size and notes it.
-    pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
+    pub(crate) fn refresh_size(&self, file: &FileState) -> FailureResult<Glimpse> {
         self.refresh_size_after(file, |file| self.write_back.settle(file, 0, u64::MAX))
     }
 
@@ -143,8 +145,8 @@ impl Sizes {
     pub(crate) fn refresh_size_after(
         &self,
         file: &FileState,
-        settle: impl Fn(&FileState) -> StatusResult<()>,
-    ) -> StatusResult<Glimpse> {
+        settle: impl Fn(&FileState) -> FailureResult<()>,
+    ) -> FailureResult<Glimpse> {
         loop {
             if let Some(frozen) = &file.lock().frozen {
                 return Ok(frozen.seen);
@@ -161,7 +163,7 @@ impl Sizes {
     }
 
     /// The same with a layout that is in use, for a file whose data has been settled.
-    fn refresh_size_of(&self, file: &FileState, layout: Option<&Arc<Layout>>) -> StatusResult<Glimpse> {
+    fn refresh_size_of(&self, file: &FileState, layout: Option<&Arc<Layout>>) -> FailureResult<Glimpse> {
         let lease = self.lease.number();
         let era = file.lock_era.load(Ordering::Acquire);
         // What was written here since is not in the objects yet.
@@ -192,7 +194,7 @@ impl Sizes {
     }
 
     /// Attributes as a program is to see them: with the size that this client or the objects know better.
-    pub(crate) fn complete_attr(&self, mut attr: Attr, lease: u64) -> StatusResult<Attr> {
+    pub(crate) fn complete_attr(&self, mut attr: Attr, lease: u64) -> FailureResult<Attr> {
         if !attr.is_regular() {
             return self.shards.with_shards(attr);
         }
@@ -220,7 +222,7 @@ impl Sizes {
         attr
     }
 
-    fn overlay(&self, file: &FileState, attr: &mut Attr, lease: u64) -> StatusResult<()> {
+    fn overlay(&self, file: &FileState, attr: &mut Attr, lease: u64) -> FailureResult<()> {
         let (known, mtime_is_ours) = {
             let mut inner = file.lock();
             inner.learn(attr, lease, false);
@@ -262,7 +264,7 @@ impl Sizes {
 
     /// The MDT does not know the size, since somebody writes or a writer died: asks the objects. While nobody else is
     /// there it was the latter, so the MDT is told.
-    fn recover_size(&self, attr: &mut Attr) -> StatusResult<()> {
+    fn recover_size(&self, attr: &mut Attr) -> FailureResult<()> {
         let lease = self.lease.number();
         let pin = self.nodes.pin(attr.fid);
         let (glimpse, is_whole) = self.look_at_size(&pin.file, attr)?;
@@ -285,7 +287,7 @@ impl Sizes {
     }
 
     /// Size and space to tell the MDT; space is asked for if it is not known.
-    pub(crate) fn size_blocks(&self, file: &FileState) -> StatusResult<KnownSize> {
+    pub(crate) fn size_blocks(&self, file: &FileState) -> FailureResult<KnownSize> {
         let changes = {
             let inner = file.lock();
             let changes = inner.changes();
@@ -301,7 +303,7 @@ impl Sizes {
     }
 
     /// Tells the MDT what it does not know of a written file that stays open.
-    pub(crate) fn push_size(&self, file: &FileState) -> StatusResult<()> {
+    pub(crate) fn push_size(&self, file: &FileState) -> FailureResult<()> {
         let _turn = file.tell();
         if !file.lock().news.data_changed {
             return Ok(());
@@ -322,6 +324,11 @@ impl Sizes {
         inner.news.data_changed |= inner.users.writers > 0;
         Ok(())
     }
+}
+
+/// Whether some objects may still say what they have.
+pub(crate) fn is_partial(failure: &Failure) -> bool {
+    matches!(failure.status(), Status::EIO | Status::OBJECT_LOST)
 }
 
 /// Shows in attributes that a write at `time` has changed the file.

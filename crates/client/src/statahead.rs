@@ -44,7 +44,7 @@ use crate::statahead::series::Series;
 use crate::statahead::window::Window;
 use crate::tunables::Tunables;
 use nacre_env::sync::Mutex;
-use nacre_types::{Attr, Fid, SizeSource, StatusResult};
+use nacre_types::{Attr, FailureResult, Fid, SizeSource};
 use nacre_wire::dir::{ATTR_BYTES, LOCK_BYTES};
 use nacre_wire::mds::{DirEntry, DirPage, MdsReply, MdsRequest};
 use std::collections::VecDeque;
@@ -267,7 +267,7 @@ impl Statahead {
     ///
     /// # Errors
     /// What completing the attributes of a found name answers.
-    pub(crate) fn lookup_ahead(&self, parent: Fid, name: &[u8]) -> StatusResult<Option<Found>> {
+    pub(crate) fn lookup_ahead(&self, parent: Fid, name: &[u8]) -> FailureResult<Option<Found>> {
         let lease = self.lease.number();
         if !self.looks_ahead() {
             return Ok(None);

@@ -47,7 +47,7 @@ use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_layout::{Layout, StripeObject, chunks, object_ranges};
 use nacre_types::limits::FILE_SIZE_MAX;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Failure, FailureResult, Status, TargetId};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -282,7 +282,7 @@ impl WriteBack {
     ///
     /// # Errors
     /// `EINTR`; what an OST answers.
-    pub(crate) fn settle(&self, file: &FileState, start: u64, end: u64) -> StatusResult<()> {
+    pub(crate) fn settle(&self, file: &FileState, start: u64, end: u64) -> FailureResult<()> {
         if file.dirty.is_clean() {
             return Ok(());
         }
@@ -294,22 +294,28 @@ impl WriteBack {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn settle_scope(&self, file: &FileState, scope: &Scope) -> StatusResult<()> {
+    pub(crate) fn settle_scope(&self, file: &FileState, scope: &Scope) -> FailureResult<()> {
         let born = Table::now();
         let mut outcome = Ok(());
         loop {
             match file.dirty.take(scope, born, None) {
                 Taken::Clean => return outcome,
-                Taken::Jobs(jobs) => {
-                    let sent = self.send(file, jobs);
-                    if sent == Err(Status::EINTR) {
-                        return sent;
-                    }
-                    outcome = outcome.and(sent);
-                }
-                Taken::Busy if nacre_env::interrupted() => return Err(Status::EINTR),
+                Taken::Jobs(jobs) => match self.send(file, jobs) {
+                    Err(failure) if failure == Status::EINTR => return Err(failure),
+                    sent => outcome = outcome.and(sent),
+                },
+                Taken::Busy if nacre_env::interrupted() => return Err(Status::EINTR.into()),
                 Taken::Busy => file.dirty.wait(),
             }
+        }
+    }
+
+    /// As [`WriteBack::settle_scope`] where nobody waits for the outcome: the log has failures, and the next open that asks.
+    pub(crate) fn settle_unheard(&self, file: &FileState, scope: &Scope) {
+        if !file.dirty.is_clean()
+            && let Err(failure) = self.settle_scope(file, scope)
+        {
+            self.requests.faults.log(failure.explain(|context| context.action("write back").fid(file.fid)));
         }
     }
 
@@ -317,14 +323,14 @@ impl WriteBack {
     ///
     /// # Errors
     /// `EINTR`.
-    pub(crate) fn discard(&self, file: &FileState, start: u64, end: u64) -> StatusResult<()> {
+    pub(crate) fn discard(&self, file: &FileState, start: u64, end: u64) -> FailureResult<()> {
         if file.dirty.is_clean() {
             return Ok(());
         }
         let scope = scope_of(file, start, end);
         while !file.dirty.discard(&scope) {
             if nacre_env::interrupted() {
-                return Err(Status::EINTR);
+                return Err(Status::EINTR.into());
             }
             file.dirty.wait();
         }
@@ -335,26 +341,29 @@ impl WriteBack {
     /// Makes dirty data of all files reach its objects; waits for servers that are away. Failures are noted with their files.
     pub fn write_back_all(&self) {
         for file in self.nodes.open_files() {
-            if let Err(status) = self.settle(&file, 0, u64::MAX) {
-                log::warn!("data of {} could not be written: {status}", file.fid);
-            }
+            self.settle_unheard(&file, &Scope::All);
         }
     }
 
-    /// Forgets dirty data of all files, because servers have given this client up and others may have changed the same
+    /// Forgets dirty data of all files, because `target` has given this client up and others may have changed the same
     /// files since. Each open of such a file is told once.
-    pub fn lose_dirty_data(&self) {
+    pub fn lose_dirty_data(&self, target: TargetId) {
         for file in self.nodes.open_files() {
-            self.lose_dirty_of(&file, Scope::All);
+            self.lose_dirty_of(&file, Scope::All, target);
         }
     }
 
     /// As [`WriteBack::lose_dirty_data`], for a part of one file.
-    pub(crate) fn lose_dirty_of(&self, file: &FileState, scope: Scope) {
+    pub(crate) fn lose_dirty_of(&self, file: &FileState, scope: Scope, target: TargetId) {
         if file.dirty.is_clean_in(&scope) {
             return;
         }
-        log::error!("data of {} that was not written yet is lost: this client was evicted", file.fid);
+        // Each file once, so no line is left out.
+        let lost = Failure::from(Status::EIO).explain(|context| {
+            let cause = "its lock was lost when the target evicted this client";
+            context.action("write back").fid(file.fid).target(target).cause(cause)
+        });
+        log::error!("{lost}");
         file.lock().record_error(Status::EIO);
         // What is under way cannot be called back.
         file.dirty.discard(&scope);

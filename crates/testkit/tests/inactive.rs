@@ -121,7 +121,7 @@ fn an_ost_is_taken_out_of_use_and_comes_back() {
         assert_eq!(active(), "0\n0\n0", "it lasts");
         rest_goes_on(cluster, &root, &bytes);
         assert_eq!(get(cluster, &format!("lov.{fs}-clilov-*.activeobd")), "2");
-        assert!(logs(cluster).contains("a part of it is on OST0001, which is out of use"));
+        assert!(logs(cluster).contains("on OST0001: input/output error (EIO): the target is out of use"));
         cluster.lctl(&["conf_param", &format!("{fs}-OST0001.osc.active=1")]).success();
         wait::until(LIMIT, "all know it", || (active() == "1\n1\n1").then_some(()));
         let back = fs::read(root.join("f")).expect("read");

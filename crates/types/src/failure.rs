@@ -14,6 +14,8 @@ pub type FailureResult<T> = Result<T, Failure>;
 /// Why a step failed: a status, and for faults their context.
 pub struct Failure {
     status: Status,
+    /// The log has it already.
+    is_logged: bool,
     context: Option<Box<Context>>,
 }
 
@@ -65,9 +67,24 @@ impl Failure {
         self.status
     }
 
+    /// A failure of which the log has a line: what is left to do is to answer with the status.
+    pub const fn logged(status: Status) -> Failure {
+        Failure { status, is_logged: true, context: None }
+    }
+
+    /// Whether it belongs in the log, and is not there yet.
+    pub const fn is_unlogged_fault(&self) -> bool {
+        self.status.is_fault() && !self.is_logged
+    }
+
+    /// Target that failed, or that was asked, if it is known.
+    pub fn target(&self) -> Option<TargetId> {
+        self.context.as_ref()?.target
+    }
+
     /// Adds context to a fault; any other result stays as it is.
     pub fn explain(mut self, describe: impl FnOnce(&mut Context) -> &mut Context) -> Failure {
-        if self.status.is_fault() {
+        if self.status.is_fault() && !self.is_logged {
             describe(self.context.get_or_insert_default());
         }
         self
@@ -91,7 +108,7 @@ impl<T, E: Into<Failure>> Explain<T> for Result<T, E> {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Failure {
-        Failure { status, context: None }
+        Failure { status, is_logged: false, context: None }
     }
 }
 
@@ -145,5 +162,7 @@ mod tests {
     fn an_expected_result_carries_nothing() {
         let failure = Failure::from(Status::ENOENT).explain(|_| unreachable!("it is no fault"));
         assert_eq!((failure.status(), failure.to_string()), (Status::ENOENT, Status::ENOENT.to_string()));
+        let logged = Failure::logged(Status::EIO).explain(|_| unreachable!("the log has it"));
+        assert!(!logged.is_unlogged_fault() && Failure::from(Status::EIO).is_unlogged_fault());
     }
 }

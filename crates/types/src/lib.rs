@@ -31,7 +31,7 @@ pub mod time;
 pub use attr::{Attr, AttrFlags, FileKind, SetAttr, SetAttrValid, SizeSource};
 pub use capability::{CAPABILITY_TAG_BYTES, Capability, ObjectNeed, Rights};
 pub use cred::{Caps, Cred, FullCred, User};
-pub use failure::{Explain, Failure, FailureResult};
+pub use failure::{Context, Explain, Failure, FailureResult};
 pub use fid::Fid;
 pub use identity::{Identity, IdentityError, KeyId, Roles};
 pub use ids::{ClientUuid, OpenHandle, TargetId, TargetKind, TransNo, Xid};

@@ -6,10 +6,11 @@ use crate::file::folios::Pages;
 use crate::file::group::Who;
 use crate::file::ranges::Use;
 use crate::file::{FileInner, OpenFile, now};
+use crate::objects::transfer::ReadHow;
 use crate::warrant::Warrant;
 use nacre_layout::{Layout, object_ranges};
 use nacre_lock::Mode;
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{Explain, Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Advice, OssRequest};
 use std::sync::Arc;
@@ -41,13 +42,15 @@ impl Data {
     /// # Errors
     /// `EBADF`; `EINTR`; what an OST answers, when nothing could be read; `EAGAIN` as [`Reader`] says.
     pub fn read(&self, handle: u64, offset: u64, buffer: &mut [u8], reader: Reader) -> StatusResult<usize> {
-        let open = self.handles.file(handle)?;
-        let who = match reader {
-            Reader::Program => Who::Open(open.handle),
-            Reader::Hurried => Who::Hurried(open.handle),
-            Reader::Pages => Who::Pages,
-        };
-        self.read_open(&open, offset, buffer, who)
+        self.requests.faults.edge("read", || {
+            let open = self.handles.file(handle)?;
+            let who = match reader {
+                Reader::Program => Who::Open(open.handle),
+                Reader::Hurried => Who::Hurried(open.handle),
+                Reader::Pages => Who::Pages,
+            };
+            self.read_open(&open, offset, buffer, who)
+        })
     }
 
     pub(crate) fn read_open(
@@ -56,7 +59,7 @@ impl Data {
         offset: u64,
         buffer: &mut [u8],
         who: Who,
-    ) -> StatusResult<usize> {
+    ) -> FailureResult<usize> {
         let for_pages = who == Who::Pages;
         if let Some(frozen) = open.file.frozen_by(open) {
             let how = (self.locks.server_lock(&open.file), false);
@@ -66,17 +69,16 @@ impl Data {
         if !is_large && open.data.is_none() && !open.file.is_in_windows(offset, buffer.len() as u64) {
             self.read_ahead.plan_ahead(open, offset, buffer.len() as u64);
         }
-        let range = (offset, offset.saturating_add(buffer.len() as u64));
         let outcome = match self.read_alone(open, offset, buffer) {
             Ok(None) => self.read_shared(open, offset, buffer, who),
             Ok(Some(bytes)) => Ok(bytes),
-            Err(status) => Err(status),
+            Err(failure) => Err(failure),
         };
-        self.objects.explained(&open.file, range, outcome)
+        outcome.explain(|context| context.action("read").fid(open.file.fid).offset(offset))
     }
 
     /// Reads as the only client; `None` if it is not.
-    fn read_alone(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> StatusResult<Option<usize>> {
+    fn read_alone(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> FailureResult<Option<usize>> {
         if !self.lease.exclusive() || open.file.is_grouped() {
             return Ok(None);
         }
@@ -112,7 +114,7 @@ impl Data {
     }
 
     /// Reads beside other clients, under locks.
-    fn read_shared(&self, open: &OpenFile, offset: u64, buffer: &mut [u8], who: Who) -> StatusResult<usize> {
+    fn read_shared(&self, open: &OpenFile, offset: u64, buffer: &mut [u8], who: Who) -> FailureResult<usize> {
         let for_pages = who == Who::Pages;
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
@@ -138,7 +140,7 @@ impl Data {
                 (false, false) => Want::LockOrServer,
             };
             let Some(cover) = self.locks.cover(file, &layout, (offset, end), mode, want)? else {
-                return Err(Status::EAGAIN);
+                return Err(Status::EAGAIN.into());
             };
             if let Some(fill) = &fill {
                 fill.goes_on();
@@ -160,7 +162,7 @@ impl Data {
             }
             return Ok(len);
         }
-        Err(Status::EIO)
+        Err(Status::EIO).explain(|context| context.cause("its locks were lost each time it began again"))
     }
 
     fn note_read(&self, open: &OpenFile, inner: &mut FileInner, len: usize) {
@@ -178,7 +180,7 @@ impl Data {
         (offset, size): (u64, u64),
         buffer: &mut [u8],
         (lock, has_range): (IoLock, bool),
-    ) -> StatusResult<usize> {
+    ) -> FailureResult<usize> {
         if offset >= size || buffer.is_empty() {
             return Ok(0);
         }
@@ -200,7 +202,8 @@ impl Data {
                 if done < len {
                     let hint = self.read_ahead_hint(open, offset, len as u64);
                     let rest = &mut buffer[done..];
-                    self.objects.read_layout(&layout, offset + done as u64, rest, (hint, lock))?;
+                    let how = ReadHow { ahead: hint, lock };
+                    self.objects.read_layout(&layout, offset + done as u64, rest, how)?;
                 }
             }
             _ => buffer.fill(0),
@@ -234,21 +237,27 @@ impl Data {
     /// # Errors
     /// `EINVAL` for an empty range and for what is no regular file; what an OST answers.
     pub fn advise(&self, fid: Fid, advice: Advice, start: u64, end: u64) -> StatusResult<()> {
-        let attr = self.inodes.getattr(fid)?;
-        if start >= end || !attr.is_regular() {
-            return Err(Status::EINVAL);
-        }
-        let pin = self.nodes.pin(fid);
-        let used = self.layouts.use_layout(&pin.file)?;
-        let Some(layout) = used.layout() else { return Ok(()) };
-        // What is on an MDT is small, and in its memory as its store decides.
-        let ranges =
-            object_ranges(layout, start, end.min(attr.size)).filter(|range| !range.stripe.is_on_mdt());
-        let requests = ranges.map(|range| {
-            let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
-            (range.stripe.ost_index, OssRequest::Advise { object, offset, len, advice })
-        });
-        self.requests.on_objects(requests).map(drop)
+        self.requests.faults.edge("advise", || {
+            let attr = self.inodes.getattr(fid).map_err(Failure::logged)?;
+            if start >= end || !attr.is_regular() {
+                return Err(Status::EINVAL.into());
+            }
+            let pin = self.nodes.pin(fid);
+            let used = self.layouts.use_layout(&pin.file)?;
+            let Some(layout) = used.layout() else { return Ok(()) };
+            // What is on an MDT is small, and in its memory as its store decides.
+            let ranges =
+                || object_ranges(layout, start, end.min(attr.size)).filter(|range| !range.stripe.is_on_mdt());
+            self.requests
+                .on_objects("advise", || {
+                    ranges().map(|range| {
+                        let (object, offset, len) =
+                            (range.stripe.object, range.start, range.end - range.start);
+                        (range.stripe.ost_index, OssRequest::Advise { object, offset, len, advice })
+                    })
+                })
+                .map(drop)
+        })
     }
 
     /// Says whether locks for what an open reads and writes may be on more than that, so that what comes next needs no other. Without
@@ -275,33 +284,37 @@ impl Data {
         write: bool,
         no_wait: bool,
     ) -> StatusResult<LockedAhead> {
-        let open = self.handles.file(handle).map_err(|_| Status::EINVAL)?;
-        if start >= end {
-            return Err(Status::EINVAL);
-        }
-        let file = &*open.file;
-        if file.is_grouped() {
-            return Ok(LockedAhead::Asked);
-        }
-        let used = if open.writable() {
-            // Held-back data decides where the head of the file lies.
-            self.write_back.settle(file, 0, u64::MAX)?;
-            self.requests.with_space(file.fid, || self.layouts.use_layout_for_writing(file, start, end))?
-        } else {
-            self.layouts.use_layout(file)?
-        };
-        let Some(layout) = used.layout().filter(|layout| layout.has_objects()) else {
-            return Ok(LockedAhead::Asked);
-        };
-        // A lock to write may be asked for through a read-only open: the caller's permissions decide, as for a later open.
-        let _acting =
-            (write && !open.writable()).then(|| self.requests.capabilities.act_for(file.fid, &open.opener));
-        // Pages of a file that is written may be stored to, which takes a lock for that.
-        let mode = if write || file.lock().users.writers > 0 { Mode::Pw } else { Mode::Pr };
-        let found = self.locks.lock_exactly(file, layout, (start, end), mode, no_wait)?;
-        // The lease of a client that is alone is a lock on all bytes of the files that it has data of.
-        let is_leased =
-            found == LockedAhead::Asked && self.lease.exclusive() && self.inodes.getattr(file.fid)?.size > 0;
-        Ok(if is_leased { LockedAhead::Different } else { found })
+        self.requests.faults.edge("lock ahead", || {
+            let open = self.handles.file(handle).map_err(|_| Status::EINVAL)?;
+            if start >= end {
+                return Err(Status::EINVAL.into());
+            }
+            let file = &*open.file;
+            if file.is_grouped() {
+                return Ok(LockedAhead::Asked);
+            }
+            let used = if open.writable() {
+                // Held-back data decides where the head of the file lies.
+                self.write_back.settle(file, 0, u64::MAX)?;
+                self.requests
+                    .with_space(file.fid, || self.layouts.use_layout_for_writing(file, start, end))?
+            } else {
+                self.layouts.use_layout(file)?
+            };
+            let Some(layout) = used.layout().filter(|layout| layout.has_objects()) else {
+                return Ok(LockedAhead::Asked);
+            };
+            // A lock to write may be asked for through a read-only open: the caller's permissions decide, as for a later open.
+            let _acting = (write && !open.writable())
+                .then(|| self.requests.capabilities.act_for(file.fid, &open.opener));
+            // Pages of a file that is written may be stored to, which takes a lock for that.
+            let mode = if write || file.lock().users.writers > 0 { Mode::Pw } else { Mode::Pr };
+            let found = self.locks.lock_exactly(file, layout, (start, end), mode, no_wait)?;
+            // The lease of a client that is alone is a lock on all bytes of the files that it has data of.
+            let is_leased = found == LockedAhead::Asked
+                && self.lease.exclusive()
+                && self.inodes.getattr(file.fid).map_err(Failure::logged)?.size > 0;
+            Ok(if is_leased { LockedAhead::Different } else { found })
+        })
     }
 }

@@ -15,7 +15,7 @@ use crate::file::written::check_there;
 use crate::file::{FileState, Frozen, OpenFile};
 use nacre_layout::Layout;
 use nacre_lock::Mode;
-use nacre_types::{Fid, Status, StatusResult, perm};
+use nacre_types::{Explain, Failure, FailureResult, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{OssReply, OssRequest};
 use std::sync::Arc;
@@ -48,24 +48,26 @@ impl Data {
     /// # Errors
     /// `EBADF`; `EINTR`; what an OST answers.
     pub fn data_version(&self, handle: u64, flush: VersionFlush) -> StatusResult<u64> {
-        let open = self.handles.file(handle)?;
-        let file = &*open.file;
-        if let Some(frozen) = file.frozen_by(&open) {
-            return frozen.layout.as_ref().map_or(Ok(0), |layout| self.version_of(layout));
-        }
-        self.write_back.settle(file, 0, u64::MAX)?;
-        let used = self.layouts.use_layout(file)?;
-        let Some(layout) = used.with_objects() else { return Ok(0) };
-        let mode = match flush {
-            VersionFlush::Nothing => None,
-            VersionFlush::Dirty => Some(Mode::Pr),
-            VersionFlush::Everything => Some(Mode::Pw),
-        };
-        let _cover = match mode.filter(|_| !self.lease.exclusive()) {
-            Some(mode) => Some(self.locks.cover_whole(file, layout, mode)?),
-            None => None,
-        };
-        self.version_of(layout)
+        self.requests.faults.edge("data version", || {
+            let open = self.handles.file(handle)?;
+            let file = &*open.file;
+            if let Some(frozen) = file.frozen_by(&open) {
+                return frozen.layout.as_ref().map_or(Ok(0), |layout| self.version_of(layout));
+            }
+            self.write_back.settle(file, 0, u64::MAX)?;
+            let used = self.layouts.use_layout(file)?;
+            let Some(layout) = used.with_objects() else { return Ok(0) };
+            let mode = match flush {
+                VersionFlush::Nothing => None,
+                VersionFlush::Dirty => Some(Mode::Pr),
+                VersionFlush::Everything => Some(Mode::Pw),
+            };
+            let _cover = match mode.filter(|_| !self.lease.exclusive()) {
+                Some(mode) => Some(self.locks.cover_whole(file, layout, mode)?),
+                None => None,
+            };
+            self.version_of(layout)
+        })
     }
 
     /// The size of an open file.
@@ -73,8 +75,10 @@ impl Data {
     /// # Errors
     /// `EBADF`; what an OST answers.
     pub fn size_of(&self, handle: u64) -> StatusResult<u64> {
-        let open = self.handles.file(handle)?;
-        self.sizes.size_up_to(&open.file, u64::MAX)
+        self.requests.faults.edge("get the size", || {
+            let open = self.handles.file(handle)?;
+            self.sizes.size_up_to(&open.file, u64::MAX)
+        })
     }
 
     /// Copies `(offset, len)` of an open file to the same place in another one that this mount has open for writing; gives the bytes copied.
@@ -89,25 +93,30 @@ impl Data {
         target: Fid,
         (offset, len): (u64, u64),
     ) -> StatusResult<u64> {
-        let is_target = |open: &Arc<OpenFile>| open.file.fid == target && open.writable();
-        let open = self.handles.files().into_iter().find(is_target).ok_or(Status::EBADF)?;
-        // The handle may be somebody else's.
-        self.requests.call(caller, target, &MdsRequest::Access { fid: target, mask: perm::WRITE })?;
-        self.copy_range(caller, (source, offset), (open.handle.0, offset), len)
+        self.requests.faults.edge("copy", || {
+            let is_target = |open: &Arc<OpenFile>| open.file.fid == target && open.writable();
+            let open = self.handles.files().into_iter().find(is_target).ok_or(Status::EBADF)?;
+            // The handle may be somebody else's.
+            self.requests.call(caller, target, &MdsRequest::Access { fid: target, mask: perm::WRITE })?;
+            let copied = self.copy_range(caller, (source, offset), (open.handle.0, offset), len);
+            copied.map_err(Failure::logged)
+        })
     }
 
-    fn version_of(&self, layout: &Layout) -> StatusResult<u64> {
-        let requests = layout
-            .objects()
-            .map(|stripe| (stripe.ost_index, OssRequest::DataVersion { object: stripe.object }));
-        self.requests.on_objects(requests)?.into_iter().zip(layout.objects()).try_fold(
+    fn version_of(&self, layout: &Layout) -> FailureResult<u64> {
+        let requests = || {
+            layout
+                .objects()
+                .map(|stripe| (stripe.ost_index, OssRequest::DataVersion { object: stripe.object }))
+        };
+        self.requests.on_objects("get the version", requests)?.into_iter().zip(layout.objects()).try_fold(
             0u64,
             |sum, (reply, stripe)| match reply {
                 OssReply::Version { attr, version } => {
-                    check_there(stripe, &attr)?;
+                    check_there(stripe, &attr).explain(self.requests.about_object(stripe))?;
                     Ok(sum.wrapping_add(version))
                 }
-                _ => Err(Status::EPROTO),
+                _ => Err(Status::EPROTO.into()),
             },
         )
     }
@@ -124,21 +133,23 @@ impl Data {
         second: Fid,
         conditions: &SwapConditions,
     ) -> StatusResult<()> {
-        let lease = match conditions.lease {
-            Some(handle) => Some(self.handles.file(handle)?.handle),
-            None => None,
-        };
-        if first == second {
-            return Ok(());
-        }
-        let SwapConditions { versions, keep_times, .. } = *conditions;
-        let request = MdsRequest::SwapLayouts { first, second, versions, keep_times, lease };
-        self.replacing(&[first, second], || self.requests.call(caller, first, &request).map(drop))?;
-        if let (true, Some(file)) = (keep_times, self.nodes.file(first.inode_number())) {
-            // It was read to be copied, not by a program.
-            file.lock().news.atime = None;
-        }
-        Ok(())
+        self.requests.faults.edge("swap layouts", || {
+            let lease = match conditions.lease {
+                Some(handle) => Some(self.handles.file(handle)?.handle),
+                None => None,
+            };
+            if first == second {
+                return Ok(());
+            }
+            let SwapConditions { versions, keep_times, .. } = *conditions;
+            let request = MdsRequest::SwapLayouts { first, second, versions, keep_times, lease };
+            self.replacing(&[first, second], || self.requests.call(caller, first, &request).map(drop))?;
+            if let (true, Some(file)) = (keep_times, self.nodes.file(first.inode_number())) {
+                // It was read to be copied, not by a program.
+                file.lock().news.atime = None;
+            }
+            Ok(())
+        })
     }
 
     /// Runs a request that gives files other objects.
@@ -148,8 +159,8 @@ impl Data {
     pub(crate) fn replacing<R>(
         &self,
         fids: &[Fid],
-        request: impl FnOnce() -> StatusResult<R>,
-    ) -> StatusResult<R> {
+        request: impl FnOnce() -> FailureResult<R>,
+    ) -> FailureResult<R> {
         let mut fids = fids.to_vec();
         fids.sort();
         let pins: Vec<_> = fids.iter().map(|fid| self.nodes.pin(*fid)).collect();

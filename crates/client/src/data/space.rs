@@ -9,7 +9,7 @@ use crate::file::ranges::Use;
 use crate::file::{FileState, KnownSize, now};
 use nacre_layout::{Component, Layout, StripeObject, object_ranges, object_sizes};
 use nacre_types::limits::FILE_SIZE_MAX;
-use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
+use nacre_types::{Attr, FailureResult, Fid, SetAttr, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsRequest, OpenFlags};
 use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
@@ -30,10 +30,10 @@ impl Data {
         fid: Fid,
         set: SetAttr,
         who: Who,
-    ) -> StatusResult<(Attr, u64)> {
+    ) -> FailureResult<(Attr, u64)> {
         let size = set.size;
         if size > FILE_SIZE_MAX {
-            return Err(Status::EFBIG);
+            return Err(Status::EFBIG.into());
         }
         let pin = self.nodes.pin(fid);
         let file = &*pin.file;
@@ -75,7 +75,7 @@ impl Data {
 
     /// Makes the objects agree with a new size: all of them are cut, or the one with the last byte is extended. The caller
     /// holds the file from there on.
-    pub(crate) fn resize_objects(&self, file: &FileState, size: u64) -> StatusResult<()> {
+    pub(crate) fn resize_objects(&self, file: &FileState, size: u64) -> FailureResult<()> {
         if size > 0 {
             // The byte behind the last one counts too: who cuts or extends a file to the end of a component goes on behind it.
             self.requests.with_space(file.fid, || {
@@ -95,7 +95,7 @@ impl Data {
         Ok(())
     }
 
-    fn tell_size(&self, caller: &Caller, file: &FileState, size: u64) -> StatusResult<Attr> {
+    fn tell_size(&self, caller: &Caller, file: &FileState, size: u64) -> FailureResult<Attr> {
         let known = self.sizes.size_blocks(file)?;
         let update = file.lock().update_to_tell(Some(KnownSize { size, ..known }));
         let written = file.lock().news.written.take();
@@ -122,67 +122,74 @@ impl Data {
         offset: u64,
         len: u64,
     ) -> StatusResult<()> {
-        let open = self.handles.file(handle)?;
-        if !open.writable() {
-            return Err(Status::EBADF);
-        }
-        let end = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Status::EFBIG)?;
-        if len == 0 {
-            return Err(Status::EINVAL);
-        }
-        self.flocks.check_write(&open.file.fid, handle, None)?;
-        let file = &*open.file;
-        if file.lock().privileged {
-            self.drop_privileges_unless_allowed(caller, file.fid)?;
-        }
-        let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
-        self.write_back.close_head(file, end)?;
-        let who = Who::Open(open.handle);
-        let (range, ()) = file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?;
-        let used = match kind {
-            FallocateKind::Punch => self.layouts.use_layout(file)?,
-            _ => self
-                .requests
-                .with_space(file.fid, || self.layouts.use_layout_for_writing(file, offset, end))?,
-        };
-        let Some(layout) = used.layout() else { return Ok(()) };
-        if grows && end > layout.end() {
-            return Err(Status::ENODATA);
-        }
-        let epochs: Vec<_> = object_ranges(layout, offset, end)
-            .map(|range| (range.stripe, self.requests.epoch_of(range.stripe.ost_index)))
-            .collect();
-        self.write_back.settle(file, offset, end)?;
-        let outcome = self.requests.with_space(file.fid, || {
-            let lock = self.locks.server_lock(file);
-            let requests = object_ranges(layout, offset, end).map(|range| {
-                let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
-                let written = range.stripe.written;
-                (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len, lock, written })
+        self.requests.faults.edge("fallocate", || {
+            let open = self.handles.file(handle)?;
+            if !open.writable() {
+                return Err(Status::EBADF.into());
+            }
+            let end = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Status::EFBIG)?;
+            if len == 0 {
+                return Err(Status::EINVAL.into());
+            }
+            self.flocks.check_write(&open.file.fid, handle, None)?;
+            let file = &*open.file;
+            if file.lock().privileged {
+                self.drop_privileges_unless_allowed(caller, file.fid)?;
+            }
+            let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
+            self.write_back.close_head(file, end)?;
+            let who = Who::Open(open.handle);
+            let (range, ()) = file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?;
+            let used = match kind {
+                FallocateKind::Punch => self.layouts.use_layout(file)?,
+                _ => self
+                    .requests
+                    .with_space(file.fid, || self.layouts.use_layout_for_writing(file, offset, end))?,
+            };
+            let Some(layout) = used.layout() else { return Ok(()) };
+            if grows && end > layout.end() {
+                return Err(Status::ENODATA.into());
+            }
+            let epochs: Vec<_> = object_ranges(layout, offset, end)
+                .map(|range| (range.stripe, self.requests.epoch_of(range.stripe.ost_index)))
+                .collect();
+            self.write_back.settle(file, offset, end)?;
+            let outcome = self.requests.with_space(file.fid, || {
+                let lock = self.locks.server_lock(file);
+                self.requests.on_objects("allocate", || {
+                    object_ranges(layout, offset, end).map(|range| {
+                        let (object, offset, len) =
+                            (range.stripe.object, range.start, range.end - range.start);
+                        let written = range.stripe.written;
+                        (
+                            range.stripe.ost_index,
+                            OssRequest::Fallocate { object, kind, offset, len, lock, written },
+                        )
+                    })
+                })
             });
-            self.requests.on_objects(requests)
-        });
-        let (now, alone) = (now(), self.lease.exclusive());
-        range.finish(|inner| {
-            inner.ahead.invalidate(offset, end);
-            inner.size.on_allocated();
-            inner.news.data_changed = true;
-            inner.news.mtime = Some(now);
-            for (stripe, epoch) in &epochs {
-                inner.mark_dirty(stripe, *epoch);
-                if outcome.is_ok() && kind != FallocateKind::Punch {
-                    inner.news.written.note(stripe);
+            let (now, alone) = (now(), self.lease.exclusive());
+            range.finish(|inner| {
+                inner.ahead.invalidate(offset, end);
+                inner.size.on_allocated();
+                inner.news.data_changed = true;
+                inner.news.mtime = Some(now);
+                for (stripe, epoch) in &epochs {
+                    inner.mark_dirty(stripe, *epoch);
+                    if outcome.is_ok() && kind != FallocateKind::Punch {
+                        inner.news.written.note(stripe);
+                    }
                 }
-            }
-            match &outcome {
-                Ok(_) if grows && alone => inner.size.bytes = inner.size.bytes.max(end),
-                // What is known of the size is asked for again.
-                Ok(_) if grows => inner.size.locks_say_nothing(),
-                Ok(_) => {}
-                Err(_) => inner.size.hangs_on(0),
-            }
-        });
-        outcome.map(drop)
+                match &outcome {
+                    Ok(_) if grows && alone => inner.size.bytes = inner.size.bytes.max(end),
+                    // What is known of the size is asked for again.
+                    Ok(_) if grows => inner.size.locks_say_nothing(),
+                    Ok(_) => {}
+                    Err(_) => inner.size.hangs_on(0),
+                }
+            });
+            outcome.map(drop)
+        })
     }
 
     /// The next byte of data, or the next hole, at or after `offset` of an open file. The end of the file is a hole.
@@ -190,38 +197,40 @@ impl Data {
     /// # Errors
     /// `ENXIO` if `offset` is at or behind the end, or no data follows.
     pub fn seek(&self, handle: u64, offset: u64, kind: SeekKind) -> StatusResult<u64> {
-        let open = self.handles.file(handle)?;
-        let file = &*open.file;
-        if let Some(frozen) = file.frozen_by(&open) {
-            return match (frozen.layout, offset < frozen.seen.size) {
-                (Some(layout), true) => {
-                    let found = self.seek_layout(
-                        &layout,
-                        (offset, frozen.seen.size),
-                        kind,
-                        self.locks.server_lock(file),
-                    )?;
-                    position(found, frozen.seen.size, kind)
-                }
-                (None, true) if kind == SeekKind::Hole => Ok(offset),
-                _ => Err(Status::ENXIO),
+        self.requests.faults.edge("seek", || {
+            let open = self.handles.file(handle)?;
+            let file = &*open.file;
+            if let Some(frozen) = file.frozen_by(&open) {
+                return match (frozen.layout, offset < frozen.seen.size) {
+                    (Some(layout), true) => {
+                        let found = self.seek_layout(
+                            &layout,
+                            (offset, frozen.seen.size),
+                            kind,
+                            self.locks.server_lock(file),
+                        )?;
+                        position(found, frozen.seen.size, kind)
+                    }
+                    (None, true) if kind == SeekKind::Hole => Ok(offset),
+                    _ => Err(Status::ENXIO.into()),
+                };
+            }
+            let size = self.sizes.size_up_to(file, u64::MAX)?;
+            if offset >= size {
+                return Err(Status::ENXIO.into());
+            }
+            let (range, ()) = file.take_range(Who::Open(open.handle), Use::Shared, |_| (offset, size, ()))?;
+            let used = self.layouts.use_layout(file)?;
+            let Some(layout) = used.layout() else {
+                return if kind == SeekKind::Hole { Ok(offset) } else { Err(Status::ENXIO.into()) };
             };
-        }
-        let size = self.sizes.size_up_to(file, u64::MAX)?;
-        if offset >= size {
-            return Err(Status::ENXIO);
-        }
-        let (range, ()) = file.take_range(Who::Open(open.handle), Use::Shared, |_| (offset, size, ()))?;
-        let used = self.layouts.use_layout(file)?;
-        let Some(layout) = used.layout() else {
-            return if kind == SeekKind::Hole { Ok(offset) } else { Err(Status::ENXIO) };
-        };
-        let found = self
-            .write_back
-            .settle(file, offset, size)
-            .and_then(|()| self.seek_layout(layout, (offset, size), kind, self.locks.server_lock(file)));
-        drop(range);
-        position(found?, size, kind)
+            let found = self
+                .write_back
+                .settle(file, offset, size)
+                .and_then(|()| self.seek_layout(layout, (offset, size), kind, self.locks.server_lock(file)));
+            drop(range);
+            position(found?, size, kind)
+        })
     }
 
     fn seek_layout(
@@ -230,7 +239,7 @@ impl Data {
         (offset, size): (u64, u64),
         kind: SeekKind,
         lock: IoLock,
-    ) -> StatusResult<Option<u64>> {
+    ) -> FailureResult<Option<u64>> {
         for component in &layout.components {
             if !component.touches(offset, size) {
                 continue;
@@ -263,13 +272,13 @@ impl Data {
         stripe: &StripeObject,
         offset: u64,
         (kind, lock): (SeekKind, IoLock),
-    ) -> StatusResult<Option<u64>> {
+    ) -> FailureResult<Option<u64>> {
         let StripeObject { ost_index, object, written } = *stripe;
-        match self.requests.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock, written }) {
+        let request = OssRequest::Seek { object, offset, kind, lock, written };
+        match self.requests.on_object("seek", ost_index, &request) {
             Ok(OssReply::Position(position)) => Ok(Some(position)),
-            Ok(_) => Err(Status::EPROTO),
-            Err(Status::ENXIO) if kind == SeekKind::Hole => Ok(Some(offset)),
-            Err(Status::ENXIO) => Ok(None),
+            Ok(_) => Err(Status::EPROTO.into()),
+            Err(failure) if failure == Status::ENXIO => Ok((kind == SeekKind::Hole).then_some(offset)),
             Err(status) => Err(status),
         }
     }
@@ -285,52 +294,54 @@ impl Data {
         to: (u64, u64),
         len: u64,
     ) -> StatusResult<u64> {
-        let (source, target) = (self.handles.file(from.0)?, self.handles.file(to.0)?);
-        if !source.flags.contains(OpenFlags::READ) || !target.writable() {
-            return Err(Status::EBADF);
-        }
-        self.flocks.check_write(&target.file.fid, to.0, None)?;
-        let (mut from, mut to) = (from.1, to.1);
-        let len =
-            len.min(self.sizes.size_up_to(&source.file, from.saturating_add(len))?.saturating_sub(from));
-        if source.file.fid == target.file.fid
-            && from < to.saturating_add(len)
-            && to < from.saturating_add(len)
-        {
-            return Err(Status::EINVAL);
-        }
-        let len = len.min(COPY_MAX);
-        let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
-        if target.file.lock().privileged {
-            self.drop_privileges_unless_allowed(caller, target.file.fid)?;
-        }
-        let options = WriteOptions::default();
-        let mut copied = 0;
-        while copied < len && !(copied > 0 && nacre_env::interrupted()) {
-            let want = buffer.len().min((len - copied) as usize);
-            let piece = (|| {
-                let got = self.read_open(&source, from, &mut buffer[..want], Who::Open(source.handle))?;
-                self.write_open(caller, &target, to, &buffer[..got], options)
-            })();
-            match piece {
-                Ok(0) => break,
-                Ok(bytes) => {
-                    (from, to, copied) = (from + bytes as u64, to + bytes as u64, copied + bytes as u64);
-                }
-                Err(status) if copied == 0 => return Err(status),
-                Err(_) => break,
+        self.requests.faults.edge("copy range", || {
+            let (source, target) = (self.handles.file(from.0)?, self.handles.file(to.0)?);
+            if !source.flags.contains(OpenFlags::READ) || !target.writable() {
+                return Err(Status::EBADF.into());
             }
-        }
-        Ok(copied)
+            self.flocks.check_write(&target.file.fid, to.0, None)?;
+            let (mut from, mut to) = (from.1, to.1);
+            let len =
+                len.min(self.sizes.size_up_to(&source.file, from.saturating_add(len))?.saturating_sub(from));
+            if source.file.fid == target.file.fid
+                && from < to.saturating_add(len)
+                && to < from.saturating_add(len)
+            {
+                return Err(Status::EINVAL.into());
+            }
+            let len = len.min(COPY_MAX);
+            let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
+            if target.file.lock().privileged {
+                self.drop_privileges_unless_allowed(caller, target.file.fid)?;
+            }
+            let options = WriteOptions::default();
+            let mut copied = 0;
+            while copied < len && !(copied > 0 && nacre_env::interrupted()) {
+                let want = buffer.len().min((len - copied) as usize);
+                let piece = (|| {
+                    let got = self.read_open(&source, from, &mut buffer[..want], Who::Open(source.handle))?;
+                    self.write_open(caller, &target, to, &buffer[..got], options)
+                })();
+                match piece {
+                    Ok(0) => break,
+                    Ok(bytes) => {
+                        (from, to, copied) = (from + bytes as u64, to + bytes as u64, copied + bytes as u64);
+                    }
+                    Err(status) if copied == 0 => return Err(status),
+                    Err(_) => break,
+                }
+            }
+            Ok(copied)
+        })
     }
 }
 
 /// What a seek gives that has found this in a file of that size.
-fn position(found: Option<u64>, size: u64, kind: SeekKind) -> StatusResult<u64> {
+fn position(found: Option<u64>, size: u64, kind: SeekKind) -> FailureResult<u64> {
     match (found, kind) {
         (Some(position), _) if position < size => Ok(position),
         (_, SeekKind::Hole) => Ok(size),
-        (_, SeekKind::Data) => Err(Status::ENXIO),
+        (_, SeekKind::Data) => Err(Status::ENXIO.into()),
     }
 }
 

@@ -9,13 +9,13 @@ use crate::file::turns::RangeGuard;
 use crate::file::{FileInner, FileState, OpenFile, now};
 use crate::layouts::LayoutUse;
 use crate::layouts::head::HeadUse;
-use crate::objects::transfer::Notes;
+use crate::objects::transfer::{Notes, Placed, WriteHow};
 use crate::warrant::Warrant;
 use nacre_layout::Layout;
 use nacre_lock::Mode;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::Verdict;
-use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult, perm};
+use nacre_types::{Caps, Explain, FailureResult, Fid, SetAttr, SetAttrValid, Status, StatusResult, perm};
 use nacre_wire::lock::IoLock;
 use nacre_wire::mds::MdsRequest;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ struct Writing {
 ///
 /// # Errors
 /// `EFBIG` if it has room for none.
-fn writable_bytes(at: u64, len: u64) -> StatusResult<usize> {
+fn writable_bytes(at: u64, len: u64) -> FailureResult<usize> {
     match len.min(FILE_SIZE_MAX.saturating_sub(at)) {
-        0 => Err(Status::EFBIG),
+        0 => Err(Status::EFBIG.into()),
         len => Ok(len as usize),
     }
 }
@@ -71,15 +71,17 @@ impl Data {
         data: &[u8],
         options: WriteOptions,
     ) -> StatusResult<usize> {
-        let open = self.handles.file(handle)?;
-        if !open.writable() {
-            return Err(Status::EBADF);
-        }
-        // Write-back of the kernel: the data was accepted earlier, and its writer is not known.
-        if !options.from_cache {
-            self.flocks.check_write(&open.file.fid, handle, options.owner)?;
-        }
-        self.write_open(caller, &open, offset, data, options)
+        self.requests.faults.edge("write", || {
+            let open = self.handles.file(handle)?;
+            if !open.writable() {
+                return Err(Status::EBADF.into());
+            }
+            // Write-back of the kernel: the data was accepted earlier, and its writer is not known.
+            if !options.from_cache {
+                self.flocks.check_write(&open.file.fid, handle, options.owner)?;
+            }
+            self.write_open(caller, &open, offset, data, options)
+        })
     }
 
     pub(crate) fn write_open(
@@ -89,7 +91,7 @@ impl Data {
         offset: u64,
         data: &[u8],
         options: WriteOptions,
-    ) -> StatusResult<usize> {
+    ) -> FailureResult<usize> {
         open.file.job.note();
         if options.kill_priv && open.file.lock().privileged {
             // The MDT may be waiting for somebody who waits for the pages of this request.
@@ -108,14 +110,13 @@ impl Data {
             };
             match outcome {
                 Ok(Some(written)) => return Ok(written),
-                // Somebody came, or the locks were lost under it: it begins again, however often that happens.
-                Ok(None) | Err(Status::EVICTED) if nacre_env::interrupted() => return Err(Status::EINTR),
-                Ok(None) | Err(Status::EVICTED) => {}
-                Err(status) => {
-                    let end =
-                        if options.append { u64::MAX } else { offset.saturating_add(data.len() as u64) };
-                    return self.objects.explained(&open.file, (offset.min(end), end), Err(status));
+                Err(failure) if failure != Status::EVICTED => {
+                    return Err(failure)
+                        .explain(|context| context.action("write").fid(open.file.fid).offset(offset));
                 }
+                // Somebody came, or the locks were lost under it: it begins again, however often that happens.
+                _ if nacre_env::interrupted() => return Err(Status::EINTR.into()),
+                _ => {}
             }
         }
     }
@@ -127,7 +128,7 @@ impl Data {
         offset: u64,
         data: &[u8],
         options: WriteOptions,
-    ) -> StatusResult<Option<usize>> {
+    ) -> FailureResult<Option<usize>> {
         let file = &*open.file;
         if options.append {
             // The range that an append takes keeps this client's own apart.
@@ -183,7 +184,7 @@ impl Data {
         offset: u64,
         data: &[u8],
         options: WriteOptions,
-    ) -> StatusResult<Option<usize>> {
+    ) -> FailureResult<Option<usize>> {
         let file = &*open.file;
         let end = offset.saturating_add(data.len() as u64);
         self.write_back.close_head(file, end)?;
@@ -250,7 +251,7 @@ impl Data {
         &self,
         file: &FileState,
         (start, end): (u64, u64),
-    ) -> StatusResult<Option<(LayoutUse, Cover<'_>)>> {
+    ) -> FailureResult<Option<(LayoutUse, Cover<'_>)>> {
         if file.is_grouped() || end > FILE_SIZE_MAX {
             return Ok(None);
         }
@@ -270,7 +271,7 @@ impl Data {
         range: (u64, u64),
         options: &WriteOptions,
         urgent: bool,
-    ) -> StatusResult<Option<Cover<'_>>> {
+    ) -> FailureResult<Option<Cover<'_>>> {
         if urgent || options.from_cache {
             let now = self.locks.cover(file, layout, range, Mode::Pw, Want::Now)?;
             if now.is_some() || urgent {
@@ -282,7 +283,7 @@ impl Data {
     }
 
     /// Locks all of a file for an append of `len` bytes, and says where it begins.
-    fn cover_append(&self, file: &FileState, len: u64) -> StatusResult<(u64, LayoutUse, Option<Cover<'_>>)> {
+    fn cover_append(&self, file: &FileState, len: u64) -> FailureResult<(u64, LayoutUse, Option<Cover<'_>>)> {
         let mut wanted = (0, 1);
         loop {
             let used = self.layouts.use_layout(file)?;
@@ -311,7 +312,7 @@ impl Data {
         how: &Writing,
         options: WriteOptions,
         range: Option<RangeGuard<'_>>,
-    ) -> StatusResult<usize> {
+    ) -> FailureResult<usize> {
         let (file, at, len) = (&*open.file, how.at, data.len() as u64);
         let sync = options.sync || open.sync;
         let is_worth_it = self.write_back.wants_cache(open, layout, (at, len), options) || how.holds_head;
@@ -323,12 +324,13 @@ impl Data {
         let (outcome, touched) = match &data[cached..] {
             [] => (Ok(cached), &[][..]),
             rest => {
-                let place = (at + cached as u64, rest);
+                let place = Placed { at: at + cached as u64, data: rest };
                 // There was no room to hold it back.
                 let decided = if how.holds_head { self.layouts.decide_head(file, at + len) } else { Ok(()) };
                 let (through, touched) = match decided {
                     Ok(()) => {
-                        self.write_back.write_through(file, layout, place, (sync, how.lock), &mut notes)
+                        let how = WriteHow { sync, lock: how.lock };
+                        self.write_back.write_through(file, layout, place, how, &mut notes)
                     }
                     Err(status) => (Err(status), &[][..]),
                 };
@@ -383,7 +385,7 @@ impl Data {
     }
 
     /// Drops set-id bits and capabilities because somebody without rights to them changes the data.
-    pub(crate) fn drop_privileges(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
+    pub(crate) fn drop_privileges(&self, caller: &Caller, fid: Fid) -> FailureResult<()> {
         let valid = SetAttrValid::KILL_PRIV | SetAttrValid::OPEN_FOR_WRITE;
         let request = MdsRequest::SetAttr { fid, set: SetAttr { valid, ..SetAttr::default() } };
         let answer = self.requests.call(caller, fid, &request)?;
@@ -394,7 +396,7 @@ impl Data {
     }
 
     /// As [`Data::drop_privileges`] where the kernel does not say whether the caller may keep them.
-    pub(crate) fn drop_privileges_unless_allowed(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
+    pub(crate) fn drop_privileges_unless_allowed(&self, caller: &Caller, fid: Fid) -> FailureResult<()> {
         match perm::capable(&caller.full_cred(), Caps::FSETID) {
             Verdict::Granted => Ok(()),
             _ => self.drop_privileges(caller, fid),
@@ -409,7 +411,7 @@ impl Data {
     }
 
     /// Makes durable what the MDT knows of a file.
-    pub(crate) fn commit_file(&self, file: &FileState) -> StatusResult<()> {
+    pub(crate) fn commit_file(&self, file: &FileState) -> FailureResult<()> {
         let transno = file.lock().transno;
         self.requests.commit(file.fid, transno)
     }
@@ -420,9 +422,9 @@ impl Data {
     /// # Errors
     /// Those of a first write.
     pub fn give_objects(&self, handle: u64) -> StatusResult<()> {
-        match self.handles.file(handle) {
+        self.requests.faults.edge("give objects", || match self.handles.file(handle) {
             Ok(open) if open.writable() => self.layouts.use_layout_for_writing(&open.file, 0, 1).map(drop),
             _ => Ok(()),
-        }
+        })
     }
 }

@@ -7,7 +7,7 @@ use crate::locks::Locks;
 use crate::locks::space::{Home, Namespace, Use};
 use nacre_layout::{Layout, StripeObject, object_ranges};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Explain, FailureResult, Status};
 use nacre_wire::lock::IoLock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,7 +126,7 @@ impl DataLocks {
         (start, end): (u64, u64),
         mode: Mode,
         want: Want,
-    ) -> StatusResult<Option<Cover<'_>>> {
+    ) -> FailureResult<Option<Cover<'_>>> {
         let ranges = object_ranges(layout, start, end).filter_map(|range| {
             let extent = Extent::new(range.start, range.end - 1)?;
             Some((range.stripe, extent.aligned_to_pages()))
@@ -149,7 +149,7 @@ impl DataLocks {
         file: &FileState,
         layout: &Arc<Layout>,
         mode: Mode,
-    ) -> StatusResult<Cover<'_>> {
+    ) -> FailureResult<Cover<'_>> {
         let ranges = layout.objects().map(|stripe| (*stripe, Extent::WHOLE));
         let cover = self.cover_extents(file, layout, ranges, mode, Want::Lock)?;
         Ok(cover.unwrap_or_else(|| Cover::new(self.lease.locks(), IoLock::Server)))
@@ -162,7 +162,7 @@ impl DataLocks {
         extents: impl Iterator<Item = (StripeObject, Extent)>,
         mode: Mode,
         want: Want,
-    ) -> StatusResult<Option<Cover<'_>>> {
+    ) -> FailureResult<Option<Cover<'_>>> {
         let locks = &**self.lease.locks();
         let mut cover = Cover::new(locks, IoLock::Held);
         let flags = EnqueueFlags {
@@ -184,7 +184,8 @@ impl DataLocks {
             }
             let home = || Home { node: file.node, layout: layout.clone() };
             let endpoint = self.requests.ost(stripe.ost_index)?;
-            match space.acquire(locks, endpoint, (&resource, &need), flags, &[], home)? {
+            let acquired = space.acquire(locks, endpoint, (&resource, &need), flags, &[], home);
+            match acquired.explain(self.requests.about_object(&stripe))? {
                 Use::Held(handle) => cover.held.push((space, handle)),
                 Use::Server => return Ok(Some(Cover::new(locks, IoLock::Server))),
             }
@@ -204,7 +205,7 @@ impl DataLocks {
         (start, end): (u64, u64),
         mode: Mode,
         no_wait: bool,
-    ) -> StatusResult<LockedAhead> {
+    ) -> FailureResult<LockedAhead> {
         let locks = &**self.lease.locks();
         let flags = EnqueueFlags { no_expansion: true, no_wait, ..EnqueueFlags::default() };
         let mut found = LockedAhead::Asked;
@@ -225,8 +226,8 @@ impl DataLocks {
                 Ok(Use::Held(handle)) => space.release(locks, handle),
                 Ok(Use::Server) => {}
                 // Somebody has it: who did not want to wait gets it when he needs it.
-                Err(Status::EAGAIN) if no_wait => {}
-                Err(status) => return Err(status),
+                Err(failure) if failure == Status::EAGAIN && no_wait => {}
+                Err(failure) => return Err(failure.explain(self.requests.about_object(&range.stripe))),
             }
         }
         Ok(found)
@@ -264,7 +265,7 @@ impl DataLocks {
     ///
     /// # Errors
     /// `EINTR`.
-    pub(crate) fn give_up_read_locks(&self, layout: &Layout) -> StatusResult<()> {
+    pub(crate) fn give_up_read_locks(&self, layout: &Layout) -> FailureResult<()> {
         let locks = self.lease.locks();
         for stripe in layout.objects() {
             let space = locks.space(stripe.ost_index);

@@ -5,6 +5,7 @@ use crate::file::FileState;
 use crate::file::folios::Range;
 use crate::locks::Holder;
 use crate::locks::space::{Home, LostLock, bytes_of};
+use crate::requests::target_of;
 use crate::write_back::table::Scope;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -40,7 +41,8 @@ impl Holder for DataLocks {
         need: &ObjectNeed,
         refused: Option<&Capability>,
     ) -> StatusResult<Option<Capability>> {
-        self.requests.capability(need, refused)
+        // Whoever sends the request that needs it has more to say of a failure.
+        self.requests.capability(need, refused).map_err(|failure| failure.status())
     }
 
     fn flush_object(&self, home: &Home, object: Fid, need: &Need) {
@@ -48,23 +50,21 @@ impl Holder for DataLocks {
         let Some(file) = self.nodes.file(home.node) else { return };
         let (start, end) = bytes_of(need);
         file.lock_era.fetch_add(1, Ordering::AcqRel);
-        if need.mode.writes()
-            && let Err(status) =
-                self.write_back.settle_scope(&file, &Scope::Ranges(vec![(object, start, end)]))
-        {
-            log::warn!("data of {} could not be written: {status}", file.fid);
+        if need.mode.writes() {
+            self.write_back.settle_unheard(&file, &Scope::Ranges(vec![(object, start, end)]));
         }
         self.drop_cached(&file, |hull| file_ranges(&home.layout, object, (start, end), hull));
         file.lock_era.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn drop_lost(&self, lost: Vec<LostLock>) {
+    fn drop_lost(&self, ost_index: u16, lost: Vec<LostLock>) {
         for (resource, need, home) in lost {
             let Some(file) = home.as_ref().and_then(|home| self.nodes.file(home.node)) else { continue };
             file.lock_era.fetch_add(1, Ordering::AcqRel);
             if need.mode.writes() {
                 let (start, end) = bytes_of(&need);
-                self.write_back.lose_dirty_of(&file, Scope::Ranges(vec![(resource.fid(), start, end)]));
+                let scope = Scope::Ranges(vec![(resource.fid(), start, end)]);
+                self.write_back.lose_dirty_of(&file, scope, target_of(ost_index));
             }
             self.lease.locks().forget_pages(file.node);
         }
@@ -72,10 +72,8 @@ impl Holder for DataLocks {
 
     fn leave_objects(&self, fid: Fid, layout: Option<&Layout>) {
         let file = self.nodes.file(fid.inode_number());
-        if let Some(file) = &file
-            && let Err(status) = self.write_back.settle(file, 0, u64::MAX)
-        {
-            log::warn!("data of {fid} could not be written: {status}");
+        if let Some(file) = &file {
+            self.write_back.settle_unheard(file, &Scope::All);
         }
         let locks = self.lease.locks();
         for stripe in layout.iter().flat_map(|layout| layout.objects()) {

@@ -20,10 +20,11 @@ use crate::data_locks::DataLocks;
 use crate::file::group::Held;
 use crate::file::{FileInner, FileState};
 use crate::locks::space::{Home, Use};
+use crate::write_back::table::Scope;
 use nacre_env::clock::Instant;
 use nacre_layout::{Layout, StripeObject};
 use nacre_lock::{EnqueueFlags, LockHandle, Mode, Need, ResourceId};
-use nacre_types::{OpenHandle, Status, StatusResult};
+use nacre_types::{Explain, FailureResult, OpenHandle, Status, StatusResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,26 +40,28 @@ impl DataLocks {
     /// # Errors
     /// `EBADF`; `EINVAL` for group 0, and for a descriptor that belongs to a group; `EAGAIN`; `EINTR`; those of a write.
     pub fn join_group(&self, handle: u64, gid: u64, no_wait: bool) -> StatusResult<()> {
-        let open = self.handles.file(handle)?;
-        if gid == 0 {
-            return Err(Status::EINVAL);
-        }
-        let file = &*open.file;
-        let begin = |inner: &mut FileInner| match inner.begin_joining(open.handle, gid) {
-            None if no_wait => Some(Err(Status::EAGAIN)),
-            answer => answer,
-        };
-        file.wait_for(begin)??;
-        file.grouped.store(true, Ordering::Release);
-        let outcome = self.lock_for_group(file, gid, no_wait);
-        let outcome = file.lock().end_joining((open.handle, open.writable()), outcome);
-        if outcome.is_err() {
-            self.end_unused_group(file);
-        } else {
-            open.group.store(gid, Ordering::Release);
-        }
-        file.changed.notify_all();
-        outcome
+        self.requests.faults.edge("join group", || {
+            let open = self.handles.file(handle)?;
+            if gid == 0 {
+                return Err(Status::EINVAL.into());
+            }
+            let file = &*open.file;
+            let begin = |inner: &mut FileInner| match inner.begin_joining(open.handle, gid) {
+                None if no_wait => Some(Err(Status::EAGAIN)),
+                answer => answer,
+            };
+            file.wait_for(begin)??;
+            file.grouped.store(true, Ordering::Release);
+            let outcome = self.lock_for_group(file, gid, no_wait);
+            let outcome = file.lock().end_joining((open.handle, open.writable()), outcome);
+            if outcome.is_err() {
+                self.end_unused_group(file);
+            } else {
+                open.group.store(gid, Ordering::Release);
+            }
+            file.changed.notify_all();
+            outcome
+        })
     }
 
     /// The open file does not belong to the group any more. With the last member its locks end.
@@ -66,12 +69,14 @@ impl DataLocks {
     /// # Errors
     /// `EBADF`; `EINVAL` if it does not belong to this group.
     pub fn leave_group(&self, handle: u64, gid: u64) -> StatusResult<()> {
-        let open = self.handles.file(handle)?;
-        if gid == 0 || open.group.compare_exchange(gid, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return Err(Status::EINVAL);
-        }
-        self.drop_member(&open.file, open.handle);
-        Ok(())
+        self.requests.faults.edge("leave group", || {
+            let open = self.handles.file(handle)?;
+            if gid == 0 || open.group.compare_exchange(gid, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                return Err(Status::EINVAL.into());
+            }
+            self.drop_member(&open.file, open.handle);
+            Ok(())
+        })
     }
 
     /// The group that the open file belongs to, 0 if none.
@@ -85,9 +90,7 @@ impl DataLocks {
     /// A descriptor of the group is gone.
     pub(crate) fn drop_member(&self, file: &FileState, handle: OpenHandle) {
         // The OSTs are to have what it wrote before anybody else may read.
-        if let Err(status) = self.write_back.settle(file, 0, u64::MAX) {
-            log::warn!("data of {} could not be written: {status}", file.fid);
-        }
+        self.write_back.settle_unheard(file, &Scope::All);
         if let Some(group) = &mut file.lock().group {
             group.members.retain(|(member, _)| *member != handle);
         }
@@ -111,7 +114,7 @@ impl DataLocks {
     }
 
     /// Takes the group's locks on all objects, which are made first.
-    fn lock_for_group(&self, file: &FileState, gid: u64, no_wait: bool) -> StatusResult<()> {
+    fn lock_for_group(&self, file: &FileState, gid: u64, no_wait: bool) -> FailureResult<()> {
         // Operations of this mount that are under way come to an end, and from here on no others begin. Write-back that follows the
         // program's last write is one of them, so a caller that does not wait for others waits for these.
         let deadline = no_wait.then(|| Instant::now() + OWN_OPERATIONS_END);
@@ -150,14 +153,15 @@ impl DataLocks {
         stripe: &StripeObject,
         (gid, no_wait): (u64, bool),
         cancelled: &[LockHandle],
-    ) -> StatusResult<()> {
+    ) -> FailureResult<()> {
         let locks = self.lease.locks();
         let (space, resource) = (locks.space(stripe.ost_index), ResourceId::of_fid(&stripe.object));
         let home = || Home { node: file.node, layout: layout.clone() };
         let flags = EnqueueFlags { no_wait, ..EnqueueFlags::default() };
         let endpoint = self.requests.ost(stripe.ost_index)?;
-        let taken = space.acquire(locks, endpoint, (&resource, &Need::group(gid)), flags, cancelled, home)?;
-        let Use::Held(handle) = taken else { return Err(Status::EIO) };
+        let taken = space.acquire(locks, endpoint, (&resource, &Need::group(gid)), flags, cancelled, home);
+        let taken = taken.explain(self.requests.about_object(stripe))?;
+        let Use::Held(handle) = taken else { return Err(Status::EIO.into()) };
         let mut inner = file.lock();
         match &mut inner.group {
             Some(group) if group.gid == gid && !group.has(&resource) => {
@@ -181,7 +185,7 @@ impl DataLocks {
         file: &FileState,
         layout: &Arc<Layout>,
         stripe: &StripeObject,
-    ) -> StatusResult<Option<Need>> {
+    ) -> FailureResult<Option<Need>> {
         if !file.is_grouped() {
             return Ok(None);
         }
@@ -198,9 +202,9 @@ impl DataLocks {
     }
 
     /// The file's objects are replaced: its group has no locks on the old ones any more.
-    pub(crate) fn leave_grouped_objects(&self, file: &FileState) -> StatusResult<()> {
+    pub(crate) fn leave_grouped_objects(&self, file: &FileState) -> FailureResult<()> {
         let held = file.lock().group.as_mut().map_or_else(Vec::new, |group| std::mem::take(&mut group.held));
         self.give_back(&held);
-        held.iter().try_for_each(|held| held.space.wait_gone(&held.resource, Mode::Group))
+        Ok(held.iter().try_for_each(|held| held.space.wait_gone(&held.resource, Mode::Group))?)
     }
 }

@@ -3,7 +3,7 @@
 use crate::file::{FileInner, FileState, ranges};
 use crate::locks::space::Namespace;
 use nacre_lock::{LockHandle, ResourceId};
-use nacre_types::{OpenHandle, Status, StatusResult};
+use nacre_types::{FailureResult, OpenHandle, Status, StatusResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -113,14 +113,14 @@ impl FileInner {
     pub fn end_joining(
         &mut self,
         (handle, writes): (OpenHandle, bool),
-        outcome: StatusResult<()>,
-    ) -> StatusResult<()> {
-        let Some(group) = &mut self.group else { return Err(Status::EINVAL) };
+        outcome: FailureResult<()>,
+    ) -> FailureResult<()> {
+        let Some(group) = &mut self.group else { return Err(Status::EINVAL.into()) };
         group.joining -= 1;
         outcome?;
         // The same descriptor, by two threads at once.
         if group.has_member(handle) {
-            return Err(Status::EINVAL);
+            return Err(Status::EINVAL.into());
         }
         group.members.push((handle, writes));
         Ok(())
@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(inner.admission(who, write), Admission::Waits, "its locks are on their way");
         }
         assert_eq!(inner.begin_joining(OpenHandle(2), 8), None, "another group waits");
-        assert_eq!(inner.end_joining((OpenHandle(1), true), Ok(())), Ok(()));
+        inner.end_joining((OpenHandle(1), true), Ok(())).expect("joined");
         assert_eq!(inner.group_in_force(), Some(7));
         assert_eq!(
             (inner.admission(member, read), inner.admission(member, write)),
@@ -181,7 +181,8 @@ mod tests {
         assert_eq!(inner.begin_joining(OpenHandle(1), 7), Some(Err(Status::EINVAL)), "it belongs to one");
         // A second thread gives up; the group stays.
         assert_eq!(inner.begin_joining(OpenHandle(2), 7), Some(Ok(())));
-        assert_eq!(inner.end_joining((OpenHandle(2), false), Err(Status::EINTR)), Err(Status::EINTR));
+        let given_up = inner.end_joining((OpenHandle(2), false), Err(Status::EINTR.into()));
+        assert_eq!(given_up.expect_err("given up"), Status::EINTR);
         inner.end_group();
         assert_eq!(inner.group_in_force(), Some(7));
         inner.group.as_mut().expect("there").members.clear();
@@ -195,7 +196,7 @@ mod tests {
         let mut inner = FileInner::default();
         let mut join = |handle, writes| {
             assert_eq!(inner.begin_joining(handle, 7), Some(Ok(())));
-            assert_eq!(inner.end_joining((handle, writes), Ok(())), Ok(()));
+            inner.end_joining((handle, writes), Ok(())).expect("joined");
             inner.admission(Who::Open(other), ranges::Use::Exclusive)
         };
         assert_eq!(join(reader, false), Admission::Waits);

@@ -5,7 +5,7 @@ use crate::caller::Caller;
 use crate::inodes::{Absent, Found, Inodes, Keep};
 use crate::node::node_of;
 use crate::pages::ListedEntry;
-use nacre_types::{Attr, Fid, FileKind, Status, StatusResult, perm};
+use nacre_types::{Attr, Failure, FailureResult, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::MdsRequest;
 
 /// Name of the first one in the root, and of the second one in it.
@@ -56,16 +56,16 @@ pub(crate) fn lookup(
     caller: &Caller,
     parent: Fid,
     name: &[u8],
-) -> StatusResult<Option<Result<Found, Absent>>> {
+) -> FailureResult<Option<Result<Found, Absent>>> {
     if !is_reserved(parent, name) {
         return Ok(None);
     }
     if is_virtual(parent) && !caller.may_search_all() {
-        return Err(Status::EACCES);
+        return Err(Status::EACCES.into());
     }
     let found = match (parent, name) {
         (Fid::ROOT, _) => inodes.found(attr_of(DOT_LUSTRE), 0, false),
-        (DOT_LUSTRE, b"..") => inodes.lookup_self(Fid::ROOT),
+        (DOT_LUSTRE, b"..") => inodes.lookup_self(Fid::ROOT).map_err(Failure::logged),
         (DOT_LUSTRE, BY_FID_NAME) => inodes.found(attr_of(BY_FID), 0, false),
         (BY_FID, b"..") => inodes.found(attr_of(DOT_LUSTRE), 0, false),
         (BY_FID, name) => match std::str::from_utf8(name).ok().and_then(|text| text.parse().ok()) {
@@ -74,16 +74,17 @@ pub(crate) fn lookup(
         },
         _ => return Ok(Some(Err(ABSENT))),
     };
+    let is_absence = |failure: &Failure| {
+        matches!(failure.status(), Status::ENOENT | Status::ESTALE | Status::EOVERFLOW | Status::WRONG_TARGET)
+    };
     match found {
         Ok(found) => Ok(Some(Ok(found))),
-        Err(Status::ENOENT | Status::ESTALE | Status::EOVERFLOW | Status::WRONG_TARGET) => {
-            Ok(Some(Err(ABSENT)))
-        }
-        Err(status) => Err(status),
+        Err(failure) if is_absence(&failure) => Ok(Some(Err(ABSENT))),
+        Err(failure) => Err(failure),
     }
 }
 
-fn lookup_fid(inodes: &Inodes, fid: Fid) -> StatusResult<Found> {
+fn lookup_fid(inodes: &Inodes, fid: Fid) -> FailureResult<Found> {
     let answer = inodes.requests.call_system(fid, &MdsRequest::GetAttr { fid })?;
     let lease = answer.lease;
     // The name is this client's, so nobody could call it back.

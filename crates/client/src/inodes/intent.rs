@@ -7,7 +7,7 @@ use crate::locks::inodes::{Granted, Held, InodeSpace};
 use crate::node::node_of;
 use crate::warrant::Warrant;
 use nacre_lock::LockHandle;
-use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult};
+use nacre_types::{Attr, AttrFlags, FailureResult, Fid, Status};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Inodes {
         caller: Option<&Caller>,
         fid: Fid,
         name: Option<&[u8]>,
-    ) -> StatusResult<Answered> {
+    ) -> FailureResult<Answered> {
         let space = self.lease.inodes(fid);
         let look = self.absences.look();
         let first = space.reserve();
@@ -89,7 +89,7 @@ impl Inodes {
             }
             _ => {
                 space.forget(first);
-                return Err(Status::EPROTO);
+                return Err(Status::EPROTO.into());
             }
         };
         if let Some(attr) = &attr {
@@ -110,15 +110,15 @@ impl Inodes {
     }
 
     /// Goes on where a name leads to another MDT: asks that for the attributes, with a lock on them.
-    fn ask_elsewhere(&self, child: Fid, public: bool, on_name: Held) -> StatusResult<Answered> {
+    fn ask_elsewhere(&self, child: Fid, public: bool, on_name: Held) -> FailureResult<Answered> {
         let found = match self.ask_with_locks(None, child, None) {
             Ok(answered) => answered,
             // Removed meanwhile.
-            Err(Status::ENOENT) => {
+            Err(failure) if failure == Status::ENOENT => {
                 let held = Held { directory: None, ..on_name };
                 return Ok(Answered { attr: None, public, held, is_gone: true });
             }
-            Err(status) => return Err(status),
+            Err(failure) => return Err(failure),
         };
         if let Some(attr) = &found.attr {
             self.enter(attr, found.held.inode, true);

@@ -9,7 +9,7 @@ use crate::locks::inodes::{Granted, InodeSpace};
 use crate::node::node_of;
 use crate::open_dir::origin::EntryLocks;
 use crate::warrant::Warrant;
-use nacre_types::{Attr, AttrFlags, Fid, StatusResult};
+use nacre_types::{Attr, AttrFlags, FailureResult, Fid};
 use nacre_wire::mds::{DirPage, LockRange};
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Inodes {
     ///
     /// # Errors
     /// What completing the attributes answers.
-    pub(crate) fn found_under(&self, attr: Attr, locks: &EntryLocks) -> StatusResult<Option<Found>> {
+    pub(crate) fn found_under(&self, attr: Attr, locks: &EntryLocks) -> FailureResult<Option<Found>> {
         let node = node_of(attr.fid)?;
         let warrant = Warrant::Lock(locks.inode);
         let remember = || self.nodes.remember(node, &attr, warrant, 1);

@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::inodes::Inodes;
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 
 /// Parts of a path that lie on different MDTs one after the other, at most.
@@ -15,13 +15,15 @@ impl Inodes {
     /// `EPERM` without the right to read and search everything, as it may be in a private directory; `ENODATA` past the last link;
     /// `ENOENT` if it is gone.
     pub fn parent_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<(Fid, Vec<u8>)> {
-        if !caller.may_search_all() {
-            return Err(Status::EPERM);
-        }
-        match self.requests.call(caller, fid, &MdsRequest::FidToLink { fid, index: link })?.reply {
-            MdsReply::Link { parent, name } => Ok((parent, name)),
-            _ => Err(Status::EPROTO),
-        }
+        self.requests.faults.edge("parent of", || {
+            if !caller.may_search_all() {
+                return Err(Status::EPERM.into());
+            }
+            match self.requests.call(caller, fid, &MdsRequest::FidToLink { fid, index: link })?.reply {
+                MdsReply::Link { parent, name } => Ok((parent, name)),
+                _ => Err(Status::EPROTO.into()),
+            }
+        })
     }
 
     /// One of the paths of an inode, relative to the root of the file system: the one through link number `link`.
@@ -30,14 +32,16 @@ impl Inodes {
     /// `EPERM` without the right to read and search everything, as paths may lead through private directories;
     /// `ENODATA` past the last link; `ENOENT` if it is gone; `ENAMETOOLONG`.
     pub fn fid_to_path(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
-        if !caller.may_search_all() {
-            return Err(Status::EPERM);
-        }
-        self.path_of(Some(caller), fid, link)
+        self.requests.faults.edge("fid to path", || {
+            if !caller.may_search_all() {
+                return Err(Status::EPERM.into());
+            }
+            self.path_of(Some(caller), fid, link)
+        })
     }
 
     /// The same, without a caller for the client itself.
-    pub(crate) fn path_of(&self, caller: Option<&Caller>, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
+    pub(crate) fn path_of(&self, caller: Option<&Caller>, fid: Fid, link: u32) -> FailureResult<Vec<u8>> {
         let (mut fid, mut index, mut path) = (fid, link, Vec::new());
         for _ in 0..MDTS_ON_A_PATH_MAX {
             if fid == self.root.fid() {
@@ -49,7 +53,7 @@ impl Inodes {
                 None => self.requests.call_system(fid, &request)?,
             };
             let MdsReply::Path { top, path: mut part } = answer.reply else {
-                return Err(Status::EPROTO);
+                return Err(Status::EPROTO.into());
             };
             // A directory that another one takes the place of has no name.
             if !part.is_empty() && !path.is_empty() {
@@ -58,6 +62,6 @@ impl Inodes {
             part.append(&mut path);
             (fid, index, path) = (top, 0, part);
         }
-        Err(Status::ENAMETOOLONG)
+        Err(Status::ENAMETOOLONG.into())
     }
 }

@@ -6,7 +6,7 @@ use crate::requests::Requests;
 use crate::shards::Shards;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
-use nacre_types::{Attr, Cred, Fid, Status, StatusResult};
+use nacre_types::{Attr, Cred, Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Root {
 ///
 /// # Errors
 /// `ETIMEDOUT` if it was given up; those of `work`.
-pub(crate) fn soon<R>(work: impl FnOnce() -> StatusResult<R>) -> StatusResult<R> {
+pub(crate) fn soon<R>(work: impl FnOnce() -> FailureResult<R>) -> FailureResult<R> {
     nacre_env::until(Instant::now() + PATIENCE, work).map_err(timed_out)
 }
 
@@ -48,9 +48,9 @@ impl Root {
     ///
     /// # Errors
     /// Those of `ask`.
-    pub(crate) fn stat(&self, ask: impl Fn() -> StatusResult<(Attr, bool)>) -> StatusResult<(Attr, bool)> {
+    pub(crate) fn stat(&self, ask: impl Fn() -> FailureResult<(Attr, bool)>) -> FailureResult<(Attr, bool)> {
         let answer = match soon(&ask) {
-            Err(Status::ETIMEDOUT) => {
+            Err(failure) if failure == Status::ETIMEDOUT => {
                 let heard = *self.attr.lock();
                 match heard.filter(|_| !self.is_near()) {
                     Some(attr) => return Ok((attr, false)),
@@ -76,16 +76,18 @@ impl Root {
     /// # Errors
     /// `ENOENT` without such a directory, `EACCES` for a banned client; other errors of the MDT.
     pub fn find(&self) -> StatusResult<()> {
-        let ask = || self.requests.call_system(Fid::ROOT, &MdsRequest::GetAttr { fid: Fid::ROOT });
-        let fid = match soon(ask)?.reply {
-            MdsReply::Attr(attr) => attr.fid,
-            MdsReply::Remote { fid, .. } => fid,
-            _ => return Err(Status::EPROTO),
-        };
-        if fid != Fid::ROOT {
-            let _ = self.fid.set(fid);
-        }
-        Ok(())
+        self.requests.faults.edge("find the root", || {
+            let ask = || self.requests.call_system(Fid::ROOT, &MdsRequest::GetAttr { fid: Fid::ROOT });
+            let fid = match soon(ask)?.reply {
+                MdsReply::Attr(attr) => attr.fid,
+                MdsReply::Remote { fid, .. } => fid,
+                _ => return Err(Status::EPROTO.into()),
+            };
+            if fid != Fid::ROOT {
+                let _ = self.fid.set(fid);
+            }
+            Ok(())
+        })
     }
 
     /// True if each MDT that has a part in the root answers a question that waits for nothing.
@@ -102,6 +104,6 @@ impl Root {
 }
 
 /// Nobody has interrupted the request, so it was the time that was over.
-fn timed_out(status: Status) -> Status {
-    if status == Status::EINTR && !nacre_env::interrupted() { Status::ETIMEDOUT } else { status }
+fn timed_out(failure: Failure) -> Failure {
+    if failure == Status::EINTR && !nacre_env::interrupted() { Status::ETIMEDOUT.into() } else { failure }
 }

@@ -4,7 +4,7 @@ use crate::caller::Caller;
 use crate::inodes::Inodes;
 use crate::inodes::dot_lustre::virtual_attr;
 use nacre_layout::{LayoutForm, user};
-use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+use nacre_types::{AttrFlags, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -40,10 +40,12 @@ impl Inodes {
     /// # Errors
     /// `ENODATA` if there is none: also for a file of one striping before its first write.
     pub fn layout_bytes(&self, caller: &Caller, fid: Fid, is_dir: bool) -> StatusResult<Vec<u8>> {
-        let bytes = self.own_xattr(caller, fid, LUSTRE_LOV)?;
-        let is_wish =
-            || user::decode_layout(&bytes).is_ok_and(|l| l.form == LayoutForm::Plain && !l.has_objects());
-        if !is_dir && is_wish() { Err(Status::ENODATA) } else { Ok(bytes) }
+        self.requests.faults.edge("get the layout", || {
+            let bytes = self.own_xattr(caller, fid, LUSTRE_LOV)?;
+            let is_wish =
+                || user::decode_layout(&bytes).is_ok_and(|l| l.form == LayoutForm::Plain && !l.has_objects());
+            if !is_dir && is_wish() { Err(Status::ENODATA.into()) } else { Ok(bytes) }
+        })
     }
 
     /// Value of an extended attribute; inodes that were removed have none. Kernels ask for some on every write and every
@@ -52,36 +54,39 @@ impl Inodes {
     /// # Errors
     /// `ENODATA` if it does not exist; `EACCES`; `EOPNOTSUPP` for a name space that we do not have.
     pub fn getxattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<Vec<u8>> {
-        match self.own_xattr(caller, fid, name) {
-            // Files that are made in a directory without a default of its own get that of the root, and so it shows that one, as on
-            // Lustre. Lists of attributes leave it out.
-            Err(Status::ENODATA)
-                if name == LUSTRE_LOV
-                    && fid != self.root.fid()
-                    && self.getattr(fid).is_ok_and(|a| a.is_dir()) =>
-            {
-                self.own_xattr(caller, self.root.fid(), name)
+        self.requests.faults.edge("getxattr", || {
+            match self.own_xattr(caller, fid, name) {
+                // Files that are made in a directory without a default of its own get that of the root, and so it shows that one, as on
+                // Lustre. Lists of attributes leave it out.
+                Err(failure)
+                    if failure == Status::ENODATA
+                        && name == LUSTRE_LOV
+                        && fid != self.root.fid()
+                        && self.getattr(fid).is_ok_and(|a| a.is_dir()) =>
+                {
+                    self.own_xattr(caller, self.root.fid(), name)
+                }
+                answer => answer,
             }
-            answer => answer,
-        }
+        })
     }
 
     /// The same without the default that a directory shows for lack of its own.
-    pub(super) fn own_xattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<Vec<u8>> {
+    pub(super) fn own_xattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> FailureResult<Vec<u8>> {
         if virtual_attr(fid).is_some() {
-            return Err(Status::ENODATA);
+            return Err(Status::ENODATA.into());
         }
         if let (Some(needed), Some(flags)) = (needed_flag(name), self.flags_of(fid))
             && !flags.contains(needed)
         {
-            return Err(Status::ENODATA);
+            return Err(Status::ENODATA.into());
         }
         if is_layout(name) {
             self.layouts.decide_head_of(fid)?;
         }
         match self.requests.call(caller, fid, &MdsRequest::GetXattr { fid, name }) {
             Ok(answer) => answer.bytes(),
-            Err(status) => self.nodes.removed_or(fid, status).and(Err(Status::ENODATA)),
+            Err(failure) => self.nodes.removed_or(fid, failure).and(Err(Status::ENODATA.into())),
         }
     }
 
@@ -91,21 +96,23 @@ impl Inodes {
     /// # Errors
     /// What the MDT answers.
     pub fn listxattr(&self, caller: &Caller, fid: Fid) -> StatusResult<Vec<u8>> {
-        if virtual_attr(fid).is_some() {
-            return Ok(Vec::new());
-        }
-        if let Some(flags) = self.flags_of(fid)
-            && !flags.intersects(LISTED)
-            && self.nodes.removed(fid.inode_number()).is_none()
-        {
-            let has_layout = flags.contains(AttrFlags::HAS_LAYOUT) || self.layouts.holds_head(fid);
-            let names: &[u8] = if has_layout { LAYOUT_ALONE } else { b"" };
-            return Ok(names.to_vec());
-        }
-        match self.requests.call(caller, fid, &MdsRequest::ListXattr { fid }) {
-            Ok(answer) => answer.bytes(),
-            Err(status) => self.nodes.removed_or(fid, status).map(|_| Vec::new()),
-        }
+        self.requests.faults.edge("listxattr", || {
+            if virtual_attr(fid).is_some() {
+                return Ok(Vec::new());
+            }
+            if let Some(flags) = self.flags_of(fid)
+                && !flags.intersects(LISTED)
+                && self.nodes.removed(fid.inode_number()).is_none()
+            {
+                let has_layout = flags.contains(AttrFlags::HAS_LAYOUT) || self.layouts.holds_head(fid);
+                let names: &[u8] = if has_layout { LAYOUT_ALONE } else { b"" };
+                return Ok(names.to_vec());
+            }
+            match self.requests.call(caller, fid, &MdsRequest::ListXattr { fid }) {
+                Ok(answer) => answer.bytes(),
+                Err(failure) => self.nodes.removed_or(fid, failure).map(|_| Vec::new()),
+            }
+        })
     }
 }
 

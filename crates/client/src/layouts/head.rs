@@ -19,7 +19,7 @@ use crate::layouts::Layouts;
 use crate::warrant::Warrant;
 use crate::write_back::table::Job;
 use nacre_layout::Layout;
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{FailureResult, Fid, Status};
 use nacre_wire::mds::{HEAD_DATA_MAX, MdsReply, MdsRequest};
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Layouts {
     ///
     /// # Errors
     /// `EINTR`; what the MDT answers.
-    pub(crate) fn decide_head(&self, file: &FileState, end: u64) -> StatusResult<()> {
+    pub(crate) fn decide_head(&self, file: &FileState, end: u64) -> FailureResult<()> {
         let is_mine = file.wait_for(|inner| match inner.head {
             Head::Held => {
                 inner.head = Head::Deciding;
@@ -108,12 +108,12 @@ impl Layouts {
         outcome
     }
 
-    fn ask_for_head(&self, fid: Fid, end: u64) -> StatusResult<(Arc<Layout>, nacre_types::TransNo)> {
+    fn ask_for_head(&self, fid: Fid, end: u64) -> FailureResult<(Arc<Layout>, nacre_types::TransNo)> {
         let request = MdsRequest::LayoutIntent { fid, start: 0, end };
         let answer = self.requests.with_space(fid, || self.requests.call_system(fid, &request))?;
         match answer.reply {
             MdsReply::Layout(Some(layout)) => Ok((layout, answer.transno)),
-            _ => Err(Status::EPROTO),
+            _ => Err(Status::EPROTO.into()),
         }
     }
 
@@ -121,7 +121,7 @@ impl Layouts {
     ///
     /// # Errors
     /// As for [`Layouts::decide_head`].
-    pub(crate) fn decide_head_of(&self, fid: Fid) -> StatusResult<()> {
+    pub(crate) fn decide_head_of(&self, fid: Fid) -> FailureResult<()> {
         match self.nodes.file(fid.inode_number()) {
             Some(file) => self.decide_head(&file, 0),
             None => Ok(()),

@@ -20,7 +20,7 @@ impl OstEvents {
         log::warn!("OST{ost_index:04x} has given this client up: its locks there are lost");
         let lost = self.locks.space(ost_index).on_evicted(&self.locks);
         if let Some(holder) = self.locks.holder() {
-            holder.drop_lost(lost);
+            holder.drop_lost(ost_index, lost);
         }
     }
 }

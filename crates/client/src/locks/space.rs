@@ -9,7 +9,7 @@ use nacre_lock::{
     EnqueueFlags, InodeBits, LockHandle, Lvb, Mode, Need, Outcome, Policy, Refusal, ResourceId,
 };
 use nacre_rpc::OssEndpoint;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Explain, FailureResult, Status, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::collections::{HashMap, VecDeque};
@@ -117,7 +117,7 @@ impl Namespace {
         flags: EnqueueFlags,
         cancelled: &[LockHandle],
         home: impl Fn() -> Home,
-    ) -> StatusResult<Use> {
+    ) -> FailureResult<Use> {
         loop {
             let mut effects = Vec::new();
             let acquired = {
@@ -145,15 +145,19 @@ impl Namespace {
                 Ok(Some(Refusal::Stale)) | Err(Status::EVICTED) => {
                     self.release(locks, handle);
                     if nacre_env::interrupted() {
-                        return Err(Status::EINTR);
+                        return Err(Status::EINTR.into());
                     }
                 }
-                Ok(Some(Refusal::TooMany)) => return Err(Status::ENOLCK),
-                Ok(Some(Refusal::WouldBlock)) => return Err(Status::EAGAIN),
-                Ok(Some(_)) => return Err(Status::EIO),
+                Ok(Some(Refusal::TooMany)) => return Err(Status::ENOLCK.into()),
+                Ok(Some(Refusal::WouldBlock)) => return Err(Status::EAGAIN.into()),
+                Ok(Some(refusal)) => {
+                    return Err(Status::EIO).explain(|context| {
+                        context.action("lock").cause(format_args!("the lock was refused: {refusal:?}"))
+                    });
+                }
                 Err(status) => {
                     self.release(locks, handle);
-                    return Err(status);
+                    return Err(status).explain(|context| context.action("lock"));
                 }
             }
         }
@@ -406,7 +410,7 @@ impl Namespace {
             self.perform(locks, others);
             if next.is_empty() {
                 if let Some(holder) = locks.holder().filter(|_| !lost.is_empty()) {
-                    holder.drop_lost(lost);
+                    holder.drop_lost(self.ost_index, lost);
                     self.changed.notify_all();
                 }
                 return Ok(true);

@@ -8,7 +8,7 @@ use crate::inodes::dot_lustre::virtual_attr;
 use crate::inodes::xattr::{ACL_ACCESS, CAPABILITY, is_layout};
 use crate::names::Names;
 use crate::requests::mdt::Answer;
-use nacre_types::{Attr, Fid, OpenHandle, SetAttr, SetAttrValid, Status, StatusResult, perm};
+use nacre_types::{Attr, FailureResult, Fid, OpenHandle, SetAttr, SetAttrValid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsRequest, XattrFlags};
 
 const TIMES: SetAttrValid = SetAttrValid::MTIME.union(SetAttrValid::MTIME_NOW);
@@ -43,47 +43,49 @@ impl Names {
         handle: Option<u64>,
         set: SetAttr,
     ) -> StatusResult<(Attr, bool)> {
-        if virtual_attr(fid).is_some() {
-            return Err(Status::EPERM);
-        }
-        if set.valid.contains(SetAttrValid::SIZE) {
-            let who = handle.map_or(Who::Name, |handle| Who::Open(OpenHandle(handle)));
-            let (attr, lease) = self.data.truncate(caller, fid, set, who)?;
-            return Ok((self.sizes.complete_attr(attr, lease)?, false));
-        }
-        let node = fid.inode_number();
-        let file = self.nodes.file(node);
-        let sets_times = set.valid.intersects(TIMES | ACCESS_TIMES);
-        let turn =
-            file.as_deref().filter(|_| sets_times).map(FileState::tell_unless_interrupted).transpose()?;
-        if sets_times {
-            wait_for_closes(&self.requests, &self.nodes, fid)?;
-        }
-        let answer = match self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set }) {
-            Ok(answer) => answer,
-            Err(status) => return Ok((self.nodes.set_removed(caller, fid, &set, status)?, false)),
-        };
-        let lease = answer.lease;
-        let attr = answer.attr()?;
-        let was_public = self.nodes.note(node, &attr, lease.into()).is_none_or(|old| old.public);
-        if let Some(file) = &file {
-            let mut inner = file.lock();
-            // A time that was set counts, not the time of writes before that.
-            if set.valid.intersects(TIMES) {
-                inner.news.mtime = None;
-                inner.news.mtime_told = true;
+        self.requests.faults.edge("set attributes", || {
+            if virtual_attr(fid).is_some() {
+                return Err(Status::EPERM.into());
             }
-            if set.valid.intersects(ACCESS_TIMES) {
-                inner.news.atime = None;
+            if set.valid.contains(SetAttrValid::SIZE) {
+                let who = handle.map_or(Who::Name, |handle| Who::Open(OpenHandle(handle)));
+                let (attr, lease) = self.data.truncate(caller, fid, set, who)?;
+                return Ok((self.sizes.complete_attr(attr, lease)?, false));
             }
-        }
-        drop(turn);
-        let is_public = perm::searchable_by_all(&attr);
-        if attr.is_dir() && !is_public {
-            self.shards.forget_absences(fid);
-        }
-        let closed = attr.is_dir() && was_public && !is_public;
-        Ok((self.sizes.complete_attr(attr, lease)?, closed))
+            let node = fid.inode_number();
+            let file = self.nodes.file(node);
+            let sets_times = set.valid.intersects(TIMES | ACCESS_TIMES);
+            let turn =
+                file.as_deref().filter(|_| sets_times).map(FileState::tell_unless_interrupted).transpose()?;
+            if sets_times {
+                wait_for_closes(&self.requests, &self.nodes, fid)?;
+            }
+            let answer = match self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set }) {
+                Ok(answer) => answer,
+                Err(failure) => return Ok((self.nodes.set_removed(caller, fid, &set, failure)?, false)),
+            };
+            let lease = answer.lease;
+            let attr = answer.attr()?;
+            let was_public = self.nodes.note(node, &attr, lease.into()).is_none_or(|old| old.public);
+            if let Some(file) = &file {
+                let mut inner = file.lock();
+                // A time that was set counts, not the time of writes before that.
+                if set.valid.intersects(TIMES) {
+                    inner.news.mtime = None;
+                    inner.news.mtime_told = true;
+                }
+                if set.valid.intersects(ACCESS_TIMES) {
+                    inner.news.atime = None;
+                }
+            }
+            drop(turn);
+            let is_public = perm::searchable_by_all(&attr);
+            if attr.is_dir() && !is_public {
+                self.shards.forget_absences(fid);
+            }
+            let closed = attr.is_dir() && was_public && !is_public;
+            Ok((self.sizes.complete_attr(attr, lease)?, closed))
+        })
     }
 
     /// Sets an extended attribute. True if everybody could search the directory before but cannot now.
@@ -98,33 +100,35 @@ impl Names {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<bool> {
-        if is_layout(name)
-            && let Some(file) = self.nodes.file(fid.inode_number())
-        {
-            // A file with data keeps its layout.
-            self.write_back.close_head(&file, 0)?;
-            self.write_back.settle(&file, 0, u64::MAX)?;
-        }
-        let request = MdsRequest::SetXattr { fid, name, value, flags };
-        let closed = match name {
-            COMPONENTS_GO => self.data.replacing(&[fid], || self.change_xattr(caller, fid, &request))?,
-            _ => self.change_xattr(caller, fid, &request)?,
-        };
-        if matches!(name, b"lustre.lov" | b"trusted.lov")
-            && let Some(file) = self.nodes.file(fid.inode_number())
-        {
-            // It may have begun on the MDT before. One that has objects elsewhere has stayed as it was, with what is held back
-            // for them.
-            self.layouts.ask_layout_again(&file)?;
-        }
-        if is_dir_default(name) {
-            self.placement.forget(fid);
-        }
-        if name == ACL_ACCESS {
-            // Its first three entries are the mode.
-            self.data.mode_changed(fid);
-        }
-        Ok(closed)
+        self.requests.faults.edge("setxattr", || {
+            if is_layout(name)
+                && let Some(file) = self.nodes.file(fid.inode_number())
+            {
+                // A file with data keeps its layout.
+                self.write_back.close_head(&file, 0)?;
+                self.write_back.settle(&file, 0, u64::MAX)?;
+            }
+            let request = MdsRequest::SetXattr { fid, name, value, flags };
+            let closed = match name {
+                COMPONENTS_GO => self.data.replacing(&[fid], || self.change_xattr(caller, fid, &request))?,
+                _ => self.change_xattr(caller, fid, &request)?,
+            };
+            if matches!(name, b"lustre.lov" | b"trusted.lov")
+                && let Some(file) = self.nodes.file(fid.inode_number())
+            {
+                // It may have begun on the MDT before. One that has objects elsewhere has stayed as it was, with what is held back
+                // for them.
+                self.layouts.ask_layout_again(&file)?;
+            }
+            if is_dir_default(name) {
+                self.placement.forget(fid);
+            }
+            if name == ACL_ACCESS {
+                // Its first three entries are the mode.
+                self.data.mode_changed(fid);
+            }
+            Ok(closed)
+        })
     }
 
     /// Removes an extended attribute. True if everybody could search the directory before but cannot now.
@@ -132,25 +136,27 @@ impl Names {
     /// # Errors
     /// `ENODATA`, `EPERM`, `EACCES`, `EOPNOTSUPP`.
     pub fn removexattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<bool> {
-        let request = MdsRequest::RemoveXattr { fid, name };
-        if name == CAPABILITY {
-            // The kernel has checked that the caller may, or takes it off itself because the caller writes to the file.
-            let answer = self.requests.call_system(fid, &request)?;
-            return self.xattr_changed(fid, answer);
-        }
-        let result = self.change_xattr(caller, fid, &request);
-        if is_dir_default(name) {
-            self.placement.forget(fid);
-        }
-        result
+        self.requests.faults.edge("removexattr", || {
+            let request = MdsRequest::RemoveXattr { fid, name };
+            if name == CAPABILITY {
+                // The kernel has checked that the caller may, or takes it off itself because the caller writes to the file.
+                let answer = self.requests.call_system(fid, &request)?;
+                return self.xattr_changed(fid, answer);
+            }
+            let result = self.change_xattr(caller, fid, &request);
+            if is_dir_default(name) {
+                self.placement.forget(fid);
+            }
+            result
+        })
     }
 
-    fn change_xattr(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<bool> {
+    fn change_xattr(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<bool> {
         let answer = self.requests.call(caller, fid, request)?;
         self.xattr_changed(fid, answer)
     }
 
-    fn xattr_changed(&self, fid: Fid, answer: Answer) -> StatusResult<bool> {
+    fn xattr_changed(&self, fid: Fid, answer: Answer) -> FailureResult<bool> {
         let lease = answer.lease;
         let attr = answer.attr()?;
         let was_public =

@@ -9,7 +9,7 @@ use crate::requests::patience::ask_all;
 use nacre_layout::DirDefault;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::{DirFlags, DirLayout};
-use nacre_types::{Attr, Fid, Status, StatusResult};
+use nacre_types::{Attr, Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{InodeKind, MdsReply, MdsRequest};
 
 impl Names {
@@ -26,27 +26,30 @@ impl Names {
         (parent, name): (Fid, &[u8]),
         wish: &DirDefault,
     ) -> StatusResult<()> {
-        self.placement.check_mdts(wish)?;
-        let found = self.lookup(caller, parent, name)?.map_err(|_| Status::ENOENT)?;
-        let outcome = match found.attr.is_dir() {
-            true => self.migrate_directory(caller, &found.attr, wish),
-            false => {
-                let is_one = wish.mdts.len() <= 1 && (0..=1).contains(&wish.count);
-                let mdt = Some(first_of(wish)?).filter(|_| is_one);
-                let mdt = mdt.unwrap_or_else(|| self.shards.home(parent, name).mdt_index());
-                self.migrate_file(caller, &found.attr, mdt)
-            }
-        };
-        self.inodes.forget(found.node, 1);
-        outcome
+        self.requests.faults.edge("migrate", || {
+            self.placement.check_mdts(wish)?;
+            let found =
+                self.lookup(caller, parent, name).map_err(Failure::logged)?.map_err(|_| Status::ENOENT)?;
+            let outcome = match found.attr.is_dir() {
+                true => self.migrate_directory(caller, &found.attr, wish),
+                false => {
+                    let is_one = wish.mdts.len() <= 1 && (0..=1).contains(&wish.count);
+                    let mdt = Some(first_of(wish)?).filter(|_| is_one);
+                    let mdt = mdt.unwrap_or_else(|| self.shards.home(parent, name).mdt_index());
+                    self.migrate_file(caller, &found.attr, mdt)
+                }
+            };
+            self.inodes.forget(found.node, 1);
+            outcome
+        })
     }
 
-    fn migrate_directory(&self, caller: &Caller, attr: &Attr, wish: &DirDefault) -> StatusResult<()> {
+    fn migrate_directory(&self, caller: &Caller, attr: &Attr, wish: &DirDefault) -> FailureResult<()> {
         let (fid, first) = (attr.fid, first_of(wish)?);
         let mdts = self.mdts_of(wish, first)?;
         let list = self.shards.learn_shards(fid)?;
         if list.as_ref().is_some_and(|list| list.change().is_some()) {
-            return Err(Status::EBUSY);
+            return Err(Status::EBUSY.into());
         }
         let is_hash = |list: &DirLayout| wish.hash.is_none_or(|hash| hash.number() == list.hash);
         let lies_so = match &list {
@@ -54,7 +57,7 @@ impl Names {
             Some(list) => list.shards.iter().map(Fid::mdt_index).eq(mdts.iter().copied()) && is_hash(list),
         };
         if lies_so && fid.mdt_index() == first {
-            return Err(Status::EALREADY);
+            return Err(Status::EALREADY.into());
         }
         let to = self.requests.fresh_fid(first)?;
         let lmv = match &mdts[..] {
@@ -63,7 +66,7 @@ impl Names {
                 let shards = mdts
                     .iter()
                     .map(|mdt| self.requests.fresh_fid(*mdt))
-                    .collect::<StatusResult<Vec<Fid>>>()?;
+                    .collect::<FailureResult<Vec<Fid>>>()?;
                 let old = list.as_ref().and_then(|list| DirHash::from_number(list.hash));
                 let mut next = DirLayout::new(
                     wish.hash.or(old).unwrap_or_else(|| self.shards.default_hash()),
@@ -86,7 +89,7 @@ impl Names {
     }
 
     /// MDTs of the shards that a directory is to have; none if it is to be whole.
-    fn mdts_of(&self, wish: &DirDefault, first: u16) -> StatusResult<Vec<u16>> {
+    fn mdts_of(&self, wish: &DirDefault, first: u16) -> FailureResult<Vec<u16>> {
         let count = self.placement.shard_count(wish);
         Ok(match &wish.mdts[..] {
             _ if count <= 1 => Vec::new(),
@@ -95,8 +98,9 @@ impl Names {
         })
     }
 
-    fn migrate_file(&self, caller: &Caller, attr: &Attr, mdt: u16) -> StatusResult<()> {
-        self.migrate_files(caller, &[attr.fid], mdt)?.pop().unwrap_or(Err(Status::EPROTO))
+    fn migrate_file(&self, caller: &Caller, attr: &Attr, mdt: u16) -> FailureResult<()> {
+        let outcome = self.migrate_files(caller, &[attr.fid], mdt).map_err(Failure::logged)?.pop();
+        Ok(outcome.unwrap_or(Err(Status::EPROTO))?)
     }
 
     /// Moves inodes of one MDT that hold no names to another one; gives the outcome of each.
@@ -110,39 +114,41 @@ impl Names {
         fids: &[Fid],
         mdt: u16,
     ) -> StatusResult<Vec<StatusResult<()>>> {
-        let Some(first) = fids.first() else { return Ok(Vec::new()) };
-        let is_alike = |fid: &Fid| fid.mdt_index() == first.mdt_index();
-        if !self.requests.has_mdt(mdt)?
-            || !self.requests.has_mdt(first.mdt_index())?
-            || !fids.iter().all(is_alike)
-        {
-            return Err(Status::EINVAL);
-        }
-        if first.mdt_index() == mdt {
-            return Ok(vec![Err(Status::EALREADY); fids.len()]);
-        }
-        // Files that this mount has open, or still writes back, stay: the MDT is not asked for them.
-        let is_in_use = |fid: &Fid| self.nodes.file(fid.inode_number()).is_some();
-        let with_target = |fid: &Fid| Ok((*fid, self.requests.fresh_fid(mdt)?));
-        let free = fids.iter().filter(|fid| !is_in_use(fid));
-        let moves = free.map(with_target).collect::<StatusResult<Vec<(Fid, Fid)>>>()?;
-        let mut moved = Vec::new();
-        if !moves.is_empty() {
-            // What this client has closed is not open any more when the MDT hears of it; its data has arrived before.
-            self.requests.mdt(*first)?.endpoint.wait_for_posts()?;
-            let request = MdsRequest::MigrateFiles { moves: moves.clone() };
-            let MdsReply::Outcomes(outcomes) = self.requests.call(caller, *first, &request)?.reply else {
-                return Err(Status::EPROTO);
+        self.requests.faults.edge("migrate files", || {
+            let Some(first) = fids.first() else { return Ok(Vec::new()) };
+            let is_alike = |fid: &Fid| fid.mdt_index() == first.mdt_index();
+            if !self.requests.has_mdt(mdt)?
+                || !self.requests.has_mdt(first.mdt_index())?
+                || !fids.iter().all(is_alike)
+            {
+                return Err(Status::EINVAL.into());
+            }
+            if first.mdt_index() == mdt {
+                return Ok(vec![Err(Status::EALREADY.into()); fids.len()]);
+            }
+            // Files that this mount has open, or still writes back, stay: the MDT is not asked for them.
+            let is_in_use = |fid: &Fid| self.nodes.file(fid.inode_number()).is_some();
+            let with_target = |fid: &Fid| Ok((*fid, self.requests.fresh_fid(mdt)?));
+            let free = fids.iter().filter(|fid| !is_in_use(fid));
+            let moves = free.map(with_target).collect::<FailureResult<Vec<(Fid, Fid)>>>()?;
+            let mut moved = Vec::new();
+            if !moves.is_empty() {
+                // What this client has closed is not open any more when the MDT hears of it; its data has arrived before.
+                self.requests.mdt(*first)?.endpoint.wait_for_posts()?;
+                let request = MdsRequest::MigrateFiles { moves: moves.clone() };
+                let MdsReply::Outcomes(outcomes) = self.requests.call(caller, *first, &request)?.reply else {
+                    return Err(Status::EPROTO.into());
+                };
+                moved = moves.iter().zip(outcomes).map(|((fid, _), failure)| (*fid, failure)).collect();
+            }
+            self.forget_inodes(moved.iter().filter(|(_, failure)| failure.is_none()).map(|(fid, _)| *fid));
+            let mut moved = moved.into_iter().peekable();
+            let outcome = |fid: &Fid| match moved.next_if(|(asked, _)| asked == fid) {
+                Some((_, failure)) => failure.map_or(Ok(()), Err),
+                None => Err(Status::EBUSY.into()),
             };
-            moved = moves.iter().zip(outcomes).map(|((fid, _), failure)| (*fid, failure)).collect();
-        }
-        self.forget_inodes(moved.iter().filter(|(_, failure)| failure.is_none()).map(|(fid, _)| *fid));
-        let mut moved = moved.into_iter().peekable();
-        let outcome = |fid: &Fid| match moved.next_if(|(asked, _)| asked == fid) {
-            Some((_, failure)) => failure.map_or(Ok(()), Err),
-            None => Err(Status::EBUSY),
-        };
-        Ok(fids.iter().map(outcome).collect())
+            Ok(fids.iter().map(outcome).collect())
+        })
     }
 
     /// Inodes have other FIDs now.
@@ -168,14 +174,16 @@ impl Names {
         after: Fid,
         count_max: u32,
     ) -> StatusResult<(Vec<Fid>, Option<Fid>)> {
-        if !self.requests.has_mdt(mdt)? {
-            return Err(Status::EINVAL);
-        }
-        let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
-        match self.requests.call(caller, place, &MdsRequest::Inodes { after, count_max, kind })?.reply {
-            MdsReply::Files { fids, next } => Ok((fids, next)),
-            _ => Err(Status::EPROTO),
-        }
+        self.requests.faults.edge("list inodes", || {
+            if !self.requests.has_mdt(mdt)? {
+                return Err(Status::EINVAL.into());
+            }
+            let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
+            match self.requests.call(caller, place, &MdsRequest::Inodes { after, count_max, kind })?.reply {
+                MdsReply::Files { fids, next } => Ok((fids, next)),
+                _ => Err(Status::EPROTO.into()),
+            }
+        })
     }
 
     /// A page of the files that have objects on an OST, after `after`; and from where to go on. A FID names its MDT, so a page of one MDT
@@ -190,23 +198,31 @@ impl Names {
         after: Fid,
         count_max: u32,
     ) -> StatusResult<(Vec<Fid>, Option<Fid>)> {
-        let mdt = after.mdt_index();
-        let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
-        if !self.requests.has_mdt(mdt)? {
-            return Err(Status::EINVAL);
-        }
-        let request = MdsRequest::FilesOn { ost_index, after, count_max };
-        let answer = ask_all(&[place], |place| self.requests.call(caller, *place, &request)).pop();
-        let MdsReply::Files { fids, next } = answer.unwrap_or(Err(Status::EPROTO))?.reply else {
-            return Err(Status::EPROTO);
-        };
-        let next = match next {
-            None if self.requests.has_mdt(mdt + 1)? => {
-                Some(Fid::new(Fid::first_sequence_of_mdt(mdt + 1), 0, 0))
+        self.requests.faults.edge("list files", || {
+            let mdt = after.mdt_index();
+            let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
+            if !self.requests.has_mdt(mdt)? {
+                return Err(Status::EINVAL.into());
             }
-            next => next,
-        };
-        Ok((fids, next))
+            let request = MdsRequest::FilesOn { ost_index, after, count_max };
+            let answer = ask_all(&[place], |place| {
+                let answer = self.requests.call(caller, *place, &request);
+                answer.map_err(|failure| self.requests.faults.log(failure))
+            })
+            .pop();
+            let MdsReply::Files { fids, next } =
+                answer.unwrap_or(Err(Status::EPROTO)).map_err(Failure::logged)?.reply
+            else {
+                return Err(Status::EPROTO.into());
+            };
+            let next = match next {
+                None if self.requests.has_mdt(mdt + 1)? => {
+                    Some(Fid::new(Fid::first_sequence_of_mdt(mdt + 1), 0, 0))
+                }
+                next => next,
+            };
+            Ok((fids, next))
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::names::{Created, Names};
 use crate::placement::Plan;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_layout::{DirDefault, DirFlags, DirHash};
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsRequest, NewFile};
 use std::sync::Arc;
 
@@ -32,9 +32,11 @@ impl Names {
         what: &Created<'_>,
         wish: &DirDefault,
     ) -> StatusResult<Found> {
-        self.placement.check_mdts(wish)?;
-        let making = Making { caller, parent, name, what, is_chosen: self.requests.mdts.len() > 1 };
-        self.make_by(&making, wish)
+        self.requests.faults.edge("make directory", || {
+            self.placement.check_mdts(wish)?;
+            let making = Making { caller, parent, name, what, is_chosen: self.requests.mdts.len() > 1 };
+            self.make_by(&making, wish)
+        })
     }
 
     /// Spreads the names of a directory over as many MDTs as somebody asked for. It returns when that has begun.
@@ -43,20 +45,22 @@ impl Names {
     /// `EPERM` without the right to choose MDTs, and where it is turned off; `EINVAL` if there is no such MDT, or more shards than they
     /// may have; `EBUSY` while its names move; `EALREADY` if they lie so; `EAGAIN` if all other MDTs are away or take nothing new.
     pub fn restripe(&self, caller: &Caller, fid: Fid, wish: &DirDefault) -> StatusResult<()> {
-        self.placement.check_mdts(wish)?;
-        let count = self.placement.shard_count(wish);
-        let named = u16::try_from(wish.index).ok();
-        let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
-        let mdts = match &wish.mdts[..] {
-            _ if count <= 1 => Vec::new(),
-            [] => self.placement.spread_from(first, count, wish)?,
-            listed => listed.iter().copied().cycle().take(count).collect(),
-        };
-        let count = i32::try_from(mdts.len().max(1)).map_err(|_| Status::EINVAL)?;
-        let index = first.into();
-        let wish = DirDefault { count, index, mdts, ..wish.clone() }.encode();
-        self.requests.call(caller, fid, &MdsRequest::Restripe { fid, wish: &wish })?;
-        self.shards.learn_shards(fid).map(drop)
+        self.requests.faults.edge("restripe", || {
+            self.placement.check_mdts(wish)?;
+            let count = self.placement.shard_count(wish);
+            let named = u16::try_from(wish.index).ok();
+            let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
+            let mdts = match &wish.mdts[..] {
+                _ if count <= 1 => Vec::new(),
+                [] => self.placement.spread_from(first, count, wish)?,
+                listed => listed.iter().copied().cycle().take(count).collect(),
+            };
+            let count = i32::try_from(mdts.len().max(1)).map_err(|_| Status::EINVAL)?;
+            let index = first.into();
+            let wish = DirDefault { count, index, mdts, ..wish.clone() }.encode();
+            self.requests.call(caller, fid, &MdsRequest::Restripe { fid, wish: &wish })?;
+            self.shards.learn_shards(fid).map(drop)
+        })
     }
 
     /// Makes a directory where the default of its parent puts it.
@@ -65,15 +69,15 @@ impl Names {
         caller: &Caller,
         (parent, name): (Fid, &[u8]),
         what: &Created<'_>,
-    ) -> StatusResult<Found> {
+    ) -> FailureResult<Found> {
         let making = Making { caller, parent, name, what, is_chosen: false };
         match self.placement.default_for(parent)? {
             Some(default) if default.places() => self.make_by(&making, &default),
-            _ => self.create_on(caller, (parent, name), what, None),
+            _ => self.create_on(caller, (parent, name), what, None).map_err(Failure::logged),
         }
     }
 
-    fn make_by(&self, making: &Making<'_>, wish: &DirDefault) -> StatusResult<Found> {
+    fn make_by(&self, making: &Making<'_>, wish: &DirDefault) -> FailureResult<Found> {
         // Each time one MDT less is left to choose from.
         for _ in 0..self.requests.mdts.len() {
             let plan = self.placement.plan((making.parent, making.name), making.is_chosen, wish)?;
@@ -83,18 +87,20 @@ impl Names {
             };
             match result {
                 // It is full, or has gone away just now.
-                Err(Status::ENOSPC | Status::ETIMEDOUT)
-                    if plan.is_balanced && !self.placement.has_room_now(plan.mdts[0])? => {}
+                Err(failure)
+                    if matches!(failure.status(), Status::ENOSPC | Status::ETIMEDOUT)
+                        && plan.is_balanced
+                        && !self.placement.has_room_now(plan.mdts[0])? => {}
                 result => return result,
             }
         }
-        Err(Status::ENOSPC)
+        Err(Status::ENOSPC.into())
     }
 
-    fn make_on_one(&self, making: &Making<'_>, wish: &DirDefault, mdt: u16) -> StatusResult<Found> {
+    fn make_on_one(&self, making: &Making<'_>, wish: &DirDefault, mdt: u16) -> FailureResult<Found> {
         let at = (making.parent, making.name);
         if !making.is_chosen {
-            return self.create_on(making.caller, at, making.what, Some(mdt));
+            return self.create_on(making.caller, at, making.what, Some(mdt)).map_err(Failure::logged);
         }
         // Directories in it stay with it, whatever the root's default says.
         let (count, index) = match wish.places() && matches!(wish.count, 0 | 1) {
@@ -103,10 +109,10 @@ impl Names {
         };
         let default = DirDefault { count, index, mdts: Vec::new(), ..wish.clone() }.encode();
         let what = Created { new: NewFile::ChosenDirectory { default: &default }, ..*making.what };
-        self.create_on(making.caller, at, &what, Some(mdt))
+        self.create_on(making.caller, at, &what, Some(mdt)).map_err(Failure::logged)
     }
 
-    fn make_striped(&self, making: &Making<'_>, plan: &Plan) -> StatusResult<Found> {
+    fn make_striped(&self, making: &Making<'_>, plan: &Plan) -> FailureResult<Found> {
         let striping = Striping {
             hash: plan.hash.map_or(0, |hash| hash.number().into()),
             mdts: &plan.mdts,
@@ -127,10 +133,10 @@ impl Names {
         (parent, name): (Fid, &[u8]),
         (mode, umask): (u32, u32),
         striping: &Striping<'_>,
-    ) -> StatusResult<Found> {
+    ) -> FailureResult<Found> {
         for mdt in striping.mdts {
             if !self.requests.has_mdt(*mdt)? {
-                return Err(Status::EINVAL);
+                return Err(Status::EINVAL.into());
             }
         }
         let first = *striping.mdts.first().ok_or(Status::EINVAL)?;
@@ -138,7 +144,7 @@ impl Names {
             .mdts
             .iter()
             .map(|mdt| self.requests.fresh_fid(*mdt))
-            .collect::<StatusResult<Vec<Fid>>>()?;
+            .collect::<FailureResult<Vec<Fid>>>()?;
         let hash = match striping.hash {
             0 => self.shards.default_hash(),
             number => u16::try_from(number).ok().and_then(DirHash::from_number).ok_or(Status::EINVAL)?,
@@ -151,7 +157,7 @@ impl Names {
         let lmv = layout.encode();
         let new = NewFile::Striped { lmv: &lmv, chosen: striping.is_chosen };
         let what = Created { new, mode, umask };
-        let found = self.create_on(caller, (parent, name), &what, Some(first))?;
+        let found = self.create_on(caller, (parent, name), &what, Some(first)).map_err(Failure::logged)?;
         self.shards.lists.set(found.attr.fid, Some(Arc::new(layout)));
         Ok(found)
     }

@@ -11,35 +11,36 @@ use crate::caller::Caller;
 use crate::file::now;
 use crate::node::NodeTable;
 use nacre_types::attr::{S_IFMT, S_ISUID};
-use nacre_types::{Attr, Cred, Fid, SetAttr, SetAttrValid, Status, StatusResult, Timestamp, perm};
+use nacre_types::{
+    Attr, Cred, Failure, FailureResult, Fid, SetAttr, SetAttrValid, Status, StatusResult, Timestamp, perm,
+};
 
 impl NodeTable {
-    /// Attributes of an inode that this client removed, if the MDT's answer `status` says that it is gone.
+    /// Attributes of an inode that this client removed, if the MDT's answer `failure` says that it is gone.
     ///
     /// # Errors
-    /// `status` if the inode is not one of those.
-    pub fn removed_or(&self, fid: Fid, status: Status) -> StatusResult<Attr> {
-        if !matches!(status, Status::ENOENT | Status::ESTALE) {
-            return Err(status);
-        }
-        self.removed(fid.inode_number()).ok_or(status)
+    /// `failure` if the inode is not one of those.
+    pub fn removed_or(&self, fid: Fid, failure: Failure) -> FailureResult<Attr> {
+        let is_gone = matches!(failure.status(), Status::ENOENT | Status::ESTALE);
+        let attr = if is_gone { self.removed(fid.inode_number()) } else { None };
+        attr.ok_or(failure)
     }
 
     /// Changes attributes of a removed inode, which are kept here alone.
     ///
     /// # Errors
-    /// `status` if the inode is not known or the change needs its data; `EPERM`, `EACCES`.
+    /// `failure` if the inode is not known or the change needs its data; `EPERM`, `EACCES`.
     pub fn set_removed(
         &self,
         caller: &Caller,
         fid: Fid,
         set: &SetAttr,
-        status: Status,
-    ) -> StatusResult<Attr> {
-        let mut attr = self.removed_or(fid, status)?;
+        failure: Failure,
+    ) -> FailureResult<Attr> {
         if set.valid.contains(SetAttrValid::SIZE) {
-            return Err(status);
+            return Err(failure);
         }
+        let mut attr = self.removed_or(fid, failure)?;
         check_change(&attr, &caller.full_cred(), set)?;
         change(&mut attr, set, now());
         self.note_removed(fid.inode_number(), &attr);
@@ -49,9 +50,15 @@ impl NodeTable {
     /// Checks rights to a removed inode.
     ///
     /// # Errors
-    /// `status` if the inode is not known; `EACCES`.
-    pub fn access_removed(&self, caller: &Caller, fid: Fid, mask: u8, status: Status) -> StatusResult<Attr> {
-        let attr = self.removed_or(fid, status)?;
+    /// `failure` if the inode is not known; `EACCES`.
+    pub fn access_removed(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        mask: u8,
+        failure: Failure,
+    ) -> FailureResult<Attr> {
+        let attr = self.removed_or(fid, failure)?;
         perm::access(&attr, None, &caller.full_cred(), mask).or(Status::EACCES)?;
         Ok(attr)
     }

@@ -5,12 +5,41 @@ use crate::objects::{LARGE_BYTES, Objects};
 use nacre_env::clock::Instant;
 use nacre_layout::{Chunk, Layout, StripeObject, chunks};
 use nacre_rpc::{IoCall, OssEndpoint};
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{Context, Explain, Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
 /// An object that was written, with its OST's epoch before that.
 pub(crate) type Touched = (StripeObject, u64);
+
+/// How bytes are read from objects.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadHow {
+    /// Bytes behind the read that OSTs are to have ready.
+    pub ahead: u32,
+    /// What keeps other clients away.
+    pub lock: IoLock,
+}
+
+/// How bytes are written to objects.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteHow {
+    /// Durable when it is answered.
+    pub sync: bool,
+    /// What keeps other clients away.
+    pub lock: IoLock,
+}
+
+/// Bytes and their place in a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed<'a> {
+    /// Offset in the file, in bytes.
+    pub at: u64,
+    pub data: &'a [u8],
+}
+
+/// A part of a buffer that the file's bytes from an offset on are to fill.
+pub(crate) type Part<'a> = (u64, &'a mut [u8]);
 
 /// Where [`Objects::write_layout`] notes what it wrote: usually one object, which then costs no allocation.
 #[derive(Default)]
@@ -26,20 +55,20 @@ impl Objects {
         layout: &Layout,
         offset: u64,
         buffer: &mut [u8],
-        (ahead, lock): (u32, IoLock),
-    ) -> StatusResult<()> {
+        how: ReadHow,
+    ) -> FailureResult<()> {
         let mut parts = chunks(layout, offset, buffer.len() as u64);
         let (first, second) = (parts.next(), parts.next());
         match (first, second) {
             (None, _) => buffer.fill(0),
             (Some(chunk), None) if let Some(pieces) = self.divided(&chunk, &self.read_pace) => {
-                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], (ahead, lock), None)?;
+                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], how, None)?;
             }
             (Some(chunk), None) => {
                 let (mine, rest) = buffer.split_at_mut(chunk.len as usize);
                 rest.fill(0);
                 let begin = (chunk.len >= LARGE_BYTES).then(Instant::now);
-                self.read_chunk(&chunk, mine, (ahead, lock))?;
+                self.read_chunk(&chunk, mine, how)?;
                 if let Some(begin) = begin {
                     self.read_pace.note(chunk.len, begin.elapsed());
                 }
@@ -47,35 +76,31 @@ impl Objects {
             // A second chunk.
             _ => {
                 let pieces = chunks(layout, offset, buffer.len() as u64).collect();
-                self.read_chunks(
-                    layout,
-                    &mut [(offset, buffer)],
-                    &[pieces],
-                    (ahead, lock),
-                    Some(&self.read_pace),
-                )?;
+                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], how, Some(&self.read_pace))?;
             }
         }
         Ok(())
     }
 
-    fn read_chunk(&self, chunk: &Chunk, buffer: &mut [u8], (ahead, lock): (u32, IoLock)) -> StatusResult<()> {
+    fn read_chunk(&self, chunk: &Chunk, buffer: &mut [u8], how: ReadHow) -> FailureResult<()> {
         let Some(stripe) = chunk.object else {
             buffer.fill(0);
             return Ok(());
         };
-        let request = read_request(chunk, &stripe, (ahead, lock));
-        let reply = self.requests.ost(stripe.ost_index)?.call(&request, Bulk::Receive(buffer))?;
-        fill_short(reply, buffer)
+        let request = read_request(chunk, &stripe, how);
+        let reply = self.requests.ost(stripe.ost_index)?.call(&request, Bulk::Receive(buffer));
+        reply
+            .and_then(|reply| fill_short(reply, buffer))
+            .explain(|context| self.about_piece(context.action("read"), chunk))
     }
 
     /// Fills buffers with the bytes of the file from their offsets on, all requests in flight at once.
     pub(crate) fn read_parts(
         &self,
         layout: &Layout,
-        parts: &mut [(u64, &mut [u8])],
-        how: (u32, IoLock),
-    ) -> StatusResult<()> {
+        parts: &mut [Part<'_>],
+        how: ReadHow,
+    ) -> FailureResult<()> {
         let pieces: Vec<Vec<Chunk>> =
             parts.iter().map(|(at, buffer)| chunks(layout, *at, buffer.len() as u64).collect()).collect();
         self.read_chunks(layout, parts, &pieces, how, None)
@@ -85,13 +110,13 @@ impl Objects {
     fn read_chunks(
         &self,
         layout: &Layout,
-        parts: &mut [(u64, &mut [u8])],
+        parts: &mut [Part<'_>],
         pieces: &[Vec<Chunk>],
-        (ahead, lock): (u32, IoLock),
+        how: ReadHow,
         pace: Option<&Pace>,
-    ) -> StatusResult<()> {
+    ) -> FailureResult<()> {
         // The hint is for the file; each object holds its share of what follows.
-        let share = ahead / (layout.objects().count().max(1) as u32);
+        let how = ReadHow { ahead: how.ahead / (layout.objects().count().max(1) as u32), ..how };
         let mut calls = Vec::with_capacity(pieces.iter().map(Vec::len).sum());
         for ((_, buffer), chunks) in parts.iter_mut().zip(pieces) {
             let mut rest = &mut **buffer;
@@ -101,7 +126,7 @@ impl Objects {
                 match chunk.object {
                     Some(stripe) => calls.push(IoCall {
                         endpoint: self.requests.ost(stripe.ost_index)?,
-                        request: read_request(chunk, &stripe, (share, lock)),
+                        request: read_request(chunk, &stripe, how),
                         bulk: Bulk::Receive(mine),
                     }),
                     None => mine.fill(0),
@@ -117,7 +142,10 @@ impl Objects {
                 let (mine, after) = rest.split_at_mut(chunk.len as usize);
                 rest = after;
                 if chunk.object.is_some() {
-                    fill_short(replies.next().ok_or(Status::EPROTO)??, mine)?;
+                    let reply = replies.next().unwrap_or(Err(Status::EPROTO));
+                    reply
+                        .and_then(|reply| fill_short(reply, mine))
+                        .explain(|context| self.about_piece(context.action("read"), chunk))?;
                 }
             }
         }
@@ -129,18 +157,18 @@ impl Objects {
         &self,
         fid: Fid,
         layout: &Layout,
-        (offset, data): (u64, &[u8]),
-        how: (bool, IoLock),
+        Placed { at: offset, data }: Placed<'_>,
+        how: WriteHow,
         notes: &'t mut Notes,
-    ) -> (StatusResult<usize>, &'t [Touched]) {
+    ) -> (FailureResult<usize>, &'t [Touched]) {
         let Notes { one, many } = notes;
         let mut parts = chunks(layout, offset, data.len() as u64);
         match (parts.next(), parts.next()) {
             (Some(chunk), None) => {
-                let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
+                let Some(stripe) = chunk.object else { return (Err(no_object(&chunk)), &[]) };
                 one[0] = (stripe, self.requests.epoch_of(stripe.ost_index));
                 // Durable writes stay whole: several would be several flushes of a disk.
-                let pieces = if how.0 { None } else { self.divided(&chunk, &self.write_pace) };
+                let pieces = if how.sync { None } else { self.divided(&chunk, &self.write_pace) };
                 let outcome = self.requests.with_space(fid, || match &pieces {
                     Some(pieces) => self.write_chunks(pieces, data, how),
                     None => self.write_chunk(&chunk, data, how),
@@ -162,9 +190,9 @@ impl Objects {
     fn write_request(
         &self,
         chunk: &Chunk,
-        (sync, lock): (bool, IoLock),
-    ) -> StatusResult<(&dyn OssEndpoint, OssRequest)> {
-        let stripe = chunk.object.ok_or(Status::EIO)?;
+        WriteHow { sync, lock }: WriteHow,
+    ) -> FailureResult<(&dyn OssEndpoint, OssRequest)> {
+        let stripe = chunk.object.ok_or_else(|| no_object(chunk))?;
         let endpoint = self.requests.ost(stripe.ost_index)?;
         let request = OssRequest::Write {
             object: stripe.object,
@@ -178,13 +206,14 @@ impl Objects {
         Ok((endpoint, request))
     }
 
-    fn write_chunk(&self, chunk: &Chunk, data: &[u8], how: (bool, IoLock)) -> StatusResult<usize> {
+    fn write_chunk(&self, chunk: &Chunk, data: &[u8], how: WriteHow) -> FailureResult<usize> {
         let (endpoint, request) = self.write_request(chunk, how)?;
         let data = &data[..chunk.len as usize];
-        written(endpoint.call(&request, Bulk::Send(data))?)
+        let reply = endpoint.call(&request, Bulk::Send(data));
+        reply.and_then(written).explain(|context| self.about_piece(context.action("write"), chunk))
     }
 
-    fn write_chunks(&self, parts: &[Chunk], data: &[u8], how: (bool, IoLock)) -> StatusResult<usize> {
+    fn write_chunks(&self, parts: &[Chunk], data: &[u8], how: WriteHow) -> FailureResult<usize> {
         let mut calls = Vec::with_capacity(parts.len());
         let mut rest = data;
         for chunk in parts {
@@ -200,16 +229,32 @@ impl Objects {
             match reply.and_then(written) {
                 Ok(bytes) if bytes as u64 == chunk.len => total += bytes,
                 Ok(bytes) => return Ok(total + bytes),
-                Err(status) if total == 0 => return Err(status),
+                Err(status) if total == 0 => {
+                    return Err(status).explain(|context| self.about_piece(context.action("write"), chunk));
+                }
                 Err(_) => break,
             }
         }
         Ok(total)
     }
+
+    /// What is known of the failed transfer of a piece of a file.
+    fn about_piece<'c>(&self, context: &'c mut Context, chunk: &Chunk) -> &'c mut Context {
+        let Some(stripe) = chunk.object else { return context };
+        self.requests.about_object(&stripe)(context.offset(chunk.file_offset))
+    }
 }
 
-fn read_request(chunk: &Chunk, stripe: &StripeObject, (ahead, lock): (u32, IoLock)) -> OssRequest {
+/// Bytes that are to be written where the file has no object.
+fn no_object(chunk: &Chunk) -> Failure {
+    Failure::from(Status::EIO).explain(|context| {
+        context.action("write").offset(chunk.file_offset).cause("the layout has no object there")
+    })
+}
+
+fn read_request(chunk: &Chunk, stripe: &StripeObject, how: ReadHow) -> OssRequest {
     let StripeObject { object, written, .. } = *stripe;
+    let ReadHow { ahead, lock } = how;
     OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead, lock, written }
 }
 

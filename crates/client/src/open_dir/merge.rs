@@ -12,7 +12,7 @@ use crate::open_dir::ahead::{Page, Wanted};
 use crate::open_dir::origin::Origin;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_lock::LockHandle;
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{FailureResult, Fid, Status};
 use nacre_wire::mds::DirEntry;
 use std::sync::Arc;
 
@@ -174,7 +174,7 @@ impl Merge {
     /// # Errors
     /// `EPROTO`: there is none, though pages were checked when they came.
     #[inline]
-    pub(crate) fn entry(&self, which: usize, plus: bool) -> StatusResult<(DirEntry<'_>, usize)> {
+    pub(crate) fn entry(&self, which: usize, plus: bool) -> FailureResult<(DirEntry<'_>, usize)> {
         let cursor = &self.cursors[which];
         let page = cursor.page.as_ref().ok_or(Status::EPROTO)?;
         let (mut entry, next) = page.page.entry_from(cursor.at).ok_or(Status::EPROTO)?;
@@ -206,7 +206,7 @@ impl Merge {
         plus: bool,
         room: &mut usize,
         take: &mut Take<'_>,
-    ) -> StatusResult<Option<bool>> {
+    ) -> FailureResult<Option<bool>> {
         let mut needed = 0;
         for page in self.cursors.iter().filter_map(|cursor| Some((cursor.page.as_ref()?, cursor.at))) {
             let entries = std::iter::successors(page.0.page.entry_from(page.1), |(_, next)| {
@@ -224,7 +224,7 @@ impl Merge {
             while self.heads[which] == cookie {
                 let (entry, next) = self.entry(which, plus)?;
                 if !take(&entry, &self.origin(which))? {
-                    return Err(Status::EINVAL);
+                    return Err(Status::EINVAL.into());
                 }
                 is_due |= self.pass(which, cookie, next);
             }
@@ -250,7 +250,7 @@ pub(crate) fn room_of(name_len: usize, plus: bool) -> usize {
 }
 
 /// Takes an entry; false if it has no room for it.
-pub(crate) type Take<'a> = dyn FnMut(&DirEntry<'_>, &Origin) -> StatusResult<bool> + 'a;
+pub(crate) type Take<'a> = dyn FnMut(&DirEntry<'_>, &Origin) -> FailureResult<bool> + 'a;
 
 #[cfg(test)]
 mod tests {

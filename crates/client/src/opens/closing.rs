@@ -7,7 +7,7 @@ use crate::file::{KnownSize, OpenFile};
 use crate::opens::Opens;
 use crate::warrant::Warrant;
 use crate::write_back::table::Job;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{FailureResult, Status};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsReply, MdsRequest};
 use std::sync::atomic::Ordering;
 
@@ -67,9 +67,9 @@ impl Opens {
         let request = MdsRequest::CloseWrite { fid: file.fid, handle: open.handle, update, data };
         let recoveries = self.requests.recoveries(file.fid);
         let answer = self.requests.call_system(file.fid, &request);
-        let told: StatusResult<_> = answer.and_then(|answer| match answer.reply {
+        let told: FailureResult<_> = answer.and_then(|answer| match answer.reply {
             MdsReply::Attr(attr) => Ok((attr.size, attr.blocks, answer.transno)),
-            _ => Err(Status::EPROTO),
+            _ => Err(Status::EPROTO.into()),
         });
         let (size_told, blocks_told, transno) = match told {
             Ok(told) => told,

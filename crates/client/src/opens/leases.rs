@@ -5,7 +5,7 @@ use crate::data::closes::{Closes, await_closes};
 use crate::file::{Frozen, Glimpse, OpenFile};
 use crate::opens::Opens;
 use nacre_layout::Layout;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Failure, FailureResult, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, MdsReply, MdsRequest, OpenFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,26 +28,31 @@ impl Opens {
         kind: LeaseKind,
         closes_are_told: bool,
     ) -> StatusResult<()> {
-        let open = self.handles.file(handle)?;
-        let needed = if kind == LeaseKind::Read { OpenFlags::READ } else { OpenFlags::WRITE };
-        if !open.flags.contains(needed) {
-            return Err(Status::EPERM);
-        }
-        if open.leased.swap(true, Ordering::AcqRel) {
-            return Err(Status::EBUSY);
-        }
-        let taken = match self.open_lease(caller, handle, Some(kind)) {
-            // What is in the way may be an open of this mount whose descriptor was closed before.
-            Err(Status::EBUSY) => {
-                let closes = if closes_are_told { Closes::Told(Some(&open)) } else { Closes::Untold };
-                let waited =
-                    await_closes(&self.requests, &self.nodes, open.file.fid, &closes, CLOSE_PATIENCE);
-                let heard = waited.and_then(|_| self.requests.mdt(open.file.fid)?.endpoint.wait_for_posts());
-                heard.and_then(|()| self.open_lease(caller, handle, Some(kind)).map(drop))
+        self.requests.faults.edge("take a lease", || {
+            let open = self.handles.file(handle)?;
+            let needed = if kind == LeaseKind::Read { OpenFlags::READ } else { OpenFlags::WRITE };
+            if !open.flags.contains(needed) {
+                return Err(Status::EPERM.into());
             }
-            taken => taken.map(drop),
-        };
-        taken.inspect_err(|_| open.leased.store(false, Ordering::Release))
+            if open.leased.swap(true, Ordering::AcqRel) {
+                return Err(Status::EBUSY.into());
+            }
+            let ask = || self.open_lease(caller, handle, Some(kind)).map(drop);
+            let taken = match ask() {
+                // What is in the way may be an open of this mount whose descriptor was closed before.
+                Err(Status::EBUSY) => {
+                    let closes = if closes_are_told { Closes::Told(Some(&open)) } else { Closes::Untold };
+                    let waited =
+                        await_closes(&self.requests, &self.nodes, open.file.fid, &closes, CLOSE_PATIENCE);
+                    let heard =
+                        waited.and_then(|_| self.requests.mdt(open.file.fid)?.endpoint.wait_for_posts());
+                    heard.and_then(|()| ask())
+                }
+                taken => taken,
+            };
+            let taken = taken.inspect_err(|_| open.leased.store(false, Ordering::Release));
+            taken.map_err(Failure::logged)
+        })
     }
 
     /// Gives up the lease that [`Opens::take_lease`] has taken. Says what was left of it: none if somebody has broken it.
@@ -55,11 +60,13 @@ impl Opens {
     /// # Errors
     /// `ENOLCK` if none was taken; as for [`Opens::open_lease`].
     pub fn end_lease(&self, caller: &Caller, handle: u64) -> StatusResult<LeaseKind> {
-        let open = self.handles.file(handle)?;
-        if !open.leased.swap(false, Ordering::AcqRel) {
-            return Err(Status::ENOLCK);
-        }
-        self.open_lease(caller, handle, Some(LeaseKind::None))
+        self.requests.faults.edge("end a lease", || {
+            let open = self.handles.file(handle)?;
+            if !open.leased.swap(false, Ordering::AcqRel) {
+                return Err(Status::ENOLCK.into());
+            }
+            self.open_lease(caller, handle, Some(LeaseKind::None)).map_err(Failure::logged)
+        })
     }
 
     /// True if the open file has a lease, also one that was broken since.
@@ -80,18 +87,20 @@ impl Opens {
         handle: u64,
         kind: Option<LeaseKind>,
     ) -> StatusResult<LeaseKind> {
-        let open = self.handles.file(handle)?;
-        let was_frozen = open.file.frozen_by(&open).is_some();
-        match kind {
-            Some(LeaseKind::Frozen) if !was_frozen => self.freeze(caller, &open),
-            Some(LeaseKind::Frozen) => Ok(LeaseKind::Frozen),
-            Some(kind) if was_frozen => {
-                let before = self.ask_lease(caller, &open, Some(kind));
-                self.data.thaw(&open.file);
-                before
+        self.requests.faults.edge("change a lease", || {
+            let open = self.handles.file(handle)?;
+            let was_frozen = open.file.frozen_by(&open).is_some();
+            match kind {
+                Some(LeaseKind::Frozen) if !was_frozen => self.freeze(caller, &open),
+                Some(LeaseKind::Frozen) => Ok(LeaseKind::Frozen),
+                Some(kind) if was_frozen => {
+                    let before = self.ask_lease(caller, &open, Some(kind));
+                    self.data.thaw(&open.file);
+                    before
+                }
+                kind => self.ask_lease(caller, &open, kind),
             }
-            kind => self.ask_lease(caller, &open, kind),
-        }
+        })
     }
 
     fn ask_lease(
@@ -99,16 +108,16 @@ impl Opens {
         caller: &Caller,
         open: &OpenFile,
         kind: Option<LeaseKind>,
-    ) -> StatusResult<LeaseKind> {
+    ) -> FailureResult<LeaseKind> {
         let fid = open.file.fid;
         let request = MdsRequest::OpenLease { fid, handle: open.handle, kind };
         match self.requests.call(caller, fid, &request)?.reply {
             MdsReply::OpenLease(before) => Ok(before),
-            _ => Err(Status::EPROTO),
+            _ => Err(Status::EPROTO.into()),
         }
     }
 
-    fn freeze(&self, caller: &Caller, open: &OpenFile) -> StatusResult<LeaseKind> {
+    fn freeze(&self, caller: &Caller, open: &OpenFile) -> FailureResult<LeaseKind> {
         let file = &*open.file;
         let mine = Frozen { handle: open.handle, layout: None, seen: Glimpse::default() };
         file.wait_for(|inner| inner.frozen.is_none().then(|| inner.frozen = Some(mine.clone())))?;
@@ -132,7 +141,7 @@ impl Opens {
         &self,
         caller: &Caller,
         open: &OpenFile,
-    ) -> StatusResult<(LeaseKind, Option<Arc<Layout>>, Glimpse)> {
+    ) -> FailureResult<(LeaseKind, Option<Arc<Layout>>, Glimpse)> {
         let file = &*open.file;
         file.wait_for(|inner| inner.ranges.is_idle().then_some(()))?;
         if self.lease.exclusive() {
@@ -141,7 +150,7 @@ impl Opens {
         self.write_back.settle(file, 0, u64::MAX)?;
         let before = self.ask_lease(caller, open, Some(LeaseKind::Frozen))?;
         let reply = self.requests.call_system(file.fid, &MdsRequest::GetLayout { fid: file.fid })?.reply;
-        let MdsReply::Layout(layout) = reply else { return Err(Status::EPROTO) };
+        let MdsReply::Layout(layout) = reply else { return Err(Status::EPROTO.into()) };
         let layout = layout.filter(|layout| layout.has_objects());
         let seen = match &layout {
             Some(layout) => self.objects.glimpse(layout)?.0,

@@ -6,7 +6,7 @@ use crate::file::FileState;
 use crate::opens::Opens;
 use nacre_env::clock::Instant;
 use nacre_lock::flock::held::End;
-use nacre_types::{Fid, OpenHandle, Status, StatusResult};
+use nacre_types::{Failure, FailureResult, Fid, OpenHandle, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -23,40 +23,43 @@ impl Opens {
     /// `EBADF`; `EAGAIN` if another holds it and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`; `EIO` for a lock if its owner
     /// has lost others on the file, as the MDT had dropped this client, and has not unlocked them yet.
     pub fn set_lock(&self, caller: &Caller, handle: u64, lock: FileLock, wait: bool) -> StatusResult<()> {
-        let fid = self.fid_of_handle(handle)?;
-        if lock.family == LockFamily::Range
-            && lock.mode != LockMode::Unlock
-            && let Some(file) = self.nodes.file(fid.inode_number())
-        {
-            // Before the request: a lock that was granted although the answer got lost must be given back too.
-            file.lock().users.range_locked = true;
-        }
-        let asked = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let asked_ns = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
-        let request = MdsRequest::LockFile { fid, lock: self.flocks.of_process(&lock), wait, asked_ns };
-        let call = self.flocks.begin(&fid, &lock, handle)?;
-        loop {
-            let outcome = match self.ask_for_lock(caller, fid, &request) {
-                // What is in the way may belong to a descriptor that was closed before.
-                Err(Status::EAGAIN) => match self.await_unlocks(fid, lock.family) {
-                    Ok(true) => self.ask_for_lock(caller, fid, &request),
-                    Ok(false) => Err(Status::EAGAIN),
-                    Err(status) => Err(status),
-                },
-                outcome => outcome,
-            };
-            if let End::Over(result) = self.flocks.end(&fid, call, outcome.map(drop)) {
-                return result;
+        self.requests.faults.edge("set lock", || {
+            let fid = self.fid_of_handle(handle)?;
+            if lock.family == LockFamily::Range
+                && lock.mode != LockMode::Unlock
+                && let Some(file) = self.nodes.file(fid.inode_number())
+            {
+                // Before the request: a lock that was granted although the answer got lost must be given back too.
+                file.lock().users.range_locked = true;
             }
-        }
+            let asked = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let asked_ns = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
+            let request = MdsRequest::LockFile { fid, lock: self.flocks.of_process(&lock), wait, asked_ns };
+            let call = self.flocks.begin(&fid, &lock, handle)?;
+            loop {
+                let outcome = match self.ask_for_lock(caller, fid, &request) {
+                    // What is in the way may belong to a descriptor that was closed before.
+                    Err(failure) if failure == Status::EAGAIN => match self.await_unlocks(fid, lock.family) {
+                        Ok(true) => self.ask_for_lock(caller, fid, &request),
+                        Ok(false) => Err(failure),
+                        Err(status) => Err(status.into()),
+                    },
+                    outcome => outcome,
+                };
+                let outcome = outcome.map(drop).map_err(|failure| self.requests.faults.log(failure));
+                if let End::Over(result) = self.flocks.end(&fid, call, outcome) {
+                    return result.map_err(Failure::logged);
+                }
+            }
+        })
     }
 
     /// Asks the MDT about a lock, again and again while it waits for clients of its last run.
-    fn ask_for_lock(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+    fn ask_for_lock(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<MdsReply> {
         let mut pause = RECOVERY_PAUSE.0;
         loop {
             match self.requests.call(caller, fid, request) {
-                Err(Status::RECOVERING) => {}
+                Err(failure) if failure == Status::RECOVERING => {}
                 outcome => return outcome.map(|answer| answer.reply),
             }
             let until = Instant::now() + pause;
@@ -145,14 +148,16 @@ impl Opens {
     /// # Errors
     /// What the MDT answers.
     pub fn get_lock(&self, caller: &Caller, fid: Fid, lock: FileLock) -> StatusResult<Option<FileLock>> {
-        let ask = || match self.ask_for_lock(caller, fid, &MdsRequest::GetLock { fid, lock })? {
-            MdsReply::Lock(conflict) => Ok(conflict),
-            _ => Err(Status::EPROTO),
-        };
-        match ask()? {
-            Some(_) if self.await_unlocks(fid, lock.family)? => ask(),
-            conflict => Ok(conflict),
-        }
+        self.requests.faults.edge("get lock", || {
+            let ask = || match self.ask_for_lock(caller, fid, &MdsRequest::GetLock { fid, lock })? {
+                MdsReply::Lock(conflict) => Ok(conflict),
+                _ => Err(Failure::from(Status::EPROTO)),
+            };
+            match ask()? {
+                Some(_) if self.await_unlocks(fid, lock.family)? => ask(),
+                conflict => Ok(conflict),
+            }
+        })
     }
 
     /// FID of an open file or directory.

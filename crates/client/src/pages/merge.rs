@@ -7,7 +7,7 @@ use crate::open_dir::merge::{Cursor, END, Least, Merge, Take, room_of};
 use crate::pages::Pages;
 use crate::pages::scan::{ShardPage, scan_shards};
 use nacre_layout::dir_layout::DirLayout;
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{FailureResult, Fid, Status};
 use nacre_wire::dir::DIR_PAGE_MAX;
 use nacre_wire::mds::{LockRange, MdsRequest};
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ impl Pages {
     ///
     /// # Errors
     /// What MDTs answer; `WRONG_SHARD` if the list is old; `EINTR`.
-    pub(crate) fn merge(&self, dir: &OpenDir, layout: &DirLayout, wanted: &Wanted) -> StatusResult<Merge> {
+    pub(crate) fn merge(&self, dir: &OpenDir, layout: &DirLayout, wanted: &Wanted) -> FailureResult<Merge> {
         // Taken out meanwhile: another reader begins on his own, and need not wait for an MDT that this one waits for.
         let goes_on = dir.merge.lock().take().filter(|merge| merge.leads_to(layout, wanted));
         let mut merge = goes_on.unwrap_or_else(|| Merge::new(dir.opener, layout, wanted));
@@ -42,7 +42,7 @@ impl Pages {
         opener: &Caller,
         layout: &DirLayout,
         wanted: &Wanted,
-    ) -> StatusResult<Page> {
+    ) -> FailureResult<Page> {
         let Wanted { cookie, max_bytes, .. } = *wanted;
         let ask = |fid: Fid, max_bytes: usize| {
             let request = MdsRequest::ReadDir {
@@ -59,7 +59,7 @@ impl Pages {
     }
 
     /// Fetches of each shard of which nothing is left; at the beginning of all but one in the background.
-    fn fill(&self, merge: &mut Merge, wanted: &Wanted) -> StatusResult<()> {
+    fn fill(&self, merge: &mut Merge, wanted: &Wanted) -> FailureResult<()> {
         // Readers change from one to the other on the way; who wants attributes does without where they were not fetched.
         let due = merge.cursors.iter().filter(|cursor| cursor.is_due());
         for cursor in due.skip(1).filter(|cursor| cursor.page.is_none()) {
@@ -72,7 +72,7 @@ impl Pages {
             let page = self.dir_page(&cursor.dir, &cursor.ask(cursor.passed, wanted))?;
             let ended = page.page.end;
             if page.page.is_empty() && !ended {
-                return Err(Status::EPROTO);
+                return Err(Status::EPROTO.into());
             }
             cursor.take(page, wanted.max_bytes);
             *head = cursor.head();
@@ -91,7 +91,7 @@ impl Pages {
         merge: &mut Merge,
         (wanted, mut room): (&Wanted, usize),
         take: &mut Take<'_>,
-    ) -> StatusResult<()> {
+    ) -> FailureResult<()> {
         loop {
             let Least { cookie, which, other } = Least::of(&merge.heads);
             if cookie == END {

@@ -7,7 +7,7 @@ use crate::requests::mdt::Answer;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_lock::LockHandle;
 use nacre_types::ioctl::ScanWanted;
-use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult};
+use nacre_types::{Attr, AttrFlags, FailureResult, Fid, SizeSource, Status, StatusResult};
 use nacre_wire::dir::DIR_PAGE_MAX;
 use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, LockRange, MdsReply, MdsRequest};
 use std::collections::{BTreeMap, HashMap};
@@ -40,13 +40,13 @@ impl ShardPage {
     ///
     /// # Errors
     /// `WRONG_SHARD` if it is in another one; `EPROTO`.
-    pub fn of(answer: Answer, expected: u32) -> StatusResult<ShardPage> {
+    pub fn of(answer: Answer, expected: u32) -> FailureResult<ShardPage> {
         match answer.reply {
             MdsReply::Shard { page, version, moved } if version == expected => {
                 Ok(ShardPage { page, lease: answer.lease, moved })
             }
-            MdsReply::Shard { .. } | MdsReply::Directory(_) => Err(Status::WRONG_SHARD),
-            _ => Err(Status::EPROTO),
+            MdsReply::Shard { .. } | MdsReply::Directory(_) => Err(Status::WRONG_SHARD.into()),
+            _ => Err(Status::EPROTO.into()),
         }
     }
 }
@@ -62,14 +62,14 @@ pub(crate) fn scan_shards(
     layout: &DirLayout,
     cookie: u64,
     max_bytes: usize,
-    ask: impl Fn(Fid, usize) -> StatusResult<ShardPage>,
-) -> StatusResult<(DirPage, u64)> {
+    ask: impl Fn(Fid, usize) -> FailureResult<ShardPage>,
+) -> FailureResult<(DirPage, u64)> {
     // All pages together fit, and one with a name of any length and its layout.
     let each = (max_bytes / layout.shards.len().max(1)).max(SHARD_PAGE_MIN).min(max_bytes);
     let mut before: Option<Vec<u64>> = None;
     loop {
         let pages =
-            layout.shards.iter().map(|shard| ask(*shard, each)).collect::<StatusResult<Vec<ShardPage>>>()?;
+            layout.shards.iter().map(|shard| ask(*shard, each)).collect::<FailureResult<Vec<ShardPage>>>()?;
         let ends = pages.iter().map(|shard| &shard.page).filter(|page| !page.end);
         let bound = ends.filter_map(|page| page.entries().last().map(|entry| entry.cookie)).min();
         let moved: Vec<u64> = pages.iter().map(|shard| shard.moved).collect();
@@ -78,7 +78,7 @@ pub(crate) fn scan_shards(
         }
         before = Some(moved);
         if nacre_env::interrupted() {
-            return Err(Status::EINTR);
+            return Err(Status::EINTR.into());
         }
     }
 }
@@ -92,7 +92,7 @@ pub(crate) fn is_sure(before: Option<&[u64]>, moved: &[u64], (from, bound): (u64
     })
 }
 
-fn join(pages: &[ShardPage], bound: Option<u64>, max_bytes: usize) -> StatusResult<(DirPage, u64)> {
+fn join(pages: &[ShardPage], bound: Option<u64>, max_bytes: usize) -> FailureResult<(DirPage, u64)> {
     let lease = pages.first().map_or(0, |page| page.lease);
     let lease = if pages.iter().all(|page| page.lease == lease) { lease } else { 0 };
     let mut entries: Vec<DirEntry<'_>> = pages.iter().flat_map(|shard| shard.page.entries()).collect();
@@ -110,12 +110,12 @@ fn join(pages: &[ShardPage], bound: Option<u64>, max_bytes: usize) -> StatusResu
             break;
         }
     }
-    if merged.is_empty() && !merged.end { Err(Status::E2BIG) } else { Ok((merged, lease)) }
+    if merged.is_empty() && !merged.end { Err(Status::E2BIG.into()) } else { Ok((merged, lease)) }
 }
 
 impl Pages {
     /// Puts in what lies on other MDTs than its name. The page may end earlier then.
-    fn with_those_elsewhere(&self, page: &DirPage, max_bytes: u32, layouts: bool) -> StatusResult<DirPage> {
+    fn with_those_elsewhere(&self, page: &DirPage, max_bytes: u32, layouts: bool) -> FailureResult<DirPage> {
         let missing = page.entries().filter(|entry| entry.attr.is_none()).map(|entry| entry.fid);
         let inodes = self.list_inodes(missing, layouts, false)?;
         let found = inodes.by_fid();
@@ -140,7 +140,7 @@ impl Pages {
                 break;
             }
         }
-        if filled.is_empty() && !filled.end { Err(Status::E2BIG) } else { Ok(filled) }
+        if filled.is_empty() && !filled.end { Err(Status::E2BIG.into()) } else { Ok(filled) }
     }
 
     /// The same for a page of names of `home`, which was asked for under a lease or with locks: attributes of inodes of other MDTs come
@@ -148,7 +148,7 @@ impl Pages {
     ///
     /// # Errors
     /// What an MDT answers.
-    pub(crate) fn with_attributes(&self, page: DirPage, home: Fid, lease: u64) -> StatusResult<DirPage> {
+    pub(crate) fn with_attributes(&self, page: DirPage, home: Fid, lease: u64) -> FailureResult<DirPage> {
         let with_locks = page.lock.0 != 0;
         let is_elsewhere = |entry: &DirEntry<'_>| entry.fid.mdt_index() != home.mdt_index();
         let is_missing = |entry: &DirEntry<'_>| entry.attr.is_none() && is_elsewhere(entry);
@@ -182,7 +182,7 @@ impl Pages {
         fids: impl Iterator<Item = Fid>,
         layouts: bool,
         with_locks: bool,
-    ) -> StatusResult<ListedInodes> {
+    ) -> FailureResult<ListedInodes> {
         let mut by_mdt: BTreeMap<u16, Vec<Fid>> = BTreeMap::new();
         fids.for_each(|fid| by_mdt.entry(fid.mdt_index()).or_default().push(fid));
         let (mut pages, mut lease) = (Vec::new(), None);
@@ -198,7 +198,7 @@ impl Pages {
                 let locks = handles.as_ref().map_or(LockRange::default(), PageHandles::range);
                 let request = MdsRequest::ListInodes { fids: some, layouts, locks };
                 let answer = self.requests.call_system(*first, &request)?;
-                let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO) };
+                let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO.into()) };
                 handles.iter().for_each(|handles| handles.adopt(None, &page));
                 let under = answer.lease;
                 lease = Some(lease.map_or(under, |lease| if lease == under { lease } else { 0 }));
@@ -207,7 +207,7 @@ impl Pages {
                     (true, _) => &rest[asked..],
                     // Those behind the last one did not fit.
                     (false, Some(last)) => &rest[rest.partition_point(|fid| *fid <= last)..],
-                    (false, None) => return Err(Status::EPROTO),
+                    (false, None) => return Err(Status::EPROTO.into()),
                 };
                 pages.push(page);
             }
@@ -248,30 +248,32 @@ impl Pages {
         max_bytes: usize,
         wanted: ScanWanted,
     ) -> StatusResult<DirPage> {
-        let layouts = wanted.contains(ScanWanted::LAYOUTS);
-        let ask = |fid: Fid, max_bytes: usize| {
-            let request = MdsRequest::Scan { fid, cookie, max_bytes: max_bytes as u32, layouts };
-            self.requests.call(caller, fid, &request)
-        };
-        let (mut page, lease) = self.shards.at_home(fid, b"", |_| match self.shards.lists.get(fid) {
-            Some(layout) => scan_shards(&layout, cookie, max_bytes, |shard, max_bytes| {
-                ShardPage::of(ask(shard, max_bytes)?, layout.version)
-            }),
-            None => {
-                let answer = ask(fid, max_bytes)?;
-                match answer.reply {
-                    MdsReply::Directory(page) => Ok((page, answer.lease)),
-                    MdsReply::Shard { .. } => Err(Status::WRONG_SHARD),
-                    _ => Err(Status::EPROTO),
+        self.requests.faults.edge("scan", || {
+            let layouts = wanted.contains(ScanWanted::LAYOUTS);
+            let ask = |fid: Fid, max_bytes: usize| {
+                let request = MdsRequest::Scan { fid, cookie, max_bytes: max_bytes as u32, layouts };
+                self.requests.call(caller, fid, &request)
+            };
+            let (mut page, lease) = self.shards.at_home(fid, b"", |_| match self.shards.lists.get(fid) {
+                Some(layout) => scan_shards(&layout, cookie, max_bytes, |shard, max_bytes| {
+                    ShardPage::of(ask(shard, max_bytes)?, layout.version)
+                }),
+                None => {
+                    let answer = ask(fid, max_bytes)?;
+                    match answer.reply {
+                        MdsReply::Directory(page) => Ok((page, answer.lease)),
+                        MdsReply::Shard { .. } => Err(Status::WRONG_SHARD.into()),
+                        _ => Err(Status::EPROTO.into()),
+                    }
                 }
+            })?;
+            if page.entries().any(|entry| entry.attr.is_none()) {
+                page = self.with_those_elsewhere(&page, max_bytes as u32, layouts)?;
             }
-        })?;
-        if page.entries().any(|entry| entry.attr.is_none()) {
-            page = self.with_those_elsewhere(&page, max_bytes as u32, layouts)?;
-        }
-        if wanted.contains(ScanWanted::SIZES) {
-            page = self.with_sizes(page, lease);
-        }
-        if page.bytes.len() > max_bytes { Err(Status::E2BIG) } else { Ok(page) }
+            if wanted.contains(ScanWanted::SIZES) {
+                page = self.with_sizes(page, lease);
+            }
+            if page.bytes.len() > max_bytes { Err(Status::E2BIG.into()) } else { Ok(page) }
+        })
     }
 }

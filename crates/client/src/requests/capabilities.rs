@@ -10,7 +10,7 @@ use crate::file::FileState;
 use crate::requests::Requests;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Mutex, MutexGuard};
-use nacre_types::{Capability, Fid, ObjectNeed, Rights, Status, StatusResult};
+use nacre_types::{Capability, FailureResult, Fid, ObjectNeed, Rights, Status};
 use nacre_wire::mds::{FileCapabilities, MdsRequest};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -152,7 +152,7 @@ impl CapabilityTable {
     }
 
     /// Waits until nobody else asks for this file.
-    fn turn(&self, file: Fid) -> StatusResult<MutexGuard<'_, ()>> {
+    fn turn(&self, file: Fid) -> FailureResult<MutexGuard<'_, ()>> {
         let turn = &self.turns[file.oid as usize % TURNS];
         if let Some(mine) = turn.try_lock() {
             return Ok(mine);
@@ -160,7 +160,7 @@ impl CapabilityTable {
         nacre_env::blocking(|| {
             loop {
                 if nacre_env::interrupted() {
-                    return Err(Status::EINTR);
+                    return Err(Status::EINTR.into());
                 }
                 if let Some(mine) = turn.try_lock_for(POLL) {
                     return Ok(mine);
@@ -184,7 +184,7 @@ impl Requests {
         &self,
         need: &ObjectNeed,
         refused: Option<&Capability>,
-    ) -> StatusResult<Option<Capability>> {
+    ) -> FailureResult<Option<Capability>> {
         if !self.capabilities.is_used.load(Ordering::Acquire) && refused.is_none() {
             return Ok(None);
         }
@@ -207,7 +207,7 @@ impl Requests {
         match self.ask_for_capabilities(file, need.any_of) {
             Ok(()) => Ok(self.capabilities.entry(&need.object).filter(good).map(|entry| entry.capability)),
             // Nobody has any right to what is not there.
-            Err(Status::ENOENT | Status::ESTALE) => Ok(None),
+            Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => Ok(None),
             Err(status) => Err(status),
         }
     }
@@ -225,7 +225,7 @@ impl Requests {
     }
 
     /// Asks the MDT for what this client may do with a file; the answer is taken in where all are.
-    fn ask_for_capabilities(&self, fid: Fid, any_of: Rights) -> StatusResult<()> {
+    fn ask_for_capabilities(&self, fid: Fid, any_of: Rights) -> FailureResult<()> {
         let answer = match self.capabilities.actor(fid) {
             Some(caller) => self.call(&caller, fid, &MdsRequest::Capabilities { fid, wanted: any_of }),
             None => self.call_system(fid, &MdsRequest::Capabilities { fid, wanted: Rights::empty() }),

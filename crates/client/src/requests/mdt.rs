@@ -5,7 +5,7 @@ use nacre_env::sync::Mutex;
 use nacre_lock::LockHandle;
 use nacre_rpc::MdsEndpoint;
 use nacre_types::fid::OIDS_PER_SEQUENCE;
-use nacre_types::{Attr, Fid, OpenHandle, Status, StatusResult, TransNo};
+use nacre_types::{Attr, FailureResult, Fid, OpenHandle, Status, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,19 +87,19 @@ pub(crate) struct Answer {
 impl Answer {
     /// # Errors
     /// `EPROTO` if the MDT answered something else than attributes.
-    pub fn attr(self) -> StatusResult<Attr> {
+    pub fn attr(self) -> FailureResult<Attr> {
         match self.reply {
             MdsReply::Attr(attr) => Ok(attr),
-            _ => Err(Status::EPROTO),
+            _ => Err(Status::EPROTO.into()),
         }
     }
 
     /// # Errors
     /// `EPROTO` if the MDT answered something else than bytes.
-    pub fn bytes(self) -> StatusResult<Vec<u8>> {
+    pub fn bytes(self) -> FailureResult<Vec<u8>> {
         match self.reply {
             MdsReply::Bytes(bytes) => Ok(bytes),
-            _ => Err(Status::EPROTO),
+            _ => Err(Status::EPROTO.into()),
         }
     }
 }

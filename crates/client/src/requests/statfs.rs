@@ -118,7 +118,8 @@ impl Requests {
 
     fn mdt_statfs(&self, index: u16) -> StatusResult<Statfs> {
         let fid = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
-        match self.call_system(fid, &MdsRequest::Statfs)?.reply {
+        // That a target is away is what is asked for here, and no fault.
+        match self.call_system(fid, &MdsRequest::Statfs).map_err(|failure| failure.status())?.reply {
             MdsReply::Statfs(statfs) => Ok(statfs),
             _ => Err(Status::EPROTO),
         }

@@ -1,10 +1,10 @@
 //! OSTs that do not answer, for who only looks at sizes: an `ls -l` ends also while one is away.
 
 use crate::file::{FileState, Glimpse};
-use crate::sizes::Sizes;
+use crate::sizes::{Sizes, is_partial};
 use nacre_env::clock::Instant;
 use nacre_layout::Layout;
-use nacre_types::{Attr, Status, StatusResult};
+use nacre_types::{Attr, FailureResult, Status};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Sizes {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn complete_attr_to_keep(&self, attr: Attr, lease: u64) -> StatusResult<(Attr, bool)> {
+    pub(crate) fn complete_attr_to_keep(&self, attr: Attr, lease: u64) -> FailureResult<(Attr, bool)> {
         let guesses = self.guesses.load(Ordering::Acquire);
         let attr = self.complete_attr(attr, lease)?;
         // Guesses of others count too: they are rare.
@@ -29,7 +29,7 @@ impl Sizes {
     ///
     /// # Errors
     /// As for [`Sizes::refresh_size`].
-    pub(crate) fn look_at_size(&self, file: &FileState, attr: &Attr) -> StatusResult<(Glimpse, bool)> {
+    pub(crate) fn look_at_size(&self, file: &FileState, attr: &Attr) -> FailureResult<(Glimpse, bool)> {
         let mut patience = PATIENCE;
         loop {
             if self.requests.silent.has_any() || !file.dirty.is_clean() {
@@ -45,10 +45,11 @@ impl Sizes {
             let until = Instant::now() + patience;
             let ask = || nacre_env::until(until, || self.refresh_size_after(file, |_| Ok(())));
             match settled.and_then(|()| ask()) {
-                Err(status @ (Status::EIO | Status::OBJECT_LOST)) => {
-                    return Ok((self.size_of_the_rest(file, status)?, false));
+                Err(failure) if is_partial(&failure) => {
+                    return Ok((self.size_of_the_rest(file, failure)?, false));
                 }
-                Err(Status::EINTR) if Instant::now() >= until && !nacre_env::interrupted() => {}
+                Err(failure)
+                    if failure == Status::EINTR && Instant::now() >= until && !nacre_env::interrupted() => {}
                 outcome => return Ok((outcome?, true)),
             }
             let layout = file.lock().layout.clone();
@@ -62,7 +63,7 @@ impl Sizes {
     }
 
     /// The size as far as it is known without the OSTs that do not answer: at least what the MDT was told, and what was written here.
-    fn guess_size(&self, file: &FileState, layout: &Layout, attr: &Attr) -> StatusResult<Glimpse> {
+    fn guess_size(&self, file: &FileState, layout: &Layout, attr: &Attr) -> FailureResult<Glimpse> {
         self.guesses.fetch_add(1, Ordering::AcqRel);
         let rest = self.objects.glimpse_some(layout, |stripe| {
             !self.requests.silent.has(stripe.ost_index) && !self.requests.is_out_of_use(stripe.ost_index)

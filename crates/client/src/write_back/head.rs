@@ -3,11 +3,11 @@
 use crate::file::FileState;
 use crate::file::head::Head;
 use crate::file::ranges::Use;
-use crate::objects::transfer::Notes;
+use crate::objects::transfer::{Notes, Placed, WriteHow};
 use crate::write_back::WriteBack;
 use crate::write_back::table::Job;
 use nacre_layout::Layout;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Explain, FailureResult, Status};
 use nacre_wire::lock::IoLock;
 use nacre_wire::mds::HEAD_DATA_MAX;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ impl WriteBack {
     ///
     /// # Errors
     /// `EINTR`; what the MDT answers, and an OST that the data goes to instead.
-    pub(crate) fn close_head(&self, file: &FileState, end: u64) -> StatusResult<()> {
+    pub(crate) fn close_head(&self, file: &FileState, end: u64) -> FailureResult<()> {
         {
             let mut inner = file.lock();
             match inner.head {
@@ -39,7 +39,7 @@ impl WriteBack {
     }
 
     /// Sends a window that was held back for a head, which was left out, to the objects that came instead.
-    pub(crate) fn send_elsewhere(&self, file: &FileState, job: &Job, layout: &Layout) -> StatusResult<()> {
+    pub(crate) fn send_elsewhere(&self, file: &FileState, job: &Job, layout: &Layout) -> FailureResult<()> {
         let counters = &self.counters;
         for (start, end) in job.window.spans.iter() {
             // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table, which
@@ -51,13 +51,13 @@ impl WriteBack {
                 )
             };
             let mut notes = Notes::default();
-            let place = (job.key.offset() + u64::from(start), bytes);
-            let (written, touched) =
-                self.objects.write_layout(file.fid, layout, place, (false, IoLock::Lease), &mut notes);
+            let place = Placed { at: job.key.offset() + u64::from(start), data: bytes };
+            let how = WriteHow { sync: false, lock: IoLock::Lease };
+            let (written, touched) = self.objects.write_layout(file.fid, layout, place, how, &mut notes);
             let mut inner = file.lock();
             for (stripe, epoch) in touched {
                 inner.mark_dirty(stripe, *epoch);
-                if written == Ok(bytes.len()) {
+                if written.as_ref().is_ok_and(|written| *written == bytes.len()) {
                     inner.news.written.note(stripe);
                 }
             }
@@ -65,7 +65,13 @@ impl WriteBack {
             counters.rpcs.fetch_add(1, Ordering::Relaxed);
             counters.sent_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             if written? < bytes.len() {
-                return Err(Status::EIO);
+                return Err(Status::EIO).explain(|context| {
+                    context
+                        .action("write back")
+                        .fid(file.fid)
+                        .offset(place.at)
+                        .cause("only a part was written")
+                });
             }
         }
         Ok(())

@@ -2,14 +2,15 @@
 
 use crate::file::FileState;
 use crate::objects::LARGE_BYTES;
-use crate::objects::transfer::{Notes, Touched, written};
+use crate::objects::transfer::{Notes, Placed, Touched, WriteHow, written};
+use crate::requests::target_of;
 use crate::write_back::WriteBack;
 use crate::write_back::pool::WINDOW_BYTES;
 use crate::write_back::table::Job;
 use nacre_env::clock::Instant;
 use nacre_layout::Layout;
 use nacre_rpc::IoCall;
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Explain, Failure, FailureResult, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::sync::atomic::Ordering;
@@ -34,13 +35,15 @@ impl WriteBack {
 
     /// Sends windows that were taken out of the file's table, several at a time, and gives them back to it: as gone, or
     /// as dirty still if the caller was interrupted. The first failure is the answer; it is also noted for every open.
-    pub(crate) fn send(&self, file: &FileState, jobs: Vec<Job>) -> StatusResult<()> {
+    pub(crate) fn send(&self, file: &FileState, jobs: Vec<Job>) -> FailureResult<()> {
         let _job = self.jobs.enter_job_of(file);
         // Nobody has an object yet whose file is not said to have it.
         let decided = self.layouts.decide_head(file, 0);
+        let decided = decided
+            .map_err(|failure| self.requests.faults.log(failure.explain(|context| context.fid(file.fid))));
         let epochs: Vec<u64> =
             jobs.iter().map(|job| self.requests.epoch_of(job.window.budget.ost_index)).collect();
-        let mut results: Vec<StatusResult<()>> = vec![Ok(()); jobs.len()];
+        let mut results: Vec<FailureResult<()>> = jobs.iter().map(|_| Ok(())).collect();
         let pieces: Vec<Piece> = jobs
             .iter()
             .enumerate()
@@ -48,7 +51,7 @@ impl WriteBack {
                 results[*number] = match (decided, self.layouts.instead_of_head(file, job)) {
                     (Ok(()), None) => return true,
                     (Ok(()), Some(layout)) => self.send_elsewhere(file, job, &layout),
-                    (failed, _) => failed,
+                    (Err(status), _) => Err(Failure::logged(status)),
                 };
                 false
             })
@@ -56,13 +59,15 @@ impl WriteBack {
             .collect();
         for some in pieces.chunks(self.rpcs_at_once(&jobs)) {
             for (piece, result) in some.iter().zip(self.send_pieces(file, &jobs, some)) {
-                results[piece.job] = results[piece.job].and(result);
+                let known = &mut results[piece.job];
+                if known.is_ok() {
+                    *known = result;
+                }
             }
         }
         let mut outcome = Ok(());
         for ((job, epoch), result) in jobs.into_iter().zip(epochs).zip(results) {
-            self.after_send(file, job, epoch, result);
-            outcome = outcome.and(result);
+            outcome = outcome.and(self.after_send(file, job, epoch, result));
         }
         self.room_was_made();
         outcome
@@ -75,12 +80,15 @@ impl WriteBack {
         jobs.iter().filter_map(of).map(|tunables| tunables.max_rpcs_in_flight() as usize).max().unwrap_or(1)
     }
 
-    fn send_pieces(&self, file: &FileState, jobs: &[Job], pieces: &[Piece]) -> Vec<StatusResult<()>> {
-        let calls: StatusResult<Vec<IoCall<'_>>> =
+    fn send_pieces(&self, file: &FileState, jobs: &[Job], pieces: &[Piece]) -> Vec<FailureResult<()>> {
+        let calls: FailureResult<Vec<IoCall<'_>>> =
             pieces.iter().map(|piece| self.call_of(&jobs[piece.job], piece)).collect();
         let calls = match calls {
             Ok(calls) => calls,
-            Err(status) => return vec![Err(status); pieces.len()],
+            Err(failure) => {
+                let status = self.requests.faults.log(failure.explain(|context| context.fid(file.fid)));
+                return pieces.iter().map(|_| Err(Failure::logged(status))).collect();
+            }
         };
         let bytes = pieces.iter().map(|piece| u64::from(piece.end - piece.start)).sum();
         let counters = &self.counters;
@@ -89,26 +97,28 @@ impl WriteBack {
         counters.full_rpcs.fetch_add(full as u64, Ordering::Relaxed);
         counters.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         counters.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut results: Vec<StatusResult<()>> = self
-            .objects
-            .run_calls(calls, bytes, None)
-            .into_iter()
-            .zip(pieces)
-            .map(|(reply, piece)| check(reply.and_then(written), piece))
-            .collect();
-        for (result, piece) in results.iter_mut().zip(pieces) {
-            if *result == Err(Status::ENOSPC) {
-                *result = self.requests.with_space(file.fid, || {
-                    let IoCall { endpoint, request, bulk } = self.call_of(&jobs[piece.job], piece)?;
-                    check(endpoint.call(&request, bulk).and_then(written), piece)
-                });
-            }
-        }
+        let replies = self.objects.run_calls(calls, bytes, None).into_iter().zip(pieces);
+        let results = replies.map(|(reply, piece)| {
+            let job = &jobs[piece.job];
+            let result = match check(reply.and_then(written), piece) {
+                Err(Status::ENOSPC) => self.requests.with_space(file.fid, || {
+                    let IoCall { endpoint, request, bulk } = self.call_of(job, piece)?;
+                    Ok(check(endpoint.call(&request, bulk).and_then(written), piece)?)
+                }),
+                result => result.map_err(Failure::from),
+            };
+            result.explain(|context| {
+                let offset = job.key.offset() + u64::from(piece.start);
+                let about = self.requests.about_object(&job.window.stripe);
+                about(context.action("write back").fid(file.fid).offset(offset))
+            })
+        });
+        let results = results.collect();
         counters.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
         results
     }
 
-    fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece) -> StatusResult<IoCall<'a>> {
+    fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece) -> FailureResult<IoCall<'a>> {
         let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
         // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table,
         // which does so only when nobody fills it, so nobody changes them while the job exists.
@@ -129,38 +139,43 @@ impl WriteBack {
         })
     }
 
-    fn after_send(&self, file: &FileState, job: Job, epoch: u64, result: StatusResult<()>) {
+    /// Gives a window back that was sent, or not; says what came of it when the log and the file have failures.
+    fn after_send(
+        &self,
+        file: &FileState,
+        job: Job,
+        epoch: u64,
+        result: FailureResult<()>,
+    ) -> FailureResult<()> {
         let (ost_index, object, key) = (job.window.budget.ost_index, job.key.object, job.key);
         let stripe = job.window.stripe;
+        let is_interrupted = result.as_ref().is_err_and(|failure| *failure == Status::EINTR);
+        let result = match result {
+            Err(failure) if !is_interrupted => {
+                self.counters.failures.fetch_add(1, Ordering::Relaxed);
+                Err(self.requests.faults.log_loss(file.fid, target_of(ost_index), failure))
+            }
+            result => result,
+        };
         {
             // Before the window counts as sent, so that a caller that waits for it finds the object to be synced.
             let mut inner = file.lock();
             inner.mark_dirty_object(ost_index, object, epoch);
-            if result.is_ok() && stripe.object == object {
-                inner.news.written.note(&stripe);
-            }
-            if let Err(status) = result
-                && status != Status::EINTR
-            {
-                inner.record_error(status);
+            match &result {
+                Ok(()) if stripe.object == object => inner.news.written.note(&stripe),
+                Err(failure) if !is_interrupted => inner.record_error(failure.status()),
+                _ => {}
             }
         }
-        match result {
-            Err(Status::EINTR) => file.dirty.put_back(job),
-            other => {
-                if let Err(status) = other {
-                    self.counters.failures.fetch_add(1, Ordering::Relaxed);
-                    log::error!(
-                        "OST{ost_index:04x} refused data of {} that was answered: {status}",
-                        file.fid
-                    );
-                }
-                job.window.budget.give_back(true);
-                // The buffer is to be used again before anybody else takes a colder one.
-                drop(job);
-                file.dirty.sent(key);
-            }
+        if is_interrupted {
+            file.dirty.put_back(job);
+            return result;
         }
+        job.window.budget.give_back(true);
+        // The buffer is to be used again before anybody else takes a colder one.
+        drop(job);
+        file.dirty.sent(key);
+        result
     }
 
     /// Writes to the objects, after older data of the same bytes, which must not arrive later.
@@ -168,16 +183,16 @@ impl WriteBack {
         &self,
         file: &FileState,
         layout: &Layout,
-        (at, data): (u64, &[u8]),
-        how: (bool, IoLock),
+        place: Placed<'_>,
+        how: WriteHow,
         notes: &'t mut Notes,
-    ) -> (StatusResult<usize>, &'t [Touched]) {
-        let len = data.len() as u64;
-        if let Err(status) = self.settle(file, at, at + len) {
-            return (Err(status), &[]);
+    ) -> (FailureResult<usize>, &'t [Touched]) {
+        let len = place.data.len() as u64;
+        if let Err(failure) = self.settle(file, place.at, place.at + len) {
+            return (Err(failure), &[]);
         }
-        let begin = (len >= LARGE_BYTES && !how.0).then(Instant::now);
-        let written = self.objects.write_layout(file.fid, layout, (at, data), how, notes);
+        let begin = (len >= LARGE_BYTES && !how.sync).then(Instant::now);
+        let written = self.objects.write_layout(file.fid, layout, place, how, notes);
         if let Some(begin) = begin {
             self.objects.write_pace.note(len, begin.elapsed());
         }

@@ -118,6 +118,8 @@ pub struct FakeOss {
     pub reads: AtomicU64,
     /// Reads of more than a page fail.
     pub fail_large_reads: AtomicBool,
+    /// Reads fail with this.
+    pub fail_reads: Mutex<Option<Status>>,
 }
 
 impl Default for FakeOss {
@@ -136,6 +138,7 @@ impl Default for FakeOss {
             attrs: AtomicU64::default(),
             reads: AtomicU64::default(),
             fail_large_reads: AtomicBool::default(),
+            fail_reads: Mutex::default(),
         }
     }
 }
@@ -269,6 +272,9 @@ impl FakeOss {
             }
             (OssRequest::Read { object, offset, len, .. }, Bulk::Receive(buffer)) => {
                 self.reads.fetch_add(1, Ordering::Relaxed);
+                if let Some(status) = *self.fail_reads.lock().expect("no panic inside") {
+                    return Err(status);
+                }
                 if u64::from(*len) > PAGE && self.fail_large_reads.load(Ordering::Relaxed) {
                     return Err(Status::EIO);
                 }

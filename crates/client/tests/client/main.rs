@@ -3,6 +3,7 @@
 mod ahead;
 mod fake_mds;
 mod fake_oss;
+mod faults;
 mod files;
 mod head;
 mod model;

@@ -1,7 +1,7 @@
 //! Data that is held back: what the OSTs and programs see of it.
 
 use super::*;
-use nacre_types::{SetAttr, SetAttrValid, Status};
+use nacre_types::{SetAttr, SetAttrValid, Status, TargetId};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -209,7 +209,7 @@ fn a_client_that_was_given_up_forgets_what_it_held_back_and_says_so_once() {
     let (_, clean) = create(&client, "clean");
     stream(&client, handle, &pattern(60_000, 10), 10_000);
     let sent = writes(&world);
-    client.write_back.lose_dirty_data();
+    client.write_back.lose_dirty_data(TargetId::mdt(0));
     assert_eq!(client.write_back.write_back_stats().dirty_bytes, 0);
     assert_eq!((client.data.fsync(handle), client.data.fsync(handle)), (Err(Status::EIO), Ok(())));
     assert_eq!((writes(&world), client.data.fsync(clean)), (sent, Ok(())));

@@ -478,7 +478,7 @@ impl MdsEvents for RemoteEvents {
             _ => false,
         };
         if let Some(client) = client.as_ref().filter(|_| recovery == Recovery::Evicted) {
-            client.write_back.lose_dirty_data();
+            client.write_back.lose_dirty_data(TargetId::mdt(self.index));
         }
         if recovery == Recovery::Evicted || has_lost {
             // Others may have changed what is cached here, or the MDT has an older state than it had: nothing of it counts,

@@ -1,0 +1,63 @@
+//! The edge of the client: what fails here leaves as a status, and if it is a fault, with one line in the log.
+
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
+use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult, TargetId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Shortest time between two lines about one target: one that is away fails every request.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// When the log was last told of each target, and how many lines were left out since.
+#[derive(Default)]
+pub(crate) struct Faults(Mutex<BTreeMap<Option<TargetId>, (Instant, u64)>>);
+
+impl Faults {
+    /// Runs an operation that somebody outside of the client has asked for, a phrase such as "read".
+    pub fn edge<R>(
+        &self,
+        action: &'static str,
+        operation: impl FnOnce() -> FailureResult<R>,
+    ) -> StatusResult<R> {
+        operation().map_err(|failure| self.log(failure.explain(|context| context.action(action))))
+    }
+
+    /// Logs a fault that the log does not have, and gives what is left to tell.
+    pub fn log(&self, failure: Failure) -> Status {
+        if failure.is_unlogged_fault()
+            && let Some(left_out) = self.may_log(failure.target())
+        {
+            match left_out {
+                0 => log::error!("{failure}"),
+                left_out => log::error!("{failure} ({left_out} failures before not shown)"),
+            }
+        }
+        failure.status()
+    }
+
+    /// Logs why data is lost that programs count as written. A status that they expect of a write belongs in the log here, too.
+    pub fn log_loss(&self, fid: Fid, target: TargetId, failure: Failure) -> Failure {
+        let status = failure.status();
+        if !status.is_fault() && self.may_log(Some(target)).is_some() {
+            log::error!("write back of {fid} on {target}: {status}");
+        }
+        Failure::logged(self.log(failure))
+    }
+
+    /// How many lines about a target were left out before this one; `None` if this one is to be left out.
+    fn may_log(&self, target: Option<TargetId>) -> Option<u64> {
+        let (now, mut targets) = (Instant::now(), self.0.lock());
+        match targets.get_mut(&target) {
+            Some((at, left_out)) if now.duration_since(*at) < LOG_EVERY => {
+                *left_out += 1;
+                None
+            }
+            known => {
+                let left_out = known.map_or(0, |(_, left_out)| *left_out);
+                targets.insert(target, (now, 0));
+                Some(left_out)
+            }
+        }
+    }
+}
