@@ -138,6 +138,28 @@ pub(crate) struct Users {
     pub range_locked: bool,
 }
 
+/// Who knows when data of a file was changed last.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum ModifyTime {
+    /// Whichever says the later time: the objects or the MDT. Nothing was written here.
+    #[default]
+    Elsewhere,
+    /// This client, which wrote then; the MDT is to be told.
+    Here(Timestamp),
+    /// The MDT, which was told a time since the last write: so it knows better than the objects.
+    Told,
+}
+
+impl ModifyTime {
+    /// What the MDT is to be told.
+    pub fn to_tell(self) -> Option<Timestamp> {
+        match self {
+            ModifyTime::Here(time) => Some(time),
+            ModifyTime::Elsewhere | ModifyTime::Told => None,
+        }
+    }
+}
+
 /// What the MDT does not know of a file yet.
 #[derive(Default)]
 pub(crate) struct News {
@@ -147,16 +169,21 @@ pub(crate) struct News {
     /// the file stays open: an MDT that hears of the close first would take a last writer without a word for one that wrote
     /// nothing. Times that are set wait for a close and the other way round: those of the close are older.
     pub telling: bool,
-    /// Time of the last write, if the MDT was not told.
-    pub mtime: Option<Timestamp>,
-    /// The MDT was told a time of change since, so it knows better than the objects.
-    pub mtime_told: bool,
+    pub mtime: ModifyTime,
     /// Time of a read, if it is to be stored.
     pub atime: Option<Timestamp>,
-    /// A stored access time older than this is refreshed by a read; `None`: already done.
-    pub atime_limit: Option<Timestamp>,
+    /// The stored access time is so old that the next read refreshes it.
+    pub atime_is_old: bool,
     /// Written objects that are not reported to the MDT yet.
     pub written: Written,
+}
+
+/// Written data of a file was lost.
+#[derive(Clone, Copy)]
+pub(crate) struct Loss {
+    /// Counts from 1: opens that have reported an earlier one, or none (0), report it.
+    number: u32,
+    status: Status,
 }
 
 /// What is not durable yet, and what was lost.
@@ -166,8 +193,8 @@ pub(crate) struct Unsynced {
     pub dirty: Vec<DirtyObject>,
     /// Others, or earlier opens, may have left objects unsynced.
     pub dirty_unknown: bool,
-    /// Number and cause of the last write-back failure; each open reports it once.
-    pub error: (u32, Option<Status>),
+    /// The last loss of written data; each open reports it once.
+    pub loss: Option<Loss>,
 }
 
 /// The state proper. Short locks only, never over a request.
@@ -245,12 +272,12 @@ impl FileInner {
         let stale = attr.atime <= attr.mtime
             || attr.atime <= attr.ctime
             || now.sec.saturating_sub(attr.atime.sec) >= RELATIME_SECONDS;
-        self.news.atime_limit = stale.then_some(attr.atime);
+        self.news.atime_is_old = stale;
     }
 
     /// A read happened.
     pub fn on_read(&mut self, now: impl FnOnce() -> Timestamp) {
-        if self.news.atime_limit.take().is_some() {
+        if std::mem::take(&mut self.news.atime_is_old) {
             self.news.atime = Some(now());
         }
     }
@@ -265,9 +292,9 @@ impl FileInner {
     pub fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
         self.ahead.invalidate(offset, end);
         self.size.on_written(offset, end);
-        self.news.mtime = Some(now);
+        self.news.mtime = ModifyTime::Here(now);
         self.news.data_changed = true;
-        self.news.atime_limit.get_or_insert(now);
+        self.news.atime_is_old = true;
     }
 
     /// Only a part of `[offset, end)` could be written. Pieces behind the failure may have arrived: only the objects know
@@ -308,9 +335,15 @@ impl FileInner {
         }
     }
 
+    /// Number of the last loss, 0 before the first.
+    fn losses(&self) -> u32 {
+        self.unsynced.loss.map_or(0, |loss| loss.number)
+    }
+
     /// Notes that written data is lost or may be.
     pub fn record_error(&mut self, status: Status) {
-        self.unsynced.error = (self.unsynced.error.0.wrapping_add(1), Some(status));
+        let number = self.losses().wrapping_add(1).max(1);
+        self.unsynced.loss = Some(Loss { number, status });
     }
 
     /// What the MDT is to be told; the state counts as told after [`FileInner::was_told`]. A size that somebody may have changed
@@ -320,7 +353,7 @@ impl FileInner {
         let size_blocks = size.filter(true_still).map(|size| (size.size, size.blocks));
         // Under the lock of the state, so that the order is that of what is told.
         let order = UPDATES.fetch_add(1, Ordering::Relaxed);
-        DataUpdate { size_blocks, mtime: self.news.mtime, atime: self.news.atime, order }
+        DataUpdate { size_blocks, mtime: self.news.mtime.to_tell(), atime: self.news.atime, order }
     }
 
     /// The MDT knows of an update with a size that was true after these `changes`; what has changed since is still to be told.
@@ -328,9 +361,9 @@ impl FileInner {
         if update.size_blocks.is_some() && changes == self.changes() {
             self.news.data_changed = false;
         }
-        self.news.mtime_told |= update.mtime.is_some();
-        if self.news.mtime == update.mtime {
-            self.news.mtime = None;
+        let is_newer = |time: Timestamp| Some(time) != update.mtime;
+        if update.mtime.is_some() && !self.news.mtime.to_tell().is_some_and(is_newer) {
+            self.news.mtime = ModifyTime::Told;
         }
         if self.news.atime == update.atime {
             self.news.atime = None;
@@ -367,8 +400,8 @@ pub(crate) struct OpenFile {
     pub reader: Mutex<Reader>,
     /// Where the next write begins if the writer goes on as before; the largest number before the first one.
     pub next_write: AtomicU64,
-    /// The last failure that this open has reported.
-    pub error_seen: AtomicU32,
+    /// Number of the last loss that this open has reported, or that was before it.
+    pub loss_seen: AtomicU32,
     /// Reads and writes go through the kernel's page cache.
     pub cached: AtomicBool,
     /// Reads leave the access time alone.
@@ -398,7 +431,7 @@ impl OpenFile {
         let seen = {
             let mut inner = file.lock();
             inner.users.opens += 1;
-            inner.unsynced.error.0
+            inner.losses()
         };
         OpenFile {
             handle,
@@ -411,7 +444,7 @@ impl OpenFile {
             ready_to: AtomicU64::new(0),
             reader: Mutex::default(),
             next_write: AtomicU64::new(u64::MAX),
-            error_seen: AtomicU32::new(seen),
+            loss_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             keeps_access_time: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -452,9 +485,8 @@ impl OpenFile {
     /// # Errors
     /// The failure, once.
     pub fn check_error(&self) -> Result<(), Status> {
-        let (number, status) = self.file.lock().unsynced.error;
-        let seen = self.error_seen.swap(number, Ordering::Relaxed);
-        status.filter(|_| seen != number).map_or(Ok(()), Err)
+        let Some(Loss { number, status }) = self.file.lock().unsynced.loss else { return Ok(()) };
+        if self.loss_seen.swap(number, Ordering::Relaxed) == number { Ok(()) } else { Err(status) }
     }
 }
 

@@ -95,6 +95,13 @@ impl Default for Relayouts {
     }
 }
 
+/// The lock on the layout that an open was asked for with, and the one that came; handles 0 stand for none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct OpenedLock {
+    pub reserved: LockHandle,
+    pub came: LockHandle,
+}
+
 /// One try to get a layout.
 enum Tried {
     Done(LayoutUse),
@@ -308,9 +315,10 @@ impl Layouts {
     pub(crate) fn adopt_layout_lock(
         &self,
         file: &FileState,
-        (reserved, lock): (LockHandle, LockHandle),
+        OpenedLock { reserved, came }: OpenedLock,
         layout: Option<Arc<Layout>>,
-        (lease, changes): (u64, Option<u64>),
+        lease: u64,
+        changes: Option<u64>,
     ) {
         if reserved == LockHandle(0) {
             let mut inner = file.lock();
@@ -324,7 +332,7 @@ impl Layouts {
             return;
         }
         let space = self.layout_space(file.fid);
-        if let Adopted::Held(handle, layout) = space.adopt(reserved, file.fid, lock, layout.as_ref()) {
+        if let Adopted::Held(handle, layout) = space.adopt(reserved, file.fid, came, layout.as_ref()) {
             file.lock().learn_layout(layout, Warrant::Lock(handle));
             space.release(handle);
         }

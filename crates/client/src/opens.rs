@@ -11,13 +11,13 @@ use crate::data::Data;
 use crate::data_locks::DataLocks;
 use crate::file::group::Who;
 use crate::file::ranges::Use;
-use crate::file::{Asked, FileState, OpenFile, now};
+use crate::file::{Asked, FileState, ModifyTime, OpenFile, now};
 use crate::flocks::FileLocks;
 use crate::handles::HandleTable;
 use crate::inodes::dot_lustre::check_may_name;
 use crate::inodes::{Found, Inodes};
 use crate::jobs::{JobSource, Jobs};
-use crate::layouts::Layouts;
+use crate::layouts::{Layouts, OpenedLock};
 use crate::lease::Lease;
 use crate::names::Created;
 use crate::node::{NodeTable, node_of};
@@ -31,7 +31,6 @@ use crate::write_back::WriteBack;
 use crate::write_back::table::Scope;
 use nacre_env::{JobGuard, enter_job};
 use nacre_layout::Layout;
-use nacre_lock::LockHandle;
 use nacre_rpc::MdsEndpoint;
 use nacre_types::{Attr, AttrFlags, FailureResult, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest, NewFile, OpenFlags};
@@ -72,7 +71,7 @@ struct Opening {
     /// What [`Relayouts::count`] was before that, if it was asked.
     changes: Option<u64>,
     /// The lock on the layout that was asked for, and the one that came.
-    lock: (LockHandle, LockHandle),
+    lock: OpenedLock,
     created: bool,
     /// The file's bytes, if they came with the answer and nobody here had it open before, with [`OpenedBytes::changes`](crate::file::opened::OpenedBytes::changes) of then.
     data: Option<(Vec<u8>, u64)>,
@@ -189,7 +188,7 @@ impl Opens {
                 self.data.mode_changed(fid);
             }
             let data = data.zip(unopened).filter(|_| answer.lease != 0);
-            let (lock, lease) = ((reserved, lock), answer.lease);
+            let (lock, lease) = (OpenedLock { reserved, came: lock }, answer.lease);
             let opening =
                 Opening { opener: *caller, handle, flags, sync, lease, changes, lock, created: false, data };
             self.attach_open(attr, layout, opening)
@@ -262,7 +261,7 @@ impl Opens {
         self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
         let node = node_of(attr.fid).inspect_err(|_| self.close_unused(attr.fid, handle))?;
         let changes = Some(changes).filter(|_| attr.fid == fid);
-        let lock = (LockHandle(0), LockHandle(0));
+        let lock = OpenedLock::default();
         let opening =
             Opening { opener: *caller, handle, flags, sync, lease, changes, lock, created, data: None };
         let opened = self.attach_open(attr, layout, opening)?;
@@ -351,7 +350,7 @@ impl Opens {
     ) -> FailureResult<Attr> {
         let writes = opening.flags.contains(OpenFlags::WRITE);
         let cut = opening.flags.contains(OpenFlags::TRUNCATE) && !opening.created;
-        self.layouts.adopt_layout_lock(file, opening.lock, layout, (opening.lease, opening.changes));
+        self.layouts.adopt_layout_lock(file, opening.lock, layout, opening.lease, opening.changes);
         let (size_known, has_objects) = {
             let mut inner = file.lock();
             self.sizes.show_told_of(&inner, &mut attr);
@@ -363,7 +362,7 @@ impl Opens {
             }
             inner.unsynced.dirty_unknown |=
                 !ours && !opening.created && attr.flags.contains(AttrFlags::HAS_OBJECTS);
-            if self.config.relatime && inner.news.atime_limit.is_none() {
+            if self.config.relatime && !inner.news.atime_is_old {
                 inner.learn_times(&attr, now());
             }
             (ours || exact, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
@@ -422,7 +421,7 @@ impl Opens {
         range.finish(|inner| {
             inner.on_truncated(0, lease, true);
             // To be told again, since what such a close tells may reach the MDT later than this open.
-            inner.news.mtime = Some(attr.mtime);
+            inner.news.mtime = ModifyTime::Here(attr.mtime);
         });
         Ok(())
     }
@@ -514,7 +513,7 @@ impl Opens {
             };
             self.nodes.note_told(file.node, &update, self.lease.number());
             self.requests.changes.fetch_add(1, Ordering::Release);
-            self.post_close(file.fid, open.handle, (update, written));
+            self.post_close(file.fid, open.handle, update, written);
             // Not before: a thread that finds no error to report in the state has to find it among the reported ones.
             file.lock().was_told(&update, size.and_then(|size| size.changes));
             drop(turn);
@@ -578,11 +577,11 @@ impl Opens {
 
     /// Closes what no program has got.
     fn close_unused(&self, fid: Fid, handle: OpenHandle) {
-        self.post_close(fid, handle, <(DataUpdate, Vec<Fid>)>::default());
+        self.post_close(fid, handle, DataUpdate::default(), Vec::new());
     }
 
     /// Tells the MDT of a close. A recovery from now on does not open the file for this handle.
-    fn post_close(&self, fid: Fid, handle: OpenHandle, (update, written): (DataUpdate, Vec<Fid>)) {
+    fn post_close(&self, fid: Fid, handle: OpenHandle, update: DataUpdate, written: Vec<Fid>) {
         self.handles.remove_pending(handle);
         if let Ok(mdt) = self.requests.mdt(fid) {
             let request = MdsRequest::Close { fid, handle, update, written };

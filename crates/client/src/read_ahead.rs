@@ -30,7 +30,7 @@ use crate::file::{FileInner, FileState, OpenFile};
 use crate::lease::Lease;
 use crate::objects::Objects;
 use crate::objects::transfer::ReadHow;
-use crate::read_ahead::blocks::{Block, Memory, Served};
+use crate::read_ahead::blocks::{Block, Memory, Origin, Served};
 use crate::read_ahead::reader::{Limits, Pattern, Plan};
 use crate::read_ahead::stats::{AheadStats, Counter};
 use crate::requests::Requests;
@@ -43,6 +43,7 @@ use nacre_lock::Mode;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -175,18 +176,18 @@ impl ReadAhead {
             open.file.lock().ahead.forget(open.handle.0, u64::MAX);
         }
         if plan.count > 0 {
-            self.start_ahead(open, layout, &plan, (offset, lease));
+            self.start_ahead(open, layout, &plan, offset, lease);
         }
     }
 
-    fn start_ahead(&self, open: &OpenFile, layout: Arc<Layout>, plan: &Plan, (offset, lease): (u64, u64)) {
+    fn start_ahead(&self, open: &OpenFile, layout: Arc<Layout>, plan: &Plan, offset: u64, lease: u64) {
         let (stats, owner) = (self.read_ahead_stats(), open.handle.0);
-        let memory = (&self.memory, self.write_back.read_ahead_room());
+        let limit = self.write_back.read_ahead_room();
+        let origin = Origin { owner, lease, memory: &self.memory, limit };
         let mut made = Vec::new();
         let beside = lease & UNDER_LOCKS != 0;
-        let covered = |range: &(u64, u64)| !beside || self.locks.is_covered(&layout, *range, Mode::Pr);
-        let ranges: Vec<(u64, u64)> =
-            plan.ranges().map(|range| (range.start, range.end)).take_while(covered).collect();
+        let covered = |range: &Range<u64>| !beside || self.locks.is_covered(&layout, range.clone(), Mode::Pr);
+        let ranges: Vec<Range<u64>> = plan.ranges().take_while(covered).collect();
         {
             let mut inner = open.file.lock();
             // Otherwise the file has got other objects meanwhile.
@@ -197,7 +198,7 @@ impl ReadAhead {
                 inner.ahead.forget(owner, offset.saturating_sub(PASSED_BYTES));
             }
             for bounds in ranges {
-                if !inner.ahead.make(bounds, RPC_BYTES, (owner, lease), memory, &mut made) {
+                if !inner.ahead.make(bounds, RPC_BYTES, &origin, &mut made) {
                     stats.add(Counter::MaxIssue);
                     stats.add(Counter::FailedToReachEnd);
                     break;

@@ -5,7 +5,7 @@ pub(crate) mod silent;
 use crate::base::Base;
 use crate::data_locks::DataLocks;
 use crate::data_locks::cover::Cover;
-use crate::file::{FileInner, FileState, Glimpse, KnownSize};
+use crate::file::{FileInner, FileState, Glimpse, KnownSize, ModifyTime};
 use crate::layouts::Layouts;
 use crate::lease::Lease;
 use crate::node::NodeTable;
@@ -228,11 +228,11 @@ impl Sizes {
             inner.learn(attr, lease, false);
             // Looked up while nobody can take what is to be told out of the state, to note it there.
             let is_told = self.show_told_of(&inner, attr);
-            let mtime_is_ours = is_told || inner.news.mtime.is_some() || inner.news.mtime_told;
+            let mtime_is_ours = is_told || inner.news.mtime != ModifyTime::Elsewhere;
             if let Some(atime) = inner.news.atime {
                 attr.atime = attr.atime.max(atime);
             }
-            if let Some(mtime) = inner.news.mtime {
+            if let Some(mtime) = inner.news.mtime.to_tell() {
                 attr.mtime = mtime;
                 attr.ctime = attr.ctime.max(mtime);
             }

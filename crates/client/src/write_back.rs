@@ -34,6 +34,7 @@ use crate::jobs::Jobs;
 use crate::layouts::Layouts;
 use crate::node::NodeTable;
 use crate::objects::Objects;
+use crate::objects::transfer::Placed;
 use crate::read_ahead::blocks::Memory;
 use crate::requests::Requests;
 use crate::tunables::Tunables;
@@ -117,9 +118,10 @@ impl WriteBack {
         &self,
         open: &OpenFile,
         layout: &Layout,
-        (at, len): (u64, u64),
+        Placed { at, data }: Placed<'_>,
         options: WriteOptions,
     ) -> bool {
+        let len = data.len() as u64;
         let before = open.next_write.swap(at + len, Ordering::Relaxed);
         if options.direct || options.from_cache || !self.settings.is_enabled() {
             return false;
@@ -144,14 +146,14 @@ impl WriteBack {
         &self,
         file: &Arc<FileState>,
         layout: &Layout,
-        (at, data): (u64, &[u8]),
+        Placed { at, data }: Placed<'_>,
         alone: bool,
     ) -> usize {
         let mut rest = data;
         for chunk in chunks(layout, at, data.len() as u64) {
             let Some(stripe) = chunk.object else { break };
             let (mine, _) = rest.split_at(chunk.len as usize);
-            let taken = self.cache_chunk(file, stripe, (chunk.object_offset, mine), alone);
+            let taken = self.cache_chunk(file, stripe, Placed { at: chunk.object_offset, data: mine }, alone);
             rest = &rest[taken..];
             if taken < mine.len() {
                 break;
@@ -164,15 +166,14 @@ impl WriteBack {
         &self,
         file: &Arc<FileState>,
         stripe: StripeObject,
-        (mut at, data): (u64, &[u8]),
+        Placed { mut at, data }: Placed<'_>,
         alone: bool,
     ) -> usize {
         let mut rest = data;
         while !rest.is_empty() {
-            let key = Key { object: stripe.object, number: at / WINDOW_BYTES };
-            let start = (at % WINDOW_BYTES) as usize;
-            let (piece, after) = rest.split_at(rest.len().min(WINDOW_BYTES as usize - start));
-            if !self.cache_piece(file, stripe, (key, start), piece, alone) {
+            let in_window = (WINDOW_BYTES - at % WINDOW_BYTES) as usize;
+            let (piece, after) = rest.split_at(rest.len().min(in_window));
+            if !self.cache_piece(file, stripe, Placed { at, data: piece }, alone) {
                 break;
             }
             at += piece.len() as u64;
@@ -185,10 +186,12 @@ impl WriteBack {
         &self,
         file: &Arc<FileState>,
         stripe: StripeObject,
-        (key, start): (Key, usize),
-        piece: &[u8],
+        Placed { at, data: piece }: Placed<'_>,
         alone: bool,
     ) -> bool {
+        let key = Key { object: stripe.object, number: at / WINDOW_BYTES };
+        let start = (at - key.offset()) as usize;
+        debug_assert!(start + piece.len() <= WINDOW_BYTES as usize, "the caller has cut it");
         let mut fresh: Option<Window> = None;
         let window = loop {
             match file.dirty.begin_fill(key, &mut fresh) {
@@ -208,7 +211,7 @@ impl WriteBack {
         // `end_fill`. Nobody else touches these bytes: writers hold their ranges exclusively, and the table sends a
         // window, or copies from it, only when nobody fills it.
         unsafe { self.objects.copy_raw(piece.as_ptr(), window.add(start), piece.len()) };
-        if file.dirty.end_fill(key, (start as u32, (start + piece.len()) as u32), alone) {
+        if file.dirty.end_fill(key, start as u32..(start + piece.len()) as u32, alone) {
             self.queue(file, stripe.ost_index, key);
         }
         true

@@ -36,6 +36,17 @@ pub enum Reader {
     Pages,
 }
 
+/// What a read knows of its file.
+#[derive(Clone, Copy)]
+struct Known {
+    /// Of the file, in bytes.
+    size: u64,
+    /// What keeps other clients away.
+    lock: IoLock,
+    /// The range of the read is held.
+    has_range: bool,
+}
+
 impl Data {
     /// Reads from open file `handle` at `offset` into `buffer`: fewer bytes than it holds only at the end of the file.
     ///
@@ -62,8 +73,9 @@ impl Data {
     ) -> FailureResult<usize> {
         let for_pages = who == Who::Pages;
         if let Some(frozen) = open.file.frozen_by(open) {
-            let how = (self.locks.server_lock(&open.file), false);
-            return self.read_known(open, frozen.layout, (offset, frozen.seen.size), buffer, how);
+            let lock = self.locks.server_lock(&open.file);
+            let known = Known { size: frozen.seen.size, lock, has_range: false };
+            return self.read_known(open, frozen.layout, known, offset, buffer);
         }
         let is_large = !for_pages && self.tunables.is_large_read(buffer.len() as u64);
         if !is_large && open.data.is_none() && !open.file.is_in_windows(offset, buffer.len() as u64) {
@@ -108,7 +120,13 @@ impl Data {
         if !self.lease.exclusive() || file.is_grouped() {
             return Ok(None);
         }
-        let len = self.read_known(open, layout, (offset, size), buffer, (IoLock::Lease, true))?;
+        let len = self.read_known(
+            open,
+            layout,
+            Known { size, lock: IoLock::Lease, has_range: true },
+            offset,
+            buffer,
+        )?;
         range.finish(|inner| self.note_read(open, inner, len));
         Ok(Some(len))
     }
@@ -118,7 +136,7 @@ impl Data {
         let for_pages = who == Who::Pages;
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
-        let fill = for_pages.then(|| Fill::begin(file, (offset, end), Pages::Touched));
+        let fill = for_pages.then(|| Fill::begin(file, offset..end, Pages::Touched));
         let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
         for _ in 0..ATTEMPTS {
             let range = if urgent {
@@ -139,7 +157,7 @@ impl Data {
                 (false, true) => Want::Lock,
                 (false, false) => Want::LockOrServer,
             };
-            let Some(cover) = self.locks.cover(file, &layout, (offset, end), mode, want)? else {
+            let Some(cover) = self.locks.cover(file, &layout, offset..end, mode, want)? else {
                 return Err(Status::EAGAIN.into());
             };
             if let Some(fill) = &fill {
@@ -150,8 +168,8 @@ impl Data {
             if !layout.is_instantiated(offset.min(size), end.min(size)) && !urgent {
                 continue;
             }
-            let how = (cover.io, range.is_some());
-            let len = self.read_known(open, Some(layout), (offset, size), buffer, how);
+            let known = Known { size, lock: cover.io, has_range: range.is_some() };
+            let len = self.read_known(open, Some(layout), known, offset, buffer);
             if !cover.is_valid() && !urgent {
                 continue;
             }
@@ -171,15 +189,14 @@ impl Data {
         }
     }
 
-    /// Reads what lies before the end of the file, which is known; gives its length. `how` is what keeps other clients away,
-    /// and whether the range is held.
+    /// Reads what lies before the end of the file, which is known; gives its length.
     fn read_known(
         &self,
         open: &OpenFile,
         layout: Option<Arc<Layout>>,
-        (offset, size): (u64, u64),
+        Known { size, lock, has_range }: Known,
+        offset: u64,
         buffer: &mut [u8],
-        (lock, has_range): (IoLock, bool),
     ) -> FailureResult<usize> {
         if offset >= size || buffer.is_empty() {
             return Ok(0);
@@ -309,7 +326,7 @@ impl Data {
                 .then(|| self.requests.capabilities.act_for(file.fid, &open.opener));
             // Pages of a file that is written may be stored to, which takes a lock for that.
             let mode = if write || file.lock().users.writers > 0 { Mode::Pw } else { Mode::Pr };
-            let found = self.locks.lock_exactly(file, layout, (start, end), mode, no_wait)?;
+            let found = self.locks.lock_exactly(file, layout, start..end, mode, no_wait)?;
             // The lease of a client that is alone is a lock on all bytes of the files that it has data of.
             let is_leased = found == LockedAhead::Asked
                 && self.lease.exclusive()

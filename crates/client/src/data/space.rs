@@ -6,7 +6,7 @@ use crate::data::closes::wait_for_closes;
 use crate::file::group::Who;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
-use crate::file::{FileState, KnownSize, now};
+use crate::file::{FileState, KnownSize, ModifyTime, now};
 use nacre_layout::{Component, Layout, StripeObject, object_ranges, object_sizes};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, FailureResult, Fid, SetAttr, Status, StatusResult};
@@ -57,8 +57,7 @@ impl Data {
                 inner.size.hangs_on_locks(era);
             }
             // The MDT has set the time of change, which is later than that of any write so far.
-            inner.news.mtime = None;
-            inner.news.mtime_told = true;
+            inner.news.mtime = ModifyTime::Told;
         });
         drop(turn);
         let (writers, has_objects) = {
@@ -173,7 +172,7 @@ impl Data {
                 inner.ahead.invalidate(offset, end);
                 inner.size.on_allocated();
                 inner.news.data_changed = true;
-                inner.news.mtime = Some(now);
+                inner.news.mtime = ModifyTime::Here(now);
                 for (stripe, epoch) in &epochs {
                     inner.mark_dirty(stripe, *epoch);
                     if outcome.is_ok() && kind != FallocateKind::Punch {

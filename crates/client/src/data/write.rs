@@ -18,6 +18,7 @@ use nacre_types::perm::Verdict;
 use nacre_types::{Caps, Explain, FailureResult, Fid, SetAttr, SetAttrValid, Status, StatusResult, perm};
 use nacre_wire::lock::IoLock;
 use nacre_wire::mds::MdsRequest;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -96,7 +97,7 @@ impl Data {
         if options.kill_priv && open.file.lock().privileged {
             // The MDT may be waiting for somebody who waits for the pages of this request.
             let end = offset.saturating_add(data.len() as u64);
-            let waiting = options.pages().map(|pages| Fill::begin(&open.file, (offset, end), pages));
+            let waiting = options.pages().map(|pages| Fill::begin(&open.file, offset..end, pages));
             let _ = waiting.as_ref().filter(|_| options.from_cache).map(Fill::waits);
             self.drop_privileges(caller, open.file.fid)?;
         }
@@ -188,10 +189,10 @@ impl Data {
         let file = &*open.file;
         let end = offset.saturating_add(data.len() as u64);
         self.write_back.close_head(file, end)?;
-        let fill = options.pages().map(|pages| Fill::begin(file, (offset, end), pages));
+        let fill = options.pages().map(|pages| Fill::begin(file, offset..end, pages));
         let mut urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
         let in_hand = match options.from_cache && !urgent {
-            true => self.in_hand(file, (offset, end))?,
+            true => self.in_hand(file, offset..end)?,
             false => None,
         };
         if options.from_cache && in_hand.is_none() && !urgent {
@@ -217,7 +218,7 @@ impl Data {
                         .requests
                         .with_space(file.fid, || self.layouts.use_layout_for_writing(file, offset, end))?,
                 };
-                let cover = self.cover_write(file, used.for_writing()?, (offset, end), &options, urgent)?;
+                let cover = self.cover_write(file, used.for_writing()?, offset..end, &options, urgent)?;
                 (offset, used, cover)
             }
         };
@@ -247,18 +248,13 @@ impl Data {
     }
 
     /// What a page is written back with that was stored to under a lock, if all of that is still here: nothing is waited for.
-    fn in_hand(
-        &self,
-        file: &FileState,
-        (start, end): (u64, u64),
-    ) -> FailureResult<Option<(LayoutUse, Cover<'_>)>> {
-        if file.is_grouped() || end > FILE_SIZE_MAX {
+    fn in_hand(&self, file: &FileState, range: Range<u64>) -> FailureResult<Option<(LayoutUse, Cover<'_>)>> {
+        if file.is_grouped() || range.end > FILE_SIZE_MAX {
             return Ok(None);
         }
-        let Some(used) = self.layouts.layout_in_hand(file, |layout| has_room(layout, start, end)) else {
-            return Ok(None);
-        };
-        let cover = self.locks.cover(file, used.for_writing()?, (start, end), Mode::Pw, Want::Now)?;
+        let ready = |layout: &Layout| has_room(layout, range.start, range.end);
+        let Some(used) = self.layouts.layout_in_hand(file, ready) else { return Ok(None) };
+        let cover = self.locks.cover(file, used.for_writing()?, range, Mode::Pw, Want::Now)?;
         Ok(cover.map(|cover| (used, cover)))
     }
 
@@ -268,12 +264,12 @@ impl Data {
         &self,
         file: &FileState,
         layout: &Arc<Layout>,
-        range: (u64, u64),
+        range: Range<u64>,
         options: &WriteOptions,
         urgent: bool,
     ) -> FailureResult<Option<Cover<'_>>> {
         if urgent || options.from_cache {
-            let now = self.locks.cover(file, layout, range, Mode::Pw, Want::Now)?;
+            let now = self.locks.cover(file, layout, range.clone(), Mode::Pw, Want::Now)?;
             if now.is_some() || urgent {
                 return Ok(now);
             }
@@ -314,13 +310,14 @@ impl Data {
         range: Option<RangeGuard<'_>>,
     ) -> FailureResult<usize> {
         let (file, at, len) = (&*open.file, how.at, data.len() as u64);
+        let place = Placed { at, data };
         let sync = options.sync || open.sync;
-        let is_worth_it = self.write_back.wants_cache(open, layout, (at, len), options) || how.holds_head;
+        let is_worth_it = self.write_back.wants_cache(open, layout, place, options) || how.holds_head;
         let wants_cache = is_worth_it && how.may_cache && !sync;
         let mut notes = Notes::default();
         let alone = how.lock == IoLock::Lease;
         let cached =
-            if wants_cache { self.write_back.cache_write(&open.file, layout, (at, data), alone) } else { 0 };
+            if wants_cache { self.write_back.cache_write(&open.file, layout, place, alone) } else { 0 };
         let (outcome, touched) = match &data[cached..] {
             [] => (Ok(cached), &[][..]),
             rest => {

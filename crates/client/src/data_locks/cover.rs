@@ -2,13 +2,14 @@
 
 use crate::data_locks::DataLocks;
 use crate::file::FileState;
-use crate::file::folios::{Pages, Range};
+use crate::file::folios::Pages;
 use crate::locks::Locks;
 use crate::locks::space::{Home, Namespace, Use};
 use nacre_layout::{Layout, StripeObject, object_ranges};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{Explain, FailureResult, Status};
 use nacre_wire::lock::IoLock;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -82,7 +83,7 @@ pub(crate) struct Fill<'a> {
 
 impl<'a> Fill<'a> {
     /// Such a request has come for `[start, end)`.
-    pub fn begin(file: &'a FileState, (start, end): Range, pages: Pages) -> Fill<'a> {
+    pub fn begin(file: &'a FileState, Range { start, end }: Range<u64>, pages: Pages) -> Fill<'a> {
         let (id, urgent) = file.folios.lock().enter((start, end), pages);
         Fill { file, id, urgent }
     }
@@ -123,7 +124,7 @@ impl DataLocks {
         &self,
         file: &FileState,
         layout: &Arc<Layout>,
-        (start, end): (u64, u64),
+        Range { start, end }: Range<u64>,
         mode: Mode,
         want: Want,
     ) -> FailureResult<Option<Cover<'_>>> {
@@ -202,7 +203,7 @@ impl DataLocks {
         &self,
         file: &FileState,
         layout: &Arc<Layout>,
-        (start, end): (u64, u64),
+        Range { start, end }: Range<u64>,
         mode: Mode,
         no_wait: bool,
     ) -> FailureResult<LockedAhead> {
@@ -234,7 +235,7 @@ impl DataLocks {
     }
 
     /// True if cached locks let `[start, end)` be read right now.
-    pub(crate) fn is_covered(&self, layout: &Layout, (start, end): (u64, u64), mode: Mode) -> bool {
+    pub(crate) fn is_covered(&self, layout: &Layout, Range { start, end }: Range<u64>, mode: Mode) -> bool {
         // What has no objects is under no lock.
         let mut ranges = object_ranges(layout, start, end);
         layout.is_instantiated(start, end)

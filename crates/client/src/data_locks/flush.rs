@@ -108,7 +108,7 @@ impl Holder for DataLocks {
     fn known_of(&self, node: u64, object: Fid) -> Lvb {
         let Some(file) = self.nodes.file(node) else { return Lvb::default() };
         let size_bytes = file.dirty.object_end(&object);
-        let mtime = if size_bytes > 0 { file.lock().news.mtime } else { None };
+        let mtime = if size_bytes > 0 { file.lock().news.mtime.to_tell() } else { None };
         let mtime = mtime.unwrap_or(Timestamp::default());
         Lvb { size_bytes, mtime, ctime: mtime, ..Lvb::default() }
     }

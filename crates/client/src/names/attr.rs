@@ -2,8 +2,8 @@
 
 use crate::caller::Caller;
 use crate::data::closes::wait_for_closes;
-use crate::file::FileState;
 use crate::file::group::Who;
+use crate::file::{FileState, ModifyTime};
 use crate::inodes::dot_lustre::virtual_attr;
 use crate::inodes::xattr::{ACL_ACCESS, CAPABILITY, is_layout};
 use crate::names::Names;
@@ -71,8 +71,7 @@ impl Names {
                 let mut inner = file.lock();
                 // A time that was set counts, not the time of writes before that.
                 if set.valid.intersects(TIMES) {
-                    inner.news.mtime = None;
-                    inner.news.mtime_told = true;
+                    inner.news.mtime = ModifyTime::Told;
                 }
                 if set.valid.intersects(ACCESS_TIMES) {
                     inner.news.atime = None;

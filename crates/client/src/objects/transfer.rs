@@ -30,10 +30,10 @@ pub(crate) struct WriteHow {
     pub lock: IoLock,
 }
 
-/// Bytes and their place in a file.
+/// Bytes and their place in a file or an object.
 #[derive(Clone, Copy)]
 pub(crate) struct Placed<'a> {
-    /// Offset in the file, in bytes.
+    /// Offset there, in bytes.
     pub at: u64,
     pub data: &'a [u8],
 }

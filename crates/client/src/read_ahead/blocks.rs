@@ -6,6 +6,7 @@
 
 use crate::read_ahead::stats::{AheadStats, Counter};
 use nacre_env::sync::{Condvar, Mutex};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -181,6 +182,17 @@ pub(crate) struct Blocks {
     list: Vec<Arc<Block>>,
 }
 
+/// On whose account blocks are made, and what they may cost.
+pub(crate) struct Origin<'a> {
+    /// Handle of the open that reads.
+    pub owner: u64,
+    /// Lease or locks under which they are true.
+    pub lease: u64,
+    pub memory: &'a Arc<Memory>,
+    /// Bytes of that memory that may be used.
+    pub limit: u64,
+}
+
 impl Blocks {
     /// The block that holds the byte at `offset`.
     pub fn find(&self, offset: u64) -> Option<&Arc<Block>> {
@@ -192,10 +204,9 @@ impl Blocks {
     /// `memory` goes, and adds them to `made`. False if the budget was too small for all.
     pub fn make(
         &mut self,
-        (start, end): (u64, u64),
+        Range { start, end }: Range<u64>,
         piece: u64,
-        (owner, lease): (u64, u64),
-        (memory, limit): (&Arc<Memory>, u64),
+        &Origin { owner, lease, memory, limit }: &Origin<'_>,
         made: &mut Vec<Arc<Block>>,
     ) -> bool {
         let mut at = start;
@@ -271,7 +282,7 @@ mod tests {
 
     fn make(blocks: &mut Blocks, memory: &Arc<Memory>, start: u64, end: u64, limit: u64) -> bool {
         let mut made = Vec::new();
-        let all = blocks.make((start, end), PIECE, (1, 1), (memory, limit), &mut made);
+        let all = blocks.make(start..end, PIECE, &Origin { owner: 1, lease: 1, memory, limit }, &mut made);
         for block in made {
             block.enqueue();
             assert!(block.begin() && !block.begin());

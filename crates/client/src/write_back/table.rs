@@ -16,6 +16,7 @@ use nacre_env::sync::{Condvar, Mutex, MutexGuard};
 use nacre_layout::StripeObject;
 use nacre_types::Fid;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -217,13 +218,14 @@ impl Table {
         true
     }
 
-    /// `[start, end)` of the window was filled, `alone` or under a lock. True if it is to be queued for sending now.
-    pub fn end_fill(&self, key: Key, (start, end): (u32, u32), alone: bool) -> bool {
+    /// These bytes of the window were filled, `alone` or under a lock. True if it is to be queued for sending now.
+    pub fn end_fill(&self, key: Key, filled: Range<u32>, alone: bool) -> bool {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(&key) else { return false };
         let Some(window) = &mut slot.window else { return false };
+        debug_assert!(window.fillers > 0 && filled.end as u64 <= WINDOW_BYTES, "begin_fill counted it");
         window.fillers -= 1;
-        window.spans.insert(start, end);
+        window.spans.insert(filled.start, filled.end);
         window.alone |= alone;
         let ready = is_ready(slot);
         self.notify();

@@ -330,7 +330,7 @@ mod tests {
             Some(Window::new(buffer, Arc::new(Budget::new(0)), StripeObject::default(), Instant::now(), 0));
         let key = Key { object: dirty.fid, number: 0 };
         dirty.dirty.begin_fill(key, &mut window);
-        dirty.dirty.end_fill(key, (0, 5), true);
+        dirty.dirty.end_fill(key, 0..5, true);
         let mut queue = Queue::default();
         for file in [&clean, &dirty, &clean] {
             file.dirty.listed.store(true, Ordering::Release);
@@ -346,7 +346,7 @@ mod tests {
         let table = Table::default();
         let object = Fid::new(9, 1, 0);
         let pool = Arc::new(Pool::default());
-        let fill = |object, number, span: (u32, u32)| {
+        let fill = |object, number, span: std::ops::Range<u32>| {
             let buffer = pool.take(64 << 20).expect("memory");
             let mut window = Some(Window::new(
                 buffer,
@@ -360,19 +360,19 @@ mod tests {
             table.end_fill(key, span, true);
         };
         assert!(table.take_sole(object, 100).is_none(), "nothing is dirty");
-        fill(object, 0, (10, 90));
+        fill(object, 0, 10..90);
         assert!(table.take_sole(Fid::new(9, 2, 0), 100).is_none(), "another object");
         assert!(table.take_sole(object, 89).is_none(), "too long");
         let job = table.take_sole(object, 90).expect("all there is");
         assert!(table.take_sole(object, 90).is_none() && !table.is_clean(), "it is under way");
         table.put_back(job);
-        fill(object, 0, (91, 95));
+        fill(object, 0, 91..95);
         assert!(table.take_sole(object, 100).is_none(), "two runs");
-        fill(object, 0, (90, 91));
+        fill(object, 0, 90..91);
         assert!(table.take_sole(object, 100).is_some_and(|job| job.window.spans.end() == 95));
         table.sent(Key { object, number: 0 });
-        fill(object, 0, (0, 5));
-        fill(object, 1, (0, 5));
+        fill(object, 0, 0..5);
+        fill(object, 1, 0..5);
         assert!(table.take_sole(object, 100).is_none(), "two windows");
     }
 }
