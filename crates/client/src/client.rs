@@ -103,8 +103,10 @@ impl Client {
         let statahead = Statahead::new(&base, inodes.clone(), pages.clone());
         let names = Names::new(
             &base,
-            (write_back.clone(), sizes.clone()),
-            (inodes.clone(), data.clone()),
+            write_back.clone(),
+            sizes.clone(),
+            inodes.clone(),
+            data.clone(),
             placement.clone(),
             statahead.clone(),
         );

@@ -82,8 +82,8 @@ impl Data {
     /// # Errors
     /// `EIO` once for each open if data was lost since it was written; what a server answers.
     pub fn fsync(&self, handle: u64) -> StatusResult<()> {
-        self.requests.faults.edge("fsync", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("fsync", open.file.fid, || {
             // Who syncs after each write gains nothing by holding it back: the next one counts as the first of a stream.
             open.next_write.store(u64::MAX, Ordering::Relaxed);
             self.fsync_open(&open)

@@ -23,6 +23,16 @@ impl Faults {
         operation().map_err(|failure| self.log(failure.explain(|context| context.action(action))))
     }
 
+    /// The same for an operation on one file.
+    pub fn edge_on<R>(
+        &self,
+        action: &'static str,
+        fid: Fid,
+        operation: impl FnOnce() -> FailureResult<R>,
+    ) -> StatusResult<R> {
+        self.edge(action, || operation().map_err(|failure| failure.explain(|context| context.fid(fid))))
+    }
+
     /// Logs a fault that the log does not have, and gives what is left to tell.
     pub fn log(&self, failure: Failure) -> Status {
         if failure.is_unlogged_fault()

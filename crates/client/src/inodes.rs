@@ -99,7 +99,7 @@ impl Inodes {
     /// # Errors
     /// As for [`Inodes::getattr`].
     pub fn stat(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
-        self.requests.faults.edge("get attributes", || {
+        self.requests.faults.edge_on("get attributes", fid, || {
             let ask = || self.ask_for_attributes(fid);
             if fid == self.root.fid() { self.root.stat(ask) } else { ask() }
         })

@@ -155,7 +155,7 @@ impl Listings {
                 Source::Merge(merge) => {
                     let dots = if offset < AFTER_DOT_DOT { room_of(1, plus) + room_of(2, plus) } else { 0 };
                     let room = (size as usize).saturating_sub(dots);
-                    return self.list_merged(&dir, *merge, (&wanted, room), take);
+                    return self.list_merged(&dir, *merge, &wanted, room, take);
                 }
             };
             if self.notes_names(plus, page.lease) {
@@ -293,7 +293,8 @@ impl Listings {
         &self,
         dir: &OpenDir,
         mut merge: Merge,
-        (wanted, room): (&Wanted, usize),
+        wanted: &Wanted,
+        room: usize,
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
     ) -> FailureResult<()> {
         let lease = merge.lease;
@@ -307,7 +308,7 @@ impl Listings {
             }
             Ok(taken)
         };
-        let outcome = self.pages.hand_out(&mut merge, (wanted, room), &mut list);
+        let outcome = self.pages.hand_out(&mut merge, wanted, room, &mut list);
         noted.into_iter().for_each(|noted| self.statahead.on_listed(noted));
         match outcome {
             Ok(()) => *dir.merge.lock() = Some(merge),

@@ -303,7 +303,13 @@ impl Locks {
     }
 
     /// An OST asks what this client knows of an object.
-    fn glimpsed(&self, space: &Arc<Namespace>, question: (u64, LockHandle), resource: Option<ResourceId>) {
+    fn glimpsed(
+        &self,
+        space: &Arc<Namespace>,
+        glimpse: u64,
+        handle: LockHandle,
+        resource: Option<ResourceId>,
+    ) {
         let (weak, space) = (self.holder.get().cloned(), space.clone());
         self.messages.submit(move || {
             let Some(holder) = weak.and_then(|weak| weak.upgrade()) else { return };
@@ -313,7 +319,7 @@ impl Locks {
                     .map_or(Lvb::default(), |home| holder.known_of(home.node, resource.fid()))
             });
             if let Some(endpoint) = holder.ost(space.ost_index) {
-                space::answer_glimpse(endpoint, question, lvb);
+                space::answer_glimpse(endpoint, glimpse, handle, lvb);
             }
         });
     }

@@ -39,6 +39,16 @@ pub struct Created<'a> {
     pub umask: u32,
 }
 
+/// A name, and where it is stored.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// Directory that shows it.
+    parent: Fid,
+    /// That directory, or the shard of it that has the name.
+    home: Fid,
+    name: &'a [u8],
+}
+
 /// Names and attributes, looked up and changed.
 pub struct Names {
     requests: Arc<Requests>,
@@ -58,8 +68,10 @@ pub struct Names {
 impl Names {
     pub(crate) fn new(
         base: &Base,
-        (write_back, sizes): (Arc<WriteBack>, Arc<Sizes>),
-        (inodes, data): (Arc<Inodes>, Arc<Data>),
+        write_back: Arc<WriteBack>,
+        sizes: Arc<Sizes>,
+        inodes: Arc<Inodes>,
+        data: Arc<Data>,
         placement: Arc<Placement>,
         statahead: Arc<Statahead>,
     ) -> Names {
@@ -88,9 +100,9 @@ impl Names {
             let mut found = Err(Status::EAGAIN.into());
             for _ in 0..FOLLOWED {
                 let mut is_gone = false;
-                found = self
-                    .shards
-                    .at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name, &mut is_gone));
+                found = self.shards.at_home(parent, name, |home| {
+                    self.lookup_at(caller, Place { parent, home, name }, &mut is_gone)
+                });
                 if !is_gone {
                     break;
                 }
@@ -110,8 +122,7 @@ impl Names {
     fn lookup_at(
         &self,
         caller: &Caller,
-        (parent, home): (Fid, Fid),
-        name: &[u8],
+        Place { parent, home, name }: Place<'_>,
         is_gone: &mut bool,
     ) -> FailureResult<Result<Found, Absent>> {
         if let Some(found) = dot_lustre::lookup(&self.inodes, caller, parent, name)? {
@@ -372,7 +383,9 @@ impl Names {
             check_may_name(from.0, from.1)?;
             check_may_name(to.0, to.1)?;
             self.shards.at_homes(from, to, |from_home, to_home| {
-                self.rename_at(caller, (from, from_home), (to, to_home), flags)
+                let from = Place { parent: from.0, home: from_home, name: from.1 };
+                let to = Place { parent: to.0, home: to_home, name: to.1 };
+                self.rename_at(caller, from, to, flags)
             })
         })
     }
@@ -380,33 +393,32 @@ impl Names {
     fn rename_at(
         &self,
         caller: &Caller,
-        (from, from_home): ((Fid, &[u8]), Fid),
-        (to, to_home): ((Fid, &[u8]), Fid),
+        from: Place<'_>,
+        to: Place<'_>,
         flags: RenameFlags,
     ) -> FailureResult<bool> {
         let request = MdsRequest::Rename {
-            from_parent: from_home,
-            from_name: from.1,
-            to_parent: to_home,
-            to_name: to.1,
+            from_parent: from.home,
+            from_name: from.name,
+            to_parent: to.home,
+            to_name: to.name,
             flags,
         };
-        let watched =
-            [(from.0, self.inodes.watch_names(from_home)), (to.0, self.inodes.watch_names(to_home))];
-        let _putting = self.absences.putting(to_home, to.1);
-        let answer = self.requests.call(caller, from_home, &request)?;
+        let (from_watch, to_watch) = (self.inodes.watch_names(from.home), self.inodes.watch_names(to.home));
+        let _putting = self.absences.putting(to.home, to.name);
+        let answer = self.requests.call(caller, from.home, &request)?;
         self.note_removed(answer)?;
-        if from_home == to_home {
+        if from.home == to.home {
             return Ok(true);
         }
-        let keeps = |(directory, watch): &(Fid, Watch)| {
-            self.inodes.is_public(*directory) && (self.lease.exclusive() || watch.still())
+        let keeps = |place: &Place<'_>, watch: &Watch| {
+            self.inodes.is_public(place.parent) && (self.lease.exclusive() || watch.still())
         };
         // Names of a directory that not everybody may search are never kept.
         let was_kept = |directory: Fid| self.inodes.hints(directory).is_none_or(|hints| hints.public);
-        let [from, to] = watched;
         let back = flags.contains(RenameFlags::EXCHANGE);
-        Ok((keeps(&to) || !was_kept(from.0)) && (!back || keeps(&from) || !was_kept(to.0)))
+        Ok((keeps(&to, &to_watch) || !was_kept(from.parent))
+            && (!back || keeps(&from, &from_watch) || !was_kept(to.parent)))
     }
 
     pub(crate) fn note_removed(&self, answer: Answer) -> FailureResult<()> {

@@ -159,7 +159,7 @@ impl Opens {
     /// # Errors
     /// `EACCES`, `EISDIR`, `ESTALE`; what OSTs answer when the file is cut.
     pub fn open(&self, caller: &Caller, fid: Fid, flags: OpenFlags, sync: bool) -> StatusResult<OpenedFile> {
-        self.requests.faults.edge("open", || {
+        self.requests.faults.edge_on("open", fid, || {
             let node = node_of(fid)?;
             // The kernel refuses to open a running program for writing, but finds out about O_RDONLY | O_TRUNC too late.
             if flags.contains(OpenFlags::TRUNCATE)
@@ -542,7 +542,7 @@ impl Opens {
 
     /// The MDT has no file open by a handle, as far as it was heard since there were so many recoveries: one since may have opened it all the
     /// same. Whichever found the handle in the table has counted before.
-    fn let_go(&self, fid: Fid, handle: OpenHandle, recoveries: u64) {
+    pub(crate) fn let_go(&self, fid: Fid, handle: OpenHandle, recoveries: u64) {
         self.handles.remove_pending(handle);
         if self.requests.recoveries(fid) != recoveries {
             self.close_unused(fid, handle);
@@ -587,11 +587,6 @@ impl Opens {
             let request = MdsRequest::Close { fid, handle, update, written };
             mdt.endpoint.post(&nacre_types::Cred::system(), &request);
         }
-    }
-
-    /// A close that was waited for has been answered. If that was the answer of before a restart, a recovery has opened the file again since.
-    pub(crate) fn was_closed(&self, open: &OpenFile, recoveries: u64) {
-        self.let_go(open.file.fid, open.handle, recoveries);
     }
 
     /// Has what an open wrote arrive, before it is closed.

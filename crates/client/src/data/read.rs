@@ -53,8 +53,8 @@ impl Data {
     /// # Errors
     /// `EBADF`; `EINTR`; what an OST answers, when nothing could be read; `EAGAIN` as [`Reader`] says.
     pub fn read(&self, handle: u64, offset: u64, buffer: &mut [u8], reader: Reader) -> StatusResult<usize> {
-        self.requests.faults.edge("read", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("read", open.file.fid, || {
             let who = match reader {
                 Reader::Program => Who::Open(open.handle),
                 Reader::Hurried => Who::Hurried(open.handle),

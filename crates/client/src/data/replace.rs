@@ -48,8 +48,8 @@ impl Data {
     /// # Errors
     /// `EBADF`; `EINTR`; what an OST answers.
     pub fn data_version(&self, handle: u64, flush: VersionFlush) -> StatusResult<u64> {
-        self.requests.faults.edge("data version", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("data version", open.file.fid, || {
             let file = &*open.file;
             if let Some(frozen) = file.frozen_by(&open) {
                 return frozen.layout.as_ref().map_or(Ok(0), |layout| self.version_of(layout));
@@ -75,10 +75,10 @@ impl Data {
     /// # Errors
     /// `EBADF`; what an OST answers.
     pub fn size_of(&self, handle: u64) -> StatusResult<u64> {
-        self.requests.faults.edge("get the size", || {
-            let open = self.handles.file(handle)?;
-            self.sizes.size_up_to(&open.file, u64::MAX)
-        })
+        let open = self.handles.file(handle)?;
+        self.requests
+            .faults
+            .edge_on("get the size", open.file.fid, || self.sizes.size_up_to(&open.file, u64::MAX))
     }
 
     /// Copies `(offset, len)` of an open file to the same place in another one that this mount has open for writing; gives the bytes copied.

@@ -13,6 +13,7 @@ use nacre_types::{Attr, FailureResult, Fid, SetAttr, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsRequest, OpenFlags};
 use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Bytes copied by one round of `copy_file_range`.
@@ -121,8 +122,8 @@ impl Data {
         offset: u64,
         len: u64,
     ) -> StatusResult<()> {
-        self.requests.faults.edge("fallocate", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("fallocate", open.file.fid, || {
             if !open.writable() {
                 return Err(Status::EBADF.into());
             }
@@ -196,15 +197,15 @@ impl Data {
     /// # Errors
     /// `ENXIO` if `offset` is at or behind the end, or no data follows.
     pub fn seek(&self, handle: u64, offset: u64, kind: SeekKind) -> StatusResult<u64> {
-        self.requests.faults.edge("seek", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("seek", open.file.fid, || {
             let file = &*open.file;
             if let Some(frozen) = file.frozen_by(&open) {
                 return match (frozen.layout, offset < frozen.seen.size) {
                     (Some(layout), true) => {
                         let found = self.seek_layout(
                             &layout,
-                            (offset, frozen.seen.size),
+                            offset..frozen.seen.size,
                             kind,
                             self.locks.server_lock(file),
                         )?;
@@ -226,7 +227,7 @@ impl Data {
             let found = self
                 .write_back
                 .settle(file, offset, size)
-                .and_then(|()| self.seek_layout(layout, (offset, size), kind, self.locks.server_lock(file)));
+                .and_then(|()| self.seek_layout(layout, offset..size, kind, self.locks.server_lock(file)));
             drop(range);
             position(found?, size, kind)
         })
@@ -235,7 +236,7 @@ impl Data {
     fn seek_layout(
         &self,
         layout: &Layout,
-        (offset, size): (u64, u64),
+        Range { start: offset, end: size }: Range<u64>,
         kind: SeekKind,
         lock: IoLock,
     ) -> FailureResult<Option<u64>> {
@@ -253,7 +254,7 @@ impl Data {
             let mut best: Option<u64> = None;
             for (index, stripe) in component.objects.iter().enumerate() {
                 let start = math.object_size(index as u16, from);
-                if let Some(found) = self.seek_object(stripe, start, (kind, lock))? {
+                if let Some(found) = self.seek_object(stripe, start, kind, lock)? {
                     let position = math.file_offset(index as u16, found).max(from);
                     best = Some(best.map_or(position, |best| best.min(position)));
                 }
@@ -270,7 +271,8 @@ impl Data {
         &self,
         stripe: &StripeObject,
         offset: u64,
-        (kind, lock): (SeekKind, IoLock),
+        kind: SeekKind,
+        lock: IoLock,
     ) -> FailureResult<Option<u64>> {
         let StripeObject { ost_index, object, written } = *stripe;
         let request = OssRequest::Seek { object, offset, kind, lock, written };

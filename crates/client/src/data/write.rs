@@ -72,8 +72,8 @@ impl Data {
         data: &[u8],
         options: WriteOptions,
     ) -> StatusResult<usize> {
-        self.requests.faults.edge("write", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("write", open.file.fid, || {
             if !open.writable() {
                 return Err(Status::EBADF.into());
             }

@@ -19,7 +19,7 @@
 use crate::data_locks::DataLocks;
 use crate::file::group::Held;
 use crate::file::{FileInner, FileState};
-use crate::locks::space::{Home, Use};
+use crate::locks::space::{Home, Use, Wish};
 use crate::write_back::table::Scope;
 use nacre_env::clock::Instant;
 use nacre_layout::{Layout, StripeObject};
@@ -40,8 +40,8 @@ impl DataLocks {
     /// # Errors
     /// `EBADF`; `EINVAL` for group 0, and for a descriptor that belongs to a group; `EAGAIN`; `EINTR`; those of a write.
     pub fn join_group(&self, handle: u64, gid: u64, no_wait: bool) -> StatusResult<()> {
-        self.requests.faults.edge("join group", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("join group", open.file.fid, || {
             if gid == 0 {
                 return Err(Status::EINVAL.into());
             }
@@ -53,7 +53,7 @@ impl DataLocks {
             file.wait_for(begin)??;
             file.grouped.store(true, Ordering::Release);
             let outcome = self.lock_for_group(file, gid, no_wait);
-            let outcome = file.lock().end_joining((open.handle, open.writable()), outcome);
+            let outcome = file.lock().end_joining(open.handle, open.writable(), outcome);
             if outcome.is_err() {
                 self.end_unused_group(file);
             } else {
@@ -69,8 +69,8 @@ impl DataLocks {
     /// # Errors
     /// `EBADF`; `EINVAL` if it does not belong to this group.
     pub fn leave_group(&self, handle: u64, gid: u64) -> StatusResult<()> {
-        self.requests.faults.edge("leave group", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("leave group", open.file.fid, || {
             if gid == 0 || open.group.compare_exchange(gid, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 return Err(Status::EINVAL.into());
             }
@@ -140,7 +140,7 @@ impl DataLocks {
             for mode in [Mode::Pr, Mode::Pw] {
                 cancelled.extend(space.surrender(locks, &resource, mode)?);
             }
-            self.lock_object(file, layout, stripe, (gid, no_wait), &cancelled)?;
+            self.lock_object(file, layout, stripe, gid, no_wait, &cancelled)?;
         }
         Ok(())
     }
@@ -151,7 +151,8 @@ impl DataLocks {
         file: &FileState,
         layout: &Arc<Layout>,
         stripe: &StripeObject,
-        (gid, no_wait): (u64, bool),
+        gid: u64,
+        no_wait: bool,
         cancelled: &[LockHandle],
     ) -> FailureResult<()> {
         let locks = self.lease.locks();
@@ -159,7 +160,8 @@ impl DataLocks {
         let home = || Home { node: file.node, layout: layout.clone() };
         let flags = EnqueueFlags { no_wait, ..EnqueueFlags::default() };
         let endpoint = self.requests.ost(stripe.ost_index)?;
-        let taken = space.acquire(locks, endpoint, (&resource, &Need::group(gid)), flags, cancelled, home);
+        let taken =
+            space.acquire(locks, endpoint, Wish { resource, need: Need::group(gid), flags, cancelled }, home);
         let taken = taken.explain(self.requests.about_object(stripe))?;
         let Use::Held(handle) = taken else { return Err(Status::EIO.into()) };
         let mut inner = file.lock();
@@ -196,7 +198,7 @@ impl DataLocks {
             (gid, inner.group.as_ref().is_some_and(|group| group.has(&resource)))
         };
         if !is_held {
-            self.lock_object(file, layout, stripe, (gid, false), &[])?;
+            self.lock_object(file, layout, stripe, gid, false, &[])?;
         }
         Ok(Some(Need::group(gid)))
     }

@@ -112,7 +112,8 @@ impl FileInner {
     /// A thread has the locks, or could not get them.
     pub fn end_joining(
         &mut self,
-        (handle, writes): (OpenHandle, bool),
+        handle: OpenHandle,
+        writes: bool,
         outcome: FailureResult<()>,
     ) -> FailureResult<()> {
         let Some(group) = &mut self.group else { return Err(Status::EINVAL.into()) };
@@ -161,7 +162,7 @@ mod tests {
             assert_eq!(inner.admission(who, write), Admission::Waits, "its locks are on their way");
         }
         assert_eq!(inner.begin_joining(OpenHandle(2), 8), None, "another group waits");
-        inner.end_joining((OpenHandle(1), true), Ok(())).expect("joined");
+        inner.end_joining(OpenHandle(1), true, Ok(())).expect("joined");
         assert_eq!(inner.group_in_force(), Some(7));
         assert_eq!(
             (inner.admission(member, read), inner.admission(member, write)),
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(inner.begin_joining(OpenHandle(1), 7), Some(Err(Status::EINVAL)), "it belongs to one");
         // A second thread gives up; the group stays.
         assert_eq!(inner.begin_joining(OpenHandle(2), 7), Some(Ok(())));
-        let given_up = inner.end_joining((OpenHandle(2), false), Err(Status::EINTR.into()));
+        let given_up = inner.end_joining(OpenHandle(2), false, Err(Status::EINTR.into()));
         assert_eq!(given_up.expect_err("given up"), Status::EINTR);
         inner.end_group();
         assert_eq!(inner.group_in_force(), Some(7));
@@ -196,7 +197,7 @@ mod tests {
         let mut inner = FileInner::default();
         let mut join = |handle, writes| {
             assert_eq!(inner.begin_joining(handle, 7), Some(Ok(())));
-            inner.end_joining((handle, writes), Ok(())).expect("joined");
+            inner.end_joining(handle, writes, Ok(())).expect("joined");
             inner.admission(Who::Open(other), ranges::Use::Exclusive)
         };
         assert_eq!(join(reader, false), Admission::Waits);

@@ -51,6 +51,16 @@ pub(crate) struct Namespace {
     changed: Condvar,
 }
 
+/// A lock that an operation needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub resource: ResourceId,
+    pub need: Need,
+    pub flags: EnqueueFlags,
+    /// Locks that this client has given up and the OST may not have heard of.
+    pub cancelled: &'a [LockHandle],
+}
+
 /// A lock that an operation uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
@@ -104,8 +114,7 @@ impl Namespace {
         }
     }
 
-    /// A lock for `need` on an object. Waits for it, or with `flags.deny_on_contention` says that the server is to lock. `cancelled` are
-    /// locks that this client has given up and the OST may not have heard of.
+    /// A lock on an object. Waits for it, or with `flags.deny_on_contention` says that the server is to lock.
     ///
     /// # Errors
     /// `EINTR`; `ENOLCK` if there are too many locks; what the OST answers.
@@ -113,9 +122,7 @@ impl Namespace {
         self: &Arc<Namespace>,
         locks: &Locks,
         endpoint: &dyn OssEndpoint,
-        (resource, need): (&ResourceId, &Need),
-        flags: EnqueueFlags,
-        cancelled: &[LockHandle],
+        Wish { resource, need, flags, cancelled }: Wish<'_>,
         home: impl Fn() -> Home,
     ) -> FailureResult<Use> {
         loop {
@@ -123,9 +130,9 @@ impl Namespace {
             let acquired = {
                 let mut state = self.state.lock();
                 let (now, bits) = (Instant::now(), InodeBits::NONE);
-                let acquired = state.engine.acquire(now, resource, need, bits, flags, &mut effects);
+                let acquired = state.engine.acquire(now, &resource, &need, bits, flags, &mut effects);
                 if matches!(acquired, Acquire::Pending(_)) {
-                    state.homes.entry(*resource).or_insert_with(&home);
+                    state.homes.entry(resource).or_insert_with(&home);
                     locks.clock.wake();
                 }
                 acquired
@@ -280,7 +287,7 @@ impl Namespace {
             }
             LockMessage::Glimpse { glimpse, handle } => {
                 let resource = self.state.lock().engine.resource_of(handle);
-                locks.glimpsed(self, (glimpse, handle), resource);
+                locks.glimpsed(self, glimpse, handle, resource);
             }
         }
     }
@@ -468,11 +475,7 @@ fn outcome_of(endpoint: &dyn OssEndpoint, request: LockRequest) -> StatusResult<
 }
 
 /// Answers a glimpse, on a thread that may wait.
-pub(crate) fn answer_glimpse(
-    endpoint: &dyn OssEndpoint,
-    (glimpse, handle): (u64, LockHandle),
-    lvb: Option<Lvb>,
-) {
+pub(crate) fn answer_glimpse(endpoint: &dyn OssEndpoint, glimpse: u64, handle: LockHandle, lvb: Option<Lvb>) {
     let request = LockRequest::GlimpseAnswer { glimpse, handle, lvb };
     if let Err(status) = endpoint.call(&OssRequest::Locks { request }, Bulk::None) {
         log::debug!("answering for a lock: {status}");

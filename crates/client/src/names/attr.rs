@@ -43,7 +43,7 @@ impl Names {
         handle: Option<u64>,
         set: SetAttr,
     ) -> StatusResult<(Attr, bool)> {
-        self.requests.faults.edge("set attributes", || {
+        self.requests.faults.edge_on("set attributes", fid, || {
             if virtual_attr(fid).is_some() {
                 return Err(Status::EPERM.into());
             }

@@ -79,7 +79,8 @@ impl Opens {
                 return false;
             }
         };
-        self.was_closed(open, recoveries);
+        // If that was the answer of before a restart, a recovery has opened the file again since.
+        self.let_go(file.fid, open.handle, recoveries);
         // Answers to earlier questions may still be on their way, and the inode may have been removed.
         let known = DataUpdate { size_blocks: Some((size_told, blocks_told)), ..update };
         self.nodes.note_told(file.node, &known, self.lease.number());

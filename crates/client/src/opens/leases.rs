@@ -28,8 +28,8 @@ impl Opens {
         kind: LeaseKind,
         closes_are_told: bool,
     ) -> StatusResult<()> {
-        self.requests.faults.edge("take a lease", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("take a lease", open.file.fid, || {
             let needed = if kind == LeaseKind::Read { OpenFlags::READ } else { OpenFlags::WRITE };
             if !open.flags.contains(needed) {
                 return Err(Status::EPERM.into());
@@ -60,8 +60,8 @@ impl Opens {
     /// # Errors
     /// `ENOLCK` if none was taken; as for [`Opens::open_lease`].
     pub fn end_lease(&self, caller: &Caller, handle: u64) -> StatusResult<LeaseKind> {
-        self.requests.faults.edge("end a lease", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("end a lease", open.file.fid, || {
             if !open.leased.swap(false, Ordering::AcqRel) {
                 return Err(Status::ENOLCK.into());
             }
@@ -87,8 +87,8 @@ impl Opens {
         handle: u64,
         kind: Option<LeaseKind>,
     ) -> StatusResult<LeaseKind> {
-        self.requests.faults.edge("change a lease", || {
-            let open = self.handles.file(handle)?;
+        let open = self.handles.file(handle)?;
+        self.requests.faults.edge_on("change a lease", open.file.fid, || {
             let was_frozen = open.file.frozen_by(&open).is_some();
             match kind {
                 Some(LeaseKind::Frozen) if !was_frozen => self.freeze(caller, &open),

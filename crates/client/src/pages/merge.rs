@@ -89,7 +89,8 @@ impl Pages {
     pub(crate) fn hand_out(
         &self,
         merge: &mut Merge,
-        (wanted, mut room): (&Wanted, usize),
+        wanted: &Wanted,
+        mut room: usize,
         take: &mut Take<'_>,
     ) -> FailureResult<()> {
         loop {

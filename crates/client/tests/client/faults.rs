@@ -1,6 +1,7 @@
 //! What the log says of faults.
 
 use super::*;
+use nacre_rpc::Recovery;
 use nacre_types::{Status, TargetId};
 use std::cell::RefCell;
 use std::sync::Once;
@@ -126,6 +127,25 @@ fn data_that_an_eviction_took_is_logged_with_its_file_and_target() {
         assert_eq!(client.data.fsync(handle), Err(Status::EIO));
     });
     one_line(&lines, &["write back of", &fid.to_string(), "on OST0000", "EIO", "evicted this client"]);
+}
+
+#[test]
+fn locks_that_an_ost_took_back_name_each_file_whose_data_went_with_them() {
+    let world = World::new(MIB as u32, 1);
+    let (client, _other) = (world.client(), world.client());
+    client.write_back.settings.set_age(std::time::Duration::from_secs(3600));
+    let (fid, handle) = create(&client, "file");
+    for offset in [0, 10_000, 20_000] {
+        write(&client, handle, offset, &[7; 10_000]).expect("held back");
+    }
+    assert!(client.write_back.write_back_stats().dirty_bytes > 0, "under a lock");
+    let events = client.lease.locks().events().events(0);
+    let way = Way::new(&world.osts[0], ClientUuid([9; 16]), events.clone());
+    let lines = logged(|| events.reconnected(&way, Recovery::Evicted).expect("nothing is asked"));
+    let lines: Vec<String> = lines.into_iter().filter(|line| line.contains(&fid.to_string())).collect();
+    one_line(&lines, &["write back of", "on OST0000", "EIO", "evicted this client"]);
+    let told = logged(|| assert_eq!(client.data.fsync(handle), Err(Status::EIO)));
+    assert!(told.is_empty(), "{told:?}");
 }
 
 #[test]
