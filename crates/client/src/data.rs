@@ -105,7 +105,7 @@ impl Data {
         }
     }
 
-    /// A target has lost what it had answered of a file: each open is told, and the log.
+    /// A target has lost what it had answered of a file: each open reports it, and the log has it.
     fn note_loss(&self, file: &FileState, target: TargetId) {
         file.lock().record_error(Status::EIO);
         self.requests.faults.log(Failure::from(Status::EIO).explain(|context| {

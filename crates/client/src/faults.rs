@@ -9,12 +9,12 @@ use std::time::Duration;
 /// Shortest time between two lines about one target: one that is away fails every request.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// When the log was last told of each target, and how many lines were left out since.
+/// Time of the last line about each target, and the number of lines that were left out since.
 #[derive(Default)]
 pub(crate) struct Faults(Mutex<BTreeMap<Option<TargetId>, (Instant, u64)>>);
 
 impl Faults {
-    /// Runs an operation that somebody outside of the client has asked for, a phrase such as "read".
+    /// Runs an operation of the public interface; `action` is a phrase such as "read".
     pub fn edge<R>(
         &self,
         action: &'static str,
@@ -33,7 +33,7 @@ impl Faults {
         self.edge(action, || operation().map_err(|failure| failure.explain(|context| context.fid(fid))))
     }
 
-    /// Logs a fault that the log does not have, and gives what is left to tell.
+    /// Logs a fault unless that was done; gives the status to answer with.
     pub fn log(&self, failure: Failure) -> Status {
         if failure.is_unlogged_fault()
             && let Some(left_out) = self.may_log(failure.target())

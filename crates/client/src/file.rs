@@ -138,15 +138,15 @@ pub(crate) struct Users {
     pub range_locked: bool,
 }
 
-/// Who knows when data of a file was changed last.
+/// The holder of the time of the last change of data.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ModifyTime {
-    /// Whichever says the later time: the objects or the MDT. Nothing was written here.
+    /// The objects or the MDT, whichever has the later time: nothing was written here.
     #[default]
     Elsewhere,
     /// This client, which wrote then; the MDT is to be told.
     Here(Timestamp),
-    /// The MDT, which was told a time since the last write: so it knows better than the objects.
+    /// The MDT, which got a time since the last write: it knows better than the objects.
     Told,
 }
 

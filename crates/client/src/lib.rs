@@ -25,6 +25,7 @@
 //! | `node`, `handles`, `file` | inodes that the kernel knows, open files: plain state |
 //! | `lease`, `locks` | what may be cached; who caches under locks is called through `locks::Holder` |
 //! | `requests` | servers: MDTs, OSTs, those that join or are silent, capabilities, what may still be lost; every request |
+//! | `faults` | the edge: failures leave as a status and, for faults, one line in the log |
 //! | `layouts`, `objects`, `shards` | layouts of files, bytes to and from their objects, shards of directories |
 //! | `write_back` | data that is held back |
 //! | `data_locks` | locks of operations and groups on data, and giving up what is cached under them |

@@ -84,7 +84,7 @@ impl Sizes {
         }
     }
 
-    /// What the objects say that are not on OSTs out of use and not lost, after asking all has failed; the log is told of that.
+    /// What the objects say that are not on OSTs out of use and not lost, after asking all has failed, which goes to the log.
     ///
     /// # Errors
     /// `failure` if all are in use and none is lost: then something else is wrong.

@@ -313,7 +313,7 @@ impl WriteBack {
         }
     }
 
-    /// As [`WriteBack::settle_scope`] where nobody waits for the outcome: the log has failures, and the next open that asks.
+    /// As [`WriteBack::settle_scope`] where no caller waits for the outcome: failures go to the log, and to opens as losses.
     pub(crate) fn settle_unheard(&self, file: &FileState, scope: &Scope) {
         if !file.dirty.is_clean()
             && let Err(failure) = self.settle_scope(file, scope)
@@ -361,7 +361,7 @@ impl WriteBack {
         if file.dirty.is_clean_in(&scope) {
             return;
         }
-        // Each file once, so no line is left out.
+        // An eviction takes the data of a file once, so no line is left out.
         let lost = Failure::from(Status::EIO).explain(|context| {
             let cause = "its lock was lost when the target evicted this client";
             context.action("write back").fid(file.fid).target(target).cause(cause)

@@ -6,7 +6,7 @@ use crate::data::closes::wait_for_closes;
 use crate::file::group::Who;
 use crate::file::options::WriteOptions;
 use crate::file::ranges::Use;
-use crate::file::{FileState, KnownSize, ModifyTime, now};
+use crate::file::{FileState, KnownSize, ModifyTime, OpenFile, now};
 use nacre_layout::{Component, Layout, StripeObject, object_ranges, object_sizes};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, FailureResult, Fid, SetAttr, Status, StatusResult};
@@ -123,73 +123,82 @@ impl Data {
         len: u64,
     ) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
-        self.requests.faults.edge_on("fallocate", open.file.fid, || {
-            if !open.writable() {
-                return Err(Status::EBADF.into());
-            }
-            let end = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Status::EFBIG)?;
-            if len == 0 {
-                return Err(Status::EINVAL.into());
-            }
-            self.flocks.check_write(&open.file.fid, handle, None)?;
-            let file = &*open.file;
-            if file.lock().privileged {
-                self.drop_privileges_unless_allowed(caller, file.fid)?;
-            }
-            let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
-            self.write_back.close_head(file, end)?;
-            let who = Who::Open(open.handle);
-            let (range, ()) = file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?;
-            let used = match kind {
-                FallocateKind::Punch => self.layouts.use_layout(file)?,
-                _ => self
-                    .requests
-                    .with_space(file.fid, || self.layouts.use_layout_for_writing(file, offset, end))?,
-            };
-            let Some(layout) = used.layout() else { return Ok(()) };
-            if grows && end > layout.end() {
-                return Err(Status::ENODATA.into());
-            }
-            let epochs: Vec<_> = object_ranges(layout, offset, end)
-                .map(|range| (range.stripe, self.requests.epoch_of(range.stripe.ost_index)))
-                .collect();
-            self.write_back.settle(file, offset, end)?;
-            let outcome = self.requests.with_space(file.fid, || {
-                let lock = self.locks.server_lock(file);
-                self.requests.on_objects("allocate", || {
-                    object_ranges(layout, offset, end).map(|range| {
-                        let (object, offset, len) =
-                            (range.stripe.object, range.start, range.end - range.start);
-                        let written = range.stripe.written;
-                        (
-                            range.stripe.ost_index,
-                            OssRequest::Fallocate { object, kind, offset, len, lock, written },
-                        )
-                    })
+        if !open.writable() {
+            return Err(Status::EBADF);
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Status::EFBIG)?;
+        if len == 0 {
+            return Err(Status::EINVAL);
+        }
+        self.flocks.check_write(&open.file.fid, handle, None)?;
+        let allocate = || self.allocate(caller, &open, kind, offset..end);
+        self.requests.faults.edge_on("allocate", open.file.fid, allocate)
+    }
+
+    fn allocate(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        kind: FallocateKind,
+        range: Range<u64>,
+    ) -> FailureResult<()> {
+        let file = &*open.file;
+        let Range { start: offset, end } = range;
+        if file.lock().privileged {
+            self.drop_privileges_unless_allowed(caller, file.fid)?;
+        }
+        let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
+        self.write_back.close_head(file, end)?;
+        let who = Who::Open(open.handle);
+        let (taken, ()) = file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?;
+        let used = match kind {
+            FallocateKind::Punch => self.layouts.use_layout(file)?,
+            _ => self
+                .requests
+                .with_space(file.fid, || self.layouts.use_layout_for_writing(file, offset, end))?,
+        };
+        let Some(layout) = used.layout() else { return Ok(()) };
+        if grows && end > layout.end() {
+            return Err(Status::ENODATA.into());
+        }
+        let epochs: Vec<_> = object_ranges(layout, offset, end)
+            .map(|range| (range.stripe, self.requests.epoch_of(range.stripe.ost_index)))
+            .collect();
+        self.write_back.settle(file, offset, end)?;
+        let outcome = self.requests.with_space(file.fid, || {
+            let lock = self.locks.server_lock(file);
+            self.requests.on_objects("allocate", || {
+                object_ranges(layout, offset, end).map(|range| {
+                    let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
+                    let written = range.stripe.written;
+                    (
+                        range.stripe.ost_index,
+                        OssRequest::Fallocate { object, kind, offset, len, lock, written },
+                    )
                 })
-            });
-            let (now, alone) = (now(), self.lease.exclusive());
-            range.finish(|inner| {
-                inner.ahead.invalidate(offset, end);
-                inner.size.on_allocated();
-                inner.news.data_changed = true;
-                inner.news.mtime = ModifyTime::Here(now);
-                for (stripe, epoch) in &epochs {
-                    inner.mark_dirty(stripe, *epoch);
-                    if outcome.is_ok() && kind != FallocateKind::Punch {
-                        inner.news.written.note(stripe);
-                    }
+            })
+        });
+        let (now, alone) = (now(), self.lease.exclusive());
+        taken.finish(|inner| {
+            inner.ahead.invalidate(offset, end);
+            inner.size.on_allocated();
+            inner.news.data_changed = true;
+            inner.news.mtime = ModifyTime::Here(now);
+            for (stripe, epoch) in &epochs {
+                inner.mark_dirty(stripe, *epoch);
+                if outcome.is_ok() && kind != FallocateKind::Punch {
+                    inner.news.written.note(stripe);
                 }
-                match &outcome {
-                    Ok(_) if grows && alone => inner.size.bytes = inner.size.bytes.max(end),
-                    // What is known of the size is asked for again.
-                    Ok(_) if grows => inner.size.locks_say_nothing(),
-                    Ok(_) => {}
-                    Err(_) => inner.size.hangs_on(0),
-                }
-            });
-            outcome.map(drop)
-        })
+            }
+            match &outcome {
+                Ok(_) if grows && alone => inner.size.bytes = inner.size.bytes.max(end),
+                // What is known of the size is asked for again.
+                Ok(_) if grows => inner.size.locks_say_nothing(),
+                Ok(_) => {}
+                Err(_) => inner.size.hangs_on(0),
+            }
+        });
+        outcome.map(drop)
     }
 
     /// The next byte of data, or the next hole, at or after `offset` of an open file. The end of the file is a hole.

@@ -41,7 +41,7 @@ impl Holder for DataLocks {
         need: &ObjectNeed,
         refused: Option<&Capability>,
     ) -> StatusResult<Option<Capability>> {
-        // Whoever sends the request that needs it has more to say of a failure.
+        // The sender of the request that needs it adds what the log is to say.
         self.requests.capability(need, refused).map_err(|failure| failure.status())
     }
 

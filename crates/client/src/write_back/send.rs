@@ -139,7 +139,7 @@ impl WriteBack {
         })
     }
 
-    /// Gives a window back that was sent, or not; says what came of it when the log and the file have failures.
+    /// Gives a window back that was sent, or not. A failure is in the log and noted with the file when this returns.
     fn after_send(
         &self,
         file: &FileState,
