@@ -12,7 +12,7 @@ use create::create_and_sync;
 use fastrand::Rng;
 use nacre_env::clock::Instant;
 use nacre_store::object::{
-    BlockStore, BlockStoreOptions, Extents, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
+    BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
 };
 use nacre_types::Fid;
 use reads::thread_cpu;
@@ -124,7 +124,8 @@ fn streams(store: &BlockStore, dir: &Path, mib: usize, buffer: &mut [u8]) {
             store.read(object, (at * MIB) as u64, buffer, 0).expect("read");
         }
     });
-    let extents = store.extents(object).expect("known").expect("known");
+    let extents =
+        store.abilities().extents.expect("it tells").extents(object).expect("known").expect("known");
     let offset = format!("--offset={}", extents[0].physical);
     let device = dir.join("block/data");
     let (_, fio_read) = fio(&device, &["--rw=read", "--bs=1m", "--iodepth=1", &offset, &length]);
@@ -186,7 +187,13 @@ fn checksums(device: &Path, first: u64, buffer: &mut [u8], again: bool) -> f64 {
 
 /// Reads 4 KiB at random, beside fio.
 fn depths(store: &BlockStore, dir: &Path, mib: usize, seconds: u64, random: &mut Rng) {
-    let extents = store.extents(Fid::ost_object(0, 1)).expect("known").expect("known");
+    let extents = store
+        .abilities()
+        .extents
+        .expect("it tells")
+        .extents(Fid::ost_object(0, 1))
+        .expect("known")
+        .expect("known");
     let offset = format!("--offset={}", extents[0].physical);
     let (length, device) = (format!("--size={mib}m"), dir.join("block/data"));
     let runtime = format!("--runtime={seconds}");

@@ -12,7 +12,7 @@ use common::{number, spread};
 use fastrand::Rng;
 use io_uring::{IoUring, opcode, types};
 use nacre_env::clock::Instant;
-use nacre_store::object::{BlockStore, BlockStoreOptions, Extents, ObjectStore, ReadRequest};
+use nacre_store::object::{BlockStore, BlockStoreOptions, ObjectStore, ReadRequest};
 use nacre_types::Fid;
 use reads::thread_cpu;
 use std::os::fd::AsRawFd;
@@ -242,7 +242,8 @@ fn main() {
         store.write(OBJECT, (at * MIB) as u64, &buffer[..MIB]).expect("write");
     }
     store.sync_all().expect("sync");
-    let extents = store.extents(OBJECT).expect("known").expect("known");
+    let extents =
+        store.abilities().extents.expect("it tells").extents(OBJECT).expect("known").expect("known");
     println!("device {:?}, {mib} MiB in {} pieces", store.device().info(), extents.len());
     let device = store_dir.join("data");
     let rings = BARES.iter().map(|how| BareRing::new(*how, &device)).collect();

@@ -12,7 +12,7 @@
 //! - data goes to blocks that nobody uses, around the page cache, and then one transaction of the index says where it is. So
 //!   no data is written twice, and a change is whole or absent after a crash of the process;
 //! - up to 4 KiB of a small object lie in its record in the index and cost no transfer of their own;
-//! - a block that lost its owner is used again only when that is durable ([`durable`]);
+//! - a block that lost its owner is used again only when that is durable ([`volume`]);
 //! - after a power cut the index may know of data that did not reach the device. Each map remembers where changed
 //!   blocks were before; opening compares checksums and goes back where they do not match ([`recover`]);
 //! - every read compares checksums: damaged data is an error, never a result.
@@ -26,19 +26,22 @@ mod check;
 mod defrag;
 pub mod device;
 mod directory;
-mod durable;
 pub mod inspect;
 mod label;
+mod medium;
 mod objects;
 mod ops;
 mod options;
 mod read;
 mod recover;
+mod scrub;
 mod shape;
 mod space;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod volume;
 mod write;
 
 pub use ahead::ReadAheadStats;
@@ -48,11 +51,11 @@ pub use label::DeviceProblem;
 pub(in crate::object) use label::{found_on, wipe};
 pub use options::BlockStoreOptions;
 
-use crate::meta::{MetaError, MetaStore, MetaStoreOptions, Table};
+use crate::meta::{MetaError, MetaStore, MetaStoreOptions};
 use crate::object::file::directory::{draw_identity, is_label};
 use crate::object::file::{boot_identity, default_reserve};
 use crate::object::records::Owned;
-use crate::object::sequences::{OBJECTS, SEQUENCES, Sequences};
+use crate::object::sequences::Sequences;
 use crate::object::{ObjectError, Result};
 use ahead::Ahead;
 use allocator::Allocator;
@@ -61,23 +64,19 @@ use device::model::SimulatedDevice;
 use device::shadow::ShadowDevice;
 use device::{BLOCK, BlockDevice, DirectDevice, DirectDeviceOptions};
 use directory::Directory;
-use durable::Durable;
+use medium::Medium;
 use nacre_ondisk::block::{BlockLabel, BlockStoreRecord};
 use nacre_types::Timestamp;
 use objects::Objects;
+use scrub::Scrub;
 use space::SpaceBook;
-use std::ops::{Bound, ControlFlow, Deref};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use upkeep::Upkeep;
-
-/// The one [`BlockStoreRecord`], under [`STORE_KEY`].
-const STORE: Table = Table(3);
-const STORE_KEY: &[u8] = b"store";
-/// Maps: FID in key form, number of the map, big-endian -> [`nacre_ondisk::block::BlockMapRecord`].
-const MAPS: Table = Table(4);
+use volume::{STORE, STORE_KEY, Volume};
 
 /// How long a device may still be in use by a process that was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -98,41 +97,19 @@ impl Deref for BlockStore {
 
 /// What the threads of a store share.
 pub struct Core {
-    dir: PathBuf,
     directory: Directory,
-    device: Arc<SimulatedDevice>,
-    device_name: String,
-    uuid: [u8; 16],
-    index: MetaStore,
     objects: Objects,
-    space: SpaceBook,
-    durable: Durable,
     sequences: Sequences,
-    /// Calls that change something and are under way.
-    changing: AtomicUsize,
-    is_closed: AtomicBool,
     /// Opening came to its end.
     is_complete: AtomicBool,
     boot: u64,
-    counters: Counters,
-    scrub_rate: AtomicU64,
+    /// Blocks that opening took back to what they were before a power cut.
+    recovered_blocks: u64,
+    scrub: Scrub,
     defrag: Defrag,
     ahead: Ahead,
     /// See [`BlockStoreOptions`].
     gives_ids: bool,
-    /// Asked before an object is made.
-    owned: OnceLock<Box<Owned>>,
-}
-
-#[derive(Default)]
-struct Counters {
-    objects: AtomicU64,
-    created: AtomicU64,
-    destroyed: AtomicU64,
-    refused_full: AtomicU64,
-    checksum_errors: AtomicU64,
-    scrubbed_bytes: AtomicU64,
-    recovered_blocks: AtomicU64,
 }
 
 /// Settings of the index: its logs hold the small objects of a commit interval, and many maps.
@@ -279,98 +256,119 @@ impl Core {
         let scan = recover::scan(&index, &*device, state.generation, state.clean)?;
         let allocator = Allocator::new(1, size / BLOCK - 1, &scan.used);
         let reserve = options.reserve_bytes.unwrap_or_else(|| default_reserve(size)).div_ceil(BLOCK);
-        let mut objects = 0;
-        index.scan(OBJECTS, &[], Bound::Unbounded, &mut |_, _| {
-            objects += 1;
-            ControlFlow::Continue(())
-        })?;
+        let (medium, space) = (Medium::new(dir, device), SpaceBook::new(allocator, reserve));
+        let volume = Volume::new(medium, index, space, &state, scan.newest);
         let core = Core {
-            dir: dir.to_owned(),
             directory,
-            device_name: device.info().name,
-            device,
-            uuid: state.uuid,
-            index,
-            objects: Objects::new(options.maps_max),
-            space: SpaceBook::new(allocator, reserve),
-            durable: Durable::new(state.generation, scan.newest),
+            objects: Objects::new(volume, options.maps_max)?,
             sequences: Sequences::default(),
-            changing: AtomicUsize::new(0),
-            is_closed: AtomicBool::new(false),
             is_complete: AtomicBool::new(false),
             boot: boot_identity(),
-            counters: Counters { objects: AtomicU64::new(objects), ..Counters::default() },
-            scrub_rate: AtomicU64::new(options.scrub_bytes_per_second),
+            recovered_blocks: scan.blocks,
+            scrub: Scrub::new(options.scrub_bytes_per_second),
             defrag: Defrag::new(options.defrag),
             ahead: Ahead::new(options.read_ahead_bytes),
             gives_ids: options.gives_ids,
-            owned: OnceLock::new(),
         };
-        core.recover(scan)?;
+        recover::recover(&core.objects, scan)?;
         // Also says that the last run did not stop in order, until this one does.
-        core.complete(core.durable.generation())?;
+        let volume = core.objects.volume();
+        volume.complete(volume.generation())?;
         core.is_complete.store(true, Ordering::Release);
         Ok(Arc::new(core))
     }
 
     /// Directory of the store.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.objects.volume().dir()
     }
 
     /// Has `owned` asked before an object is made: what a client sends late must not make that of a file anew which is gone. Only the
     /// first call counts.
     pub fn set_owned(&self, owned: Box<Owned>) {
-        let _ = self.owned.set(owned);
+        self.objects.set_owned(owned);
     }
 
     /// The device.
     pub fn device(&self) -> &dyn BlockDevice {
-        &*self.device
+        self.simulated_device()
     }
 
     /// The same, to be given service times of another kind.
     pub fn simulated_device(&self) -> &SimulatedDevice {
-        &self.device
+        self.objects.volume().medium().device()
     }
 
     /// Syncs of the index's log since the store was opened.
     pub fn index_syncs(&self) -> u64 {
-        self.index.stats().syncs
+        self.objects.index().stats().syncs
     }
 
-    /// Refuses changes after [`crate::object::ObjectStore::close`].
-    fn check_open(&self) -> Result<()> {
-        if self.is_closed.load(Ordering::SeqCst) { Err(ObjectError::Closed) } else { Ok(()) }
+    /// The free extents, as ranges of bytes of the device in its order, without what waits for a sync before it can be used again.
+    pub fn free_pieces(&self) -> Vec<Range<u64>> {
+        self.objects.volume().space().pieces()
     }
 
-    /// Notes that a call changes something, until the guard is dropped.
-    fn change(&self) -> Result<Changing<'_>> {
-        // In this order: who closes sees the call, or the call sees that.
-        self.changing.fetch_add(1, Ordering::SeqCst);
-        let changing = Changing(self);
-        self.check_open().map(|()| changing)
+    /// Memory in bytes for what is read ahead of streams, 2 MiB each; 0 for none.
+    pub fn set_read_ahead(&self, bytes: u64) {
+        self.ahead.set_max(bytes);
+    }
+
+    /// The memory that may be used.
+    pub fn read_ahead(&self) -> u64 {
+        self.ahead.max()
+    }
+
+    /// What was done ahead of streams.
+    pub fn read_ahead_stats(&self) -> ReadAheadStats {
+        self.ahead.stats()
+    }
+
+    /// Bytes per second that are read in the background to find damage; 0 for none.
+    pub fn set_scrub_rate(&self, bytes_per_second: u64) {
+        self.scrub.set_rate(bytes_per_second);
+    }
+
+    /// The rate that is set.
+    pub fn scrub_rate(&self) -> u64 {
+        self.scrub.rate()
+    }
+
+    /// What the defragmenter does by itself.
+    pub fn defrag_settings(&self) -> DefragSettings {
+        self.defrag.settings()
+    }
+
+    /// Changes that. A new pass over all objects begins.
+    pub fn set_defrag_settings(&self, settings: DefragSettings) {
+        self.defrag.set_settings(settings);
+    }
+
+    /// Counters of the defragmenter.
+    pub fn defrag_stats(&self) -> DefragStats {
+        self.defrag.stats()
+    }
+
+    /// Looks at all objects once and moves what is worth it by `settings`, in this thread, without a rate or pauses. Returns how
+    /// many bytes were moved.
+    ///
+    /// # Errors
+    /// If the index cannot be read, or the store fails.
+    pub fn defragment(&self, settings: &DefragSettings) -> Result<u64> {
+        self.defrag.defragment(&self.objects, settings)
     }
 
     /// Refuses changes from now on and makes everything durable. Unless a change is still under way, the state on disk is called clean
     /// then: a process need not drop its store before it ends.
     fn close_in_order(&self) -> Result<()> {
-        self.is_closed.store(true, Ordering::SeqCst);
+        let volume = self.objects.volume();
+        volume.close();
         self.ahead.close();
-        self.complete(self.durable.generation())?;
-        match self.changing.load(Ordering::SeqCst) {
-            0 => self.write_state(self.durable.completed(), true),
+        volume.complete(volume.generation())?;
+        match volume.changing() {
+            0 => volume.write_state(volume.completed(), true),
             _ => Ok(()),
         }
-    }
-}
-
-/// See [`Core::change`].
-struct Changing<'a>(&'a Core);
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        self.0.changing.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -381,13 +379,14 @@ impl Drop for BlockStore {
         if !self.is_complete.load(Ordering::Acquire) {
             return;
         }
-        let generation = self.durable.generation();
-        let closed = self
+        let volume = self.objects.volume();
+        let generation = volume.generation();
+        let closed = volume
             .complete(generation)
-            .and_then(|()| self.write_state(generation, true))
-            .and_then(|()| Ok(self.index.close()?));
+            .and_then(|()| volume.write_state(generation, true))
+            .and_then(|()| Ok(volume.index().close()?));
         if let Err(error) = closed {
-            log::warn!("object store {} was not closed in order: {error}", self.dir.display());
+            log::warn!("object store {} was not closed in order: {error}", self.dir().display());
         }
     }
 }

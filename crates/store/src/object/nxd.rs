@@ -8,7 +8,7 @@
 //!   before it goes to the log. So writing back never lacks space, and only bytes and times have two places;
 //! - the newest data of a byte is in the log if any piece in memory says so, else on the disk;
 //! - before anything below cached bytes is changed in another way, these are written back, the disk is synced, and the log
-//!   says, durably, that they are to be forgotten: [`settle`](Core::settle);
+//!   says, durably, that they are to be forgotten: [`settle`](Cache::settle);
 //! - the tail of the log moves when all before it is durable on the disk; pieces stay in memory until it has moved, so
 //!   that everything that a crash could bring back is known.
 
@@ -58,14 +58,14 @@ const ROOM_WAIT: Duration = Duration::from_secs(60);
 
 /// See the [module documentation](self). Dropping it stops its thread; what is in the log stays there.
 pub struct Nxd {
-    core: Arc<Core>,
+    core: Arc<Cache>,
     flusher: Flusher,
 }
 
 impl Deref for Nxd {
-    type Target = Core;
+    type Target = Cache;
 
-    fn deref(&self) -> &Core {
+    fn deref(&self) -> &Cache {
         &self.core
     }
 }
@@ -132,7 +132,7 @@ impl Unsynced {
 }
 
 /// What the threads of a cache share.
-pub struct Core {
+pub struct Cache {
     dir: PathBuf,
     inner: Arc<dyn ObjectStore>,
     log: Log,
@@ -191,7 +191,7 @@ impl Nxd {
         let name = device.info().name;
         let (superblock, mark) = pair(dir, &*device, options)?;
         let (log, objects, count) = read_log(device, superblock, options.salvage)?;
-        let core = Core {
+        let core = Cache {
             dir: dir.to_owned(),
             inner: store,
             log,
@@ -292,7 +292,7 @@ fn drop_record(objects: &mut BTreeMap<Fid, Pieces>, batch: u64, entry: &NxdEntry
     }
 }
 
-impl Core {
+impl Cache {
     fn stripe(&self, object: Fid) -> &Stripe {
         &self.stripes[self.stripe_number(object)]
     }

@@ -8,10 +8,9 @@
 //! data is given out; if one does not match, or the medium failed, the window is forgotten and the blocks are read again in the usual way, which says what
 //! is wrong.
 
-use super::Core;
 use super::device::{BLOCK, BlockDevice, FETCH_BYTES, FETCH_PARTS, Fetch};
-use super::objects::{Object, State};
-use super::read::block_crc;
+use super::medium::block_crc;
+use super::objects::{Object, Objects, State};
 use crate::meta::TransNo;
 use crate::object::{Result, transfers};
 use nacre_env::clock::Instant;
@@ -132,7 +131,7 @@ impl Ahead {
     }
 
     /// Can this be a read of a stream?
-    pub(super) fn concerns(&self, offset: u64, len: usize) -> bool {
+    fn concerns(&self, offset: u64, len: usize) -> bool {
         self.max.load(Ordering::Relaxed) > 0
             && (READ_MIN..=READ_MAX).contains(&len)
             && offset.is_multiple_of(BLOCK)
@@ -203,33 +202,47 @@ impl Ahead {
     pub(super) fn close(&self) {
         self.close_idle_for(Duration::ZERO);
     }
-}
 
-impl Core {
     /// Memory in bytes for what is read ahead of streams, 2 MiB each; 0 for none.
-    pub fn set_read_ahead(&self, bytes: u64) {
-        self.ahead.max.store(memories(bytes), Ordering::Relaxed);
-        self.ahead.close();
+    pub(super) fn set_max(&self, bytes: u64) {
+        self.max.store(memories(bytes), Ordering::Relaxed);
+        self.close();
     }
 
     /// The memory that may be used.
-    pub fn read_ahead(&self) -> u64 {
-        (self.ahead.max.load(Ordering::Relaxed) as u64).saturating_mul((FETCH_PARTS * FETCH_BYTES) as u64)
+    pub(super) fn max(&self) -> u64 {
+        (self.max.load(Ordering::Relaxed) as u64).saturating_mul((FETCH_PARTS * FETCH_BYTES) as u64)
     }
 
     /// What was done ahead of streams.
-    pub fn read_ahead_stats(&self) -> ReadAheadStats {
-        let memory = self.ahead.table.lock().made * FETCH_PARTS * FETCH_BYTES;
+    pub(super) fn stats(&self) -> ReadAheadStats {
+        let memory = self.table.lock().made * FETCH_PARTS * FETCH_BYTES;
         ReadAheadStats {
-            begun: self.ahead.begun.load(Ordering::Relaxed),
-            used: self.ahead.used.load(Ordering::Relaxed),
+            begun: self.begun.load(Ordering::Relaxed),
+            used: self.used.load(Ordering::Relaxed),
             memory_bytes: memory as u64,
         }
     }
 
-    /// As [`Core::read_locked`], for a read that may belong to a stream: [`Ahead::concerns`].
-    pub(super) fn read_stream(
+    /// Reads into `buffer` from `offset`, from what was read ahead if that is there; how much there was.
+    pub(super) fn read(
         &self,
+        objects: &Objects,
+        object: &Arc<Object>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let state = object.state.read();
+        if self.concerns(offset, buffer.len()) {
+            return self.read_stream(objects, object, &state, offset, buffer);
+        }
+        objects.read_locked(object, &state, offset, buffer)
+    }
+
+    /// As [`Objects::read_locked`], for a read that may belong to a stream: [`Ahead::concerns`].
+    fn read_stream(
+        &self,
+        objects: &Objects,
         object: &Arc<Object>,
         state: &State,
         offset: u64,
@@ -242,22 +255,22 @@ impl Core {
             .map_or(0, |head| head.size);
         let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         if len < READ_MIN {
-            return self.read_locked(object, state, offset, buffer);
+            return objects.read_locked(object, state, offset, buffer);
         }
-        let reading = self.ahead.enter(object);
+        let reading = self.enter(object);
         let is_next = object.read_end.swap(offset + buffer.len() as u64, Ordering::Relaxed) == offset;
         let first = offset / BLOCK;
-        let mut stream = self.ahead.take(object, first);
+        let mut stream = self.take(object, first);
         let (whole, tail) = buffer[..len].split_at_mut(len / BLOCK_LEN * BLOCK_LEN);
         let is_there = stream.as_mut().is_some_and(|stream| self.take_window(stream, state, whole));
         let read = match is_there {
-            false => self.read_locked(object, state, offset, &mut buffer[..len]),
+            false => objects.read_locked(object, state, offset, &mut buffer[..len]),
             true if tail.is_empty() => Ok(len),
-            true => self.read_locked(object, state, offset + whole.len() as u64, tail).map(|_| len),
+            true => objects.read_locked(object, state, offset + whole.len() as u64, tail).map(|_| len),
         };
         let goes_on = read.is_ok() && reading.is_waited_for && len == buffer.len();
         if stream.is_none() && is_next && goes_on {
-            stream = self.new_stream(object);
+            stream = self.new_stream(objects, object);
         }
         if let Some(mut stream) = stream {
             stream.next = first + (len / BLOCK_LEN) as u64;
@@ -267,20 +280,20 @@ impl Core {
                 stream.hits = 0;
             }
             if goes_on {
-                self.go_on(&mut stream, state, size / BLOCK, len / BLOCK_LEN);
+                self.go_on(objects, &mut stream, state, size / BLOCK, len / BLOCK_LEN);
             }
-            self.ahead.put_back(stream);
+            self.put_back(stream);
         }
         read
     }
 
-    fn new_stream(&self, object: &Arc<Object>) -> Option<Stream> {
-        if self.device.is_simulating() || self.check_open().is_err() {
+    fn new_stream(&self, objects: &Objects, object: &Arc<Object>) -> Option<Stream> {
+        if may_not_begin(objects) {
             return None;
         }
         Some(Stream {
             object: object.clone(),
-            fetch: self.ahead.memory(&*self.device)?,
+            fetch: self.memory(objects.volume().medium().device())?,
             windows: [const { None }; FETCH_PARTS],
             turn: 0,
             next: 0,
@@ -315,15 +328,15 @@ impl Core {
             to.copy_from_slice(from);
         }
         transfers::note_reads(window.ranges.into_iter());
-        self.ahead.used.fetch_add(1, Ordering::Relaxed);
+        self.used.fetch_add(1, Ordering::Relaxed);
         stream.turn = (part + 1) % FETCH_PARTS;
         stream.hits += 1;
         true
     }
 
     /// Begins windows of `blocks` blocks, up to block `end` of the object.
-    fn go_on(&self, stream: &mut Stream, state: &State, end: u64, blocks: usize) {
-        if self.device.is_simulating() || self.check_open().is_err() {
+    fn go_on(&self, objects: &Objects, stream: &mut Stream, state: &State, end: u64, blocks: usize) {
+        if may_not_begin(objects) {
             return;
         }
         if stream.windows() == 0 {
@@ -334,7 +347,7 @@ impl Core {
         while stream.windows() < depth && stream.planned < end {
             let part = (stream.turn + stream.windows()) % FETCH_PARTS;
             let blocks = end.saturating_sub(stream.planned).min(blocks as u64);
-            let Some(window) = self.plan_window(&stream.object, state, stream.planned, blocks) else {
+            let Some(window) = plan_window(objects, &stream.object, state, stream.planned, blocks) else {
                 return;
             };
             let fetch = &mut *stream.fetch;
@@ -343,30 +356,35 @@ impl Core {
                 // A window that was forgotten is still under way.
                 false => nacre_env::blocking(|| fetch.begin(part, &window.ranges)),
             }
-            self.ahead.begun.fetch_add(1, Ordering::Relaxed);
+            self.begun.fetch_add(1, Ordering::Relaxed);
             stream.windows[part] = Some(window);
             stream.planned += blocks;
         }
     }
+}
 
-    /// A window of blocks that all have data, in few pieces.
-    fn plan_window(&self, object: &Object, state: &State, first: u64, blocks: u64) -> Option<Window> {
-        let crcs = Vec::with_capacity(blocks as usize);
-        let mut window = Window { first, transno: state.transno, ranges: Vec::new(), crcs };
-        let mut block = first;
-        while block < first + blocks {
-            let index = (block % MAP_BLOCKS as u64) as usize;
-            let count = (MAP_BLOCKS - index).min((first + blocks - block) as usize);
-            let is_data = self.with_map(object, block / MAP_BLOCKS as u64, |map| {
-                map.places[index..index + count].iter().all(|place| window.push(*place))
-            });
-            if !is_data.unwrap_or(false) || window.ranges.len() > RANGES_MAX {
-                return None;
-            }
-            block += count as u64;
+/// Must nothing be read ahead now?
+fn may_not_begin(objects: &Objects) -> bool {
+    objects.volume().medium().device().is_simulating() || objects.volume().is_closed()
+}
+
+/// A window of blocks that all have data, in few pieces.
+fn plan_window(objects: &Objects, object: &Object, state: &State, first: u64, blocks: u64) -> Option<Window> {
+    let crcs = Vec::with_capacity(blocks as usize);
+    let mut window = Window { first, transno: state.transno, ranges: Vec::new(), crcs };
+    let mut block = first;
+    while block < first + blocks {
+        let index = (block % MAP_BLOCKS as u64) as usize;
+        let count = (MAP_BLOCKS - index).min((first + blocks - block) as usize);
+        let is_data = objects.with_map(object, block / MAP_BLOCKS as u64, |map| {
+            map.places[index..index + count].iter().all(|place| window.push(*place))
+        });
+        if !is_data.unwrap_or(false) || window.ranges.len() > RANGES_MAX {
+            return None;
         }
-        Some(window)
+        block += count as u64;
     }
+    Some(window)
 }
 
 impl Window {

@@ -1,17 +1,17 @@
 //! Changes of an object as one transaction of the index.
 
-use super::Core;
 use super::allocator::Extent;
-use super::objects::{Object, State, map_key};
-use super::{MAPS, OBJECTS};
+use super::objects::{MAPS, Object, Objects, State, map_key};
+use super::volume::Volume;
 use crate::meta::Batch;
+use crate::object::sequences::OBJECTS;
 use crate::object::{ObjectError, Result};
+use nacre_env::sync::RwLockWriteGuard;
 use nacre_ondisk::block::{Before, BlockHeadRecord, BlockMapRecord, Inline, MAP_BLOCKS, Place};
 use nacre_types::Timestamp;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Memory for a transaction. Some KiB for each small object would otherwise be asked of the allocator, and given back, several times.
 #[derive(Default)]
@@ -92,8 +92,13 @@ impl Freed {
     }
 }
 
+/// A head for an object that does not exist.
+pub(super) fn new_head() -> BlockHeadRecord {
+    BlockHeadRecord { inline: Inline::All(Vec::new()), ..BlockHeadRecord::default() }
+}
+
 /// The time of a change; never the same twice, because it is the version of the data.
-pub(super) fn change_time(before: Option<&BlockHeadRecord>) -> Timestamp {
+fn change_time(before: Option<&BlockHeadRecord>) -> Timestamp {
     let now = Timestamp::from(nacre_env::clock::wall());
     before.map_or(now, |before| now.max(before.mtime.next()))
 }
@@ -122,42 +127,80 @@ fn edit_map(
     more
 }
 
-impl Core {
+/// An object that no other thread reads or changes meanwhile.
+pub(super) struct Locked<'a> {
+    objects: &'a Objects,
+    object: &'a Object,
+    state: RwLockWriteGuard<'a, State>,
+}
+
+impl<'a> Locked<'a> {
+    pub(super) fn new(
+        objects: &'a Objects,
+        object: &'a Object,
+        state: RwLockWriteGuard<'a, State>,
+    ) -> Locked<'a> {
+        Locked { objects, object, state }
+    }
+
+    pub(super) fn objects(&self) -> &'a Objects {
+        self.objects
+    }
+
+    pub(super) fn volume(&self) -> &'a Volume {
+        self.objects.volume()
+    }
+
+    pub(super) fn object(&self) -> &'a Object {
+        self.object
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Its head; that of an empty object if it does not exist.
+    pub(super) fn head(&self) -> BlockHeadRecord {
+        self.state.head.clone().unwrap_or_else(new_head)
+    }
+
+    pub(super) fn map(&self, number: u64) -> Result<Arc<BlockMapRecord>> {
+        self.objects.map(self.object, number)
+    }
+
+    /// Where block `block` of the object is.
+    pub(super) fn place(&self, block: u64) -> Result<Place> {
+        self.objects.place(self.object, block)
+    }
+
     /// Makes `head` (`None`: no object) and `edits` what the object is, in one transaction. Its time and its count of
     /// blocks are set here.
     ///
     /// # Errors
     /// Nothing is changed then.
-    pub(super) fn commit(
-        &self,
-        object: &Object,
-        state: &mut State,
-        head: Option<BlockHeadRecord>,
-        edits: &Edits,
-    ) -> Result<()> {
+    pub(super) fn commit(&mut self, head: Option<BlockHeadRecord>, edits: &Edits) -> Result<()> {
+        let (objects, object) = (self.objects, self.object);
+        let before = self.state.head.as_ref();
+        let (was, is) = (before.is_some(), head.is_some());
         // The object is locked: a thread that removes its file has it ended after that.
-        let is_made = state.head.is_none() && head.is_some();
-        if is_made
-            && let Some(owned) = self.owned.get()
-            && !owned(&object.fid)?
-        {
+        if !was && is && !objects.may_be_made(object.fid)? {
             return Err(ObjectError::Gone(object.fid));
         }
         let mut changed: Vec<(u64, BlockMapRecord)> = Vec::with_capacity(edits.places.len());
         for number in edits.places.keys() {
-            changed.push((*number, BlockMapRecord::clone(&*self.map(object, *number)?)));
+            changed.push((*number, BlockMapRecord::clone(&*objects.map(object, *number)?)));
         }
         let mut removed = Vec::with_capacity(edits.removed.len());
         for number in &edits.removed {
-            removed.push(self.map(object, *number)?);
+            removed.push(objects.map(object, *number)?);
         }
         let Scratch { mut batch, mut bytes } = SCRATCH.take();
         batch.clear();
         batch.set_releasing(edits.is_releasing);
         let mut freed = Freed::default();
-        let mut blocks = state.head.as_ref().map_or(0, |head| head.blocks) as i64;
-        let _gate = self.durable.gate.read();
-        let (generation, completed) = (self.durable.generation(), self.durable.completed());
+        let mut blocks = before.map_or(0, |head| head.blocks) as i64;
+        let present = objects.volume().present();
+        let (generation, completed) = (present.generation, present.completed);
         for (number, map) in &mut changed {
             blocks += edit_map(map, &edits.places[number], generation, completed, &mut freed);
             map.encode(&mut bytes);
@@ -171,7 +214,7 @@ impl Core {
             batch.delete(MAPS, &map_key(object.fid, *number));
         }
         let head = head.map(|head| {
-            let head = self.finish_head(head, state.head.as_ref(), blocks, generation, completed);
+            let head = finish_head(head, before, blocks, generation, completed);
             BlockHeadRecord { mtime: edits.mtime.unwrap_or(head.mtime), ..head }
         });
         match &head {
@@ -181,66 +224,49 @@ impl Core {
             }
             None => batch.delete(OBJECTS, &object.fid.to_key()),
         }
-        let committed = self.index.commit(&batch);
+        let committed = objects.volume().commit(present, &batch, freed.0);
         SCRATCH.set(Scratch { batch, bytes }.within_bounds());
-        let transno = committed?;
-        self.space.free(generation, freed.0);
-        drop(_gate);
-        self.count_change(state.head.is_some(), head.is_some());
-        (state.head, state.transno) = (head, transno);
+        (self.state.head, self.state.transno) = (head, committed?);
         if edits.touches_blocks() {
-            state.generation = generation;
+            self.state.generation = generation;
         }
-        changed.into_iter().for_each(|(number, map)| self.remember_map(object, number, Some(Arc::new(map))));
-        edits.removed.iter().for_each(|number| self.remember_map(object, *number, None));
-        self.shrink();
+        changed
+            .into_iter()
+            .for_each(|(number, map)| objects.remember_map(object, number, Some(Arc::new(map))));
+        edits.removed.iter().for_each(|number| objects.remember_map(object, *number, None));
+        objects.note_change(was, is);
         Ok(())
     }
+}
 
-    fn finish_head(
-        &self,
-        mut head: BlockHeadRecord,
-        before: Option<&BlockHeadRecord>,
-        blocks: i64,
-        generation: u64,
-        completed: u64,
-    ) -> BlockHeadRecord {
-        head.blocks = blocks as u64;
-        head.mtime = change_time(before);
-        let was_inline = before.and_then(|before| match &before.inline {
-            Inline::All(bytes) => Some(bytes),
-            _ => None,
-        });
-        match (&mut head.inline, was_inline) {
-            // The bytes go to the device: they stay here until they are durable there.
-            (inline @ Inline::Nothing, Some(bytes)) if !bytes.is_empty() => {
-                let len = bytes.len().min(usize::try_from(head.size).unwrap_or(usize::MAX));
-                *inline = Inline::Kept(generation, bytes[..len].to_vec());
-            }
-            (inline @ Inline::Kept(..), _) => {
-                let Inline::Kept(kept_in, bytes) = inline else { return head };
-                bytes.truncate(usize::try_from(head.size).unwrap_or(usize::MAX));
-                if *kept_in <= completed {
-                    *inline = Inline::Nothing;
-                }
-            }
-            _ => {}
+/// The head as it is recorded: the time of the change, the count of blocks, and what remains of bytes in the record.
+fn finish_head(
+    mut head: BlockHeadRecord,
+    before: Option<&BlockHeadRecord>,
+    blocks: i64,
+    generation: u64,
+    completed: u64,
+) -> BlockHeadRecord {
+    head.blocks = blocks as u64;
+    head.mtime = change_time(before);
+    let was_inline = before.and_then(|before| match &before.inline {
+        Inline::All(bytes) => Some(bytes),
+        _ => None,
+    });
+    match (&mut head.inline, was_inline) {
+        // The bytes go to the device: they stay here until they are durable there.
+        (inline @ Inline::Nothing, Some(bytes)) if !bytes.is_empty() => {
+            let len = bytes.len().min(usize::try_from(head.size).unwrap_or(usize::MAX));
+            *inline = Inline::Kept(generation, bytes[..len].to_vec());
         }
-        head
-    }
-
-    fn count_change(&self, was: bool, is: bool) {
-        let counters = &self.counters;
-        match (was, is) {
-            (false, true) => {
-                counters.objects.fetch_add(1, Ordering::Relaxed);
-                counters.created.fetch_add(1, Ordering::Relaxed);
+        (inline @ Inline::Kept(..), _) => {
+            let Inline::Kept(kept_in, bytes) = inline else { return head };
+            bytes.truncate(usize::try_from(head.size).unwrap_or(usize::MAX));
+            if *kept_in <= completed {
+                *inline = Inline::Nothing;
             }
-            (true, false) => {
-                counters.objects.fetch_sub(1, Ordering::Relaxed);
-                counters.destroyed.fetch_add(1, Ordering::Relaxed);
-            }
-            _ => {}
         }
+        (Inline::All(_) | Inline::Nothing, _) => {}
     }
+    head
 }

@@ -12,10 +12,8 @@ mod choice;
 use super::allocator::Extent;
 use super::change::Edits;
 use super::device::{AlignedBuffer, BLOCK, WriteOp};
-use super::objects::Object;
-use super::recover::parse_map_key;
-use super::upkeep::Stop;
-use super::{Core, MAPS};
+use super::objects::{MAPS, Object, Objects, parse_map_key};
+use super::stop::Stop;
 use crate::meta::TransNo;
 use crate::object::{ObjectError, Result};
 use choice::Weight;
@@ -126,6 +124,183 @@ impl Defrag {
             self.was_used.store(true, Ordering::Relaxed);
         }
     }
+
+    /// What the defragmenter does by itself.
+    pub(super) fn settings(&self) -> DefragSettings {
+        *self.settings.lock()
+    }
+
+    /// Changes that. A new pass over all objects begins.
+    pub(super) fn set_settings(&self, settings: DefragSettings) {
+        *self.settings.lock() = settings;
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counters of the defragmenter.
+    pub(super) fn stats(&self) -> DefragStats {
+        *self.stats.lock()
+    }
+
+    /// Looks at all objects once and moves what is worth it by `settings`, in this thread, without a rate or pauses. Returns how many bytes were
+    /// moved.
+    ///
+    /// # Errors
+    /// If the index cannot be read, or the store fails.
+    pub(super) fn defragment(&self, objects: &Objects, settings: &DefragSettings) -> Result<u64> {
+        let mut pass = Pass::default();
+        let mut buffer = new_buffer();
+        loop {
+            let (parts, _) = next_parts(objects, &mut pass, settings.threshold_percent)?;
+            for part in &parts {
+                self.tidy(objects, part, settings, &mut pass, &mut buffer)?;
+            }
+            if pass.from.is_none() {
+                self.stats.lock().passes += 1;
+                return Ok(pass.moved);
+            }
+        }
+    }
+
+    /// The thread that does that by the settings of the store.
+    pub(super) fn run(&self, objects: &Objects, stop: &Stop) {
+        let mut seen = None;
+        let mut next = Instant::now();
+        loop {
+            let settings = self.settings();
+            let changes = self.changes.load(Ordering::Acquire);
+            let is_due = seen.is_none_or(|(settings, transno)| {
+                settings != changes || Instant::now() >= next && objects.index().last_transno() != transno
+            });
+            if !settings.is_on || settings.bytes_per_second == 0 || !is_due {
+                if stop.wait(IDLE) {
+                    return;
+                }
+                continue;
+            }
+            seen = Some((changes, objects.index().last_transno()));
+            match self.run_pass(objects, stop, &settings, changes) {
+                Ok(true) => {}
+                Ok(false) => return,
+                // The store is being closed, or its index is full.
+                Err(ObjectError::Closed) => {}
+                Err(error) if error.status() == Status::ENOSPC => {}
+                Err(error) => {
+                    log::error!("{}: moving objects together: {error}", objects.volume().dir().display())
+                }
+            }
+            next = Instant::now() + PASS_EVERY;
+        }
+    }
+
+    /// A pass at the rate that is set, until the settings change; false if it is time to stop.
+    fn run_pass(
+        &self,
+        objects: &Objects,
+        stop: &Stop,
+        settings: &DefragSettings,
+        changes: u64,
+    ) -> Result<bool> {
+        let mut pass = Pass::default();
+        let mut buffer = new_buffer();
+        let mut quiet_since = Instant::now();
+        let pace =
+            |bytes: u64| stop.wait(Duration::from_secs_f64(bytes as f64 / settings.bytes_per_second as f64));
+        loop {
+            let (parts, looks) = next_parts(objects, &mut pass, settings.threshold_percent)?;
+            if pace(looks * LOOK_BYTES) {
+                return Ok(false);
+            }
+            for part in &parts {
+                if self.await_quiet(stop, settings.idle_ms, &mut quiet_since) {
+                    return Ok(false);
+                }
+                if self.changes.load(Ordering::Acquire) != changes {
+                    return Ok(true);
+                }
+                let bytes = self.tidy(objects, part, settings, &mut pass, &mut buffer)?;
+                if pace(bytes) {
+                    return Ok(false);
+                }
+            }
+            if pass.from.is_none() {
+                self.stats.lock().passes += 1;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Waits until nobody used the store for a while; true if it is time to stop.
+    fn await_quiet(&self, stop: &Stop, idle_ms: u64, quiet_since: &mut Instant) -> bool {
+        let idle = Duration::from_millis(idle_ms);
+        let mut is_paused = false;
+        loop {
+            if self.was_used.swap(false, Ordering::Relaxed) {
+                *quiet_since = Instant::now();
+            }
+            let left = idle.saturating_sub(quiet_since.elapsed());
+            if left.is_zero() || !self.settings().is_on {
+                return false;
+            }
+            if !std::mem::replace(&mut is_paused, true) {
+                self.stats.lock().pauses += 1;
+            }
+            if stop.wait(left.min(POLL)) {
+                return true;
+            }
+        }
+    }
+
+    /// Moves a part, in halves if it fits nowhere as a whole, and counts. Returns how many bytes were moved.
+    fn tidy(
+        &self,
+        objects: &Objects,
+        part: &Part,
+        settings: &DefragSettings,
+        pass: &mut Pass,
+        buffer: &mut AlignedBuffer,
+    ) -> Result<u64> {
+        let outcome = match move_part(objects, part, settings, buffer) {
+            // The store is at its end; whatever else concerns this object alone.
+            Err(error @ (ObjectError::Closed | ObjectError::NoSpace | ObjectError::Index(_))) => {
+                return Err(error);
+            }
+            Err(error) => {
+                self.stats.lock().failed += 1;
+                log::error!(
+                    "{}: object {} cannot be moved: {error}",
+                    objects.volume().dir().display(),
+                    part.fid
+                );
+                return Ok(0);
+            }
+            Ok(outcome) => outcome,
+        };
+        let len = part.maps.end - part.maps.start;
+        if outcome == Outcome::NoRoom && len > 1 {
+            let middle = part.maps.start + len / 2;
+            let mut bytes = 0;
+            for maps in [part.maps.start..middle, middle..part.maps.end] {
+                bytes += self.tidy(objects, &Part { fid: part.fid, maps }, settings, pass, buffer)?;
+            }
+            return Ok(bytes);
+        }
+        let mut stats = self.stats.lock();
+        match outcome {
+            Outcome::Left => {}
+            Outcome::Disturbed => stats.disturbed += 1,
+            Outcome::NoRoom => stats.no_room += 1,
+            Outcome::Moved(moved) => {
+                stats.objects += u64::from(pass.last_moved.replace(part.fid) != Some(part.fid));
+                stats.parts += 1;
+                stats.bytes += moved.bytes;
+                stats.extents_before += moved.before;
+                stats.extents_after += moved.after;
+                pass.moved += moved.bytes;
+                return Ok(moved.bytes);
+            }
+        }
+        Ok(0)
+    }
 }
 
 /// A part of an object: its maps.
@@ -173,353 +348,190 @@ struct Pass {
     moved: u64,
 }
 
-impl Core {
-    /// What the defragmenter does by itself.
-    pub fn defrag_settings(&self) -> DefragSettings {
-        *self.defrag.settings.lock()
-    }
-
-    /// Changes that. A new pass over all objects begins.
-    pub fn set_defrag_settings(&self, settings: DefragSettings) {
-        *self.defrag.settings.lock() = settings;
-        self.defrag.changes.fetch_add(1, Ordering::Release);
-    }
-
-    /// Counters of the defragmenter.
-    pub fn defrag_stats(&self) -> DefragStats {
-        *self.defrag.stats.lock()
-    }
-
-    /// Looks at all objects once and moves what is worth it by `settings`, in this thread, without a rate or pauses. Returns how many bytes were
-    /// moved.
-    ///
-    /// # Errors
-    /// If the index cannot be read, or the store fails.
-    pub fn defragment(&self, settings: &DefragSettings) -> Result<u64> {
-        let mut pass = Pass::default();
-        let mut buffer = new_buffer();
-        loop {
-            let (parts, _) = self.next_parts(&mut pass, settings.threshold_percent)?;
-            for part in &parts {
-                self.tidy(part, settings, &mut pass, &mut buffer)?;
-            }
-            if pass.from.is_none() {
-                self.defrag.stats.lock().passes += 1;
-                return Ok(pass.moved);
-            }
-        }
-    }
-
-    /// The thread that does that by the settings of the store.
-    pub(super) fn defrag_now_and_then(&self, stop: &Stop) {
-        let mut seen = None;
-        let mut next = Instant::now();
-        loop {
-            let settings = self.defrag_settings();
-            let changes = self.defrag.changes.load(Ordering::Acquire);
-            let is_due = seen.is_none_or(|(settings, transno)| {
-                settings != changes || Instant::now() >= next && self.index.last_transno() != transno
-            });
-            if !settings.is_on || settings.bytes_per_second == 0 || !is_due {
-                if stop.wait(IDLE) {
-                    return;
-                }
-                continue;
-            }
-            seen = Some((changes, self.index.last_transno()));
-            match self.run_pass(stop, &settings, changes) {
-                Ok(true) => {}
-                Ok(false) => return,
-                // The store is being closed, or its index is full.
-                Err(ObjectError::Closed) => {}
-                Err(error) if error.status() == Status::ENOSPC => {}
-                Err(error) => log::error!("{}: moving objects together: {error}", self.dir.display()),
-            }
-            next = Instant::now() + PASS_EVERY;
-        }
-    }
-
-    /// A pass at the rate that is set, until the settings change; false if it is time to stop.
-    fn run_pass(&self, stop: &Stop, settings: &DefragSettings, changes: u64) -> Result<bool> {
-        let mut pass = Pass::default();
-        let mut buffer = new_buffer();
-        let mut quiet_since = Instant::now();
-        let pace =
-            |bytes: u64| stop.wait(Duration::from_secs_f64(bytes as f64 / settings.bytes_per_second as f64));
-        loop {
-            let (parts, looks) = self.next_parts(&mut pass, settings.threshold_percent)?;
-            if pace(looks * LOOK_BYTES) {
-                return Ok(false);
-            }
-            for part in &parts {
-                if self.await_quiet(stop, settings.idle_ms, &mut quiet_since) {
-                    return Ok(false);
-                }
-                if self.defrag.changes.load(Ordering::Acquire) != changes {
-                    return Ok(true);
-                }
-                let bytes = self.tidy(part, settings, &mut pass, &mut buffer)?;
-                if pace(bytes) {
-                    return Ok(false);
-                }
-            }
-            if pass.from.is_none() {
-                self.defrag.stats.lock().passes += 1;
-                return Ok(true);
-            }
-        }
-    }
-
-    /// Waits until nobody used the store for a while; true if it is time to stop.
-    fn await_quiet(&self, stop: &Stop, idle_ms: u64, quiet_since: &mut Instant) -> bool {
-        let idle = Duration::from_millis(idle_ms);
-        let mut is_paused = false;
-        loop {
-            if self.defrag.was_used.swap(false, Ordering::Relaxed) {
-                *quiet_since = Instant::now();
-            }
-            let left = idle.saturating_sub(quiet_since.elapsed());
-            if left.is_zero() || !self.defrag_settings().is_on {
-                return false;
-            }
-            if !std::mem::replace(&mut is_paused, true) {
-                self.defrag.stats.lock().pauses += 1;
-            }
-            if stop.wait(left.min(POLL)) {
-                return true;
-            }
-        }
-    }
-
-    /// The next parts that are worth moving by the index, and how many maps were looked at for that. The end of the pass leaves no
-    /// `from`.
-    fn next_parts(&self, pass: &mut Pass, threshold_percent: u8) -> Result<(Vec<Part>, u64)> {
-        let mut parts = Vec::new();
-        let mut present: Option<(Part, Weight)> = None;
-        let mut last: Option<Vec<u8>> = None;
-        let mut looks = 0;
-        let mut is_end = true;
-        let mut take = |present: Option<(Part, Weight)>| {
-            parts.extend(
-                present.filter(|(_, weight)| weight.is_worth(threshold_percent)).map(|(part, _)| part),
-            );
+/// The next parts that are worth moving by the index, and how many maps were looked at for that. The end of the pass leaves no
+/// `from`.
+fn next_parts(objects: &Objects, pass: &mut Pass, threshold_percent: u8) -> Result<(Vec<Part>, u64)> {
+    let mut parts = Vec::new();
+    let mut present: Option<(Part, Weight)> = None;
+    let mut last: Option<Vec<u8>> = None;
+    let mut looks = 0;
+    let mut is_end = true;
+    let mut take = |present: Option<(Part, Weight)>| {
+        parts.extend(present.filter(|(_, weight)| weight.is_worth(threshold_percent)).map(|(part, _)| part));
+    };
+    let from = pass.from.take();
+    let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    objects.index().scan(MAPS, &[], from, &mut |key, value| {
+        // What cannot be read is reported when it is read.
+        let Some(((fid, number), map)) = parse_map_key(key).zip(BlockMapRecord::decode(value).ok()) else {
+            return ControlFlow::Continue(());
         };
-        let from = pass.from.take();
-        let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        self.index.scan(MAPS, &[], from, &mut |key, value| {
-            // What cannot be read is reported when it is read.
-            let Some(((fid, number), map)) = parse_map_key(key).zip(BlockMapRecord::decode(value).ok())
-            else {
-                return ControlFlow::Continue(());
-            };
-            let maps = number / PART_MAPS * PART_MAPS..(number / PART_MAPS + 1) * PART_MAPS;
-            let part = Part { fid, maps };
-            if present.as_ref().is_none_or(|(present, _)| *present != part) {
-                if looks >= MAPS_AT_ONCE {
-                    is_end = false;
-                    return ControlFlow::Break(());
-                }
-                take(present.replace((part, Weight::default())));
+        let maps = number / PART_MAPS * PART_MAPS..(number / PART_MAPS + 1) * PART_MAPS;
+        let part = Part { fid, maps };
+        if present.as_ref().is_none_or(|(present, _)| *present != part) {
+            if looks >= MAPS_AT_ONCE {
+                is_end = false;
+                return ControlFlow::Break(());
             }
-            if let Some((_, weight)) = &mut present {
-                for (block, place) in (number * MAP_BLOCKS as u64..).zip(map.places) {
-                    weight.push(block, place);
-                }
+            take(present.replace((part, Weight::default())));
+        }
+        if let Some((_, weight)) = &mut present {
+            for (block, place) in (number * MAP_BLOCKS as u64..).zip(map.places) {
+                weight.push(block, place);
             }
-            looks += 1;
-            last = Some(key.to_vec());
-            ControlFlow::Continue(())
-        })?;
-        take(present);
-        pass.from = last.filter(|_| !is_end);
-        Ok((parts, looks as u64))
-    }
+        }
+        looks += 1;
+        last = Some(key.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    take(present);
+    pass.from = last.filter(|_| !is_end);
+    Ok((parts, looks as u64))
+}
 
-    /// Moves a part, in halves if it fits nowhere as a whole, and counts. Returns how many bytes were moved.
-    fn tidy(
-        &self,
-        part: &Part,
-        settings: &DefragSettings,
-        pass: &mut Pass,
-        buffer: &mut AlignedBuffer,
-    ) -> Result<u64> {
-        let outcome = match self.move_part(part, settings, buffer) {
-            // The store is at its end; whatever else concerns this object alone.
-            Err(error @ (ObjectError::Closed | ObjectError::NoSpace | ObjectError::Index(_))) => {
-                return Err(error);
-            }
-            Err(error) => {
-                self.defrag.stats.lock().failed += 1;
-                log::error!("{}: object {} cannot be moved: {error}", self.dir.display(), part.fid);
-                return Ok(0);
-            }
-            Ok(outcome) => outcome,
+fn move_part(
+    objects: &Objects,
+    part: &Part,
+    settings: &DefragSettings,
+    buffer: &mut AlignedBuffer,
+) -> Result<Outcome> {
+    let _changing = objects.volume().change()?;
+    let Some(object) = objects.object(part.fid, false)? else { return Ok(Outcome::Left) };
+    let (plan, target) = {
+        // As for any read: what an object has is not used again while it is locked.
+        let state = object.state.read();
+        let is_resting = state.head.as_ref().is_some_and(|head| rests(head.mtime, settings.rest_seconds));
+        if !is_resting {
+            return Ok(Outcome::Left);
+        }
+        let plan = plan_move(objects, &object, part, state.transno)?;
+        if !plan.weight.is_worth(settings.threshold_percent) {
+            return Ok(Outcome::Left);
+        }
+        let Some(target) = objects.volume().space().take_whole(plan.weight.blocks, plan.after) else {
+            return Ok(Outcome::NoRoom);
         };
-        let len = part.maps.end - part.maps.start;
-        if outcome == Outcome::NoRoom && len > 1 {
-            let middle = part.maps.start + len / 2;
-            let mut bytes = 0;
-            for maps in [part.maps.start..middle, middle..part.maps.end] {
-                bytes += self.tidy(&Part { fid: part.fid, maps }, settings, pass, buffer)?;
-            }
-            return Ok(bytes);
-        }
-        let mut stats = self.defrag.stats.lock();
-        match outcome {
-            Outcome::Left => {}
-            Outcome::Disturbed => stats.disturbed += 1,
-            Outcome::NoRoom => stats.no_room += 1,
-            Outcome::Moved(moved) => {
-                stats.objects += u64::from(pass.last_moved.replace(part.fid) != Some(part.fid));
-                stats.parts += 1;
-                stats.bytes += moved.bytes;
-                stats.extents_before += moved.before;
-                stats.extents_after += moved.after;
-                pass.moved += moved.bytes;
-                return Ok(moved.bytes);
-            }
-        }
-        Ok(0)
+        let read = read_part(objects, &object, &plan, buffer);
+        read.inspect_err(|_| objects.volume().space().give_back(&[target]))?;
+        (plan, target)
+    };
+    let moved = put_part(objects, &object, &plan, target, buffer);
+    match &moved {
+        Ok(Outcome::Moved(_)) => {}
+        _ => objects.volume().space().give_back(&[target]),
     }
+    moved
+}
 
-    fn move_part(
-        &self,
-        part: &Part,
-        settings: &DefragSettings,
-        buffer: &mut AlignedBuffer,
-    ) -> Result<Outcome> {
-        let _changing = self.change()?;
-        let Some(object) = self.object(part.fid, false)? else { return Ok(Outcome::Left) };
-        let (plan, target) = {
-            // As for any read: what an object has is not used again while it is locked.
-            let state = object.state.read();
-            let is_resting = state.head.as_ref().is_some_and(|head| rests(head.mtime, settings.rest_seconds));
-            if !is_resting {
-                return Ok(Outcome::Left);
+/// How a part of an object lies, whose state is locked.
+fn plan_move(objects: &Objects, object: &Object, part: &Part, transno: TransNo) -> Result<Plan> {
+    let mut plan = Plan {
+        places: Vec::new(),
+        weight: Weight::default(),
+        after: None,
+        generation: objects.volume().generation(),
+        transno,
+    };
+    visit_places(objects, object, part.maps.clone(), &mut |block, place| {
+        plan.weight.push(block, place);
+        plan.places.push((block, place));
+    })?;
+    let first = part.maps.start * MAP_BLOCKS as u64;
+    if first > 0 {
+        let places = objects.map(object, part.maps.start - 1)?.places;
+        plan.after = places[MAP_BLOCKS - 1].block().map(|block| block + 1);
+    }
+    Ok(plan)
+}
+
+/// Visits the blocks of some maps that have a place.
+fn visit_places(
+    objects: &Objects,
+    object: &Object,
+    maps: Range<u64>,
+    visit: &mut dyn FnMut(u64, Place),
+) -> Result<()> {
+    for number in objects.map_numbers(object.fid, maps.start, maps.end)? {
+        let places = objects.map(object, number)?.places;
+        for (block, place) in (number * MAP_BLOCKS as u64..).zip(places) {
+            if place != Place::Hole {
+                visit(block, place);
             }
-            let plan = self.plan_move(&object, part, state.transno)?;
-            if !plan.weight.is_worth(settings.threshold_percent) {
-                return Ok(Outcome::Left);
-            }
-            let Some(target) = self.space.take_whole(plan.weight.blocks, plan.after) else {
-                return Ok(Outcome::NoRoom);
-            };
-            let read = self.read_part(&object, &plan, buffer);
-            read.inspect_err(|_| self.space.give_back(&[target]))?;
-            (plan, target)
+        }
+    }
+    Ok(())
+}
+
+/// Reads the blocks of a plan to the beginning of `buffer`, one after the other, and compares checksums.
+fn read_part(objects: &Objects, object: &Object, plan: &Plan, buffer: &mut AlignedBuffer) -> Result<()> {
+    let mut rest = &mut buffer[..plan.places.len() * BLOCK as usize];
+    let mut blocks = plan.places.as_slice();
+    while let Some((first, _)) = blocks.first() {
+        let run = (*first..).zip(blocks).take_while(|(block, (at, _))| block == at).count();
+        let (now, later) = rest.split_at_mut(run * BLOCK as usize);
+        objects.read_blocks(object, *first, now)?;
+        (rest, blocks) = (later, &blocks[run..]);
+    }
+    Ok(())
+}
+
+/// Writes what was read to its new place and says so, if it has not changed meanwhile.
+fn put_part(
+    objects: &Objects,
+    object: &Object,
+    plan: &Plan,
+    target: Extent,
+    buffer: &[u8],
+) -> Result<Outcome> {
+    let mut edits = Edits::default();
+    let mut ops: Vec<WriteOp<'_>> = Vec::new();
+    let mut run = 0..0;
+    for (index, (block, place)) in plan.places.iter().enumerate() {
+        let at = target.start + index as u64;
+        let Place::Data(_, crc) = *place else {
+            edits.put(*block, Place::Reserved(at));
+            continue;
         };
-        let moved = self.put_part(&object, &plan, target, buffer);
-        match &moved {
-            Ok(Outcome::Moved(_)) => {}
-            _ => self.space.give_back(&[target]),
+        edits.put(*block, Place::Data(at, crc));
+        if run.end != index {
+            push_op(&mut ops, target, &run, buffer);
+            run = index..index;
         }
-        moved
+        run.end = index + 1;
     }
+    push_op(&mut ops, target, &run, buffer);
+    objects.volume().medium().write(object.fid, &ops)?;
+    let mut locked = objects.lock(object);
+    let Some(head) = locked.state().head.clone() else { return Ok(Outcome::Disturbed) };
+    if !is_as_planned(objects, object, plan, locked.state().transno)? {
+        return Ok(Outcome::Disturbed);
+    }
+    let edits = edits.keeping_time(head.mtime);
+    locked.commit(Some(head), &edits)?;
+    let after = moved_extents(&plan.places, target);
+    Ok(Outcome::Moved(Moved { bytes: target.len * BLOCK, before: plan.weight.extents, after }))
+}
 
-    /// How a part of an object lies, whose state is locked.
-    fn plan_move(&self, object: &Object, part: &Part, transno: TransNo) -> Result<Plan> {
-        let mut plan = Plan {
-            places: Vec::new(),
-            weight: Weight::default(),
-            after: None,
-            generation: self.durable.generation(),
-            transno,
-        };
-        self.visit_places(object, part.maps.clone(), &mut |block, place| {
-            plan.weight.push(block, place);
-            plan.places.push((block, place));
-        })?;
-        let first = part.maps.start * MAP_BLOCKS as u64;
-        if first > 0 {
-            let places = self.map(object, part.maps.start - 1)?.places;
-            plan.after = places[MAP_BLOCKS - 1].block().map(|block| block + 1);
-        }
-        Ok(plan)
+/// Has the part the data that was planned with? The object is locked.
+fn is_as_planned(objects: &Objects, object: &Object, plan: &Plan, transno: TransNo) -> Result<bool> {
+    // Blocks that lost their owner since are not used again before their generation is durable: until then a block that is where it
+    // was has the data that it had. Later only the object's last change tells.
+    if objects.volume().completed() >= plan.generation && transno != plan.transno {
+        return Ok(false);
     }
-
-    /// Visits the blocks of some maps that have a place.
-    fn visit_places(
-        &self,
-        object: &Object,
-        maps: Range<u64>,
-        visit: &mut dyn FnMut(u64, Place),
-    ) -> Result<()> {
-        for number in self.map_numbers(object.fid, maps.start, maps.end)? {
-            let places = self.map(object, number)?.places;
-            for (block, place) in (number * MAP_BLOCKS as u64..).zip(places) {
-                if place != Place::Hole {
-                    visit(block, place);
-                }
-            }
-        }
-        Ok(())
+    if transno == plan.transno {
+        return Ok(true);
     }
-
-    /// Reads the blocks of a plan to the beginning of `buffer`, one after the other, and compares checksums.
-    fn read_part(&self, object: &Object, plan: &Plan, buffer: &mut AlignedBuffer) -> Result<()> {
-        let mut rest = &mut buffer[..plan.places.len() * BLOCK as usize];
-        let mut blocks = plan.places.as_slice();
-        while let Some((first, _)) = blocks.first() {
-            let run = (*first..).zip(blocks).take_while(|(block, (at, _))| block == at).count();
-            let (now, later) = rest.split_at_mut(run * BLOCK as usize);
-            self.read_blocks(object, *first, now)?;
-            (rest, blocks) = (later, &blocks[run..]);
-        }
-        Ok(())
-    }
-
-    /// Writes what was read to its new place and says so, if it has not changed meanwhile.
-    fn put_part(&self, object: &Object, plan: &Plan, target: Extent, buffer: &[u8]) -> Result<Outcome> {
-        let mut edits = Edits::default();
-        let mut ops: Vec<WriteOp<'_>> = Vec::new();
-        let mut run = 0..0;
-        for (index, (block, place)) in plan.places.iter().enumerate() {
-            let at = target.start + index as u64;
-            let Place::Data(_, crc) = *place else {
-                edits.put(*block, Place::Reserved(at));
-                continue;
-            };
-            edits.put(*block, Place::Data(at, crc));
-            if run.end != index {
-                push_op(&mut ops, target, &run, buffer);
-                run = index..index;
-            }
-            run.end = index + 1;
-        }
-        push_op(&mut ops, target, &run, buffer);
-        self.to_device(object.fid, &ops)?;
-        let mut state = self.lock(object);
-        let Some(head) = state.head.clone() else { return Ok(Outcome::Disturbed) };
-        if !self.is_as_planned(object, plan, state.transno)? {
-            return Ok(Outcome::Disturbed);
-        }
-        let edits = edits.keeping_time(head.mtime);
-        self.commit(object, &mut state, Some(head), &edits)?;
-        let after = moved_extents(&plan.places, target);
-        Ok(Outcome::Moved(Moved { bytes: target.len * BLOCK, before: plan.weight.extents, after }))
-    }
-
-    /// Has the part the data that was planned with? The object is locked.
-    fn is_as_planned(&self, object: &Object, plan: &Plan, transno: TransNo) -> Result<bool> {
-        // Blocks that lost their owner since are not used again before their generation is durable: until then a block that is where it
-        // was has the data that it had. Later only the object's last change tells.
-        if self.durable.completed() >= plan.generation && transno != plan.transno {
-            return Ok(false);
-        }
-        if transno == plan.transno {
-            return Ok(true);
-        }
-        let (Some((first, _)), Some((last, _))) = (plan.places.first(), plan.places.last()) else {
-            return Ok(true);
-        };
-        let maps = first / MAP_BLOCKS as u64..last / MAP_BLOCKS as u64 + 1;
-        let mut expected = plan.places.iter();
-        let mut is_same = true;
-        self.visit_places(object, maps, &mut |block, place| {
-            is_same &= expected.next() == Some(&(block, place));
-        })?;
-        Ok(is_same && expected.next().is_none())
-    }
+    let (Some((first, _)), Some((last, _))) = (plan.places.first(), plan.places.last()) else {
+        return Ok(true);
+    };
+    let maps = first / MAP_BLOCKS as u64..last / MAP_BLOCKS as u64 + 1;
+    let mut expected = plan.places.iter();
+    let mut is_same = true;
+    visit_places(objects, object, maps, &mut |block, place| {
+        is_same &= expected.next() == Some(&(block, place));
+    })?;
+    Ok(is_same && expected.next().is_none())
 }
 
 fn new_buffer() -> AlignedBuffer {

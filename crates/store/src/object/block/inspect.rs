@@ -7,10 +7,11 @@ use super::allocator::Allocator;
 use super::device::shadow::ShadowDevice;
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::directory::{self, Directory};
-use super::read::block_crc;
-use super::recover::{self, parse_map_key};
-use super::{BlockStoreOptions, DeviceProblem, MAPS, OBJECTS, SEQUENCES, label, read_state};
+use super::medium::block_crc;
+use super::objects::{MAPS, parse_map_key};
+use super::{BlockStoreOptions, DeviceProblem, label, read_state, recover};
 use crate::meta::{MetaStore, MetaStoreOptions};
+use crate::object::sequences::{OBJECTS, SEQUENCES};
 use crate::object::{FreeExtents, ObjectError, Result, visit_keys};
 use nacre_ondisk::block::{
     BLOCK_LABEL_LEN, BlockHeadRecord, BlockLabel, BlockMapRecord, BlockStoreRecord, MAP_BLOCKS, Place,

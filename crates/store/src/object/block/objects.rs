@@ -3,16 +3,26 @@
 //! Everything here can be forgotten and read from the index again, except which generation an object was changed in: one that is
 //! read again counts as changed just now.
 
-use super::{Core, MAPS, OBJECTS};
-use crate::meta::TransNo;
-use crate::object::{ObjectError, Result};
+use super::change::Locked;
+use super::space::WriteStream;
+use super::volume::Volume;
+use crate::meta::{MetaStore, Table, TransNo};
+use crate::object::records::Owned;
+use crate::object::sequences::OBJECTS;
+use crate::object::{ObjectError, Result, visit_keys};
 use nacre_env::sync::{Mutex, RwLock};
-use nacre_ondisk::block::{BlockHeadRecord, BlockMapRecord};
+use nacre_ondisk::block::{BlockHeadRecord, BlockMapRecord, MAP_BLOCKS, Place};
 use nacre_types::Fid;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
+/// Maps: FID in key form, number of the map, big-endian -> [`BlockMapRecord`].
+pub(super) const MAPS: Table = Table(4);
+
+/// Maps that are found at once.
+const MAPS_AT_ONCE: usize = 64;
 /// Parts of the table, so that threads do not wait for each other.
 const SHARDS: usize = 64;
 /// Objects in memory at most, apart from those in use.
@@ -22,7 +32,7 @@ const OBJECTS_MAX: usize = 64 << 10;
 pub(super) struct Object {
     pub(super) fid: Fid,
     pub(super) state: RwLock<State>,
-    pub(super) stream: Mutex<Stream>,
+    pub(super) stream: Mutex<WriteStream>,
     /// Where the last large read ended, in bytes.
     pub(super) read_end: AtomicU64,
     /// Large reads under way.
@@ -40,27 +50,66 @@ pub(super) struct State {
     pub(super) transno: TransNo,
 }
 
-/// Where the last write ended.
-#[derive(Default)]
-pub(super) struct Stream {
-    /// Block of the object.
-    pub(super) next: u64,
-    /// Block of the device.
-    pub(super) after: Option<u64>,
-    /// Its blocks.
-    pub(super) blocks: u64,
-}
-
 /// A part of the objects.
 type Shard = HashMap<Fid, Arc<Object>>;
 
-/// All objects in memory.
+/// Some maps, and the key behind which there may be more.
+pub(super) type SomeMaps = (Vec<(Fid, u64)>, Option<[u8; 24]>);
+
+/// The objects of a store: their records in the index of a volume, and those of them that are in memory.
 pub(super) struct Objects {
+    volume: Volume,
     shards: Box<[Mutex<Shard>]>,
     objects: AtomicUsize,
     maps: AtomicUsize,
     maps_max: usize,
     next_to_shrink: AtomicUsize,
+    counts: Counts,
+    /// Asked before an object is made.
+    owned: OnceLock<Box<Owned>>,
+}
+
+/// How many objects there are, and what became of how many since the store was opened.
+#[derive(Default)]
+pub(super) struct Counts {
+    existing: AtomicU64,
+    created: AtomicU64,
+    destroyed: AtomicU64,
+}
+
+impl Counts {
+    /// A change was committed before and after which the object exists, or not.
+    fn note(&self, was: bool, is: bool) {
+        match (was, is) {
+            (false, true) => {
+                self.existing.fetch_add(1, Ordering::Relaxed);
+                self.created.fetch_add(1, Ordering::Relaxed);
+            }
+            (true, false) => {
+                self.existing.fetch_sub(1, Ordering::Relaxed);
+                self.destroyed.fetch_add(1, Ordering::Relaxed);
+            }
+            (false, false) | (true, true) => {}
+        }
+    }
+
+    pub(super) fn existing(&self) -> u64 {
+        self.existing.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn created(&self) -> u64 {
+        self.created.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn destroyed(&self) -> u64 {
+        self.destroyed.load(Ordering::Relaxed)
+    }
+}
+
+/// Which object and map a key belongs to.
+pub(super) fn parse_map_key(key: &[u8]) -> Option<(Fid, u64)> {
+    let (fid, number) = key.split_first_chunk::<16>()?;
+    Some((Fid::from_key(fid), u64::from_be_bytes(number.try_into().ok()?)))
 }
 
 /// Key of a map.
@@ -72,14 +121,49 @@ pub(super) fn map_key(object: Fid, number: u64) -> [u8; 24] {
 }
 
 impl Objects {
-    pub(super) fn new(maps_max: usize) -> Objects {
-        Objects {
+    /// The objects on a volume, with so many maps in memory at most.
+    pub(super) fn new(volume: Volume, maps_max: usize) -> Result<Objects> {
+        let mut existing = 0;
+        visit_keys(volume.index(), OBJECTS, &mut |_| existing += 1)?;
+        let counts = Counts { existing: AtomicU64::new(existing), ..Counts::default() };
+        Ok(Objects {
+            volume,
+            counts,
+            owned: OnceLock::new(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             objects: AtomicUsize::new(0),
             maps: AtomicUsize::new(0),
             maps_max: maps_max.max(16),
             next_to_shrink: AtomicUsize::new(0),
-        }
+        })
+    }
+
+    pub(super) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub(super) fn index(&self) -> &MetaStore {
+        self.volume.index()
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Has `owned` asked before an object is made. Only the first call counts.
+    pub(super) fn set_owned(&self, owned: Box<Owned>) {
+        let _ = self.owned.set(owned);
+    }
+
+    /// May the object be made, if it does not exist?
+    pub(super) fn may_be_made(&self, object: Fid) -> Result<bool> {
+        self.owned.get().map_or(Ok(true), |owned| owned(&object))
+    }
+
+    /// Keeps every other thread from an object.
+    pub(super) fn lock<'a>(&'a self, object: &'a Object) -> Locked<'a> {
+        let state = object.state.try_write().unwrap_or_else(|| nacre_env::blocking(|| object.state.write()));
+        Locked::new(self, object, state)
     }
 
     fn shard(&self, object: Fid) -> &Mutex<Shard> {
@@ -87,22 +171,20 @@ impl Objects {
         &self.shards[(hash >> 58) as usize % SHARDS]
     }
 
-    /// Objects and maps in memory.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.objects.load(Ordering::Relaxed) as u64, self.maps.load(Ordering::Relaxed) as u64)
+    /// Objects in memory.
+    pub(super) fn in_memory(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed) as u64
     }
 
     fn is_full(&self) -> bool {
         self.maps.load(Ordering::Relaxed) > self.maps_max
             || self.objects.load(Ordering::Relaxed) > OBJECTS_MAX
     }
-}
 
-impl Core {
     /// The object; `None` if it is not in memory and does not exist, unless `make` is on.
     pub(super) fn object(&self, fid: Fid, make: bool) -> Result<Option<Arc<Object>>> {
         let found = {
-            let mut shard = self.objects.shard(fid).lock();
+            let mut shard = self.shard(fid).lock();
             if let Some(object) = shard.get(&fid) {
                 return Ok(Some(object.clone()));
             }
@@ -112,7 +194,7 @@ impl Core {
                 return Ok(None);
             }
             let state =
-                State { head, generation: self.durable.generation(), transno: self.index.last_transno() };
+                State { head, generation: self.volume.generation(), transno: self.index().last_transno() };
             let object = Arc::new(Object {
                 fid,
                 state: RwLock::new(state),
@@ -122,7 +204,7 @@ impl Core {
                 maps: Mutex::default(),
             });
             shard.insert(fid, object.clone());
-            self.objects.objects.fetch_add(1, Ordering::Relaxed);
+            self.objects.fetch_add(1, Ordering::Relaxed);
             object
         };
         self.shrink();
@@ -130,8 +212,9 @@ impl Core {
     }
 
     fn read_head(&self, fid: Fid) -> Result<Option<BlockHeadRecord>> {
-        let read =
-            self.index.get(OBJECTS, &fid.to_key(), |value| value.map(BlockHeadRecord::decode).transpose())?;
+        let read = self
+            .index()
+            .get(OBJECTS, &fid.to_key(), |value| value.map(BlockHeadRecord::decode).transpose())?;
         read.map_err(|_| ObjectError::Damaged { object: fid, what: "its record cannot be read" })
     }
 
@@ -141,7 +224,7 @@ impl Core {
             return Ok(map.clone());
         }
         let read = self
-            .index
+            .index()
             .get(MAPS, &map_key(object.fid, number), |value| value.map(BlockMapRecord::decode).transpose())?;
         let damaged = |_| ObjectError::Damaged { object: object.fid, what: "a map of it cannot be read" };
         let map = Arc::new(read.map_err(damaged)?.unwrap_or_default());
@@ -149,7 +232,7 @@ impl Core {
         Ok(map)
     }
 
-    /// Looks at a map as [`Core::map`] gives it, with no count of its users touched where it is in memory.
+    /// Looks at a map as [`Objects::map`] gives it, with no count of its users touched where it is in memory.
     pub(super) fn with_map<R>(
         &self,
         object: &Object,
@@ -162,6 +245,13 @@ impl Core {
         self.map(object, number).map(|map| look(&map))
     }
 
+    /// Where block `block` of an object is, whose state the caller has locked in any way.
+    pub(super) fn place(&self, object: &Object, block: u64) -> Result<Place> {
+        self.with_map(object, block / MAP_BLOCKS as u64, |map| {
+            map.places[(block % MAP_BLOCKS as u64) as usize]
+        })
+    }
+
     /// Keeps a map in memory, or forgets it.
     pub(super) fn remember_map(&self, object: &Object, number: u64, map: Option<Arc<BlockMapRecord>>) {
         let mut maps = object.maps.lock();
@@ -170,35 +260,73 @@ impl Core {
             None => (maps.remove(&number).is_some(), false),
         };
         match (was, is) {
-            (false, true) => self.objects.maps.fetch_add(1, Ordering::Relaxed),
-            (true, false) => self.objects.maps.fetch_sub(1, Ordering::Relaxed),
-            _ => 0,
+            (false, true) => self.maps.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.maps.fetch_sub(1, Ordering::Relaxed),
+            (false, false) | (true, true) => 0,
         };
     }
 
     fn forget_maps(&self, object: &Object) {
         let mut maps = object.maps.lock();
-        self.objects.maps.fetch_sub(maps.len(), Ordering::Relaxed);
+        self.maps.fetch_sub(maps.len(), Ordering::Relaxed);
         maps.clear();
     }
 
     /// Forgets objects and maps if there are too many: a part of the table at a time, in turn.
-    pub(super) fn shrink(&self) {
+    fn shrink(&self) {
         for _ in 0..SHARDS {
-            if !self.objects.is_full() {
+            if !self.is_full() {
                 return;
             }
-            let next = self.objects.next_to_shrink.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            let Some(mut shard) = self.objects.shards[next].try_lock() else { continue };
+            let next = self.next_to_shrink.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let Some(mut shard) = self.shards[next].try_lock() else { continue };
             shard.retain(|fid, object| {
                 self.forget_maps(object);
                 let is_used = Arc::strong_count(object) > 1;
                 if !is_used {
-                    self.space.close_window(*fid);
-                    self.objects.objects.fetch_sub(1, Ordering::Relaxed);
+                    self.volume.space().close_window(*fid);
+                    self.objects.fetch_sub(1, Ordering::Relaxed);
                 }
                 is_used
             });
         }
+    }
+
+    /// Numbers of the maps of an object from `from` up to and without `end`.
+    pub(super) fn map_numbers(&self, object: Fid, from: u64, end: u64) -> Result<Vec<u64>> {
+        let start = map_key(object, from);
+        let mut numbers = Vec::new();
+        self.index().scan(MAPS, &object.to_key(), Bound::Included(&start), &mut |key, _| match key
+            .get(16..)
+            .and_then(|number| number.try_into().ok())
+            .map(u64::from_be_bytes)
+        {
+            Some(number) if number < end => {
+                numbers.push(number);
+                ControlFlow::Continue(())
+            }
+            _ => ControlFlow::Break(()),
+        })?;
+        Ok(numbers)
+    }
+
+    /// Some maps after `from`, and the last key if there may be more.
+    pub(super) fn some_maps(&self, from: Option<&[u8; 24]>) -> Result<SomeMaps> {
+        let mut found = Vec::new();
+        let mut last = None;
+        let from = from.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
+        self.index().scan(MAPS, &[], from, &mut |key, _| {
+            found.extend(parse_map_key(key));
+            last = key.try_into().ok();
+            if found.len() >= MAPS_AT_ONCE { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let is_end = found.len() < MAPS_AT_ONCE;
+        Ok((found, last.filter(|_| !is_end)))
+    }
+
+    /// A change of an object was committed: how it exists since, and what its maps are.
+    pub(super) fn note_change(&self, was: bool, is: bool) {
+        self.counts.note(was, is);
+        self.shrink();
     }
 }

@@ -1,19 +1,19 @@
 //! The calls of [`ObjectStore`] on a block store.
 
-use super::change::Edits;
 use super::device::{BLOCK, BlockDevice};
+use super::objects::Object;
 use super::shape::attr_of;
 use super::space::Share;
-use super::{BlockStore, Core};
-use crate::object::sequences::last_reserved;
+use super::{BlockStore, Core, check};
+use crate::object::sequences::{OBJECTS, last_reserved};
 use crate::object::{
     Abilities, Advice, Advise, Fallocate, Ids, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
-    ObjectVerifyReport, ReadRequest, Result, Seek, SetMtime, Space,
+    ObjectVerifyReport, ReadRequest, Result, Seek, Space, visit_keys,
 };
+use nacre_types::Fid;
 use nacre_types::limits::FILE_SIZE_MAX;
-use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Reads of callers that are put together at most: as many as a ring has under way.
 const READS_AT_ONCE: usize = 32;
@@ -35,11 +35,24 @@ impl Core {
     fn destroy_all(&self, objects: &[Fid]) -> Result<u64> {
         let mut count = 0;
         for object in objects {
-            count += u64::from(self.end(*object)?);
+            count += u64::from(self.objects.end(*object)?);
         }
         // Also if nothing was there: a resend must not be confirmed before the first one's removal is durable.
-        nacre_env::blocking(|| self.index.sync(self.index.last_transno()))?;
+        let volume = self.objects.volume();
+        volume.sync_index(volume.index().last_transno())?;
         Ok(count)
+    }
+
+    /// Does many reads as one batch of the device, so that one thread keeps it busy.
+    ///
+    /// # Errors
+    /// Of the first that failed; nothing is known of the others then.
+    pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        self.defrag.note_use();
+        let read_at = |object: &Arc<Object>, offset, buffer: &mut [u8]| {
+            self.ahead.read(&self.objects, object, offset, buffer)
+        };
+        self.objects.read_many(requests, read_at)
     }
 }
 
@@ -49,9 +62,9 @@ impl BlockStore {
         if data.is_empty() {
             return Ok(0);
         }
-        let _changing = self.change()?;
+        let _changing = self.objects.volume().change()?;
         self.defrag.note_use();
-        self.write_all(object, offset, data, share)
+        self.objects.write_all(object, offset, data, share)
     }
 }
 
@@ -66,9 +79,9 @@ impl ObjectStore for BlockStore {
 
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], _ahead: u32) -> Result<usize> {
         self.defrag.note_use();
-        match self.object(object, false)? {
+        match self.objects.object(object, false)? {
             None => Ok(0),
-            Some(object) => self.read_at(&object, offset, buffer),
+            Some(object) => self.ahead.read(&self.objects, &object, offset, buffer),
         }
     }
 
@@ -86,7 +99,7 @@ impl ObjectStore for BlockStore {
     }
 
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {
-        match self.object(object, false)? {
+        match self.objects.object(object, false)? {
             None => Ok(ObjectAttr::default()),
             Some(object) => Ok(attr_of(object.state.read().head.as_ref())),
         }
@@ -94,14 +107,14 @@ impl ObjectStore for BlockStore {
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
         grown_end(size, 0)?;
-        let _changing = self.change()?;
+        let _changing = self.objects.volume().change()?;
         self.defrag.note_use();
-        let Some(object) = self.object(object, size > 0)? else { return Ok(ObjectAttr::default()) };
-        let mut state = self.lock(&object);
-        if state.head.is_some() || size > 0 {
-            self.set_size(&object, &mut state, size)?;
+        let Some(object) = self.objects.object(object, size > 0)? else { return Ok(ObjectAttr::default()) };
+        let mut locked = self.objects.lock(&object);
+        if locked.state().head.is_some() || size > 0 {
+            locked.set_size(size)?;
         }
-        Ok(attr_of(state.head.as_ref()))
+        Ok(attr_of(locked.state().head.as_ref()))
     }
 
     fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr> {
@@ -109,55 +122,57 @@ impl ObjectStore for BlockStore {
             Fallocate::Punch => range_end(offset, len)?,
             _ => grown_end(offset, len)?,
         };
-        let _changing = self.change()?;
+        let _changing = self.objects.volume().change()?;
         self.defrag.note_use();
         if len == 0 {
             return Err(ObjectError::Empty);
         }
         let found = match how {
-            Fallocate::Punch => self.object(object, false)?,
+            Fallocate::Punch => self.objects.object(object, false)?,
             Fallocate::Allocate { .. } => {
-                self.admit_range(object, offset, len)?;
-                self.object(object, true)?
+                self.objects.admit_range(object, offset, len)?;
+                self.objects.object(object, true)?
             }
-            Fallocate::Zero { .. } => self.object(object, true)?,
+            Fallocate::Zero { .. } => self.objects.object(object, true)?,
         };
-        found.map_or(Ok(ObjectAttr::default()), |object| self.shape(&object, how, offset..end))
+        found.map_or(Ok(ObjectAttr::default()), |object| self.objects.shape(&object, how, offset..end))
     }
 
     fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64> {
-        let object = self.object(object, false)?.ok_or(ObjectError::NoData)?;
-        self.look_for(&object, offset, what)
+        let object = self.objects.object(object, false)?.ok_or(ObjectError::NoData)?;
+        self.objects.look_for(&object, offset, what)
     }
 
     fn sync(&self, object: Fid) -> Result<()> {
         self.defrag.note_use();
-        let Some(object) = self.object(object, false)? else { return Ok(()) };
+        let Some(object) = self.objects.object(object, false)? else { return Ok(()) };
         let (generation, transno) = {
             let state = object.state.read();
             (state.generation, state.transno)
         };
-        if generation > self.durable.completed() {
-            return self.complete(generation);
+        let volume = self.objects.volume();
+        if generation > volume.completed() {
+            return volume.complete(generation);
         }
-        Ok(nacre_env::blocking(|| self.index.sync(transno))?)
+        volume.sync_index(transno)
     }
 
     fn sync_all(&self) -> Result<()> {
-        let transno = self.index.last_transno();
-        self.complete(self.durable.generation())?;
-        Ok(nacre_env::blocking(|| self.index.sync(transno))?)
+        let volume = self.objects.volume();
+        let transno = volume.index().last_transno();
+        volume.complete(volume.generation())?;
+        volume.sync_index(transno)
     }
 
     fn destroy(&self, objects: &[Fid]) -> Result<u64> {
-        let _changing = self.change()?;
+        let _changing = self.objects.volume().change()?;
         self.defrag.note_use();
         self.destroy_all(objects)
     }
 
     fn space(&self) -> Result<Space> {
-        let (total, free, available, reserve) = self.space.counts();
-        let objects = self.counters.objects.load(Ordering::Relaxed);
+        let (total, free, available, reserve) = self.objects.volume().space().counts();
+        let objects = self.objects.counts().existing();
         let objects_free = available.min(u64::from(u32::MAX).saturating_sub(objects));
         Ok(Space {
             block_size: BLOCK as u32,
@@ -167,42 +182,42 @@ impl ObjectStore for BlockStore {
             promisable: reserve * BLOCK / 2,
             objects: objects + objects_free,
             objects_free,
-            is_read_only: self.is_closed.load(Ordering::Relaxed) || self.index.stats().has_failed,
+            is_read_only: self.objects.volume().is_closed() || self.objects.index().stats().has_failed,
         })
     }
 
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.visit_objects(visit)
+        visit_keys(self.objects.index(), OBJECTS, visit)
     }
 
     fn durability_epoch(&self) -> u64 {
-        self.boot.wrapping_add(self.durable.failures.load(Ordering::Relaxed))
+        self.boot.wrapping_add(self.objects.volume().failures())
     }
 
     fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
-        self.check(repair, progress)
+        let sequences = self.gives_ids.then_some(&self.sequences);
+        check::check(&self.objects, &self.directory, sequences, repair, progress)
     }
 
     fn stats(&self) -> ObjectStoreStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
-        let (device, ahead) = (self.device.stats(), self.read_ahead_stats());
+        let (counts, volume) = (self.objects.counts(), self.objects.volume());
+        let (device, ahead) = (volume.medium().device().stats(), self.ahead.stats());
         ObjectStoreStats {
-            objects: read(&counters.objects),
-            created: read(&counters.created),
-            destroyed: read(&counters.destroyed),
-            open_now: self.objects.counts().0,
+            objects: counts.existing(),
+            created: counts.created(),
+            destroyed: counts.destroyed(),
+            open_now: self.objects.in_memory(),
             reads_waited: device.reads,
             reads_direct: device.reads,
             writes_direct: device.writes,
-            refused_full: read(&counters.refused_full),
-            sync_failures: read(&self.durable.failures),
+            refused_full: volume.space().refused(),
+            sync_failures: volume.failures(),
             read_ahead: ahead.begun,
             read_ahead_used: ahead.used,
             flushes: device.flushes,
-            checksum_errors: read(&counters.checksum_errors),
-            scrubbed_bytes: read(&counters.scrubbed_bytes),
-            recovered_blocks: read(&counters.recovered_blocks),
+            checksum_errors: volume.medium().checksum_errors(),
+            scrubbed_bytes: self.scrub.bytes(),
+            recovered_blocks: self.recovered_blocks,
             ..ObjectStoreStats::default()
         }
     }
@@ -212,9 +227,9 @@ impl ObjectStore for BlockStore {
         Abilities {
             ids: self.gives_ids.then_some(core as &dyn Ids),
             advise: Some(self),
-            mtime: Some(core),
-            extents: Some(core),
-            trim: Some(core),
+            mtime: Some(&self.objects),
+            extents: Some(&self.objects),
+            trim: Some(self.objects.volume()),
             reads_at_once: READS_AT_ONCE,
             has_versions: true,
             device_store: Some(core),
@@ -229,18 +244,18 @@ impl ObjectStore for BlockStore {
 
 impl Ids for Core {
     fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
-        self.check_open()?;
-        self.sequences.lock(&self.index).reserve(sequence, count)
+        self.objects.volume().check_open()?;
+        self.sequences.lock(self.objects.index()).reserve(sequence, count)
     }
 
     fn last_reserved(&self, sequence: u64) -> Result<u32> {
-        last_reserved(&self.index, sequence)
+        last_reserved(self.objects.index(), sequence)
     }
 
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
-        let _changing = self.change()?;
-        let sequences = self.sequences.lock(&self.index);
-        sequences.destroy_orphans(sequence, last_used, &self.dir, |orphans| self.destroy_all(orphans))
+        let _changing = self.objects.volume().change()?;
+        let sequences = self.sequences.lock(self.objects.index());
+        sequences.destroy_orphans(sequence, last_used, self.dir(), |orphans| self.destroy_all(orphans))
     }
 }
 
@@ -251,18 +266,6 @@ impl Advise for BlockStore {
             // Nothing is kept in memory.
             Advice::WillRead => Ok(()),
             Advice::DontNeed => self.sync(object),
-        }
-    }
-}
-
-impl SetMtime for Core {
-    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
-        let _changing = self.change()?;
-        let Some(object) = self.object(object, false)? else { return Ok(()) };
-        let mut state = self.lock(&object);
-        match state.head.clone() {
-            Some(head) => self.commit(&object, &mut state, Some(head), &Edits::only_mtime(mtime)),
-            None => Ok(()),
         }
     }
 }

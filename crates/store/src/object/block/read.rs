@@ -1,88 +1,29 @@
 //! Reading: from the device straight into the caller's memory, and never unchecked.
 
-use super::Core;
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
-use super::objects::{Object, State};
-use crate::object::{ObjectError, ReadRequest, Result, transfers};
+use super::medium::{Plan, block_crc};
+use super::objects::{Object, Objects, State};
+use crate::object::{Extents, ObjectExtent, ReadRequest, Result, transfers};
 use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};
 use nacre_types::Fid;
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const BLOCK_LEN: usize = BLOCK as usize;
 
-/// CRC-32C of a block.
-pub(super) fn block_crc(block: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(block)
+/// A block whose data is not what was written.
+pub(super) struct MapProblem {
+    pub(super) offset: u64,
+    pub(super) at_device: u64,
+    /// It could not even be read.
+    pub(super) is_unreadable: bool,
 }
 
-/// What one operation reads: a run of blocks.
-struct Expected {
-    object: Fid,
-    /// The first block of the run in the object.
-    first: u64,
-    /// The first block of the run on the device.
-    at_device: u64,
-    /// Where their checksums are in the plan.
-    crcs: Range<usize>,
-}
-
-/// Reads that are under way together.
-#[derive(Default)]
-struct Plan<'a> {
-    /// Those that the device has not been asked for.
-    ops: VecDeque<ReadOp<'a>>,
-    /// Of each operation, also of those that it was asked for.
-    expected: Vec<Expected>,
-    /// Checksums of all blocks. Copies, so that a map is looked at once for a read: those of large objects are not in the caches of the CPU.
-    crcs: Vec<u32>,
-}
-
-impl<'a> Plan<'a> {
-    /// Plans to read blocks of one map, of which these are the places, from block `block` of the object on.
-    fn push(&mut self, object: Fid, mut block: u64, mut places: &[Place], mut buffer: &'a mut [u8]) {
-        while !places.is_empty() {
-            let run = run_of(places);
-            let (now, rest) = buffer.split_at_mut(run * BLOCK_LEN);
-            match places[0] {
-                Place::Data(at_device, _) => {
-                    let from = self.crcs.len();
-                    self.crcs.extend(places[..run].iter().map(|place| match place {
-                        Place::Data(_, crc) => *crc,
-                        Place::Hole | Place::Reserved(_) => unreachable!("a run is of one kind"),
-                    }));
-                    self.expected.push(Expected { object, first: block, at_device, crcs: from..from + run });
-                    self.ops.push_back(ReadOp { offset: at_device * BLOCK, buffer: now });
-                }
-                Place::Hole | Place::Reserved(_) => now.fill(0),
-            }
-            (places, buffer) = (&places[run..], rest);
-            block += run as u64;
-        }
-        assert!(buffer.is_empty(), "each block that is read has a place");
-    }
-
-    /// Object, offset and place of the first block in `bytes` that is not what was written. They are those of an operation from `at` on.
-    fn find_damage(&self, op: usize, at: usize, bytes: &[u8]) -> Option<(Fid, u64, u64)> {
-        let Expected { object, first, at_device, crcs } = &self.expected[op];
-        let skipped = at / BLOCK_LEN;
-        let crcs = &self.crcs[crcs.start + skipped..crcs.end];
-        assert!(bytes.len().div_ceil(BLOCK_LEN) <= crcs.len(), "each block that was read has a checksum");
-        let bad = bytes.chunks(BLOCK_LEN).zip(crcs).position(|(bytes, crc)| block_crc(bytes) != *crc)?;
-        let bad = (skipped + bad) as u64;
-        Some((*object, (first + bad) * BLOCK, (at_device + bad) * BLOCK))
-    }
-}
-
-impl Core {
+impl Objects {
     /// Fills `buffer` with whole blocks of an object from its block `first`; holes are zeros. The state is locked.
     pub(super) fn read_blocks(&self, object: &Object, first: u64, buffer: &mut [u8]) -> Result<()> {
         let mut plan = Plan::default();
         self.plan_blocks(object, first, buffer, &mut plan)?;
-        self.carry_out(plan, &mut |_| Ok(false))
+        self.volume().medium().read(plan, &mut |_| Ok(false))
     }
 
     /// Plans to read whole blocks.
@@ -107,78 +48,7 @@ impl Core {
         Ok(())
     }
 
-    /// Reads what is planned, and what `more` plans while that is under way, until it says that there is no more. Checksums are compared
-    /// as parts arrive.
-    fn carry_out<'a>(
-        &self,
-        plan: Plan<'a>,
-        more: &mut dyn FnMut(&mut Plan<'a>) -> Result<bool>,
-    ) -> Result<()> {
-        let mut goes_on = true;
-        let mut failed = None;
-        let mut take = |plan: &mut Plan<'a>, is_over: bool| {
-            while !is_over && goes_on && plan.ops.is_empty() {
-                goes_on = more(plan).unwrap_or_else(|error| {
-                    failed = Some(error);
-                    false
-                });
-            }
-            plan.ops.pop_front().filter(|_| !is_over)
-        };
-        let mut plan = plan;
-        let mut first = take(&mut plan, false);
-        let mut damage = None;
-        if first.is_some() {
-            let plan = RefCell::new(&mut plan);
-            let damage = RefCell::new(&mut damage);
-            let mut next =
-                || first.take().or_else(|| take(&mut plan.borrow_mut(), damage.borrow().is_some()));
-            let mut done = |op: usize, at: usize, bytes: &[u8]| {
-                debug_assert!(at.is_multiple_of(BLOCK_LEN) && bytes.len().is_multiple_of(BLOCK_LEN));
-                let found = plan.borrow().find_damage(op, at, bytes);
-                if let Some(found) = found {
-                    damage.borrow_mut().get_or_insert(found);
-                }
-            };
-            let read = self.device.read_each(&mut next, &mut done);
-            let expected = &plan.borrow().expected;
-            transfers::note_reads(expected.iter().map(range_of));
-            if let Err(source) = read {
-                let Expected { object, first, .. } = expected[0];
-                log::error!(
-                    "{}: object {object} cannot be read near offset {}: {source}",
-                    self.dir.display(),
-                    first * BLOCK
-                );
-                return Err(ObjectError::Io { action: "read from the device", object, source });
-            }
-        }
-        match damage {
-            Some((object, offset, at_device)) => Err(self.report_damage(object, offset, at_device)),
-            None => failed.map_or(Ok(()), Err),
-        }
-    }
-
-    fn report_damage(&self, object: Fid, offset: u64, at_device: u64) -> ObjectError {
-        self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
-        log::error!(
-            "{}: data of object {object} at offset {offset} is damaged: the checksum of the block at {at_device} of {} \
-             does not match",
-            self.dir.display(),
-            self.device_name
-        );
-        ObjectError::Checksum { object, offset, at_device }
-    }
-
-    /// Reads into `buffer` from `offset`; how much there was.
-    pub(super) fn read_at(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let state = object.state.read();
-        if self.ahead.concerns(offset, buffer.len()) {
-            return self.read_stream(object, &state, offset, buffer);
-        }
-        self.read_locked(object, &state, offset, buffer)
-    }
-
+    /// Reads into `buffer` from `offset` of an object, whose state is locked in any way; how much there was.
     pub(super) fn read_locked(
         &self,
         object: &Object,
@@ -216,7 +86,7 @@ impl Core {
             self.plan_blocks(object, first, edge_front, &mut plan)?;
             self.plan_blocks(object, second, middle, &mut plan)?;
             self.plan_blocks(object, last, edge_tail, &mut plan)?;
-            self.carry_out(plan, &mut |_| Ok(false))?;
+            self.volume().medium().read(plan, &mut |_| Ok(false))?;
         }
         front.copy_from_slice(&edges[skip.min(edges.len())..][..lead]);
         let tail_at = if front.is_empty() { 0 } else { BLOCK_LEN };
@@ -224,12 +94,16 @@ impl Core {
         Ok(len)
     }
 
-    /// Does many reads as one batch of the device, so that one thread keeps it busy.
+    /// Does many reads as one batch of the device, so that one thread keeps it busy. Reads that are not of whole
+    /// blocks are left to `read_at`.
     ///
     /// # Errors
     /// Of the first that failed; nothing is known of the others then.
-    pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
-        self.defrag.note_use();
+    pub(super) fn read_many(
+        &self,
+        requests: &mut [ReadRequest<'_>],
+        read_at: impl Fn(&Arc<Object>, u64, &mut [u8]) -> Result<usize>,
+    ) -> Result<()> {
         let mut objects: Vec<Arc<Object>> = Vec::with_capacity(requests.len());
         let mut simple: Vec<&mut ReadRequest<'_>> = Vec::with_capacity(requests.len());
         for request in requests {
@@ -244,7 +118,7 @@ impl Core {
                 simple.push(request);
             } else {
                 transfers::begin();
-                request.read = self.read_at(&object, request.offset, request.buffer)?;
+                request.read = read_at(&object, request.offset, request.buffer)?;
                 request.pieces = transfers::noted().reads;
             }
         }
@@ -254,7 +128,7 @@ impl Core {
         order.dedup_by_key(|object| Arc::as_ptr(object));
         let locked: Vec<_> = order.iter().map(|object| (Arc::as_ptr(object), object.state.read())).collect();
         let mut rest = simple.into_iter().zip(&objects);
-        self.carry_out(Plan::default(), &mut |plan| {
+        self.volume().medium().read(Plan::default(), &mut |plan| {
             let Some((ReadRequest { offset, buffer, read, pieces, .. }, object)) = rest.next() else {
                 return Ok(false);
             };
@@ -266,9 +140,9 @@ impl Core {
             });
             if whole.is_some() {
                 *read = buffer.len();
-                let planned = plan.expected.len();
+                let planned = plan.len();
                 self.plan_blocks(object, *offset / BLOCK, buffer, plan)?;
-                *pieces = transfers::pieces(plan.expected[planned..].iter().map(range_of));
+                *pieces = plan.pieces_from(planned);
             } else {
                 transfers::begin();
                 *read = self.read_locked(object, state, *offset, buffer)?;
@@ -277,19 +151,65 @@ impl Core {
             Ok(true)
         })
     }
+
+    /// Reads the data of a map and compares checksums. Returns how many bytes those were.
+    pub(super) fn check_map(&self, fid: Fid, number: u64) -> Result<(u64, Vec<MapProblem>)> {
+        let Some(object) = self.object(fid, false)? else { return Ok((0, Vec::new())) };
+        let _state = object.state.read();
+        let map = self.map(&object, number)?;
+        let mut buffer = AlignedBuffer::zeroed(MAP_BLOCKS * BLOCK as usize);
+        let blocks: Vec<(u64, u64, u32)> = map
+            .places
+            .iter()
+            .enumerate()
+            .filter_map(|(index, place)| match place {
+                Place::Data(block, crc) => Some((index as u64, *block, *crc)),
+                Place::Hole | Place::Reserved(_) => None,
+            })
+            .collect();
+        let read = |ops: &mut [ReadOp<'_>]| nacre_env::blocking(|| self.volume().medium().device().read(ops));
+        let chunks = buffer.chunks_mut(BLOCK as usize);
+        let mut ops: Vec<ReadOp<'_>> = blocks
+            .iter()
+            .zip(chunks)
+            .map(|((_, block, _), buffer)| ReadOp { offset: block * BLOCK, buffer })
+            .collect();
+        let all = read(&mut ops).is_ok();
+        let mut problems = Vec::new();
+        for (op, (index, block, crc)) in ops.iter_mut().zip(&blocks) {
+            let is_readable = all || read(std::slice::from_mut(op)).is_ok();
+            if !is_readable || block_crc(op.buffer) != *crc {
+                problems.push(MapProblem {
+                    offset: (number * MAP_BLOCKS as u64 + index) * BLOCK,
+                    at_device: block * BLOCK,
+                    is_unreadable: !is_readable,
+                });
+            }
+        }
+        Ok((blocks.len() as u64 * BLOCK, problems))
+    }
 }
 
-/// Where on the device an operation reads.
-fn range_of(expected: &Expected) -> (u64, usize) {
-    (expected.at_device * BLOCK, expected.crcs.len() * BLOCK_LEN)
-}
-
-/// Blocks at the beginning that are read, or are zeros, together.
-fn run_of(places: &[Place]) -> usize {
-    let is_data = |place: &Place| matches!(place, Place::Data(..));
-    let goes_on = |pair: &[Place]| match (pair[0], pair[1]) {
-        (Place::Data(one, _), Place::Data(two, _)) => two == one + 1,
-        (one, two) => !is_data(&one) && !is_data(&two),
-    };
-    1 + places.windows(2).take_while(|pair| goes_on(pair)).count()
+impl Extents for Objects {
+    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
+        let Some(object) = self.object(object, false)? else { return Ok(Some(Vec::new())) };
+        let _state = object.state.read();
+        let mut extents: Vec<ObjectExtent> = Vec::new();
+        for number in self.map_numbers(object.fid, 0, u64::MAX)? {
+            let places = self.map(&object, number)?.places;
+            for (block, place) in (number * MAP_BLOCKS as u64..).zip(places) {
+                let (Place::Data(at, _) | Place::Reserved(at)) = place else { continue };
+                let (logical, physical) = (block * BLOCK, at * BLOCK);
+                match extents.last_mut() {
+                    Some(last)
+                        if last.logical + last.len == logical && last.physical + last.len == physical =>
+                    {
+                        last.len += BLOCK;
+                    }
+                    _ => extents.push(ObjectExtent { logical, physical, len: BLOCK }),
+                }
+            }
+        }
+        Ok(Some(extents))
+    }
 }

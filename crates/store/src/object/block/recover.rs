@@ -1,18 +1,19 @@
 //! Opening: reading all maps, to know which blocks are free and, after a crash, which data reached the medium.
 
 use super::allocator::Extent;
+use super::change::Edits;
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
-use super::read::block_crc;
+use super::medium::block_crc;
+use super::objects::{MAPS, Objects, map_key, parse_map_key};
 use super::space::Share;
 use super::write::Images;
-use super::{Core, MAPS, OBJECTS};
 use crate::meta::{Batch, MetaStore};
+use crate::object::sequences::OBJECTS;
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::block::{Before, BlockHeadRecord, BlockMapRecord, Inline, MAP_BLOCKS, Place};
 use nacre_types::Fid;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::Ordering;
 
 /// Maps that are written back in one transaction.
 const AT_ONCE: usize = 256;
@@ -28,12 +29,6 @@ pub(super) struct Scan {
     pub(super) newest: u64,
     /// Blocks that went back.
     pub(super) blocks: u64,
-}
-
-/// Which object and map a key belongs to.
-pub(super) fn parse_map_key(key: &[u8]) -> Option<(Fid, u64)> {
-    let (fid, number) = key.split_first_chunk::<16>()?;
-    Some((Fid::from_key(fid), u64::from_be_bytes(number.try_into().ok()?)))
 }
 
 /// Reads all maps; blocks that changed after `completed` are read and compared with their checksums.
@@ -114,72 +109,68 @@ fn go_back(map: &mut BlockMapRecord, device: &dyn BlockDevice, completed: u64) -
     (count, more)
 }
 
-impl Core {
-    /// Commits what [`scan`] found, makes it durable, and mends the ends of objects.
-    pub(super) fn recover(&self, scan: Scan) -> Result<()> {
-        let repaired: Vec<_> = scan.repaired.into_iter().collect();
-        let mut touched: Vec<Fid> = Vec::new();
-        for some in repaired.chunks(AT_ONCE) {
-            let mut batch = Batch::new();
-            batch.set_releasing(true);
-            let mut bytes = Vec::new();
-            let mut more: BTreeMap<Fid, i64> = BTreeMap::new();
-            for ((fid, number), (map, blocks)) in some {
-                map.encode(&mut bytes);
-                batch.put(MAPS, &super::objects::map_key(*fid, *number), &bytes);
-                *more.entry(*fid).or_default() += blocks;
+/// Commits what [`scan`] found, makes it durable, and restores the ends of objects.
+pub(super) fn recover(objects: &Objects, scan: Scan) -> Result<()> {
+    let repaired: Vec<_> = scan.repaired.into_iter().collect();
+    let mut touched: Vec<Fid> = Vec::new();
+    for some in repaired.chunks(AT_ONCE) {
+        let mut batch = Batch::new();
+        batch.set_releasing(true);
+        let mut bytes = Vec::new();
+        let mut more: BTreeMap<Fid, i64> = BTreeMap::new();
+        for ((fid, number), (map, blocks)) in some {
+            map.encode(&mut bytes);
+            batch.put(MAPS, &map_key(*fid, *number), &bytes);
+            *more.entry(*fid).or_default() += blocks;
+        }
+        for (fid, blocks) in more {
+            let head =
+                objects.index().get(OBJECTS, &fid.to_key(), |value| value.map(BlockHeadRecord::decode))?;
+            if let Some(Ok(mut head)) = head {
+                head.blocks = head.blocks.saturating_add_signed(blocks);
+                head.encode(&mut bytes);
+                batch.put(OBJECTS, &fid.to_key(), &bytes);
             }
-            for (fid, blocks) in more {
-                let head =
-                    self.index.get(OBJECTS, &fid.to_key(), |value| value.map(BlockHeadRecord::decode))?;
-                if let Some(Ok(mut head)) = head {
-                    head.blocks = head.blocks.saturating_add_signed(blocks);
-                    head.encode(&mut bytes);
-                    batch.put(OBJECTS, &fid.to_key(), &bytes);
-                }
-                touched.push(fid);
-            }
-            self.index.commit(&batch)?;
+            touched.push(fid);
         }
-        touched.dedup();
-        for fid in touched {
-            self.mend_object(fid)?;
-        }
-        self.counters.recovered_blocks.store(scan.blocks, Ordering::Relaxed);
-        if scan.blocks > 0 {
-            log::info!(
-                "{}: {} blocks that a power cut kept from the device are as they were before",
-                self.dir.display(),
-                scan.blocks
-            );
-        }
-        Ok(())
+        objects.index().commit(&batch)?;
     }
+    touched.dedup();
+    for fid in touched {
+        restore_ends(objects, fid)?;
+    }
+    if scan.blocks > 0 {
+        log::info!(
+            "{}: {} blocks that a power cut kept from the device are as they were before",
+            objects.volume().dir().display(),
+            scan.blocks
+        );
+    }
+    Ok(())
+}
 
-    /// An object whose blocks went back: its first block may have been in its record then, and its last may have been longer.
-    fn mend_object(&self, fid: Fid) -> Result<()> {
-        let Some(object) = self.object(fid, false)? else { return Ok(()) };
-        let mut state = self.lock(&object);
-        let Some(head) = state.head.clone() else { return Ok(()) };
-        let mut images = Images::default();
-        let mut first = AlignedBuffer::zeroed(BLOCK as usize);
-        let mut tail = AlignedBuffer::zeroed(BLOCK as usize);
-        let map = self.map(&object, 0)?;
-        if let Inline::Kept(generation, bytes) = &head.inline
-            && *generation > self.durable.completed()
-            && map.places[0] == Place::Hole
-            && !map.before.iter().any(|before| before.index == 0)
-            && !bytes.is_empty()
-        {
-            first[..bytes.len()].copy_from_slice(bytes);
-            images.push(0, &first);
-        }
-        let last = head.size / BLOCK;
-        let map = self.map(&object, last / MAP_BLOCKS as u64)?;
-        let is_data = matches!(map.places[(last % MAP_BLOCKS as u64) as usize], Place::Data(..));
-        if is_data && self.cut_block(&object, head.size, &mut tail)? {
-            images.push(last, &tail);
-        }
-        self.put_images(&object, &mut state, head, images, super::change::Edits::default(), Share::Freeing)
+/// An object whose blocks went back: its first block may have been in its record then, and its last may have been longer.
+fn restore_ends(objects: &Objects, fid: Fid) -> Result<()> {
+    let Some(object) = objects.object(fid, false)? else { return Ok(()) };
+    let mut locked = objects.lock(&object);
+    let Some(head) = locked.state().head.clone() else { return Ok(()) };
+    let mut images = Images::default();
+    let mut first = AlignedBuffer::zeroed(BLOCK as usize);
+    let mut tail = AlignedBuffer::zeroed(BLOCK as usize);
+    let map = locked.map(0)?;
+    if let Inline::Kept(generation, bytes) = &head.inline
+        && *generation > objects.volume().completed()
+        && map.places[0] == Place::Hole
+        && !map.before.iter().any(|before| before.index == 0)
+        && !bytes.is_empty()
+    {
+        first[..bytes.len()].copy_from_slice(bytes);
+        images.push(0, &first);
     }
+    let last = head.size / BLOCK;
+    let is_data = matches!(locked.place(last)?, Place::Data(..));
+    if is_data && locked.cut_block(head.size, &mut tail)? {
+        images.push(last, &tail);
+    }
+    locked.put_images(head, images, Edits::default(), Share::Freeing)
 }

@@ -1,9 +1,7 @@
 //! Free space, and space that is free once a generation is durable.
 
-use super::Core;
 use super::allocator::{Allocator, Extent, Wish};
 use super::device::BLOCK;
-use super::objects::Object;
 use crate::object::{ObjectError, Result};
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::Fid;
@@ -20,6 +18,13 @@ pub(super) enum Share {
     Promised,
     /// Everything: space is being freed.
     Freeing,
+}
+
+/// Blocks that a write takes.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) blocks: u64,
+    pub(super) share: Share,
 }
 
 /// Blocks that only freeing may use.
@@ -48,6 +53,19 @@ pub(super) struct SpaceBook {
     quarantine: Mutex<Quarantine>,
     quarantined: AtomicU64,
     reserve_blocks: u64,
+    /// Writes that were refused because the device is full.
+    refused: AtomicU64,
+}
+
+/// Where the last write of an object ended.
+#[derive(Default)]
+pub(super) struct WriteStream {
+    /// Block of the object.
+    next: u64,
+    /// Block of the device.
+    after: Option<u64>,
+    /// Blocks that the write had.
+    blocks: u64,
 }
 
 impl SpaceBook {
@@ -59,7 +77,12 @@ impl SpaceBook {
             quarantine: Mutex::default(),
             quarantined: AtomicU64::new(0),
             reserve_blocks,
+            refused: AtomicU64::new(0),
         }
+    }
+
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Blocks in all, blocks nobody has, blocks that may still be written, and of the reserve.
@@ -171,34 +194,32 @@ impl SpaceBook {
         };
         allocator.free_blocks() + self.quarantined() >= blocks + floor
     }
-}
 
-impl Core {
     /// Whether `blocks` more may be used.
     pub(super) fn admit(&self, blocks: u64, share: Share) -> Result<()> {
-        let allocator = self.space.allocator.lock();
-        if self.space.is_left(&allocator, blocks, share) {
+        if self.is_left(&self.allocator.lock(), blocks, share) {
             return Ok(());
         }
-        drop(allocator);
-        self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
+        self.refused.fetch_add(1, Ordering::Relaxed);
         Err(ObjectError::NoSpace)
     }
 
-    /// Takes blocks for a write of an object at its block `first`, in few pieces. The caller gives them back if it does not
-    /// commit them.
-    pub(super) fn take_blocks(
+    /// Takes blocks for a write of `owner` at its block `first`, in few pieces. The caller gives them back if it does not
+    /// commit them. `complete` makes the present generation durable.
+    pub(super) fn take(
         &self,
-        object: &Object,
+        owner: Fid,
+        stream: &Mutex<WriteStream>,
         first: u64,
-        blocks: u64,
-        share: Share,
+        wanted: Wanted,
+        complete: impl Fn() -> Result<()>,
     ) -> Result<Vec<Extent>> {
+        let Wanted { blocks, share } = wanted;
         if blocks == 0 {
             return Ok(Vec::new());
         }
         self.admit(blocks, share)?;
-        let mut stream = object.stream.lock();
+        let mut stream = stream.lock();
         let is_next = stream.next == first;
         let is_stream =
             blocks >= STREAM_MIN && stream.next.abs_diff(first) <= NEAR || is_next && first >= STREAM_MIN;
@@ -211,12 +232,12 @@ impl Core {
         let mut left = blocks;
         let mut tries = 0;
         while left > 0 {
-            let wish = Wish { owner: object.fid, after, blocks: left, is_stream };
-            let got = self.space.allocator.lock().allocate(wish);
+            let wish = Wish { owner, after, blocks: left, is_stream };
+            let got = self.allocator.lock().allocate(wish);
             let Some(got) = got else {
                 tries += 1;
-                if let Err(error) = self.make_room(tries) {
-                    self.space.give_back(&taken);
+                if let Err(error) = self.make_room(tries, &complete) {
+                    self.give_back(&taken);
                     return Err(error);
                 }
                 continue;
@@ -230,30 +251,30 @@ impl Core {
         }
         (stream.next, stream.after, stream.blocks) = (first + blocks, after, blocks);
         if is_last {
-            self.space.close_window(object.fid);
+            self.close_window(owner);
         }
         Ok(taken)
     }
 
     /// Nothing is free outside of windows and quarantine: gets something from there, or waits for what the device is being
-    /// told of.
-    fn make_room(&self, tries: u32) -> Result<()> {
-        let mut allocator = self.space.allocator.lock();
+    /// told of, or for the generation whose end frees some.
+    fn make_room(&self, tries: u32, complete: &impl Fn() -> Result<()>) -> Result<()> {
+        let mut allocator = self.allocator.lock();
         allocator.close_all_windows();
         if tries <= 1 {
             return Ok(());
         }
         if allocator.held_blocks() > 0 {
-            self.space.waiting.fetch_add(1, Ordering::Relaxed);
-            nacre_env::blocking(|| self.space.returned.wait(&mut allocator));
-            self.space.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            nacre_env::blocking(|| self.returned.wait(&mut allocator));
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Ok(());
         }
         drop(allocator);
-        if tries > 8 || self.space.quarantined() == 0 {
-            self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
+        if tries > 8 || self.quarantined() == 0 {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(ObjectError::NoSpace);
         }
-        self.complete(self.durable.generation())
+        complete()
     }
 }

@@ -18,6 +18,7 @@ use crate::object::{Extents, Ids, ObjectStore, Trim, conformance};
 use nacre_env::sync::Mutex;
 use nacre_types::Fid;
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 fn fid(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
@@ -157,12 +158,12 @@ fn objects_that_are_written_side_by_side_lie_in_few_pieces() {
         }
     }
     for oid in 1..=8 {
-        let extents = store.extents(fid(oid)).expect("read").expect("known");
+        let extents = store.objects.extents(fid(oid)).expect("read").expect("known");
         assert!(extents.len() <= 6, "object {oid} lies in {} pieces", extents.len());
         assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), 16 << 20);
         assert!(extents.is_sorted_by_key(|extent| extent.logical));
     }
-    let free = store.space.report();
+    let free = store.objects.volume().space().report();
     assert_eq!(free.classes.iter().map(|class| class.bytes).sum::<u64>(), free.bytes);
     assert!(free.largest >= 64 << 20);
 }
@@ -170,7 +171,7 @@ fn objects_that_are_written_side_by_side_lie_in_few_pieces() {
 fn trim_all(store: &BlockStore) {
     let mut from = Some(0);
     while let Some(at) = from {
-        from = store.trim(at, u64::MAX).expect("trimmed").next;
+        from = store.objects.volume().trim(at, u64::MAX).expect("trimmed").next;
     }
 }
 
@@ -186,29 +187,29 @@ fn trimming_gives_the_space_of_destroyed_objects_back() {
     assert!(device.used_bytes() >= 16 << 20);
     store.destroy(&[fid(1)]).expect("destroyed");
     store.sync_all().expect("synced");
-    assert!(store.untrimmed() >= 8 << 20);
+    assert!(store.objects.volume().untrimmed() >= 8 << 20);
     let (mut told, mut from) = (0, Some(0));
     while let Some(at) = from {
-        let trimmed = store.trim(at, 1 << 20).expect("trimmed");
+        let trimmed = store.objects.volume().trim(at, 1 << 20).expect("trimmed");
         assert!(trimmed.bytes <= 1 << 20 && trimmed.extents.is_some_and(|extents| extents > 0));
         told += trimmed.bytes;
         from = trimmed.next;
     }
     assert!(told >= 8 << 20, "{told}");
-    assert_eq!(store.untrimmed(), 0);
+    assert_eq!(store.objects.volume().untrimmed(), 0);
     assert!(device.used_bytes() < 9 << 20, "{}", device.used_bytes());
     assert_eq!(contents(&store, fid(2)), vec![2; 8 << 20]);
     assert_clean(&store, "trimmed");
     device.order(device::Fault::NoDiscard);
     store.destroy(&[fid(2)]).expect("destroyed");
     store.sync_all().expect("synced");
-    let untrimmed = store.untrimmed();
-    let refused = store.trim(0, u64::MAX).expect_err("refused");
+    let untrimmed = store.objects.volume().untrimmed();
+    let refused = store.objects.volume().trim(0, u64::MAX).expect_err("refused");
     assert_eq!(refused.status(), nacre_types::Status::EOPNOTSUPP);
     assert_eq!(
         refused.to_string(),
         "memory cannot be told what is free: it, or what lies below it, has no way to give space back"
     );
-    assert_eq!(store.untrimmed(), untrimmed);
+    assert_eq!(store.objects.volume().untrimmed(), untrimmed);
     assert_clean(&store, "what cannot be told is free all the same");
 }

@@ -1,24 +1,18 @@
 //! Writing: data first, into blocks that nobody uses, then the maps.
 
-use super::Core;
 use super::allocator::Extent;
-use super::change::Edits;
-use super::device::{AlignedBuffer, BLOCK, BlockDevice, WriteOp};
-use super::objects::{Object, State};
-use super::read::block_crc;
+use super::change::{Edits, Locked};
+use super::device::{AlignedBuffer, BLOCK, WriteOp};
+use super::medium::block_crc;
+use super::objects::{Object, Objects};
 use super::space::Share;
-use crate::object::{ObjectError, Result, transfers};
+use crate::object::{ObjectError, Result};
 use nacre_ondisk::block::{BlockHeadRecord, INLINE_MAX, Inline, MAP_BLOCKS, Place};
 use nacre_types::{Fid, Status};
 
 const BLOCK_LEN: usize = BLOCK as usize;
 /// Bytes that one transaction writes at most.
 const STEP: u64 = 4 << 20;
-
-/// A head for an object that does not exist.
-pub(super) fn new_head() -> BlockHeadRecord {
-    BlockHeadRecord { inline: Inline::All(Vec::new()), ..BlockHeadRecord::default() }
-}
 
 /// Gives the blocks of extents one after the other.
 fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = u64> + '_ {
@@ -36,7 +30,7 @@ impl<'a> Images<'a> {
     }
 }
 
-impl Core {
+impl Objects {
     /// Writes all of `data`, or as much as there is room for.
     pub(super) fn write_all(&self, fid: Fid, offset: u64, data: &[u8], share: Share) -> Result<usize> {
         let object =
@@ -57,7 +51,7 @@ impl Core {
     /// Refuses to set a range aside if only the reserve is left.
     pub(super) fn admit_range(&self, fid: Fid, offset: u64, len: u64) -> Result<()> {
         let blocks = (offset + len).div_ceil(BLOCK) - offset / BLOCK;
-        match self.admit(blocks, Share::Usual) {
+        match self.volume().space().admit(blocks, Share::Usual) {
             Err(ObjectError::NoSpace) => match self.object(fid, false)? {
                 Some(object) if self.is_rewrite(&object, offset / BLOCK, blocks)? => Ok(()),
                 _ => Err(ObjectError::NoSpace),
@@ -76,18 +70,17 @@ impl Core {
         if is_whole && self.can_write_ahead(object, offset, data.len() as u64)? {
             return self.write_ahead(object, offset, data, share);
         }
-        let mut state = self.lock(object);
-        self.write_locked(object, &mut state, offset, data, share)
+        self.lock(object).write(offset, data, share)
     }
 
     /// Writes into the record of an object that has no blocks; false if it has some.
     fn write_inline(&self, object: &Object, offset: u64, data: &[u8], share: Share) -> Result<bool> {
-        let mut state = self.lock(object);
-        let mut head = state.head.clone().unwrap_or_else(new_head);
+        let mut locked = self.lock(object);
+        let mut head = locked.head();
         let Inline::All(bytes) = &mut head.inline else { return Ok(false) };
         // Nothing goes to the device, but what is full is to look full.
         if bytes.is_empty() {
-            self.admit(1, share)?;
+            self.volume().space().admit(1, share)?;
         }
         let (start, end) = (offset as usize, offset as usize + data.len());
         if bytes.len() < end {
@@ -95,7 +88,7 @@ impl Core {
         }
         bytes[start..end].copy_from_slice(data);
         head.size = head.size.max(end as u64);
-        self.commit(object, &mut state, Some(head), &Edits::default())?;
+        locked.commit(Some(head), &Edits::default())?;
         Ok(true)
     }
 
@@ -127,8 +120,7 @@ impl Core {
             return Ok(false);
         }
         for block in first..first + blocks {
-            let map = self.map(object, block / MAP_BLOCKS as u64)?;
-            if map.places[(block % MAP_BLOCKS as u64) as usize] == Place::Hole {
+            if self.place(object, block)? == Place::Hole {
                 return Ok(false);
             }
         }
@@ -136,11 +128,11 @@ impl Core {
     }
 
     fn take_for_write(&self, object: &Object, first: u64, blocks: u64, share: Share) -> Result<Vec<Extent>> {
-        match self.take_blocks(object, first, blocks, share) {
+        match self.volume().take_blocks(object.fid, &object.stream, first, blocks, share) {
             Err(ObjectError::NoSpace)
                 if share == Share::Usual && self.is_rewrite(object, first, blocks)? =>
             {
-                self.take_blocks(object, first, blocks, Share::Promised)
+                self.volume().take_blocks(object.fid, &object.stream, first, blocks, Share::Promised)
             }
             other => other,
         }
@@ -163,34 +155,32 @@ impl Core {
         for ((at, block), bytes) in (first..).zip(blocks_of(&extents)).zip(data.chunks(BLOCK_LEN)) {
             edits.put(at, Place::Data(block, block_crc(bytes)));
         }
-        self.to_device(object.fid, &ops).inspect_err(|_| self.space.give_back(&extents))?;
-        let mut state = self.lock(object);
-        let mut head = state.head.clone().unwrap_or_else(new_head);
+        self.volume()
+            .medium()
+            .write(object.fid, &ops)
+            .inspect_err(|_| self.volume().space().give_back(&extents))?;
+        let mut locked = self.lock(object);
+        let mut head = locked.head();
         if matches!(&head.inline, Inline::All(bytes) if !bytes.is_empty() && offset >= BLOCK) {
             // It was made anew meanwhile.
-            self.space.give_back(&extents);
-            return self.write_locked(object, &mut state, offset, data, share);
+            self.volume().space().give_back(&extents);
+            return locked.write(offset, data, share);
         }
         if matches!(head.inline, Inline::All(_)) {
             head.inline = Inline::Nothing;
         }
         head.size = head.size.max(offset + data.len() as u64);
-        let committed = self.commit(object, &mut state, Some(head), &edits);
-        committed.inspect_err(|_| self.space.give_back(&extents))
+        let committed = locked.commit(Some(head), &edits);
+        committed.inspect_err(|_| self.volume().space().give_back(&extents))
     }
+}
 
+impl Locked<'_> {
     /// Writes any bytes of a locked object. Blocks that change in part are read first.
-    fn write_locked(
-        &self,
-        object: &Object,
-        state: &mut State,
-        offset: u64,
-        data: &[u8],
-        share: Share,
-    ) -> Result<()> {
+    fn write(&mut self, offset: u64, data: &[u8], share: Share) -> Result<()> {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
-        let mut head = state.head.clone().unwrap_or_else(new_head);
+        let mut head = self.head();
         let inline = match std::mem::take(&mut head.inline) {
             Inline::All(bytes) => Some(bytes),
             kept => {
@@ -211,7 +201,7 @@ impl Core {
             match &inline {
                 Some(bytes) if block == 0 => buffer[..bytes.len()].copy_from_slice(bytes),
                 Some(_) => {}
-                None => self.read_blocks(object, block, buffer)?,
+                None => self.objects().read_blocks(self.object(), block, buffer)?,
             }
             let from = offset.max(block * BLOCK);
             let to = end.min((block + 1) * BLOCK);
@@ -234,14 +224,12 @@ impl Core {
             }
         }
         head.size = head.size.max(end);
-        self.put_images(object, state, head, images, Edits::default(), share)
+        self.put_images(head, images, Edits::default(), share)
     }
 
     /// Writes blocks of a locked object to the device and commits them with `edits`, whose blocks lie before them.
     pub(super) fn put_images(
-        &self,
-        object: &Object,
-        state: &mut State,
+        &mut self,
         head: BlockHeadRecord,
         images: Images<'_>,
         mut edits: Edits,
@@ -249,56 +237,40 @@ impl Core {
     ) -> Result<()> {
         let mut reserved = Vec::with_capacity(images.0.len());
         for (block, _) in &images.0 {
-            let map = self.map(object, block / MAP_BLOCKS as u64)?;
-            reserved.push(match map.places[(block % MAP_BLOCKS as u64) as usize] {
+            reserved.push(match self.place(*block)? {
                 Place::Reserved(at) => Some(at),
-                _ => None,
+                Place::Hole | Place::Data(..) => None,
             });
         }
         let wanted = reserved.iter().filter(|place| place.is_none()).count() as u64;
         let share = match share {
-            Share::Usual if self.all_there(object, &images)? => Share::Promised,
+            Share::Usual if self.all_there(&images)? => Share::Promised,
             share => share,
         };
         let first = images.0.first().map_or(0, |(block, _)| *block);
-        let extents = self.take_blocks(object, first, wanted, share)?;
+        let (volume, object) = (self.volume(), self.object());
+        let extents = volume.take_blocks(object.fid, &object.stream, first, wanted, share)?;
         let mut fresh = blocks_of(&extents);
         let mut ops: Vec<WriteOp<'_>> = Vec::with_capacity(images.0.len());
         for ((block, bytes), reserved) in images.0.iter().zip(reserved) {
             let Some(at) = reserved.or_else(|| fresh.next()) else {
-                self.space.give_back(&extents);
+                volume.space().give_back(&extents);
                 return Err(ObjectError::NoSpace);
             };
             edits.put(*block, Place::Data(at, block_crc(bytes)));
             ops.push(WriteOp { offset: at * BLOCK, data: bytes });
         }
-        let written = self.to_device(object.fid, &ops);
-        let committed = written.and_then(|()| self.commit(object, state, Some(head), &edits));
-        committed.inspect_err(|_| self.space.give_back(&extents))
+        let written = volume.medium().write(object.fid, &ops);
+        let committed = written.and_then(|()| self.commit(Some(head), &edits));
+        committed.inspect_err(|_| volume.space().give_back(&extents))
     }
 
-    fn all_there(&self, object: &Object, images: &Images<'_>) -> Result<bool> {
+    fn all_there(&self, images: &Images<'_>) -> Result<bool> {
         for (block, _) in &images.0 {
-            let map = self.map(object, block / MAP_BLOCKS as u64)?;
-            if map.places[(block % MAP_BLOCKS as u64) as usize] == Place::Hole {
+            if self.place(*block)? == Place::Hole {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    /// Writes to blocks that the caller has taken for an object.
-    pub(super) fn to_device(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
-        debug_assert!(
-            ops.iter().all(|op| op.offset.is_multiple_of(BLOCK) && op.data.len().is_multiple_of(BLOCK_LEN))
-        );
-        transfers::note_writes(ops.iter().map(|op| (op.offset, op.data.len())));
-        let written = self.device.write(ops);
-        self.durable.note_written();
-        written.map_err(|source| match source.raw_os_error() {
-            // A sparse file whose file system is full.
-            Some(libc::ENOSPC) => ObjectError::NoSpace,
-            _ => ObjectError::Io { action: "write to the device", object, source },
-        })
     }
 }

@@ -1,7 +1,7 @@
 //! Writing back: in the order of the disk, by how full the log is and by idleness.
 
 use super::pieces::Piece;
-use super::{CacheProblem, Core, NxdMode, NxdSettings};
+use super::{Cache, CacheProblem, NxdMode, NxdSettings};
 use crate::object::block::device::BLOCK;
 use crate::object::{ObjectError, Result};
 use ::log::warn;
@@ -86,11 +86,11 @@ pub(super) struct Flusher {
 
 impl Flusher {
     /// Nothing is written back.
-    pub fn none(core: &Arc<Core>) -> Flusher {
+    pub fn none(core: &Arc<Cache>) -> Flusher {
         Flusher { alarm: core.alarm.clone(), thread: Mutex::new(None) }
     }
 
-    pub fn start(core: &Arc<Core>) -> Result<Flusher> {
+    pub fn start(core: &Arc<Cache>) -> Result<Flusher> {
         let own = core.clone();
         let thread = nacre_env::thread::Builder::new().name("ost-nxd".to_owned()).spawn(move || own.run());
         let fail =
@@ -106,7 +106,7 @@ impl Flusher {
     }
 }
 
-impl Core {
+impl Cache {
     fn run(&self) {
         let (mut is_above, mut seen) = (false, 0);
         while let Some(is_rung) = self.alarm.wait(TICK, true) {

@@ -2,7 +2,7 @@
 
 use super::log::{AppendError, Item};
 use super::pieces::{Lost, Piece, Record};
-use super::{Core, Full, Nxd, NxdMode, Stop, Stream, Stripe};
+use super::{Cache, Full, Nxd, NxdMode, Stop, Stream, Stripe};
 use crate::object::abilities::leave_to;
 use crate::object::{
     Abilities, Fallocate, Ids, ObjectAttr, ObjectError, ObjectProblem, ObjectStore, ObjectStoreStats,
@@ -20,14 +20,14 @@ use std::time::Duration;
 const STREAMS_MAX: usize = 256;
 /// What a device writes whole or not at all, in bytes.
 const SECTOR: u64 = 512;
-/// Times that [`Core::attr_of`] looks again if it was disturbed.
+/// Times that [`Cache::attr_of`] looks again if it was disturbed.
 const LOOKS_MAX: u32 = 100;
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl Core {
+impl Cache {
     fn write_any(&self, object: Fid, offset: u64, data: &[u8], is_promised: bool) -> Result<usize> {
         self.check_open()?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);

@@ -109,7 +109,7 @@ impl Aged {
     fn figures(&self) -> (f64, f64, usize) {
         let (mut transfers, mut least) = (0, 0);
         for (object, size) in &self.there {
-            let extents = self.store.extents(*object).expect("read").expect("known");
+            let extents = self.store.objects.extents(*object).expect("read").expect("known");
             transfers += extents.iter().map(|extent| extent.len.div_ceil(CHUNK)).sum::<u64>();
             least += size.div_ceil(CHUNK);
         }

@@ -8,6 +8,7 @@ use device::{BlockDevice, FETCH_BYTES, Fault};
 use nacre_types::Status;
 use std::ops::Range;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
 
 const MIB: usize = 1 << 20;
 /// Bytes of a read.
@@ -177,7 +178,7 @@ fn damage_in_what_was_read_ahead_is_an_error_that_names_the_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let (store, data) = store_with(&device, dir.path(), 12);
-    let first = store.extents(fid(1)).expect("read").expect("known")[0].physical;
+    let first = store.objects.extents(fid(1)).expect("read").expect("known")[0].physical;
     let bad = (6 * READ + 8192) as u64;
     device.flip_bit(first + bad + 77, 3);
     read_on(&store, &data, 0..6);
@@ -199,7 +200,7 @@ fn a_block_that_cannot_be_read_fails_the_reads_of_it_and_no_others() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let (store, data) = store_with(&device, dir.path(), 12);
-    let first = store.extents(fid(1)).expect("read").expect("known")[0].physical;
+    let first = store.objects.extents(fid(1)).expect("read").expect("known")[0].physical;
     device.order(Fault::UnreadableBlock((first + (6 * READ) as u64) / BLOCK + 3));
     read_on(&store, &data, 0..6);
     assert_eq!(read(&store, 6 * READ, READ).expect_err("unreadable").status(), Status::EIO);
@@ -213,7 +214,7 @@ fn damage_that_is_gone_when_a_block_is_read_again_is_no_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let (store, data) = store_with(&device, dir.path(), 12);
-    let first = store.extents(fid(1)).expect("read").expect("known")[0].physical;
+    let first = store.objects.extents(fid(1)).expect("read").expect("known")[0].physical;
     device.flip_bit(first + (4 * READ) as u64, 0);
     read_on(&store, &data, 0..4);
     device.flip_bit(first + (4 * READ) as u64, 0);

@@ -13,7 +13,7 @@ fn a_flipped_bit_is_an_error_that_names_the_place_and_never_data() {
     let data: Vec<u8> = (0..200_000u32).map(|at| (at / 7) as u8).collect();
     store.write(fid(1), 0, &data).expect("written");
     store.write(fid(2), 0, &data).expect("written");
-    let extents = store.extents(fid(1)).expect("read").expect("known");
+    let extents = store.objects.extents(fid(1)).expect("read").expect("known");
     let mut random = fastrand::Rng::with_seed(5);
     for round in 0..50 {
         let at = random.u64(..extents[0].len);
@@ -68,7 +68,7 @@ fn a_block_that_cannot_be_read_is_an_error_until_it_is_written() {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     let store = in_memory(dir.path(), &device, options());
     store.write(fid(1), 0, &[5; 65536]).expect("written");
-    let physical = store.extents(fid(1)).expect("read").expect("known")[0].physical;
+    let physical = store.objects.extents(fid(1)).expect("read").expect("known")[0].physical;
     device.order(Fault::UnreadableBlock(physical / BLOCK + 2));
     let mut buffer = vec![0; 65536];
     assert_eq!(store.read(fid(1), 0, &mut buffer, 0).expect_err("noticed").status(), Status::EIO);
@@ -119,7 +119,7 @@ fn the_scrubber_finds_damage_that_nobody_reads() {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     let store = in_memory(dir.path(), &device, options());
     store.write(fid(1), 0, &[5; 1 << 20]).expect("written");
-    let physical = store.extents(fid(1)).expect("read").expect("known")[0].physical;
+    let physical = store.objects.extents(fid(1)).expect("read").expect("known")[0].physical;
     device.flip_bit(physical + 300_000, 1);
     store.set_scrub_rate(1 << 30);
     let end = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(30);

@@ -18,7 +18,7 @@ pub(super) const EAGER: DefragSettings = DefragSettings {
 };
 
 fn extents(store: &BlockStore, object: Fid) -> Vec<ObjectExtent> {
-    store.extents(object).expect("read").expect("known")
+    store.objects.extents(object).expect("read").expect("known")
 }
 
 /// Two objects whose blocks lie by turns.
@@ -70,14 +70,14 @@ fn free_space_that_was_cut_up_comes_together_when_what_cut_it_is_moved() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = in_memory(dir.path(), &Arc::new(MemoryDevice::new(64 << 20)), options());
     interleave(&store, 3000);
-    let longest = store.space.report().largest;
+    let longest = store.objects.volume().space().report().largest;
     store.destroy(&[fid(2)]).expect("destroyed");
     store.sync_all().expect("synced");
-    let before = store.space.report();
+    let before = store.objects.volume().space().report();
     assert!(before.count >= 1000, "{before:?}");
     store.defragment(&EAGER).expect("moved");
     store.sync_all().expect("synced");
-    let after = store.space.report();
+    let after = store.objects.volume().space().report();
     assert!(after.count <= 4, "{after:?}");
     assert_eq!(after.bytes, before.bytes);
     assert!(after.largest >= longest * 3 / 4, "{after:?}");

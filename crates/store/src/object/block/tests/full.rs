@@ -47,7 +47,7 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
                 }
             }
             store.defragment(&super::defrag::EAGER).expect("moved");
-            while random.bool() && store.trim(0, 1 << 20).expect("trimmed").bytes > 0 {}
+            while random.bool() && store.objects.volume().trim(0, 1 << 20).expect("trimmed").bytes > 0 {}
         }
         assert_clean(&store, &format!("cycle {cycle}, full"));
         let mut doomed: Vec<Fid> = (1..=count + 1).map(fid).collect();
@@ -60,7 +60,7 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
     }
     assert!(store.defrag_stats().parts > 0);
     store.sync_all().expect("synced");
-    assert_eq!(store.space.report().count, 1, "all free space came together again");
+    assert_eq!(store.objects.volume().space().report().count, 1, "all free space came together again");
     drop(store);
     let store = in_memory(dir.path(), &device, options());
     assert_eq!(store.space().expect("space").free, empty);
@@ -144,13 +144,13 @@ fn a_write_waits_for_space_that_the_device_is_just_being_told_of() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = BlockStore::open(dir.path(), options()).expect("opens");
     store.reserve(fid(1).seq, 10).expect("reserved");
-    let held = store.space.take_untold(0, u64::MAX).expect("all of it is free");
+    let held = store.objects.volume().space().take_untold(0, u64::MAX).expect("all of it is free");
     nacre_env::thread::scope(|scope| {
         let writer = scope.spawn(|| store.write(fid(1), 0, &vec![1; 1 << 20]));
-        while store.space.waiting() == 0 {
+        while store.objects.volume().space().waiting() == 0 {
             nacre_env::thread::yield_now();
         }
-        store.space.told(held, true);
+        store.objects.volume().space().told(held, true);
         assert_eq!(writer.join().expect("no panic").expect("there is room again"), 1 << 20);
     });
     assert_clean(&store, "told");

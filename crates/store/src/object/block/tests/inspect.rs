@@ -35,7 +35,7 @@ fn a_store_is_shown_as_it_is_and_not_changed() {
     store
         .fallocate(fid(3), crate::object::Fallocate::Allocate { keep_size: false }, 0, 65536)
         .expect("set aside");
-    let extents = store.extents(fid(2)).expect("read").expect("known");
+    let extents = store.objects.extents(fid(2)).expect("read").expect("known");
     let free = store.space().expect("space").free;
     store.close().expect("closed");
     let scratch = tempfile::tempdir().expect("a directory");
@@ -56,7 +56,7 @@ fn a_store_is_shown_as_it_is_and_not_changed() {
         object.pieces.iter().map(|piece| (piece.logical, piece.physical, piece.len)).collect();
     let known: Vec<_> = extents.iter().map(|extent| (extent.logical, extent.physical, extent.len)).collect();
     assert_eq!(places, known);
-    assert_eq!(object.pieces[0].checksums[0], read::block_crc(&[2; 4096]));
+    assert_eq!(object.pieces[0].checksums[0], medium::block_crc(&[2; 4096]));
     assert!(object.damage.is_empty() && object.head.size == 308_192);
     let aside = inspected(&dir, |inspector| inspector.object(fid(3)).expect("read").expect("there"));
     assert!(aside.pieces.iter().all(|piece| piece.checksums.is_empty()), "{aside:?}");
@@ -71,7 +71,7 @@ fn damage_is_named() {
     let store = BlockStore::open(&dir, BlockStoreOptions { size: 16 << 20, ..options() }).expect("made");
     store.reserve(fid(1).seq, 100).expect("reserved");
     store.write(fid(1), 0, &[7; 100_000]).expect("written");
-    let at = store.extents(fid(1)).expect("read").expect("known")[0].physical;
+    let at = store.objects.extents(fid(1)).expect("read").expect("known")[0].physical;
     drop(store);
     let device = std::fs::OpenOptions::new().write(true).open(dir.join("data")).expect("opened");
     device.write_all_at(&[8], at + 5 * BLOCK + 9).expect("flipped");
