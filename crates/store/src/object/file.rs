@@ -45,12 +45,10 @@ pub use release::Releaser;
 pub use trim::trim_range;
 
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
-use crate::object::cache_policy::PolicyCell;
 use crate::object::in_memory::is_in_memory;
 use crate::object::sequences::{OBJECTS, Sequences};
 use crate::object::{ObjectError, Result};
 use directory::Directory;
-use fetch::Fetcher;
 use handle::{Handle, Handles};
 use nacre_env::thread::JoinHandle;
 use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord};
@@ -64,14 +62,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use transfer::Transfers;
 
 /// The one [`ObjectStoreRecord`], under [`STORE_KEY`].
 const STORE: Table = Table(3);
 const STORE_KEY: &[u8] = b"store";
-/// Objects that may have space reserved ahead of them: FID in key form -> [`nacre_ondisk::object::AheadRecord`].
-const AHEAD: Table = Table(4);
-/// Checksums of data: FID in key form, number of the MiB, big-endian -> [`nacre_ondisk::object::SumsRecord`].
-const SUMS: Table = Table(5);
 
 /// See the [module documentation](self).
 pub struct FileStore {
@@ -85,7 +80,7 @@ pub struct FileStore {
     ahead: Arc<AheadBook>,
     /// If the store was made with checksums of data.
     sums: Option<Arc<sums::Book>>,
-    fetcher: Arc<Fetcher>,
+    transfers: Transfers,
     threads: Vec<JoinHandle<()>>,
     handles: Handles,
     /// Slots that the index gives to two objects: damage. Their files are never emptied.
@@ -96,12 +91,7 @@ pub struct FileStore {
     was_clean: bool,
     boot: u64,
     counters: Counters,
-    policy: PolicyCell,
     freed: trim::FreedBook,
-    /// The files lie in memory: reads of them are copies.
-    is_memory: bool,
-    /// The file system answers reads that must not wait.
-    can_read_nowait: AtomicBool,
     /// Time ([`ops::coarse_ms`]) until which writes are expected to wait, because one did lately.
     congested_until_ms: AtomicU64,
 }
@@ -111,9 +101,6 @@ struct Counters {
     objects: AtomicU64,
     created: AtomicU64,
     destroyed: AtomicU64,
-    reads_waited: AtomicU64,
-    reads_direct: AtomicU64,
-    writes_direct: AtomicU64,
     refused_full: AtomicU64,
     sync_failures: AtomicU64,
     recovered_files: AtomicU64,
@@ -148,19 +135,19 @@ impl FileStore {
         let read_only = options.read_only;
         let (mut store, was_clean) = FileStore::assemble(dir, options, directory, shared)?;
         store.was_clean = was_clean;
-        store.load()?;
         if read_only {
             store.is_closed.store(true, Ordering::Relaxed);
             return Ok(store);
         }
-        store.recover_ahead()?;
+        ahead::recover(&store.index, &store.slots, &store.shared_slots, dir)?;
         if !was_clean {
-            store.recover()?;
+            let emptied = recover::empty_unowned(&store.slots, dir)?;
+            store.counters.recovered_files.store(emptied, Ordering::Relaxed);
         }
         store.write_clean(false)?;
         let fail = |source| ObjectError::Path { action: "start a thread for", path: dir.to_owned(), source };
         store.threads.push(store.releaser.start().map_err(fail)?);
-        store.threads.push(store.fetcher.start().map_err(fail)?);
+        store.threads.push(store.transfers.fetcher().start().map_err(fail)?);
         store.threads.push(store.ahead.start().map_err(fail)?);
         if let Some(sums) = &store.sums {
             store.threads.push(sums.start().map_err(fail)?);
@@ -206,14 +193,13 @@ impl FileStore {
             options.ahead_everywhere,
             shared(slots.objects_fd()),
         );
-        let is_memory = is_in_memory(slots.objects_fd());
+        let known = recover::load(&index, &slots, dir)?;
         let has_sums = directory.header.as_ref().is_some_and(|header| header.checksums);
         let sums = has_sums.then(|| sums::Book::new(index.clone(), options.settle_ms));
         let store = FileStore {
             dir: dir.to_owned(),
-            is_memory,
+            transfers: Transfers::new(&options, is_in_memory(slots.objects_fd())),
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
-            policy: PolicyCell::new(options.cache_policy()),
             freed: trim::FreedBook::default(),
             options,
             directory,
@@ -223,15 +209,13 @@ impl FileStore {
             releaser,
             ahead,
             sums,
-            fetcher: Arc::default(),
             threads: Vec::new(),
-            shared_slots: HashSet::new(),
+            shared_slots: known.shared_slots,
             sequences: Sequences::default(),
             is_closed: AtomicBool::new(false),
             was_clean: true,
             boot: boot_identity(),
-            counters: Counters::default(),
-            can_read_nowait: AtomicBool::new(true),
+            counters: Counters { objects: AtomicU64::new(known.objects), ..Counters::default() },
             congested_until_ms: AtomicU64::new(0),
         };
         Ok((store, was_clean))
@@ -331,6 +315,38 @@ impl FileStore {
         Handle::new(object, slot, fd, is_new_file, mapped_by, releaser, ahead)
     }
 
+    /// Makes one object durable.
+    fn sync_handle(&self, handle: &Handle) -> Result<()> {
+        let mapped_by = handle.mapped_by.load(Ordering::Relaxed);
+        let flush = || {
+            ops::retry(|| rustix::fs::fdatasync(&handle.fd))?;
+            if handle.is_new_file.load(Ordering::Relaxed) {
+                self.slots.sync_name(handle.slot)?;
+                handle.is_new_file.store(false, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        nacre_env::blocking(|| {
+            flush().map_err(|error| self.sync_failed(handle.object, error))?;
+            if mapped_by != 0 {
+                if self.index.last_committed() < TransNo(mapped_by) {
+                    self.index.sync(TransNo(mapped_by))?;
+                }
+                handle.mapped_by.store(0, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    fn sync_failed(&self, object: Fid, error: Errno) -> ObjectError {
+        if error != Errno::INTR {
+            // The kernel has dropped what it could not write, and will not say so again.
+            self.counters.sync_failures.fetch_add(1, Ordering::Relaxed);
+            log::error!("data of object {object} could not be made durable: {error}");
+        }
+        ObjectError::io("sync", object, error)
+    }
+
     /// Removes the records of some objects and empties their files. Not durable yet.
     fn destroy_some(&self, objects: &[Fid]) -> Result<u64> {
         let locks = self.handles.lock_all(objects);
@@ -397,7 +413,7 @@ impl Drop for FileStore {
             sums.stop();
         }
         self.releaser.stop();
-        self.fetcher.stop();
+        self.transfers.fetcher().stop();
         self.ahead.stop();
         self.ahead.give_own_back();
         let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();

@@ -19,11 +19,12 @@
 mod stream;
 
 use super::handle::Handle;
+use super::ops;
 use super::slots::Slots;
 use super::space::Reserve;
-use super::{AHEAD, FileStore, ops};
-use crate::meta::{Batch, MetaStore};
+use crate::meta::{Batch, MetaStore, Table};
 use crate::object::fiemap;
+use crate::object::sequences::OBJECTS;
 use crate::object::{ObjectError, Result};
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
@@ -31,14 +32,17 @@ use nacre_ondisk::object::{AheadRecord, ObjectRecord};
 use nacre_types::Fid;
 use rustix::fs::{self, FallocateFlags, Timespec, Timestamps};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 use stream::{BLOCK, Growth, Parts};
 
+/// Objects that may have space reserved ahead of them: FID in key form -> [`AheadRecord`].
+pub(super) const AHEAD: Table = Table(4);
 /// A stream that brought nothing for so long has ended, in milliseconds: clients send what they hold back within a second.
 pub(super) const REST_MS: u64 = 5000;
 /// Time between two looks for streams that rest.
@@ -420,35 +424,38 @@ fn keep_mtime(fd: BorrowedFd<'_>, stat: &fs::Stat) -> std::result::Result<(), Er
     fs::futimens(fd, &Timestamps { last_access: omit, last_modification: mtime })
 }
 
-impl FileStore {
-    /// Gives back what an earlier run has left reserved ahead of objects: because it crashed, or could not.
-    pub(super) fn recover_ahead(&self) -> Result<()> {
-        let mut keys: Vec<[u8; 16]> = Vec::new();
-        self.index.scan(AHEAD, &[], Bound::Unbounded, &mut |key, _| {
-            keys.extend(<[u8; 16]>::try_from(key));
-            ControlFlow::Continue(())
-        })?;
-        let mut batch = Batch::new();
-        batch.set_releasing(true);
-        for key in &keys {
-            let object = Fid::from_key(key);
-            let slot = self.index.get(super::OBJECTS, key, |value| value.map(ObjectRecord::decode))?;
-            if let Some(Ok(ObjectRecord { slot })) = slot
-                && !self.shared_slots.contains(&slot)
-            {
-                let cut = self.slots.open_file(slot, fs::OFlags::empty()).and_then(|fd| {
-                    let stat = fs::fstat(&fd)?;
-                    cut_tail(fd.as_fd(), stat.st_size as u64)?;
-                    keep_mtime(fd.as_fd(), &stat)
-                });
-                cut.map_err(|error| ObjectError::io("give back space reserved ahead of", object, error))?;
-            }
-            batch.delete(AHEAD, key);
+/// Gives back what an earlier run has left reserved ahead of objects: because it crashed, or could not.
+pub(super) fn recover(
+    index: &MetaStore,
+    slots: &Slots,
+    shared_slots: &HashSet<u32>,
+    dir: &Path,
+) -> Result<()> {
+    let mut keys: Vec<[u8; 16]> = Vec::new();
+    index.scan(AHEAD, &[], Bound::Unbounded, &mut |key, _| {
+        keys.extend(<[u8; 16]>::try_from(key));
+        ControlFlow::Continue(())
+    })?;
+    let mut batch = Batch::new();
+    batch.set_releasing(true);
+    for key in &keys {
+        let object = Fid::from_key(key);
+        let slot = index.get(OBJECTS, key, |value| value.map(ObjectRecord::decode))?;
+        if let Some(Ok(ObjectRecord { slot })) = slot
+            && !shared_slots.contains(&slot)
+        {
+            let cut = slots.open_file(slot, fs::OFlags::empty()).and_then(|fd| {
+                let stat = fs::fstat(&fd)?;
+                cut_tail(fd.as_fd(), stat.st_size as u64)?;
+                keep_mtime(fd.as_fd(), &stat)
+            });
+            cut.map_err(|error| ObjectError::io("give back space reserved ahead of", object, error))?;
         }
-        if !keys.is_empty() {
-            self.index.commit(&batch)?;
-            log::info!("{}: gave back space ahead of {} objects", self.dir.display(), keys.len());
-        }
-        Ok(())
+        batch.delete(AHEAD, key);
     }
+    if !keys.is_empty() {
+        index.commit(&batch)?;
+        log::info!("{}: gave back space ahead of {} objects", dir.display(), keys.len());
+    }
+    Ok(())
 }

@@ -1,7 +1,9 @@
 //! Comparing index and files.
 
-use super::{AHEAD, FileStore, OBJECTS, directory, slots};
-use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result, visit_keys};
+use super::ahead::AHEAD;
+use super::{FileStore, directory, slots};
+use crate::object::sequences::OBJECTS;
+use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result};
 use nacre_ondisk::DecodeError;
 use nacre_ondisk::object::{AheadRecord, ObjectRecord};
 use nacre_types::Fid;
@@ -25,37 +27,30 @@ struct Check<'a> {
     largest: HashMap<u64, u32>,
 }
 
-impl FileStore {
-    /// Visits every object, in the order of their FIDs.
-    ///
-    /// # Errors
-    /// If the index cannot be read.
-    pub(super) fn visit_objects(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        visit_keys(&self.index, OBJECTS, visit)
+/// Implements [`crate::object::ObjectStore::verify`]. Objects that are made or destroyed meanwhile are not reported.
+pub(super) fn check(
+    store: &FileStore,
+    repair: bool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ObjectVerifyReport> {
+    if !store.options.read_only {
+        store.releaser.drain();
     }
-
-    /// Implements [`crate::object::ObjectStore::verify`]. Objects that are made or destroyed meanwhile are not reported.
-    pub(super) fn check(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
-        if !self.options.read_only {
-            self.releaser.drain();
-        }
-        let report = ObjectVerifyReport { index: self.index.verify(progress)?, ..Default::default() };
-        let mut check =
-            Check { store: self, repair, progress, report, owned: Vec::new(), largest: HashMap::new() };
-        check.objects()?;
-        check.sequences()?;
-        check.files()?;
-        for path in &self.directory.damaged {
-            // Opening the store has written it anew, unless it is only looked at.
-            check.report.add(ObjectProblem::Copy { path: path.clone() }, !self.options.read_only);
-        }
-        for path in self.directory.strays(&self.dir)? {
-            check.report.add(ObjectProblem::Stray { path }, false);
-        }
-        let report = check.report;
-        progress(report.objects + report.files);
-        Ok(report)
+    let report = ObjectVerifyReport { index: store.index.verify(progress)?, ..Default::default() };
+    let mut check = Check { store, repair, progress, report, owned: Vec::new(), largest: HashMap::new() };
+    check.objects()?;
+    check.sequences()?;
+    check.files()?;
+    for path in &store.directory.damaged {
+        // Opening the store has written it anew, unless it is only looked at.
+        check.report.add(ObjectProblem::Copy { path: path.clone() }, !store.options.read_only);
     }
+    for path in store.directory.strays(&store.dir)? {
+        check.report.add(ObjectProblem::Stray { path }, false);
+    }
+    let report = check.report;
+    progress(report.objects + report.files);
+    Ok(report)
 }
 
 impl Check<'_> {
@@ -122,7 +117,9 @@ impl Check<'_> {
                 self.report.blocks += stat.st_blocks as u64;
                 let report = &mut self.report;
                 let mut found = |offset| report.add(ObjectProblem::Sum { object, offset }, false);
-                self.store.check_sums(object, &mut found)?;
+                if let (Some(sums), Some(handle)) = (&self.store.sums, self.store.find(object)?) {
+                    sums.check_all(&handle, &mut found)?;
+                }
             }
             None if self.store.lookup(object)? == Some(record.slot) => {
                 self.report.add(ObjectProblem::FileMissing { object, slot: record.slot }, false);
@@ -198,7 +195,7 @@ impl Check<'_> {
             if !self.store.slots.claim(slot) {
                 return Ok(());
             }
-            let emptied = self.store.empty_leftover(slot);
+            let emptied = self.store.slots.empty_leftover(slot);
             if emptied.is_ok() {
                 fs::syncfs(self.store.slots.objects_fd()).map_err(|error| self.path_error(slot, error))?;
                 self.store.slots.give_back(&[slot]);

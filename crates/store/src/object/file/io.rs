@@ -1,11 +1,12 @@
 //! The calls of [`ObjectStore`] on a file store.
 
 use super::handle::Handle;
-use super::{FileStore, ops, space};
-use crate::object::sequences::last_reserved;
+use super::trim::is_mount_point;
+use super::{FileStore, check, ops, space};
+use crate::object::sequences::{OBJECTS, last_reserved};
 use crate::object::{
     Abilities, Advice, Advise, Extents, Fallocate, Ids, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, Result, Seek, SetMtime, Space, fiemap,
+    ObjectStoreStats, ObjectVerifyReport, Result, Seek, SetMtime, Space, Trim, Trimmed, fiemap, visit_keys,
 };
 use nacre_types::{Fid, Timestamp};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
@@ -104,7 +105,7 @@ impl FileStore {
             sums.before_write(handle, offset..offset + data.len() as u64).map_err(errno_of)?;
         }
         self.ahead.before_write(handle, offset, data.len() as u64, now_ms);
-        let result = self.write_to(handle, offset, data);
+        let result = self.transfers.write(handle, offset, data);
         let written = *result.as_ref().unwrap_or(&0);
         let is_crowded = self.ahead.after_write(handle, offset, written as u64);
         drop(turn);
@@ -205,7 +206,7 @@ impl ObjectStore for FileStore {
         match self.find(object)? {
             None => Ok(0),
             Some(handle) => {
-                let read = self.read_from(&handle, offset, buffer, ahead)?;
+                let read = self.transfers.read(&handle, offset, buffer, ahead)?;
                 assert!(read <= buffer.len(), "nothing is read that was not asked for");
                 if let Some(sums) = &self.sums {
                     sums.check_read(&handle, offset, &buffer[..read])?;
@@ -350,7 +351,7 @@ impl ObjectStore for FileStore {
     }
 
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.visit_objects(visit)
+        visit_keys(&self.index, OBJECTS, visit)
     }
 
     fn durability_epoch(&self) -> u64 {
@@ -358,12 +359,12 @@ impl ObjectStore for FileStore {
     }
 
     fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
-        self.check(repair, progress)
+        check::check(self, repair, progress)
     }
 
     fn stats(&self) -> ObjectStoreStats {
         let counters = &self.counters;
-        ObjectStoreStats {
+        let mut stats = ObjectStoreStats {
             objects: counters.objects.load(Ordering::Relaxed),
             created: counters.created.load(Ordering::Relaxed),
             destroyed: counters.destroyed.load(Ordering::Relaxed),
@@ -372,14 +373,13 @@ impl ObjectStore for FileStore {
             files_pending: self.releaser.pending(),
             opens: self.handles.opens(),
             open_now: self.handles.count(),
-            reads_waited: counters.reads_waited.load(Ordering::Relaxed),
-            reads_direct: counters.reads_direct.load(Ordering::Relaxed),
-            writes_direct: counters.writes_direct.load(Ordering::Relaxed),
             refused_full: counters.refused_full.load(Ordering::Relaxed),
             sync_failures: counters.sync_failures.load(Ordering::Relaxed),
             recovered_files: counters.recovered_files.load(Ordering::Relaxed),
             ..ObjectStoreStats::default()
-        }
+        };
+        self.transfers.count_into(&mut stats);
+        stats
     }
 
     fn abilities(&self) -> Abilities<'_> {
@@ -389,7 +389,7 @@ impl ObjectStore for FileStore {
             mtime: Some(self),
             extents: Some(self),
             trim: Some(self),
-            page_cache: Some(&self.policy),
+            page_cache: Some(self.transfers.policy()),
             write_ahead: self.ahead.is_of_use().then_some(&*self.ahead),
             releaser: Some(&self.releaser),
             ..Abilities::default()
@@ -454,6 +454,24 @@ impl Extents for FileStore {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY)) => Ok(None),
             Err(source) => Err(ObjectError::Io { action: "look for the extents of", object, source }),
         }
+    }
+}
+
+impl Trim for FileStore {
+    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+        self.check_open()?;
+        let trimmed = self.freed.trim(self.slots.objects_fd(), from, max_bytes);
+        trimmed.map_err(|source| ObjectError::trim(&self.dir.display(), source))
+    }
+
+    fn untrimmed(&self) -> u64 {
+        let Ok(stat) = fs::fstatvfs(self.slots.objects_fd()) else { return 0 };
+        self.freed.look(stat.f_bfree.saturating_mul(stat.f_frsize))
+    }
+
+    fn trim_caution(&self) -> Option<&'static str> {
+        let is_shared = self.options.sharers > 1 || !is_mount_point(&self.dir);
+        is_shared.then_some("the target does not have the file system below it for itself")
     }
 }
 

@@ -364,6 +364,19 @@ impl Slots {
         self.open_file(slot, flags)
     }
 
+    /// Empties the file of a slot without owner. `None` if there is no file, else whether it held anything.
+    pub(super) fn empty_leftover(&self, slot: u32) -> Result<Option<bool>> {
+        let fail =
+            |error: Errno| ObjectError::Path { action: "empty", path: self.path(slot), source: error.into() };
+        let Some(stat) = self.stat(slot).map_err(fail)? else { return Ok(None) };
+        if ops::is_empty(&stat) {
+            return Ok(Some(false));
+        }
+        let fd = self.open_file(slot, OFlags::empty()).map_err(fail)?;
+        ops::empty(fd.as_fd()).map_err(fail)?;
+        Ok(Some(true))
+    }
+
     fn made(&self, fd: OwnedFd) -> FreshFile {
         self.files_made.fetch_add(1, Ordering::Relaxed);
         FreshFile { fd, is_new: true }

@@ -14,8 +14,8 @@
 //! something is damaged.
 
 use super::handle::Handle;
-use super::{FileStore, SUMS, ops};
-use crate::meta::{Batch, MetaStore};
+use super::ops;
+use crate::meta::{Batch, MetaStore, Table};
 use crate::object::{ObjectError, Result};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -28,6 +28,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Checksums of data: FID in key form, number of the MiB, big-endian -> [`SumsRecord`].
+const SUMS: Table = Table(5);
 /// Bytes of which one record has the checksums.
 const CHUNK: u64 = SUM_BLOCK * SUMS_MAX as u64;
 /// Chunks that are settled in one transaction, with the object for itself.
@@ -239,6 +241,28 @@ impl Book {
         }
     }
 
+    /// Compares all data of an object that has checksums; gives the offsets of damaged blocks to `found`.
+    pub(super) fn check_all(&self, handle: &Handle, found: &mut dyn FnMut(u64)) -> Result<()> {
+        let object = handle.object;
+        let mut chunks = Vec::new();
+        self.index.scan(SUMS, &object.to_key(), Bound::Unbounded, &mut |key, _| {
+            chunks.extend(key.last_chunk().map(|chunk| u32::from_be_bytes(*chunk)));
+            ControlFlow::Continue(())
+        })?;
+        for chunk in chunks {
+            let Some(record) = self.load(object, chunk)? else { continue };
+            for block in (0..SUMS_MAX).filter(|block| record.get(*block).is_some()) {
+                let at = u64::from(chunk) * CHUNK + block as u64 * SUM_BLOCK;
+                if !self.is_good(handle, at, record.get(block))?
+                    && matches!(self.look_again(handle, chunk, block), Err(ObjectError::Sum { .. }))
+                {
+                    found(at);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Before a range is made zeros or cut off, by who has the object alone. `u64::MAX` as the end: all that follows.
     ///
     /// # Errors
@@ -399,28 +423,4 @@ fn summed(handle: &Handle, chunk: u32, state: &Chunk) -> Result<SumsRecord> {
         }
     }
     Ok(record)
-}
-
-impl FileStore {
-    /// Compares all data of an object that has checksums; gives the offsets of damaged blocks to `found`.
-    pub(super) fn check_sums(&self, object: Fid, found: &mut dyn FnMut(u64)) -> Result<()> {
-        let (Some(sums), Some(handle)) = (&self.sums, self.find(object)?) else { return Ok(()) };
-        let mut chunks = Vec::new();
-        self.index.scan(SUMS, &object.to_key(), Bound::Unbounded, &mut |key, _| {
-            chunks.extend(key.last_chunk().map(|chunk| u32::from_be_bytes(*chunk)));
-            ControlFlow::Continue(())
-        })?;
-        for chunk in chunks {
-            let Some(record) = sums.load(object, chunk)? else { continue };
-            for block in (0..SUMS_MAX).filter(|block| record.get(*block).is_some()) {
-                let at = u64::from(chunk) * CHUNK + block as u64 * SUM_BLOCK;
-                if !sums.is_good(&handle, at, record.get(block))?
-                    && matches!(sums.look_again(&handle, chunk, block), Err(ObjectError::Sum { .. }))
-                {
-                    found(at);
-                }
-            }
-        }
-        Ok(())
-    }
 }

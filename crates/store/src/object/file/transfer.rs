@@ -10,17 +10,18 @@
 //! Both ways may be mixed on one object. The kernel writes out and drops cached pages around a direct transfer, and a page
 //! that a direct transfer touches is covered by it entirely (offset and length are multiples of the page size).
 
+use super::fetch::Fetcher;
 use super::handle::Handle;
-use super::{FileStore, ops};
+use super::ops;
+use super::options::FileStoreOptions;
+use crate::object::cache_policy::PolicyCell;
 use crate::object::in_memory::Patience;
-use crate::object::{ObjectError, Result};
-use nacre_types::{Fid, TransNo};
-use rustix::fs;
+use crate::object::{ObjectError, ObjectStoreStats, Result};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Offset and length of a transfer around the page cache are multiples of this, the size of a page, or of more if the
 /// file system asks for it.
@@ -30,7 +31,51 @@ fn is_multiple(offset: u64, len: usize, of: u32) -> bool {
     (offset | len as u64).is_multiple_of(u64::from(of))
 }
 
-impl FileStore {
+/// See the [module documentation](self).
+pub(super) struct Transfers {
+    policy: PolicyCell,
+    /// Bytes of a stream after which they are written out.
+    write_out_bytes: u64,
+    /// The files lie in memory: reads of them are copies.
+    is_memory: bool,
+    fetcher: Arc<Fetcher>,
+    /// The file system answers reads that must not wait.
+    can_read_nowait: AtomicBool,
+    reads_waited: AtomicU64,
+    reads_direct: AtomicU64,
+    writes_direct: AtomicU64,
+}
+
+impl Transfers {
+    pub(super) fn new(options: &FileStoreOptions, is_memory: bool) -> Transfers {
+        Transfers {
+            policy: PolicyCell::new(options.cache_policy()),
+            write_out_bytes: options.write_out_bytes,
+            is_memory,
+            fetcher: Arc::default(),
+            can_read_nowait: AtomicBool::new(true),
+            reads_waited: AtomicU64::new(0),
+            reads_direct: AtomicU64::new(0),
+            writes_direct: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn policy(&self) -> &PolicyCell {
+        &self.policy
+    }
+
+    /// Fetches ahead of readers.
+    pub(super) fn fetcher(&self) -> &Arc<Fetcher> {
+        &self.fetcher
+    }
+
+    /// Puts its counters into `stats`.
+    pub(super) fn count_into(&self, stats: &mut ObjectStoreStats) {
+        stats.reads_waited = self.reads_waited.load(Ordering::Relaxed);
+        stats.reads_direct = self.reads_direct.load(Ordering::Relaxed);
+        stats.writes_direct = self.writes_direct.load(Ordering::Relaxed);
+    }
+
     /// The descriptor for a transfer around the page cache, if this one should and can go there.
     fn direct_for<'a>(
         &self,
@@ -49,7 +94,7 @@ impl FileStore {
         fits.then(|| direct.fd.as_fd())
     }
 
-    pub(super) fn write_to(
+    pub(super) fn write(
         &self,
         handle: &Handle,
         offset: u64,
@@ -60,13 +105,13 @@ impl FileStore {
             match ops::write_most(direct, offset, data) {
                 Err(Errno::INVAL) => {}
                 other => {
-                    self.counters.writes_direct.fetch_add(1, Ordering::Relaxed);
+                    self.writes_direct.fetch_add(1, Ordering::Relaxed);
                     return other;
                 }
             }
         }
         let written = ops::write_most(handle.fd.as_fd(), offset, data)?;
-        handle.note_write(offset, written as u64, self.options.write_out_bytes);
+        handle.note_write(offset, written as u64, self.write_out_bytes);
         Ok(written)
     }
 
@@ -87,7 +132,7 @@ impl FileStore {
         }
     }
 
-    pub(super) fn read_from(
+    pub(super) fn read(
         &self,
         handle: &Arc<Handle>,
         offset: u64,
@@ -97,11 +142,11 @@ impl FileStore {
         let fail = |error| ObjectError::io("read", handle.object, error);
         let mut patience = Patience::new(self.is_memory);
         if let Some(direct) = self.direct_for(handle, offset, buffer, false) {
-            self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
+            self.reads_waited.fetch_add(1, Ordering::Relaxed);
             match patience.transfer(buffer.len(), || read_direct(direct, offset, buffer)) {
                 Err(Errno::INVAL) => {}
                 other => {
-                    self.counters.reads_direct.fetch_add(1, Ordering::Relaxed);
+                    self.reads_direct.fetch_add(1, Ordering::Relaxed);
                     return other.map_err(fail);
                 }
             }
@@ -120,42 +165,10 @@ impl FileStore {
         if cached > 0 && self.read_cached(handle, rest, &mut buffer[cached..])? == Some(0) {
             return Ok(cached);
         }
-        self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
+        self.reads_waited.fetch_add(1, Ordering::Relaxed);
         let missing = &mut buffer[cached..];
         let read = patience.transfer(missing.len(), || ops::read_full(handle.fd.as_fd(), rest, missing));
         Ok(cached + read.map_err(fail)?)
-    }
-
-    /// Makes one object durable.
-    pub(super) fn sync_handle(&self, handle: &Handle) -> Result<()> {
-        let mapped_by = handle.mapped_by.load(Ordering::Relaxed);
-        let flush = || {
-            ops::retry(|| fs::fdatasync(&handle.fd))?;
-            if handle.is_new_file.load(Ordering::Relaxed) {
-                self.slots.sync_name(handle.slot)?;
-                handle.is_new_file.store(false, Ordering::Relaxed);
-            }
-            Ok(())
-        };
-        nacre_env::blocking(|| {
-            flush().map_err(|error| self.sync_failed(handle.object, error))?;
-            if mapped_by != 0 {
-                if self.index.last_committed() < TransNo(mapped_by) {
-                    self.index.sync(TransNo(mapped_by))?;
-                }
-                handle.mapped_by.store(0, Ordering::Relaxed);
-            }
-            Ok(())
-        })
-    }
-
-    pub(super) fn sync_failed(&self, object: Fid, error: Errno) -> ObjectError {
-        if error != Errno::INTR {
-            // The kernel has dropped what it could not write, and will not say so again.
-            self.counters.sync_failures.fetch_add(1, Ordering::Relaxed);
-            log::error!("data of object {object} could not be made durable: {error}");
-        }
-        ObjectError::io("sync", object, error)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Trimming below a file store: its objects are files of somebody else's file system, which alone knows what is free and tells
 //! its device when it is asked to (`FITRIM`).
 
-use super::FileStore;
-use crate::object::{ObjectError, Result, Trim, Trimmed};
+use crate::object::Trimmed;
 use nacre_env::sync::Mutex;
 use rustix::io::Errno;
 use std::io;
@@ -60,17 +59,15 @@ impl Freed {
 }
 
 /// Whether a directory is where a file system is mounted.
-fn is_mount_point(dir: &Path) -> bool {
+pub(super) fn is_mount_point(dir: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
     device(dir) != device(&dir.join(".."))
 }
 
-impl Trim for FileStore {
-    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
-        self.check_open()?;
-        let failed = |source| ObjectError::trim(&self.dir.display(), source);
-        let fd: BorrowedFd<'_> = self.slots.objects_fd();
-        let total = super::space::total(fd).map_err(|error| failed(error.into()))?;
+impl FreedBook {
+    /// Has the file system on which `fd` is tell its device of what is free, see [`Trim::trim`](crate::object::Trim::trim).
+    pub(super) fn trim(&self, fd: BorrowedFd<'_>, from: u64, max_bytes: u64) -> io::Result<Trimmed> {
+        let total = super::space::total(fd)?;
         let len = max_bytes.max(RANGE_MIN);
         let end = from.saturating_add(len);
         // Some have addresses beyond their size: the last range is open.
@@ -78,29 +75,24 @@ impl Trim for FileStore {
         let bytes = match trim_range(fd, from, len) {
             // It became smaller meanwhile.
             Err(error) if from > 0 && error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => 0,
-            other => other.map_err(failed)?,
+            other => other?,
         };
         if next.is_none() {
-            self.freed.0.lock().freed = 0;
+            self.0.lock().freed = 0;
         }
         Ok(Trimmed { bytes, extents: None, next })
     }
 
-    fn untrimmed(&self) -> u64 {
-        let Ok(stat) = rustix::fs::fstatvfs(self.slots.objects_fd()) else { return 0 };
-        self.freed.0.lock().look(stat.f_bfree.saturating_mul(stat.f_frsize))
-    }
-
-    fn trim_caution(&self) -> Option<&'static str> {
-        let is_shared = self.options.sharers > 1 || !is_mount_point(&self.dir);
-        is_shared.then_some("the target does not have the file system below it for itself")
+    /// How much became free, where `free` bytes are now.
+    pub(super) fn look(&self, free: u64) -> u64 {
+        self.0.lock().look(free)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{FileStoreOptions, ObjectStore};
+    use crate::object::{FileStore, FileStoreOptions, ObjectError, ObjectStore, Trim};
 
     #[test]
     fn what_was_freed_is_what_became_free_and_was_not_used_again() {
