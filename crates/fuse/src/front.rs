@@ -13,11 +13,9 @@
 //! `sync(2)` and `syncfs(2)` end in the kernel: it passes them on for other kinds of FUSE mounts only. `fsync` works.
 
 use nacre_env::clock::Instant;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
-use nacre_client::node::fid_of;
-use nacre_client::{Caller, Client, Created, JobSource, KernelCaches};
+use nacre_client::{Caller, Client, Created, JobSource, LockOwner};
 use nacre_env::JobGuard;
 use nacre_types::{Fid, Status, StatusResult};
 
@@ -26,11 +24,14 @@ use crate::config::SessionConfig;
 use crate::handler::{Handler, InitConfig};
 use crate::notify::Notifier;
 use crate::reply::Reply;
-use crate::request::{InitRequest, Operation, Request};
+use crate::request::{InitRequest, Ioctl, Operation, Read, Request};
+use data::{Files, Opening};
+use ioctl::Asked;
+use names::{Named, Names};
 
 mod attr;
+mod caches;
 mod data;
-mod dir;
 pub mod extents;
 pub mod ioctl;
 mod lock;
@@ -38,21 +39,14 @@ mod lustre;
 mod names;
 pub mod open_mode;
 pub mod stats;
-mod xattr;
 
 pub use open_mode::CacheMode;
 
-/// Protocol version from which on all cached names can be made to be looked up again.
-const MINOR_WITH_EPOCH: u32 = 44;
-/// For how long names are cached on kernels before that.
-const NAMES_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
 /// How far the kernel fetches ahead of readers of its page cache. One request of the largest size where each crosses to
 /// another process (0.7 of the throughput with 128 KiB); half of it where it does not, so that the pages are still in the
 /// CPU's cache when they are copied (0.85 of the throughput with 1 MiB). Decision 0008.
 const REMOTE_READ_AHEAD_BYTES: u32 = 1 << 20;
 const LOCAL_READ_AHEAD_BYTES: u32 = 512 << 10;
-/// Node id by which the kernel knows the root of a mount.
-const ROOT_NODE: u64 = 1;
 /// Longest name in bytes.
 const NAME_MAX: u32 = nacre_types::limits::NAME_MAX as u32;
 
@@ -84,30 +78,30 @@ pub struct FrontOptions {
 /// Answers the kernel's requests with a [`Client`].
 pub struct Front {
     client: Arc<Client>,
-    options: FrontOptions,
+    names: Names,
+    files: Files,
+    /// The kernel checks permissions, too.
+    kernel_checks: bool,
     stats: stats::FrontStats,
-    notifier: OnceLock<Notifier>,
-    /// For how long names may be cached if nothing speaks against it.
-    name_timeout: OnceLock<Duration>,
 }
 
 impl Front {
     /// A handler for [`crate::Session::mount`] with the options that [`Front::configure`] sets.
     pub fn new(client: Arc<Client>, options: FrontOptions) -> Front {
         Front {
+            names: Names::new(client.clone(), options.root),
+            files: Files::new(client.clone(), options.cache, options.locks),
             client,
-            options,
+            kernel_checks: options.kernel_checks,
             stats: stats::FrontStats::new(),
-            notifier: OnceLock::new(),
-            name_timeout: OnceLock::new(),
         }
     }
 
     /// Sets the protocol options that this handler relies on.
     pub fn configure(&self, config: &mut SessionConfig) {
         let protocol = &mut config.protocol;
-        protocol.posix_locks = self.options.locks == LockScope::Cluster;
-        protocol.flock_locks = self.options.locks == LockScope::Cluster;
+        protocol.posix_locks = self.files.closes_are_told();
+        protocol.flock_locks = self.files.closes_are_told();
         protocol.export_support = true;
         // With attributes only while somebody asks for them: names alone are ten times cheaper.
         protocol.readdirplus = true;
@@ -118,8 +112,8 @@ impl Front {
             if self.client.requests.is_embedded() { LOCAL_READ_AHEAD_BYTES } else { REMOTE_READ_AHEAD_BYTES };
         protocol.auto_inval_data = false;
         protocol.no_open = false;
-        protocol.kernel_acls = self.options.kernel_checks;
-        config.mount.default_permissions = self.options.kernel_checks;
+        protocol.kernel_acls = self.kernel_checks;
+        config.mount.default_permissions = self.kernel_checks;
     }
 
     /// The client behind it.
@@ -132,106 +126,74 @@ impl Front {
         &self.stats
     }
 
-    fn fid(&self, node: u64) -> StatusResult<Fid> {
-        match self.options.root {
-            Some(root) if node == ROOT_NODE => Ok(root),
-            _ => fid_of(node).ok_or(Status::ESTALE),
-        }
-    }
-
-    /// One of the paths of an inode, from the mounted directory on: see `Inodes::fid_to_path`.
-    fn path_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
-        let path = self.client.inodes.fid_to_path(caller, fid, link)?;
-        let Some(root) = self.options.root else { return Ok(path) };
-        let root = self.client.inodes.fid_to_path(caller, root, 0)?;
-        // The servers show no more than what is mounted.
-        if root.is_empty() {
-            return Ok(path);
-        }
-        match path.strip_prefix(&*root) {
-            Some([]) => Ok(Vec::new()),
-            Some([b'/', below @ ..]) => Ok(below.to_vec()),
-            // It lies elsewhere in the file system.
-            _ => Err(Status::EXDEV),
-        }
-    }
-
-    /// For how long the kernel may use a name (or its absence) that may be kept.
-    fn entry_timeout(&self, keep: bool) -> Duration {
-        let timeout = self.name_timeout.get().copied().filter(|_| keep).unwrap_or(Duration::ZERO);
-        // A second is too long while there are others.
-        if timeout == Duration::MAX || self.client.lease.exclusive() { timeout } else { Duration::ZERO }
-    }
-
-    /// A directory was closed to some who could search it: names in it must not be walked any more without asking.
-    fn expire_names(&self) {
-        if let Some(notifier) = self.notifier.get() {
-            notify_expired(notifier);
-        }
-    }
-
     /// Every request of the protocol.
-    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+    fn dispatch(&self, caller: &Caller, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let Front { client, names, files, .. } = self;
+        let fid = || names.fid(request.node_id);
+        let at = |name| Ok(Named { parent: fid()?, name });
+        let make = |name, what, reply| names.create(caller, at(name)?, &what, reply);
         match request.op {
-            Operation::Read { fh, offset, size, flags, lock_owner } => {
-                self.read(fh, offset, size, flags as i32, lock_owner.is_some(), reply)
+            Operation::Read(read) => files.read(&read, reply),
+            Operation::Write(write) => files.write(caller, &write, reply),
+            Operation::Open { flags, kill_suid_gid } => {
+                files.open(caller, fid()?, Opening { flags, kill_priv: kill_suid_gid }, reply)
             }
-            Operation::Write(write) => self.write(request, &write, reply),
-            Operation::Open { flags, kill_suid_gid } => self.open(request, flags, kill_suid_gid, reply),
-            Operation::Release { fh, .. } => self.release(request, fh, reply),
-            Operation::Flush { fh, lock_owner } => self.flush(request, fh, lock_owner, reply),
-            Operation::Fsync { fh, .. } => done(self.client.data.fsync(fh), reply),
+            Operation::Release { fh, .. } => files.release(caller, fh, reply),
+            Operation::Flush { fh, lock_owner } => files.flush(caller, fh, LockOwner(lock_owner), reply),
+            Operation::Fsync { fh, .. } => done(client.data.fsync(fh), reply),
             Operation::FAllocate { fh, offset, length, mode } => {
-                let kind = data::to_fallocate(mode)?;
-                done(self.client.data.fallocate(&caller(request), fh, kind, offset, length), reply)
+                done(client.data.fallocate(caller, fh, data::to_fallocate(mode)?, offset, length), reply)
             }
-            Operation::LSeek { fh, offset, whence } => self.lseek(fh, offset, whence as i32, reply),
-            Operation::CopyFileRange(copy) => self.copy_file_range(request, &copy, reply),
-            Operation::GetAttr { .. } => self.getattr(request, reply),
-            Operation::Statx { .. } => self.statx(request, reply),
-            Operation::SetAttr(change) => self.setattr(request, &change, reply),
-            Operation::Access { mask } => self.access(request, mask, reply),
-            Operation::OpenDir { .. } => self.opendir(request, reply),
-            Operation::ReadDir { fh, offset, size } => self.readdir(request, fh, offset, size, false, reply),
-            Operation::ReadDirPlus { fh, offset, size } => {
-                self.readdir(request, fh, offset, size, true, reply)
+            Operation::LSeek { fh, offset, whence } => files.lseek(fh, offset, whence, reply),
+            Operation::CopyFileRange(copy) => files.copy_file_range(caller, &copy, reply),
+            Operation::GetLk { owner, lock, flock, .. } => {
+                files.getlk(caller, fid()?, lock::to_lock(&lock, owner, flock)?, reply)
             }
-            Operation::ReleaseDir { fh, .. } => self.releasedir(fh, reply),
-            Operation::FsyncDir { fh, .. } => done(self.client.listings.fsyncdir(fh), reply),
-            Operation::GetXattr { name, size } => self.getxattr(request, name, size, reply),
-            Operation::ListXattr { size } => self.listxattr(request, size, reply),
-            Operation::SetXattr { name, value, flags, kill_sgid } => {
-                self.setxattr(request, name, value, flags, kill_sgid, reply)
-            }
-            Operation::RemoveXattr { name } => self.removexattr(request, name, reply),
-            Operation::GetLk { owner, lock, flock, .. } => self.getlk(request, owner, &lock, flock, reply),
             Operation::SetLk { fh, owner, lock, flock, wait } => {
-                self.setlk(request, fh, lock::to_lock(&lock, owner, flock)?, wait, reply)
+                files.setlk(caller, fh, lock::to_lock(&lock, owner, flock)?, wait, reply)
             }
-            Operation::Lookup { name } => self.lookup(request, name, reply),
             Operation::Create { name, flags, mode, umask, kill_suid_gid } => {
-                self.create_open(request, name, &names::node(mode, umask), flags, kill_suid_gid, reply)
+                let opening = Opening { flags, kill_priv: kill_suid_gid };
+                files.create(names, caller, at(name)?, &names::node(mode, umask), opening, reply)
             }
-            Operation::TmpFile { flags, mode, umask } => self.tmpfile(request, flags, mode, umask, reply),
-            Operation::MkDir { name, mode, umask } => {
-                self.create(request, name, &names::directory(mode, umask), reply)
+            Operation::TmpFile { flags, mode, umask } => {
+                let opening = Opening { flags, kill_priv: false };
+                files.create(names, caller, at(b"")?, &names::unnamed(mode, umask), opening, reply)
             }
+            Operation::Lookup { name } => names.lookup(caller, at(name)?, reply),
+            Operation::MkDir { name, mode, umask } => make(name, names::directory(mode, umask), reply),
             Operation::MkNod { name, mode, rdev, umask } => {
-                self.create(request, name, &Created::node(mode, rdev, umask)?, reply)
+                make(name, Created::node(mode, rdev, umask)?, reply)
             }
-            Operation::Symlink { name, target } => self.create(request, name, &names::symlink(target), reply),
-            Operation::Link { node_id, new_name } => self.link(request, node_id, new_name, reply),
-            Operation::Unlink { name } => self.unlink(request, name, false, reply),
-            Operation::RmDir { name } => self.unlink(request, name, true, reply),
+            Operation::Symlink { name, target } => make(name, names::symlink(target), reply),
+            Operation::Link { node_id, new_name } => {
+                names.link(caller, names.fid(node_id)?, at(new_name)?, reply)
+            }
+            Operation::Unlink { name } => done(client.names.unlink(caller, fid()?, name, false), reply),
+            Operation::RmDir { name } => done(client.names.unlink(caller, fid()?, name, true), reply),
             Operation::Rename { name, new_parent, new_name, flags } => {
-                self.rename(request, name, new_parent, new_name, flags, reply)
+                let to = Named { parent: names.fid(new_parent)?, name: new_name };
+                names.rename(caller, at(name)?, to, flags, reply)
             }
-            Operation::ReadLink => self.readlink(request, reply),
-            Operation::Ioctl(call) => self.ioctl(request, &call, reply),
+            Operation::OpenDir { .. } => names.opendir(caller, fid()?, reply),
+            Operation::ReadDir(part) => names.readdir(caller, &part, false, reply),
+            Operation::ReadDirPlus(part) => names.readdir(caller, &part, true, reply),
+            Operation::ReleaseDir { fh, .. } => names.releasedir(fh, reply),
+            Operation::FsyncDir { fh, .. } => done(client.listings.fsyncdir(fh), reply),
+            Operation::GetAttr { .. } => names.getattr(fid()?, reply),
+            Operation::Statx { .. } => names.statx(fid()?, reply),
+            Operation::SetAttr(change) => names.setattr(caller, fid()?, &change, reply),
+            Operation::Access { mask } => names.access(caller, fid()?, mask, reply),
+            Operation::ReadLink => names.readlink(fid()?, reply),
+            Operation::GetXattr { name, size } => names.getxattr(caller, fid()?, name, size, reply),
+            Operation::ListXattr { size } => names.listxattr(caller, fid()?, size, reply),
+            Operation::SetXattr(set) => names.setxattr(caller, fid()?, &set, reply),
+            Operation::RemoveXattr { name } => names.removexattr(caller, fid()?, name, reply),
+            Operation::Ioctl(call) => self.ioctl(caller, fid()?, &call, reply),
             Operation::Forget { nlookup } => self.forget([(request.node_id, nlookup)], reply),
             Operation::BatchForget { forgets } => self.forget(forgets.iter(), reply),
             Operation::StatFs => self.statfs(reply),
-            Operation::SyncFs => done(self.client.data.sync_all(), reply),
+            Operation::SyncFs => done(client.data.sync_all(), reply),
             Operation::NotifyReply { .. } => unanswered(reply),
             Operation::Destroy => done(Ok(()), reply),
             Operation::Init(_)
@@ -239,6 +201,12 @@ impl Front {
             | Operation::Bmap { .. }
             | Operation::Poll { .. } => unsupported(),
         }
+    }
+
+    fn ioctl(&self, caller: &Caller, fid: Fid, call: &Ioctl<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let Front { client, names, files, .. } = self;
+        let closes_are_told = files.closes_are_told();
+        ioctl::answer(&Asked { client, names, caller, call, fid, closes_are_told }, reply)
     }
 
     /// The kernel has dropped references to inodes.
@@ -252,12 +220,12 @@ impl Front {
     }
 
     /// Has this thread work for the job of the program that asks, if jobs are named.
-    fn enter_job(&self, request: &Request<'_>) -> Option<JobGuard> {
+    fn enter_job(&self, caller: &Caller, request: &Request<'_>) -> Option<JobGuard> {
         if !self.client.jobs.is_enabled() {
             return None;
         }
         let (handle, source) = match request.op {
-            Operation::Read { fh, .. } => (Some(fh), JobSource::MayFault),
+            Operation::Read(Read { fh, .. }) => (Some(fh), JobSource::MayFault),
             // A program that ends has no environment any more when its files are closed.
             Operation::Flush { fh, .. } => (Some(fh), JobSource::MayFault),
             Operation::Write(write) if write.from_cache => (Some(write.fh), JobSource::Kernel),
@@ -270,7 +238,7 @@ impl Front {
             Operation::Forget { .. } | Operation::BatchForget { .. } => return None,
             _ => (None, JobSource::Call),
         };
-        self.client.opens.enter_job(&caller(request), handle, source)
+        self.client.opens.enter_job(caller, handle, source)
     }
 
     fn statfs(&self, reply: &mut Reply<'_>) -> StatusResult<()> {
@@ -290,82 +258,20 @@ impl Front {
     }
 }
 
-fn caller(request: &Request<'_>) -> Caller {
-    Caller { uid: request.uid, gid: request.gid, pid: request.pid }
-}
-
-fn notify_expired(notifier: &Notifier) {
-    match notifier.inc_epoch() {
-        Ok(()) => {}
-        // Older kernels: names time out by themselves, see `NAMES_WITHOUT_EPOCH`.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-        // The mount has gone, and all its names with it.
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
-        Err(error) => log::warn!("the kernel did not let go of cached names: {error}"),
-    }
-}
-
-/// The kernel's caches, as the client sees them.
-struct Caches {
-    notifier: Notifier,
-    /// Node id of the directory that the kernel knows as the root.
-    root: u64,
-}
-
-impl KernelCaches for Caches {
-    fn expire_names(&self) {
-        notify_expired(&self.notifier);
-    }
-
-    fn drop_inode(&self, node: u64) -> bool {
-        self.invalidate(node, 0, 0)
-    }
-
-    fn drop_attributes(&self, node: u64) -> bool {
-        // A negative offset leaves the pages, which requests in flight may have locked.
-        self.invalidate(node, -1, 0)
-    }
-
-    fn drop_data(&self, node: u64, offset: u64, len: u64) {
-        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        // A page may be waiting for a read that another thread has to answer.
-        nacre_env::blocking(|| self.invalidate(node, signed(offset), signed(len)));
-    }
-}
-
-impl Caches {
-    /// False if the kernel does not know the inode: it has forgotten it, or is about to learn of it.
-    fn invalidate(&self, node: u64, offset: i64, len: i64) -> bool {
-        let node = if node == self.root { ROOT_NODE } else { node };
-        match self.notifier.inval_inode(node, offset, len) {
-            Ok(()) => true,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => false,
-            // The mount has gone.
-            Err(error) => {
-                log::debug!("node {node} could not be invalidated: {error}");
-                true
-            }
-        }
-    }
-}
-
 impl Handler for Front {
     fn attached(&self, notifier: &Notifier) {
-        if self.notifier.set(notifier.clone()).is_ok() {
-            let root = self.options.root.map_or(ROOT_NODE, |root| root.inode_number());
-            self.client.lease.set_kernel_caches(Arc::new(Caches { notifier: notifier.clone(), root }));
-        }
+        self.names.attached(notifier);
     }
 
     fn init(&self, kernel: &InitRequest, _: &mut InitConfig) {
-        let timeout = if kernel.minor >= MINOR_WITH_EPOCH { Duration::MAX } else { NAMES_WITHOUT_EPOCH };
-        let _ = self.name_timeout.set(timeout);
+        self.names.set_minor(kernel.minor);
     }
 
     fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
         let start = Instant::now();
-        let _job = self.enter_job(request);
-        match self.dispatch(request, reply) {
+        let caller = &Caller { uid: request.uid, gid: request.gid, pid: request.pid };
+        let _job = self.enter_job(caller, request);
+        match self.dispatch(caller, request, reply) {
             Ok(()) => self.stats.count(request, reply, start),
             Err(status) => reply.error(status.errno()),
         }

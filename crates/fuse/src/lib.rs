@@ -58,6 +58,7 @@ pub use mount::Unmount;
 pub use notify::Notifier;
 pub use reply::{DirBuffer, DirEntry, Entry, Opened, Reply};
 pub use request::{
-    CopyFileRange, ForgetList, InitRequest, Ioctl, Operation, Request, SetAttr, SetTime, Write,
+    CopyFileRange, ForgetList, InitRequest, Ioctl, Operation, Read, ReadDir, Request, SetAttr, SetTime,
+    SetXattr, Write,
 };
 pub use session::Session;

@@ -17,7 +17,7 @@ use crate::device::Device;
 ///   unlocks), nor may the answer of such a request depend on such a call having returned;
 /// - [`Notifier::inval_entry`] and [`Notifier::delete`] must not be called by a thread that is serving a request on
 ///   that directory (LOOKUP, CREATE, UNLINK, RENAME, ...): it waits for the directory's lock;
-/// - [`Notifier::inc_epoch`], [`Notifier::poll_wakeup`] and [`Notifier::resend`] may be called from anywhere.
+/// - [`Notifier::inc_epoch`] and [`Notifier::resend`] may be called from anywhere.
 ///
 /// Use threads of your own for calls that are caused by others (lock revocations), and do not make a request wait
 /// for them.
@@ -74,11 +74,6 @@ impl Notifier {
         }
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
         self.send(notify_code::RETRIEVE, &[out.as_bytes()])
-    }
-
-    /// Wakes those who poll with `wakeup` from the POLL request.
-    pub fn poll_wakeup(&self, wakeup: u64) -> io::Result<()> {
-        self.send(notify_code::POLL, &[NotifyPollWakeupOut { kh: wakeup }.as_bytes()])
     }
 
     /// Drops those of `nodes` from the kernel's cache that are not in use (Linux 6.18; EINVAL before). At most 1024.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::abi::{self, Attr, OpenFlags, StatFs};
-use crate::{DirEntry, Entry, Handler, Opened, Operation, Reply, Request, SetAttr};
+use crate::{DirEntry, Entry, Handler, Opened, Operation, Read, ReadDir, Reply, Request, SetAttr};
 use tree::{Kind, MANY_BASE, MANY_NODE, Tree};
 
 /// What a bench may do for every request before it is answered, e.g. one call over the network.
@@ -238,7 +238,7 @@ impl Handler for NullFs {
                 reply.opened(&self.opened());
             }
             Operation::OpenDir { .. } => reply.opened(&Opened::default()),
-            Operation::Read { offset, size, .. } => self.read(node, offset, size, reply),
+            Operation::Read(Read { offset, size, .. }) => self.read(node, offset, size, reply),
             Operation::Write(write) => {
                 self.write(
                     node,
@@ -247,8 +247,10 @@ impl Handler for NullFs {
                     reply,
                 );
             }
-            Operation::ReadDir { offset, size, .. } => self.list(node, offset, size, false, reply),
-            Operation::ReadDirPlus { offset, size, .. } => self.list(node, offset, size, true, reply),
+            Operation::ReadDir(ReadDir { offset, size, .. }) => self.list(node, offset, size, false, reply),
+            Operation::ReadDirPlus(ReadDir { offset, size, .. }) => {
+                self.list(node, offset, size, true, reply)
+            }
             Operation::Release { .. } | Operation::ReleaseDir { .. } => reply.ok(),
             Operation::Fsync { .. } | Operation::FsyncDir { .. } => reply.ok(),
             Operation::StatFs => reply.statfs(&StatFs {

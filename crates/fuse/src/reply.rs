@@ -69,11 +69,6 @@ impl<'a> Reply<'a> {
         self.state
     }
 
-    /// Was any answer given yet?
-    pub fn is_answered(&self) -> bool {
-        self.state != State::Unanswered
-    }
-
     /// Failure with `errno` (positive, such as `libc::ENOENT`). Numbers that the kernel would not take become EIO.
     pub fn error(&mut self, errno: i32) {
         // The kernel refuses replies from 512 (ERESTARTSYS) up, and the caller would wait for ever.
@@ -151,16 +146,6 @@ impl<'a> Reply<'a> {
     /// LSEEK.
     pub fn lseek(&mut self, offset: u64) {
         self.structs(&[LseekOut { offset }.as_bytes()]);
-    }
-
-    /// POLL: what is true now (POLLIN, ...).
-    pub fn poll(&mut self, events: u32) {
-        self.structs(&[PollOut { revents: events, padding: 0 }.as_bytes()]);
-    }
-
-    /// BMAP.
-    pub fn bmap(&mut self, block: u64) {
-        self.structs(&[BmapOut { block }.as_bytes()]);
     }
 
     /// IOCTL: what ioctl(2) returns, and the data for the caller (no more than `out_size` of the request, else the

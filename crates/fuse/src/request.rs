@@ -72,7 +72,7 @@ pub enum Operation<'a> {
     /// keep them. Reply `opened`, or ENOSYS (if NO_OPEN_SUPPORT) to never be asked again.
     Open { flags: u32, kill_suid_gid: bool },
     /// Reads. Reply with `read_buffer` and `read_done`, or `bytes`. Fewer bytes than asked mean end of file.
-    Read { fh: u64, offset: u64, size: u32, flags: u32, lock_owner: Option<u64> },
+    Read(Read),
     /// Writes. The data is aligned to a page and may be handed to O_DIRECT. Reply `written`.
     Write(Write<'a>),
     /// Space and limits. Reply `statfs`.
@@ -83,9 +83,8 @@ pub enum Operation<'a> {
     Fsync { fh: u64, datasync: bool },
     /// Makes a directory durable. Reply `ok`; ENOSYS means success for ever.
     FsyncDir { fh: u64, datasync: bool },
-    /// Sets an extended attribute; `flags` are XATTR_CREATE and XATTR_REPLACE; `kill_sgid`: an ACL by one who may not
-    /// keep the set-group-id bit. Reply `ok`; ENOSYS means EOPNOTSUPP for ever.
-    SetXattr { name: &'a [u8], value: &'a [u8], flags: u32, kill_sgid: bool },
+    /// Sets an extended attribute. Reply `ok`; ENOSYS means EOPNOTSUPP for ever.
+    SetXattr(SetXattr<'a>),
     /// Reads an extended attribute. `size` 0: reply `xattr_size`; else `bytes`, or ERANGE if it is longer.
     GetXattr { name: &'a [u8], size: u32 },
     /// Names of the extended attributes, each ended by NUL. Replies as for `GetXattr`.
@@ -99,9 +98,9 @@ pub enum Operation<'a> {
     /// Opens a directory. Reply `opened`.
     OpenDir { flags: u32 },
     /// Names from position `offset` on, in `size` bytes at most. Reply with `directory`.
-    ReadDir { fh: u64, offset: u64, size: u32 },
+    ReadDir(ReadDir),
     /// Names with attributes. Reply with `directory` and its `push_plus`.
-    ReadDirPlus { fh: u64, offset: u64, size: u32 },
+    ReadDirPlus(ReadDir),
     /// Last close of an open directory. Reply `ok`.
     ReleaseDir { fh: u64, flags: u32 },
     /// Tests a lock. Reply `lock` (type F_UNLCK: it could be had).
@@ -116,14 +115,14 @@ pub enum Operation<'a> {
     TmpFile { flags: u32, mode: u32, umask: u32 },
     /// A request is called off; dealt with by the session, which tells [`crate::Handler::interrupt`].
     Interrupt { unique: u64 },
-    /// File block to device block (block-device file systems only). Reply `bmap`.
+    /// File block to device block (block-device file systems only). Answered with ENOSYS.
     Bmap { block: u64, blocksize: u32 },
     /// The connection ends. Reply `ok`.
     Destroy,
     /// ioctl(2). `data` is what the command number says is read from the caller, `out_size` what it says is written
     /// to it. Reply `ioctl`, or ENOTTY.
     Ioctl(Ioctl<'a>),
-    /// poll(2). `wakeup`: the number to send with [`crate::Notifier::poll_wakeup`]. Reply `poll`; ENOSYS: always ready.
+    /// poll(2). `wakeup`: the number by which the kernel knows those who wait. ENOSYS: always ready.
     Poll { fh: u64, wakeup: Option<u64>, events: u32 },
     /// Answer to [`crate::Notifier::retrieve`]: data of the page cache. `unique` of the request is the number that
     /// `retrieve` was given. Reply `none`.
@@ -178,6 +177,45 @@ pub enum SetTime {
         /// Nanoseconds, as sent (a sane kernel sends fewer than 1e9).
         nanoseconds: u32,
     },
+}
+
+/// Arguments of READ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    /// Handle.
+    pub fh: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes at most.
+    pub size: u32,
+    /// Flags of open(2).
+    pub flags: u32,
+    /// Lock owner, of a program that reads around the page cache.
+    pub lock_owner: Option<u64>,
+}
+
+/// Arguments of READDIR and READDIRPLUS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadDir {
+    /// Handle.
+    pub fh: u64,
+    /// Position to begin at.
+    pub offset: u64,
+    /// Room for the answer in bytes.
+    pub size: u32,
+}
+
+/// Arguments of SETXATTR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetXattr<'a> {
+    /// Name of the attribute.
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// XATTR_CREATE and XATTR_REPLACE.
+    pub flags: u32,
+    /// An ACL by one who may not keep the set-group-id bit.
+    pub kill_sgid: bool,
 }
 
 /// Arguments of WRITE.

@@ -1,20 +1,24 @@
-//! Attributes and permissions.
+//! Attributes, permissions and extended attributes.
 
 use std::time::Duration;
 
-use nacre_client::Found;
-use nacre_types::{SetAttr, SetAttrValid, StatusResult, Timestamp};
+use nacre_client::{Caller, XattrFlags};
+use nacre_types::{Fid, SetAttr, SetAttrValid, Status, StatusResult, Timestamp};
 
-use super::{Front, caller, gone};
-use crate::abi::{self, Attr, Statx, SxTime};
+use super::names::Names;
+use super::{done, gone};
+use crate::abi::{Attr, Statx, SxTime};
 use crate::reply::Reply;
-use crate::request::{self, Request, SetTime};
+use crate::request::{self, SetTime, SetXattr};
 
 /// Preferred I/O size shown to programs, in bytes. Programs that copy use it as their buffer size; much larger ones would
 /// cost those memory that open many files with buffers of this size.
 const PREFERRED_IO_BYTES: u32 = 256 << 10;
 /// statx: everything of stat(2), and the creation time.
 const STATX_FIELDS: u32 = 0x7ff | 0x800;
+/// SELinux's label. Where SELinux runs, the kernel answers for it without asking us. Where it does not, there is none, and
+/// "not supported" lets `ls -l` ask once instead of once for each file; Lustre's clients answer the same.
+const SELINUX: &[u8] = b"security.selinux";
 
 /// The protocol's form of attributes.
 pub(super) fn to_wire(attr: &nacre_types::Attr) -> Attr {
@@ -105,76 +109,117 @@ fn to_set(change: &request::SetAttr) -> SetAttr {
 }
 
 /// For how long the kernel may use attributes.
-fn attr_timeout(keep: bool) -> Duration {
+pub(super) fn attr_timeout(keep: bool) -> Duration {
     if keep { Duration::MAX } else { Duration::ZERO }
 }
 
-impl Front {
-    pub(super) fn getattr(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let (attr, keep) = self.client.inodes.stat(self.fid(request.node_id)?).map_err(gone)?;
+impl Names {
+    pub(super) fn getattr(&self, fid: Fid, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let (attr, keep) = self.client.inodes.stat(fid).map_err(gone)?;
         reply.attr(&to_wire(&attr), attr_timeout(keep));
         Ok(())
     }
 
-    pub(super) fn statx(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let (attr, keep) = self.client.inodes.stat(self.fid(request.node_id)?).map_err(gone)?;
+    pub(super) fn statx(&self, fid: Fid, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let (attr, keep) = self.client.inodes.stat(fid).map_err(gone)?;
         reply.statx(&to_statx(&attr), attr_timeout(keep));
         Ok(())
     }
 
     pub(super) fn setattr(
         &self,
-        request: &Request<'_>,
+        caller: &Caller,
+        fid: Fid,
         change: &request::SetAttr,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        let (fid, caller) = (self.fid(request.node_id)?, caller(request));
         let mut set = to_set(change);
-        if let Some(handle) = change.fh
-            && self.client.opens.is_writable(handle)
-        {
+        if change.fh.is_some_and(|handle| self.client.opens.is_writable(handle)) {
             set.valid |= SetAttrValid::OPEN_FOR_WRITE;
         }
-        let changed = self.client.names.setattr_through(&caller, fid, change.fh, set);
+        let changed = self.client.names.setattr_through(caller, fid, change.fh, set);
         let (attr, closed) = changed.map_err(gone)?;
         if closed {
-            self.expire_names();
+            self.expire();
         }
         reply.attr(&to_wire(&attr), attr_timeout(self.client.lease.exclusive()));
         Ok(())
     }
 
-    pub(super) fn access(&self, request: &Request<'_>, mask: u32, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let (fid, mask) = (self.fid(request.node_id)?, (mask & 7) as u8);
-        if mask != 0 {
-            self.client.inodes.access(&caller(request), fid, mask).map_err(gone)?;
-        }
-        reply.ok();
-        Ok(())
+    pub(super) fn access(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        mask: u32,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let mask = (mask & 7) as u8;
+        let verdict = if mask == 0 { Ok(()) } else { self.client.inodes.access(caller, fid, mask) };
+        done(verdict.map_err(gone), reply)
     }
 
-    /// The protocol's form of a name that was found or made.
-    pub(super) fn entry(&self, found: &Found) -> crate::reply::Entry {
-        crate::reply::Entry {
-            node_id: if self.options.root == Some(found.attr.fid) { super::ROOT_NODE } else { found.node },
-            // FIDs are never used again, so neither are node ids.
-            generation: 0,
-            entry_timeout: self.entry_timeout(found.public && found.keep.name),
-            attr_timeout: attr_timeout(found.keep.attr),
-            attr: to_wire(&found.attr),
-        }
+    pub(super) fn getxattr(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        name: &[u8],
+        size: u32,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        check_name(name)?;
+        answer(&self.client.inodes.getxattr(caller, fid, name).map_err(gone)?, size, reply)
     }
 
-    /// A name that does not exist, to be remembered as such.
-    pub(super) fn absent(&self, timeout: Duration) -> crate::reply::Entry {
-        crate::reply::Entry {
-            node_id: 0,
-            generation: 0,
-            entry_timeout: timeout,
-            attr_timeout: Duration::ZERO,
-            attr: abi::Attr::default(),
-        }
+    pub(super) fn listxattr(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        size: u32,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        answer(&self.client.inodes.listxattr(caller, fid).map_err(gone)?, size, reply)
     }
+
+    pub(super) fn setxattr(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        set: &SetXattr<'_>,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        check_name(set.name)?;
+        let mut wish = XattrFlags::empty();
+        wish.set(XattrFlags::CREATE, set.flags & libc::XATTR_CREATE as u32 != 0);
+        wish.set(XattrFlags::REPLACE, set.flags & libc::XATTR_REPLACE as u32 != 0);
+        wish.set(XattrFlags::KILL_SGID, set.kill_sgid);
+        let closed = self.client.names.setxattr(caller, fid, set.name, set.value, wish).map_err(gone)?;
+        self.changed(closed, reply)
+    }
+
+    pub(super) fn removexattr(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        name: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        check_name(name)?;
+        let closed = self.client.names.removexattr(caller, fid, name).map_err(gone)?;
+        self.changed(closed, reply)
+    }
+}
+
+fn check_name(name: &[u8]) -> StatusResult<()> {
+    if name == SELINUX { Err(Status::EOPNOTSUPP) } else { Ok(()) }
+}
+
+fn answer(value: &[u8], size: u32, reply: &mut Reply<'_>) -> StatusResult<()> {
+    match size {
+        0 => reply.xattr_size(value.len() as u32),
+        _ if value.len() > size as usize => return Err(Status::ERANGE),
+        _ => reply.bytes(value),
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,15 +1,19 @@
 //! Open files and their data. Reads and writes go between the transport's buffer and the client without a copy.
 
-use nacre_client::{
-    FallocateKind, LockFamily, LockOwner, OpenFlags, OpenedFile, Reader, SeekKind, WriteOptions,
-};
-use nacre_types::{Status, StatusResult};
+use std::sync::Arc;
 
-use super::open_mode::{OpenCase, open_flags};
-use super::{Front, LockScope, caller, done, gone};
+use nacre_client::{
+    Caller, Client, Created, FallocateKind, LockFamily, LockOwner, NewFile, OpenFlags, OpenedFile, Reader,
+    SeekKind, WriteOptions,
+};
+use nacre_types::{Fid, Status, StatusResult};
+
+use super::names::{Named, Names};
+use super::open_mode::{CacheMode, OpenCase, open_flags};
+use super::{LockScope, done, gone};
 use crate::abi;
 use crate::reply::{Opened, Reply};
-use crate::request::{CopyFileRange, Request, Write};
+use crate::request::{CopyFileRange, Read, Write};
 
 /// The kernel opens the file to execute it (`FMODE_EXEC` among the flags of open(2)).
 const OPEN_TO_EXECUTE: u32 = 0x20;
@@ -18,20 +22,39 @@ const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 
-/// How a file is opened, from the flags of open(2); and whether each write is to be durable.
-pub(super) fn to_open(flags: u32, kill_suid_gid: bool) -> (OpenFlags, bool) {
-    let mut open = match flags as i32 & libc::O_ACCMODE {
-        libc::O_WRONLY => OpenFlags::WRITE,
-        libc::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
-        // Who may execute need not be allowed to read.
-        _ if flags & OPEN_TO_EXECUTE != 0 => OpenFlags::EXEC,
-        _ => OpenFlags::READ,
-    };
-    for (bit, flag) in [(libc::O_TRUNC, OpenFlags::TRUNCATE), (libc::O_APPEND, OpenFlags::APPEND)] {
-        open.set(flag, flags as i32 & bit != 0);
+/// How a program opens a file.
+#[derive(Clone, Copy)]
+pub(super) struct Opening {
+    /// Flags of open(2).
+    pub(super) flags: u32,
+    /// Set-id bits are to be dropped.
+    pub(super) kill_priv: bool,
+}
+
+impl Opening {
+    fn has(self, bit: i32) -> bool {
+        self.flags as i32 & bit != 0
     }
-    open.set(OpenFlags::KILL_PRIV, kill_suid_gid);
-    (open, flags as i32 & libc::O_DSYNC != 0)
+
+    /// The rights that are needed, and what is done to the file.
+    fn rights(self) -> OpenFlags {
+        let mut open = match self.flags as i32 & libc::O_ACCMODE {
+            libc::O_WRONLY => OpenFlags::WRITE,
+            libc::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
+            // Who may execute need not be allowed to read.
+            _ if self.flags & OPEN_TO_EXECUTE != 0 => OpenFlags::EXEC,
+            _ => OpenFlags::READ,
+        };
+        open.set(OpenFlags::TRUNCATE, self.has(libc::O_TRUNC));
+        open.set(OpenFlags::APPEND, self.has(libc::O_APPEND));
+        open.set(OpenFlags::KILL_PRIV, self.kill_priv);
+        open
+    }
+
+    /// Each write is to be durable.
+    fn is_sync(self) -> bool {
+        self.has(libc::O_DSYNC)
+    }
 }
 
 /// What `fallocate` with `mode` does.
@@ -46,33 +69,42 @@ pub(super) fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
     })
 }
 
-impl Front {
+/// Open files of a mount, and locks on them.
+pub(super) struct Files {
+    pub(super) client: Arc<Client>,
+    cache: CacheMode,
+    locks: LockScope,
+}
+
+impl Files {
+    pub(super) fn new(client: Arc<Client>, cache: CacheMode, locks: LockScope) -> Files {
+        Files { client, cache, locks }
+    }
+
+    /// Every close of a descriptor comes as a request.
+    pub(super) fn closes_are_told(&self) -> bool {
+        self.locks == LockScope::Cluster
+    }
+
     /// Reads into the transport's buffer. The kernel names a lock owner when a program reads around the page cache; otherwise it
     /// fills pages.
-    pub(super) fn read(
-        &self,
-        fh: u64,
-        offset: u64,
-        size: u32,
-        flags: i32,
-        has_owner: bool,
-        reply: &mut Reply<'_>,
-    ) -> StatusResult<()> {
-        let buffer = reply.read_buffer(size as usize);
-        let reader = match has_owner {
-            false => Reader::Pages,
-            true if flags & libc::O_NONBLOCK != 0 => Reader::Hurried,
-            true => Reader::Program,
+    pub(super) fn read(&self, read: &Read, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let flags = read.flags as i32;
+        let buffer = reply.read_buffer(read.size as usize);
+        let reader = match read.lock_owner {
+            None => Reader::Pages,
+            Some(_) if flags & libc::O_NONBLOCK != 0 => Reader::Hurried,
+            Some(_) => Reader::Program,
         };
-        self.client.opens.keep_access_time(fh, flags & libc::O_NOATIME != 0)?;
-        let bytes = self.client.data.read(fh, offset, buffer, reader)?;
+        self.client.opens.keep_access_time(read.fh, flags & libc::O_NOATIME != 0)?;
+        let bytes = self.client.data.read(read.fh, read.offset, buffer, reader)?;
         reply.read_done(bytes);
         Ok(())
     }
 
     pub(super) fn write(
         &self,
-        request: &Request<'_>,
+        caller: &Caller,
         write: &Write<'_>,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
@@ -88,27 +120,43 @@ impl Front {
             hurried: flags & libc::O_NONBLOCK != 0,
             owner: write.lock_owner.map(LockOwner),
         };
-        let bytes = self.client.data.write(&caller(request), write.fh, write.offset, write.data, options)?;
+        let bytes = self.client.data.write(caller, write.fh, write.offset, write.data, options)?;
         reply.written(bytes as u32);
         Ok(())
     }
 
     pub(super) fn open(
         &self,
-        request: &Request<'_>,
-        flags: u32,
-        kill_suid_gid: bool,
+        caller: &Caller,
+        fid: Fid,
+        opening: Opening,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        let fid = self.fid(request.node_id)?;
-        let (open, sync) = to_open(flags, kill_suid_gid);
-        let opened = self.client.opens.open(&caller(request), fid, open, sync).map_err(gone)?;
-        reply.opened(&self.opened(&opened, open, flags)?);
+        let opened = self.client.opens.open(caller, fid, opening.rights(), opening.is_sync());
+        reply.opened(&self.opened(&opened.map_err(gone)?, opening)?);
         Ok(())
     }
 
-    pub(super) fn lseek(&self, fh: u64, offset: u64, whence: i32, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let kind = match whence {
+    /// Makes and opens a file.
+    pub(super) fn create(
+        &self,
+        names: &Names,
+        caller: &Caller,
+        at: Named<'_>,
+        what: &Created<'_>,
+        opening: Opening,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let open = (opening.rights(), opening.is_sync());
+        let exclusive = opening.has(libc::O_EXCL) || what.new == NewFile::Unnamed;
+        let (found, opened) =
+            self.client.opens.create_open(caller, at.parent, at.name, what, open, exclusive)?;
+        reply.created(&names.entry(&found), &self.opened(&opened, opening)?);
+        Ok(())
+    }
+
+    pub(super) fn lseek(&self, fh: u64, offset: u64, whence: u32, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let kind = match whence as i32 {
             libc::SEEK_DATA => SeekKind::Data,
             libc::SEEK_HOLE => SeekKind::Hole,
             _ => return Err(Status::EINVAL),
@@ -119,48 +167,49 @@ impl Front {
 
     pub(super) fn copy_file_range(
         &self,
-        request: &Request<'_>,
+        caller: &Caller,
         copy: &CopyFileRange,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         let (from, to) = ((copy.fh_in, copy.offset_in), (copy.fh_out, copy.offset_out));
-        reply.copied(self.client.data.copy_range(&caller(request), from, to, copy.len)?);
+        reply.copied(self.client.data.copy_range(caller, from, to, copy.len)?);
         Ok(())
     }
 
     pub(super) fn flush(
         &self,
-        request: &Request<'_>,
+        caller: &Caller,
         fh: u64,
-        lock_owner: u64,
+        owner: LockOwner,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         let outcome = self.client.data.flush(fh);
-        if self.options.locks == LockScope::Cluster && self.client.opens.may_hold_range_locks(fh) {
-            self.unlock(request, fh, LockFamily::Range, LockOwner(lock_owner))?;
-            self.client.opens.forget_locker(fh, LockOwner(lock_owner))?;
+        if self.closes_are_told() && self.client.opens.may_hold_range_locks(fh) {
+            self.unlock(caller, fh, LockFamily::Range, owner)?;
+            self.client.opens.forget_locker(fh, owner)?;
         }
         done(outcome, reply)
     }
 
-    pub(super) fn release(&self, request: &Request<'_>, fh: u64, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let unlocked = self.unlock_all(request, fh);
+    pub(super) fn release(&self, caller: &Caller, fh: u64, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let unlocked = self.unlock_all(caller, fh);
         self.client.opens.release(fh)?;
         done(unlocked, reply)
     }
 
     /// What the kernel is told about an open file.
-    pub(super) fn opened(&self, opened: &OpenedFile, open: OpenFlags, flags: u32) -> StatusResult<Opened> {
+    fn opened(&self, opened: &OpenedFile, opening: Opening) -> StatusResult<Opened> {
+        let rights = opening.rights();
         let case = OpenCase {
-            write_only: !open.intersects(OpenFlags::READ | OpenFlags::EXEC),
-            read_only: !open.contains(OpenFlags::WRITE),
-            direct: flags as i32 & libc::O_DIRECT != 0,
-            executed: open.contains(OpenFlags::EXEC),
+            write_only: !rights.intersects(OpenFlags::READ | OpenFlags::EXEC),
+            read_only: !rights.contains(OpenFlags::WRITE),
+            direct: opening.has(libc::O_DIRECT),
+            executed: rights.contains(OpenFlags::EXEC),
             size: opened.attr.size,
             exclusive: self.client.lease.exclusive(),
-            local_locks: self.options.locks == LockScope::Local,
+            local_locks: self.locks == LockScope::Local,
         };
-        let flags = open_flags(self.options.cache, &case);
+        let flags = open_flags(self.cache, &case);
         if !flags.contains(abi::OpenFlags::DIRECT_IO) {
             self.client.opens.note_cached(opened.handle)?;
         }
@@ -174,7 +223,10 @@ mod tests {
 
     #[test]
     fn open_flags_say_which_rights_are_needed() {
-        let open = |flags: i32| to_open(flags as u32, false);
+        let open = |flags: i32| {
+            let opening = Opening { flags: flags as u32, kill_priv: false };
+            (opening.rights(), opening.is_sync())
+        };
         assert_eq!(open(libc::O_RDONLY), (OpenFlags::READ, false));
         assert_eq!(open(libc::O_RDONLY | 0x20), (OpenFlags::EXEC, false));
         let (flags, sync) = open(libc::O_RDWR | libc::O_TRUNC | libc::O_APPEND | libc::O_SYNC);

@@ -1,12 +1,12 @@
 //! File locks that the MDT keeps for all mounts.
 
-use nacre_client::{FileLock, LockFamily, LockMode, LockOwner};
-use nacre_types::{Status, StatusResult};
+use nacre_client::{Caller, FileLock, LockFamily, LockMode, LockOwner};
+use nacre_types::{Fid, Status, StatusResult};
 
-use super::{Front, caller, done};
+use super::data::Files;
+use super::done;
 use crate::abi;
 use crate::reply::Reply;
-use crate::request::Request;
 
 /// The kernel's word for "to the end of the file".
 const KERNEL_END: u64 = i64::MAX as u64;
@@ -43,24 +43,21 @@ fn to_wire(lock: Option<FileLock>) -> abi::FileLock {
     abi::FileLock { start: lock.start, end: lock.last.min(KERNEL_END), typ: typ as u32, pid: lock.pid }
 }
 
-impl Front {
+impl Files {
     pub(super) fn getlk(
         &self,
-        request: &Request<'_>,
-        owner: u64,
-        lock: &abi::FileLock,
-        flock: bool,
+        caller: &Caller,
+        fid: Fid,
+        lock: FileLock,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        let fid = self.fid(request.node_id)?;
-        let conflict = self.client.opens.get_lock(&caller(request), fid, to_lock(lock, owner, flock)?)?;
-        reply.lock(&to_wire(conflict));
+        reply.lock(&to_wire(self.client.opens.get_lock(caller, fid, lock)?));
         Ok(())
     }
 
     pub(super) fn setlk(
         &self,
-        request: &Request<'_>,
+        caller: &Caller,
         fh: u64,
         lock: FileLock,
         wait: bool,
@@ -70,25 +67,25 @@ impl Front {
         if lock.mode != LockMode::Unlock {
             self.client.opens.note_locker(fh, lock.family, lock.owner)?;
         }
-        done(self.client.opens.set_lock(&caller(request), fh, lock, wait), reply)
+        done(self.client.opens.set_lock(caller, fh, lock, wait), reply)
     }
 
     /// The last descriptor of an open file is closed: locks that belong to it go.
-    pub(super) fn unlock_all(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
-        self.client.opens.unlock_with_open(fh, |family, owner| self.unlock(request, fh, family, owner))
+    pub(super) fn unlock_all(&self, caller: &Caller, fh: u64) -> StatusResult<()> {
+        self.client.opens.unlock_with_open(fh, |family, owner| self.unlock(caller, fh, family, owner))
     }
 
     /// A descriptor was closed: locks of its owner go.
     pub(super) fn unlock(
         &self,
-        request: &Request<'_>,
+        caller: &Caller,
         fh: u64,
         family: LockFamily,
         owner: LockOwner,
     ) -> StatusResult<()> {
         let mode = LockMode::Unlock;
-        let lock = FileLock { family, owner, mode, start: 0, last: u64::MAX, pid: request.pid };
-        self.client.opens.set_lock(&caller(request), fh, lock, false)
+        let lock = FileLock { family, owner, mode, start: 0, last: u64::MAX, pid: caller.pid };
+        self.client.opens.set_lock(caller, fh, lock, false)
     }
 }
 

@@ -1,105 +1,153 @@
-//! Names found, made, moved and removed.
+//! Names found, made, moved and removed; and how long the kernel may use them.
 
-use nacre_client::{Caller, Created, NewFile, RenameFlags};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nacre_client::node::fid_of;
+use nacre_client::{Caller, Client, Created, Found, KernelCaches, NewFile, RenameFlags};
 use nacre_types::{Fid, FileKind, Status, StatusResult, perm};
 
-use super::data::to_open;
-use super::{Front, caller, done};
-use crate::reply::Reply;
-use crate::request::Request;
+use super::attr::{attr_timeout, to_wire};
+use super::caches::{Caches, ROOT_NODE};
+use super::{done, gone};
+use crate::abi::Attr;
+use crate::notify::Notifier;
+use crate::reply::{DirEntry, Entry, Opened, Reply};
+use crate::request::ReadDir;
 
-impl Front {
-    pub(super) fn create_open(
-        &self,
-        request: &Request<'_>,
-        name: &[u8],
-        what: &Created<'_>,
-        flags: u32,
-        kill_suid_gid: bool,
-        reply: &mut Reply<'_>,
-    ) -> StatusResult<()> {
-        let (caller, parent) = (caller(request), self.fid(request.node_id)?);
-        let (open, sync) = to_open(flags, kill_suid_gid);
-        let exclusive = flags as i32 & libc::O_EXCL != 0;
-        let (found, opened) =
-            self.client.opens.create_open(&caller, parent, name, what, (open, sync), exclusive)?;
-        reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
-        Ok(())
+/// Protocol version from which on all cached names can be made to be looked up again.
+const MINOR_WITH_EPOCH: u32 = 44;
+/// For how long names are cached on kernels before that.
+const NAMES_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
+
+/// Names and attributes of a mount, of which the kernel keeps some.
+pub(super) struct Names {
+    pub(super) client: Arc<Client>,
+    /// The directory that is mounted; `None`: the root of the file system.
+    root: Option<Fid>,
+    caches: OnceLock<Arc<Caches>>,
+    /// For how long names may be cached if nothing speaks against it.
+    timeout: OnceLock<Duration>,
+}
+
+impl Names {
+    pub(super) fn new(client: Arc<Client>, root: Option<Fid>) -> Names {
+        Names { client, root, caches: OnceLock::new(), timeout: OnceLock::new() }
     }
 
-    pub(super) fn tmpfile(
-        &self,
-        request: &Request<'_>,
-        flags: u32,
-        mode: u32,
-        umask: u32,
-        reply: &mut Reply<'_>,
-    ) -> StatusResult<()> {
-        let (caller, parent) = (caller(request), self.fid(request.node_id)?);
-        let (open, sync) = to_open(flags, false);
-        let (found, opened) =
-            self.client.opens.tmpfile(&caller, parent, regular(mode), umask, (open, sync))?;
-        reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
+    /// The kernel's caches can be reached from now on.
+    pub(super) fn attached(&self, notifier: &Notifier) {
+        let caches = Arc::new(Caches::new(notifier.clone(), self.root));
+        if self.caches.set(caches.clone()).is_ok() {
+            self.client.lease.set_kernel_caches(caches);
+        }
+    }
+
+    /// The kernel speaks this version of the protocol.
+    pub(super) fn set_minor(&self, minor: u32) {
+        let timeout = if minor >= MINOR_WITH_EPOCH { Duration::MAX } else { NAMES_WITHOUT_EPOCH };
+        let _ = self.timeout.set(timeout);
+    }
+
+    /// The inode behind a number of the kernel.
+    pub(super) fn fid(&self, node: u64) -> StatusResult<Fid> {
+        match self.root {
+            Some(root) if node == ROOT_NODE => Ok(root),
+            _ => fid_of(node).ok_or(Status::ESTALE),
+        }
+    }
+
+    /// One of the paths of an inode, from the mounted directory on: see `Inodes::fid_to_path`.
+    pub(super) fn path_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
+        let path = self.client.inodes.fid_to_path(caller, fid, link)?;
+        let Some(root) = self.root else { return Ok(path) };
+        let root = self.client.inodes.fid_to_path(caller, root, 0)?;
+        // The servers show no more than what is mounted.
+        if root.is_empty() {
+            return Ok(path);
+        }
+        match path.strip_prefix(&*root) {
+            Some([]) => Ok(Vec::new()),
+            Some([b'/', below @ ..]) => Ok(below.to_vec()),
+            // It lies elsewhere in the file system.
+            _ => Err(Status::EXDEV),
+        }
+    }
+
+    /// For how long the kernel may use a name (or its absence) that may be kept.
+    fn timeout(&self, keep: bool) -> Duration {
+        let timeout = self.timeout.get().copied().filter(|_| keep).unwrap_or(Duration::ZERO);
+        // A second is too long while there are others.
+        if timeout == Duration::MAX || self.client.lease.exclusive() { timeout } else { Duration::ZERO }
+    }
+
+    /// Names may not be used any more without asking: a directory was closed to some who could search it, or what they stand for
+    /// has changed.
+    pub(super) fn expire(&self) {
+        if let Some(caches) = self.caches.get() {
+            caches.expire_names();
+        }
+    }
+
+    /// Answers a change, after which names may have to be looked up again.
+    pub(super) fn changed(&self, expires: bool, reply: &mut Reply<'_>) -> StatusResult<()> {
+        if expires {
+            self.expire();
+        }
+        done(Ok(()), reply)
+    }
+
+    /// The protocol's form of a name that was found or made.
+    pub(super) fn entry(&self, found: &Found) -> Entry {
+        Entry {
+            node_id: if self.root == Some(found.attr.fid) { ROOT_NODE } else { found.node },
+            // FIDs are never used again, so neither are node ids.
+            generation: 0,
+            entry_timeout: self.timeout(found.public && found.keep.name),
+            attr_timeout: attr_timeout(found.keep.attr),
+            attr: to_wire(&found.attr),
+        }
+    }
+
+    pub(super) fn lookup(&self, caller: &Caller, at: Named<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        // Asked by those who hold a file handle: the inode need not be a directory.
+        if at.name == b"." {
+            reply.entry(&self.entry(&self.client.inodes.lookup_self(at.parent)?));
+            return Ok(());
+        }
+        match self.client.names.lookup(caller, at.parent, at.name)? {
+            Ok(found) => reply.entry(&self.entry(&found)),
+            Err(absent) => {
+                let timeout = self.timeout(absent.public && absent.keep);
+                if timeout.is_zero() {
+                    return Err(Status::ENOENT);
+                }
+                reply.entry(&absent_for(timeout));
+            }
+        }
         Ok(())
     }
 
     pub(super) fn create(
         &self,
-        request: &Request<'_>,
-        name: &[u8],
+        caller: &Caller,
+        at: Named<'_>,
         what: &Created<'_>,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        let parent = self.fid(request.node_id)?;
-        reply.entry(&self.entry(&self.client.names.create(&caller(request), parent, name, what)?));
+        reply.entry(&self.entry(&self.client.names.create(caller, at.parent, at.name, what)?));
         Ok(())
     }
 
     pub(super) fn link(
         &self,
-        request: &Request<'_>,
-        node_id: u64,
-        new_name: &[u8],
+        caller: &Caller,
+        linked: Fid,
+        at: Named<'_>,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        let (caller, linked) = (caller(request), self.fid(node_id)?);
-        self.check_protected(&caller, linked)?;
-        let found = self.client.names.link(&caller, linked, self.fid(request.node_id)?, new_name)?;
-        reply.entry(&self.entry(&found));
-        Ok(())
-    }
-
-    pub(super) fn unlink(
-        &self,
-        request: &Request<'_>,
-        name: &[u8],
-        directory: bool,
-        reply: &mut Reply<'_>,
-    ) -> StatusResult<()> {
-        let parent = self.fid(request.node_id)?;
-        done(self.client.names.unlink(&caller(request), parent, name, directory), reply)
-    }
-
-    pub(super) fn rename(
-        &self,
-        request: &Request<'_>,
-        name: &[u8],
-        new_parent: u64,
-        new_name: &[u8],
-        flags: u32,
-        reply: &mut Reply<'_>,
-    ) -> StatusResult<()> {
-        let flags = rename_flags(flags)?;
-        let (to, from) = ((self.fid(new_parent)?, new_name), (self.fid(request.node_id)?, name));
-        if !self.client.names.rename(&caller(request), from, to, flags)? {
-            self.expire_names();
-        }
-        reply.ok();
-        Ok(())
-    }
-
-    pub(super) fn readlink(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        reply.bytes(&self.client.inodes.readlink(self.fid(request.node_id)?)?);
+        self.check_protected(caller, linked)?;
+        reply.entry(&self.entry(&self.client.names.link(caller, linked, at.parent, at.name)?));
         Ok(())
     }
 
@@ -119,35 +167,92 @@ impl Front {
         }
     }
 
-    pub(super) fn lookup(
+    pub(super) fn rename(
         &self,
-        request: &Request<'_>,
-        name: &[u8],
+        caller: &Caller,
+        from: Named<'_>,
+        to: Named<'_>,
+        flags: u32,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        let fid = self.fid(request.node_id)?;
-        // Asked by those who hold a file handle: the inode need not be a directory.
-        if name == b"." {
-            reply.entry(&self.entry(&self.client.inodes.lookup_self(fid)?));
-            return Ok(());
-        }
-        match self.client.names.lookup(&caller(request), fid, name)? {
-            Ok(found) => reply.entry(&self.entry(&found)),
-            Err(absent) => {
-                let timeout = self.entry_timeout(absent.public && absent.keep);
-                if timeout.is_zero() {
-                    return Err(Status::ENOENT);
-                }
-                reply.entry(&self.absent(timeout));
-            }
-        }
+        let (from, to) = ((from.parent, from.name), (to.parent, to.name));
+        let is_known = self.client.names.rename(caller, from, to, rename_flags(flags)?)?;
+        self.changed(!is_known, reply)
+    }
+
+    pub(super) fn readlink(&self, fid: Fid, reply: &mut Reply<'_>) -> StatusResult<()> {
+        reply.bytes(&self.client.inodes.readlink(fid)?);
         Ok(())
+    }
+
+    pub(super) fn opendir(&self, caller: &Caller, fid: Fid, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let fh = self.client.listings.opendir(caller, fid).map_err(gone)?;
+        reply.opened(&Opened { fh, ..Opened::default() });
+        Ok(())
+    }
+
+    pub(super) fn releasedir(&self, fh: u64, reply: &mut Reply<'_>) -> StatusResult<()> {
+        self.client.listings.releasedir(fh);
+        done(Ok(()), reply)
+    }
+
+    pub(super) fn readdir(
+        &self,
+        caller: &Caller,
+        from: &ReadDir,
+        plus: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let &ReadDir { fh, offset, size } = from;
+        self.client.listings.check_listing(caller, fh)?;
+        let mut buffer = reply.directory(size);
+        let listed = self.client.listings.readdir(fh, offset, size, plus, &mut |listed| {
+            let entry = DirEntry {
+                ino: listed.node,
+                next_offset: listed.next,
+                kind: listed.kind as u32,
+                name: listed.name,
+            };
+            let full = match (&listed.attr, plus) {
+                (Some(attr), true) => {
+                    let (node, attr, public, keep) = (listed.node, *attr, listed.public, listed.keep);
+                    buffer.push_plus(&self.entry(&Found { node, attr, public, keep }), &entry)
+                }
+                (None, true) => buffer.push_name_only(&entry),
+                (_, false) => buffer.push(&entry),
+            };
+            !full
+        });
+        // "No such file" would be taken for the end of an empty directory.
+        listed.map_err(gone)
+    }
+}
+
+/// A name in a directory.
+pub(super) struct Named<'a> {
+    pub(super) parent: Fid,
+    pub(super) name: &'a [u8],
+}
+
+/// A name that does not exist, to be remembered as such.
+fn absent_for(timeout: Duration) -> Entry {
+    Entry {
+        node_id: 0,
+        generation: 0,
+        entry_timeout: timeout,
+        attr_timeout: Duration::ZERO,
+        attr: Attr::default(),
     }
 }
 
 /// A regular file.
 pub(super) fn node(mode: u32, umask: u32) -> Created<'static> {
     Created { new: NewFile::Node { rdev: 0 }, mode: regular(mode), umask }
+}
+
+/// A regular file without a name.
+pub(super) fn unnamed(mode: u32, umask: u32) -> Created<'static> {
+    Created { new: NewFile::Unnamed, mode: regular(mode), umask }
 }
 
 pub(super) fn directory(mode: u32, umask: u32) -> Created<'static> {

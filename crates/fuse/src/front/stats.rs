@@ -2,7 +2,7 @@
 
 use super::extents::{ExtentsStats, Way};
 use crate::reply::{Reply, State};
-use crate::request::{Operation, Request};
+use crate::request::{Operation, Read, Request};
 use nacre_env::clock::Instant;
 use nacre_params::{Event, EventStats};
 
@@ -111,7 +111,7 @@ impl FrontStats {
         let Some(index) = row_of(&request.op) else { return };
         self.events.count_since(index, start);
         match (&request.op, reply.state()) {
-            (Operation::Read { offset, .. }, State::Small(length) | State::Bulk(length)) => {
+            (Operation::Read(Read { offset, .. }), State::Small(length) | State::Bulk(length)) => {
                 self.extents.count(Way::Read, request.pid, request.node_id, *offset, length as u64);
                 self.events.count(const { row("read_bytes") }, length as u64);
             }

@@ -1,6 +1,9 @@
 //! From bytes to a [`Request`]. Every length is checked; what does not fit is an errno for the kernel.
 
-use super::{CopyFileRange, ForgetList, InitRequest, Ioctl, Operation, Request, SetAttr, SetTime, Write};
+use super::{
+    CopyFileRange, ForgetList, InitRequest, Ioctl, Operation, Read, ReadDir, Request, SetAttr, SetTime,
+    SetXattr, Write,
+};
 use crate::abi::*;
 
 /// A request as a transport delivers it: header, first argument structure, everything behind that.
@@ -239,13 +242,13 @@ impl<'a> Body<'a> {
             }
             opcode::READ => {
                 let arg: ReadIn = self.arg()?;
-                Operation::Read {
+                Operation::Read(Read {
                     fh: arg.fh,
                     offset: arg.offset,
                     size: arg.size,
                     flags: arg.flags,
                     lock_owner: (arg.read_flags & READ_LOCKOWNER != 0).then_some(arg.lock_owner),
-                }
+                })
             }
             opcode::WRITE => {
                 let arg: WriteIn = self.arg()?;
@@ -285,13 +288,10 @@ impl<'a> Body<'a> {
     fn directory_operation(&self, code: u32) -> Result<Operation<'a>, i32> {
         Ok(match code {
             opcode::OPENDIR => Operation::OpenDir { flags: self.arg::<OpenIn>()?.flags },
-            opcode::READDIR => {
+            opcode::READDIR | opcode::READDIRPLUS => {
                 let arg: ReadIn = self.arg()?;
-                Operation::ReadDir { fh: arg.fh, offset: arg.offset, size: arg.size }
-            }
-            opcode::READDIRPLUS => {
-                let arg: ReadIn = self.arg()?;
-                Operation::ReadDirPlus { fh: arg.fh, offset: arg.offset, size: arg.size }
+                let part = ReadDir { fh: arg.fh, offset: arg.offset, size: arg.size };
+                if code == opcode::READDIR { Operation::ReadDir(part) } else { Operation::ReadDirPlus(part) }
             }
             opcode::RELEASEDIR => {
                 let arg: ReleaseIn = self.arg()?;
@@ -315,12 +315,12 @@ impl<'a> Body<'a> {
                     SetXattrIn { size: short.size, flags: short.flags, ..SetXattrIn::default() }
                 };
                 let (name, rest) = self.xattr_name()?;
-                Operation::SetXattr {
+                Operation::SetXattr(SetXattr {
                     name,
                     value: rest.get(..arg.size as usize).ok_or(libc::EIO)?,
                     flags: arg.flags,
                     kill_sgid: arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
-                }
+                })
             }
             opcode::GETXATTR => {
                 Operation::GetXattr { name: self.xattr_name()?.0, size: self.arg::<GetXattrIn>()?.size }

@@ -110,14 +110,15 @@ fn names_are_found_and_checked() {
 fn attribute_values_follow_their_name_in_both_forms() {
     let long = SetXattrIn { size: 3, flags: 1, setxattr_flags: SETXATTR_ACL_KILL_SGID, padding: 0 };
     match parsed(opcode::SETXATTR, long.as_bytes(), b"user.a/b\0xyz") {
-        Ok(Operation::SetXattr { name: b"user.a/b", value: b"xyz", flags: 1, kill_sgid: true }) => {}
+        Ok(Operation::SetXattr(SetXattr { name: b"user.a/b", value: b"xyz", flags: 1, kill_sgid: true })) => {
+        }
         other => panic!("{other:?}"),
     }
     let short = SetXattrCompatIn { size: 3, flags: 2 };
     let raw =
         Raw { header: header(opcode::SETXATTR, 0), argument: short.as_bytes(), payload: b"user.a\0xyz" };
     match parse(&raw, false).map(|request| request.op) {
-        Ok(Operation::SetXattr { name: b"user.a", value: b"xyz", flags: 2, kill_sgid: false }) => {}
+        Ok(Operation::SetXattr(SetXattr { name: b"user.a", value: b"xyz", flags: 2, kill_sgid: false })) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(

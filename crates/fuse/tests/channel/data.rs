@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nacre_env::sync::Mutex;
 use nacre_fuse::nullfs::{NullFs, NullOptions};
-use nacre_fuse::{Handler, Operation, Reply, Request, TransportChoice};
+use nacre_fuse::{Handler, Operation, Read, Reply, Request, SetXattr, TransportChoice};
 
 use crate::support::*;
 
@@ -43,7 +43,7 @@ impl Handler for Keeper {
                 drop(data);
                 self.null.handle(request, reply);
             }
-            Operation::Read { offset, size, .. } => {
+            Operation::Read(Read { offset, size, .. }) => {
                 let data = self.data.lock();
                 let start = (offset as usize).min(data.len());
                 let end = (start + size as usize).min(data.len());
@@ -52,7 +52,7 @@ impl Handler for Keeper {
                 buffer.copy_from_slice(&data[start..end]);
                 reply.read_done(end - start);
             }
-            Operation::SetXattr { name, value, .. } => {
+            Operation::SetXattr(SetXattr { name, value, .. }) => {
                 let mut data = self.data.lock();
                 data.clear();
                 data.extend_from_slice(name);

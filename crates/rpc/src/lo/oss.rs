@@ -83,13 +83,6 @@ impl LoOss {
         })
     }
 
-    /// The same, with parameters on top of those that a client's endpoints share. Here they count only for who forms
-    /// requests: nothing is sent or checked on the way.
-    pub fn with_tunables(mut self, shared: Arc<Tunables>) -> LoOss {
-        self.tunables = Arc::new(Tunables::over(shared));
-        self
-    }
-
     fn call_in(&self, life: &Life, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let call = Call::new(&self.system).for_job(nacre_env::current_job());
         self.service.handle(&life.export, &call, request, bulk)

@@ -8,9 +8,7 @@ use nacre_types::attr::{FileKind, S_ISVTX};
 use nacre_types::lustre::{self, name_in};
 use nacre_types::{Status, StatusResult};
 
-use super::Asked;
-use super::names::u32_at;
-use crate::front::{Front, caller};
+use crate::front::ioctl::{Asked, make_or_restripe, u32_at};
 use crate::reply::Reply;
 
 /// Fields of `lmv_user_md`.
@@ -22,99 +20,96 @@ const TYPE_RAW: u32 = 1;
 const LAYOUT: &[u8] = b"lustre.lmv";
 const DEFAULT: &[u8] = b"lustre.dmv";
 
-impl Front {
-    /// The shards of a directory, or its foreign layout; or what new directories in it get.
-    pub(super) fn directory_layout(&self, asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        match u32_at(asked.call.data, 0)? {
-            MAGIC_DEFAULT => {
-                let is_raw = u32_at(asked.call.data, TYPE)? == TYPE_RAW;
-                let default = match is_raw {
-                    true => self.client.inodes.getxattr(&caller(asked.request), asked.fid, DEFAULT)?,
-                    // There is no room for a list.
-                    false => DirDefault { mdts: Vec::new(), ..self.client.placement.dir_default(asked.fid)? }
-                        .encode(),
-                };
-                reply.ioctl(0, &default[..default.len().min(asked.call.out_size as usize)]);
-            }
-            MAGIC_DIRECTORY => {
-                self.tell_layout(asked)?;
-                reply.ioctl(0, &[]);
-            }
-            _ => return Err(Status::EINVAL),
+/// The shards of a directory, or its foreign layout; or what new directories in it get.
+pub(super) fn directory_layout(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+    match u32_at(asked.call.data, 0)? {
+        MAGIC_DEFAULT => {
+            let is_raw = u32_at(asked.call.data, TYPE)? == TYPE_RAW;
+            let default = match is_raw {
+                true => asked.client.inodes.getxattr(asked.caller, asked.fid, DEFAULT)?,
+                // There is no room for a list.
+                false => {
+                    DirDefault { mdts: Vec::new(), ..asked.client.placement.dir_default(asked.fid)? }.encode()
+                }
+            };
+            asked.answer_with_room(&default, reply);
         }
-        Ok(())
+        MAGIC_DIRECTORY => {
+            tell_layout(asked)?;
+            reply.ioctl(0, &[]);
+        }
+        _ => return Err(Status::EINVAL),
     }
+    Ok(())
+}
 
-    fn tell_layout(&self, asked: &Asked<'_>) -> StatusResult<()> {
-        let stored = self.client.inodes.getxattr(&caller(asked.request), asked.fid, LAYOUT)?;
-        // Lustre counts a foreign layout in units of what is told of a shard.
-        let (layout, rows) = match user::is_foreign_directory(&stored) {
-            true => (stored.clone(), stored.len().div_ceil(USER_ROW)),
-            false => {
-                let layout = DirLayout::decode(&stored).map_err(|_| Status::EPROTO)?;
-                (UserDir::from(&layout).encode(), layout.shards.len())
-            }
-        };
-        let room = u32_at(asked.call.data, COUNT)? as usize;
-        let memory = asked.memory()?;
-        if room < rows {
-            let at = memory.argument().checked_add(COUNT as u64).ok_or(Status::EFAULT)?;
-            memory.write(at, &(rows as u32).to_le_bytes())?;
-            return Err(Status::E2BIG);
+fn tell_layout(asked: &Asked<'_>) -> StatusResult<()> {
+    let stored = asked.client.inodes.getxattr(asked.caller, asked.fid, LAYOUT)?;
+    // Lustre counts a foreign layout in units of what is told of a shard.
+    let (layout, rows) = match user::is_foreign_directory(&stored) {
+        true => (stored.clone(), stored.len().div_ceil(USER_ROW)),
+        false => {
+            let layout = DirLayout::decode(&stored).map_err(|_| Status::EPROTO)?;
+            (UserDir::from(&layout).encode(), layout.shards.len())
         }
-        memory.write(memory.argument(), &layout)
+    };
+    let room = u32_at(asked.call.data, COUNT)? as usize;
+    let memory = asked.memory()?;
+    if room < rows {
+        let at = memory.argument().checked_add(COUNT as u64).ok_or(Status::EFAULT)?;
+        memory.write(at, &(rows as u32).to_le_bytes())?;
+        return Err(Status::E2BIG);
     }
+    memory.write(memory.argument(), &layout)
+}
 
-    /// Says what new directories in a directory get.
-    pub(super) fn set_directory_default(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let default = asked.call.data;
-        if u32_at(default, 0)? != MAGIC_DEFAULT {
-            return Err(Status::EINVAL);
-        }
-        let caller = caller(asked.request);
-        self.client.names.setxattr(&caller, asked.fid, DEFAULT, default, XattrFlags::empty())?;
-        Ok(0)
+/// Says what new directories in a directory get.
+pub(super) fn set_directory_default(asked: &Asked<'_>) -> StatusResult<i32> {
+    let default = asked.call.data;
+    if u32_at(default, 0)? != MAGIC_DEFAULT {
+        return Err(Status::EINVAL);
     }
+    asked.client.names.setxattr(asked.caller, asked.fid, DEFAULT, default, XattrFlags::empty())?;
+    Ok(0)
+}
 
-    /// Moves what has a name to other MDTs.
-    pub(super) fn migrate(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let memory = asked.memory()?;
-        let question = asked.obd(&memory)?;
-        let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
-        let wish = DirDefault::decode(&question.inline[1]).map_err(|_| Status::EINVAL)?;
-        let outcome = self.client.names.migrate(&caller(asked.request), (asked.fid, name), &wish);
-        self.expire_names();
-        outcome.map(|()| 0)
-    }
+/// Moves what has a name to other MDTs.
+pub(super) fn migrate(asked: &Asked<'_>) -> StatusResult<i32> {
+    let memory = asked.memory()?;
+    let question = asked.obd(&memory)?;
+    let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
+    let wish = DirDefault::decode(&question.inline[1]).map_err(|_| Status::EINVAL)?;
+    let outcome = asked.client.names.migrate(asked.caller, (asked.fid, name), &wish);
+    asked.names.expire();
+    outcome.map(|()| 0)
+}
 
-    /// Makes a directory for which the caller has wishes about MDTs.
-    pub(super) fn make_directory(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let memory = asked.memory()?;
-        let question = asked.obd(&memory)?;
-        let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
-        let wish = &question.inline[1];
-        let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
-        let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
-        let (caller, place) = (caller(asked.request), (asked.fid, name));
-        if u32_at(wish, 0)? != lustre::LMV_MAGIC_FOREIGN {
-            let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
-            // Its programs say one where nobody has said anything.
-            let restripes = !(0..=1).contains(&wish.count);
-            return self.make_or_restripe(&caller, place, &what, &wish, restripes).map(|()| 0);
-        }
-        let made = self.client.names.create_on(&caller, place, &what, None)?;
-        self.client.inodes.forget(made.node, 1);
-        if let Err(status) =
-            self.client.names.setxattr(&caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE)
-        {
-            // Nobody is to find a plain directory in its place.
-            if let Err(status) = self.client.names.unlink(&caller, asked.fid, name, true) {
-                log::warn!("a directory that was to be foreign stays as a plain one: {status}");
-            }
-            return Err(status);
-        }
-        // The kernel may know that the name does not exist.
-        self.expire_names();
-        Ok(0)
+/// Makes a directory for which the caller has wishes about MDTs.
+pub(super) fn make_directory(asked: &Asked<'_>) -> StatusResult<i32> {
+    let memory = asked.memory()?;
+    let question = asked.obd(&memory)?;
+    let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
+    let wish = &question.inline[1];
+    let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
+    let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
+    if u32_at(wish, 0)? != lustre::LMV_MAGIC_FOREIGN {
+        let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
+        // Its programs say one where nobody has said anything.
+        let restripes = !(0..=1).contains(&wish.count);
+        return make_or_restripe(asked, name, &what, &wish, restripes).map(|()| 0);
     }
+    let made = asked.client.names.create_on(asked.caller, (asked.fid, name), &what, None)?;
+    asked.client.inodes.forget(made.node, 1);
+    if let Err(status) =
+        asked.client.names.setxattr(asked.caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE)
+    {
+        // Nobody is to find a plain directory in its place.
+        if let Err(status) = asked.client.names.unlink(asked.caller, asked.fid, name, true) {
+            log::warn!("a directory that was to be foreign stays as a plain one: {status}");
+        }
+        return Err(status);
+    }
+    // The kernel may know that the name does not exist.
+    asked.names.expire();
+    Ok(0)
 }

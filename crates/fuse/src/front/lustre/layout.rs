@@ -2,11 +2,10 @@
 
 use nacre_client::XattrFlags;
 use nacre_types::lustre::{self, name_in};
-use nacre_types::{Attr, Fid, Status, StatusResult};
+use nacre_types::{Attr, Status, StatusResult};
 
-use super::{Asked, Memory};
-use crate::front::{Front, caller};
-use crate::request::Request;
+use super::Memory;
+use crate::front::ioctl::Asked;
 
 const LOV: &[u8] = b"lustre.lov";
 const MAGIC_V1: u32 = 0x0BD1_0BD0;
@@ -82,104 +81,97 @@ fn as_plain<'a>(layout: &'a [u8], room: &[u8], is_empty: bool) -> Option<&'a [u8
     Some(&part[..part.len().min(room)])
 }
 
-impl Front {
-    fn layout_of(&self, asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
-        self.client.inodes.layout_bytes(&caller(asked.request), attr.fid, attr.is_dir())
-    }
+fn layout_of(asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
+    asked.client.inodes.layout_bytes(asked.caller, attr.fid, attr.is_dir())
+}
 
-    /// Sets a layout, and for a file shows in its place what became of it.
-    pub(super) fn set_stripe(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let memory = asked.memory()?;
-        let address = memory.argument();
-        let mut wish = memory.read_vec(address, FOREIGN_HEADER)?;
-        if u32_at(&wish, 0) != Some(MAGIC_FOREIGN) {
-            wish = memory.read_vec(address, LEN_V1)?;
+/// Sets a layout, and for a file shows in its place what became of it.
+pub(super) fn set_stripe(asked: &Asked<'_>) -> StatusResult<i32> {
+    let memory = asked.memory()?;
+    let address = memory.argument();
+    let mut wish = memory.read_vec(address, FOREIGN_HEADER)?;
+    if u32_at(&wish, 0) != Some(MAGIC_FOREIGN) {
+        wish = memory.read_vec(address, LEN_V1)?;
+    }
+    let wish = memory.read_vec(address, length_of_wish(&wish)?)?;
+    let attr = asked.client.inodes.getattr(asked.fid)?;
+    let flags = if attr.is_dir() { XattrFlags::empty() } else { XattrFlags::CREATE };
+    asked.client.names.setxattr(asked.caller, asked.fid, LOV, &wish, flags)?;
+    if attr.is_regular() && u32_at(&wish, 0) != Some(MAGIC_FOREIGN) {
+        let layout = layout_of(asked, &attr)?;
+        memory.write(address, &layout[..layout.len().min(wish.len())])?;
+    }
+    Ok(0)
+}
+
+/// The layout of a file, or the default layout of a directory: that of the root if it has none.
+fn effective_layout(asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
+    match attr.is_dir() {
+        true => asked.client.inodes.getxattr(asked.caller, attr.fid, LOV),
+        false => layout_of(asked, attr),
+    }
+}
+
+/// Shows the layout of the open file, or the default of the directory.
+pub(super) fn get_stripe(asked: &Asked<'_>) -> StatusResult<i32> {
+    let memory = asked.memory()?;
+    let attr = asked.client.inodes.getattr(asked.fid)?;
+    let layout = match effective_layout(asked, &attr) {
+        Err(Status::ENODATA) if attr.is_regular() => {
+            asked.client.data.give_objects(asked.call.fh)?;
+            layout_of(asked, &attr)?
         }
-        let wish = memory.read_vec(address, length_of_wish(&wish)?)?;
-        let attr = self.client.inodes.getattr(asked.fid)?;
-        let flags = if attr.is_dir() { XattrFlags::empty() } else { XattrFlags::CREATE };
-        self.client.names.setxattr(&caller(asked.request), asked.fid, LOV, &wish, flags)?;
-        if attr.is_regular() && u32_at(&wish, 0) != Some(MAGIC_FOREIGN) {
-            let layout = self.layout_of(asked, &attr)?;
-            memory.write(address, &layout[..layout.len().min(wish.len())])?;
+        result => result?,
+    };
+    let room = memory.read_vec(memory.argument(), LEN_V1)?;
+    let shown = match attr.is_regular() {
+        true => as_plain(&layout, &room, attr.size == 0).ok_or(Status::EIO)?,
+        false => &layout,
+    };
+    memory.write(memory.argument(), shown)?;
+    Ok(0)
+}
+
+/// Layout, or attributes and layout, of a name in the directory or of the directory itself.
+pub(super) fn file_info(asked: &Asked<'_>) -> StatusResult<i32> {
+    let memory = asked.memory()?;
+    let address = memory.argument();
+    let command = asked.call.cmd;
+    let is_named = !matches!(command, lustre::MDC_GETINFO_V1 | lustre::MDC_GETINFO_V2);
+    let attr = match is_named {
+        false => asked.client.inodes.getattr(asked.fid)?,
+        true => {
+            let text = memory.read_text(address, NAME_ROOM)?;
+            attr_of_name(asked, name_in(&text).ok_or(Status::EINVAL)?)?
         }
-        Ok(0)
-    }
+    };
+    let layout = match attr.is_regular() || attr.is_dir() {
+        true if is_named => layout_of(asked, &attr),
+        true => effective_layout(asked, &attr),
+        false => Err(Status::ENODATA),
+    };
+    let layout = match layout {
+        // Attributes are there with or without a layout.
+        Err(Status::ENODATA) if command != lustre::MDC_GETFILESTRIPE => Vec::new(),
+        layout => layout?,
+    };
+    let answer = match command {
+        lustre::MDC_GETFILESTRIPE => layout,
+        lustre::MDC_GETFILEINFO_V1 | lustre::MDC_GETINFO_V1 => lustre::mds_data_v1(&attr, &layout),
+        _ => lustre::mds_data_v2(&attr, &layout),
+    };
+    write_all(&memory, address, &answer)
+}
 
-    /// The layout of a file, or the default layout of a directory: that of the root if it has none.
-    fn effective_layout(&self, asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
-        match attr.is_dir() {
-            true => self.client.inodes.getxattr(&caller(asked.request), attr.fid, LOV),
-            false => self.layout_of(asked, attr),
-        }
+/// Attributes behind a name, for a caller who may search the directory.
+pub(super) fn attr_of_name(asked: &Asked<'_>, name: &[u8]) -> StatusResult<Attr> {
+    if name == b"." {
+        return asked.client.inodes.getattr(asked.fid);
     }
-
-    /// Shows the layout of the open file, or the default of the directory.
-    pub(super) fn get_stripe(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let memory = asked.memory()?;
-        let attr = self.client.inodes.getattr(asked.fid)?;
-        let layout = match self.effective_layout(asked, &attr) {
-            Err(Status::ENODATA) if attr.is_regular() => {
-                self.client.data.give_objects(asked.call.fh)?;
-                self.layout_of(asked, &attr)?
-            }
-            result => result?,
-        };
-        let room = memory.read_vec(memory.argument(), LEN_V1)?;
-        let shown = match attr.is_regular() {
-            true => as_plain(&layout, &room, attr.size == 0).ok_or(Status::EIO)?,
-            false => &layout,
-        };
-        memory.write(memory.argument(), shown)?;
-        Ok(0)
-    }
-
-    /// Layout, or attributes and layout, of a name in the directory or of the directory itself.
-    pub(super) fn file_info(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let memory = asked.memory()?;
-        let address = memory.argument();
-        let command = asked.call.cmd;
-        let is_named = !matches!(command, lustre::MDC_GETINFO_V1 | lustre::MDC_GETINFO_V2);
-        let attr = match is_named {
-            false => self.client.inodes.getattr(asked.fid)?,
-            true => {
-                let text = memory.read_text(address, NAME_ROOM)?;
-                self.attr_of_name(asked.request, asked.fid, name_in(&text).ok_or(Status::EINVAL)?)?
-            }
-        };
-        let layout = match attr.is_regular() || attr.is_dir() {
-            true if is_named => self.layout_of(asked, &attr),
-            true => self.effective_layout(asked, &attr),
-            false => Err(Status::ENODATA),
-        };
-        let layout = match layout {
-            // Attributes are there with or without a layout.
-            Err(Status::ENODATA) if command != lustre::MDC_GETFILESTRIPE => Vec::new(),
-            layout => layout?,
-        };
-        let answer = match command {
-            lustre::MDC_GETFILESTRIPE => layout,
-            lustre::MDC_GETFILEINFO_V1 | lustre::MDC_GETINFO_V1 => lustre::mds_data_v1(&attr, &layout),
-            _ => lustre::mds_data_v2(&attr, &layout),
-        };
-        write_all(&memory, address, &answer)
-    }
-
-    /// Attributes behind a name, for a caller who may search the directory.
-    pub(super) fn attr_of_name(
-        &self,
-        request: &Request<'_>,
-        directory: Fid,
-        name: &[u8],
-    ) -> StatusResult<Attr> {
-        if name == b"." {
-            return self.client.inodes.getattr(directory);
-        }
-        let found = self.client.names.lookup(&caller(request), directory, name)?;
-        let found = found.map_err(|_| Status::ENOENT)?;
-        self.client.inodes.forget(found.node, 1);
-        self.client.inodes.getattr(found.attr.fid)
-    }
+    let found = asked.client.names.lookup(asked.caller, asked.fid, name)?;
+    let found = found.map_err(|_| Status::ENOENT)?;
+    asked.client.inodes.forget(found.node, 1);
+    asked.client.inodes.getattr(found.attr.fid)
 }
 
 /// Programs have room for the largest layout, or they do not: then the beginning, as the kernel would do it.

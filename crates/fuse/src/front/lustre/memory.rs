@@ -13,10 +13,11 @@ use std::fs;
 use std::io::IoSliceMut;
 use std::time::Duration;
 
+use nacre_client::Caller;
 use nacre_types::{Status, StatusResult};
 
 use crate::abi::IOCTL_COMPAT;
-use crate::request::{Ioctl, Request};
+use crate::request::Ioctl;
 
 /// Boundaries of pages are multiples of this everywhere.
 const PAGE_BYTES: u64 = 4096;
@@ -51,12 +52,12 @@ pub(super) struct OpenFile {
 impl Memory {
     /// # Errors
     /// `ENOTTY` for 32-bit programs, whose structures are others; `EPERM` if the caller cannot be looked at.
-    pub(super) fn of(request: &Request<'_>, call: &Ioctl<'_>) -> StatusResult<Memory> {
+    pub(super) fn of(caller: &Caller, call: &Ioctl<'_>) -> StatusResult<Memory> {
         if call.flags & IOCTL_COMPAT != 0 {
             return Err(Status::ENOTTY);
         }
-        let pid = libc::pid_t::try_from(request.pid).ok().filter(|pid| *pid > 0).ok_or(Status::EPERM)?;
-        let memory = Memory { pid, uid: request.uid, command: call.cmd, argument: call.arg };
+        let pid = libc::pid_t::try_from(caller.pid).ok().filter(|pid| *pid > 0).ok_or(Status::EPERM)?;
+        let memory = Memory { pid, uid: caller.uid, command: call.cmd, argument: call.arg };
         memory.check()?;
         Ok(memory)
     }

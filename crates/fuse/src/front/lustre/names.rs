@@ -3,8 +3,8 @@
 use nacre_types::lustre::{self, fid_in};
 use nacre_types::{Status, StatusResult};
 
-use super::Asked;
-use crate::front::{Front, caller};
+use super::layout::{MAGIC_FOREIGN, attr_of_name};
+use crate::front::ioctl::{Asked, u32_at};
 use crate::reply::Reply;
 
 /// `getinfo_fid2path`: FID, record, number of the link, room for the path; the path follows.
@@ -19,76 +19,69 @@ const PARENT_LINK: usize = 16;
 /// The layout of a directory as attribute.
 const LMV: &[u8] = b"lustre.lmv";
 
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> StatusResult<u32> {
-    let bytes = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    bytes.map(|bytes| u32::from_le_bytes(*bytes)).ok_or(Status::EINVAL)
+/// Fails if the name does not exist.
+pub(super) fn look_up_name(asked: &Asked<'_>) -> StatusResult<i32> {
+    let question = asked.obd(&asked.memory()?)?;
+    let name = question.name().ok_or(Status::EINVAL)?;
+    attr_of_name(asked, name).map(|_| 0)
 }
 
-impl Front {
-    /// Fails if the name does not exist.
-    pub(super) fn look_up_name(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let question = asked.obd(&asked.memory()?)?;
-        let name = question.name().ok_or(Status::EINVAL)?;
-        self.attr_of_name(asked.request, asked.fid, name).map(|_| 0)
+/// The path through one of the links; the number of the link is counted on if there is another.
+pub(super) fn path_of_fid(asked: &Asked<'_>) -> StatusResult<i32> {
+    let memory = asked.memory()?;
+    let address = memory.argument();
+    let mut header = memory.read_vec(address, FID2PATH_HEADER)?;
+    let fid = fid_in(&header, 0).ok_or(Status::EINVAL)?;
+    let (link, room) = (u32_at(&header, FID2PATH_LINK)?, u32_at(&header, FID2PATH_ROOM)? as usize);
+    if room > PATH_ROOM_MAX {
+        return Err(Status::ENAMETOOLONG);
     }
+    let links = asked.client.inodes.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
+    // Behind the last link Lustre shows the first one again; that the number stays is how programs see the end.
+    let shown = if link < links { link } else { 0 };
+    let mut path = asked
+        .names
+        .path_of(asked.caller, fid, shown)
+        .map_err(|status| if status == Status::EXDEV { Status::ENOENT } else { status })?;
+    path.push(0);
+    if path.len() > room {
+        return Err(Status::EOVERFLOW);
+    }
+    let next = if link + 1 < links { link + 1 } else { link };
+    header[FID2PATH_LINK..FID2PATH_ROOM].copy_from_slice(&next.to_le_bytes());
+    memory.write(address, &[header, path].concat())?;
+    Ok(0)
+}
 
-    /// The path through one of the links; the number of the link is counted on if there is another.
-    pub(super) fn path_of_fid(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let memory = asked.memory()?;
-        let address = memory.argument();
-        let mut header = memory.read_vec(address, FID2PATH_HEADER)?;
-        let fid = fid_in(&header, 0).ok_or(Status::EINVAL)?;
-        let (link, room) = (u32_at(&header, FID2PATH_LINK)?, u32_at(&header, FID2PATH_ROOM)? as usize);
-        if room > PATH_ROOM_MAX {
-            return Err(Status::ENAMETOOLONG);
-        }
-        let links =
-            self.client.inodes.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
-        // Behind the last link Lustre shows the first one again; that the number stays is how programs see the end.
-        let shown = if link < links { link } else { 0 };
-        let mut path = self
-            .path_of(&caller(asked.request), fid, shown)
-            .map_err(|status| if status == Status::EXDEV { Status::ENOENT } else { status })?;
-        path.push(0);
-        if path.len() > room {
+/// The directory of one of the links, and the name there if there is room for it.
+pub(super) fn parent_of_inode(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+    let mut header = asked.call.data.get(..PARENT_HEADER).ok_or(Status::EINVAL)?.to_vec();
+    let (link, room) = (u32_at(&header, PARENT_LINK)?, u32_at(&header, PARENT_LINK + 4)? as usize);
+    let (parent, mut name) = asked.client.inodes.parent_of(asked.caller, asked.fid, link)?;
+    header[..16].copy_from_slice(&parent.to_le_bytes());
+    name.push(0);
+    if room > 0 {
+        if name.len() > room {
             return Err(Status::EOVERFLOW);
         }
-        let next = if link + 1 < links { link + 1 } else { link };
-        header[FID2PATH_LINK..FID2PATH_ROOM].copy_from_slice(&next.to_le_bytes());
-        memory.write(address, &[header, path].concat())?;
-        Ok(0)
+        let memory = asked.memory()?;
+        let behind = memory.argument().checked_add(PARENT_HEADER as u64).ok_or(Status::EFAULT)?;
+        memory.write(behind, &name)?;
     }
+    reply.ioctl(0, &header);
+    Ok(())
+}
 
-    /// The directory of one of the links, and the name there if there is room for it.
-    pub(super) fn parent_of_inode(&self, asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let mut header = asked.call.data.get(..PARENT_HEADER).ok_or(Status::EINVAL)?.to_vec();
-        let (link, room) = (u32_at(&header, PARENT_LINK)?, u32_at(&header, PARENT_LINK + 4)? as usize);
-        let (parent, mut name) = self.client.inodes.parent_of(&caller(asked.request), asked.fid, link)?;
-        header[..16].copy_from_slice(&parent.to_le_bytes());
-        name.push(0);
-        if room > 0 {
-            if name.len() > room {
-                return Err(Status::EOVERFLOW);
-            }
-            let memory = asked.memory()?;
-            let behind = memory.argument().checked_add(PARENT_HEADER as u64).ok_or(Status::EFAULT)?;
-            memory.write(behind, &name)?;
-        }
-        reply.ioctl(0, &header);
-        Ok(())
-    }
-
-    /// Whether this may be removed as a foreign file or directory: it is one.
-    pub(super) fn unlock_foreign(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let is_dir = self.client.inodes.getattr(asked.fid)?.is_dir();
-        let (name, magic) = match is_dir {
-            true => (LMV, lustre::LMV_MAGIC_FOREIGN),
-            false => (b"lustre.lov".as_slice(), super::layout::MAGIC_FOREIGN),
-        };
-        match self.client.inodes.getxattr(&caller(asked.request), asked.fid, name) {
-            Ok(layout) if u32_at(&layout, 0) == Ok(magic) => Ok(0),
-            Ok(_) | Err(Status::ENODATA) => Err(Status::EOPNOTSUPP),
-            Err(status) => Err(status),
-        }
+/// Whether this may be removed as a foreign file or directory: it is one.
+pub(super) fn unlock_foreign(asked: &Asked<'_>) -> StatusResult<i32> {
+    let is_dir = asked.client.inodes.getattr(asked.fid)?.is_dir();
+    let (name, magic) = match is_dir {
+        true => (LMV, lustre::LMV_MAGIC_FOREIGN),
+        false => (b"lustre.lov".as_slice(), MAGIC_FOREIGN),
+    };
+    match asked.client.inodes.getxattr(asked.caller, asked.fid, name) {
+        Ok(layout) if u32_at(&layout, 0) == Ok(magic) => Ok(0),
+        Ok(_) | Err(Status::ENODATA) => Err(Status::EOPNOTSUPP),
+        Err(status) => Err(status),
     }
 }

@@ -1,0 +1,64 @@
+//! The kernel's caches, as the client sees them.
+
+use nacre_client::KernelCaches;
+use nacre_types::Fid;
+
+use crate::notify::Notifier;
+
+/// Node id by which the kernel knows the root of a mount.
+pub(super) const ROOT_NODE: u64 = 1;
+
+/// What the kernel keeps of a mount.
+pub(super) struct Caches {
+    notifier: Notifier,
+    /// Node id of the directory that the kernel knows as the root.
+    root: u64,
+}
+
+impl Caches {
+    pub(super) fn new(notifier: Notifier, root: Option<Fid>) -> Caches {
+        Caches { notifier, root: root.map_or(ROOT_NODE, |root| root.inode_number()) }
+    }
+
+    /// False if the kernel does not know the inode: it has forgotten it, or is about to learn of it.
+    fn invalidate(&self, node: u64, offset: i64, len: i64) -> bool {
+        let node = if node == self.root { ROOT_NODE } else { node };
+        match self.notifier.inval_inode(node, offset, len) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => false,
+            // The mount has gone.
+            Err(error) => {
+                log::debug!("node {node} could not be invalidated: {error}");
+                true
+            }
+        }
+    }
+}
+
+impl KernelCaches for Caches {
+    fn expire_names(&self) {
+        match self.notifier.inc_epoch() {
+            Ok(()) => {}
+            // Older kernels: names time out by themselves.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            // The mount has gone, and all its names with it.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
+            Err(error) => log::warn!("the kernel did not let go of cached names: {error}"),
+        }
+    }
+
+    fn drop_inode(&self, node: u64) -> bool {
+        self.invalidate(node, 0, 0)
+    }
+
+    fn drop_attributes(&self, node: u64) -> bool {
+        // A negative offset leaves the pages, which requests in flight may have locked.
+        self.invalidate(node, -1, 0)
+    }
+
+    fn drop_data(&self, node: u64, offset: u64, len: u64) {
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        // A page may be waiting for a read that another thread has to answer.
+        nacre_env::blocking(|| self.invalidate(node, signed(offset), signed(len)));
+    }
+}
