@@ -5,6 +5,7 @@
 //! protects its data there, too, and needs no second state. Outside of simulations each call costs one load of a flag.
 
 pub mod mpsc;
+pub mod word;
 
 use std::fmt;
 use std::panic::Location;

@@ -2,6 +2,7 @@
 
 use crate::audit::AuditSink;
 use crate::shape::Shape;
+use crate::tcp::Network;
 use crate::tunables::Tunables;
 use nacre_keys::{ClientTls, ServerTls};
 use nacre_types::{KeyId, Security};
@@ -49,6 +50,8 @@ pub struct ClientConfig {
     pub server_key: Option<KeyId>,
     /// A slow fabric to simulate, for tests and benches. Default none, at no cost.
     pub shape: Option<Shape>,
+    /// Where connections are made. Default by the kernel.
+    pub network: Network,
     /// Requests in flight per connection; the server may ask for fewer. Default 32.
     pub in_flight_max: u32,
     /// File locks that wait at the server at the same time, per target; more of them are tried again and again by the
@@ -75,6 +78,7 @@ impl Default for ClientConfig {
             encrypted_only: false,
             server_key: None,
             shape: None,
+            network: Network::Host,
             in_flight_max: 32,
             waiting_locks_max: 8,
         }
@@ -128,6 +132,8 @@ pub struct ServerConfig {
     pub protection_of: Vec<(IpAddr, Security)>,
     /// Where it is written down what happened to peers. Default nowhere.
     pub audit: Option<Arc<dyn AuditSink>>,
+    /// Where it listens. Default at sockets of the kernel.
+    pub network: Network,
 }
 
 impl ServerConfig {
@@ -161,6 +167,7 @@ impl Default for ServerConfig {
             protection: Security::default(),
             protection_of: Vec::new(),
             audit: None,
+            network: Network::Host,
         }
     }
 }

@@ -9,6 +9,7 @@ use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_types::{Status, StatusResult};
 use std::fmt::{Display, Formatter, Result};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// What becomes of a request that is lost.
@@ -196,12 +197,14 @@ impl Fabric {
     }
 }
 
+/// How late timers of threads that sleep here may be, in nanoseconds.
+const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1000);
+
 /// Sleeps until `at`, or until `called_off` says so, asked now and then. Kernel timers may be late by 50 microseconds for
 /// the sake of power; threads that sleep here ask for one.
 pub(crate) fn sleep_until(at: Instant, called_off: impl Fn() -> bool) {
     thread_local! {
-        // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and concerns this thread only.
-        static PUNCTUAL: i32 = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
+        static PUNCTUAL: bool = rustix::thread::set_current_timer_slack(TIMER_SLACK_NS).is_ok();
     }
     let left = || at.saturating_duration_since(Instant::now());
     if !left().is_zero() {

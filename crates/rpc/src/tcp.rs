@@ -12,6 +12,7 @@ mod client;
 mod handshake;
 mod host;
 mod mac;
+mod net;
 mod records;
 mod scratch;
 mod server;
@@ -22,5 +23,6 @@ pub mod untrusted;
 
 pub use client::{ClientIdentity, ClientStats, MdsEvents, TcpMds, TcpMgs, TcpOss};
 pub use handshake::ping;
+pub use net::{Network, SimulatedNetwork, Way};
 pub use server::{Server, Targets};
 pub(crate) use socket::TICK;

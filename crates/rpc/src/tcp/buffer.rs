@@ -1,5 +1,6 @@
 //! Memory for bulk data, aligned so that files can be read and written around the page cache.
 
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 
@@ -65,16 +66,12 @@ unsafe impl Send for Mapping {}
 
 impl Mapping {
     fn new(len: usize) -> io::Result<Mapping> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no memory that is in use.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
         // SAFETY: the range is the mapping that was just made. Huge pages would take 2 MiB for the first byte that arrives;
         // a kernel that knows none refuses this, and there is nothing to be done then.
-        unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
+        let _ = unsafe { mm::madvise(start, len, Advice::LinuxNoHugepage) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { start, len })
     }
@@ -88,7 +85,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length, and nothing borrows from it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        let _ = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 

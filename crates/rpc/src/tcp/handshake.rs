@@ -1,5 +1,6 @@
 //! The client's half of setting a connection up.
 
+use super::net::Network;
 use super::socket::{Inbox, LinkError, Socket, TICK};
 use super::tls;
 use crate::config::ClientConfig;
@@ -10,9 +11,8 @@ use nacre_types::{ClientUuid, KeyId, Nid, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
 use nacre_wire::{Decode, Encode};
-use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Largest answer to a connect that is believed, in bytes.
@@ -62,7 +62,7 @@ pub(crate) fn connect(
     may_wait: &dyn Fn() -> StatusResult<()>,
 ) -> StatusResult<Greeting> {
     let Nid::Tcp(addr) = asked.nid else { return Err(Status::EINVAL) };
-    let stream = connect_stream(addr, Instant::now() + config.connect_timeout, may_wait)?;
+    let stream = config.network.connect(addr, Instant::now() + config.connect_timeout, may_wait)?;
     let tick = if asked.control { config.ping_interval.min(Duration::from_secs(1)) } else { TICK };
     let socket = Socket::new(stream, config.dead_after, tick).map_err(|error| Status::from_io(&error))?;
     let mut flags = ConnectFlags::empty();
@@ -159,7 +159,7 @@ fn secure(
 pub fn ping(nid: Nid, limit: Duration) -> StatusResult<Duration> {
     let Nid::Tcp(addr) = nid else { return Err(Status::EINVAL) };
     let start = Instant::now();
-    connect_stream(addr, start + limit, &|| Ok(()))?;
+    Network::Host.connect(addr, start + limit, &|| Ok(()))?;
     let asked = Asked {
         target: TargetId::mgt(),
         nid,
@@ -171,11 +171,11 @@ pub fn ping(nid: Nid, limit: Duration) -> StatusResult<Duration> {
         wide: false,
         is_server: false,
     };
-    let no_answer = [libc::ETIMEDOUT, libc::ECONNREFUSED, libc::ECONNRESET, libc::EPROTO];
+    let no_answer = [Errno::TIMEDOUT, Errno::CONNREFUSED, Errno::CONNRESET, Errno::PROTO];
     let left = limit.saturating_sub(start.elapsed());
     let config = ClientConfig { connect_timeout: left, handshake_timeout: left, ..ClientConfig::default() };
     match connect(&asked, &config, &|| Ok(())) {
-        Err(status) if no_answer.contains(&status.errno()) => Err(status),
+        Err(status) if no_answer.iter().any(|errno| errno.raw_os_error() == status.errno()) => Err(status),
         // A refusal is an answer, too.
         _ => Ok(start.elapsed()),
     }
@@ -244,78 +244,4 @@ pub(crate) fn durability_epoch(boot_id: &[u8; 16]) -> u64 {
     let (low, high) = boot_id.split_at(8);
     let number = |half: &[u8]| half.iter().fold(0u64, |sum, &byte| (sum << 8) | u64::from(byte));
     (number(low) ^ number(high).rotate_left(1)).max(1)
-}
-
-/// Connects without being stuck: an interrupt or the deadline ends the attempt.
-fn connect_stream(
-    addr: SocketAddr,
-    deadline: Instant,
-    may_wait: &dyn Fn() -> StatusResult<()>,
-) -> StatusResult<TcpStream> {
-    let io_status = |error: io::Error| Status::from_io(&error);
-    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: socket takes no memory.
-    let raw =
-        unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
-    if raw < 0 {
-        return Err(io_status(io::Error::last_os_error()));
-    }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
-    let stream = TcpStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
-    let (storage, len) = socket_address(addr);
-    // SAFETY: `storage` holds a socket address of `len` bytes and lives for the call.
-    let result = unsafe { libc::connect(raw, (&raw const storage).cast(), len) };
-    if result == 0 {
-        return Ok(stream);
-    }
-    let error = io::Error::last_os_error();
-    if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) {
-        return Err(io_status(error));
-    }
-    loop {
-        let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one pollfd that lives for the call.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, TICK.as_millis() as libc::c_int) };
-        if ready > 0 {
-            return match stream.take_error().map_err(io_status)? {
-                None => Ok(stream),
-                Some(error) => Err(io_status(error)),
-            };
-        }
-        may_wait()?;
-        if Instant::now() >= deadline {
-            return Err(Status::ETIMEDOUT);
-        }
-    }
-}
-
-fn socket_address(addr: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
-    // SAFETY: sockaddr_storage is plain data for which zeroes are valid.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let len = match addr {
-        SocketAddr::V4(v4) => {
-            let address = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: sockaddr_storage is large enough and aligned for every socket address.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(address) };
-            size_of::<libc::sockaddr_in>()
-        }
-        SocketAddr::V6(v6) => {
-            let address = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(address) };
-            size_of::<libc::sockaddr_in6>()
-        }
-    };
-    (storage, len as libc::socklen_t)
 }

@@ -1,11 +1,11 @@
 //! What tells this start of a server from others.
 
+use ring::rand::{SecureRandom, SystemRandom};
+
 /// A number that no other start of a server has; never 0.
 pub(crate) fn random_instance() -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: the buffer is valid for writes of its length.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    let random = if got == bytes.len() as isize {
+    let random = if SystemRandom::new().fill(&mut bytes).is_ok() {
         u64::from_le_bytes(bytes)
     } else {
         let now = nacre_env::clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

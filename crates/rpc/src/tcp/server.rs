@@ -24,9 +24,9 @@ use nacre_env::sync::{Condvar, Mutex, RwLock};
 use nacre_types::{Cred, Identity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::oss::{Bulk, OssRequest};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -133,7 +133,8 @@ struct Shared {
     pub(super) threads: ThreadGroup,
     pub(super) stopping: AtomicBool,
     started: Instant,
-    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    /// In the order in which they came, so that a simulation ends them in the same order each time.
+    connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
     connection_ended: Condvar,
     next_connection: AtomicU64,
 }
@@ -221,7 +222,7 @@ impl Shared {
     }
 
     /// Why no further connection is served, if so.
-    fn full(&self, connections: &HashMap<u64, Arc<Connection>>, proof: &Proof) -> Option<String> {
+    fn full(&self, connections: &BTreeMap<u64, Arc<Connection>>, proof: &Proof) -> Option<String> {
         if connections.len() >= self.config.connections_max {
             return Some(format!("{} are open already", connections.len()));
         }
@@ -265,12 +266,13 @@ impl Server {
         }
         let mut listeners = Vec::with_capacity(addrs.len());
         for addr in addrs {
-            // The standard library sets SO_REUSEADDR, so a restarted server need not wait for old connections.
-            let listener = TcpListener::bind(addr)
+            let listener = config
+                .network
+                .listen(*addr)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")))?;
             listeners.push(listener);
         }
-        let addrs = listeners.iter().map(|l| l.local_addr()).collect::<io::Result<Vec<_>>>()?;
+        let addrs = listeners.iter().map(|l| l.own_addr()).collect::<io::Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             lobby: Lobby::new(listeners, &config)?,
             audit: Audit::new(config.audit.clone()),

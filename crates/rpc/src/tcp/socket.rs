@@ -1,5 +1,6 @@
 //! A connected TCP socket: gathered sends, receives that give up after a tick, and buffers.
 
+use super::net::{Interest, Patience, Source, Stream};
 use super::records::{Opener, Sealer};
 use nacre_env::clock::Instant;
 use nacre_env::interrupted;
@@ -8,9 +9,9 @@ use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_wire::frame::{
     BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, FrameKind, HEADER_BYTES, Header,
 };
-use std::io::{self, ErrorKind, IoSliceMut, Read};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use rustix::io::Errno;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::net::Shutdown;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -25,15 +26,7 @@ const SEND_PATIENCE: Duration = Duration::from_millis(5);
 /// do equally well. The kernel doubles it, and data that is a little larger than that takes 250 to 500 us longer, as the sender
 /// sleeps for the last piece (reads of one file each over loopback, 16 to 64 KiB beyond): with 96 KiB that was 192 to 252 KiB, with
 /// 128 KiB it is 256 KiB, with this 320 to 380 KiB, which is rarer; 1 MiB is as fast with all three.
-const LOCAL_SEND_BUFFER: i32 = 160 << 10;
-/// Idle time before the kernel asks the peer's host whether it is there, in seconds.
-const KEEPALIVE_IDLE_S: i32 = 30;
-/// Seconds between such questions.
-const KEEPALIVE_INTERVAL_S: i32 = 10;
-/// Unanswered questions before the connection is dead.
-const KEEPALIVE_COUNT: i32 = 3;
-/// Longest time that sent data may stay unacknowledged, in milliseconds.
-const USER_TIMEOUT_MS: i32 = 30_000;
+const LOCAL_SEND_BUFFER: usize = 160 << 10;
 /// A body takes memory for so many bytes more whenever as many have arrived, whatever length was announced.
 const BODY_STEP: usize = 64 << 10;
 /// Largest body of the frame that a connection begins with, in bytes.
@@ -93,7 +86,7 @@ fn closed(kind: ErrorKind, text: &'static str) -> LinkError {
 
 /// A connected socket. Sends and receives may run at the same time on different threads.
 pub(crate) struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     /// A peer that makes no progress inside a frame for so long is given up.
     stall_max: Duration,
     /// A blocked receive returns after so long.
@@ -102,53 +95,27 @@ pub(crate) struct Socket {
     sealer: OnceLock<Mutex<Sealer>>,
 }
 
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.stream.as_raw_fd()
-    }
-}
-
 impl Socket {
     /// Takes a connected stream and sets its options.
-    pub(crate) fn new(stream: TcpStream, stall_max: Duration, tick: Duration) -> io::Result<Socket> {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(tick))?;
-        stream.set_write_timeout(Some(SEND_PATIENCE))?;
-        let socket = Socket { stream, stall_max, tick, sealer: OnceLock::new() };
-        socket.option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-        socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S)?;
-        socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
-        socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_COUNT)?;
-        socket.option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, USER_TIMEOUT_MS)?;
-        Ok(socket)
+    pub(crate) fn new(mut stream: Stream, stall_max: Duration, tick: Duration) -> io::Result<Socket> {
+        stream.configure(Patience { receive: tick, send: SEND_PATIENCE })?;
+        Ok(Socket { stream, stall_max, tick, sealer: OnceLock::new() })
     }
 
-    fn option(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
-        // SAFETY: `value` is an int that lives for the call, and its size is passed.
-        let result = unsafe {
-            libc::setsockopt(
-                self.stream.as_raw_fd(),
-                level,
-                name,
-                (&raw const value).cast(),
-                size_of::<i32>() as libc::socklen_t,
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    pub(super) fn source(&self) -> Source<'_> {
+        self.stream.source()
     }
 
     /// The peer is on this host, and on the same CPU: not for wide connections, whose ends run at the same time.
     pub(crate) fn set_local(&self) {
-        if let Err(error) = self.option(libc::SOL_SOCKET, libc::SO_SNDBUF, LOCAL_SEND_BUFFER) {
+        if let Err(error) = self.stream.set_send_buffer(LOCAL_SEND_BUFFER) {
             log::debug!("send buffer stays as it is: {error}");
         }
     }
 
     /// Ends the connection: receives and sends of all threads return.
     pub(crate) fn shut_down(&self, how: Shutdown) {
-        // It fails only when the connection has ended already.
-        let _ = self.stream.shutdown(how);
+        self.stream.shut_down(how);
     }
 
     /// From now on everything is sealed; once.
@@ -177,7 +144,7 @@ impl Socket {
     /// What has arrived, without waiting; `None`: nothing yet.
     pub(super) fn receive_arrived(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
-            match self.receive(buffer, libc::MSG_DONTWAIT) {
+            match self.stream.receive(buffer, false) {
                 Ok(got) => return Ok(Some(got)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -188,29 +155,28 @@ impl Socket {
 
     /// Sends some of what follows the first `skip` bytes of a frame; the caller keeps others from sending meanwhile. Says how many
     /// bytes of the frame are out: all of them, unless the peer does not take them in time. Sealed ones count when the last of them is.
-    fn send_some(&self, parts: &[&[u8]], skip: usize, flags: i32) -> io::Result<usize> {
-        let Some(sealer) = self.sealer.get() else { return self.send_plain(parts, skip, flags) };
+    fn send_some(&self, parts: &[&[u8]], skip: usize, waits: bool) -> io::Result<usize> {
+        let Some(sealer) = self.sealer.get() else { return self.send_plain(parts, skip, waits) };
         let mut sealer = sealer.lock();
         if !sealer.has_waiting() {
             // What is sealed has to be sent, so a sender that does not wait asks first.
-            if flags & libc::MSG_DONTWAIT != 0 && !self.poll_writable(Duration::ZERO) {
+            if !waits && !self.poll_writable(Duration::ZERO) {
                 return Err(ErrorKind::WouldBlock.into());
             }
             sealer.seal(parts, skip)?;
         }
-        let sent = self.send_plain(&sealer.waiting(parts), 0, flags)?;
+        let sent = self.send_plain(&sealer.waiting(parts), 0, waits)?;
         Ok(sealer.note_sent(sent))
     }
 
     /// One system call that sends what follows the first `skip` bytes of `parts`.
-    fn send_plain(&self, parts: &[&[u8]], skip: usize, flags: i32) -> io::Result<usize> {
-        const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    fn send_plain(&self, parts: &[&[u8]], skip: usize, waits: bool) -> io::Result<usize> {
         // One frame has a header, a body and data; more than that are several frames.
-        let (mut few, mut many) = ([NONE; 3], Vec::new());
-        let iov: &mut [libc::iovec] = if parts.len() <= few.len() {
+        let (mut few, mut many) = ([IoSlice::new(&[]); 3], Vec::new());
+        let pieces: &mut [IoSlice<'_>] = if parts.len() <= few.len() {
             &mut few
         } else {
-            many.resize(parts.len(), NONE);
+            many.resize(parts.len(), IoSlice::new(&[]));
             &mut many
         };
         let mut count = 0;
@@ -219,19 +185,13 @@ impl Socket {
             let rest = part.get(skip.min(part.len())..).unwrap_or_default();
             skip -= skip.min(part.len());
             if !rest.is_empty()
-                && let Some(slot) = iov.get_mut(count)
+                && let Some(slot) = pieces.get_mut(count)
             {
-                *slot = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+                *slot = IoSlice::new(rest);
                 count += 1;
             }
         }
-        // SAFETY: msghdr is plain data, zeroes mean "no address, no control data".
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = iov.as_mut_ptr();
-        message.msg_iovlen = count;
-        // SAFETY: `message` names `count` buffers that are borrowed for the call and only read.
-        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL | flags) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        self.stream.send(pieces.get(..count).unwrap_or_default(), waits)
     }
 
     /// Sends as much of a frame as the peer takes at once: without waiting, or with [`SEND_PATIENCE`].
@@ -239,9 +199,8 @@ impl Socket {
     /// # Errors
     /// `Closed`.
     pub(crate) fn try_send(&self, parts: &[&[u8]], patient: bool) -> Result<usize, LinkError> {
-        let flags = if patient { 0 } else { libc::MSG_DONTWAIT };
         loop {
-            match self.send_some(parts, 0, flags) {
+            match self.send_some(parts, 0, patient) {
                 Ok(sent) => return Ok(sent),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -259,13 +218,13 @@ impl Socket {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut stalled = Duration::ZERO;
         while sent < total {
-            match self.send_some(parts, sent, 0) {
+            match self.send_some(parts, sent, true) {
                 Ok(more) => {
                     sent += more;
                     stalled = Duration::ZERO;
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    if error.kind() == ErrorKind::WouldBlock && !self.wait_writable() {
+                    if error.kind() == ErrorKind::WouldBlock && !self.poll_writable(TICK) {
                         stalled += TICK;
                     }
                     if interrupted() && sent == 0 && self.is_clear() {
@@ -281,7 +240,6 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits for a tick until something can be sent; says whether it can.
     /// Sends a frame to a peer that gets so long to take it. Says whether all of it went out; if not, the stream may have
     /// lost its framing.
     pub(crate) fn send_within(&self, parts: &[&[u8]], limit: Duration) -> bool {
@@ -289,7 +247,7 @@ impl Socket {
         let until = Instant::now() + limit;
         let mut sent = 0;
         while sent < total {
-            match self.send_some(parts, sent, libc::MSG_DONTWAIT) {
+            match self.send_some(parts, sent, false) {
                 Ok(more) => sent += more,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -305,31 +263,19 @@ impl Socket {
         true
     }
 
-    fn wait_writable(&self) -> bool {
-        self.poll_writable(TICK)
-    }
-
     fn poll_writable(&self, limit: Duration) -> bool {
-        self.poll(libc::POLLOUT, limit)
+        self.stream.poll(Interest::Send, limit)
     }
 
-    fn poll(&self, events: libc::c_short, limit: Duration) -> bool {
-        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 };
-        // Rounded up: a wait of 0 ms would be none.
-        let limit_ms = limit.as_micros().div_ceil(1000) as libc::c_int;
-        // SAFETY: one pollfd that lives for the call.
-        unsafe { libc::poll(&raw mut poll, 1, limit_ms) > 0 }
-    }
-
-    /// Receives what is there, waiting for a tick unless the flags say otherwise, and not beyond the deadline.
+    /// Receives what is there, if it may wait for a tick, and not beyond the deadline.
     pub(super) fn receive_by(
         &self,
         deadline: Option<Instant>,
         buffer: &mut [u8],
-        flags: i32,
+        waits: bool,
     ) -> io::Result<usize> {
-        self.wait_receivable(deadline, flags)?;
-        self.receive(buffer, flags)
+        self.wait_receivable(deadline, waits)?;
+        self.stream.receive(buffer, waits)
     }
 
     /// The same into several places, one behind the other.
@@ -338,27 +284,20 @@ impl Socket {
         deadline: Option<Instant>,
         pieces: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
-        self.wait_receivable(deadline, 0)?;
-        (&self.stream).read_vectored(pieces)
+        self.wait_receivable(deadline, true)?;
+        self.stream.receive_pieces(pieces)
     }
 
-    fn wait_receivable(&self, deadline: Option<Instant>, flags: i32) -> io::Result<()> {
+    fn wait_receivable(&self, deadline: Option<Instant>, waits: bool) -> io::Result<()> {
         let Some(deadline) = deadline else { return Ok(()) };
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+            return Err(Errno::TIMEDOUT.into());
         }
-        if flags & libc::MSG_DONTWAIT == 0 && !self.poll(libc::POLLIN, left.min(self.tick)) {
+        if waits && !self.stream.poll(Interest::Receive, left.min(self.tick)) {
             return Err(ErrorKind::WouldBlock.into());
         }
         Ok(())
-    }
-
-    fn receive(&self, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
-        // SAFETY: the buffer is borrowed for the call and its length is passed.
-        let got =
-            unsafe { libc::recv(self.stream.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 }
 
@@ -423,7 +362,7 @@ impl Inbox {
                 }
             }
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
-            match Inbox::receive(&mut self.opener, socket, None, room, libc::MSG_DONTWAIT, false) {
+            match Inbox::receive(&mut self.opener, socket, None, room, false, false) {
                 Ok(0) if self.end > 0 => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -443,10 +382,10 @@ impl Inbox {
         socket: &Socket,
         deadline: Option<Instant>,
         target: &mut [u8],
-        flags: i32,
+        waits: bool,
         stays: bool,
     ) -> io::Result<usize> {
-        let Some(opener) = opener else { return socket.receive_by(deadline, target, flags) };
+        let Some(opener) = opener else { return socket.receive_by(deadline, target, waits) };
         loop {
             let taken = opener.take(target)?;
             if taken > 0 || target.is_empty() {
@@ -461,7 +400,7 @@ impl Inbox {
                 }
                 continue;
             }
-            let got = socket.receive_by(deadline, opener.room(target.len())?, flags)?;
+            let got = socket.receive_by(deadline, opener.room(target.len())?, waits)?;
             if got == 0 {
                 return Ok(0);
             }
@@ -541,10 +480,9 @@ impl Inbox {
                 self.start = 0;
             }
             let begun = self.end > 0;
-            let flags = if wait || begun { 0 } else { libc::MSG_DONTWAIT };
             // Less than a header is there, so there is room.
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
-            match Inbox::receive(&mut self.opener, socket, self.deadline, room, flags, false) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, room, wait || begun, false) {
                 Ok(0) if begun => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -571,7 +509,7 @@ impl Inbox {
         }
         let mut stalled = Duration::ZERO;
         while !rest.is_empty() {
-            match Inbox::receive(&mut self.opener, socket, self.deadline, rest, 0, true) {
+            match Inbox::receive(&mut self.opener, socket, self.deadline, rest, true, true) {
                 Ok(0) => return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame")),
                 Ok(got) => {
                     stalled = Duration::ZERO;

@@ -359,7 +359,7 @@ pub(super) fn connect(
             return handshake.secured();
         }
         let mut piece = [0; 4096];
-        match socket.receive_by(Some(deadline), &mut piece, 0) {
+        match socket.receive_by(Some(deadline), &mut piece, true) {
             Ok(0) => {
                 return Err(Unsecured::Io(io::Error::new(ErrorKind::UnexpectedEof, "closed by the peer")));
             }

@@ -19,6 +19,10 @@ static WATCHED: Mutex<Watched> = Mutex::new(Watched { peers: Vec::new(), is_runn
 
 /// Connections of `peer` are closed when they are idle, and its server is kept from forgetting it, as long as it lives.
 pub(crate) fn watch(peer: &Arc<Peer>) {
+    // The thread is the process's, and would end with the simulation that happens to start it.
+    if nacre_env::sim::is_here() {
+        return;
+    }
     let mut watched = WATCHED.lock();
     watched.peers.push(Arc::downgrade(peer));
     if watched.is_running {

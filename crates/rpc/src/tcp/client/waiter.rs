@@ -2,7 +2,7 @@
 
 use crate::tcp::scratch::Scratch;
 use nacre_env::clock::Instant;
-use nacre_env::sync::Mutex;
+use nacre_env::sync::{Mutex, word};
 use nacre_wire::frame::Header;
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -166,44 +166,21 @@ impl Waiter {
         *self.outcome.lock() = Some(outcome);
         self.state.store(DONE, Ordering::Release);
         if wake {
-            futex_wake(&self.state);
+            word::wake_one(&self.state);
         }
     }
 
     /// Tells the sleeping owner to read the connection.
     pub(crate) fn promote(&self) {
         if self.state.compare_exchange(PENDING, PROMOTED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            futex_wake(&self.state);
+            word::wake_one(&self.state);
         }
     }
 
     /// Sleeps until the outcome is there, the waiter is promoted, a signal comes, or `limit` is over.
     pub(crate) fn sleep(&self, limit: Duration) {
-        futex_wait(&self.state, PENDING, limit);
+        word::wait(&self.state, PENDING, limit);
         // The promotion is used up; the caller looks whether somebody reads.
         let _ = self.state.compare_exchange(PROMOTED, PENDING, Ordering::AcqRel, Ordering::Relaxed);
     }
-}
-
-fn futex_wait(word: &AtomicU32, expected: u32, limit: Duration) {
-    let timeout = libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: limit.subsec_nanos() as libc::c_long,
-    };
-    // SAFETY: the word and the timeout live for the call; FUTEX_WAIT reads the word atomically. Any way of returning
-    // (woken, changed, timed out, signal) is fine: the caller looks at the state.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            expected,
-            &raw const timeout,
-        );
-    }
-}
-
-fn futex_wake(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAKE uses the word's address only.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
 }

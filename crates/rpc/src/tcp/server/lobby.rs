@@ -8,6 +8,7 @@ use super::Shared;
 use super::admission::{Admitted, Peer, judge};
 use super::limits::{Arrival, Limits};
 use crate::config::ServerConfig;
+use crate::tcp::net::{END, EVENTS, Listener, Poll, Source, Stream};
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use crate::tcp::tls::{FIRST_BYTE, Handshake};
 use nacre_env::clock::Instant;
@@ -18,27 +19,21 @@ use nacre_wire::frame::{FrameKind, Header};
 use rustls::server::UnbufferedServerConnection;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::net::{Shutdown, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Most threads that look after half-open connections: they verify certificates, and leave half of the CPUs to clients that are known.
 const THREADS_MAX: usize = 4;
-/// Connections that the kernel keeps until they are accepted. Beyond them it ignores a peer, which tries again after a second.
-const BACKLOG: i32 = 4096;
 /// Connections that are accepted before anything else is looked at.
 const ACCEPTS: usize = 64;
-/// Events that a thread takes at a time. The others are for other threads.
-const EVENTS: usize = 4;
 /// Pause after a failed accept, so that the loop does not spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A thread that serves a connection looks up so often. Nothing needs that while no frame has begun, as the end of the socket wakes
 /// it; threads of idle connections that looked up ten times a second took 7 % of a CPU on 8 MDTs with 32 mounts.
 const READ_TICK: Duration = Duration::from_secs(5);
-/// Names of what the epoll watches: the end, listeners from 1 on, connections from here on.
-const END: u64 = 0;
+/// Names of what the poll watches: the end, listeners behind it, connections from here on.
 const FIRST_ID: u64 = 1 << 32;
 
 /// Threads of a server that look after half-open connections.
@@ -49,7 +44,7 @@ pub(super) fn threads() -> usize {
 /// How far a connection is.
 enum Stage {
     /// It has said nothing.
-    Silent(TcpStream),
+    Silent(Stream),
     /// A handshake of TLS is under way.
     Proving(Box<(Socket, Handshake<UnbufferedServerConnection>)>),
     /// Its first frame is on the way.
@@ -82,73 +77,35 @@ struct Room {
 
 /// The half-open connections of a server, and what it listens on.
 pub(super) struct Lobby {
-    epoll: OwnedFd,
-    end: OwnedFd,
-    listeners: Vec<TcpListener>,
+    poll: Poll,
+    listeners: Vec<Listener>,
     room: Mutex<Room>,
 }
 
-/// An own descriptor, or the error of the call that made it.
-fn owned(raw: RawFd) -> io::Result<OwnedFd> {
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
 impl Lobby {
-    pub(super) fn new(listeners: Vec<TcpListener>, config: &ServerConfig) -> io::Result<Lobby> {
-        // SAFETY: neither call takes memory.
-        let (epoll, end) =
-            unsafe { (libc::epoll_create1(libc::EPOLL_CLOEXEC), libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    pub(super) fn new(listeners: Vec<Listener>, config: &ServerConfig) -> io::Result<Lobby> {
         let limits = Limits::new(config.half_open_max, config.half_open_per_host_max, config.connections_max);
         let room = Room { limits, waiting: BTreeMap::new(), next: FIRST_ID };
-        let lobby = Lobby { epoll: owned(epoll)?, end: owned(end)?, listeners, room: Mutex::new(room) };
-        lobby.control(libc::EPOLL_CTL_ADD, lobby.end.as_raw_fd(), libc::EPOLLIN, END)?;
-        for (listener, name) in lobby.listeners.iter().zip(1..) {
-            listener.set_nonblocking(true)?;
-            // SAFETY: listen takes no memory; once more, it sets the length of the queue.
-            unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) };
-            lobby.watch(libc::EPOLL_CTL_ADD, listener.as_raw_fd(), name)?;
+        let lobby = Lobby { poll: config.network.poll()?, listeners, room: Mutex::new(room) };
+        for (listener, name) in lobby.listeners.iter().zip(END + 1..) {
+            listener.prepare()?;
+            lobby.poll.add(listener.source(), name)?;
         }
         Ok(lobby)
     }
 
-    fn control(&self, operation: i32, fd: RawFd, events: i32, name: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: events as u32, u64: name };
-        // SAFETY: the event lives for the call, and both descriptors are open.
-        let result = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    /// Arms one event (EPOLLONESHOT) for the next data to receive.
-    fn watch(&self, operation: i32, fd: RawFd, name: u64) -> io::Result<()> {
-        self.control(operation, fd, libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLONESHOT, name)
-    }
-
     /// Waits for events, until the first deadline at most.
-    fn wait(&self, events: &mut [libc::epoll_event; EVENTS]) -> usize {
+    fn wait(&self, names: &mut [u64; EVENTS]) -> usize {
         let first = self.room.lock().waiting.first_key_value().map(|(_, first)| first.deadline);
-        let limit_ms = first.map_or(-1, |first| {
-            let left = first.saturating_duration_since(Instant::now());
-            left.as_millis().saturating_add(1).min(i32::MAX as u128) as i32
-        });
-        // SAFETY: there is room for as many events as are asked for.
-        let got =
-            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, limit_ms) };
-        usize::try_from(got).unwrap_or(0)
+        let left =
+            first.map(|first| first.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        self.poll.wait(names, left)
     }
 
     /// Nothing more is accepted, and the threads end.
     pub(super) fn close(&self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: the buffer is valid for its length. It fails only if the counter is full, which is as good.
-        unsafe { libc::write(self.end.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-        for listener in &self.listeners {
-            // SAFETY: shutdown takes a descriptor that this listener owns and no memory.
-            unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
-        }
+        self.poll.end();
+        self.listeners.iter().for_each(Listener::close);
         let waiting = std::mem::take(&mut self.room.lock().waiting);
         drop(waiting);
     }
@@ -171,12 +128,11 @@ impl Lobby {
 /// What each of the threads does.
 pub(super) fn run(shared: &Arc<Shared>) {
     let lobby = &shared.lobby;
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+    let mut names = [END; EVENTS];
     while !shared.is_stopping() {
-        let count = lobby.wait(&mut events);
+        let count = lobby.wait(&mut names);
         end_late(shared);
-        for event in events.iter().take(count) {
-            let name = event.u64;
+        for &name in names.iter().take(count) {
             match name {
                 END => break,
                 name if name < FIRST_ID => {
@@ -184,7 +140,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                         usize::try_from(name - 1).ok().and_then(|at| lobby.listeners.get(at))
                     {
                         accept(shared, listener);
-                        let _ = lobby.watch(libc::EPOLL_CTL_MOD, listener.as_raw_fd(), name);
+                        let _ = lobby.poll.again(listener.source(), name);
                     }
                 }
                 id => look_at(shared, id),
@@ -195,7 +151,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     lobby.close();
 }
 
-fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+fn accept(shared: &Arc<Shared>, listener: &Listener) {
     for _ in 0..ACCEPTS {
         match listener.accept() {
             _ if shared.is_stopping() => return,
@@ -218,10 +174,10 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-fn arrive(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+fn arrive(shared: &Arc<Shared>, stream: Stream, peer: SocketAddr) {
     // A socket of IPv6 shows peers of IPv4 by addresses that nobody else writes.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let own = stream.local_addr().map(|own| own.ip().to_canonical());
+    let own = stream.own_ip().map(|own| own.to_canonical());
     let is_own = peer.ip().is_loopback() || own.is_ok_and(|own| own == peer.ip());
     let now = Instant::now();
     let mut room = shared.lobby.room.lock();
@@ -240,14 +196,13 @@ fn arrive(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
             return;
         }
     };
-    let fd = stream.as_raw_fd();
-    let half_open =
-        HalfOpen { stage: Stage::Silent(stream), peer, deadline: now + shared.config.handshake_max };
-    room.waiting.insert(id, half_open);
     let gone: Vec<HalfOpen> = gone.iter().filter_map(|id| room.waiting.remove(id)).collect();
-    if shared.lobby.watch(libc::EPOLL_CTL_ADD, fd, id).is_err() {
-        room.limits.leave(id);
-        room.waiting.remove(&id);
+    let deadline = now + shared.config.handshake_max;
+    match shared.lobby.poll.add(stream.source(), id) {
+        Ok(()) => {
+            room.waiting.insert(id, HalfOpen { stage: Stage::Silent(stream), peer, deadline });
+        }
+        Err(_) => drop(room.limits.leave(id)),
     }
     drop(room);
     for half_open in gone {
@@ -294,17 +249,17 @@ fn look_at(shared: &Arc<Shared>, id: u64) {
             if got_further {
                 room.limits.progress(id);
             }
-            let fd = half_open.fd();
-            room.waiting.insert(id, half_open);
-            if shared.lobby.watch(libc::EPOLL_CTL_MOD, fd, id).is_err() {
-                room.limits.leave(id);
-                room.waiting.remove(&id);
+            match shared.lobby.poll.again(half_open.source(), id) {
+                Ok(()) => {
+                    room.waiting.insert(id, half_open);
+                }
+                Err(_) => drop(room.limits.leave(id)),
             }
         }
         Outcome::Admitted(link, admitted) => {
             room.limits.leave(id);
             drop(room);
-            let _ = shared.lobby.control(libc::EPOLL_CTL_DEL, link.0.as_raw_fd(), 0, id);
+            shared.lobby.poll.remove(link.0.source());
             let (socket, inbox) = *link;
             shared.serve(peer, socket, inbox, admitted);
         }
@@ -329,11 +284,11 @@ fn look_at(shared: &Arc<Shared>, id: u64) {
 }
 
 impl HalfOpen {
-    fn fd(&self) -> RawFd {
+    fn source(&self) -> Source<'_> {
         match &self.stage {
-            Stage::Silent(stream) => stream.as_raw_fd(),
-            Stage::Proving(link) => link.0.as_raw_fd(),
-            Stage::Connecting(link, _) => link.0.as_raw_fd(),
+            Stage::Silent(stream) => stream.source(),
+            Stage::Proving(link) => link.0.source(),
+            Stage::Connecting(link, _) => link.0.source(),
         }
     }
 
@@ -368,25 +323,23 @@ enum Next {
 }
 
 /// The first byte says whether TLS is spoken.
-fn begin(shared: &Shared, stream: TcpStream) -> Next {
-    let mut first = [0];
-    match stream.set_nonblocking(true).and_then(|()| stream.peek(&mut first)) {
-        Ok(0) => return Next::Ended(None),
-        Ok(_) => {}
+fn begin(shared: &Shared, stream: Stream) -> Next {
+    let first = match stream.peek() {
+        Ok(Some(first)) => first,
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
             return Next::Same(Stage::Silent(stream));
         }
-        Err(_) => return Next::Ended(None),
-    }
+        Ok(None) | Err(_) => return Next::Ended(None),
+    };
     let stall_max = shared.config.stall_max;
-    let own = stream.local_addr().map(|own| own.ip());
+    let own = stream.own_ip();
     let protection = own.map_or(Security::Encrypt, |own| shared.config.protection_at(own));
     let socket = match Socket::new(stream, stall_max, READ_TICK.min(stall_max / 4).max(TICK)) {
         Ok(socket) => socket,
         Err(error) => return Next::Ended(Some(error.to_string())),
     };
     let who = match &shared.config.tls {
-        Some(tls) if first == [FIRST_BYTE] => {
+        Some(tls) if first == FIRST_BYTE => {
             return match Handshake::of_server(tls, protection) {
                 Ok(handshake) => Next::Further(Stage::Proving(Box::new((socket, handshake)))),
                 Err(error) => Next::Ended(Some(error.to_string())),

@@ -1,0 +1,37 @@
+//! A word in memory that threads wait on: cheaper than a condition variable where the word says all.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::futex::{self, Flags, Timespec};
+
+use crate::clock::Instant;
+use crate::sim;
+
+/// Sleeps while `word` is `expected`, until it is woken, a signal comes, or `limit` is over. The caller looks at the word again.
+#[track_caller]
+pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
+    if sim::is_here() {
+        // No other thread runs between the look and the wait.
+        if word.load(Ordering::Acquire) == expected {
+            let until = (Instant::now() + limit).to_std();
+            sim::wait(word.as_ptr().addr(), Some(until), Location::caller());
+        }
+        return;
+    }
+    let limit = Timespec::try_from(limit).ok();
+    // Any way of returning (woken, changed, timed out, signal) is fine.
+    let _ = futex::wait(word, Flags::PRIVATE, expected, limit.as_ref());
+}
+
+/// Wakes one thread that sleeps on `word`.
+#[track_caller]
+pub fn wake_one(word: &AtomicU32) {
+    if sim::is_here() {
+        sim::notify(word.as_ptr().addr(), false);
+        return;
+    }
+    // It has nothing to fail at.
+    let _ = futex::wake(word, Flags::PRIVATE, 1);
+}
