@@ -136,7 +136,7 @@ impl Front {
             Operation::Read(read) => files.read(&read, reply),
             Operation::Write(write) => files.write(caller, &write, reply),
             Operation::Open { flags, kill_suid_gid } => {
-                files.open(caller, fid()?, Opening { flags, kill_priv: kill_suid_gid }, reply)
+                files.open(caller, fid()?, Opening::new(flags, kill_suid_gid), reply)
             }
             Operation::Release { fh, .. } => files.release(caller, fh, reply),
             Operation::Flush { fh, lock_owner } => files.flush(caller, fh, LockOwner(lock_owner), reply),
@@ -153,11 +153,11 @@ impl Front {
                 files.setlk(caller, fh, lock::to_lock(&lock, owner, flock)?, wait, reply)
             }
             Operation::Create { name, flags, mode, umask, kill_suid_gid } => {
-                let opening = Opening { flags, kill_priv: kill_suid_gid };
+                let opening = Opening::new(flags, kill_suid_gid);
                 files.create(names, caller, at(name)?, &names::node(mode, umask), opening, reply)
             }
             Operation::TmpFile { flags, mode, umask } => {
-                let opening = Opening { flags, kill_priv: false };
+                let opening = Opening::new(flags, false);
                 files.create(names, caller, at(b"")?, &names::unnamed(mode, umask), opening, reply)
             }
             Operation::Lookup { name } => names.lookup(caller, at(name)?, reply),

@@ -8,8 +8,11 @@ mod table;
 
 use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::config::{MountOptions, SessionConfig};
 use crate::device::Device;
@@ -74,13 +77,9 @@ impl Mounted {
 
     /// Device number of the mount, found without a request to its daemon.
     fn device_number(&self) -> Option<(u32, u32)> {
-        let path = CString::new(self.path.as_os_str().as_bytes()).ok()?;
-        // SAFETY: all bytes zero is a valid statx.
-        let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-        let flags = libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
-        // SAFETY: the path ends in a zero and the buffer is a statx; both outlive the call.
-        let outcome = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, 0, &mut stat) };
-        (outcome == 0).then_some((stat.stx_dev_major, stat.stx_dev_minor))
+        let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::empty()).ok()?;
+        Some((stat.stx_dev_major, stat.stx_dev_minor))
     }
 
     /// Is it still mounted, but nobody serves it?
@@ -94,25 +93,19 @@ impl Mounted {
             return fusermount::unmount(&self.path, how != Unmount::Clean);
         }
         let flags = match how {
-            Unmount::Clean => 0,
-            Unmount::Lazy => libc::MNT_DETACH,
-            Unmount::Force => libc::MNT_FORCE | libc::MNT_DETACH,
+            Unmount::Clean => UnmountFlags::empty(),
+            Unmount::Lazy => UnmountFlags::DETACH,
+            Unmount::Force => UnmountFlags::FORCE | UnmountFlags::DETACH,
         };
         unmount_directly(&self.path, flags)
     }
 }
 
-fn unmount_directly(path: &Path, flags: libc::c_int) -> Result<(), Error> {
-    let c_path = c_path(path)?;
-    // SAFETY: `c_path` is a string that ends with NUL.
-    if unsafe { libc::umount2(c_path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EBUSY) => Err(Error::Busy(path.to_owned())),
-        Some(libc::EINVAL | libc::ENOENT) => Ok(()),
-        _ => Err(Error::Unmount { path: path.to_owned(), source: error }),
+fn unmount_directly(path: &Path, flags: UnmountFlags) -> Result<(), Error> {
+    match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        Err(Errno::BUSY) => Err(Error::Busy(path.to_owned())),
+        Err(errno) => Err(Error::Unmount { path: path.to_owned(), source: errno.into() }),
     }
 }
 
@@ -120,8 +113,8 @@ fn mount_directly(path: &Path, options: &MountOptions, max_read: u32, device: &D
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},max_read={max_read}",
         device.fd(),
-        user(),
-        group()
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
     );
     if options.allow_other.unwrap_or(true) {
         data.push_str(",allow_other");
@@ -129,32 +122,24 @@ fn mount_directly(path: &Path, options: &MountOptions, max_read: u32, device: &D
     if options.default_permissions {
         data.push_str(",default_permissions");
     }
-    let mut flags = 0;
+    let mut flags = MountFlags::empty();
     for (wanted, flag) in [
-        (options.read_only, libc::MS_RDONLY),
-        (options.nodev, libc::MS_NODEV),
-        (options.nosuid, libc::MS_NOSUID),
-        (options.noexec, libc::MS_NOEXEC),
-        (options.noatime, libc::MS_NOATIME),
+        (options.read_only, MountFlags::RDONLY),
+        (options.nodev, MountFlags::NODEV),
+        (options.nosuid, MountFlags::NOSUID),
+        (options.noexec, MountFlags::NOEXEC),
+        (options.noatime, MountFlags::NOATIME),
     ] {
         if wanted {
             flags |= flag;
         }
     }
-    let target = c_path(path)?;
     let source = c_string("source", options.source.as_bytes())?;
     let kind = c_string("subtype", format!("fuse.{}", options.subtype).as_bytes())?;
     let data = c_string("mount options", data.as_bytes())?;
-    // SAFETY: all four are strings that end with NUL and live until the call returns.
-    let result =
-        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    Err(match error.raw_os_error() {
-        Some(libc::ENODEV) => Error::NoDevice,
-        _ => Error::Mount { path: path.to_owned(), source: error },
+    rustix::mount::mount(source, path, kind, flags, Some(data.as_c_str())).map_err(|errno| match errno {
+        Errno::NODEV => Error::NoDevice,
+        _ => Error::Mount { path: path.to_owned(), source: errno.into() },
     })
 }
 
@@ -268,7 +253,7 @@ fn prepare_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf, E
 fn resolve(path: &Path) -> Result<PathBuf, Error> {
     match std::fs::canonicalize(path) {
         Ok(path) => Ok(path),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
             let name = path.file_name().ok_or_else(|| Error::NoMountPoint(path.to_owned()))?;
             let parent = match path.parent() {
                 Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -282,9 +267,9 @@ fn resolve(path: &Path) -> Result<PathBuf, Error> {
 }
 
 fn no_mount_point(path: &Path, error: io::Error) -> Error {
-    match error.raw_os_error() {
-        Some(libc::ENOENT) => Error::NoMountPoint(path.to_owned()),
-        Some(libc::ENOTDIR) => Error::NotADirectory(path.to_owned()),
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOENT) => Error::NoMountPoint(path.to_owned()),
+        Some(Errno::NOTDIR) => Error::NotADirectory(path.to_owned()),
         _ => Error::System { action: "looking at the mount point", source: error },
     }
 }
@@ -292,18 +277,17 @@ fn no_mount_point(path: &Path, error: io::Error) -> Error {
 /// Has the daemon behind this FUSE mount gone?
 fn is_dead(path: &Path) -> bool {
     let error = std::fs::symlink_metadata(path).err();
-    matches!(error.and_then(|error| error.raw_os_error()), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    matches!(error.and_then(|error| Errno::from_io_error(&error)), Some(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 fn clear_stale(path: &Path, entry: &MountEntry) -> Result<(), Error> {
     log::warn!("clearing the dead mount of {} on {}", entry.source, path.display());
-    let cleared =
-        if is_root() { unmount_directly(path, libc::MNT_DETACH) } else { fusermount::unmount(path, true) };
+    let cleared = if is_root() {
+        unmount_directly(path, UnmountFlags::DETACH)
+    } else {
+        fusermount::unmount(path, true)
+    };
     cleared.map_err(|_| Error::Stale(path.to_owned(), entry.source.clone()))
-}
-
-fn c_path(path: &Path) -> Result<CString, Error> {
-    c_string("mount_point", path.as_os_str().as_bytes())
 }
 
 fn c_string(name: &'static str, bytes: &[u8]) -> Result<CString, Error> {
@@ -311,18 +295,7 @@ fn c_string(name: &'static str, bytes: &[u8]) -> Result<CString, Error> {
 }
 
 fn is_root() -> bool {
-    // SAFETY: geteuid takes no arguments and cannot fail.
-    unsafe { libc::geteuid() == 0 }
-}
-
-fn user() -> u32 {
-    // SAFETY: getuid takes no arguments and cannot fail.
-    unsafe { libc::getuid() }
-}
-
-fn group() -> u32 {
-    // SAFETY: getgid takes no arguments and cannot fail.
-    unsafe { libc::getgid() }
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]

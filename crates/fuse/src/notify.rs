@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use crate::abi::*;
 use crate::device::Device;
+use rustix::io::Errno;
 
 /// Sends notifications of one mount. Cheap to clone; outlives the session, then every call fails with ENOTCONN.
 ///
@@ -61,7 +62,7 @@ impl Notifier {
 
     /// Puts `data` into the page cache at `offset`; grows the file's size as the kernel knows it if it ends behind it.
     pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> io::Result<()> {
-        let size = u32::try_from(data.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let size = u32::try_from(data.len()).map_err(|_| io::Error::from(Errno::INVAL))?;
         let out = NotifyStoreOut { nodeid: node, offset, size, padding: 0 };
         self.send(notify_code::STORE, &[out.as_bytes(), data])
     }
@@ -70,7 +71,7 @@ impl Notifier {
     /// not 0 and below 2^63.
     pub fn retrieve(&self, unique: u64, node: u64, offset: u64, size: u32) -> io::Result<()> {
         if unique == 0 || unique % 2 == 1 || unique >= 1 << 63 {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            return Err(io::Error::from(Errno::INVAL));
         }
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
         self.send(notify_code::RETRIEVE, &[out.as_bytes()])
@@ -80,7 +81,7 @@ impl Notifier {
     pub fn prune(&self, nodes: &[u64]) -> io::Result<()> {
         const NODES_MAX: usize = 1024;
         if nodes.is_empty() || nodes.len() > NODES_MAX {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            return Err(io::Error::from(Errno::INVAL));
         }
         let out = NotifyPruneOut { count: nodes.len() as u32, ..NotifyPruneOut::default() };
         let mut ids = [0u8; NODES_MAX * 8];
@@ -97,10 +98,10 @@ impl Notifier {
 
     fn send(&self, code: i32, body: &[&[u8]]) -> io::Result<()> {
         let Some(device) = self.device.upgrade() else {
-            return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
+            return Err(io::Error::from(Errno::NOTCONN));
         };
         match device.send(code, 0, body) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
             outcome => outcome,
         }
     }
@@ -108,7 +109,7 @@ impl Notifier {
 
 fn name_length(name: &[u8]) -> io::Result<u32> {
     if name.is_empty() || name.len() > 1024 || name.contains(&0) {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        return Err(io::Error::from(Errno::INVAL));
     }
     Ok(name.len() as u32)
 }

@@ -15,6 +15,9 @@ use std::time::Duration;
 
 use crate::abi::{self, Attr, OpenFlags, StatFs};
 use crate::{DirEntry, Entry, Handler, Opened, Operation, Read, ReadDir, Reply, Request, SetAttr};
+use nacre_types::attr::{FileKind, S_IFMT};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use tree::{Kind, MANY_BASE, MANY_NODE, Tree};
 
 /// What a bench may do for every request before it is answered, e.g. one call over the network.
@@ -73,10 +76,12 @@ impl NullFs {
     pub fn new(options: NullOptions) -> NullFs {
         let tree = Tree::new(options.many);
         for name in &options.directories {
-            let _ = tree.add(abi::ROOT_ID, name.as_bytes(), libc::S_IFDIR | 0o777, 0, 0);
+            let _ = tree.add(abi::ROOT_ID, name.as_bytes(), FileKind::Directory.mode_bits() | 0o777, 0, 0);
         }
         for (name, size) in &options.files {
-            if let Ok(attr) = tree.add(abi::ROOT_ID, name.as_bytes(), libc::S_IFREG | 0o666, 0, 0) {
+            if let Ok(attr) =
+                tree.add(abi::ROOT_ID, name.as_bytes(), FileKind::Regular.mode_bits() | 0o666, 0, 0)
+            {
                 tree.change(attr.ino, |node| node.size = *size);
             }
         }
@@ -108,14 +113,14 @@ impl NullFs {
     fn lookup(&self, parent: u64, name: &[u8], reply: &mut Reply<'_>) {
         match self.tree.lookup(parent, name) {
             Ok(attr) => reply.entry(&self.entry(attr)),
-            Err(libc::ENOENT) if self.options.negative_entries => {
+            Err(Errno::NOENT) if self.options.negative_entries => {
                 reply.entry(&self.entry(Attr::default()));
             }
-            Err(errno) => reply.error(errno),
+            Err(errno) => reply.error(errno.raw_os_error()),
         }
     }
 
-    fn make(&self, request: &Request<'_>, name: &[u8], mode: u32) -> Result<Entry, i32> {
+    fn make(&self, request: &Request<'_>, name: &[u8], mode: u32) -> Result<Entry, Errno> {
         self.tree.add(request.node_id, name, mode, request.uid, request.gid).map(|attr| {
             self.tree.remember(attr.ino);
             self.entry(attr)
@@ -125,7 +130,7 @@ impl NullFs {
     fn set_attr(&self, node: u64, change: &SetAttr, reply: &mut Reply<'_>) {
         let attr = self.tree.change(node, |node| {
             if let Some(mode) = change.mode {
-                node.mode = (node.mode & libc::S_IFMT) | (mode & !libc::S_IFMT);
+                node.mode = (node.mode & S_IFMT) | (mode & !S_IFMT);
             }
             node.uid = change.uid.unwrap_or(node.uid);
             node.gid = change.gid.unwrap_or(node.gid);
@@ -136,12 +141,12 @@ impl NullFs {
         });
         match attr {
             Some(attr) => reply.attr(&attr, self.options.attr_timeout),
-            None => reply.error(libc::ENOENT),
+            None => reply.error(Errno::NOENT.raw_os_error()),
         }
     }
 
     fn read(&self, node: u64, offset: u64, size: u32, reply: &mut Reply<'_>) {
-        let Some(attr) = self.tree.attr(node) else { return reply.error(libc::ENOENT) };
+        let Some(attr) = self.tree.attr(node) else { return reply.error(Errno::NOENT.raw_os_error()) };
         let length = attr.size.saturating_sub(offset).min(u64::from(size)) as usize;
         let buffer = reply.read_buffer(length);
         match self.options.fill {
@@ -155,7 +160,7 @@ impl NullFs {
     fn write(&self, node: u64, end: u64, length: usize, reply: &mut Reply<'_>) {
         match self.tree.change(node, |node| node.size = node.size.max(end)) {
             Some(_) => reply.written(length as u32),
-            None => reply.error(libc::ENOENT),
+            None => reply.error(Errno::NOENT.raw_os_error()),
         }
     }
 
@@ -173,35 +178,35 @@ impl NullFs {
             full
         });
         if let Err(errno) = listed {
-            reply.error(errno);
+            reply.error(errno.raw_os_error());
         }
     }
 
     fn namespace(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
         let node = request.node_id;
-        let unit = |outcome: Result<(), i32>, reply: &mut Reply<'_>| match outcome {
+        let unit = |outcome: Result<(), Errno>, reply: &mut Reply<'_>| match outcome {
             Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
+            Err(errno) => reply.error(errno.raw_os_error()),
         };
         match request.op {
             Operation::Lookup { name } => self.lookup(node, name, reply),
             Operation::MkNod { name, mode, umask, .. } => match self.make(request, name, mode & !umask) {
                 Ok(entry) => reply.entry(&entry),
-                Err(errno) => reply.error(errno),
+                Err(errno) => reply.error(errno.raw_os_error()),
             },
             Operation::MkDir { name, mode, umask } => {
-                match self.make(request, name, libc::S_IFDIR | (mode & !umask & 0o7777)) {
+                match self.make(request, name, FileKind::Directory.mode_bits() | (mode & !umask & 0o7777)) {
                     Ok(entry) => reply.entry(&entry),
-                    Err(errno) => reply.error(errno),
+                    Err(errno) => reply.error(errno.raw_os_error()),
                 }
             }
             Operation::Create { name, mode, umask, .. } => match self.make(request, name, mode & !umask) {
                 Ok(entry) => reply.created(&entry, &self.opened()),
-                Err(errno) => reply.error(errno),
+                Err(errno) => reply.error(errno.raw_os_error()),
             },
             Operation::Unlink { name } => unit(self.tree.remove(node, name, Kind::File), reply),
             Operation::RmDir { name } => unit(self.tree.remove(node, name, Kind::Directory), reply),
-            _ => reply.error(libc::ENOSYS),
+            _ => reply.error(Errno::NOSYS.raw_os_error()),
         }
     }
 }
@@ -228,11 +233,11 @@ impl Handler for NullFs {
         match request.op {
             Operation::GetAttr { .. } => match self.tree.attr(node) {
                 Some(attr) => reply.attr(&attr, self.options.attr_timeout),
-                None => reply.error(libc::ENOENT),
+                None => reply.error(Errno::NOENT.raw_os_error()),
             },
             Operation::SetAttr(change) => self.set_attr(node, &change, reply),
             Operation::Open { flags, .. } => {
-                if flags & libc::O_TRUNC as u32 != 0 {
+                if flags & OFlags::TRUNC.bits() != 0 {
                     self.tree.change(node, |node| node.size = 0);
                 }
                 reply.opened(&self.opened());

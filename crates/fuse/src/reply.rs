@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::abi::*;
+use rustix::io::Errno;
 
 mod directory;
 
@@ -24,8 +25,8 @@ pub struct Reply<'a> {
 pub(crate) enum State {
     /// Nothing was said yet.
     Unanswered,
-    /// An errno, positive.
-    Error(i32),
+    /// Failed.
+    Error(Errno),
     /// So many bytes of the small area.
     Small(usize),
     /// So many bytes of the bulk area.
@@ -72,7 +73,8 @@ impl<'a> Reply<'a> {
     /// Failure with `errno` (positive, such as `libc::ENOENT`). Numbers that the kernel would not take become EIO.
     pub fn error(&mut self, errno: i32) {
         // The kernel refuses replies from 512 (ERESTARTSYS) up, and the caller would wait for ever.
-        self.state = State::Error(if (1..512).contains(&errno) { errno } else { libc::EIO });
+        self.state =
+            State::Error(if (1..512).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO });
     }
 
     /// Success without data.
@@ -160,7 +162,7 @@ impl<'a> Reply<'a> {
                 tail.copy_from_slice(data);
                 self.state = State::Bulk(length);
             }
-            None => self.error(libc::EIO),
+            None => self.error(Errno::IO.raw_os_error()),
         }
     }
 
@@ -171,7 +173,7 @@ impl<'a> Reply<'a> {
                 bulk.copy_from_slice(bytes);
                 self.state = State::Bulk(bytes.len());
             }
-            None => self.error(libc::ERANGE),
+            None => self.error(Errno::RANGE.raw_os_error()),
         }
     }
 
@@ -188,7 +190,7 @@ impl<'a> Reply<'a> {
         if bytes <= self.bulk.len() {
             self.state = State::Bulk(bytes);
         } else {
-            self.error(libc::EIO);
+            self.error(Errno::IO.raw_os_error());
         }
     }
 

@@ -13,7 +13,9 @@ use crate::handler::{Handler, InitConfig};
 use crate::mount::{Mounted, Unmount, mount};
 use crate::notify::Notifier;
 use crate::request::{InitRequest, Operation, Raw, parse};
-use crate::transport::{Availability, Channel, Negotiated, availability, page_size};
+use crate::transport::{Availability, Channel, Negotiated, availability};
+use rustix::io::Errno;
+use rustix::param::page_size;
 
 /// How long the kernel takes at most to end a connection whose last mount went; more means that it was not the last.
 const END_PATIENCE: Duration = Duration::from_secs(1);
@@ -275,7 +277,7 @@ fn read_init(device: &Device) -> Result<(InHeader, InitRequest), Error> {
     loop {
         let length = match device.read(&mut buffer) {
             Ok(length) => length,
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INTR) => continue,
             Err(source) => return Err(Error::System { action: "reading INIT", source }),
         };
         let header = InHeader::read_from(&buffer[..length]).ok_or(Error::Handshake)?;
@@ -290,7 +292,7 @@ fn read_init(device: &Device) -> Result<(InHeader, InitRequest), Error> {
             continue;
         }
         if kernel.major < KERNEL_VERSION || kernel.minor < KERNEL_MINOR_VERSION_MIN {
-            let _ = device.send(-libc::EPROTO, header.unique, &[]);
+            let _ = device.send(-Errno::PROTO.raw_os_error(), header.unique, &[]);
             return Err(Error::Protocol { major: kernel.major, minor: kernel.minor });
         }
         return Ok((header, kernel));

@@ -24,7 +24,6 @@ use crate::error::Error;
 use crate::handler::Handler;
 use interrupts::{InterruptWatch, PendingInterrupts, Worker};
 
-pub(crate) use buffer::page_size;
 pub(crate) use uring::{Availability, availability};
 
 /// What was agreed with the kernel, as far as transports need it.

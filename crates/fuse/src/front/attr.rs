@@ -188,9 +188,10 @@ impl Names {
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         check_name(set.name)?;
+        let asked = rustix::fs::XattrFlags::from_bits_retain(set.flags);
         let mut wish = XattrFlags::empty();
-        wish.set(XattrFlags::CREATE, set.flags & libc::XATTR_CREATE as u32 != 0);
-        wish.set(XattrFlags::REPLACE, set.flags & libc::XATTR_REPLACE as u32 != 0);
+        wish.set(XattrFlags::CREATE, asked.contains(rustix::fs::XattrFlags::CREATE));
+        wish.set(XattrFlags::REPLACE, asked.contains(rustix::fs::XattrFlags::REPLACE));
         wish.set(XattrFlags::KILL_SGID, set.kill_sgid);
         let closed = self.client.names.setxattr(caller, fid, set.name, set.value, wish).map_err(gone)?;
         self.changed(closed, reply)

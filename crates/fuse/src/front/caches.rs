@@ -2,6 +2,7 @@
 
 use nacre_client::KernelCaches;
 use nacre_types::Fid;
+use rustix::io::Errno;
 
 use crate::notify::Notifier;
 
@@ -25,7 +26,7 @@ impl Caches {
         let node = if node == self.root { ROOT_NODE } else { node };
         match self.notifier.inval_inode(node, offset, len) {
             Ok(()) => true,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => false,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => false,
             // The mount has gone.
             Err(error) => {
                 log::debug!("node {node} could not be invalidated: {error}");
@@ -40,9 +41,9 @@ impl KernelCaches for Caches {
         match self.notifier.inc_epoch() {
             Ok(()) => {}
             // Older kernels: names time out by themselves.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
             // The mount has gone, and all its names with it.
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {}
             Err(error) => log::warn!("the kernel did not let go of cached names: {error}"),
         }
     }

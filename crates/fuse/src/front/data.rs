@@ -7,6 +7,7 @@ use nacre_client::{
     SeekKind, WriteOptions,
 };
 use nacre_types::{Fid, Status, StatusResult};
+use rustix::fs::{FallocateFlags, OFlags};
 
 use super::names::{Named, Names};
 use super::open_mode::{CacheMode, OpenCase, open_flags};
@@ -16,44 +17,44 @@ use crate::reply::{Opened, Reply};
 use crate::request::{CopyFileRange, Read, Write};
 
 /// The kernel opens the file to execute it (`FMODE_EXEC` among the flags of open(2)).
-const OPEN_TO_EXECUTE: u32 = 0x20;
+const OPEN_TO_EXECUTE: OFlags = OFlags::from_bits_retain(0x20);
 
-const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
-const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
-const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+const PUNCH_HOLE: u32 = FallocateFlags::PUNCH_HOLE.bits();
+const KEEP_SIZE: u32 = FallocateFlags::KEEP_SIZE.bits();
+const ZERO_RANGE: u32 = FallocateFlags::ZERO_RANGE.bits();
 
 /// How a program opens a file.
 #[derive(Clone, Copy)]
 pub(super) struct Opening {
     /// Flags of open(2).
-    pub(super) flags: u32,
+    flags: OFlags,
     /// Set-id bits are to be dropped.
-    pub(super) kill_priv: bool,
+    kill_priv: bool,
 }
 
 impl Opening {
-    fn has(self, bit: i32) -> bool {
-        self.flags as i32 & bit != 0
+    pub(super) fn new(flags: u32, kill_priv: bool) -> Opening {
+        Opening { flags: OFlags::from_bits_retain(flags), kill_priv }
     }
 
     /// The rights that are needed, and what is done to the file.
     fn rights(self) -> OpenFlags {
-        let mut open = match self.flags as i32 & libc::O_ACCMODE {
-            libc::O_WRONLY => OpenFlags::WRITE,
-            libc::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
+        let mut open = match self.flags & OFlags::ACCMODE {
+            OFlags::WRONLY => OpenFlags::WRITE,
+            OFlags::RDWR => OpenFlags::READ | OpenFlags::WRITE,
             // Who may execute need not be allowed to read.
-            _ if self.flags & OPEN_TO_EXECUTE != 0 => OpenFlags::EXEC,
+            _ if self.flags.contains(OPEN_TO_EXECUTE) => OpenFlags::EXEC,
             _ => OpenFlags::READ,
         };
-        open.set(OpenFlags::TRUNCATE, self.has(libc::O_TRUNC));
-        open.set(OpenFlags::APPEND, self.has(libc::O_APPEND));
+        open.set(OpenFlags::TRUNCATE, self.flags.contains(OFlags::TRUNC));
+        open.set(OpenFlags::APPEND, self.flags.contains(OFlags::APPEND));
         open.set(OpenFlags::KILL_PRIV, self.kill_priv);
         open
     }
 
     /// Each write is to be durable.
     fn is_sync(self) -> bool {
-        self.has(libc::O_DSYNC)
+        self.flags.contains(OFlags::DSYNC)
     }
 }
 
@@ -89,14 +90,14 @@ impl Files {
     /// Reads into the transport's buffer. The kernel names a lock owner when a program reads around the page cache; otherwise it
     /// fills pages.
     pub(super) fn read(&self, read: &Read, reply: &mut Reply<'_>) -> StatusResult<()> {
-        let flags = read.flags as i32;
+        let flags = OFlags::from_bits_retain(read.flags);
         let buffer = reply.read_buffer(read.size as usize);
         let reader = match read.lock_owner {
             None => Reader::Pages,
-            Some(_) if flags & libc::O_NONBLOCK != 0 => Reader::Hurried,
+            Some(_) if flags.contains(OFlags::NONBLOCK) => Reader::Hurried,
             Some(_) => Reader::Program,
         };
-        self.client.opens.keep_access_time(read.fh, flags & libc::O_NOATIME != 0)?;
+        self.client.opens.keep_access_time(read.fh, flags.contains(OFlags::NOATIME))?;
         let bytes = self.client.data.read(read.fh, read.offset, buffer, reader)?;
         reply.read_done(bytes);
         Ok(())
@@ -108,16 +109,16 @@ impl Files {
         write: &Write<'_>,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        let flags = write.flags as i32;
+        let flags = OFlags::from_bits_retain(write.flags);
         // The kernel's own write-back has settled on its offsets, whatever the handle's flags.
         let options = WriteOptions {
-            append: flags & libc::O_APPEND != 0 && !write.from_cache,
-            sync: flags & libc::O_DSYNC != 0,
+            append: flags.contains(OFlags::APPEND) && !write.from_cache,
+            sync: flags.contains(OFlags::DSYNC),
             kill_priv: write.kill_suid_gid,
             from_cache: write.from_cache,
             through_cache: write.lock_owner.is_none() && !write.from_cache,
-            direct: flags & libc::O_DIRECT != 0,
-            hurried: flags & libc::O_NONBLOCK != 0,
+            direct: flags.contains(OFlags::DIRECT),
+            hurried: flags.contains(OFlags::NONBLOCK),
             owner: write.lock_owner.map(LockOwner),
         };
         let bytes = self.client.data.write(caller, write.fh, write.offset, write.data, options)?;
@@ -148,7 +149,7 @@ impl Files {
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         let open = (opening.rights(), opening.is_sync());
-        let exclusive = opening.has(libc::O_EXCL) || what.new == NewFile::Unnamed;
+        let exclusive = opening.flags.contains(OFlags::EXCL) || what.new == NewFile::Unnamed;
         let (found, opened) =
             self.client.opens.create_open(caller, at.parent, at.name, what, open, exclusive)?;
         reply.created(&names.entry(&found), &self.opened(&opened, opening)?);
@@ -203,7 +204,7 @@ impl Files {
         let case = OpenCase {
             write_only: !rights.intersects(OpenFlags::READ | OpenFlags::EXEC),
             read_only: !rights.contains(OpenFlags::WRITE),
-            direct: opening.has(libc::O_DIRECT),
+            direct: opening.flags.contains(OFlags::DIRECT),
             executed: rights.contains(OpenFlags::EXEC),
             size: opened.attr.size,
             exclusive: self.client.lease.exclusive(),
@@ -223,13 +224,13 @@ mod tests {
 
     #[test]
     fn open_flags_say_which_rights_are_needed() {
-        let open = |flags: i32| {
-            let opening = Opening { flags: flags as u32, kill_priv: false };
+        let open = |flags: OFlags| {
+            let opening = Opening { flags, kill_priv: false };
             (opening.rights(), opening.is_sync())
         };
-        assert_eq!(open(libc::O_RDONLY), (OpenFlags::READ, false));
-        assert_eq!(open(libc::O_RDONLY | 0x20), (OpenFlags::EXEC, false));
-        let (flags, sync) = open(libc::O_RDWR | libc::O_TRUNC | libc::O_APPEND | libc::O_SYNC);
+        assert_eq!(open(OFlags::RDONLY), (OpenFlags::READ, false));
+        assert_eq!(open(OFlags::RDONLY | OPEN_TO_EXECUTE), (OpenFlags::EXEC, false));
+        let (flags, sync) = open(OFlags::RDWR | OFlags::TRUNC | OFlags::APPEND | OFlags::SYNC);
         assert_eq!(flags, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND);
         assert!(sync);
     }
@@ -241,7 +242,7 @@ mod tests {
             Err(Status::EOPNOTSUPP),
             "a hole without KEEP_SIZE does not exist"
         );
-        assert_eq!(to_fallocate(libc::FALLOC_FL_COLLAPSE_RANGE as u32), Err(Status::EOPNOTSUPP));
+        assert_eq!(to_fallocate(FallocateFlags::COLLAPSE_RANGE.bits()), Err(Status::EOPNOTSUPP));
         assert_eq!(to_fallocate(PUNCH_HOLE | KEEP_SIZE), Ok(FallocateKind::Punch));
     }
 }

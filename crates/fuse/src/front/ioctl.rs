@@ -47,7 +47,7 @@ pub fn call<T: Payload>(file: BorrowedFd<'_>, payload: &mut T) -> io::Result<()>
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    *payload = T::from_bytes(&bytes).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADMSG))?;
+    *payload = T::from_bytes(&bytes).ok_or_else(|| io::Error::from(rustix::io::Errno::BADMSG))?;
     Ok(())
 }
 

@@ -275,9 +275,11 @@ fn regular(mode: u32) -> u32 {
 /// # Errors
 /// `EINVAL` for flags that we do not have (whiteouts).
 fn rename_flags(flags: u32) -> StatusResult<RenameFlags> {
+    use rustix::fs::RenameFlags as Kernel;
     let mut known = RenameFlags::empty();
-    known.set(RenameFlags::NOREPLACE, flags & libc::RENAME_NOREPLACE != 0);
-    known.set(RenameFlags::EXCHANGE, flags & libc::RENAME_EXCHANGE != 0);
-    let rest = flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE);
-    if rest == 0 { Ok(known) } else { Err(Status::EINVAL) }
+    let asked = Kernel::from_bits_retain(flags);
+    known.set(RenameFlags::NOREPLACE, asked.contains(Kernel::NOREPLACE));
+    known.set(RenameFlags::EXCHANGE, asked.contains(Kernel::EXCHANGE));
+    let rest = asked - (Kernel::NOREPLACE | Kernel::EXCHANGE);
+    if rest.is_empty() { Ok(known) } else { Err(Status::EINVAL) }
 }

@@ -1,12 +1,16 @@
 //! The set-uid helper fusermount3: it mounts for ordinary users and passes the descriptor over a socket whose number
 //! it finds in the variable `_FUSE_COMMFD`.
 
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use rustix::io::FdFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::device::Device;
 use crate::error::Error;
@@ -89,7 +93,8 @@ fn inherit(command: &mut Command, socket: &UnixStream) {
     // SAFETY: the closure runs in the child between fork and exec; fcntl is safe to call there, and nothing allocates.
     unsafe {
         command.pre_exec(move || {
-            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+            let socket = BorrowedFd::borrow_raw(fd);
+            Ok(rustix::io::fcntl_setfd(socket, FdFlags::empty())?)
         });
     }
 }
@@ -107,41 +112,18 @@ fn refused(path: &Path, output: &Output) -> Error {
 
 /// The descriptor that comes as ancillary data of one byte; `None` at the end of the stream.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut byte = 0u8;
-    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // Aligned for cmsghdr, and larger than the space of one descriptor.
-    let mut control = [0u64; 8];
-    // SAFETY: msghdr is plain data; zeroes mean "no address, no flags".
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    loop {
-        // SAFETY: `message` points to buffers that live and have the sizes that it names.
-        let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
-        if n == 0 {
-            return Ok(None);
-        }
-        if n > 0 {
-            break;
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
     }
-    // SAFETY: the kernel filled `message`; the macros stay within msg_controllen, and the header is checked before its
-    // data is read. The descriptor is new and ours.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&message);
-        if header.is_null()
-            || (*header).cmsg_level != libc::SOL_SOCKET
-            || (*header).cmsg_type != libc::SCM_RIGHTS
-        {
-            return Ok(None);
-        }
-        let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::c_int>());
-        Ok((fd >= 0).then(|| OwnedFd::from_raw_fd(fd)))
-    }
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
 }

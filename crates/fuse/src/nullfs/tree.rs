@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use nacre_env::sync::Mutex;
+use nacre_types::attr::{FileKind, S_IFMT};
+use rustix::io::Errno;
 
 use crate::abi::{Attr, ROOT_ID};
 
@@ -45,7 +47,7 @@ struct Children {
 
 impl Node {
     fn new(mode: u32, uid: u32, gid: u32) -> Node {
-        let children = (mode & libc::S_IFMT == libc::S_IFDIR).then(Box::default);
+        let children = (mode & S_IFMT == FileKind::Directory.mode_bits()).then(Box::default);
         Node { mode, uid, gid, size: 0, mtime: TIME, linked: true, lookups: 0, children }
     }
 
@@ -78,8 +80,8 @@ impl Tree {
     pub fn new(many: u64) -> Tree {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let tree = Tree { shards, next: AtomicU64::new(16), count: AtomicUsize::new(0), many };
-        tree.put(ROOT_ID, Node::new(libc::S_IFDIR | 0o777, 0, 0));
-        tree.put(MANY_NODE, Node::new(libc::S_IFDIR | 0o555, 0, 0));
+        tree.put(ROOT_ID, Node::new(FileKind::Directory.mode_bits() | 0o777, 0, 0));
+        tree.put(MANY_NODE, Node::new(FileKind::Directory.mode_bits() | 0o555, 0, 0));
         tree.link(ROOT_ID, b"many", MANY_NODE);
         tree
     }
@@ -114,7 +116,7 @@ impl Tree {
     }
 
     fn many_attr(number: u64) -> Attr {
-        Node { size: 4096, ..Node::new(libc::S_IFREG | 0o444, 0, 0) }.attr(number)
+        Node { size: 4096, ..Node::new(FileKind::Regular.mode_bits() | 0o444, 0, 0) }.attr(number)
     }
 
     pub fn attr(&self, number: u64) -> Option<Attr> {
@@ -136,23 +138,23 @@ impl Tree {
         self.change(number, |node| node.lookups += 1);
     }
 
-    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, i32> {
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
         if parent == MANY_NODE {
             let index = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix('f')?.parse().ok());
-            let index: u64 = index.filter(|index| *index < self.many).ok_or(libc::ENOENT)?;
+            let index: u64 = index.filter(|index| *index < self.many).ok_or(Errno::NOENT)?;
             return Ok(Tree::many_attr(MANY_BASE + index));
         }
         let child = {
             let shard = self.shard(parent).lock();
-            let node = shard.get(&parent).ok_or(libc::ENOENT)?;
-            node.children.as_ref().ok_or(libc::ENOTDIR)?.by_name.get(name).ok_or(libc::ENOENT)?.0
+            let node = shard.get(&parent).ok_or(Errno::NOENT)?;
+            node.children.as_ref().ok_or(Errno::NOTDIR)?.by_name.get(name).ok_or(Errno::NOENT)?.0
         };
-        self.change(child, |node| node.lookups += 1).ok_or(libc::ENOENT)
+        self.change(child, |node| node.lookups += 1).ok_or(Errno::NOENT)
     }
 
-    pub fn add(&self, parent: u64, name: &[u8], mode: u32, uid: u32, gid: u32) -> Result<Attr, i32> {
+    pub fn add(&self, parent: u64, name: &[u8], mode: u32, uid: u32, gid: u32) -> Result<Attr, Errno> {
         if parent == MANY_NODE {
-            return Err(libc::EACCES);
+            return Err(Errno::ACCESS);
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let node = Node::new(mode, uid, gid);
@@ -162,29 +164,29 @@ impl Tree {
             return Ok(attr);
         }
         self.drop_node(number);
-        Err(libc::EEXIST)
+        Err(Errno::EXIST)
     }
 
-    pub fn remove(&self, parent: u64, name: &[u8], kind: Kind) -> Result<(), i32> {
+    pub fn remove(&self, parent: u64, name: &[u8], kind: Kind) -> Result<(), Errno> {
         if parent == MANY_NODE {
-            return Err(libc::EACCES);
+            return Err(Errno::ACCESS);
         }
         let child = self.lookup(parent, name)?;
         self.forget(child.ino, 1);
-        let is_directory = child.mode & libc::S_IFMT == libc::S_IFDIR;
+        let is_directory = child.mode & S_IFMT == FileKind::Directory.mode_bits();
         match kind {
-            Kind::File if is_directory => return Err(libc::EISDIR),
-            Kind::Directory if !is_directory => return Err(libc::ENOTDIR),
+            Kind::File if is_directory => return Err(Errno::ISDIR),
+            Kind::Directory if !is_directory => return Err(Errno::NOTDIR),
             Kind::Directory if child.ino == MANY_NODE || !self.is_empty(child.ino) => {
-                return Err(libc::ENOTEMPTY);
+                return Err(Errno::NOTEMPTY);
             }
             _ => {}
         }
         {
             let mut shard = self.shard(parent).lock();
             let children =
-                shard.get_mut(&parent).and_then(|node| node.children.as_mut()).ok_or(libc::ENOENT)?;
-            let (_, position) = children.by_name.remove(name).ok_or(libc::ENOENT)?;
+                shard.get_mut(&parent).and_then(|node| node.children.as_mut()).ok_or(Errno::NOENT)?;
+            let (_, position) = children.by_name.remove(name).ok_or(Errno::NOENT)?;
             children.by_position.remove(&position);
         }
         self.change(child.ino, |node| node.linked = false);
@@ -225,7 +227,7 @@ impl Tree {
         number: u64,
         offset: u64,
         mut each: impl FnMut(&[u8], u64, &Attr) -> bool,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         if number == MANY_NODE {
             let mut attr = Tree::many_attr(MANY_BASE);
             for index in offset..self.many {
@@ -242,8 +244,8 @@ impl Tree {
         loop {
             let batch: Vec<(u64, Arc<[u8]>, u64)> = {
                 let shard = self.shard(number).lock();
-                let node = shard.get(&number).ok_or(libc::ENOENT)?;
-                let children = node.children.as_ref().ok_or(libc::ENOTDIR)?;
+                let node = shard.get(&number).ok_or(Errno::NOENT)?;
+                let children = node.children.as_ref().ok_or(Errno::NOTDIR)?;
                 let rest = children.by_position.range(offset + 1..).take(BATCH);
                 rest.map(|(position, (name, child))| (*position, name.clone(), *child)).collect()
             };

@@ -5,6 +5,7 @@ use super::{
     SetXattr, Write,
 };
 use crate::abi::*;
+use rustix::io::Errno;
 
 /// A request as a transport delivers it: header, first argument structure, everything behind that.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +85,7 @@ pub(crate) fn argument_size(code: u32, setxattr_ext: bool) -> Option<usize> {
 ///
 /// The errno to answer with: ENOSYS for codes that are not known, EIO for what is cut short, EINVAL for names that
 /// cannot be.
-pub(crate) fn parse<'a>(raw: &Raw<'a>, setxattr_ext: bool) -> Result<Request<'a>, i32> {
+pub(crate) fn parse<'a>(raw: &Raw<'a>, setxattr_ext: bool) -> Result<Request<'a>, Errno> {
     let header = &raw.header;
     let (payload, parent_group) = split_extensions(raw.payload, header)?;
     let body = Body { argument: raw.argument, payload };
@@ -101,17 +102,17 @@ pub(crate) fn parse<'a>(raw: &Raw<'a>, setxattr_ext: bool) -> Result<Request<'a>
 }
 
 /// Cuts the extensions off the end of the payload and reads the one that matters here.
-fn split_extensions<'a>(payload: &'a [u8], header: &InHeader) -> Result<(&'a [u8], Option<u32>), i32> {
+fn split_extensions<'a>(payload: &'a [u8], header: &InHeader) -> Result<(&'a [u8], Option<u32>), Errno> {
     let length = usize::from(header.total_extlen) * 8;
     if length == 0 {
         return Ok((payload, None));
     }
-    let start = payload.len().checked_sub(length).ok_or(libc::EIO)?;
+    let start = payload.len().checked_sub(length).ok_or(Errno::IO)?;
     let (payload, mut extensions) = payload.split_at(start);
     let mut parent_group = None;
     while let Some(ext) = ExtHeader::read_from(extensions) {
         let size = ext.size as usize;
-        let body = extensions.get(size_of::<ExtHeader>()..size).ok_or(libc::EIO)?;
+        let body = extensions.get(size_of::<ExtHeader>()..size).ok_or(Errno::IO)?;
         if ext.typ == EXT_GROUPS && read_u32(body, 0)? >= 1 {
             parent_group = Some(read_u32(body, 4)?);
         }
@@ -121,19 +122,19 @@ fn split_extensions<'a>(payload: &'a [u8], header: &InHeader) -> Result<(&'a [u8
     Ok((payload, parent_group))
 }
 
-fn read_u32(bytes: &[u8], at: usize) -> Result<u32, i32> {
+fn read_u32(bytes: &[u8], at: usize) -> Result<u32, Errno> {
     let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
-    field.map(u32::from_ne_bytes).ok_or(libc::EIO)
+    field.map(u32::from_ne_bytes).ok_or(Errno::IO)
 }
 
 /// Splits `bytes` at the first NUL.
-fn split_nul(bytes: &[u8]) -> Result<(&[u8], &[u8]), i32> {
-    let end = bytes.iter().position(|&byte| byte == 0).ok_or(libc::EIO)?;
+fn split_nul(bytes: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
+    let end = bytes.iter().position(|&byte| byte == 0).ok_or(Errno::IO)?;
     Ok((&bytes[..end], &bytes[end + 1..]))
 }
 
-fn check_name(name: &[u8]) -> Result<&[u8], i32> {
-    if name.is_empty() || name.contains(&b'/') { Err(libc::EINVAL) } else { Ok(name) }
+fn check_name(name: &[u8]) -> Result<&[u8], Errno> {
+    if name.is_empty() || name.contains(&b'/') { Err(Errno::INVAL) } else { Ok(name) }
 }
 
 struct Body<'a> {
@@ -142,32 +143,32 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn arg<T: Wire>(&self) -> Result<T, i32> {
-        T::read_from(self.argument).ok_or(libc::EIO)
+    fn arg<T: Wire>(&self) -> Result<T, Errno> {
+        T::read_from(self.argument).ok_or(Errno::IO)
     }
 
     /// The only name of the payload.
-    fn name(&self) -> Result<&'a [u8], i32> {
+    fn name(&self) -> Result<&'a [u8], Errno> {
         check_name(split_nul(self.payload)?.0)
     }
 
     /// An extended attribute's name, which may hold slashes.
-    fn xattr_name(&self) -> Result<(&'a [u8], &'a [u8]), i32> {
+    fn xattr_name(&self) -> Result<(&'a [u8], &'a [u8]), Errno> {
         let (name, rest) = split_nul(self.payload)?;
-        if name.is_empty() { Err(libc::EINVAL) } else { Ok((name, rest)) }
+        if name.is_empty() { Err(Errno::INVAL) } else { Ok((name, rest)) }
     }
 
     /// Two names in the payload.
-    fn names(&self) -> Result<(&'a [u8], &'a [u8]), i32> {
+    fn names(&self) -> Result<(&'a [u8], &'a [u8]), Errno> {
         let (first, rest) = split_nul(self.payload)?;
         Ok((check_name(first)?, check_name(split_nul(rest)?.0)?))
     }
 
-    fn data(&self, size: u32) -> Result<&'a [u8], i32> {
-        self.payload.get(..size as usize).ok_or(libc::EIO)
+    fn data(&self, size: u32) -> Result<&'a [u8], Errno> {
+        self.payload.get(..size as usize).ok_or(Errno::IO)
     }
 
-    fn operation(&self, code: u32, setxattr_ext: bool) -> Result<Operation<'a>, i32> {
+    fn operation(&self, code: u32, setxattr_ext: bool) -> Result<Operation<'a>, Errno> {
         match code {
             opcode::LOOKUP..=opcode::LINK => self.namespace_operation(code),
             opcode::RENAME2 | opcode::CREATE | opcode::TMPFILE => self.namespace_operation(code),
@@ -179,7 +180,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    fn namespace_operation(&self, code: u32) -> Result<Operation<'a>, i32> {
+    fn namespace_operation(&self, code: u32) -> Result<Operation<'a>, Errno> {
         Ok(match code {
             opcode::LOOKUP => Operation::Lookup { name: self.name()? },
             opcode::FORGET => Operation::Forget { nlookup: self.arg::<ForgetIn>()?.nlookup },
@@ -230,11 +231,11 @@ impl<'a> Body<'a> {
                 let arg: CreateIn = self.arg()?;
                 Operation::TmpFile { flags: arg.flags, mode: arg.mode, umask: arg.umask }
             }
-            _ => return Err(libc::ENOSYS),
+            _ => return Err(Errno::NOSYS),
         })
     }
 
-    fn file_operation(&self, code: u32) -> Result<Operation<'a>, i32> {
+    fn file_operation(&self, code: u32) -> Result<Operation<'a>, Errno> {
         Ok(match code {
             opcode::OPEN => {
                 let arg: OpenIn = self.arg()?;
@@ -281,11 +282,11 @@ impl<'a> Body<'a> {
                 let arg: FlushIn = self.arg()?;
                 Operation::Flush { fh: arg.fh, lock_owner: arg.lock_owner }
             }
-            _ => return Err(libc::ENOSYS),
+            _ => return Err(Errno::NOSYS),
         })
     }
 
-    fn directory_operation(&self, code: u32) -> Result<Operation<'a>, i32> {
+    fn directory_operation(&self, code: u32) -> Result<Operation<'a>, Errno> {
         Ok(match code {
             opcode::OPENDIR => Operation::OpenDir { flags: self.arg::<OpenIn>()?.flags },
             opcode::READDIR | opcode::READDIRPLUS => {
@@ -301,11 +302,11 @@ impl<'a> Body<'a> {
                 let arg: FsyncIn = self.arg()?;
                 Operation::FsyncDir { fh: arg.fh, datasync: arg.fsync_flags & FSYNC_FDATASYNC != 0 }
             }
-            _ => return Err(libc::ENOSYS),
+            _ => return Err(Errno::NOSYS),
         })
     }
 
-    fn xattr_operation(&self, code: u32, setxattr_ext: bool) -> Result<Operation<'a>, i32> {
+    fn xattr_operation(&self, code: u32, setxattr_ext: bool) -> Result<Operation<'a>, Errno> {
         Ok(match code {
             opcode::SETXATTR => {
                 let arg = if setxattr_ext {
@@ -317,7 +318,7 @@ impl<'a> Body<'a> {
                 let (name, rest) = self.xattr_name()?;
                 Operation::SetXattr(SetXattr {
                     name,
-                    value: rest.get(..arg.size as usize).ok_or(libc::EIO)?,
+                    value: rest.get(..arg.size as usize).ok_or(Errno::IO)?,
                     flags: arg.flags,
                     kill_sgid: arg.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
                 })
@@ -327,11 +328,11 @@ impl<'a> Body<'a> {
             }
             opcode::LISTXATTR => Operation::ListXattr { size: self.arg::<GetXattrIn>()?.size },
             opcode::REMOVEXATTR => Operation::RemoveXattr { name: self.xattr_name()?.0 },
-            _ => return Err(libc::ENOSYS),
+            _ => return Err(Errno::NOSYS),
         })
     }
 
-    fn lock_operation(&self, code: u32) -> Result<Operation<'a>, i32> {
+    fn lock_operation(&self, code: u32) -> Result<Operation<'a>, Errno> {
         let arg: LkIn = self.arg()?;
         let (fh, owner, lock) = (arg.fh, arg.owner, arg.lk);
         let flock = arg.lk_flags & LK_FLOCK != 0;
@@ -341,7 +342,7 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn other_operation(&self, code: u32) -> Result<Operation<'a>, i32> {
+    fn other_operation(&self, code: u32) -> Result<Operation<'a>, Errno> {
         Ok(match code {
             opcode::INIT => self.init()?,
             opcode::ACCESS => Operation::Access { mask: self.arg::<AccessIn>()?.mask },
@@ -373,8 +374,8 @@ impl<'a> Body<'a> {
             }
             opcode::BATCH_FORGET => {
                 let count = self.arg::<BatchForgetIn>()?.count as usize;
-                let length = count.checked_mul(size_of::<ForgetOne>()).ok_or(libc::EIO)?;
-                let bytes = self.payload.get(..length).ok_or(libc::EIO)?;
+                let length = count.checked_mul(size_of::<ForgetOne>()).ok_or(Errno::IO)?;
+                let bytes = self.payload.get(..length).ok_or(Errno::IO)?;
                 Operation::BatchForget { forgets: ForgetList { bytes } }
             }
             opcode::FALLOCATE => {
@@ -394,11 +395,11 @@ impl<'a> Body<'a> {
                 let fh = (arg.getattr_flags & GETATTR_FH != 0).then_some(arg.fh);
                 Operation::Statx { fh, flags: arg.sx_flags, mask: arg.sx_mask }
             }
-            _ => return Err(libc::ENOSYS),
+            _ => return Err(Errno::NOSYS),
         })
     }
 
-    fn init(&self) -> Result<Operation<'a>, i32> {
+    fn init(&self) -> Result<Operation<'a>, Errno> {
         let arg: InitIn = self.arg()?;
         let mut flags = u64::from(arg.flags);
         if flags & InitFlags::INIT_EXT.bits() != 0

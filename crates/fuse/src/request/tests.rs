@@ -1,6 +1,7 @@
 use super::*;
 use crate::abi::*;
 use fastrand::Rng;
+use rustix::io::Errno;
 
 fn noise(random: &mut Rng, length: usize) -> Vec<u8> {
     std::iter::repeat_with(|| random.u8(..)).take(length).collect()
@@ -19,7 +20,7 @@ fn header(code: u32, total_extlen: u16) -> InHeader {
     }
 }
 
-fn parsed<'a>(code: u32, argument: &'a [u8], payload: &'a [u8]) -> Result<Operation<'a>, i32> {
+fn parsed<'a>(code: u32, argument: &'a [u8], payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
     parse(&Raw { header: header(code, 0), argument, payload }, true).map(|request| request.op)
 }
 
@@ -35,7 +36,7 @@ fn random_bytes_never_panic_and_give_plausible_errnos() {
         let raw = Raw { header: header(code, extensions), argument: &argument, payload: &payload };
         match parse(&raw, round % 2 == 0) {
             Ok(request) => check(&request),
-            Err(errno) => assert!([libc::EIO, libc::EINVAL, libc::ENOSYS].contains(&errno)),
+            Err(errno) => assert!([Errno::IO, Errno::INVAL, Errno::NOSYS].contains(&errno)),
         }
     }
 }
@@ -92,9 +93,9 @@ fn check(request: &Request<'_>) {
 #[test]
 fn names_are_found_and_checked() {
     assert!(matches!(parsed(opcode::LOOKUP, &[], b"file\0"), Ok(Operation::Lookup { name: b"file" })));
-    assert_eq!(parsed(opcode::LOOKUP, &[], b"file").err(), Some(libc::EIO), "no NUL");
-    assert_eq!(parsed(opcode::LOOKUP, &[], b"\0").err(), Some(libc::EINVAL), "empty");
-    assert_eq!(parsed(opcode::LOOKUP, &[], b"a/b\0").err(), Some(libc::EINVAL), "slash");
+    assert_eq!(parsed(opcode::LOOKUP, &[], b"file").err(), Some(Errno::IO), "no NUL");
+    assert_eq!(parsed(opcode::LOOKUP, &[], b"\0").err(), Some(Errno::INVAL), "empty");
+    assert_eq!(parsed(opcode::LOOKUP, &[], b"a/b\0").err(), Some(Errno::INVAL), "slash");
     let rename = Rename2In { newdir: 9, flags: 1, padding: 0 };
     match parsed(opcode::RENAME2, rename.as_bytes(), b"old\0new\0") {
         Ok(Operation::Rename { name: b"old", new_parent: 9, new_name: b"new", flags: 1 }) => {}
@@ -123,7 +124,7 @@ fn attribute_values_follow_their_name_in_both_forms() {
     }
     assert_eq!(
         parsed(opcode::SETXATTR, long.as_bytes(), b"user.a\0xy").err(),
-        Some(libc::EIO),
+        Some(Errno::IO),
         "value cut short"
     );
 }
@@ -141,7 +142,7 @@ fn extensions_give_the_parents_group_and_leave_the_name() {
     assert_eq!(request.parent_group, Some(1234));
     assert!(matches!(request.op, Operation::Create { name: b"file", umask: 0o22, .. }));
     let raw = Raw { header: header(opcode::CREATE, 200), ..raw };
-    assert_eq!(parse(&raw, true).err(), Some(libc::EIO), "extensions longer than the request");
+    assert_eq!(parse(&raw, true).err(), Some(Errno::IO), "extensions longer than the request");
 }
 
 #[test]
@@ -199,5 +200,5 @@ fn forgets_are_counted_exactly() {
     };
     assert_eq!(forgets.iter().collect::<Vec<_>>(), [(5, 15), (6, 16)]);
     let arg = BatchForgetIn { count: 3, dummy: 0 };
-    assert_eq!(parsed(opcode::BATCH_FORGET, arg.as_bytes(), &payload).err(), Some(libc::EIO));
+    assert_eq!(parsed(opcode::BATCH_FORGET, arg.as_bytes(), &payload).err(), Some(Errno::IO));
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::mm::{self, MapFlags, ProtFlags};
+
 /// Anonymous memory of whole pages. Pages that were never written cost nothing.
 pub(super) struct PageBuffer {
     start: *mut u8,
@@ -13,20 +15,10 @@ unsafe impl Send for PageBuffer {}
 
 impl PageBuffer {
     pub fn new(length: usize) -> io::Result<PageBuffer> {
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new private anonymous mapping touches no existing memory.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), length, protection, flags)? };
         Ok(PageBuffer { start: start.cast(), length })
     }
 
@@ -44,13 +36,6 @@ impl PageBuffer {
 impl Drop for PageBuffer {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new` with this length, and nobody borrows from it any more.
-        unsafe { libc::munmap(self.start.cast(), self.length) };
+        let _ = unsafe { mm::munmap(self.start.cast(), self.length) };
     }
-}
-
-/// Size of a page in bytes.
-pub(crate) fn page_size() -> usize {
-    // SAFETY: sysconf with a valid name touches no memory of ours.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
 }

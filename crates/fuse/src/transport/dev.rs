@@ -12,15 +12,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nacre_env::BlockingHook;
 use nacre_env::sync::{Condvar, Mutex};
+use rustix::io::Errno;
 
 use super::Channel;
-use super::buffer::{PageBuffer, page_size};
+use super::buffer::PageBuffer;
 use super::serve::Desk;
 use crate::abi::{InHeader, Wire, WriteIn};
 use crate::config::ThreadOptions;
 use crate::device::Device;
 use crate::reply::State;
 use crate::request::{Raw, argument_size, replies_in_bulk};
+use rustix::param::page_size;
 
 /// Threads that keep `want` of themselves reading.
 pub(super) struct Lane {
@@ -195,10 +197,10 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>) {
     while !channel.is_stopping() {
         match seat.one_request(&device, &mut desk, channel) {
             Ok(()) => lane.park_if_surplus(&parking),
-            Err(error) => match error.raw_os_error() {
+            Err(error) => match Errno::from_io_error(&error) {
                 // ENOENT: the request was called off while it was being read.
-                Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
-                Some(libc::ENODEV | libc::ECONNABORTED | libc::ENOTCONN) => channel.stop(),
+                Some(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Some(Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN) => channel.stop(),
                 _ => {
                     log::error!("reading /dev/fuse failed: {error}");
                     channel.stop();
@@ -262,20 +264,20 @@ fn answer(device: &Device, header: &InHeader, state: State, small: &[u8], bulk: 
         State::None => return Ok(()),
         State::Small(length) => device.send(0, header.unique, &[&small[..length]]),
         State::Bulk(length) => device.send(0, header.unique, &[&bulk[..length]]),
-        State::Error(errno) => device.send(-errno, header.unique, &[]),
-        State::Unanswered => device.send(-libc::EIO, header.unique, &[]),
+        State::Error(errno) => device.send(-errno.raw_os_error(), header.unique, &[]),
+        State::Unanswered => device.send(-Errno::IO.raw_os_error(), header.unique, &[]),
     };
     let Err(error) = sent else { return Ok(()) };
-    match error.raw_os_error() {
+    match Errno::from_io_error(&error) {
         // Called off or cut off meanwhile.
-        Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EINTR) => Ok(()),
+        Some(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::INTR) => Ok(()),
         _ => {
             // The kernel did not like the answer, and the caller still waits.
             log::error!(
                 "the kernel refused an answer to {}: {error}",
                 crate::abi::opcode::name(header.opcode)
             );
-            let _ = device.send(-libc::EIO, header.unique, &[]);
+            let _ = device.send(-Errno::IO.raw_os_error(), header.unique, &[]);
             Ok(())
         }
     }

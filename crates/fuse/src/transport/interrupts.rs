@@ -9,6 +9,7 @@
 //! while none waits. Waits for file locks end with any signal, as they do everywhere.
 
 use nacre_env::clock::Instant;
+use rustix::process::Signal;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -33,10 +34,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const IDLE_LOOKS: u32 = 20;
 /// Signals that ask a program to stop, one bit each as in `/proc/<pid>/status`.
 const STOP_SIGNALS: u64 =
-    bit(libc::SIGHUP) | bit(libc::SIGINT) | bit(libc::SIGQUIT) | bit(libc::SIGALRM) | bit(libc::SIGTERM);
+    bit(Signal::HUP) | bit(Signal::INT) | bit(Signal::QUIT) | bit(Signal::ALARM) | bit(Signal::TERM);
 
-const fn bit(signal: libc::c_int) -> u64 {
-    1 << (signal - 1)
+const fn bit(signal: Signal) -> u64 {
+    1 << (signal.as_raw() - 1)
 }
 
 /// A thread that serves requests, and whose request it serves.
@@ -134,8 +135,8 @@ fn urgency(status: &[u8]) -> Urgency {
         return Urgency::Patient;
     };
     // A signal whose action is to end the process shows up as SIGKILL at each of its threads.
-    let pending = (own | shared) & (!blocked | bit(libc::SIGKILL));
-    if pending & bit(libc::SIGKILL) != 0 {
+    let pending = (own | shared) & (!blocked | bit(Signal::KILL));
+    if pending & bit(Signal::KILL) != 0 {
         Urgency::Now
     } else if pending & STOP_SIGNALS != 0 {
         Urgency::Patient
@@ -239,14 +240,14 @@ mod tests {
     #[test]
     fn only_signals_that_end_or_stop_a_program_count() {
         let of = |own, shared, blocked| urgency(status(own, shared, blocked).as_bytes());
-        let other = bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGUSR1);
+        let other = bit(Signal::CHLD) | bit(Signal::URG) | bit(Signal::USR1);
         assert_eq!(of(0, 0, 0), Urgency::None);
         assert_eq!(of(other, other, 0), Urgency::None);
-        assert_eq!(of(bit(libc::SIGKILL), other, 0), Urgency::Now);
-        assert_eq!(of(0, bit(libc::SIGKILL), !0), Urgency::Now, "cannot be blocked");
-        assert_eq!(of(bit(libc::SIGINT), 0, 0), Urgency::Patient);
-        assert_eq!(of(0, bit(libc::SIGTERM), 0), Urgency::Patient);
-        assert_eq!(of(0, bit(libc::SIGTERM), bit(libc::SIGTERM)), Urgency::None, "blocked");
+        assert_eq!(of(bit(Signal::KILL), other, 0), Urgency::Now);
+        assert_eq!(of(0, bit(Signal::KILL), !0), Urgency::Now, "cannot be blocked");
+        assert_eq!(of(bit(Signal::INT), 0, 0), Urgency::Patient);
+        assert_eq!(of(0, bit(Signal::TERM), 0), Urgency::Patient);
+        assert_eq!(of(0, bit(Signal::TERM), bit(Signal::TERM)), Urgency::None, "blocked");
         assert_eq!(urgency(b"Name:\tx\n"), Urgency::Patient, "not to be seen");
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nacre_env::InterruptTarget;
 use nacre_env::interrupt::TargetGuard;
+use rustix::io::Errno;
 
 use super::Channel;
 use super::interrupts::Worker;
@@ -56,7 +57,7 @@ impl Desk {
                 self.channel.interrupt(unique);
                 return State::None;
             }
-            Operation::Init(_) => return State::Error(libc::EIO),
+            Operation::Init(_) => return State::Error(Errno::IO),
             Operation::Destroy => return State::Small(0),
             _ => {}
         }
@@ -71,11 +72,11 @@ impl Desk {
         let state = reply.state();
         if outcome.is_err() {
             log::error!("the handler of {} (inode {}) panicked", opcode::name(code), request.node_id);
-            return if takes_no_reply(code) { State::None } else { State::Error(libc::EIO) };
+            return if takes_no_reply(code) { State::None } else { State::Error(Errno::IO) };
         }
         match state {
             _ if takes_no_reply(code) => State::None,
-            State::Unanswered | State::None => State::Error(libc::EIO),
+            State::Unanswered | State::None => State::Error(Errno::IO),
             state => state,
         }
     }
@@ -93,7 +94,7 @@ impl Desk {
         side.clear();
         copy(bulk, &mut side);
         let state = if side.len() > SIDE_SIZE || side.len() < argument_length {
-            State::Error(libc::EINVAL)
+            State::Error(Errno::INVAL)
         } else {
             let (argument, payload) = side.split_at(argument_length);
             self.serve(&Raw { header: *header, argument, payload }, bulk)

@@ -21,6 +21,8 @@
 mod ring;
 
 use nacre_env::sync::mpsc;
+use nacre_types::attr::{FileKind, S_IFMT};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -111,7 +113,7 @@ pub(super) fn start(channel: &Arc<Channel>, options: &ThreadOptions) -> Result<(
     if ready.iter().all(|&threads| threads > 0) {
         return Ok(());
     }
-    let source = failure.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO));
+    let source = failure.unwrap_or_else(|| io::Error::from(Errno::IO));
     Err(Error::System { action: "registering with the kernel's FUSE queues", source })
 }
 
@@ -221,8 +223,7 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::
         Ok(ring) => ring,
         Err(error) => {
             if let Some(report) = &report {
-                let _ =
-                    report.send(Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))));
+                let _ = report.send(Err(Errno::from_io_error(&error).unwrap_or(Errno::IO).into()));
             }
             return Err(error);
         }
@@ -240,9 +241,9 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::
     while !channel.is_stopping() {
         match ring.wait() {
             Ok(()) => one_request(&mut ring, &mut desk)?,
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EINTR | libc::EAGAIN) => {}
-                Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV) => channel.stop(),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::INTR | Errno::AGAIN) => {}
+                Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV) => channel.stop(),
                 _ => return Err(error),
             },
         }
@@ -252,9 +253,9 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::
 }
 
 fn register(lane: &Lane, channel: &Channel) -> io::Result<Ring> {
-    let not_connected = || io::Error::from_raw_os_error(libc::ENOTCONN);
+    let not_connected = || io::Error::from(Errno::NOTCONN);
     let device = channel.device().ok_or_else(not_connected)?;
-    let queue = u16::try_from(lane.cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let queue = u16::try_from(lane.cpu).map_err(|_| io::Error::from(Errno::INVAL))?;
     Ring::register(device, queue, channel.negotiated.payload_max)
 }
 
@@ -281,7 +282,8 @@ fn file_of(header: &InHeader, state: State, small: &[u8]) -> Option<u64> {
         opcode::LOOKUP | opcode::CREATE | opcode::MKNOD => {
             let State::Small(length) = state else { return None };
             let entry = EntryOut::read_from(small.get(..length)?)?;
-            (entry.attr.mode & libc::S_IFMT == libc::S_IFREG && entry.nodeid != 0).then_some(entry.nodeid)
+            (entry.attr.mode & S_IFMT == FileKind::Regular.mode_bits() && entry.nodeid != 0)
+                .then_some(entry.nodeid)
         }
         _ => None,
     }
@@ -304,16 +306,16 @@ fn one_request(ring: &mut Ring, desk: &mut Desk) -> io::Result<()> {
     match state {
         State::Small(length) => ring.answer(unique, 0, Some(&desk.small[..length]), length),
         State::Bulk(length) => ring.answer(unique, 0, None, length),
-        State::Error(errno) => ring.answer(unique, -errno, None, 0),
+        State::Error(errno) => ring.answer(unique, -errno.raw_os_error(), None, 0),
         State::None => ring.answer(unique, 0, None, 0),
-        State::Unanswered => ring.answer(unique, -libc::EIO, None, 0),
+        State::Unanswered => ring.answer(unique, -Errno::IO.raw_os_error(), None, 0),
     }
 }
 
 fn serve(ring: &mut Ring, desk: &mut Desk, header: &InHeader, payload_length: usize) -> State {
     let (argument, payload) = ring.buffers();
     if payload_length > payload.len() {
-        return State::Error(libc::EIO);
+        return State::Error(Errno::IO);
     }
     if header.opcode == opcode::NOTIFY_REPLY && header.len as usize == size_of::<InHeader>() + payload_length
     {

@@ -9,6 +9,7 @@
 //! the caller.
 
 use nacre_env::clock::Instant;
+use rustix::fs::OFlags;
 use std::fs;
 use std::io::IoSliceMut;
 use std::time::Duration;
@@ -204,7 +205,7 @@ fn first_argument(line: &str) -> Option<u64> {
 /// What `/proc/PID/fdinfo/FD` and `/proc/PID/mountinfo` say of an open file.
 fn open_file(info: &str, mounts: &str) -> Option<OpenFile> {
     let field = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
+    let flags = OFlags::from_bits_retain(u32::from_str_radix(field("flags:")?, 8).ok()?);
     let mount = field("mnt_id:")?;
     let line = mounts.lines().find(|line| line.split_ascii_whitespace().next() == Some(mount))?;
     let (major, minor) = line.split_ascii_whitespace().nth(2)?.split_once(':')?;
@@ -214,8 +215,8 @@ fn open_file(info: &str, mounts: &str) -> Option<OpenFile> {
         inode: field("ino:")?.parse().ok()?,
         device: (major.parse().ok()?, minor.parse().ok()?),
         is_ours: kind == MOUNT_TYPE,
-        is_writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
-        is_nonblocking: flags & libc::O_NONBLOCK != 0,
+        is_writable: !(flags & OFlags::ACCMODE).is_empty(),
+        is_nonblocking: flags.contains(OFlags::NONBLOCK),
     })
 }
 

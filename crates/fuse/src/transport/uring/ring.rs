@@ -7,7 +7,9 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::abi::{InHeader, OutHeader, UringCmdReq, UringEntInOut, Wire, uring};
 use crate::device::Device;
-use crate::transport::buffer::{PageBuffer, page_size};
+use crate::transport::buffer::PageBuffer;
+use rustix::io::Errno;
+use rustix::param::page_size;
 
 type Uring = IoUring<squeue::Entry128, cqueue::Entry>;
 
@@ -147,6 +149,6 @@ impl Ring {
         // SAFETY: the memory that the command refers to is owned by `self` and outlives the ring; `parts` outlives the
         // submission, see `submit_registration`.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
+        pushed.map_err(|_| io::Error::from(Errno::BUSY))
     }
 }
