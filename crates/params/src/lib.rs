@@ -5,6 +5,7 @@
 //! it; `lctl` finds them by [`Pattern`]s. Values are text; [`value`] reads numbers the way that Lustre's users write them.
 //! Nothing here knows what a parameter means.
 
+mod entries;
 pub mod jobs;
 pub mod known;
 pub mod pattern;
@@ -13,6 +14,7 @@ pub mod stats;
 pub mod tree;
 pub mod value;
 
+pub use entries::{Entries, Field, Form};
 pub use jobs::JobStats;
 pub use pattern::Pattern;
 pub use rule::{LOG_WORDS, is_job_format};

@@ -12,6 +12,22 @@ pub fn integer(text: &str, min: i64, max: i64) -> StatusResult<i64> {
     if (min..=max).contains(&number) { Ok(number) } else { Err(Status::ERANGE) }
 }
 
+/// A whole number that is not negative.
+///
+/// # Errors
+/// `EINVAL` if it is none.
+pub fn number(text: &str) -> StatusResult<u64> {
+    text.trim().parse().map_err(|_| Status::EINVAL)
+}
+
+/// A number that is at most `most`.
+///
+/// # Errors
+/// `ERANGE` if it is larger.
+pub fn up_to(number: u64, most: u32) -> StatusResult<u32> {
+    u32::try_from(number).ok().filter(|number| *number <= most).ok_or(Status::ERANGE)
+}
+
 /// A truth value: 0 or 1, y or n, on or off.
 ///
 /// # Errors

@@ -5,16 +5,14 @@
 
 mod block;
 mod cache;
-mod capabilities;
-mod dne;
 mod dom;
 mod exports;
-mod identity;
 mod jobs;
 mod ldlm;
 mod llite;
 mod lmv;
 mod lod;
+mod mdt;
 mod nxd;
 mod osc;
 mod osp;
@@ -35,7 +33,7 @@ use nacre_mgs::Mgs;
 use nacre_mgs::params::{PARAMS, Param};
 use nacre_oss::ObjectServer;
 use nacre_params::known::{self, Refusal};
-use nacre_params::{Kind, Pattern, Tree, value};
+use nacre_params::{Entries, Kind, Pattern, Tree};
 use nacre_rpc::{Hold, ImportInfo, OssService};
 use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
@@ -132,69 +130,48 @@ impl Params {
     /// Enters those of an object target.
     pub fn enter_ost(&self, fsname: &str, index: u16, server: &Arc<ObjectServer>) {
         let name = format!("{fsname}-OST{index:04x}");
-        let below = format!("obdfilter.{name}");
-        let add = |leaf: &str| format!("{below}.{leaf}");
-        self.tree.add_read(&add("uuid"), text(format!("{name}_UUID")));
-        let space = server.clone();
-        for below in [&below, &format!("osd-file.{name}")] {
-            let space = space.clone();
-            enter_space(&self.tree, below, move || space.space());
+        let (below, osd) = (format!("obdfilter.{name}"), format!("osd-file.{name}"));
+        let (filter, store) = (self.tree.of(&below, server), self.tree.of(&osd, server));
+        enter_uuid(&filter, &name);
+        for entries in [&filter, &store] {
+            enter_space(entries, ObjectServer::space);
+            enter_brw_stats(entries);
         }
-        let kind = if server.store().abilities().device_store.is_some() { "block" } else { "file" };
-        self.tree.add_read(&format!("osd-file.{name}.fstype"), text(kind.to_owned()));
+        store.show("fstype", block::store_kind);
         self.targets.add_ost(&self.tree, &name, server);
-        let granted = server.clone();
-        self.tree.add_read(&add("tot_granted"), move || Ok(granted.granted_bytes().to_string()));
-        let (stats, clear) = (server.clone(), server.clone());
-        self.tree.add_both(
-            &add("stats"),
-            move || Ok(stats.stats().text()),
-            move |_| {
-                clear.stats().clear();
-                Ok(())
-            },
-        );
-        enter_brw_stats(&self.tree, &below, server);
-        enter_brw_stats(&self.tree, &format!("osd-file.{name}"), server);
+        filter.show("tot_granted", ObjectServer::granted_bytes);
+        filter.counters("stats", |server| server.stats().text(), |server| server.stats().clear());
         let operator = Arc::new(Mutex::new((false, false)));
-        let setter = |which: fn(&mut (bool, bool)) -> &mut bool| {
-            let (server, get, set) = (server.clone(), operator.clone(), operator.clone());
-            let read = move || Ok(u8::from(*which(&mut get.lock())).to_string());
-            let write = move |text: &str| {
-                let mut state = set.lock();
-                *which(&mut state) = value::truth(text)?;
-                server.set_state(state.0, state.1);
-                Ok(())
-            };
-            (read, write)
-        };
-        let (read, write) = setter(|state| &mut state.0);
-        self.tree.add_both(&add("degraded"), read, write);
-        let (read, write) = setter(|state| &mut state.1);
-        self.tree.add_both(&add("no_create"), read, write);
-        enter_hold(&self.tree, &below, server, ObjectServer::hold);
-        let (get, set) = (server.clone(), server.clone());
-        self.tree.add_both(
-            &format!("osd-file.{name}.nonrotational"),
-            move || Ok(u8::from(get.is_nonrotational()).to_string()),
-            move |text| {
-                set.set_nonrotational(value::truth(text)?);
-                Ok(())
-            },
-        );
-        let exports = server.locks().clone();
-        self.tree.add_read(&add("num_exports"), move || Ok(exports.exports().len().to_string()));
-        services::enter_recovery(&self.tree, &add("recovery_status"), server.locks());
-        ldlm::enter_timeout(&self.tree, &add("ldlm_timeout"), server.locks(), LDLM_TIMEOUT_MAX_S);
-        jobs::enter_stats(&self.tree, &below, server, ObjectServer::job_stats);
+        type Which = fn(&mut (bool, bool)) -> &mut bool;
+        let switches: [(&str, Which); 2] =
+            [("degraded", |state| &mut state.0), ("no_create", |state| &mut state.1)];
+        for (leaf, which) in switches {
+            let (get, set) = (operator.clone(), operator.clone());
+            filter.flag(
+                leaf,
+                move |_| *which(&mut get.lock()),
+                move |server, on| {
+                    let mut state = set.lock();
+                    *which(&mut state) = on;
+                    server.set_state(state.0, state.1);
+                },
+            );
+        }
+        enter_hold(&filter, ObjectServer::hold);
+        store.flag("nonrotational", ObjectServer::is_nonrotational, ObjectServer::set_nonrotational);
+        filter.show("num_exports", |server| server.locks().exports().len());
+        let locks = self.tree.of(&below, server.locks());
+        services::enter_recovery(&locks);
+        ldlm::enter_timeout(&locks, LDLM_TIMEOUT_MAX_S);
+        jobs::enter_stats(&filter, ObjectServer::job_stats);
         cache::enter(&self.tree, &name, server);
         nxd::enter(&self.tree, &name, server);
-        trim::enter(&self.tree, &below, server);
-        block::enter(&self.tree, &name, &below, server);
+        trim::enter(&filter);
+        block::enter(&filter, &name);
         exports::enter_ost(&self.tree, &below, server);
         let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, server.locks());
-        for lasting in [below, format!("osd-file.{name}"), format!("nxd.{name}"), namespace] {
+        for lasting in [below, osd, format!("nxd.{name}"), namespace] {
             self.apply_lasting(&lasting);
         }
     }
@@ -202,22 +179,19 @@ impl Params {
     /// Enters what monitoring reads of a metadata target.
     fn enter_mdt_state(&self, name: &str, mds: &Arc<Mds>) {
         self.targets.add_mdt(&self.tree, name, mds);
-        let (mdt, osd) = (format!("mdt.{name}"), format!("osd-file.{name}"));
-        for below in [&mdt, &osd] {
-            let space = mds.clone();
-            enter_space(&self.tree, below, move || Ok(space.statfs()));
+        let mdt = self.tree.of(&format!("mdt.{name}"), mds);
+        let osd = self.tree.of(&format!("osd-file.{name}"), mds);
+        for entries in [&mdt, &osd] {
+            enter_space(entries, |mds| Ok(mds.statfs()));
         }
-        self.tree.add_read(&format!("{osd}.fstype"), text("file".to_owned()));
-        services::enter_recovery(&self.tree, &format!("{mdt}.recovery_status"), &mds.mdlocks);
-        let numbers = mds.clone();
-        self.tree.add_read(&format!("{mdt}.num_exports"), move || {
-            let exports = numbers.stats.exports();
+        osd.show("fstype", |_| "file");
+        services::enter_recovery(&self.tree.of(&format!("mdt.{name}"), &mds.mdlocks));
+        mdt.show("num_exports", |mds| {
+            let exports = mds.stats.exports();
             let nids = exports.names();
-            let clients = nids.iter().filter_map(|nid| Some(exports.find(nid)?.1.len()));
-            Ok(clients.sum::<usize>().to_string())
+            nids.iter().filter_map(|nid| Some(exports.find(nid)?.1.len())).sum::<usize>()
         });
-        let instance = mds.clone();
-        self.tree.add_read(&format!("{mdt}.instance"), move || Ok(instance.run_number().to_string()));
+        mdt.show("instance", Mds::run_number);
     }
 
     /// Enters those of the device on which an MDT keeps data of files, if it has one.
@@ -229,11 +203,11 @@ impl Params {
         };
         let name = format!("{fsname}-{data}");
         let below = format!("obdfilter.{name}");
-        let space = server.clone();
-        enter_space(&self.tree, &below, move || space.space());
-        enter_brw_stats(&self.tree, &below, server);
-        trim::enter(&self.tree, &below, server);
-        block::enter(&self.tree, &name, &below, server);
+        let filter = self.tree.of(&below, server);
+        enter_space(&filter, ObjectServer::space);
+        enter_brw_stats(&filter);
+        trim::enter(&filter);
+        block::enter(&filter, &name);
         self.apply_lasting(&below);
     }
 
@@ -248,55 +222,41 @@ impl Params {
     ) {
         let name = format!("{fsname}-MDT{index:04x}");
         let below = format!("mdt.{name}");
-        self.tree.add_read(&format!("{below}.uuid"), text(format!("{name}_UUID")));
+        let mdt = self.tree.of(&below, mds);
+        enter_uuid(&mdt, &name);
         self.enter_mdt_state(&name, mds);
-        let (stats, clear) = (mds.clone(), mds.clone());
-        self.tree.add_both(
-            &format!("{below}.md_stats"),
-            move || Ok(stats.stats.text()),
-            move |_| {
-                clear.stats.clear();
-                Ok(())
-            },
-        );
-        jobs::enter_stats(&self.tree, &below, mds, |mds| mds.stats.jobs());
+        mdt.counters("md_stats", |mds| mds.stats.text(), |mds| mds.stats.clear());
+        jobs::enter_stats(&mdt, |mds| mds.stats.jobs());
         exports::enter_mdt(&self.tree, &below, mds);
-        enter_hold(&self.tree, &below, mds, |mds| &mds.hold);
-        let waiters = mds.clone();
-        self.tree.add_read(&format!("{below}.lock_waiters"), move || Ok(waiters.lock_waiters().to_string()));
+        enter_hold(&mdt, |mds| &mds.hold);
+        mdt.show("lock_waiters", Mds::lock_waiters);
         let lod = format!("lod.{name}-mdtlov");
         self.enter_layout_defaults(&lod, links);
         let known = mds.clone();
         pools::enter(&self.tree, &lod, fsname, move || known.osts.pools());
-        osp::enter_targets(&self.tree, &lod, fsname, mds);
-        dom::enter(&self.tree, &below, &lod, mds, data);
-        data.iter().for_each(|data| self.enter_data(fsname, index, data));
-        dne::enter(&self.tree, &below, mds);
-        identity::enter(&self.tree, &below, mds);
-        capabilities::enter(&self.tree, &below, mds);
-        simulated::enter(&self.tree, &below, mds);
+        let placing = self.tree.of(&lod, mds);
+        osp::enter_targets(&placing, fsname);
+        dom::enter(&placing);
+        data.iter().for_each(|data| {
+            dom::enter_stats(&self.tree.of(&below, data));
+            self.enter_data(fsname, index, data);
+        });
+        mdt::enter(&mdt);
+        simulated::enter(&mdt, &below);
         lod::enter(&self.tree, &lod, mds);
         let mdd = format!("mdd.{name}");
-        lod::enter_append(&self.tree, &mdd, mds);
+        lod::enter_append(&self.tree.of(&mdd, mds));
         self.apply_lasting(&mdd);
-        let (get, set) = (mds.clone(), mds.clone());
-        self.tree.add_both(
-            &format!("{below}.ldlm_timeout"),
-            move || Ok(get.sessions.release_timeout().as_secs().to_string()),
-            move |text| {
-                let seconds = value::integer(text, 1, LDLM_TIMEOUT_MAX_S)?;
-                set.sessions.set_release_timeout(Duration::from_secs(seconds.unsigned_abs()));
-                Ok(())
-            },
+        mdt.integer(
+            "ldlm_timeout",
+            1..=LDLM_TIMEOUT_MAX_S,
+            |mds| mds.sessions.release_timeout().as_secs(),
+            |mds, seconds| mds.sessions.set_release_timeout(Duration::from_secs(seconds.unsigned_abs())),
         );
-        let (get, set) = (mds.clone(), mds.clone());
-        self.tree.add_both(
-            &format!("osd-file.{name}.nonrotational"),
-            move || Ok(u8::from(get.space.is_nonrotational()).to_string()),
-            move |text| {
-                set.space.set_nonrotational(value::truth(text)?);
-                Ok(())
-            },
+        self.tree.of(&format!("osd-file.{name}"), mds).flag(
+            "nonrotational",
+            |mds| mds.space.is_nonrotational(),
+            |mds, on| mds.space.set_nonrotational(on),
         );
         let namespace = format!("ldlm.namespaces.mdt-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, &mds.mdlocks);
@@ -307,19 +267,19 @@ impl Params {
 
     /// Default striping, shared by the whole file system, as parameters below `below`.
     fn enter_layout_defaults(&self, below: &str, links: &Arc<Links>) {
+        let entries = self.tree.of(below, links);
         for param in PARAMS {
             let Some((_, leaf)) = param.name.split_once('.') else { continue };
-            let (get, set) = (links.clone(), links.clone());
-            self.tree.add_both(
-                &format!("{below}.{leaf}"),
-                move || {
-                    let config = get.config(0, 0)?;
+            entries.both(
+                leaf,
+                |links| {
+                    let config = links.config(0, 0)?;
                     let set = config.params.into_iter().find(|(name, _)| name == param.name);
                     Ok(set.map_or_else(|| param.default.to_owned(), |(_, value)| value))
                 },
-                move |text| {
+                |links, text| {
                     let request = MgsRequest::SetParam { name: param.name.into(), value: text.into() };
-                    set.mgs().call(&request).map(drop)
+                    links.mgs().call(&request).map(drop)
                 },
             );
         }
@@ -335,21 +295,15 @@ impl Params {
         let info = client.config.mount_info();
         let (fsname, instance) = (info.fsname, info.instance);
         let llite = format!("llite.{fsname}-{instance}");
-        self.tree.add_read(&format!("{llite}.uuid"), text(instance.clone()));
-        self.tree.add_read(&format!("{llite}.fstype"), text("nacre".to_owned()));
-        let space = client.clone();
-        enter_space(&self.tree, &llite, move || space.requests.statfs());
-        let (stats, clear) = (front.clone(), front.clone());
-        self.tree.add_both(
-            &format!("{llite}.stats"),
-            move || Ok(stats.stats().text()),
-            move |_| {
-                clear.stats().clear();
-                Ok(())
-            },
-        );
+        let mount = self.tree.of(&llite, client);
+        let uuid = instance.clone();
+        mount.show("uuid", move |_| uuid.clone());
+        mount.show("fstype", |_| "nacre");
+        enter_space(&mount, |client| client.requests.statfs());
+        let calls = self.tree.of(&llite, front);
+        calls.counters("stats", |front| front.stats().text(), |front| front.stats().clear());
         llite::enter(&self.tree, &llite, client);
-        llite::enter_extents(&self.tree, &llite, front);
+        llite::enter_extents(&calls);
         services::enter_callbacks(&self.tree, client);
         services::enter_mgc(&self.tree, links);
         jobs::enter_names(&self.tree, client);
@@ -358,10 +312,11 @@ impl Params {
         self.enter_layout_defaults(&lov, links);
         let known = client.clone();
         pools::enter(&self.tree, &lov, &fsname, move || known.requests.pools());
-        enter_targets(&self.tree, &lov, client, TargetKind::Ost);
+        enter_targets(&self.tree.of(&lov, client), TargetKind::Ost);
         let lmv = format!("lmv.{fsname}-clilmv-{instance}");
-        enter_targets(&self.tree, &lmv, client, TargetKind::Mdt);
-        lmv::enter(&self.tree, &lmv, client);
+        let spreading = self.tree.of(&lmv, client);
+        enter_targets(&spreading, TargetKind::Mdt);
+        lmv::enter(&spreading);
         self.apply_lasting(&lmv);
         self.apply_lasting(&llite);
         for target in client.requests.targets() {
@@ -378,20 +333,17 @@ impl Params {
         };
         let name = format!("{}-{target}", info.fsname);
         let below = format!("{kind}.{name}-{kind}-{}", info.instance);
-        self.tree.add_read(&format!("{below}.{server}"), text(format!("{name}_UUID")));
-        let space = client.clone();
-        enter_space(&self.tree, &below, move || space.requests.target_statfs(target));
+        let way = self.tree.of(&below, client);
+        let uuid = format!("{name}_UUID");
+        way.show(server, move |_| uuid.clone());
+        enter_space(&way, move |client| client.requests.target_statfs(target));
         if target.kind == TargetKind::Ost {
-            osc::enter(&self.tree, &below, client, target.index);
+            osc::enter(&way, target.index);
         }
         let namespace = format!("ldlm.namespaces.{name}-{kind}-{}", info.instance);
-        ldlm::enter_mount(&self.tree, &namespace, client, target);
+        ldlm::enter_mount(&self.tree.of(&namespace, client), target);
         self.apply_lasting(&namespace);
-        for leaf in ["import", "state"] {
-            let way = client.clone();
-            self.tree
-                .add_read(&format!("{below}.{leaf}"), move || Ok(import_text(leaf, &import(&way, target)?)));
-        }
+        enter_import(&way, move |client| import(client, target));
         self.apply_lasting(&below);
     }
 }
@@ -422,8 +374,10 @@ pub fn change_pool(links: &Links, pool: &str, change: PoolChange) -> StatusResul
     links.mgs().call(&MgsRequest::ChangePool { pool, change }).map(drop)
 }
 
-fn text(text: String) -> impl Fn() -> StatusResult<String> + Send + Sync {
-    move || Ok(text.clone())
+/// The UUID of the target `name`.
+fn enter_uuid<T: Send + Sync + 'static>(entries: &Entries<'_, T>, name: &str) {
+    let uuid = format!("{name}_UUID");
+    entries.show("uuid", move |_| uuid.clone());
 }
 
 /// State of the way to a target; one in this process is always there.
@@ -436,39 +390,39 @@ fn import(client: &Client, target: TargetId) -> StatusResult<ImportInfo> {
     found.ok_or(Status::ENODEV).map(|import| import.unwrap_or_else(|| ImportInfo::local(name)))
 }
 
-/// The state of a way alone, or all that is known of it.
-fn import_text(leaf: &str, import: &ImportInfo) -> String {
-    match leaf {
-        "state" => format!("current_state: {}\n", import.state.name()),
-        _ => format!("{import}\n"),
-    }
+/// Enters all that is known of a way, and its state alone.
+fn enter_import<T: Send + Sync + 'static>(
+    entries: &Entries<'_, T>,
+    import: impl Fn(&T) -> StatusResult<ImportInfo> + Clone + Send + Sync + 'static,
+) {
+    let whole = import.clone();
+    entries.read("import", move |subject| Ok(format!("{}\n", whole(subject)?)));
+    entries.read("state", move |subject| Ok(format!("current_state: {}\n", import(subject)?.state.name())));
 }
 
 /// Reads and writes of a target by size, time and the like.
-fn enter_brw_stats(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
-    let (brw, clear) = (server.clone(), server.clone());
-    tree.add_both(
-        &format!("{below}.brw_stats"),
-        move || Ok(brw.brw_stats()),
-        move |_| {
-            clear.clear_brw_stats();
-            Ok(())
-        },
-    );
+fn enter_brw_stats(entries: &Entries<'_, ObjectServer>) {
+    entries.counters("brw_stats", ObjectServer::brw_stats, ObjectServer::clear_brw_stats);
 }
 
 /// `hold_request` of a target.
-fn enter_hold<T: Send + Sync + 'static>(tree: &Tree, below: &str, target: &Arc<T>, hold: fn(&T) -> &Hold) {
-    let (get, set) = (target.clone(), target.clone());
-    let name = format!("{below}.hold_request");
-    tree.add_both(&name, move || Ok(hold(&get).text()), move |text| hold(&set).set(text));
+fn enter_hold<T: Send + Sync + 'static>(entries: &Entries<'_, T>, hold: fn(&T) -> &Hold) {
+    entries.setting(
+        "hold_request",
+        move |target| hold(target).text(),
+        move |target, text| hold(target).set(text),
+    );
+}
+
+/// Counters as `name value` lines, values from this column on.
+fn rows(column: usize, rows: &[(&str, u64)]) -> String {
+    rows.iter().map(|(name, count)| format!("{name:<column$}{count}\n")).collect()
 }
 
 /// Space of something in Lustre's units: KiB and inodes.
-fn enter_space(
-    tree: &Tree,
-    below: &str,
-    statfs: impl Fn() -> StatusResult<Statfs> + Clone + Send + Sync + 'static,
+fn enter_space<T: Send + Sync + 'static>(
+    entries: &Entries<'_, T>,
+    statfs: impl Fn(&T) -> StatusResult<Statfs> + Clone + Send + Sync + 'static,
 ) {
     type Choose = fn(&Statfs) -> u64;
     let leaves: [(&str, Choose); 6] = [
@@ -481,7 +435,7 @@ fn enter_space(
     ];
     for (leaf, choose) in leaves {
         let statfs = statfs.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || Ok(choose(&statfs()?).to_string()));
+        entries.read(leaf, move |subject| Ok(choose(&statfs(subject)?)));
     }
 }
 
@@ -490,7 +444,7 @@ fn kib(space: &Statfs, blocks: u64) -> u64 {
 }
 
 /// How many targets of a kind a mount has, and which.
-fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKind) {
+fn enter_targets(entries: &Entries<'_, Client>, kind: TargetKind) {
     let of_kind = move |client: &Client| -> Vec<TargetId> {
         client.requests.targets().into_iter().filter(|target| target.kind == kind).collect()
     };
@@ -498,21 +452,17 @@ fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKin
         target.kind != TargetKind::Ost
             || client.requests.ost_endpoint(target.index).is_none_or(|endpoint| endpoint.is_active())
     };
-    for (leaf, all) in [("numobd", true), ("activeobd", false)] {
-        let client = client.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || {
-            let targets = of_kind(&client).into_iter();
-            Ok(targets.filter(|target| all || is_active(&client, target)).count().to_string())
-        });
-    }
-    let client = client.clone();
-    tree.add_read(&format!("{below}.target_obd"), move || {
+    entries.show("numobd", move |client| of_kind(client).len());
+    entries.show("activeobd", move |client| {
+        of_kind(client).iter().filter(|target| is_active(client, target)).count()
+    });
+    entries.show("target_obd", move |client| {
         let fsname = client.config.mount_info().fsname;
-        let lines = of_kind(&client).into_iter().map(|target| {
-            let state = if is_active(&client, &target) { "ACTIVE" } else { "INACTIVE" };
+        let line = |target: TargetId| {
+            let state = if is_active(client, &target) { "ACTIVE" } else { "INACTIVE" };
             format!("{}: {fsname}-{target}_UUID {state}\n", target.index)
-        });
-        Ok(lines.collect())
+        };
+        of_kind(client).into_iter().map(line).collect::<String>()
     });
 }
 

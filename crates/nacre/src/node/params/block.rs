@@ -1,58 +1,30 @@
 //! Parameters of the store of an object target: its counters, and if it has a device for itself, what it does by itself there and how
 //! things lie.
 
+use super::rows;
 use nacre_common::frag::{self, Unit};
 use nacre_oss::ObjectServer;
-use nacre_params::{Tree, value};
+use nacre_params::{Entries, Field, Form, value};
 use nacre_store::object::ObjectStoreStats;
 use nacre_store::object::block::device::{BlockDevice, Engine, FETCH_BYTES, FETCH_PARTS};
 use nacre_store::object::block::{Core, DefragSettings, DefragStats};
 use nacre_types::{Status, StatusResult};
-use std::sync::Arc;
 
-/// How a setting of the defragmenter is read and shown.
-struct Setting {
-    leaf: &'static str,
-    show: fn(&DefragSettings) -> String,
-    set: fn(&mut DefragSettings, &str) -> StatusResult<()>,
-}
-
-fn number(text: &str) -> StatusResult<u64> {
-    text.trim().parse().map_err(|_| Status::EINVAL)
-}
-
-const SETTINGS: [Setting; 5] = [
-    Setting {
-        leaf: "defrag_enable",
-        show: |settings| u8::from(settings.is_on).to_string(),
-        set: |settings, text| value::truth(text).map(|is_on| settings.is_on = is_on),
-    },
-    Setting {
-        leaf: "defrag_bytes_per_second",
-        show: |settings| settings.bytes_per_second.to_string(),
-        set: |settings, text| value::bytes(text, 1).map(|bytes| settings.bytes_per_second = bytes),
-    },
-    Setting {
-        leaf: "defrag_threshold_percent",
-        show: |settings| settings.threshold_percent.to_string(),
-        set: |settings, text| match u8::try_from(number(text)?) {
-            Ok(percent) if percent <= 100 => {
-                settings.threshold_percent = percent;
+const SETTINGS: &[Field<DefragSettings>] = &[
+    ("defrag_enable", Form::Flag(|settings| &mut settings.is_on)),
+    ("defrag_bytes_per_second", Form::Bytes(|settings| &mut settings.bytes_per_second)),
+    (
+        "defrag_threshold_percent",
+        Form::Other {
+            show: |settings| settings.threshold_percent.to_string(),
+            set: |settings, text| {
+                settings.threshold_percent = value::up_to(value::number(text)?, 100)? as u8;
                 Ok(())
-            }
-            _ => Err(Status::ERANGE),
+            },
         },
-    },
-    Setting {
-        leaf: "defrag_rest_seconds",
-        show: |settings| settings.rest_seconds.to_string(),
-        set: |settings, text| number(text).map(|seconds| settings.rest_seconds = seconds),
-    },
-    Setting {
-        leaf: "defrag_idle_ms",
-        show: |settings| settings.idle_ms.to_string(),
-        set: |settings, text| number(text).map(|ms| settings.idle_ms = ms),
-    },
+    ),
+    ("defrag_rest_seconds", Form::Number(|settings| &mut settings.rest_seconds)),
+    ("defrag_idle_ms", Form::Number(|settings| &mut settings.idle_ms)),
 ];
 
 /// Least memory for what is read ahead, if it is not none: that of one stream.
@@ -67,49 +39,50 @@ fn read_ahead_bytes(text: &str) -> StatusResult<u64> {
     }
 }
 
-/// Counters as `name value` lines.
-fn lines(rows: &[(&str, u64)]) -> String {
-    rows.iter().map(|(name, count)| format!("{name:<28}{count}\n")).collect()
-}
-
 fn defrag_counters(stats: &DefragStats) -> String {
-    lines(&[
-        ("passes", stats.passes),
-        ("objects", stats.objects),
-        ("parts", stats.parts),
-        ("bytes", stats.bytes),
-        ("extents_before", stats.extents_before),
-        ("extents_after", stats.extents_after),
-        ("disturbed", stats.disturbed),
-        ("no_room", stats.no_room),
-        ("failed", stats.failed),
-        ("pauses", stats.pauses),
-    ])
+    rows(
+        28,
+        &[
+            ("passes", stats.passes),
+            ("objects", stats.objects),
+            ("parts", stats.parts),
+            ("bytes", stats.bytes),
+            ("extents_before", stats.extents_before),
+            ("extents_after", stats.extents_after),
+            ("disturbed", stats.disturbed),
+            ("no_room", stats.no_room),
+            ("failed", stats.failed),
+            ("pauses", stats.pauses),
+        ],
+    )
 }
 
 fn store_counters(stats: &ObjectStoreStats) -> String {
-    lines(&[
-        ("objects", stats.objects),
-        ("created", stats.created),
-        ("destroyed", stats.destroyed),
-        ("files_made", stats.files_made),
-        ("files_free", stats.files_free),
-        ("files_pending", stats.files_pending),
-        ("opens", stats.opens),
-        ("open_now", stats.open_now),
-        ("reads_waited", stats.reads_waited),
-        ("reads_direct", stats.reads_direct),
-        ("writes_direct", stats.writes_direct),
-        ("refused_full", stats.refused_full),
-        ("sync_failures", stats.sync_failures),
-        ("recovered_files", stats.recovered_files),
-        ("read_ahead", stats.read_ahead),
-        ("read_ahead_used", stats.read_ahead_used),
-        ("flushes", stats.flushes),
-        ("checksum_errors", stats.checksum_errors),
-        ("scrubbed_bytes", stats.scrubbed_bytes),
-        ("recovered_blocks", stats.recovered_blocks),
-    ])
+    rows(
+        28,
+        &[
+            ("objects", stats.objects),
+            ("created", stats.created),
+            ("destroyed", stats.destroyed),
+            ("files_made", stats.files_made),
+            ("files_free", stats.files_free),
+            ("files_pending", stats.files_pending),
+            ("opens", stats.opens),
+            ("open_now", stats.open_now),
+            ("reads_waited", stats.reads_waited),
+            ("reads_direct", stats.reads_direct),
+            ("writes_direct", stats.writes_direct),
+            ("refused_full", stats.refused_full),
+            ("sync_failures", stats.sync_failures),
+            ("recovered_files", stats.recovered_files),
+            ("read_ahead", stats.read_ahead),
+            ("read_ahead_used", stats.read_ahead_used),
+            ("flushes", stats.flushes),
+            ("checksum_errors", stats.checksum_errors),
+            ("scrubbed_bytes", stats.scrubbed_bytes),
+            ("recovered_blocks", stats.recovered_blocks),
+        ],
+    )
 }
 
 /// What a device is and did.
@@ -122,7 +95,7 @@ pub(super) fn device_text(device: &dyn BlockDevice) -> String {
     };
     let words = [("device", info.name.as_str()), ("engine", engine)];
     let words: String = words.iter().map(|(name, word)| format!("{name:<28}{word}\n")).collect();
-    let rows = [
+    let counts = [
         ("size_bytes", device.size()),
         ("raw", u64::from(info.is_raw)),
         ("nonrotational", u64::from(info.is_flash)),
@@ -138,22 +111,23 @@ pub(super) fn device_text(device: &dyn BlockDevice) -> String {
         ("copied_reads", stats.copied_reads),
         ("short_transfers", stats.short),
     ];
-    words + &lines(&rows)
+    words + &rows(28, &counts)
 }
 
-/// A value that the store on the device of a target tells.
-fn of_device_store(
-    server: &Arc<ObjectServer>,
-    show: fn(&Core) -> String,
-) -> impl Fn() -> StatusResult<String> + Send + Sync + use<> {
-    let server = server.clone();
-    move || server.store().abilities().device_store.map(show).ok_or(Status::ENODEV)
+/// The store on the device of a target.
+fn device_store(server: &ObjectServer) -> StatusResult<&Core> {
+    server.store().abilities().device_store.ok_or(Status::ENODEV)
+}
+
+/// What a target keeps objects in.
+pub(super) fn store_kind(server: &ObjectServer) -> &'static str {
+    if server.store().abilities().device_store.is_some() { "block" } else { "file" }
 }
 
 /// How objects and free space lie, as JSON: what `nacre frag` shows.
 fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
     let store = server.store();
-    let dir = store.abilities().device_store.ok_or(Status::ENODEV)?.dir();
+    let dir = device_store(server)?.dir();
     let unit = Unit { bytes: Unit::USUAL };
     let report = frag::report_of(&**store, name, dir, unit).map_err(|error| {
         log::error!("{name}: how its objects lie cannot be told: {error}");
@@ -162,59 +136,41 @@ fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
     serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(|_| Status::EIO)
 }
 
-/// Enters those of the target `name`, whose parameters lie `below`.
-pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
-    let kind = if server.store().abilities().device_store.is_some() { "block" } else { "file" };
-    tree.add_read(&format!("{below}.fstype"), move || Ok(kind.to_owned()));
-    let stats = server.clone();
-    tree.add_read(&format!("{below}.store_stats"), move || Ok(store_counters(&stats.store().stats())));
-    if server.store().abilities().device_store.is_none() {
+/// Enters those of the target `name`.
+pub fn enter(target: &Entries<'_, ObjectServer>, name: &str) {
+    target.show("fstype", store_kind);
+    target.show("store_stats", |server| store_counters(&server.store().stats()));
+    if !target.has(|server| device_store(server).is_ok()) {
         return;
     }
-    for Setting { leaf, show, set } in &SETTINGS {
-        let (get, change) = (server.clone(), server.clone());
-        tree.add_both(
-            &format!("{below}.{leaf}"),
-            move || {
-                let store = get.store().abilities().device_store.ok_or(Status::ENODEV)?;
-                Ok(show(&store.defrag_settings()))
-            },
-            move |text| {
-                let store = change.store().abilities().device_store.ok_or(Status::ENODEV)?;
-                let mut settings = store.defrag_settings();
-                set(&mut settings, text)?;
-                store.set_defrag_settings(settings);
-                Ok(())
-            },
-        );
-    }
-    type Size = (&'static str, fn(&str) -> StatusResult<u64>, fn(&Core) -> u64, fn(&Core, u64));
-    let sizes: [Size; 2] = [
-        ("scrub_bytes_per_second", |text| value::bytes(text, 1), Core::scrub_rate, Core::set_scrub_rate),
-        ("read_ahead_bytes", read_ahead_bytes, Core::read_ahead, Core::set_read_ahead),
-    ];
-    for (leaf, parse, show, set) in sizes {
-        let (get, change) = (server.clone(), server.clone());
-        tree.add_both(
-            &format!("{below}.{leaf}"),
-            move || {
-                let store = get.store().abilities().device_store.ok_or(Status::ENODEV)?;
-                Ok(show(store).to_string())
-            },
-            move |text| {
-                let store = change.store().abilities().device_store.ok_or(Status::ENODEV)?;
-                set(store, parse(text)?);
-                Ok(())
-            },
-        );
-    }
-    let add = |leaf: &str, show: fn(&Core) -> String| {
-        tree.add_read(&format!("{below}.{leaf}"), of_device_store(server, show));
-    };
-    add("defrag_stats", |store| defrag_counters(&store.defrag_stats()));
-    add("device_stats", |store| device_text(store.device()));
-    let (lying, name) = (server.clone(), name.to_owned());
-    tree.add_read(&format!("{below}.fragmentation"), move || fragmentation(&lying, &name));
+    target.fields(
+        SETTINGS,
+        |server| Ok(device_store(server)?.defrag_settings()),
+        |server, settings| {
+            device_store(server)?.set_defrag_settings(settings);
+            Ok(())
+        },
+    );
+    target.both(
+        "scrub_bytes_per_second",
+        |server| device_store(server).map(Core::scrub_rate),
+        |server, text| {
+            device_store(server)?.set_scrub_rate(value::bytes(text, 1)?);
+            Ok(())
+        },
+    );
+    target.both(
+        "read_ahead_bytes",
+        |server| device_store(server).map(Core::read_ahead),
+        |server, text| {
+            device_store(server)?.set_read_ahead(read_ahead_bytes(text)?);
+            Ok(())
+        },
+    );
+    target.read("defrag_stats", |server| Ok(defrag_counters(&device_store(server)?.defrag_stats())));
+    target.read("device_stats", |server| Ok(device_text(device_store(server)?.device())));
+    let name = name.to_owned();
+    target.read("fragmentation", move |server| fragmentation(server, &name));
 }
 
 #[cfg(test)]
@@ -225,8 +181,8 @@ mod tests {
     fn settings_are_read_and_shown() {
         let mut settings = DefragSettings::USUAL;
         let mut set = |leaf: &str, text: &str| {
-            let setting = SETTINGS.iter().find(|setting| setting.leaf == leaf).expect("in the table");
-            (setting.set)(&mut settings, text).map(|()| (setting.show)(&settings))
+            let (_, form) = SETTINGS.iter().find(|(known, _)| *known == leaf).expect("in the table");
+            form.set(&mut settings, text).map(|()| form.show(&mut settings))
         };
         assert_eq!(set("defrag_enable", "0").as_deref(), Ok("0"));
         assert_eq!(set("defrag_enable", "maybe"), Err(Status::EINVAL));

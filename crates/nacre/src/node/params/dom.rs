@@ -3,50 +3,36 @@
 use nacre_layout::spec::MDT_SIZE_MAX;
 use nacre_mds::Mds;
 use nacre_oss::ObjectServer;
-use nacre_params::{Tree, value};
+use nacre_params::{Entries, value};
 use nacre_types::limits::STRIPE_SIZE_MIN;
 use nacre_types::{Status, StatusResult};
-use std::sync::Arc;
 
-/// Enters those of the metadata target whose parameters are below `mdt` and `lod`.
-pub fn enter(tree: &Tree, mdt: &str, lod: &str, mds: &Arc<Mds>, data: Option<&Arc<ObjectServer>>) {
-    let limit = |leaf: &str, unit: u64| {
-        let (get, set) = (mds.clone(), mds.clone());
-        tree.add_both(
-            &format!("{lod}.{leaf}"),
-            move || Ok((get.dom_limits().0 / unit).to_string()),
-            move |text| {
-                set.set_dom_limit(component_size(text, unit)?);
+/// Enters those of the part that places files.
+pub fn enter(lod: &Entries<'_, Mds>) {
+    for (leaf, unit) in [("dom_stripesize", 1), ("dom_stripesize_max_kb", 1 << 10)] {
+        lod.setting(
+            leaf,
+            move |mds| mds.dom_limits().0 / unit,
+            move |mds, text| {
+                mds.set_dom_limit(component_size(text, unit)?);
                 Ok(())
             },
         );
-    };
-    limit("dom_stripesize", 1);
-    limit("dom_stripesize_max_kb", 1 << 10);
-    let now = mds.clone();
-    tree.add_read(
-        &format!("{lod}.dom_stripesize_cur_kb"),
-        move || Ok((now.dom_limits().1 >> 10).to_string()),
-    );
-    let (get, set) = (mds.clone(), mds.clone());
-    tree.add_both(
-        &format!("{lod}.dom_threshold_free_mb"),
-        move || Ok((get.dom_threshold() >> 20).to_string()),
-        move |text| {
-            set.set_dom_threshold(value::bytes(text, 1 << 20)?);
+    }
+    lod.show("dom_stripesize_cur_kb", |mds| mds.dom_limits().1 >> 10);
+    lod.setting(
+        "dom_threshold_free_mb",
+        |mds| mds.dom_threshold() >> 20,
+        |mds, text| {
+            mds.set_dom_threshold(value::bytes(text, 1 << 20)?);
             Ok(())
         },
     );
-    let Some(data) = data else { return };
-    let (stats, clear) = (data.clone(), data.clone());
-    tree.add_both(
-        &format!("{mdt}.dom_stats"),
-        move || Ok(stats.stats().text()),
-        move |_| {
-            clear.stats().clear();
-            Ok(())
-        },
-    );
+}
+
+/// Enters the counters of the data that an MDT keeps, below the MDT.
+pub fn enter_stats(mdt: &Entries<'_, ObjectServer>) {
+    mdt.counters("dom_stats", |data| data.stats().text(), |data| data.stats().clear());
 }
 
 /// A size that components on an MDT can have, or 0.

@@ -2,29 +2,22 @@
 
 use nacre_client::Client;
 use nacre_params::jobs::INTERVAL_S_MAX;
-use nacre_params::{JobStats, Tree, value};
+use nacre_params::{Entries, JobStats, Tree, value};
 use std::sync::Arc;
 
-/// Enters what a target counts by job below `below`, which is the target's.
-pub fn enter_stats<S: Send + Sync + 'static>(
-    tree: &Tree,
-    below: &str,
-    server: &Arc<S>,
-    jobs: fn(&S) -> &JobStats,
-) {
-    let (get, set) = (server.clone(), server.clone());
-    tree.add_both(
-        &format!("{below}.job_stats"),
-        move || Ok(jobs(&get).text()),
-        move |text| jobs(&set).clear(text),
+/// Enters what a target counts by job.
+pub fn enter_stats<S: Send + Sync + 'static>(entries: &Entries<'_, S>, jobs: fn(&S) -> &JobStats) {
+    entries.setting(
+        "job_stats",
+        move |server| jobs(server).text(),
+        move |server, text| jobs(server).clear(text),
     );
-    let (get, set) = (server.clone(), server.clone());
-    tree.add_both(
-        &format!("{below}.job_cleanup_interval"),
-        move || Ok(jobs(&get).interval_s().to_string()),
-        move |text| {
+    entries.setting(
+        "job_cleanup_interval",
+        move |server| jobs(server).interval_s(),
+        move |server, text| {
             let seconds = value::integer(text, 0, INTERVAL_S_MAX.cast_signed())?;
-            jobs(&set).set_interval_s(seconds.unsigned_abs())
+            jobs(server).set_interval_s(seconds.unsigned_abs())
         },
     );
 }

@@ -2,8 +2,9 @@
 
 use nacre_client::{Client, LockCounts};
 use nacre_dlm::{LockService, ServerConfig};
-use nacre_params::{Tree, value};
-use nacre_types::{StatusResult, TargetId};
+use nacre_params::{Entries, Tree, value};
+use nacre_types::TargetId;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,67 +15,38 @@ const LRU_SIZE_DEFAULT: usize = 32 * 1024;
 
 /// Enters the parameters of a target's locks below `below`.
 pub fn enter(tree: &Tree, below: &str, locks: &Arc<LockService>) {
-    type Count = fn(&LockService) -> u64;
-    let counts: [(&str, Count); 3] = [
-        ("lock_count", |locks| locks.lock_count() as u64),
-        ("resource_count", |locks| locks.resource_count() as u64),
-        ("lock_timeouts", |locks| locks.stats().evictions),
-    ];
-    for (leaf, count) in counts {
-        let locks = locks.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || Ok(count(&locks).to_string()));
-    }
-    let (get, set) = (locks.clone(), locks.clone());
-    tree.add_both(
-        &format!("{below}.contended_locks"),
-        move || Ok(get.config().contention_events.to_string()),
-        move |text| {
-            let events = value::integer(text, 1, i64::from(u16::MAX))?.unsigned_abs() as usize;
-            set.change_config(|config| config.contention_events = events);
-            Ok(())
+    let entries = tree.of(below, locks);
+    entries.show("lock_count", LockService::lock_count);
+    entries.show("resource_count", LockService::resource_count);
+    entries.show("lock_timeouts", |locks| locks.stats().evictions);
+    entries.integer(
+        "contended_locks",
+        1..=u16::MAX.into(),
+        |locks| locks.config().contention_events,
+        |locks, events| {
+            locks.change_config(|config| config.contention_events = events.unsigned_abs() as usize)
         },
     );
-    enter_seconds(tree, &format!("{below}.contention_seconds"), locks, |config| {
-        &mut config.contention_window
-    });
-    enter_seconds(tree, &format!("{below}.contention_hold_seconds"), locks, |config| {
-        &mut config.contention_time
-    });
+    let bounds = || 0..=SECONDS_MAX;
+    enter_seconds(&entries, "contention_seconds", bounds(), |config| &mut config.contention_window);
+    enter_seconds(&entries, "contention_hold_seconds", bounds(), |config| &mut config.contention_time);
 }
 
-/// Enters the time that a client has to answer a callback as the parameter `name`.
-pub fn enter_timeout(tree: &Tree, name: &str, locks: &Arc<LockService>, max_s: i64) {
-    let (get, set) = (locks.clone(), locks.clone());
-    tree.add_both(
-        name,
-        move || Ok(get.config().callback_timeout.as_secs().to_string()),
-        move |text| {
-            let timeout = seconds(text, 1, max_s)?;
-            set.change_config(|config| config.callback_timeout = timeout);
-            Ok(())
-        },
-    );
+/// Enters the time that a client has to answer a callback.
+pub fn enter_timeout(entries: &Entries<'_, LockService>, max_s: i64) {
+    enter_seconds(entries, "ldlm_timeout", 1..=max_s, |config| &mut config.callback_timeout);
 }
 
-/// Enters the parameters of a mount's locks at a target below `below`.
-pub fn enter_mount(tree: &Tree, below: &str, client: &Arc<Client>, target: TargetId) {
-    type Count = fn(&LockCounts) -> u64;
-    let counts: [(&str, Count); 2] =
-        [("lock_count", |counts| counts.locks as u64), ("lock_unused_count", |counts| counts.unused as u64)];
-    for (leaf, count) in counts {
-        let client = client.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || {
-            Ok(count(&client.lease.locks().counts(target)).to_string())
-        });
-    }
-    let stats = client.clone();
-    tree.add_read(&format!("{below}.lock_stats"), move || Ok(stats_of(&stats.lease.locks().counts(target))));
-    let (get, set) = (client.clone(), client.clone());
-    tree.add_both(
-        &format!("{below}.lru_size"),
-        move || Ok(get.lease.locks().lru_size(target).to_string()),
-        move |text| {
-            let locks = set.lease.locks();
+/// Enters the parameters of a mount's locks at a target.
+pub fn enter_mount(entries: &Entries<'_, Client>, target: TargetId) {
+    entries.show("lock_count", move |client| client.lease.locks().counts(target).locks);
+    entries.show("lock_unused_count", move |client| client.lease.locks().counts(target).unused);
+    entries.show("lock_stats", move |client| stats_of(&client.lease.locks().counts(target)));
+    entries.setting(
+        "lru_size",
+        move |client| client.lease.locks().lru_size(target),
+        move |client, text| {
+            let locks = client.lease.locks();
             match text.trim() {
                 "clear" => locks.drop_unused(target),
                 text => {
@@ -85,14 +57,13 @@ pub fn enter_mount(tree: &Tree, below: &str, client: &Arc<Client>, target: Targe
             Ok(())
         },
     );
-    let (get, set) = (client.clone(), client.clone());
-    tree.add_both(
-        &format!("{below}.lru_max_age"),
-        move || Ok(get.lease.locks().lru_max_age(target).as_millis().to_string()),
-        move |text| {
-            let age_ms = value::integer(text, 1, SECONDS_MAX * 1000)?.unsigned_abs();
-            set.lease.locks().set_lru_max_age(target, Duration::from_millis(age_ms));
-            Ok(())
+    entries.integer(
+        "lru_max_age",
+        1..=SECONDS_MAX * 1000,
+        move |client| client.lease.locks().lru_max_age(target).as_millis(),
+        move |client, age_ms| {
+            let age = Duration::from_millis(age_ms.unsigned_abs());
+            client.lease.locks().set_lru_max_age(target, age);
         },
     );
 }
@@ -102,23 +73,21 @@ fn stats_of(counts: &LockCounts) -> String {
     format!("matched {matched}\nenqueued {enqueued}\ncallbacks {callbacks}\ncancelled {cancelled}\n")
 }
 
-type Choose = fn(&mut ServerConfig) -> &mut Duration;
-
-fn enter_seconds(tree: &Tree, name: &str, locks: &Arc<LockService>, choose: Choose) {
-    let (get, set) = (locks.clone(), locks.clone());
-    tree.add_both(
-        name,
-        move || Ok(choose(&mut get.config()).as_secs().to_string()),
-        move |text| {
-            let time = seconds(text, 0, SECONDS_MAX)?;
-            set.change_config(|config| *choose(config) = time);
-            Ok(())
+fn enter_seconds(
+    entries: &Entries<'_, LockService>,
+    leaf: &str,
+    bounds: RangeInclusive<i64>,
+    choose: fn(&mut ServerConfig) -> &mut Duration,
+) {
+    entries.integer(
+        leaf,
+        bounds,
+        move |locks| choose(&mut locks.config()).as_secs(),
+        move |locks, seconds| {
+            let time = Duration::from_secs(seconds.unsigned_abs());
+            locks.change_config(|config| *choose(config) = time);
         },
     );
-}
-
-fn seconds(text: &str, min: i64, max: i64) -> StatusResult<Duration> {
-    Ok(Duration::from_secs(value::integer(text, min, max)?.unsigned_abs()))
 }
 
 #[cfg(test)]
@@ -133,7 +102,7 @@ mod tests {
         let locks = Arc::new(LockService::new("OST0000", config, Expected::new(), Duration::ZERO));
         let tree = Tree::new();
         enter(&tree, "ldlm.namespaces.x", &locks);
-        enter_timeout(&tree, "obdfilter.x.ldlm_timeout", &locks, 600);
+        enter_timeout(&tree.of("obdfilter.x", &locks), 600);
         let read = |leaf: &str| tree.read(&format!("ldlm.namespaces.x.{leaf}")).expect("it is there");
         assert_eq!((read("contended_locks"), read("contention_seconds")), ("16".into(), "4".into()));
         assert_eq!((read("lock_count"), read("lock_timeouts")), ("0".into(), "0".into()));

@@ -3,7 +3,7 @@
 use nacre_layout::PoolName;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_mds::Mds;
-use nacre_params::{Access, Family, Tree, value};
+use nacre_params::{Access, Entries, Family, Tree, value};
 use nacre_types::limits::STRIPE_COUNT_MAX;
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
@@ -17,71 +17,65 @@ const SPILL_LEAVES: [(&str, bool); 4] =
 
 /// Enters those of `lod`, which is the name of the part that places files.
 pub fn enter(tree: &Tree, lod: &str, mds: &Arc<Mds>) {
-    let (get, set) = (mds.clone(), mds.clone());
-    tree.add_both(
-        &format!("{lod}.qos_threshold_rr"),
-        move || Ok(format!("{}%", get.osts.qos().threshold_rr_pct)),
-        move |text| {
+    let entries = tree.of(lod, mds);
+    entries.setting(
+        "qos_threshold_rr",
+        |mds| format!("{}%", mds.osts.qos().threshold_rr_pct),
+        |mds, text| {
             let percent = percent(text)?;
-            set.osts.change_qos(|qos| qos.threshold_rr_pct = percent);
+            mds.osts.change_qos(|qos| qos.threshold_rr_pct = percent);
             Ok(())
         },
     );
-    let (get, set) = (mds.clone(), mds.clone());
-    tree.add_both(
-        &format!("{lod}.qos_prio_free"),
-        move || Ok(format!("{}%", get.osts.qos().prio_free_pct)),
-        move |text| {
+    entries.setting(
+        "qos_prio_free",
+        |mds| format!("{}%", mds.osts.qos().prio_free_pct),
+        |mds, text| {
             let percent = percent(text)?;
-            set.osts.change_qos(|qos| qos.prio_free_pct = percent);
+            mds.osts.change_qos(|qos| qos.prio_free_pct = percent);
             Ok(())
         },
     );
-    let (get, set) = (mds.clone(), mds.clone());
-    tree.add_both(
-        &format!("{lod}.qos_maxage"),
-        move || Ok(format!("{} Sec", get.osts.qos().statfs_age.as_secs())),
-        move |text| {
+    entries.setting(
+        "qos_maxage",
+        |mds| format!("{} Sec", mds.osts.qos().statfs_age.as_secs()),
+        |mds, text| {
             let age = seconds(text)?;
-            set.osts.change_qos(|qos| qos.statfs_age = age);
+            mds.osts.change_qos(|qos| qos.statfs_age = age);
             Ok(())
         },
     );
     tree.add_family(&format!("{lod}.pool"), Arc::new(Spilling { mds: mds.clone() }));
 }
 
-/// Enters those of files that are made to be appended to, below `mdd`.
-pub fn enter_append(tree: &Tree, mdd: &str, mds: &Arc<Mds>) {
-    let (get, set) = (mds.clone(), mds.clone());
-    tree.add_both(
-        &format!("{mdd}.append_stripe_count"),
-        move || {
-            Ok(match get.layouts.append_layout().stripe_count {
-                None => "0".to_owned(),
-                Some(STRIPE_COUNT_ALL) => "-1".to_owned(),
-                Some(count) => count.to_string(),
-            })
+/// Enters those of files that are made to be appended to.
+pub fn enter_append(mdd: &Entries<'_, Mds>) {
+    mdd.setting(
+        "append_stripe_count",
+        |mds| match mds.layouts.append_layout().stripe_count {
+            None => 0,
+            Some(STRIPE_COUNT_ALL) => -1,
+            Some(count) => i64::from(count),
         },
-        move |text| {
+        |mds, text| {
             let count = match value::integer(text, -1, i64::from(STRIPE_COUNT_MAX))? {
                 0 => None,
                 -1 => Some(STRIPE_COUNT_ALL),
                 count => Some(u16::try_from(count).map_err(|_| Status::ERANGE)?),
             };
-            set.layouts.change_append_layout(|layout| layout.stripe_count = count);
+            mds.layouts.change_append_layout(|layout| layout.stripe_count = count);
             Ok(())
         },
     );
-    let (get, set) = (mds.clone(), mds.clone());
-    tree.add_both(
-        &format!("{mdd}.append_pool"),
-        move || Ok(get.layouts.append_layout().pool.map_or_else(String::new, |pool| pool.to_string())),
-        move |text| {
+    mdd.setting(
+        "append_pool",
+        |mds| mds.layouts.append_layout().pool.map_or_else(String::new, |pool| pool.to_string()),
+        |mds, text| {
             let pool = match text.trim() {
                 "" | "none" => None,
                 name => Some(PoolName::for_pool(name).map_err(|_| Status::EINVAL)?),
             };
-            set.layouts.change_append_layout(|layout| layout.pool = pool);
+            mds.layouts.change_append_layout(|layout| layout.pool = pool);
             Ok(())
         },
     );

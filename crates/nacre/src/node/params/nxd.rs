@@ -1,75 +1,46 @@
 //! Parameters of the cache of small writes of an object target: `nxd.*`.
 
+use super::block::device_text;
+use super::rows;
 use nacre_oss::ObjectServer;
-use nacre_params::{Tree, value};
-use nacre_store::object::{NxdMode, NxdSettings, NxdStats};
+use nacre_params::{Field, Form, Tree, value};
+use nacre_store::object::nxd::Nxd;
+use nacre_store::object::{NxdSettings, NxdStats};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 
-/// How a setting is written.
-#[derive(Clone, Copy)]
-enum Part {
-    /// `on`, `off` or `drain`.
-    Mode(fn(&mut NxdSettings) -> &mut NxdMode),
-    /// How many.
-    Count(fn(&mut NxdSettings) -> &mut u32),
-    /// Up to 95.
-    Percent(fn(&mut NxdSettings) -> &mut u32),
-    Milliseconds(fn(&mut NxdSettings) -> &mut u64),
-    /// Bytes of a write.
-    Threshold(fn(&mut NxdSettings) -> &mut u32),
-    Bytes(fn(&mut NxdSettings) -> &mut u64),
-}
-
-const PARTS: &[(&str, Part)] = &[
-    ("mode", Part::Mode(|settings| &mut settings.mode)),
-    ("threshold", Part::Threshold(|settings| &mut settings.threshold)),
-    ("stream_writes", Part::Count(|settings| &mut settings.stream_writes)),
-    ("high_percent", Part::Percent(|settings| &mut settings.high_percent)),
-    ("low_percent", Part::Percent(|settings| &mut settings.low_percent)),
-    ("idle_ms", Part::Milliseconds(|settings| &mut settings.idle_ms)),
-    ("idle_bytes_per_second", Part::Bytes(|settings| &mut settings.idle_bytes_per_second)),
-    ("full_wait_ms", Part::Milliseconds(|settings| &mut settings.full_wait_ms)),
+const FIELDS: &[Field<NxdSettings>] = &[
+    (
+        "mode",
+        Form::Other {
+            show: |settings| settings.mode.to_string(),
+            set: |settings, text| {
+                settings.mode = text.trim().parse().map_err(|()| Status::EINVAL)?;
+                Ok(())
+            },
+        },
+    ),
+    (
+        "threshold",
+        Form::Other {
+            show: |settings| settings.threshold.to_string(),
+            set: |settings, text| {
+                settings.threshold = value::up_to(value::bytes(text, 1)?, NxdSettings::THRESHOLD_MAX)?;
+                Ok(())
+            },
+        },
+    ),
+    ("stream_writes", Form::Count(|settings| &mut settings.stream_writes, u32::MAX)),
+    ("high_percent", Form::Count(|settings| &mut settings.high_percent, 95)),
+    ("low_percent", Form::Count(|settings| &mut settings.low_percent, 95)),
+    ("idle_ms", Form::Number(|settings| &mut settings.idle_ms)),
+    ("idle_bytes_per_second", Form::Bytes(|settings| &mut settings.idle_bytes_per_second)),
+    ("full_wait_ms", Form::Number(|settings| &mut settings.full_wait_ms)),
 ];
-
-fn number(text: &str) -> StatusResult<u64> {
-    text.trim().parse().map_err(|_| Status::EINVAL)
-}
-
-/// A number that is at most `most`.
-fn up_to(number: u64, most: u32) -> StatusResult<u32> {
-    u32::try_from(number).ok().filter(|number| *number <= most).ok_or(Status::ERANGE)
-}
-
-impl Part {
-    fn show(self, mut settings: NxdSettings) -> String {
-        match self {
-            Part::Mode(part) => part(&mut settings).to_string(),
-            Part::Count(part) | Part::Percent(part) | Part::Threshold(part) => {
-                part(&mut settings).to_string()
-            }
-            Part::Milliseconds(part) | Part::Bytes(part) => part(&mut settings).to_string(),
-        }
-    }
-
-    fn set(self, settings: &mut NxdSettings, text: &str) -> StatusResult<()> {
-        match self {
-            Part::Mode(part) => *part(settings) = text.trim().parse().map_err(|()| Status::EINVAL)?,
-            Part::Count(part) => *part(settings) = up_to(number(text)?, u32::MAX)?,
-            Part::Percent(part) => *part(settings) = up_to(number(text)?, 95)?,
-            Part::Milliseconds(part) => *part(settings) = number(text)?,
-            Part::Threshold(part) => {
-                *part(settings) = up_to(value::bytes(text, 1)?, NxdSettings::THRESHOLD_MAX)?;
-            }
-            Part::Bytes(part) => *part(settings) = value::bytes(text, 1)?,
-        }
-        Ok(())
-    }
-}
 
 /// The counters as `name value` lines.
 fn counters(stats: &NxdStats) -> String {
-    let rows = [
+    let counts = [
         ("size_bytes", stats.size),
         ("used_bytes", stats.used),
         ("dirty_bytes", stats.dirty),
@@ -94,41 +65,29 @@ fn counters(stats: &NxdStats) -> String {
         ("log_replayed", stats.replayed),
         ("sync_failures", stats.sync_failures),
     ];
-    rows.iter().map(|(name, count)| format!("{name:<28}{count}\n")).collect()
+    rows(28, &counts)
+}
+
+fn cache(server: &ObjectServer) -> StatusResult<&Nxd> {
+    server.store().abilities().small_write_cache.ok_or(Status::ENODEV)
 }
 
 /// Enters those of the target `name`, if it has a cache.
 pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
-    if server.store().abilities().small_write_cache.is_none() {
+    if cache(server).is_err() {
         return;
     }
-    for &(leaf, part) in PARTS {
-        let (get, change) = (server.clone(), server.clone());
-        tree.add_both(
-            &format!("nxd.{name}.{leaf}"),
-            move || {
-                let cache = get.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
-                Ok(part.show(cache.settings()))
-            },
-            move |text| {
-                let cache = change.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
-                let mut settings = cache.settings();
-                part.set(&mut settings, text)?;
-                cache.set_settings(settings);
-                Ok(())
-            },
-        );
-    }
-    let stats = server.clone();
-    tree.add_read(&format!("nxd.{name}.stats"), move || {
-        let cache = stats.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
-        Ok(counters(&cache.cache_stats()))
-    });
-    let device = server.clone();
-    tree.add_read(&format!("nxd.{name}.device_stats"), move || {
-        let cache = device.store().abilities().small_write_cache.ok_or(Status::ENODEV)?;
-        Ok(super::block::device_text(cache.device()))
-    });
+    let entries = tree.of(&format!("nxd.{name}"), server);
+    entries.fields(
+        FIELDS,
+        |server| Ok(cache(server)?.settings()),
+        |server, settings| {
+            cache(server)?.set_settings(settings);
+            Ok(())
+        },
+    );
+    entries.read("stats", |server| Ok(counters(&cache(server)?.cache_stats())));
+    entries.read("device_stats", |server| Ok(device_text(cache(server)?.device())));
 }
 
 #[cfg(test)]
@@ -139,8 +98,8 @@ mod tests {
     fn settings_are_read_and_shown() {
         let mut settings = NxdSettings::default();
         let mut set = |leaf: &str, text: &str| {
-            let (_, part) = PARTS.iter().find(|(name, _)| *name == leaf).expect("in the table");
-            part.set(&mut settings, text).map(|()| part.show(settings))
+            let (_, form) = FIELDS.iter().find(|(known, _)| *known == leaf).expect("in the table");
+            form.set(&mut settings, text).map(|()| form.show(&mut settings))
         };
         assert_eq!(set("mode", "drain").as_deref(), Ok("drain"));
         assert_eq!(set("mode", "half"), Err(Status::EINVAL));

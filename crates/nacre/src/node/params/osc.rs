@@ -1,7 +1,7 @@
 //! Parameters of a mount's way to an object target: `osc.*`.
 
-use nacre_client::{Client, OstWriteBack};
-use nacre_params::{Tree, value};
+use nacre_client::Client;
+use nacre_params::{Entries, value};
 use nacre_rpc::OssEndpoint;
 use nacre_rpc::stats::{Pending, RpcStats};
 use nacre_rpc::tunables::{ChecksumType, PAGE_BYTES, Tunable, Tunables};
@@ -36,67 +36,50 @@ const NUMBERS: &[(&str, Tunable, Form)] = &[
 const CHECKSUMS: &[(&str, ChecksumType)] =
     &[("adler", ChecksumType::Adler), ("crc32c", ChecksumType::Crc32c)];
 
-/// Enters the parameters below `below`.
-pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) {
+/// Enters those of the way to the OST `index`.
+pub fn enter(osc: &Entries<'_, Client>, index: u16) {
     for &(leaf, tunable, form) in NUMBERS {
-        let (get, set) = (client.clone(), client.clone());
-        tree.add_both(
-            &format!("{below}.{leaf}"),
-            move || Ok(tunables(&get, index)?.get(tunable).to_string()),
-            move |text| set_number(&*tunables(&set, index)?, tunable, form, text),
+        osc.both(
+            leaf,
+            move |client| Ok(tunables(client, index)?.get(tunable)),
+            move |client, text| set_number(&*tunables(client, index)?, tunable, form, text),
         );
     }
-    let (get, set) = (client.clone(), client.clone());
-    tree.add_both(
-        &format!("{below}.checksum_type"),
-        move || Ok(checksum_types(tunables(&get, index)?.get(Tunable::ChecksumType))),
-        move |text| {
+    osc.both(
+        "checksum_type",
+        move |client| Ok(checksum_types(tunables(client, index)?.get(Tunable::ChecksumType))),
+        move |client, text| {
             let known = CHECKSUMS.iter().find(|(name, _)| *name == text.trim()).ok_or(Status::EINVAL)?;
-            tunables(&set, index)?.set(Tunable::ChecksumType, known.1 as u64)
+            tunables(client, index)?.set(Tunable::ChecksumType, known.1 as u64)
         },
     );
-    let (get, set) = (client.clone(), client.clone());
-    tree.add_both(
-        &format!("{below}.active"),
-        move || Ok(u8::from(way(&get, index)?.is_active()).to_string()),
-        move |text| way(&set, index)?.set_active(value::truth(text)?),
+    osc.both(
+        "active",
+        move |client| Ok(u8::from(way(client, index)?.is_active())),
+        move |client, text| way(client, index)?.set_active(value::truth(text)?),
     );
-    enter_write_back(tree, below, client, index);
-    let (get, clear) = (client.clone(), client.clone());
-    tree.add_both(
-        &format!("{below}.rpc_stats"),
-        move || {
-            let write_pages = get.write_back.ost_write_back(index).dirty_bytes / PAGE_BYTES;
-            with_stats(&get, index, |stats| stats.text(Pending { write_pages, ..Pending::default() }))
-        },
-        move |_| with_stats(&clear, index, RpcStats::clear),
-    );
-}
-
-/// What may be held back of this target's data, and is.
-fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) {
-    let (get, set) = (client.clone(), client.clone());
-    tree.add_both(
-        &format!("{below}.max_dirty_mb"),
-        move || Ok((get.write_back.ost_write_back(index).max_dirty_bytes / MIB).to_string()),
-        move |text| {
+    osc.setting(
+        "max_dirty_mb",
+        move |client| client.write_back.ost_write_back(index).max_dirty_bytes / MIB,
+        move |client, text| {
             let bytes = value::bytes(text, MIB)?.div_ceil(MIB) * MIB;
             if !(1..=MAX_DIRTY_MB).contains(&(bytes / MIB)) {
                 return Err(Status::ERANGE);
             }
-            set.write_back.set_ost_max_dirty(index, bytes);
+            client.write_back.set_ost_max_dirty(index, bytes);
             Ok(())
         },
     );
-    type Choose = fn(&OstWriteBack) -> u64;
-    let shown: [(&str, Choose); 2] =
-        [("cur_dirty_bytes", |now| now.dirty_bytes), ("cur_grant_bytes", |now| now.grant_bytes)];
-    for (leaf, choose) in shown {
-        let client = client.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || {
-            Ok(choose(&client.write_back.ost_write_back(index)).to_string())
-        });
-    }
+    osc.show("cur_dirty_bytes", move |client| client.write_back.ost_write_back(index).dirty_bytes);
+    osc.show("cur_grant_bytes", move |client| client.write_back.ost_write_back(index).grant_bytes);
+    osc.both(
+        "rpc_stats",
+        move |client| {
+            let write_pages = client.write_back.ost_write_back(index).dirty_bytes / PAGE_BYTES;
+            with_stats(client, index, |stats| stats.text(Pending { write_pages, ..Pending::default() }))
+        },
+        move |client, _| with_stats(client, index, RpcStats::clear),
+    );
 }
 
 fn way(client: &Client, index: u16) -> StatusResult<&dyn OssEndpoint> {

@@ -1,8 +1,8 @@
 //! Parameters of a metadata target's ways to OSTs: `osp.*`, and `osc.*` where Lustre has them for clients too.
 
-use super::{Params, import_text};
+use super::{Params, enter_import};
 use nacre_mds::{Mds, Reserved};
-use nacre_params::{Tree, value};
+use nacre_params::{Entries, value};
 use nacre_rpc::ImportInfo;
 use nacre_types::TargetId;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const NO_SPACE: &str = "-28";
 
 /// Enters what is reserved at an OST, and the state of the way to it.
-fn enter_state(tree: &Tree, below: &str, fsname: &str, mds: &Arc<Mds>, ost: u16) {
+fn enter_state(osp: &Entries<'_, Mds>, fsname: &str, ost: u16) {
     type Show = fn(&Reserved) -> String;
     let shown: [(&str, Show); 6] = [
         ("create_count", |reserved| reserved.refill.to_string()),
@@ -22,16 +22,12 @@ fn enter_state(tree: &Tree, below: &str, fsname: &str, mds: &Arc<Mds>, ost: u16)
         ("prealloc_status", |reserved| if reserved.no_space { NO_SPACE } else { "0" }.to_owned()),
     ];
     for (leaf, show) in shown {
-        let mds = mds.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || Ok(show(&mds.osts.reserved(ost)?)));
+        osp.read(leaf, move |mds| Ok(show(&mds.osts.reserved(ost)?)));
     }
-    for leaf in ["import", "state"] {
-        let (mds, name) = (mds.clone(), format!("{fsname}-{}", TargetId::ost(ost)));
-        tree.add_read(&format!("{below}.{leaf}"), move || {
-            let import = mds.osts.import(ost)?.unwrap_or_else(|| ImportInfo::local(name.clone()));
-            Ok(import_text(leaf, &import))
-        });
-    }
+    let name = format!("{fsname}-{}", TargetId::ost(ost));
+    enter_import(osp, move |mds| {
+        Ok(mds.osts.import(ost)?.unwrap_or_else(|| ImportInfo::local(name.clone())))
+    });
 }
 
 impl Params {
@@ -44,50 +40,43 @@ impl Params {
             if self.tree.read(&format!("{osp}.active")).is_ok() {
                 continue;
             }
-            for below in [&osp, &osc] {
-                let (get, set) = (mds.clone(), mds.clone());
-                self.tree.add_both(
-                    &format!("{below}.active"),
-                    move || get.osts.is_active(ost).map(|active| u8::from(active).to_string()),
-                    move |text| set.osts.set_active(ost, value::truth(text)?),
+            let ways = [&osp, &osc].map(|below| self.tree.of(below, mds));
+            for way in &ways {
+                way.both(
+                    "active",
+                    move |mds| mds.osts.is_active(ost).map(u8::from),
+                    move |mds, text| mds.osts.set_active(ost, value::truth(text)?),
                 );
             }
-            let (get, set) = (mds.clone(), mds.clone());
-            self.tree.add_both(
-                &format!("{osp}.max_create_count"),
-                move || get.osts.create_count_max(ost).map(|count| count.to_string()),
-                move |text| {
+            let [way, _] = &ways;
+            way.both(
+                "max_create_count",
+                move |mds| mds.osts.create_count_max(ost),
+                move |mds, text| {
                     let count = value::integer(text, 0, i64::from(u32::MAX))?;
-                    set.osts.set_create_count_max(ost, count.unsigned_abs() as u32)
+                    mds.osts.set_create_count_max(ost, count.unsigned_abs() as u32)
                 },
             );
-            enter_state(&self.tree, &osp, fsname, mds, ost);
+            enter_state(way, fsname, ost);
             self.apply_lasting(&osp);
             self.apply_lasting(&osc);
         }
     }
 }
 
-/// Enters the OSTs that a metadata target has files on, below `lod`.
-pub fn enter_targets(tree: &Tree, lod: &str, fsname: &str, mds: &Arc<Mds>) {
-    let count = |leaf: &str, all: bool| {
-        let mds = mds.clone();
-        tree.add_read(&format!("{lod}.{leaf}"), move || {
-            let osts = &mds.osts;
-            let counted =
-                osts.indexes().into_iter().filter(|ost| all || osts.is_active(*ost).unwrap_or(false));
-            Ok(counted.count().to_string())
-        });
-    };
-    count("numobd", true);
-    count("activeobd", false);
-    let (mds, fsname) = (mds.clone(), fsname.to_owned());
-    tree.add_read(&format!("{lod}.target_obd"), move || {
-        let osts = &mds.osts;
+/// Enters the OSTs that a metadata target has files on.
+pub fn enter_targets(lod: &Entries<'_, Mds>, fsname: &str) {
+    let is_active = |mds: &Mds, ost: u16| mds.osts.is_active(ost).unwrap_or(false);
+    lod.show("numobd", |mds| mds.osts.indexes().len());
+    lod.show("activeobd", move |mds| {
+        mds.osts.indexes().into_iter().filter(|ost| is_active(mds, *ost)).count()
+    });
+    let fsname = fsname.to_owned();
+    lod.show("target_obd", move |mds| {
         let line = |ost: u16| {
-            let state = if osts.is_active(ost).unwrap_or(false) { "ACTIVE" } else { "INACTIVE" };
+            let state = if is_active(mds, ost) { "ACTIVE" } else { "INACTIVE" };
             format!("{ost}: {} {state}\n", TargetId::ost(ost).uuid(&fsname))
         };
-        Ok(osts.indexes().into_iter().map(line).collect())
+        mds.osts.indexes().into_iter().map(line).collect::<String>()
     });
 }

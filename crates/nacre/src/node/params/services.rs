@@ -1,7 +1,7 @@
 //! What monitoring reads of a process and of its servers as a whole: `health_check`, `memused`, `mds.MDS.*`, `ost.OSS.*`,
 //! `mgs.MGS.*`, `mgc.*`, `ldlm.services.*`.
 
-use super::import_text;
+use super::enter_import;
 use crate::node::links::Links;
 use nacre_client::Client;
 use nacre_dlm::{LockService, RecoveryReport};
@@ -10,7 +10,7 @@ use nacre_mds::Mds;
 use nacre_mgs::Mgs;
 use nacre_oss::ObjectServer;
 use nacre_params::stats::{now_ns, time_line};
-use nacre_params::{EventStats, Tree};
+use nacre_params::{Entries, EventStats, Tree};
 use nacre_rpc::{ClientConfig, ImportInfo};
 use nacre_types::Status;
 use std::fmt::Write;
@@ -45,11 +45,10 @@ impl Targets {
     pub fn add_ost(self: &Arc<Targets>, tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
         self.osts.lock().push((name.to_owned(), server.clone()));
         for (service, rows) in nacre_oss::SERVICES {
-            let targets = self.clone();
-            tree.add_read(&format!("ost.OSS.{service}.stats"), move || {
+            tree.of("ost.OSS", self).show(&format!("{service}.stats"), move |targets| {
                 let osts = targets.osts.lock();
                 let all: Vec<&EventStats> = osts.iter().map(|(_, server)| server.services()).collect();
-                Ok(EventStats::sum_text(&all, |name| rows.contains(&name)))
+                EventStats::sum_text(&all, |name| rows.contains(&name))
             });
         }
         self.enter_cancels(tree);
@@ -59,21 +58,18 @@ impl Targets {
     pub fn add_mdt(self: &Arc<Targets>, tree: &Tree, name: &str, mds: &Arc<Mds>) {
         self.mdts.lock().push((name.to_owned(), mds.clone()));
         for (service, rows) in nacre_mds::SERVICES {
-            let targets = self.clone();
-            tree.add_read(&format!("mds.MDS.{service}.stats"), move || {
+            tree.of("mds.MDS", self).show(&format!("{service}.stats"), move |targets| {
                 let mdts = targets.mdts.lock();
                 let all: Vec<&EventStats> = mdts.iter().map(|(_, mds)| mds.stats.services()).collect();
-                Ok(EventStats::sum_text(&all, |name| rows.contains(&name)))
+                EventStats::sum_text(&all, |name| rows.contains(&name))
             });
         }
         self.enter_cancels(tree);
     }
 
     fn enter_cancels(self: &Arc<Targets>, tree: &Tree) {
-        let targets = self.clone();
-        tree.add_read("ldlm.services.ldlm_canceld.stats", move || {
-            Ok(one_row("ldlm_cancel", targets.cancels()))
-        });
+        tree.of("ldlm.services", self)
+            .show("ldlm_canceld.stats", |targets| one_row("ldlm_cancel", targets.cancels()));
     }
 }
 
@@ -114,20 +110,12 @@ fn memory_bytes(field: &str) -> Option<u64> {
 
 /// Enters those of the management server of this process.
 pub fn enter_mgs(tree: &Tree, fsname: &str, mgs: &Arc<Mgs>) {
-    let (stats, clear) = (mgs.clone(), mgs.clone());
-    tree.add_both(
-        "mgs.MGS.mgs.stats",
-        move || Ok(stats.stats().text()),
-        move |_| {
-            clear.stats().clear();
-            Ok(())
-        },
-    );
-    let mgs = mgs.clone();
-    tree.add_read(&format!("mgs.MGS.live.{fsname}"), move || {
+    let entries = tree.of("mgs.MGS", mgs);
+    entries.counters("mgs.stats", |mgs| mgs.stats().text(), |mgs| mgs.stats().clear());
+    entries.show(&format!("live.{fsname}"), |mgs| {
         let config = mgs.config();
         let targets = config.targets.iter().map(|target| format!("{}-{}\n", config.fsname, target.target));
-        Ok(format!("fsname: {}\ngen: {}\n", config.fsname, config.version) + &targets.collect::<String>())
+        format!("fsname: {}\ngen: {}\n", config.fsname, config.version) + &targets.collect::<String>()
     });
 }
 
@@ -139,32 +127,26 @@ pub fn enter_mgc(tree: &Tree, links: &Arc<Links>) {
     let nid = nid.to_string();
     let (host, net) = nid.split_once('@').unwrap_or((&nid, "lo"));
     let host = host.rsplit_once(':').filter(|(host, _)| !host.contains(':')).map_or(host, |(host, _)| host);
-    let below = format!("mgc.MGC{host}@{net}");
-    tree.add_read(&format!("{below}.uuid"), super::text("MGS".to_owned()));
-    for leaf in ["import", "state"] {
-        let links = links.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || {
-            let import = links.mgs().import().unwrap_or_else(|| ImportInfo::local("MGS".to_owned()));
-            Ok(import_text(leaf, &import))
-        });
-    }
+    let mgc = tree.of(&format!("mgc.MGC{host}@{net}"), links);
+    mgc.show("uuid", |_| "MGS");
+    enter_import(&mgc, |links| {
+        Ok(links.mgs().import().unwrap_or_else(|| ImportInfo::local("MGS".to_owned())))
+    });
 }
 
 /// Enters what a mount is asked by servers.
 pub fn enter_callbacks(tree: &Tree, client: &Arc<Client>) {
-    let client = client.clone();
-    tree.add_read("ldlm.services.ldlm_cbd.stats", move || {
+    tree.of("ldlm.services", client).show("ldlm_cbd.stats", |client| {
         let locks = client.lease.locks();
         let callbacks =
             client.requests.targets().into_iter().map(|target| locks.counts(target).callbacks).sum();
-        Ok(one_row("ldlm_bl_callback", callbacks))
+        one_row("ldlm_bl_callback", callbacks)
     });
 }
 
 /// Enters how a target's clients of the run before came back.
-pub fn enter_recovery(tree: &Tree, name: &str, locks: &Arc<LockService>) {
-    let locks = locks.clone();
-    tree.add_read(name, move || Ok(recovery_text(locks.recovery_report())));
+pub fn enter_recovery(entries: &Entries<'_, LockService>) {
+    entries.show("recovery_status", |locks| recovery_text(locks.recovery_report()));
 }
 
 /// Lustre's form of `recovery_status`.

@@ -1,117 +1,103 @@
 //! Parameters of the thread that tells what is below an object target of free space: `obdfilter.*.trim_*`.
 
 use nacre_oss::ObjectServer;
-use nacre_params::{Tree, value};
+use nacre_params::{Entries, Field, Form, value};
 use nacre_store::object::trim::{TrimSettings, Trimmer};
 use nacre_types::{Status, StatusResult};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest time in milliseconds that there must have been little other work.
 const IDLE_MAX_MS: i64 = 24 * 3600 * 1000;
-
-/// How a setting is read and shown.
-struct Setting {
-    leaf: &'static str,
-    show: fn(&TrimSettings) -> String,
-    set: fn(&mut TrimSettings, &str) -> StatusResult<()>,
-}
 
 fn number(text: &str, max: i64) -> StatusResult<u32> {
     let number = value::integer(text, 0, max)?;
     u32::try_from(number).map_err(|_| Status::ERANGE)
 }
 
-const SETTINGS: [Setting; 7] = [
-    Setting {
-        leaf: "trim_policy",
-        show: |settings| if settings.is_on { "on" } else { "off" }.to_owned(),
-        set: |settings, text| {
-            settings.is_on = match text.trim() {
-                "on" => true,
-                "off" => false,
-                other => value::truth(other)?,
-            };
-            Ok(())
+const SETTINGS: &[Field<TrimSettings>] = &[
+    (
+        "trim_policy",
+        Form::Other {
+            show: |settings| if settings.is_on { "on" } else { "off" }.to_owned(),
+            set: |settings, text| value::truth(text).map(|is_on| settings.is_on = is_on),
         },
-    },
-    Setting {
-        leaf: "trim_rate",
-        show: |settings| settings.rate.to_string(),
-        set: |settings, text| match value::bytes(text, 1)? {
-            rate if rate < TrimSettings::RATE_MIN => Err(Status::ERANGE),
-            rate => {
-                settings.rate = rate;
+    ),
+    (
+        "trim_rate",
+        Form::Other {
+            show: |settings| settings.rate.to_string(),
+            set: |settings, text| rate(text, TrimSettings::RATE_MIN).map(|rate| settings.rate = rate),
+        },
+    ),
+    (
+        "trim_busy_rate",
+        Form::Other {
+            show: |settings| settings.busy_rate.to_string(),
+            set: |settings, text| rate(text, 0).map(|rate| settings.busy_rate = rate),
+        },
+    ),
+    (
+        "trim_start_percent",
+        Form::Other {
+            show: |settings| settings.start_percent.to_string(),
+            set: |settings, text| number(text, 100).map(|percent| settings.start_percent = percent),
+        },
+    ),
+    (
+        "trim_urgent_percent",
+        Form::Other {
+            show: |settings| settings.urgent_percent.to_string(),
+            set: |settings, text| number(text, 100).map(|percent| settings.urgent_percent = percent),
+        },
+    ),
+    (
+        "trim_idle_ms",
+        Form::Other {
+            show: |settings| settings.idle.as_millis().to_string(),
+            set: |settings, text| {
+                let ms = value::integer(text, 0, IDLE_MAX_MS)?;
+                settings.idle = Duration::from_millis(ms.unsigned_abs());
                 Ok(())
-            }
+            },
         },
-    },
-    Setting {
-        leaf: "trim_busy_rate",
-        show: |settings| settings.busy_rate.to_string(),
-        set: |settings, text| match value::bytes(text, 1)? {
-            rate if rate > 0 && rate < TrimSettings::RATE_MIN => Err(Status::ERANGE),
-            rate => {
-                settings.busy_rate = rate;
-                Ok(())
-            }
+    ),
+    (
+        "trim_quiet_iops",
+        Form::Other {
+            show: |settings| settings.quiet_iops.to_string(),
+            set: |settings, text| number(text, 1_000_000).map(|iops| settings.quiet_iops = iops),
         },
-    },
-    Setting {
-        leaf: "trim_start_percent",
-        show: |settings| settings.start_percent.to_string(),
-        set: |settings, text| number(text, 100).map(|percent| settings.start_percent = percent),
-    },
-    Setting {
-        leaf: "trim_urgent_percent",
-        show: |settings| settings.urgent_percent.to_string(),
-        set: |settings, text| number(text, 100).map(|percent| settings.urgent_percent = percent),
-    },
-    Setting {
-        leaf: "trim_idle_ms",
-        show: |settings| settings.idle.as_millis().to_string(),
-        set: |settings, text| {
-            let ms = value::integer(text, 0, IDLE_MAX_MS)?;
-            settings.idle = Duration::from_millis(ms.unsigned_abs());
-            Ok(())
-        },
-    },
-    Setting {
-        leaf: "trim_quiet_iops",
-        show: |settings| settings.quiet_iops.to_string(),
-        set: |settings, text| number(text, 1_000_000).map(|iops| settings.quiet_iops = iops),
-    },
+    ),
 ];
+
+/// Bytes per second: `least` or more than the least of a rate.
+fn rate(text: &str, least: u64) -> StatusResult<u64> {
+    let rate = value::bytes(text, 1)?;
+    if rate == least || rate >= TrimSettings::RATE_MIN { Ok(rate) } else { Err(Status::ERANGE) }
+}
 
 fn trimmer(server: &ObjectServer) -> StatusResult<&Trimmer> {
     server.trimmer().ok_or(Status::ENODEV)
 }
 
-/// Enters those of the target whose parameters are below `below`, if it trims.
-pub fn enter(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
-    if server.trimmer().is_none() {
+/// Enters those of the target, if it trims.
+pub fn enter(target: &Entries<'_, ObjectServer>) {
+    if !target.has(|server| server.trimmer().is_some()) {
         return;
     }
-    for Setting { leaf, show, set } in &SETTINGS {
-        let (get, change) = (server.clone(), server.clone());
-        tree.add_both(
-            &format!("{below}.{leaf}"),
-            move || Ok(show(&trimmer(&get)?.settings())),
-            move |text| {
-                let trimmer = trimmer(&change)?;
-                let mut settings = trimmer.settings();
-                set(&mut settings, text)?;
-                trimmer.set_settings(settings);
-                Ok(())
-            },
-        );
-    }
-    let (stats, clear) = (server.clone(), server.clone());
-    tree.add_both(
-        &format!("{below}.trim_stats"),
-        move || Ok(trimmer(&stats)?.text()),
-        move |_| {
-            trimmer(&clear)?.clear();
+    target.fields(
+        SETTINGS,
+        |server| Ok(trimmer(server)?.settings()),
+        |server, settings| {
+            trimmer(server)?.set_settings(settings);
+            Ok(())
+        },
+    );
+    target.both(
+        "trim_stats",
+        |server| Ok(trimmer(server)?.text()),
+        |server, _| {
+            trimmer(server)?.clear();
             Ok(())
         },
     );
@@ -125,8 +111,8 @@ mod tests {
     fn settings_are_read_and_shown() {
         let mut settings = TrimSettings::default();
         let mut set = |leaf: &str, text: &str| {
-            let setting = SETTINGS.iter().find(|setting| setting.leaf == leaf).expect("in the table");
-            (setting.set)(&mut settings, text).map(|()| (setting.show)(&settings))
+            let (_, form) = SETTINGS.iter().find(|(known, _)| *known == leaf).expect("in the table");
+            form.set(&mut settings, text).map(|()| form.show(&mut settings))
         };
         assert_eq!(set("trim_policy", "off").as_deref(), Ok("off"));
         assert_eq!(set("trim_policy", "1").as_deref(), Ok("on"));

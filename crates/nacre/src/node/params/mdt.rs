@@ -1,0 +1,73 @@
+//! Parameters of a metadata target alone: directories on several MDTs, whose groups are whose, life of capabilities.
+
+use nacre_mds::{Mds, MovingLimits};
+use nacre_params::{Entries, value};
+use std::ops::RangeInclusive;
+
+/// Longest time that an answer of the user database counts, in seconds: a day.
+const IDENTITY_EXPIRE_MAX_S: i64 = 24 * 3600;
+
+/// Enters those of a metadata target.
+pub fn enter(mdt: &Entries<'_, Mds>) {
+    mdt.integer(
+        "enable_remote_dir_gid",
+        -1..=u32::MAX.into(),
+        |mds| mds.placement.remote_dir_gid(),
+        |mds, gid| mds.placement.set_remote_dir_gid(gid),
+    );
+    mdt.flag("no_create", |mds| mds.space.is_no_create(), |mds, on| mds.space.set_no_create(on));
+    enter_moving(mdt);
+    mdt.integer(
+        "identity_expire",
+        0..=IDENTITY_EXPIRE_MAX_S,
+        |mds| mds.tenants.identity_expire_s(),
+        |mds, seconds| mds.tenants.set_identity_expire_s(seconds as u64),
+    );
+    mdt.write("identity_flush", |mds, text| {
+        // -1 is all of them.
+        mds.tenants.flush_identities(u32::try_from(value::integer(text, -1, u32::MAX.into())?).ok());
+        Ok(())
+    });
+    mdt.flag(
+        "trust_client_groups",
+        |mds| mds.tenants.trusts_client_groups(),
+        |mds, on| mds.tenants.set_trusts_client_groups(on),
+    );
+    mdt.setting(
+        "capability_expire_s",
+        |mds| mds.capabilities.expire_s(),
+        |mds, text| mds.capabilities.set_expire_s(value::integer(text, 0, i64::MAX)? as u64),
+    );
+}
+
+/// When directories get more shards by themselves, and whether they may at all.
+fn enter_moving(mdt: &Entries<'_, Mds>) {
+    type Get = fn(&MovingLimits) -> u64;
+    type Set = fn(&mut MovingLimits, u64);
+    let add = |leaf: &str, bounds: RangeInclusive<i64>, get: Get, set: Set| {
+        mdt.integer(
+            leaf,
+            bounds,
+            move |mds| get(&mds.moving.limits()),
+            move |mds, value| mds.moving.change_limits(|limits| set(limits, value as u64)),
+        );
+    };
+    add(
+        "enable_dir_restripe",
+        0..=1,
+        |limits| limits.may_restripe.into(),
+        |limits, on| {
+            limits.may_restripe = on != 0;
+        },
+    );
+    add("enable_dir_auto_split", 0..=1, |limits| limits.splits.into(), |limits, on| limits.splits = on != 0);
+    add(
+        "dir_split_count",
+        1..=i64::MAX,
+        |limits| limits.split_count,
+        |limits, count| {
+            limits.split_count = count;
+        },
+    );
+    add("dir_split_delta", 1..=2000, |limits| limits.split_delta, |limits, delta| limits.split_delta = delta);
+}
