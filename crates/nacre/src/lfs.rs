@@ -30,7 +30,6 @@ mod template;
 mod view;
 
 use getopt::{OptionSpec, Parsed};
-use nacre_types::TargetKind;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -59,6 +58,12 @@ impl Failure {
         Failure { exit, message, usage: None }
     }
 
+    /// What an error at run time comes to: what was tried, and the C library's words for it.
+    fn of(error: &io::Error, what: impl std::fmt::Display) -> Failure {
+        let errno = errno_of(error);
+        Failure::new(errno, format!("{what}: {}", error_text(errno)))
+    }
+
     fn usage(message: String, usage: &'static str) -> Failure {
         Failure { exit: EXIT_USAGE, message, usage: Some(usage) }
     }
@@ -85,116 +90,56 @@ fn name_in(usage: &str) -> &str {
     word.split('|').next().unwrap_or(word)
 }
 
+/// A sub-command, which its module describes.
 struct Command {
     name: &'static str,
     summary: &'static str,
     usage: &'static str,
-    run: fn(&[OsString]) -> Outcome,
+    run: Run,
+}
+
+/// How a sub-command takes its words.
+enum Run {
+    /// As options and operands; `--help` is answered for it.
+    Parsed(&'static [OptionSpec], fn(&Parsed) -> Outcome),
+    /// As they are.
+    Words(fn(&[OsString]) -> Outcome),
+}
+
+impl Command {
+    fn run(&self, args: &[OsString]) -> Outcome {
+        let (specs, run) = match self.run {
+            Run::Parsed(specs, run) => (specs, run),
+            Run::Words(run) => return run(args),
+        };
+        let parsed = parse(self.name, args, specs, self.usage)?;
+        if parsed.has(getopt::HELP.key) { print_usage(self.usage) } else { run(&parsed) }
+    }
 }
 
 const COMMANDS: &[Command] = &[
-    Command {
-        name: "setstripe",
-        summary: "make a file with a layout, or set a directory's default",
-        usage: setstripe::USAGE,
-        run: setstripe::run,
-    },
-    Command { name: "getstripe", summary: "show layouts", usage: getstripe::USAGE, run: getstripe::run },
-    Command {
-        name: "find",
-        summary: "list files by attributes and layouts",
-        usage: find::USAGE,
-        run: find::run,
-    },
-    Command {
-        name: "check",
-        summary: "say which targets answer",
-        usage: query::CHECK_USAGE,
-        run: query::check,
-    },
-    Command {
-        name: "osts",
-        summary: "list OSTs",
-        usage: query::OSTS_USAGE,
-        run: |args| query::targets(TargetKind::Ost, args),
-    },
-    Command {
-        name: "mdts",
-        summary: "list MDTs",
-        usage: query::MDTS_USAGE,
-        run: |args| query::targets(TargetKind::Mdt, args),
-    },
-    Command {
-        name: "pool_list",
-        summary: "list OST pools, or the OSTs of one",
-        usage: pools::LIST_USAGE,
-        run: pools::list,
-    },
-    Command { name: "df", summary: "space and inodes by target", usage: query::DF_USAGE, run: query::df },
-    Command {
-        name: "getname",
-        summary: "names of mounted file systems",
-        usage: query::GETNAME_USAGE,
-        run: query::getname,
-    },
-    Command { name: "fid2path", summary: "paths of a FID", usage: fids::FID2PATH_USAGE, run: fids::fid2path },
-    Command { name: "path2fid", summary: "FID of a path", usage: fids::PATH2FID_USAGE, run: fids::path2fid },
-    Command {
-        name: "project",
-        summary: "projects of files: list, set, check, clear",
-        usage: project::USAGE,
-        run: project::run,
-    },
-    Command { name: "rmfid", summary: "remove files by FID", usage: fids::RMFID_USAGE, run: fids::rmfid },
-    Command {
-        name: "getsom",
-        summary: "sizes as the MDT has them",
-        usage: fids::GETSOM_USAGE,
-        run: fids::getsom,
-    },
-    Command {
-        name: "mkdir",
-        summary: "make a directory, also a foreign one",
-        usage: dirstripe::MKDIR_USAGE,
-        run: dirstripe::make,
-    },
-    Command { name: "setdirstripe", summary: "the same", usage: dirstripe::MKDIR_USAGE, run: dirstripe::set },
-    Command {
-        name: "getdirstripe",
-        summary: "show how directories are spread over MDTs",
-        usage: dirstripe::SHOW_USAGE,
-        run: dirstripe::show,
-    },
-    Command {
-        name: "unlink_foreign",
-        summary: "remove files and directories with foreign layouts",
-        usage: dirstripe::UNLINK_USAGE,
-        run: dirstripe::unlink_foreign,
-    },
-    Command {
-        name: "ladvise",
-        summary: "say what will become of data",
-        usage: ladvise::USAGE,
-        run: ladvise::run,
-    },
-    Command {
-        name: "migrate",
-        summary: "move the data of files to other objects",
-        usage: migrate::USAGE,
-        run: migrate::run,
-    },
-    Command {
-        name: "swap_layouts",
-        summary: "exchange the data of two files",
-        usage: data::SWAP_USAGE,
-        run: data::swap_layouts,
-    },
-    Command {
-        name: "data_version",
-        summary: "version of the data of a file",
-        usage: data::VERSION_USAGE,
-        run: data::data_version,
-    },
+    setstripe::COMMAND,
+    getstripe::COMMAND,
+    find::COMMAND,
+    query::CHECK,
+    query::OSTS,
+    query::MDTS,
+    pools::POOL_LIST,
+    query::DF,
+    query::GETNAME,
+    fids::FID2PATH,
+    fids::PATH2FID,
+    project::COMMAND,
+    fids::RMFID,
+    fids::GETSOM,
+    dirstripe::MKDIR,
+    dirstripe::SETDIRSTRIPE,
+    dirstripe::GETDIRSTRIPE,
+    dirstripe::UNLINK_FOREIGN,
+    ladvise::COMMAND,
+    migrate::COMMAND,
+    data::SWAP_LAYOUTS,
+    data::DATA_VERSION,
 ];
 
 /// Lustre's other sub-commands: known, so that they are told from typing errors.
@@ -258,7 +203,7 @@ fn command(name: &OsString, args: &[OsString]) -> Outcome {
         _ => {}
     }
     if let Some(command) = COMMANDS.iter().find(|command| command.name == name) {
-        return (command.run)(args);
+        return command.run(args);
     }
     if NOT_YET.contains(&name.as_ref()) {
         return Err(Failure::unsupported("lfs", &format!("'{name}'")));
@@ -324,7 +269,15 @@ fn parse(
     specs: &[OptionSpec],
     usage: &'static str,
 ) -> Result<Parsed, Failure> {
-    getopt::parse(args, specs).map_err(|message| Failure::usage(format!("{name}: {message}"), usage))
+    getopt::parse(args, specs).map_err(|message| Failure::usage(format!("lfs {name}: {message}"), usage))
+}
+
+/// Refuses a call without operands, in these words.
+fn check_operands(parsed: &Parsed, missing: &str, usage: &'static str) -> Outcome {
+    match parsed.operands.is_empty() {
+        true => Err(Failure::usage(missing.to_owned(), usage)),
+        false => Ok(()),
+    }
 }
 
 /// Runs `work` for each path, reports each failure, and ends with the first one's code.

@@ -1,17 +1,16 @@
 //! `lfs data_version` and `lfs swap_layouts`. Source: reference 2.12.
 
-use super::getopt::{OptionSpec, Takes, opt};
+use super::getopt::{self, Parsed, Takes, opt};
 use super::mounted::{self, ask_file};
-use super::{Failure, Outcome};
+use super::{Command, Failure, Outcome, Run};
 use nacre_types::Fid;
 use nacre_types::ioctl::{FileCall, FileOperation};
 use rustix::fs::{Mode, OFlags};
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
 /// What `--help` and a wrong call print.
-pub const VERSION_USAGE: &str = "\
+const VERSION_USAGE: &str = "\
 usage: lfs data_version [-n | -r | -w] FILE
   -n  the version of what is on the OSTs, without writing out anything
   -r  write out what clients hold back first (the default)
@@ -20,25 +19,31 @@ Example: lfs data_version /mnt/nacre/file
 ";
 
 /// What `--help` and a wrong call print.
-pub const SWAP_USAGE: &str = "\
+const SWAP_USAGE: &str = "\
 usage: lfs swap_layouts [-n] FILE1 FILE2
   -n  even if the data of a file changes meanwhile
 Example: lfs swap_layouts /mnt/nacre/a /mnt/nacre/b
 ";
 
+/// The command.
+pub const DATA_VERSION: Command = Command {
+    name: "data_version",
+    summary: "version of the data of a file",
+    usage: VERSION_USAGE,
+    run: Run::Parsed(
+        &[
+            opt('n', "", Takes::Nothing),
+            opt('r', "", Takes::Nothing),
+            opt('w', "", Takes::Nothing),
+            getopt::HELP,
+        ],
+        data_version,
+    ),
+};
+
 /// Runs `lfs data_version`.
-pub fn data_version(args: &[OsString]) -> Outcome {
+fn data_version(parsed: &Parsed) -> Outcome {
     const NAME: &str = "lfs data_version";
-    const OPTIONS: &[OptionSpec] = &[
-        opt('n', "", Takes::Nothing),
-        opt('r', "", Takes::Nothing),
-        opt('w', "", Takes::Nothing),
-        opt('h', "help", Takes::Nothing),
-    ];
-    let parsed = super::parse(NAME, args, OPTIONS, VERSION_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(VERSION_USAGE);
-    }
     let flags = match parsed.options.last().map(|(key, _)| *key) {
         Some('n') => 0,
         Some('w') => 2,
@@ -49,36 +54,30 @@ pub fn data_version(args: &[OsString]) -> Outcome {
     };
     let path = Path::new(path);
     let version = open(path, OFlags::RDONLY).and_then(|file| version_of(&file, flags)).map_err(|error| {
-        let errno = super::errno_of(&error);
-        Failure::new(
-            errno,
-            format!("{NAME}: can't get version for '{}': {}", path.display(), super::error_text(errno)),
-        )
+        Failure::of(&error, format!("{NAME}: can't get version for '{}'", path.display()))
     })?;
     super::print(&format!("{version}\n"));
     Ok(())
 }
 
+/// The command.
+pub const SWAP_LAYOUTS: Command = Command {
+    name: "swap_layouts",
+    summary: "exchange the data of two files",
+    usage: SWAP_USAGE,
+    run: Run::Parsed(&[opt('n', "", Takes::Nothing), getopt::HELP], swap_layouts),
+};
+
 /// Runs `lfs swap_layouts`.
-pub fn swap_layouts(args: &[OsString]) -> Outcome {
+fn swap_layouts(parsed: &Parsed) -> Outcome {
     const NAME: &str = "lfs swap_layouts";
-    const OPTIONS: &[OptionSpec] = &[opt('n', "", Takes::Nothing), opt('h', "help", Takes::Nothing)];
-    let parsed = super::parse(NAME, args, OPTIONS, SWAP_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(SWAP_USAGE);
-    }
     let [first, second] = parsed.operands.as_slice() else {
         return Err(Failure::usage(format!("{NAME}: two files must be specified"), SWAP_USAGE));
     };
     let (first, second) = (Path::new(first), Path::new(second));
     exchange(first, second, !parsed.has('n')).map_err(|error| {
-        let errno = super::errno_of(&error);
         let (first, second) = (first.display(), second.display());
-        let text = super::error_text(errno);
-        Failure::new(
-            errno,
-            format!("error: {NAME}: cannot swap layout between '{first}' and '{second}': {text}"),
-        )
+        Failure::of(&error, format!("error: {NAME}: cannot swap layout between '{first}' and '{second}'"))
     })
 }
 

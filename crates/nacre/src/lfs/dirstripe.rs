@@ -3,36 +3,36 @@
 mod make;
 mod show;
 
-use super::getopt::{OptionSpec, Takes, opt};
+use super::getopt::{self, Parsed};
 use super::mounted;
-use super::{Failure, Outcome};
+use super::{Command, Failure, Outcome, Run};
 use nacre_layout::user;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-pub use make::{MKDIR_USAGE, make, set};
-pub use show::{SHOW_USAGE, show};
+pub use make::{MKDIR, SETDIRSTRIPE};
+pub use show::{GETDIRSTRIPE, show};
 
 /// What `--help` and a wrong call of `lfs unlink_foreign` print.
-pub const UNLINK_USAGE: &str = "\
+const UNLINK_USAGE: &str = "\
 usage: lfs unlink_foreign FILE|DIR...
 Removes files and directories with a foreign layout, and no others.
 Example: lfs unlink_foreign /mnt/nacre/foreign
 ";
 
+/// The command.
+pub const UNLINK_FOREIGN: Command = Command {
+    name: "unlink_foreign",
+    summary: "remove files and directories with foreign layouts",
+    usage: UNLINK_USAGE,
+    run: Run::Parsed(&[getopt::HELP], unlink_foreign),
+};
+
 /// Runs `lfs unlink_foreign`.
-pub fn unlink_foreign(args: &[OsString]) -> Outcome {
+fn unlink_foreign(parsed: &Parsed) -> Outcome {
     const NAME: &str = "lfs unlink_foreign";
-    const OPTIONS: &[OptionSpec] = &[opt('h', "help", Takes::Nothing)];
-    let parsed = super::parse(NAME, args, OPTIONS, UNLINK_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(UNLINK_USAGE);
-    }
-    if parsed.operands.is_empty() {
-        return Err(Failure::usage(format!("{NAME}: FILE must be specified"), UNLINK_USAGE));
-    }
+    super::check_operands(parsed, &format!("{NAME}: FILE must be specified"), UNLINK_USAGE)?;
     super::for_each(&parsed.operands, |path| {
         unlink(path).map_err(|error| {
             let errno = super::errno_of(&error);

@@ -1,22 +1,22 @@
 //! The commands about FIDs: `path2fid`, `fid2path`, `rmfid`; and `getsom`. Source: reference 2.12 and 4.27.
 
-use super::getopt::{OptionSpec, Takes, long, opt};
+use super::getopt::{self, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
 use super::query::{by_name_or_path, open};
-use super::{Failure, Outcome};
+use super::{Command, Failure, Outcome, Run};
 use nacre_types::{Fid, SizeSource};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Usage of `lfs path2fid`.
-pub const PATH2FID_USAGE: &str = "\
+const PATH2FID_USAGE: &str = "\
 usage: lfs path2fid [--parents] PATH...
   --parents   the FID of each directory that the file has a name in, and the name
 Example: lfs path2fid /mnt/nacre/file
 ";
 /// Usage of `lfs fid2path`.
-pub const FID2PATH_USAGE: &str = "\
+const FID2PATH_USAGE: &str = "\
 usage: lfs fid2path [-0] [-c] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
   -0, --print0        end each path with NUL
   -c, --print-link    the number of the next link before each path, for the last one its own
@@ -26,13 +26,13 @@ usage: lfs fid2path [-0] [-c] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
 Example: lfs fid2path /mnt/nacre '[0x200000401:0x1:0x0]'
 ";
 /// Usage of `lfs rmfid`.
-pub const RMFID_USAGE: &str = "\
+const RMFID_USAGE: &str = "\
 usage: lfs rmfid FSNAME|MOUNT_POINT FID...
 Removes all names of each file. For administrators.
 Example: lfs rmfid /mnt/nacre '[0x200000401:0x1:0x0]'
 ";
 /// Usage of `lfs getsom`.
-pub const GETSOM_USAGE: &str = "\
+const GETSOM_USAGE: &str = "\
 usage: lfs getsom [-s] [-b] [-f] FILE...
   Size as the MDT has it, without a question to OSTs.
   -s  only the size    -b  only the 512-byte blocks    -f  only the flags (1 exact, 4 as of some time)
@@ -44,22 +44,21 @@ const SOM_STRICT: u32 = 1;
 /// It is what somebody said when it was last heard of.
 const SOM_LAZY: u32 = 4;
 
+/// The command.
+pub const PATH2FID: Command = Command {
+    name: "path2fid",
+    summary: "FID of a path",
+    usage: PATH2FID_USAGE,
+    run: Run::Parsed(&[getopt::HELP, long('p', "parents", Takes::Nothing)], path2fid),
+};
+
 /// `lfs path2fid`.
-pub fn path2fid(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[opt('h', "help", Takes::Nothing), long('p', "parents", Takes::Nothing)];
-    let parsed = super::parse("lfs path2fid", args, OPTIONS, PATH2FID_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(PATH2FID_USAGE);
-    }
-    if parsed.operands.is_empty() {
-        return Err(Failure::usage("lfs path2fid: PATH must be specified".to_owned(), PATH2FID_USAGE));
-    }
+fn path2fid(parsed: &Parsed) -> Outcome {
+    super::check_operands(parsed, "lfs path2fid: PATH must be specified", PATH2FID_USAGE)?;
     let several = parsed.operands.len() > 1;
     super::for_each(&parsed.operands, |path| {
         let fail = |error: io::Error| {
-            let errno = super::errno_of(&error);
-            let text = super::error_text(errno);
-            Failure::new(errno, format!("lfs path2fid: can't get FID for '{}': {text}", path.display()))
+            Failure::of(&error, format!("lfs path2fid: can't get FID for '{}'", path.display()))
         };
         let fid = mounted::fid_of(path, false).map_err(fail)?;
         let text = match parsed.has('p') {
@@ -88,22 +87,28 @@ fn parents_of(path: &Path, fid: &Fid) -> io::Result<String> {
     Ok(names.join("\t"))
 }
 
+/// The command.
+pub const FID2PATH: Command = Command {
+    name: "fid2path",
+    summary: "paths of a FID",
+    usage: FID2PATH_USAGE,
+    run: Run::Parsed(
+        &[
+            opt('0', "print0", Takes::Nothing),
+            opt('f', "print-fid", Takes::Nothing),
+            opt('c', "print-link", Takes::Nothing),
+            long('c', "current", Takes::Nothing),
+            opt('n', "name", Takes::Nothing),
+            opt('l', "link", Takes::Value),
+            opt('r', "rec", Takes::Value),
+            getopt::HELP,
+        ],
+        fid2path,
+    ),
+};
+
 /// `lfs fid2path`.
-pub fn fid2path(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[
-        opt('0', "print0", Takes::Nothing),
-        opt('f', "print-fid", Takes::Nothing),
-        opt('c', "print-link", Takes::Nothing),
-        long('c', "current", Takes::Nothing),
-        opt('n', "name", Takes::Nothing),
-        opt('l', "link", Takes::Value),
-        opt('r', "rec", Takes::Value),
-        opt('h', "help", Takes::Nothing),
-    ];
-    let parsed = super::parse("lfs fid2path", args, OPTIONS, FID2PATH_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(FID2PATH_USAGE);
-    }
+fn fid2path(parsed: &Parsed) -> Outcome {
     let (device, fids) = device_and_fids(&parsed.operands, "fid2path", FID2PATH_USAGE)?;
     let number = |key: char, what: &str| match parsed.value(key).map(str::parse::<u32>) {
         None => Ok(None),
@@ -121,11 +126,9 @@ pub fn fid2path(args: &[OsString]) -> Outcome {
     let end = if parsed.has('0') { "\0" } else { "\n" };
     super::for_each(fids, |word| {
         let fid = parse_fid(word, "fid2path")?;
-        let paths = opened.paths_of(&fid, only).map_err(|error| {
-            let errno = super::errno_of(&error);
-            let text = super::error_text(errno);
-            Failure::new(errno, format!("lfs fid2path: cannot find '{fid}': {text}"))
-        })?;
+        let paths = opened
+            .paths_of(&fid, only)
+            .map_err(|error| Failure::of(&error, format!("lfs fid2path: cannot find '{fid}'")))?;
         // Lustre prints the number of the link that comes next, and that of the last one for the last.
         let last = only.unwrap_or(0) + (paths.len() as u32).saturating_sub(1);
         for (next, path) in (only.unwrap_or(0) + 1..).zip(paths) {
@@ -144,22 +147,22 @@ pub fn fid2path(args: &[OsString]) -> Outcome {
     })
 }
 
+/// The command.
+pub const RMFID: Command = Command {
+    name: "rmfid",
+    summary: "remove files by FID",
+    usage: RMFID_USAGE,
+    run: Run::Parsed(&[getopt::HELP], rmfid),
+};
+
 /// `lfs rmfid`.
-pub fn rmfid(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[opt('h', "help", Takes::Nothing)];
-    let parsed = super::parse("lfs rmfid", args, OPTIONS, RMFID_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(RMFID_USAGE);
-    }
+fn rmfid(parsed: &Parsed) -> Outcome {
     let (device, fids) = device_and_fids(&parsed.operands, "rmfid", RMFID_USAGE)?;
     let mount = by_name_or_path(device, "rmfid")?;
     let opened = open(&mount, "rmfid")?;
     super::for_each(fids, |word| {
         let fid = parse_fid(word, "rmfid")?;
-        opened.remove_fid(fid).map_err(|error| {
-            let errno = super::errno_of(&error);
-            Failure::new(errno, format!("lfs rmfid: cannot remove {fid}: {}", super::error_text(errno)))
-        })
+        opened.remove_fid(fid).map_err(|error| Failure::of(&error, format!("lfs rmfid: cannot remove {fid}")))
     })
 }
 
@@ -188,26 +191,28 @@ pub fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
     })
 }
 
+/// The command.
+pub const GETSOM: Command = Command {
+    name: "getsom",
+    summary: "sizes as the MDT has them",
+    usage: GETSOM_USAGE,
+    run: Run::Parsed(
+        &[
+            opt('s', "size", Takes::Nothing),
+            opt('b', "blocks", Takes::Nothing),
+            opt('f', "flags", Takes::Nothing),
+            getopt::HELP,
+        ],
+        getsom,
+    ),
+};
+
 /// `lfs getsom`.
-pub fn getsom(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[
-        opt('s', "size", Takes::Nothing),
-        opt('b', "blocks", Takes::Nothing),
-        opt('f', "flags", Takes::Nothing),
-        opt('h', "help", Takes::Nothing),
-    ];
-    let parsed = super::parse("lfs getsom", args, OPTIONS, GETSOM_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(GETSOM_USAGE);
-    }
-    if parsed.operands.is_empty() {
-        return Err(Failure::usage("lfs getsom: FILE must be specified".to_owned(), GETSOM_USAGE));
-    }
+fn getsom(parsed: &Parsed) -> Outcome {
+    super::check_operands(parsed, "lfs getsom: FILE must be specified", GETSOM_USAGE)?;
     super::for_each(&parsed.operands, |path| {
         let som = mounted::size_on_mdt(path).map_err(|error| {
-            let errno = super::errno_of(&error);
-            let text = super::error_text(errno);
-            Failure::new(errno, format!("lfs getsom: cannot get size of '{}': {text}", path.display()))
+            Failure::of(&error, format!("lfs getsom: cannot get size of '{}'", path.display()))
         })?;
         let flags = if som.source == SizeSource::Exact { SOM_STRICT } else { SOM_LAZY };
         let (size, blocks) = (som.size, som.blocks);

@@ -15,7 +15,7 @@ mod xattr;
 
 use super::listing::{self, Listed, Listing, OwnLayout};
 use super::mounted::{self, Mounted};
-use super::{EXIT_UNKNOWN, Failure, Outcome};
+use super::{Command, EXIT_UNKNOWN, Failure, Outcome, Run};
 use layout::Defaults;
 use nacre_layout::user;
 use nacre_types::{AttrFlags, FileKind, TargetKind};
@@ -29,7 +29,7 @@ use std::path::Path;
 use walk::{Directory, Walk};
 
 /// What `--help` and a wrong call print.
-pub const USAGE: &str = "\
+const USAGE: &str = "\
 usage: lfs find DIR|FILE... [[!] PREDICATE]...
   All predicates must hold; '!' turns the next one round. +N is more, -N less, N equal.
   -A -M -C -B, --atime --mtime --ctime --btime [+-]N[smhdwy]
@@ -51,8 +51,15 @@ usage: lfs find DIR|FILE... [[!] PREDICATE]...
 Example: lfs find /mnt/nacre -type f -size +1G --stripe-count 1
 ";
 
-/// Runs the command.
-pub fn run(args: &[OsString]) -> Outcome {
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "find",
+    summary: "list files by attributes and layouts",
+    usage: USAGE,
+    run: Run::Words(run),
+};
+
+fn run(args: &[OsString]) -> Outcome {
     let wrong = |message: String| Failure::usage(format!("lfs find: {message}"), USAGE);
     let line = args::parse(args).map_err(wrong)?;
     if line.options.iter().any(|given| given.key == args::Key::Help) {

@@ -38,6 +38,9 @@ pub const fn long(key: char, long: &'static str, takes: Takes) -> OptionSpec {
     OptionSpec { key, short: None, long, takes }
 }
 
+/// The option that every command has, where its short letter means nothing else.
+pub const HELP: OptionSpec = OptionSpec { key: '?', ..opt('h', "help", Takes::Nothing) };
+
 /// What was found: options in order with their values, then operands in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Parsed {

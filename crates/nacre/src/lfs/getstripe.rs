@@ -2,13 +2,13 @@
 
 mod options;
 
-use super::getopt::{OptionSpec, Takes, long, opt};
+use super::getopt::{self, OptionSpec, Parsed, Takes, long, opt};
 use super::json::{self, Owner};
 use super::listing::{Listing, OwnLayout};
 use super::mounted::{self, Mounted};
 use super::render::{self, Facts, Fields, Filter, Inherited, Style};
 use super::view::{LayoutView, View};
-use super::{Failure, Outcome};
+use super::{Command, Failure, Outcome, Run};
 use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
 use nacre_types::ioctl::ScanWanted;
@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// What `--help` and a wrong call print.
-pub const USAGE: &str = "\
+const USAGE: &str = "\
 usage: lfs getstripe [OPTIONS] FILE|DIR...
   -c -S -i -L -g -p -z -m -F only stripe count, size, index, pattern, layout generation, pool, step of
                              growing, MDT index, FID; alone without a label; of a directory only
@@ -87,25 +87,25 @@ const OPTIONS: &[OptionSpec] = &[
     long('H', "hex-idx", Takes::Nothing),
     long('n', "no-follow", Takes::Nothing),
     json::OPTION,
-    opt('h', "help", Takes::Nothing),
+    getopt::HELP,
 ];
 
 const NAME: &str = "lfs getstripe";
 /// Bytes of output that are gathered.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// Runs the command.
-pub fn run(args: &[OsString]) -> Outcome {
-    let parsed = super::parse(NAME, &with_negations(args), OPTIONS, USAGE)?;
-    if parsed.has('h') {
+/// The command.
+pub const COMMAND: Command =
+    Command { name: "getstripe", summary: "show layouts", usage: USAGE, run: Run::Words(run) };
+
+fn run(args: &[OsString]) -> Outcome {
+    let parsed = super::parse(COMMAND.name, &with_negations(args), OPTIONS, USAGE)?;
+    if parsed.has(getopt::HELP.key) {
         return super::print_usage(USAGE);
     }
-    if parsed.operands.is_empty() {
-        return Err(Failure::usage("error: getstripe: no filename|pathname".to_owned(), USAGE));
-    }
+    super::check_operands(&parsed, "error: getstripe: no filename|pathname", USAGE)?;
     if parsed.has('D') {
-        let words = [OsString::from("-D"), OsString::from("--")].into_iter();
-        return super::dirstripe::show(&words.chain(parsed.operands).collect::<Vec<_>>());
+        return super::dirstripe::show(&Parsed { options: vec![('D', None)], operands: parsed.operands });
     }
     let (style, level) = style_of(&parsed);
     let show = Show {
@@ -456,9 +456,7 @@ fn ost_index(mount: &Mounted, name: &str) -> Result<u32, Failure> {
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
-    let errno = super::errno_of(error);
-    let text = super::error_text(errno);
-    Failure::new(errno, format!("lfs: getstripe for '{}' failed: {text}", path.display()))
+    Failure::of(error, format!("lfs: getstripe for '{}' failed", path.display()))
 }
 
 fn not_ours_or_failed(path: &Path, error: &io::Error) -> Failure {

@@ -1,13 +1,12 @@
 //! `lfs ladvise`: says what will become of data. Source: reference 2.12.
 
-use super::getopt::{OptionSpec, Takes, opt};
+use super::getopt::{self, OptionSpec, Parsed, Takes, opt};
 use super::number::parse_bytes;
-use super::{Failure, Outcome, mounted};
+use super::{Command, Failure, Outcome, Run, mounted};
 use nacre_types::ioctl::Advise;
-use std::ffi::OsString;
 
 /// What `--help` and a wrong call print.
-pub const USAGE: &str = "\
+const USAGE: &str = "\
 usage: lfs ladvise -a ADVICE [-s START] [-e END | -l LENGTH] [-m READ|WRITE] [-b] FILE...
   -a, --advice ADVICE   willread: the servers start to read the range into their memory
                         dontneed: they let go of it
@@ -30,19 +29,23 @@ const OPTIONS: &[OptionSpec] = &[
     opt('m', "mode", Takes::Value),
     opt('b', "background", Takes::Nothing),
     opt('u', "unset", Takes::Nothing),
-    opt('h', "help", Takes::Nothing),
+    getopt::HELP,
 ];
 
 /// Lustre's words for advice; the place of each, from 1, is its number.
 const ADVICE: [&str; 5] = ["willread", "dontneed", "locknoexpand", "lockahead", "ahead"];
 const LOCKAHEAD: u16 = 4;
 
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "ladvise",
+    summary: "say what will become of data",
+    usage: USAGE,
+    run: Run::Parsed(OPTIONS, run),
+};
+
 /// Runs the command.
-pub fn run(args: &[OsString]) -> Outcome {
-    let parsed = super::parse("lfs ladvise", args, OPTIONS, USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(USAGE);
-    }
+fn run(parsed: &Parsed) -> Outcome {
     let wrong = |message: String| Failure::usage(format!("lfs: {message}"), USAGE);
     let valid = format!("Valid types: {}", ADVICE.join(" "));
     let Some(word) = parsed.value('a') else {
@@ -88,12 +91,7 @@ pub fn run(args: &[OsString]) -> Outcome {
     }
     super::for_each(&parsed.operands, |path| {
         mounted::advise(path, &Advise { advice, mode, flags, start, end }).map_err(|error| {
-            let errno = super::errno_of(&error);
-            let text = super::error_text(errno);
-            Failure::new(
-                errno,
-                format!("lfs: cannot give advice '{word}' to file '{}': {text}", path.display()),
-            )
+            Failure::of(&error, format!("lfs: cannot give advice '{word}' to file '{}'", path.display()))
         })
     })
 }

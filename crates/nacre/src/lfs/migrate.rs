@@ -7,7 +7,7 @@ use super::fids::parse_fid;
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::relocate::{Manner, Order, relocate};
 use super::setstripe::{check_targets, wish_of_options};
-use super::{Failure, Outcome, mounted};
+use super::{Command, Failure, Outcome, Run, getopt, mounted};
 use auto::Auto;
 use mounted::Mounted;
 use nacre_env::clock::Instant;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `--help` and a wrong call print.
-pub const USAGE: &str = "\
+const USAGE: &str = "\
 usage: lfs migrate [LAYOUT OPTIONS] [-b | -n] [-v] [-W RATE] [--stats] [--stats-interval SECONDS] FILE...
        lfs migrate [OPTIONS] --files-from LIST | -0
        lfs migrate -m MDT[,MDT...] [-c COUNT | -C COUNT] [-H HASH] [-d] [--clear-fixed] [-v] DIR...
@@ -75,7 +75,7 @@ const OPTIONS: &[OptionSpec] = &[
     long('F', "files-from", Takes::Value),
     opt('0', "null", Takes::Nothing),
     opt('v', "verbose", Takes::Nothing),
-    opt('h', "help", Takes::Nothing),
+    getopt::HELP,
     opt('C', "overstripe-count", Takes::Value),
     opt('o', "ost", Takes::Value),
     long('o', "ost-list", Takes::Value),
@@ -119,20 +119,24 @@ struct Plan {
     verbose: bool,
 }
 
+/// The command.
+pub(super) const COMMAND: Command = Command {
+    name: "migrate",
+    summary: "move the data of files to other objects",
+    usage: USAGE,
+    run: Run::Parsed(OPTIONS, run),
+};
+
 /// Runs the command.
-pub fn run(args: &[OsString]) -> Outcome {
-    let parsed = super::parse(NAME, args, OPTIONS, USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(USAGE);
-    }
-    if let Some(wish) = directory::of_options(&parsed)? {
-        let paths = files(&parsed)?;
+fn run(parsed: &Parsed) -> Outcome {
+    if let Some(wish) = directory::of_options(parsed)? {
+        let paths = files(parsed)?;
         return super::for_each(&paths, |path| directory::migrate(&wish, path));
     }
-    let plan = plan(&parsed)?;
-    let files = files(&parsed)?;
+    let plan = plan(parsed)?;
+    let files = files(parsed)?;
     let by_fid = match parsed.has('f') {
-        true => Some(place_of_fids(&parsed)?),
+        true => Some(place_of_fids(parsed)?),
         false => None,
     };
     super::for_each(&files, |path| match &by_fid {
@@ -216,10 +220,7 @@ fn files(parsed: &Parsed) -> Result<Vec<OsString>, Failure> {
         "-" => std::io::stdin().read_to_end(&mut bytes).map(drop),
         path => std::fs::read(path).map(|found| bytes = found),
     };
-    read.map_err(|error| {
-        let errno = super::errno_of(&error);
-        Failure::new(errno, format!("{NAME}: cannot read '{list}': {}", super::error_text(errno)))
-    })?;
+    read.map_err(|error| Failure::of(&error, format!("{NAME}: cannot read '{list}'")))?;
     let end = if parsed.has('0') { 0 } else { b'\n' };
     let names = bytes.split(|byte| *byte == end).filter(|name| !name.is_empty());
     Ok(parsed.operands.iter().cloned().chain(names.map(|name| OsString::from_vec(name.to_vec()))).collect())
@@ -228,10 +229,8 @@ fn files(parsed: &Parsed) -> Result<Vec<OsString>, Failure> {
 /// The file system whose files are named by their FIDs.
 fn place_of_fids(parsed: &Parsed) -> Result<Mounted, Failure> {
     let place = Path::new(parsed.value('D').unwrap_or("."));
-    Mounted::open(place).map_err(|error| {
-        let errno = super::errno_of(&error);
-        Failure::new(errno, format!("{NAME}: cannot use '{}': {}", place.display(), super::error_text(errno)))
-    })
+    Mounted::open(place)
+        .map_err(|error| Failure::of(&error, format!("{NAME}: cannot use '{}'", place.display())))
 }
 
 /// A path of the file with this FID.
@@ -241,10 +240,7 @@ fn path_of(mount: &Mounted, word: &Path) -> Result<PathBuf, Failure> {
         let path = paths.first().ok_or(std::io::Error::from_raw_os_error(libc::ENOENT))?;
         Ok(mount.root()?.join(path))
     });
-    found.map_err(|error| {
-        let errno = super::errno_of(&error);
-        Failure::new(errno, format!("{NAME}: cannot find '{fid}': {}", super::error_text(errno)))
-    })
+    found.map_err(|error| Failure::of(&error, format!("{NAME}: cannot find '{fid}'")))
 }
 
 fn tell(verbose: bool, name: &Path) {
@@ -256,9 +252,7 @@ fn tell(verbose: bool, name: &Path) {
 /// Moves the file at `path`, which the user called `name`.
 fn migrate(plan: &Plan, name: &Path, path: &Path) -> Outcome {
     let failed = |action: &str, error: &std::io::Error| {
-        let errno = super::errno_of(error);
-        let text = super::error_text(errno);
-        Failure::new(errno, format!("error: {NAME}: {}: cannot {action}: {text}", name.display()))
+        Failure::of(error, format!("error: {NAME}: {}: cannot {action}", name.display()))
     };
     if let Source::Options(wish) = &plan.source {
         let mount = Mounted::open(mounted::directory_of(path)).map_err(|error| failed("open", &error))?;

@@ -2,26 +2,29 @@
 
 use super::getopt::Parsed;
 use super::mounted::Mounted;
-use super::{Failure, Outcome, query};
+use super::{Command, Failure, Outcome, Run, query};
 use nacre_layout::PoolName;
 use nacre_types::TargetId;
 use nacre_types::limits::POOL_NAME_MAX;
-use std::ffi::OsString;
 use std::path::Path;
 
 /// Usage of `lfs pool_list`.
-pub const LIST_USAGE: &str = "\
+const LIST_USAGE: &str = "\
 usage: lfs pool_list FSNAME[.POOL] | PATH
 Lists the OST pools of a file system, or the OSTs of one pool.
 Example: lfs pool_list nacre.flash
 ";
 
+/// The command.
+pub const POOL_LIST: Command = Command {
+    name: "pool_list",
+    summary: "list OST pools, or the OSTs of one",
+    usage: LIST_USAGE,
+    run: Run::Parsed(&[query::HELP], list),
+};
+
 /// `lfs pool_list`.
-pub fn list(args: &[OsString]) -> Outcome {
-    let parsed = super::parse("lfs pool_list", args, &[query::HELP], LIST_USAGE)?;
-    if parsed.has('?') {
-        return super::print_usage(LIST_USAGE);
-    }
+fn list(parsed: &Parsed) -> Outcome {
     let [word] = parsed.operands.as_slice() else {
         let text = "lfs pool_list: FSNAME[.POOL] or a path is needed";
         return Err(Failure::usage(text.to_owned(), LIST_USAGE));

@@ -2,14 +2,13 @@
 
 use super::getopt::{OptionSpec, Parsed, Takes, opt};
 use super::mounted::{self, Project};
-use super::{Failure, Outcome, identity};
-use std::ffi::OsString;
+use super::{Command, Failure, Outcome, Run, getopt, identity};
 use std::fs;
 use std::io;
 use std::path::Path;
 
 /// What `--help` and a wrong call print.
-pub const USAGE: &str = "\
+const USAGE: &str = "\
 usage: lfs project [-d|-r] FILE|DIR...                  list; of a directory what is in it
        lfs project {-p ID | -s} [-r] FILE|DIR...        set
        lfs project -c [-d|-r] [-p ID] [-0] FILE|DIR...  check, print what differs
@@ -31,7 +30,7 @@ const OPTIONS: &[OptionSpec] = &[
     opt('C', "", Takes::Nothing),
     opt('k', "", Takes::Nothing),
     opt('0', "", Takes::Nothing),
-    opt('h', "help", Takes::Nothing),
+    getopt::HELP,
 ];
 
 /// Directories in directories that `-r` follows; beyond that a path would not fit the kernel's limit anyway.
@@ -55,14 +54,18 @@ enum Task {
     },
 }
 
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "project",
+    summary: "projects of files: list, set, check, clear",
+    usage: USAGE,
+    run: Run::Parsed(OPTIONS, run),
+};
+
 /// Runs the command.
-pub fn run(args: &[OsString]) -> Outcome {
-    let parsed = super::parse("lfs project", args, OPTIONS, USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(USAGE);
-    }
-    check_options(&parsed)?;
-    let task_of = |path: &Path| task_of(&parsed, path);
+fn run(parsed: &Parsed) -> Outcome {
+    check_options(parsed)?;
+    let task_of = |path: &Path| task_of(parsed, path);
     let (recursive, itself) = (parsed.has('r') && !parsed.has('d'), parsed.has('d'));
     super::for_each(&parsed.operands, |path| {
         let task = task_of(path)?;
@@ -185,8 +188,7 @@ fn differences(path: &Path, found: Project, id: u32, is_dir: bool, bare: bool) -
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
-    let errno = super::errno_of(error);
-    Failure::new(errno, format!("lfs: failed to {what} '{}': {}", path.display(), super::error_text(errno)))
+    Failure::of(error, format!("lfs: failed to {what} '{}'", path.display()))
 }
 
 #[cfg(test)]

@@ -1,19 +1,18 @@
 //! The commands that ask a mounted file system about itself: `df`, `osts`, `mdts`, `check`, `getname`. Source: reference
 //! 2.5 and 2.7.
 
-use super::getopt::{OptionSpec, Takes, long, opt};
+use super::getopt::{self, OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{Mounted, TargetRow};
 use super::number;
 use super::table::{self, DfStyle};
-use super::{Failure, Outcome, json, pools};
+use super::{Command, Failure, Outcome, Run, json, pools};
 use crate::mounts::{self, MountEntry};
 use nacre_types::TargetKind;
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
 /// Usage of `lfs df`.
-pub const DF_USAGE: &str = "\
+const DF_USAGE: &str = "\
 usage: lfs df [-i] [-h|-H] [-m[INDEX]] [-o[INDEX]] [-N] [-s] [-p [FSNAME.]POOL] [-u FIELDS] [-v] [PATH]
   -i, --inodes           inodes instead of space
   -h, --human-readable   sizes with suffixes, powers of 1024
@@ -30,31 +29,33 @@ usage: lfs df [-i] [-h|-H] [-m[INDEX]] [-o[INDEX]] [-N] [-s] [-p [FSNAME.]POOL] 
 Example: lfs df -h /mnt/nacre
 ";
 /// Usage of `lfs osts`.
-pub const OSTS_USAGE: &str = "\
+const OSTS_USAGE: &str = "\
 usage: lfs osts [--json] [PATH]
 Lists the OSTs of the file system at PATH, or of all that are mounted.
 Example: lfs osts /mnt/nacre
 ";
 /// Usage of `lfs mdts`.
-pub const MDTS_USAGE: &str = "\
+const MDTS_USAGE: &str = "\
 usage: lfs mdts [--json] [PATH]
 Lists the MDTs of the file system at PATH, or of all that are mounted.
 Example: lfs mdts /mnt/nacre
 ";
 /// Usage of `lfs check`.
-pub const CHECK_USAGE: &str = "\
+const CHECK_USAGE: &str = "\
 usage: lfs check mgts|osts|mdts|all [PATH]
 Says of each target whether it answers.
 Example: lfs check all
 ";
 /// Usage of `lfs getname`.
-pub const GETNAME_USAGE: &str = "\
+const GETNAME_USAGE: &str = "\
 usage: lfs getname [-i|-n] [PATH...]
   -i, --instance   only the number of the mount
   -n, --fsname     only the name of the file system
 Example: lfs getname /mnt/nacre
 ";
-pub const HELP: OptionSpec = long('?', "help", Takes::Nothing);
+
+/// Help by its long name alone: the short letter means something else, or nothing.
+pub const HELP: OptionSpec = OptionSpec { short: None, ..getopt::HELP };
 
 const DF_OPTIONS: &[OptionSpec] = &[
     opt('i', "inodes", Takes::Nothing),
@@ -73,12 +74,16 @@ const DF_OPTIONS: &[OptionSpec] = &[
     HELP,
 ];
 
+/// The command.
+pub const DF: Command = Command {
+    name: "df",
+    summary: "space and inodes by target",
+    usage: DF_USAGE,
+    run: Run::Parsed(DF_OPTIONS, df),
+};
+
 /// `lfs df`.
-pub fn df(args: &[OsString]) -> Outcome {
-    let parsed = super::parse("lfs df", args, DF_OPTIONS, DF_USAGE)?;
-    if parsed.has('?') {
-        return super::print_usage(DF_USAGE);
-    }
+fn df(parsed: &Parsed) -> Outcome {
     let wrong = |text: &str| Failure::usage(format!("lfs df: invalid target index '{text}'"), DF_USAGE);
     let index = |key: char| match parsed.value(key).map(|text| (text, number::parse_unsigned(text))) {
         None => Ok(None),
@@ -138,16 +143,24 @@ pub fn df(args: &[OsString]) -> Outcome {
     Ok(())
 }
 
-/// `lfs osts` and `lfs mdts`.
-pub fn targets(kind: TargetKind, args: &[OsString]) -> Outcome {
-    let (name, usage) = match kind {
-        TargetKind::Ost => ("osts", OSTS_USAGE),
-        _ => ("mdts", MDTS_USAGE),
-    };
-    let parsed = super::parse(&format!("lfs {name}"), args, &[json::OPTION, HELP], usage)?;
-    if parsed.has('?') {
-        return super::print_usage(usage);
-    }
+/// The command.
+pub const OSTS: Command = Command {
+    name: "osts",
+    summary: "list OSTs",
+    usage: OSTS_USAGE,
+    run: Run::Parsed(TARGET_OPTIONS, |parsed| targets(TargetKind::Ost, parsed)),
+};
+/// The command.
+pub const MDTS: Command = Command {
+    name: "mdts",
+    summary: "list MDTs",
+    usage: MDTS_USAGE,
+    run: Run::Parsed(TARGET_OPTIONS, |parsed| targets(TargetKind::Mdt, parsed)),
+};
+const TARGET_OPTIONS: &[OptionSpec] = &[json::OPTION, HELP];
+
+fn targets(kind: TargetKind, parsed: &Parsed) -> Outcome {
+    let name = if kind == TargetKind::Ost { "osts" } else { "mdts" };
     let wanted = parsed.operands.first().map(Path::new);
     let mut found = Vec::new();
     for mount in chosen(wanted, name, |path| not_on_lustre(name, path))? {
@@ -168,12 +181,16 @@ pub fn targets(kind: TargetKind, args: &[OsString]) -> Outcome {
     Ok(())
 }
 
+/// The command.
+pub const CHECK: Command = Command {
+    name: "check",
+    summary: "say which targets answer",
+    usage: CHECK_USAGE,
+    run: Run::Parsed(&[HELP], check),
+};
+
 /// `lfs check`.
-pub fn check(args: &[OsString]) -> Outcome {
-    let parsed = super::parse("lfs check", args, &[HELP], CHECK_USAGE)?;
-    if parsed.has('?') {
-        return super::print_usage(CHECK_USAGE);
-    }
+fn check(parsed: &Parsed) -> Outcome {
     let what = parsed.operands.first().and_then(|word| word.to_str()).unwrap_or("");
     let kinds: &[TargetKind] = match what {
         "osts" => &[TargetKind::Ost],
@@ -210,18 +227,24 @@ pub fn check(args: &[OsString]) -> Outcome {
     outcome
 }
 
+/// The command.
+pub const GETNAME: Command = Command {
+    name: "getname",
+    summary: "names of mounted file systems",
+    usage: GETNAME_USAGE,
+    run: Run::Parsed(
+        &[
+            opt('i', "instance", Takes::Nothing),
+            opt('n', "fsname", Takes::Nothing),
+            opt('u', "uuid", Takes::Nothing),
+            getopt::HELP,
+        ],
+        getname,
+    ),
+};
+
 /// `lfs getname`.
-pub fn getname(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[
-        opt('i', "instance", Takes::Nothing),
-        opt('n', "fsname", Takes::Nothing),
-        opt('u', "uuid", Takes::Nothing),
-        opt('h', "help", Takes::Nothing),
-    ];
-    let parsed = super::parse("lfs getname", args, OPTIONS, GETNAME_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(GETNAME_USAGE);
-    }
+fn getname(parsed: &Parsed) -> Outcome {
     let show = |mount: &MountEntry, path: bool| -> Outcome {
         let opened = open(mount, "getname")?;
         let mut text = match (parsed.has('i'), parsed.has('n'), parsed.has('u')) {

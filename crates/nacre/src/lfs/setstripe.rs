@@ -10,7 +10,7 @@ mod foreign;
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
 use super::template::{self, Refusal};
-use super::{Failure, Outcome};
+use super::{Command, Failure, Outcome, Run, getopt};
 use components::Builder;
 use edit::Edit;
 pub use foreign::of_options as foreign_of_options;
@@ -22,7 +22,7 @@ use std::io;
 use std::path::Path;
 
 /// What `--help` and a wrong call print.
-pub const USAGE: &str = "\
+const USAGE: &str = "\
 usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
        lfs setstripe -E END [STRIPING] [-E END [STRIPING]]... [--mode MODE] FILE|DIR...
        lfs setstripe --yaml TEMPLATE | --copy SOURCE [--mode MODE] FILE|DIR...
@@ -67,7 +67,7 @@ const OPTIONS: &[OptionSpec] = &[
     opt('p', "pool", Takes::Value),
     opt('L', "layout", Takes::Value),
     opt('d', "delete", Takes::Nothing),
-    opt('h', "help", Takes::Nothing),
+    getopt::HELP,
     long('m', "mode", Takes::Value),
     long('Y', "copy", Takes::Value),
     opt('C', "overstripe-count", Takes::Value),
@@ -118,13 +118,17 @@ pub struct Plan {
     paths: Vec<OsString>,
 }
 
+/// The command.
+pub const COMMAND: Command = Command {
+    name: "setstripe",
+    summary: "make a file with a layout, or set a directory's default",
+    usage: USAGE,
+    run: Run::Parsed(OPTIONS, run),
+};
+
 /// Runs the command.
-pub fn run(args: &[OsString]) -> Outcome {
-    let parsed = super::parse(NAME, args, OPTIONS, USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(USAGE);
-    }
-    let mut plan = plan(&parsed)?;
+fn run(parsed: &Parsed) -> Outcome {
+    let mut plan = plan(parsed)?;
     if let Some(source) = &plan.copy {
         plan.wish = copied(source)?;
     }
@@ -216,10 +220,8 @@ fn copied(source: &str) -> Result<Wish, Failure> {
 
 /// The wish that a template of YAML describes.
 fn from_template(source: &str) -> Result<Wish, Failure> {
-    let text = std::fs::read_to_string(source).map_err(|error| {
-        let errno = super::errno_of(&error);
-        Failure::new(errno, format!("{NAME}: cannot read '{source}': {}", super::error_text(errno)))
-    })?;
+    let text = std::fs::read_to_string(source)
+        .map_err(|error| Failure::of(&error, format!("{NAME}: cannot read '{source}'")))?;
     template::parse(&text).map_err(|refusal| {
         let what = match refusal {
             Refusal::Malformed(..) => "cannot parse YAML file",

@@ -1,10 +1,10 @@
 //! `lfs mkdir` and `lfs setdirstripe`: directories on certain MDTs, and what new directories get.
 
-use crate::lfs::getopt::{OptionSpec, Parsed, Takes, long, opt};
+use crate::lfs::getopt::{self, OptionSpec, Parsed, Takes, long, opt};
 use crate::lfs::mounted::{self, Mounted};
 use crate::lfs::number::{parse_signed, parse_unsigned};
 use crate::lfs::setstripe::foreign_of_options;
-use crate::lfs::{Failure, Outcome, errno_of, error_text, for_each, parse, print_usage};
+use crate::lfs::{Command, Failure, Outcome, Run, errno_of, error_text, for_each};
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_layout::SHARDS_MAX;
 use nacre_layout::user::{self, Foreign};
@@ -21,7 +21,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 /// What `--help` and a wrong call of `lfs mkdir` print.
-pub const MKDIR_USAGE: &str = "\
+const MKDIR_USAGE: &str = "\
 usage: lfs mkdir [-c COUNT|-C COUNT] [-i INDEX[,INDEX|-INDEX...]] [-H HASH] [-o MODE] [-X LEVELS] DIR...
        lfs mkdir --foreign[=TYPE] [--flags HEX] --xattr TEXT [-o MODE] DIR...
        lfs setdirstripe -c COUNT|-C COUNT [-i INDEX...] [-H HASH] DIR...
@@ -63,7 +63,7 @@ pub(super) const CREATE_OPTIONS: &[OptionSpec] = &[
     opt('x', "xattr", Takes::Value),
     long('5', "foreign", Takes::MaybeValue),
     long('6', "flags", Takes::Value),
-    opt('h', "help", Takes::Nothing),
+    getopt::HELP,
 ];
 const MODE_DEFAULT: u32 = 0o777;
 
@@ -87,51 +87,53 @@ struct Plan {
     paths: Vec<OsString>,
 }
 
-/// Runs `lfs mkdir`.
-pub fn make(args: &[OsString]) -> Outcome {
-    run("lfs mkdir", args)
-}
+/// The command.
+pub const MKDIR: Command = Command {
+    name: "mkdir",
+    summary: "make a directory, also a foreign one",
+    usage: MKDIR_USAGE,
+    run: Run::Parsed(CREATE_OPTIONS, |parsed| run("lfs mkdir", parsed)),
+};
+/// The command.
+pub const SETDIRSTRIPE: Command = Command {
+    name: "setdirstripe",
+    summary: "the same",
+    usage: MKDIR_USAGE,
+    run: Run::Parsed(CREATE_OPTIONS, |parsed| run("lfs setdirstripe", parsed)),
+};
 
-/// Runs `lfs setdirstripe`, which is the same.
-pub fn set(args: &[OsString]) -> Outcome {
-    run("lfs setdirstripe", args)
-}
-
-fn run(name: &str, args: &[OsString]) -> Outcome {
-    let parsed = parse(name, args, CREATE_OPTIONS, MKDIR_USAGE)?;
-    if parsed.has('h') {
-        return print_usage(MKDIR_USAGE);
-    }
-    let reader = Reader { name, parsed: &parsed };
-    let plan = reader.plan()?;
-    for_each(&plan.paths, |path| {
-        match &plan.action {
+fn run(name: &str, parsed: &Parsed) -> Outcome {
+    let plan = Reader { name, parsed }.plan()?;
+    for_each(&plan.paths, |path| match &plan.action {
         Action::SetDefault(default) => {
             check_mdts(name, path, default)?;
             set_default(name, path, &default.encode())
         }
         Action::RemoveDefault => set_default(name, path, &[]),
-        Action::Make(_) | Action::MakeForeign(_) => make_one(path, &plan).map_err(|error| {
-            // One that has as many shards as are wanted is there, no more and no less.
-            let errno = match errno_of(&error) {
-                libc::EALREADY => libc::EEXIST,
-                errno => errno,
-            };
-            let text = error_text(errno);
-            let reason = match errno {
-                libc::EEXIST => "stripe already set",
-                libc::ENOTTY => "not on a Lustre filesystem",
-                _ => &text,
-            };
-            let path = path.display();
-            let message = format!(
-                "{name}: dirstripe error on '{path}': {reason}\nlfs setdirstripe: cannot create dir '{path}': {text}{}",
-                who_may(errno)
-            );
-            Failure::new(errno, message)
-        }),
-    }
+        Action::Make(_) | Action::MakeForeign(_) => {
+            make_one(path, &plan).map_err(|error| not_made(name, path, &error))
+        }
     })
+}
+
+fn not_made(name: &str, path: &Path, error: &io::Error) -> Failure {
+    // One that has as many shards as are wanted is there, no more and no less.
+    let errno = match errno_of(error) {
+        libc::EALREADY => libc::EEXIST,
+        errno => errno,
+    };
+    let text = error_text(errno);
+    let reason = match errno {
+        libc::EEXIST => "stripe already set",
+        libc::ENOTTY => "not on a Lustre filesystem",
+        _ => &text,
+    };
+    let path = path.display();
+    let message = format!(
+        "{name}: dirstripe error on '{path}': {reason}\nlfs setdirstripe: cannot create dir '{path}': {text}{}",
+        who_may(errno)
+    );
+    Failure::new(errno, message)
 }
 
 /// Options on their way to a plan.

@@ -1,21 +1,20 @@
 //! `lfs getdirstripe`: over which MDTs directories are spread, and what new directories get. Source: reference 2.3 and B.2.
 
-use crate::lfs::getopt::{OptionSpec, Parsed, Takes, long, opt};
+use crate::lfs::getopt::{self, OptionSpec, Parsed, Takes, long, opt};
 use crate::lfs::mounted::{self, Mounted};
-use crate::lfs::{Failure, Outcome, errno_of, error_text, for_each, json, parse, print, print_usage, render};
+use crate::lfs::{Command, Failure, Outcome, Run, check_operands, for_each, json, print, render};
 use nacre_layout::dir_default::MAGIC_DEFAULT;
 use nacre_layout::dir_layout::{MAGIC_DIRECTORY, hash_text};
 use nacre_layout::{DirDefault, DirLayout, UserDir, user};
 use nacre_types::{Fid, TargetKind};
 use serde_json::json;
-use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 /// What `--help` and a wrong call of `lfs getdirstripe` print.
-pub const SHOW_USAGE: &str = "\
+const SHOW_USAGE: &str = "\
 usage: lfs getdirstripe [-c|-T] [-i|-m] [-H] [-F] [-X] [--max-inherit-rr] [-D] [-R] [-O MDT] [-r] [-v] [-y] [--hex-idx] DIR...
   -c, -T, --mdt-count  how many MDTs it is spread over: 0 for a directory that is whole
   -i, -m, --mdt-index  the first of them
@@ -52,7 +51,7 @@ const SHOW_OPTIONS: &[OptionSpec] = &[
     json::OPTION,
     opt('r', "recursive", Takes::Nothing),
     long('8', "hex-idx", Takes::Nothing),
-    opt('h', "help", Takes::Nothing),
+    getopt::HELP,
 ];
 
 const NAME: &str = "lfs getdirstripe";
@@ -83,21 +82,21 @@ struct Style {
     only: Option<String>,
 }
 
-/// Runs `lfs getdirstripe`.
-pub fn show(args: &[OsString]) -> Outcome {
-    let parsed = parse(NAME, args, SHOW_OPTIONS, SHOW_USAGE)?;
-    if parsed.has('h') {
-        return print_usage(SHOW_USAGE);
-    }
-    if parsed.operands.is_empty() {
-        return Err(Failure::usage(format!("{NAME}: DIR must be specified"), SHOW_USAGE));
-    }
-    let style = style_of(&parsed);
+/// The command.
+pub const GETDIRSTRIPE: Command = Command {
+    name: "getdirstripe",
+    summary: "show how directories are spread over MDTs",
+    usage: SHOW_USAGE,
+    run: Run::Parsed(SHOW_OPTIONS, show),
+};
+
+/// Shows the directories that are named.
+pub fn show(parsed: &Parsed) -> Outcome {
+    check_operands(parsed, &format!("{NAME}: DIR must be specified"), SHOW_USAGE)?;
+    let style = style_of(parsed);
     for_each(&parsed.operands, |path| {
         show_below(path, &style).map_err(|error| {
-            let errno = errno_of(&error);
-            let text = error_text(errno);
-            Failure::new(errno, format!("lfs: getdirstripe for '{}' failed: {text}", path.display()))
+            Failure::of(&error, format!("lfs: getdirstripe for '{}' failed", path.display()))
         })
     })
 }
@@ -366,7 +365,7 @@ mod tests {
 
     fn shown(line: &str, subject: &Subject, only: Option<u32>, path: Option<&str>) -> String {
         let parsed = parse(&words_of(line.as_bytes()), SHOW_OPTIONS).expect(line);
-        text_of(&OWN, subject, &style_of(&parsed), only, path)
+        text_of(&OWN, subject, &style_of(parsed), only, path)
     }
 
     fn two() -> Subject {
