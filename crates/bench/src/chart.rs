@@ -1,10 +1,14 @@
 //! Charts as one page of HTML with drawings inside: nothing is fetched from anywhere.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::error::Error;
+use crate::report::Report;
 
 /// How values over the places are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +34,19 @@ pub(crate) struct Panel {
     pub(crate) lines: Vec<(String, Vec<f64>)>,
     /// Lower and upper end of each value of each line, drawn as a whisker; empty if they are not known.
     pub(crate) spreads: Vec<Vec<(f64, f64)>>,
+}
+
+impl Panel {
+    /// Without whiskers.
+    pub(crate) fn new(
+        title: String,
+        unit: &'static str,
+        form: Form,
+        places: Vec<String>,
+        lines: Vec<(String, Vec<f64>)>,
+    ) -> Panel {
+        Panel { title, unit, form, places, lines, spreads: Vec::new() }
+    }
 }
 
 /// Colours that can be told apart, also by most colour-blind people, on white and on black. Source: Okabe and Ito, 2008.
@@ -58,6 +75,22 @@ const BARS: f64 = 0.72;
 /// The page: a title, sentences about how the figures came about, the panels, and a table as text.
 pub(crate) fn page(title: &str, notes: &[String], panels: &[Panel], table: &str) -> String {
     frame(title, notes, &panels.iter().map(figure).collect::<String>(), table)
+}
+
+/// Writes the page of a report, if it was asked for: its notes and its table, with these panels.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub(crate) fn write(
+    path: Option<&Path>,
+    title: &str,
+    report: &Report,
+    panels: impl FnOnce() -> Vec<Panel>,
+) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    let page = page(title, &report.notes, &panels(), &report.table());
+    std::fs::write(path, page).map_err(Error::io("write", path))
 }
 
 /// A panel with its title and legend.

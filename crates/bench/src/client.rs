@@ -14,10 +14,10 @@ use crate::chart::{self, Form, Panel};
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::limits::row_of;
-use crate::options::Common;
+use crate::options::{Common, word};
 use crate::report::{Against, Report};
 use crate::work::{Operation, Work};
-use crate::worker::{Job, Myself, Series};
+use crate::worker::{Job, Myself, Series, turns};
 
 /// Bytes of one file, at most; a multiple of all sizes.
 const FILE_BYTES: u64 = 64 << 20;
@@ -76,12 +76,8 @@ pub enum Parallel {
 }
 
 impl Parallel {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Parallel::Off => "off",
-            Parallel::Auto => "auto",
-            Parallel::On => "on",
-        }
+    pub(crate) fn name(self) -> String {
+        word(self)
     }
 }
 
@@ -131,7 +127,7 @@ impl Features {
     pub(crate) fn apply(self, instance: &Instance) -> Result<(), Error> {
         let (ahead_mb, write_back) = if self.asynchronous { ("64", "1") } else { ("0", "0") };
         instance.set_params(&[
-            ("llite", "parallel_io", self.parallel.name().to_owned()),
+            ("llite", "parallel_io", self.parallel.name()),
             ("llite", "max_read_ahead_mb", ahead_mb.to_owned()),
             // Lowered with the line above, so to be set again.
             ("llite", "max_read_ahead_per_file_mb", ahead_mb.to_owned()),
@@ -207,14 +203,9 @@ fn one_fabric(
                 let results = one_cell(arguments, myself, &instance, &directory, cell, &features)?;
                 add_rows(report, fabric, cell, &features, &results, &mut lines);
             }
-            panels.push(Panel {
-                title: format!("{}, {threads} thread(s), {}", operation.label(), fabric.label()),
-                unit: "MB/s",
-                form: Form::Lines,
-                places: arguments.sizes_kib.iter().map(|kib| size_label(*kib)).collect(),
-                lines,
-                spreads: Vec::new(),
-            });
+            let title = format!("{}, {threads} thread(s), {}", operation.label(), fabric.label());
+            let places = arguments.sizes_kib.iter().map(|kib| size_label(*kib)).collect();
+            panels.push(Panel::new(title, "MB/s", Form::Lines, places, lines));
         }
     }
     Ok(())
@@ -241,8 +232,7 @@ fn one_cell(
     job.prepare(myself)?;
     let mut results: Vec<(Job, Series)> = features.iter().map(|_| (job.clone(), Series::default())).collect();
     let outcome: Result<(), Error> = (0..arguments.common.runs.max(1)).try_for_each(|round| {
-        (0..features.len()).try_for_each(|turn| {
-            let index = if round % 2 == 0 { turn } else { features.len() - 1 - turn };
+        turns(round, features.len()).try_for_each(|index| {
             features[index].apply(instance)?;
             let (job, series) = &mut results[index];
             for work in &mut job.works {

@@ -16,7 +16,7 @@ use crate::chart::{self, Form, Panel};
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions, NacreProgram};
 use crate::machine::process_cpu_us;
-use crate::options::Common;
+use crate::options::{Common, word};
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::team::Span;
@@ -117,8 +117,7 @@ pub enum Data {
 
 impl std::fmt::Display for Data {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let value = clap::ValueEnum::to_possible_value(self);
-        f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+        f.write_str(&word(*self))
     }
 }
 
@@ -139,26 +138,38 @@ impl Data {
 }
 
 /// Directories of one kind with files of one kind.
-type Files = (Layout, Data);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Files {
+    layout: Layout,
+    data: Data,
+}
 
-fn label_of((layout, data): Files) -> String {
-    let what = match data {
-        Data::Empty => "",
-        Data::EmptyOst => ", empty files without DoM",
-        Data::EmptyMdt => ", empty files with DoM 64K",
-        Data::Ost => ", 4 KiB on an OST",
-        Data::Mdt => ", 4 KiB on the MDT",
-    };
-    format!("{}{what}", layout.label())
+impl Files {
+    fn label(self) -> String {
+        let what = match self.data {
+            Data::Empty => "",
+            Data::EmptyOst => ", empty files without DoM",
+            Data::EmptyMdt => ", empty files with DoM 64K",
+            Data::Ost => ", 4 KiB on an OST",
+            Data::Mdt => ", 4 KiB on the MDT",
+        };
+        format!("{}{what}", self.layout.label())
+    }
+}
+
+/// What a figure is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Case {
+    mdts: usize,
+    files: Files,
+    phase: Phase,
+    simulated: bool,
 }
 
 /// All runs of one phase on one file system, with files of one kind.
 #[derive(Debug, Clone)]
 struct Figure {
-    mdts: usize,
-    files_of: Files,
-    phase: Phase,
-    simulated: bool,
+    case: Case,
     rates: Samples,
     /// CPU time of all processes of the file system for each operation.
     cpu_us: Samples,
@@ -181,11 +192,9 @@ pub fn measure(arguments: &DneArguments, myself: &Myself) -> Result<Report, Erro
         run.compare_apart()?;
     }
     let report = report_of(arguments, &run.figures, run.notes);
-    if let Some(path) = &arguments.html {
-        let panels = panels(arguments, &run.figures);
-        let page = chart::page("Scaling over MDTs", &report.notes, &panels, &report.table());
-        std::fs::write(path, page).map_err(Error::io("write", path))?;
-    }
+    chart::write(arguments.html.as_deref(), "Scaling over MDTs", &report, || {
+        panels(arguments, &run.figures)
+    })?;
     Ok(report)
 }
 
@@ -220,14 +229,15 @@ impl DneRun<'_> {
                 continue;
             }
             for &data in &arguments.data {
-                let files = (layout, data);
+                let files = Files { layout, data };
                 let Some(directories) = self.directories(&instance, files, mdts)? else { continue };
                 self.warm_up(&mut team, &directories)?;
                 for _ in 0..arguments.common.runs.max(1) {
                     for simulated in [false, true] {
                         let value = if simulated { &arguments.service } else { "off" };
                         instance.set_named_params(&[format!("{service}={value}")])?;
-                        self.phases(&instance, &mut team, &directories, (mdts, files, simulated))?;
+                        let case = Case { mdts, files, phase: Phase::Create, simulated };
+                        self.phases(&instance, &mut team, &directories, case)?;
                     }
                 }
                 instance.set_named_params(&[format!("{service}=off")])?;
@@ -241,7 +251,7 @@ impl DneRun<'_> {
     fn directories(
         &mut self,
         instance: &Instance,
-        (layout, data): Files,
+        Files { layout, data }: Files,
         mdts: usize,
     ) -> Result<Option<Vec<PathBuf>>, Error> {
         let tasks = self.arguments.tasks.max(1);
@@ -278,26 +288,27 @@ impl DneRun<'_> {
         Ok(())
     }
 
+    /// All phases of a case, whichever it names.
     fn phases(
         &mut self,
         instance: &Instance,
         team: &mut Team,
         directories: &[PathBuf],
-        (mdts, files_of, simulated): (usize, Files, bool),
+        case: Case,
     ) -> Result<(), Error> {
         let arguments = self.arguments;
-        let files = if simulated { arguments.simulated_files } else { arguments.files }.max(1);
+        let files = if case.simulated { arguments.simulated_files } else { arguments.files }.max(1);
         let processes = instance.processes()?;
         self.rounds += 1;
         for phase in Phase::ALL {
             let (directories, round) = (directories.to_vec(), self.rounds);
-            let bytes = files_of.1.bytes();
+            let bytes = case.files.data.bytes();
             let order = Order { phase, directories, distance: 1, round, files, bytes };
             let (spans, cpu_us) = spent_on(team, &order, &processes)?;
             let items: u64 = spans.iter().map(|span| span.items).sum();
             let start = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
             let end = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
-            let figure = self.figure(mdts, files_of, phase, simulated);
+            let figure = self.figure(Case { phase, ..case });
             figure.rates.push(items as f64 / ((end - start).max(1) as f64 / 1e9));
             figure.cpu_us.push(cpu_us / items as f64);
             figure.files = items;
@@ -305,14 +316,10 @@ impl DneRun<'_> {
         Ok(())
     }
 
-    fn figure(&mut self, mdts: usize, files_of: Files, phase: Phase, simulated: bool) -> &mut Figure {
-        let is_it = |figure: &Figure| {
-            (figure.mdts, figure.files_of, figure.phase, figure.simulated)
-                == (mdts, files_of, phase, simulated)
-        };
-        let at = self.figures.iter().position(is_it).unwrap_or_else(|| {
+    fn figure(&mut self, case: Case) -> &mut Figure {
+        let at = self.figures.iter().position(|figure| figure.case == case).unwrap_or_else(|| {
             let (rates, cpu_us, files) = (Samples::new(), Samples::new(), 0);
-            self.figures.push(Figure { mdts, files_of, phase, simulated, rates, cpu_us, files });
+            self.figures.push(Figure { case, rates, cpu_us, files });
             self.figures.len() - 1
         });
         &mut self.figures[at]
@@ -327,8 +334,8 @@ fn spent_on(team: &mut Team, order: &Order, processes: &[u32]) -> Result<(Vec<Sp
     Ok((spans, spent() - before))
 }
 
-fn find(figures: &[Figure], like: (usize, Files, Phase, bool)) -> Option<&Figure> {
-    figures.iter().find(|figure| (figure.mdts, figure.files_of, figure.phase, figure.simulated) == like)
+fn find(figures: &[Figure], case: Case) -> Option<&Figure> {
+    figures.iter().find(|figure| figure.case == case)
 }
 
 fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -> Report {
@@ -340,12 +347,12 @@ fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -
     ));
     let first = arguments.mdts.first().copied().unwrap_or(1).max(1);
     for figure in figures {
-        let Figure { mdts, files_of, phase, simulated, .. } = *figure;
+        let Case { mdts, files, phase, simulated } = figure.case;
         let label = if simulated { "simulated: " } else { "" };
-        let name = format!("{label}{}, {}, {mdts} MDT(s)", phase.label(), label_of(files_of));
+        let name = format!("{label}{}, {}, {mdts} MDT(s)", phase.label(), files.label());
         let mut row = Row::new(name, Unit::OpsPerSecond, figure.rates.clone());
         row.daemon_us = figure.cpu_us.clone();
-        if let Some(bound) = find(figures, (first, files_of, phase, simulated)).filter(|_| mdts != first) {
+        if let Some(bound) = find(figures, Case { mdts: first, ..figure.case }).filter(|_| mdts != first) {
             let mut against = Row::new(String::new(), Unit::OpsPerSecond, bound.rates.clone());
             against.daemon_us = bound.cpu_us.clone();
             row.against = Some(Against::new(format!("{first} MDT(s)"), against));
@@ -367,21 +374,22 @@ fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -
 
 /// CPU time for an operation with the most MDTs against the fewest.
 fn cpu_ratios(figures: &[Figure], first: usize) -> Vec<String> {
-    let most = figures.iter().map(|figure| figure.mdts).max().unwrap_or(first);
+    let most = figures.iter().map(|figure| figure.case.mdts).max().unwrap_or(first);
     let of = |figure: &Figure| {
-        let one = find(figures, (first, figure.files_of, figure.phase, false))?;
+        let Case { files, phase, .. } = figure.case;
+        let one = find(figures, Case { mdts: first, ..figure.case })?;
         let ratio = figure.cpu_us.median() / one.cpu_us.median();
-        let verdict = match (figure.files_of.0, figure.phase) {
+        let verdict = match (files.layout, phase) {
             (Layout::Shared, Phase::Create) if ratio <= CPU_RATIO => format!(" (at most {CPU_RATIO}: met)"),
             (Layout::Shared, Phase::Create) => format!(" (at most {CPU_RATIO}: MISSED)"),
             _ => String::new(),
         };
-        let (phase, layout) = (figure.phase.label(), label_of(figure.files_of));
+        let (phase, layout) = (phase.label(), files.label());
         Some(format!("CPU time of a {phase}, {layout}, {most} MDTs against {first}: {ratio:.2} x{verdict}"))
     };
     figures
         .iter()
-        .filter(|figure| figure.mdts == most && most != first && !figure.simulated)
+        .filter(|figure| figure.case.mdts == most && most != first && !figure.case.simulated)
         .filter_map(of)
         .collect()
 }
@@ -390,8 +398,8 @@ fn cpu_ratios(figures: &[Figure], first: usize) -> Vec<String> {
 fn kinds(figures: &[Figure]) -> Vec<Files> {
     let mut kinds: Vec<Files> = Vec::new();
     for figure in figures {
-        if !kinds.contains(&figure.files_of) {
-            kinds.push(figure.files_of);
+        if !kinds.contains(&figure.case.files) {
+            kinds.push(figure.case.files);
         }
     }
     kinds
@@ -400,7 +408,7 @@ fn kinds(figures: &[Figure]) -> Vec<Files> {
 /// LAD'17's scaling, normalised to the first number of MDTs, and Cray's table.
 fn tables(figures: &[Figure], first: usize) -> Vec<String> {
     let mut tables = Vec::new();
-    let mut counts: Vec<usize> = figures.iter().map(|figure| figure.mdts).collect();
+    let mut counts: Vec<usize> = figures.iter().map(|figure| figure.case.mdts).collect();
     counts.sort_unstable();
     counts.dedup();
     for simulated in [true, false] {
@@ -413,19 +421,19 @@ fn tables(figures: &[Figure], first: usize) -> Vec<String> {
         };
         let mut scaling = head(&format!("Rate normalised to {first} MDT(s)"), "MDTs", "directories");
         let mut rates = head("Operations per second", "case", "files per MDT");
-        for files_of in kinds(figures) {
+        for files in kinds(figures) {
             for &mdts in &counts {
-                let of = |phase| find(figures, (mdts, files_of, phase, simulated));
+                let of = |phase| find(figures, Case { mdts, files, phase, simulated });
                 let Some(create) = of(Phase::Create) else { continue };
                 let cells = |value: &dyn Fn(&Figure) -> String| {
                     Phase::ALL.map(|phase| of(phase).map_or("-".to_owned(), value)).join(" | ")
                 };
                 let normalised = |figure: &Figure| {
-                    let one = find(figures, (first, files_of, figure.phase, simulated));
+                    let one = find(figures, Case { mdts: first, ..figure.case });
                     let one = one.map_or(f64::NAN, |one| one.rates.median());
                     format!("{:.2}", figure.rates.median() / one)
                 };
-                let name = label_of(files_of);
+                let name = files.label();
                 scaling += &format!("| {mdts} | {name} | {} |\n", cells(&normalised));
                 rates += &format!(
                     "| {name}, {mdts} MDT(s) | {} | {} |\n",
@@ -444,14 +452,15 @@ fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
     let counts: Vec<usize> = arguments.mdts.iter().map(|&mdts| mdts.max(1)).collect();
     let first = counts.first().copied().unwrap_or(1);
     let mut panels = Vec::new();
-    for files_of in kinds(figures) {
-        if find(figures, (first, files_of, Phase::Create, true)).is_none() {
+    for files in kinds(figures) {
+        let base = Case { mdts: first, files, phase: Phase::Create, simulated: true };
+        if find(figures, base).is_none() {
             continue;
         }
         let line = |phase: Phase, simulated, value: &dyn Fn(&Figure, &Figure) -> f64| {
             let of = |&mdts: &usize| {
-                let one = find(figures, (first, files_of, phase, simulated))?;
-                Some(value(find(figures, (mdts, files_of, phase, simulated))?, one))
+                let case = Case { mdts, files, phase, simulated };
+                Some(value(find(figures, case)?, find(figures, Case { mdts: first, ..case })?))
             };
             (phase.label().to_owned(), counts.iter().map(|mdts| of(mdts).unwrap_or(0.0)).collect::<Vec<_>>())
         };
@@ -460,22 +469,11 @@ fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
             .map(|phase| line(phase, true, &|figure, one| figure.rates.median() / one.rates.median()))
             .into();
         lines.push(("linear".to_owned(), counts.iter().map(|&mdts| mdts as f64 / first as f64).collect()));
-        panels.push(Panel {
-            title: format!("Rate against {first} MDT(s), {}, simulated service time", label_of(files_of)),
-            unit: "x",
-            form: Form::Bars,
-            places: places.clone(),
-            lines,
-            spreads: Vec::new(),
-        });
-        panels.push(Panel {
-            title: format!("CPU time for an operation, {}", label_of(files_of)),
-            unit: "us",
-            form: Form::Bars,
-            places,
-            lines: Phase::ALL.map(|phase| line(phase, false, &|figure, _| figure.cpu_us.median())).into(),
-            spreads: Vec::new(),
-        });
+        let title = format!("Rate against {first} MDT(s), {}, simulated service time", files.label());
+        panels.push(Panel::new(title, "x", Form::Bars, places.clone(), lines));
+        let title = format!("CPU time for an operation, {}", files.label());
+        let lines = Phase::ALL.map(|phase| line(phase, false, &|figure, _| figure.cpu_us.median()));
+        panels.push(Panel::new(title, "us", Form::Bars, places, lines.into()));
     }
     panels
 }
@@ -486,7 +484,8 @@ mod tests {
 
     fn figure(mdts: usize, layout: Layout, phase: Phase, simulated: bool, rate: f64, cpu: f64) -> Figure {
         let (rates, cpu_us) = ([rate].into_iter().collect(), [cpu].into_iter().collect());
-        Figure { mdts, files_of: (layout, Data::Empty), phase, simulated, rates, cpu_us, files: 80 }
+        let case = Case { mdts, files: Files { layout, data: Data::Empty }, phase, simulated };
+        Figure { case, rates, cpu_us, files: 80 }
     }
 
     fn arguments() -> DneArguments {

@@ -42,8 +42,16 @@ pub enum Error {
 
 impl Error {
     /// For `map_err`: names what was attempted on which path.
-    pub(crate) fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
+    pub(crate) fn io<E: Into<io::Error>>(
+        action: &'static str,
+        path: impl AsRef<Path>,
+    ) -> impl FnOnce(E) -> Error {
         let path = path.as_ref().to_owned();
-        move |source| Error::Io { action, path, source }
+        move |source| Error::Io { action, path, source: source.into() }
+    }
+
+    /// For `map_err`: the wish makes no sense, for this reason.
+    pub(crate) fn usage(reason: impl std::fmt::Display) -> Error {
+        Error::Usage(reason.to_string())
     }
 }

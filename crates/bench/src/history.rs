@@ -185,7 +185,7 @@ pub fn compare(arguments: &CompareArguments) -> Result<bool, Error> {
     let lines = lines(&all);
     let worse = lines.iter().filter(|line| line.change == Some(Change::Worse)).count();
     if arguments.json {
-        let json = serde_json::to_string_pretty(&lines).map_err(|error| Error::Usage(error.to_string()))?;
+        let json = serde_json::to_string_pretty(&lines).map_err(Error::usage)?;
         println!("{json}");
     } else {
         print!("{}", table(&all, &lines, arguments.all));

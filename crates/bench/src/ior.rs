@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &IorArguments, myself: &Myself) -> Result<(), Error
         let (program, command, machine) = ("ior", place::command_line(), Machine::look());
         let outcome =
             Outcome { program, command, machine, options: &shown, results: &lines, summary: &summaries };
-        println!("{}", serde_json::to_string(&outcome).map_err(|error| Error::Usage(error.to_string()))?);
+        println!("{}", serde_json::to_string(&outcome).map_err(Error::usage)?);
     } else {
         print!("{}", table::summary(&summaries, &run.plan, run.shown()));
     }

@@ -1,8 +1,12 @@
 //! What the machine is, and how busy.
 
+use std::fmt;
 use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
 
 /// What figures depend on, as far as it can be told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -24,25 +28,33 @@ impl Machine {
     pub fn look() -> Machine {
         let cpu_info = read("/proc/cpuinfo");
         let cpu = field(&cpu_info, "model name").unwrap_or("unknown").to_owned();
-        let memory_kib = field(&read("/proc/meminfo"), "MemTotal")
-            .and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
         let load = read("/proc/loadavg");
         Machine {
             cpu,
             cpu_count: nacre_env::cpu_count(),
-            memory_mib: memory_kib.unwrap_or(0) / 1024,
+            memory_mib: kib(&read("/proc/meminfo"), "MemTotal").unwrap_or(0) / 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load: load.split_whitespace().next().and_then(|value| value.parse().ok()).unwrap_or(0.0),
         }
     }
 }
 
+/// One line, as it stands above tables.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cpu, cpu_count, memory_mib, kernel, load } = self;
+        write!(f, "{cpu_count} CPUs ({cpu}), {memory_mib} MiB, Linux {kernel}, load {load:.1} at the start")
+    }
+}
+
 /// Memory that can be had without swapping, in MiB.
 pub fn available_mib() -> u64 {
-    let text = read("/proc/meminfo");
-    let kib =
-        field(&text, "MemAvailable").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) / 1024
+    kib(&read("/proc/meminfo"), "MemAvailable").unwrap_or(0) / 1024
+}
+
+/// A field that is a number of KiB.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    field(text, name)?.split_whitespace().next()?.parse().ok()
 }
 
 fn read(path: &str) -> String {
@@ -87,8 +99,7 @@ impl CpuTime {
 /// Resident memory of a process in bytes: what it has in RAM now, shared pages included; `None` when it is gone.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kib = field(&status, "VmRSS")?.split_whitespace().next()?.parse::<u64>().ok()?;
-    Some(kib * 1024)
+    Some(kib(&status, "VmRSS")? * 1024)
 }
 
 /// CPU time of a process in microseconds, its ended threads included, with the kernel's full precision; `None` when it is
@@ -133,10 +144,7 @@ pub fn thread_cpu_us() -> f64 {
 
 /// Memory of this process that no file backs, resident now, in bytes: what it needs whatever the kernel may drop.
 pub fn own_anonymous_bytes() -> u64 {
-    let status = read("/proc/self/status");
-    let kib =
-        field(&status, "RssAnon").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+    kib(&read("/proc/self/status"), "RssAnon").unwrap_or(0) * 1024
 }
 
 /// Makes the kernel forget cached pages, names and inodes of every file system, so that the next access goes to the
@@ -145,10 +153,23 @@ pub fn own_anonymous_bytes() -> u64 {
 /// # Errors
 ///
 /// EACCES for anybody but root.
-pub fn drop_caches() -> std::io::Result<()> {
-    // SAFETY: sync takes no arguments. Dirty pages cannot be dropped, so they are written first.
-    unsafe { libc::sync() };
-    fs::write("/proc/sys/vm/drop_caches", "3")
+pub fn drop_caches() -> Result<(), Error> {
+    const SWITCH: &str = "/proc/sys/vm/drop_caches";
+    // Dirty pages cannot be dropped, so they are written first.
+    rustix::fs::sync();
+    fs::write(SWITCH, "3").map_err(Error::io("write", SWITCH))
+}
+
+/// Removes a file; one that is not there is as wanted.
+///
+/// # Errors
+///
+/// What the file system says.
+pub fn remove_file(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::machine::{own_cpu_us, thread_cpu_us};
 use crate::options::Common;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
-use crate::worker::Myself;
+use crate::worker::{Myself, turns};
 use bare::{Bare, HashMaps};
 use engine::{Engine, Files};
 
@@ -153,7 +153,8 @@ struct Measured {
 
 /// Runs `act` on so many threads of this name, which start together, and `end` when all have finished. Both count.
 fn timed(
-    (name, threads): (&str, usize),
+    name: &str,
+    threads: usize,
     end: impl FnOnce() -> Result<(), Error>,
     act: impl Fn(usize) -> Result<u64, Error> + Sync,
 ) -> Result<Measured, Error> {
@@ -239,15 +240,59 @@ pub fn measure(arguments: &MdtArguments, myself: &Myself) -> Result<Report, Erro
     let mut bare = vec![vec![Series::default(); Phase::ALL.len()]; scenes.len()];
     let mut maps = vec![Series::default(); Phase::ALL.len()];
     for round in 0..arguments.common.runs.max(1) {
-        for turn in 0..scenes.len() {
-            let index = if round % 2 == 0 { turn } else { scenes.len() - 1 - turn };
+        for index in turns(round, scenes.len()) {
             eprintln!("bench mdt: {}", scenes[index].label());
             run_engine(arguments, place.path(), scenes[index], &mut ours[index])?;
             run_bare(arguments, place.path(), scenes[index], &mut bare[index])?;
         }
-        run_maps(arguments, &mut maps)?;
+        run_phases(&HashMaps::new(arguments.files), 1, &mut maps)?;
     }
     Ok(report_of(arguments, &scenes, &ours, &bare, &maps))
+}
+
+/// What goes through the phases.
+trait Subject: Sync {
+    /// One phase, as far as it is one thread's; how many operations that was.
+    fn act(&self, phase: Phase, thread: usize) -> Result<u64, Error>;
+
+    /// Makes everything durable.
+    fn commit(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// All phases, of which those that change something end with a commit.
+fn run_phases(subject: &impl Subject, threads: usize, series: &mut [Series]) -> Result<(), Error> {
+    for (phase, series) in Phase::ALL.into_iter().zip(series) {
+        let changes = matches!(phase, Phase::Create | Phase::Unlink);
+        let end = || if changes { subject.commit() } else { Ok(()) };
+        series.push(timed(phase.thread(), threads, end, |thread| subject.act(phase, thread))?);
+    }
+    Ok(())
+}
+
+fn remove(dir: &Path) -> Result<(), Error> {
+    std::fs::remove_dir_all(dir).map_err(Error::io("remove", dir))
+}
+
+/// MDTs, each with its files.
+struct Engines(Vec<(Engine, Files)>);
+
+impl Subject for Engines {
+    fn act(&self, phase: Phase, thread: usize) -> Result<u64, Error> {
+        let (engine, files) = &self.0[thread % self.0.len()];
+        match phase {
+            Phase::Create => files.create(engine, thread),
+            Phase::Stat => files.stat(engine, thread),
+            Phase::GetAttr => files.get_attr(engine, thread),
+            Phase::ReadDir => files.read_dir(engine, thread),
+            Phase::Unlink => files.unlink(engine, thread),
+        }
+    }
+
+    fn commit(&self) -> Result<(), Error> {
+        self.0.iter().try_for_each(|(engine, _)| engine.commit())
+    }
 }
 
 fn run_engine(
@@ -257,34 +302,17 @@ fn run_engine(
     series: &mut [Series],
 ) -> Result<(), Error> {
     let dirs: Vec<PathBuf> = (0..scene.mdts()).map(|mdt| place.join(format!("mdt{mdt}"))).collect();
-    let engines = dirs
-        .iter()
-        .map(|dir| Engine::make(dir, arguments.cached_inodes / scene.mdts()))
-        .collect::<Result<Vec<_>, Error>>()?;
-    let files = engines
-        .iter()
-        .map(|engine| Files::new(engine, scene, arguments.files_of(scene)))
-        .collect::<Result<Vec<_>, Error>>()?;
-    for (phase, series) in Phase::ALL.into_iter().zip(series) {
-        let changes = matches!(phase, Phase::Create | Phase::Unlink);
-        let end = || if changes { engines.iter().try_for_each(Engine::commit) } else { Ok(()) };
-        series.push(timed((phase.thread(), scene.threads()), end, |thread| {
-            let mdt = thread % engines.len();
-            let (engine, files) = (&engines[mdt], &files[mdt]);
-            match phase {
-                Phase::Create => files.create(engine, thread),
-                Phase::Stat => files.stat(engine, thread),
-                Phase::GetAttr => files.get_attr(engine, thread),
-                Phase::ReadDir => files.read_dir(engine, thread),
-                Phase::Unlink => files.unlink(engine, thread),
-            }
-        })?);
-    }
-    engines.into_iter().try_for_each(Engine::stop)?;
-    dirs.iter().try_for_each(|dir| std::fs::remove_dir_all(dir).map_err(Error::io("remove", dir)))
+    let make = |dir: &PathBuf| {
+        let engine = Engine::make(dir, arguments.cached_inodes / scene.mdts())?;
+        let files = Files::new(&engine, scene, arguments.files_of(scene))?;
+        Ok((engine, files))
+    };
+    let engines = Engines(dirs.iter().map(make).collect::<Result<_, Error>>()?);
+    run_phases(&engines, scene.threads(), series)?;
+    engines.0.into_iter().try_for_each(|(engine, _)| engine.stop())?;
+    dirs.iter().try_for_each(|dir| remove(dir))
 }
 
-/// The store alone has no names of phases of its own: by name is two reads, by FID one.
 fn run_bare(
     arguments: &MdtArguments,
     place: &Path,
@@ -292,40 +320,10 @@ fn run_bare(
     series: &mut [Series],
 ) -> Result<(), Error> {
     let dir = place.join("store");
-    let bare = Bare::make(&dir, scene == Scene::Shared)?;
-    for (phase, series) in Phase::ALL.into_iter().zip(series) {
-        let changes = matches!(phase, Phase::Create | Phase::Unlink);
-        let end = || if changes { bare.sync() } else { Ok(()) };
-        let files = arguments.files_of(scene);
-        series.push(timed((phase.thread(), scene.threads()), end, |thread| match phase {
-            Phase::Create => bare.create(thread, files),
-            Phase::Stat => bare.stat(thread, files, true),
-            Phase::GetAttr => bare.stat(thread, files, false),
-            Phase::ReadDir => bare.read_dir(thread),
-            Phase::Unlink => bare.unlink(thread, files),
-        })?);
-    }
+    let bare = Bare::make(&dir, arguments.files_of(scene), scene == Scene::Shared)?;
+    run_phases(&bare, scene.threads(), series)?;
     bare.close()?;
-    std::fs::remove_dir_all(&dir).map_err(Error::io("remove", &dir))
-}
-
-fn run_maps(arguments: &MdtArguments, series: &mut [Series]) -> Result<(), Error> {
-    let maps = HashMaps::new();
-    let files = arguments.files;
-    for (phase, series) in Phase::ALL.into_iter().zip(series) {
-        series.push(timed(
-            (phase.thread(), 1),
-            || Ok(()),
-            |_| match phase {
-                Phase::Create => Ok(maps.create(files)),
-                Phase::Stat => Ok(maps.stat(files, true)),
-                Phase::GetAttr => Ok(maps.stat(files, false)),
-                Phase::ReadDir => Ok(maps.read_dir()),
-                Phase::Unlink => Ok(maps.unlink(files)),
-            },
-        )?);
-    }
-    Ok(())
+    remove(&dir)
 }
 
 /// Phases that are worth a row: what does not depend on how files were made is shown once.

@@ -229,7 +229,7 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
         random_seed: seed,
         operations,
     };
-    println!("{}", serde_json::to_string(&outcome).map_err(|error| Error::Usage(error.to_string()))?);
+    println!("{}", serde_json::to_string(&outcome).map_err(Error::usage)?);
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 
 mod task;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::chart::{self, Form, Panel};
 use crate::error::Error;
@@ -17,7 +17,7 @@ use crate::options::Common;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::team::Team;
-use crate::worker::Myself;
+use crate::worker::{Myself, turns};
 use task::{Done, Order, Role};
 
 pub(crate) use task::serve;
@@ -140,8 +140,7 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
     let mut team = Team::start(myself, "noisy", &roles, false)?;
     let mut figures = vec![Figures::default(); Scene::ALL.len()];
     for round in 0..arguments.common.runs.max(1) {
-        for turn in 0..Scene::ALL.len() {
-            let index = if round % 2 == 0 { turn } else { Scene::ALL.len() - 1 - turn };
+        for index in turns(round, Scene::ALL.len()) {
             let (stream, small) = Scene::ALL[index].places();
             let order = Order {
                 stream: instance.mount().join(stream),
@@ -154,9 +153,8 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
     }
     drop(team);
     let report = report_of(arguments, disks, &figures);
-    if let Some(path) = &arguments.html {
-        write_page(path, &report, &figures)?;
-    }
+    let title = "Noisy neighbours, simulated media";
+    chart::write(arguments.html.as_deref(), title, &report, || panels(&figures))?;
     Ok(report)
 }
 
@@ -191,10 +189,7 @@ fn report_of(arguments: &NoisyArguments, disks: usize, figures: &[Figures]) -> R
     for (scene, found) in Scene::ALL.into_iter().zip(figures) {
         let mut stream =
             row(format!("simulated: {}, stream", scene.label()), Unit::BytesPerSecond, &found.stream);
-        if scene != Scene::Alone {
-            let bound = row(String::new(), Unit::BytesPerSecond, &alone.stream);
-            stream.against = Some(Against::new("alone", bound));
-        }
+        stream.against = (scene != Scene::Alone).then(|| Against::of("alone", alone.stream.clone()));
         if matches!(scene, Scene::Separated | Scene::Progressive) {
             stream.target = Some(Target::RatioAtLeast(SEPARATED_RATIO));
         }
@@ -219,20 +214,15 @@ fn report_of(arguments: &NoisyArguments, disks: usize, figures: &[Figures]) -> R
 /// One figure of a scene.
 type Figure = fn(&Figures) -> f64;
 
-fn write_page(path: &Path, report: &Report, figures: &[Figures]) -> Result<(), Error> {
-    let panel = |title: &str, unit, from: usize, lines: &[(&str, Figure)]| Panel {
-        title: title.to_owned(),
-        unit,
-        form: Form::Bars,
-        places: Scene::ALL[from..].iter().map(|scene| scene.label().to_owned()).collect(),
-        lines: lines
-            .iter()
-            .map(|(name, of)| ((*name).to_owned(), figures[from..].iter().map(of).collect()))
-            .collect(),
-        spreads: Vec::new(),
+fn panels(figures: &[Figures]) -> Vec<Panel> {
+    let panel = |title: &str, unit, from: usize, lines: &[(&str, Figure)]| {
+        let places = Scene::ALL[from..].iter().map(|scene| scene.label().to_owned()).collect();
+        let line =
+            |(name, of): &(&str, Figure)| ((*name).to_owned(), figures[from..].iter().map(of).collect());
+        Panel::new(title.to_owned(), unit, Form::Bars, places, lines.iter().map(line).collect())
     };
     // Nobody writes little beside the stream alone.
-    let panels = [
+    vec![
         panel("The stream", "MB/s", 0, &[("bandwidth", |found| found.stream.median() / 1e6)]),
         panel(
             "Writes of 4 KiB",
@@ -244,9 +234,7 @@ fn write_page(path: &Path, report: &Report, figures: &[Figures]) -> Result<(), E
             ],
         ),
         panel("Writes of 4 KiB, all writers", "1/s", 1, &[("rate", |found| found.small.median())]),
-    ];
-    let page = chart::page("Noisy neighbours, simulated media", &report.notes, &panels, &report.table());
-    std::fs::write(path, page).map_err(Error::io("write", path))
+    ]
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use crate::error::Error;
 use crate::limits::row_of;
 use crate::options::{Common, pin};
 use crate::report::{Against, Report};
-use crate::sample::Samples;
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};
 
@@ -79,7 +78,7 @@ pub fn measure(arguments: &NullArguments, myself: &Myself) -> Result<Report, Err
         for (index, mut row) in rows.into_iter().enumerate() {
             if index + 1 < count {
                 let label = measured.last().map(|mount| mount.flavour().to_string()).unwrap_or_default();
-                row.against = Some(Against { label, samples: last.clone(), daemon_us: Samples::new() });
+                row.against = Some(Against::of(label, last.clone()));
             }
             report.rows.push(row);
         }

@@ -36,6 +36,11 @@ impl Common {
     }
 }
 
+/// The word that a value has on the command line.
+pub(crate) fn word(value: impl clap::ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |known| known.get_name().to_owned())
+}
+
 /// The arguments of sub-command `name` in `words`, for benches that take figures of others in.
 ///
 /// # Errors
@@ -44,7 +49,7 @@ impl Common {
 pub(crate) fn from_words<A: clap::Args>(name: &'static str, words: &[OsString]) -> Result<A, Error> {
     let words = std::iter::once(OsString::from(name)).chain(words.iter().cloned());
     let matches = A::augment_args(clap::Command::new(name)).try_get_matches_from(words);
-    matches.and_then(|matches| A::from_arg_matches(&matches)).map_err(|error| Error::Usage(error.to_string()))
+    matches.and_then(|matches| A::from_arg_matches(&matches)).map_err(Error::usage)
 }
 
 /// Keeps worker `i` on the `i`-th CPU, round and round.

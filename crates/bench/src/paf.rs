@@ -115,6 +115,26 @@ pub struct Matrix {
     writers: usize,
 }
 
+impl Matrix {
+    /// What a run on `target` is asked for, caches emptied, over its real medium.
+    fn settings(&self, target: PathBuf) -> Settings {
+        Settings {
+            target,
+            control: None,
+            capacity: self.capacity.0.clone(),
+            fragment: self.fragment.0.clone(),
+            xfer: self.xfer.0.clone(),
+            iterations: self.iterations,
+            seed: self.seed,
+            writers: self.writers,
+            size: None,
+            file_size: self.file_size,
+            keep_caches: false,
+            simulated_medium: None,
+        }
+    }
+}
+
 /// A list of percents.
 #[derive(Debug, Clone)]
 struct Percents(Vec<u8>);
@@ -195,20 +215,12 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
     if let Some(bytes) = wrong {
         return Err(Error::Usage(format!("--file-size {bytes} is no multiple of {} bytes", ranges::UNIT)));
     }
-    let control = control(arguments, &target)?;
     Ok(Settings {
-        target,
-        control,
-        capacity: arguments.matrix.capacity.0.clone(),
-        fragment: arguments.matrix.fragment.0.clone(),
-        xfer: arguments.matrix.xfer.0.clone(),
-        iterations: arguments.matrix.iterations,
-        seed: arguments.matrix.seed,
-        writers: arguments.matrix.writers,
+        control: control(arguments, &target)?,
         size: arguments.size,
-        file_size: arguments.matrix.file_size,
         keep_caches: arguments.keep_caches,
         simulated_medium: medium::some(arguments.simulated_medium).map(|medium| medium.to_string()),
+        ..arguments.matrix.settings(target)
     })
 }
 

@@ -274,7 +274,7 @@ fn write(path: &Path, report: Report) -> Result<(), Error> {
         load: None,
         skipped: None,
     });
-    let json = serde_json::to_string_pretty(&results).map_err(|error| Error::Usage(error.to_string()))?;
+    let json = serde_json::to_string_pretty(&results).map_err(Error::usage)?;
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);

@@ -1,8 +1,10 @@
 //! A process of this program that is talked to in lines, over its standard input and output.
 
 use crate::error::Error;
+use crate::group;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 /// A running process, to be ended before this is dropped.
 #[derive(Debug)]
@@ -54,6 +56,11 @@ impl Piped {
     /// Lets it read the end of its input.
     pub(crate) fn hang_up(&mut self) {
         self.input = None;
+    }
+
+    /// Whether it ends within `patience`.
+    pub(crate) fn ends_within(&mut self, patience: Duration) -> bool {
+        group::has_ended(&mut self.child, patience)
     }
 
     /// Ends it at once.

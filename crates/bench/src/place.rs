@@ -12,7 +12,7 @@ use crate::error::Error;
 ///
 /// What the file system says.
 pub(crate) fn capacity(path: &Path) -> Result<String, Error> {
-    let found = rustix::fs::statvfs(path).map_err(|errno| Error::io("statvfs", path)(errno.into()))?;
+    let found = rustix::fs::statvfs(path).map_err(Error::io("statvfs", path))?;
     let total = found.f_blocks.saturating_mul(found.f_frsize);
     Ok(format!(
         "{}   Used FS: {:.1}%   Inodes: {}   Used Inodes: {:.1}%",

@@ -13,6 +13,7 @@ use crate::machine;
 use crate::options::Common;
 use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
+use crate::worker::turns;
 
 const FILES: u64 = 3_000;
 const DIRECTORIES: u64 = 120;
@@ -158,8 +159,7 @@ pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
     let paths: Vec<&PathBuf> = std::iter::once(&arguments.path).chain(&arguments.against).collect();
     let mut samples = vec![[(); Step::ALL.len()].map(|()| Samples::new()); paths.len()];
     for round in 0..arguments.common.runs.max(1) {
-        for turn in 0..paths.len() {
-            let index = if round % 2 == 0 { turn } else { paths.len() - 1 - turn };
+        for index in turns(round, paths.len()) {
             let mut samples = samples[index].iter_mut();
             round_on(paths[index], source.path(), |_, seconds| {
                 if let Some(samples) = samples.next() {
@@ -194,7 +194,7 @@ pub(crate) fn round_on(
         .map_err(Error::io("make a directory in", path))?;
     for step in Step::ALL {
         if step.cold() {
-            machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+            machine::drop_caches()?;
         }
         each(step.label(), run(work.path(), step.script(), source)?);
     }

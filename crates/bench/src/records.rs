@@ -17,6 +17,7 @@ use crate::options::Common;
 use crate::report::{Against, Report, Row, Unit};
 use crate::sample::Samples;
 use crate::stop;
+use crate::worker::turns;
 use program::{Language, Program, Run, Timer};
 
 /// Words of a record are a multiple of this, as in HYCOM.
@@ -157,10 +158,9 @@ fn on_paths(arguments: &RecordsArguments, program: &Program, path: &Path) -> Res
     let paths: Vec<&Path> = std::iter::once(path).chain(arguments.against.as_deref()).collect();
     let scratch = paths.iter().map(|path| scratch_in(path)).collect::<Result<Vec<_>, Error>>()?;
     let mut results = vec![Figures::default(); paths.len()];
-    by_turns(arguments.common.runs, paths.len(), |index| {
+    for index in (0..arguments.common.runs.max(1)).flat_map(|round| turns(round, paths.len())) {
         results[index].push(one_run(arguments, program, scratch[index].path(), arguments.cold)?);
-        Ok(())
-    })?;
+    }
     let mut report = Report::new(format!("Records on {}", path.display()));
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let base = names.get(1).map(|name| (name.as_str(), &results[1]));
@@ -193,11 +193,10 @@ fn on_instance(arguments: &RecordsArguments, program: &Program) -> Result<Report
     let on_name = format!("parallel {}", on.parallel.name());
     let settings = [("parallel off", OFF), (on_name.as_str(), on)];
     let mut results = vec![Figures::default(); settings.len()];
-    by_turns(arguments.common.runs, settings.len(), |index| {
+    for index in (0..arguments.common.runs.max(1)).flat_map(|round| turns(round, settings.len())) {
         settings[index].1.apply(&instance)?;
         results[index].push(one_run(arguments, program, &directory, true)?);
-        Ok(())
-    })?;
+    }
     let mut report =
         Report::new(format!("Records, separate processes, {OSTS} OSTs in memory, over a {FABRIC}"));
     report.rows = results[0].rows(Some("parallel off"), arguments.record_bytes(), None);
@@ -210,13 +209,6 @@ fn on_instance(arguments: &RecordsArguments, program: &Program) -> Result<Report
     Ok(report)
 }
 
-/// Each of `count` subjects in turn, every other round backwards.
-fn by_turns(runs: usize, count: usize, mut one: impl FnMut(usize) -> Result<(), Error>) -> Result<(), Error> {
-    (0..runs.max(1)).try_for_each(|round| {
-        (0..count).try_for_each(|turn| one(if round % 2 == 0 { turn } else { count - 1 - turn }))
-    })
-}
-
 /// Writes all archives and reads from the first one.
 fn one_run(
     arguments: &RecordsArguments,
@@ -226,16 +218,11 @@ fn one_run(
 ) -> Result<Run, Error> {
     let write = program.run(&arguments.words(true, directory))?;
     if is_cold {
-        machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+        machine::drop_caches()?;
     }
     let read = program.run(&arguments.words(false, directory))?;
     for archive in ["archv1.a", "archv2.a"].map(|name| directory.join(name)) {
-        match std::fs::remove_file(&archive) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io("remove", &archive)(error));
-            }
-            _ => {}
-        }
+        machine::remove_file(&archive)?;
     }
     Ok(Run { write, read })
 }
@@ -261,8 +248,7 @@ impl Figures {
             let samples = |figures: &Figures| figures.samples(|run| run.rates(record_bytes)[index]);
             let name = setting.map_or(name.to_owned(), |setting| format!("simulated: {name}, {setting}"));
             let mut row = Row::new(name, Unit::BytesPerSecond, samples(self));
-            row.against = base
-                .map(|(label, base)| Against::new(label, Row::new("", Unit::BytesPerSecond, samples(base))));
+            row.against = base.map(|(label, base)| Against::of(label, samples(base)));
             row
         };
         ["write", "write and close", "read"]

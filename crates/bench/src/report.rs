@@ -45,7 +45,8 @@ impl Unit {
         }
     }
 
-    fn print_bare(self, value: f64) -> String {
+    /// The number without its unit.
+    pub(crate) fn print_bare(self, value: f64) -> String {
         self.print(value).split(' ').next().unwrap_or_default().to_owned()
     }
 }
@@ -81,6 +82,11 @@ pub struct Against {
 }
 
 impl Against {
+    /// Of figures without CPU times.
+    pub fn of(label: impl Into<String>, samples: Samples) -> Against {
+        Against { label: label.into(), samples, daemon_us: Samples::new() }
+    }
+
     /// Takes over the figures of `row`.
     pub fn new(label: impl Into<String>, row: Row) -> Against {
         Against { label: label.into(), samples: row.samples, daemon_us: row.daemon_us }
@@ -178,6 +184,32 @@ impl Row {
     }
 }
 
+/// A Markdown table that reads well as plain text, the first line its heading; a line may have fewer cells than that.
+pub(crate) fn markdown(lines: &[Vec<String>], is_right: bool) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        let cell = |(cell, &width): (&String, &usize)| match is_right {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:width$}"),
+        };
+        let cells: Vec<String> = line.iter().zip(&widths).map(cell).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+        if index == 0 {
+            let rule = |&width: &usize| match is_right {
+                true => format!("{}:", "-".repeat(width.saturating_sub(1))),
+                false => "-".repeat(width),
+            };
+            let _ = writeln!(text, "| {} |", widths.iter().map(rule).collect::<Vec<_>>().join(" | "));
+        }
+    }
+    text
+}
+
 /// What one command measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
@@ -207,29 +239,11 @@ impl Report {
         lines.extend(self.rows.iter().map(Row::cells));
         let used: Vec<usize> =
             (0..headings.len()).filter(|&column| lines[1..].iter().any(|l| !l[column].is_empty())).collect();
-        let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = used.iter().map(|&column| width(column)).collect();
-        let mut text = format!("{}\n", self.title);
-        let m = &self.machine;
-        let (cpus, memory) = (m.cpu_count, m.memory_mib);
-        let _ = writeln!(
-            text,
-            "{cpus} CPUs ({}), {memory} MiB, Linux {}, load {:.1} at the start\n",
-            m.cpu, m.kernel, m.load
-        );
+        let mut text = format!("{}\n{}\n\n", self.title, self.machine);
         // Figures may be in tables alone.
-        let lines = if self.rows.is_empty() { Vec::new() } else { lines };
-        for (index, line) in lines.iter().enumerate() {
-            let cells: Vec<String> = used
-                .iter()
-                .zip(&widths)
-                .map(|(&column, &width)| format!("{:width$}", line[column]))
-                .collect();
-            let _ = writeln!(text, "| {} |", cells.join(" | "));
-            if index == 0 {
-                let rules: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
-                let _ = writeln!(text, "| {} |", rules.join(" | "));
-            }
+        if !self.rows.is_empty() {
+            let cells = |line: &[String; 7]| used.iter().map(|&column| line[column].clone()).collect();
+            text.push_str(&markdown(&lines.iter().map(cells).collect::<Vec<_>>(), false));
         }
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");

@@ -288,8 +288,7 @@ impl SliceRun<'_> {
         job.clean(self.myself)?;
         outcome?;
         let mut row = row_of(job, &ours);
-        let label = "one loopback TCP stream".to_owned();
-        row.against = Some(Against { label, samples: streams, daemon_us: Samples::new() });
+        row.against = Some(Against::of("one loopback TCP stream", streams));
         row.target = Some(Target::RatioAtLeast(target_of(Part::Separate, job.works[0].operation)));
         Ok(row)
     }

@@ -113,10 +113,12 @@ fn pool_of(ost: usize) -> String {
 /// When the file system does not come up or work on it fails; it is taken down first.
 pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Error> {
     let program = arguments.nacre.find()?;
-    let caches = Caches(arguments.memory_dir.join(format!("nacre-small-{}", std::process::id())));
-    std::fs::create_dir(&caches.0).map_err(Error::io("create directory", &caches.0))?;
+    let caches = tempfile::Builder::new()
+        .prefix("nacre-small-")
+        .tempdir_in(&arguments.memory_dir)
+        .map_err(Error::io("create a directory in", &arguments.memory_dir))?;
     let cache = |index: usize| match OSTS[index].1 {
-        true => format!("{},size={CACHE}", caches.0.join(format!("cache{index}")).display()),
+        true => format!("{},size={CACHE}", caches.path().join(format!("cache{index}")).display()),
         false => "none".to_owned(),
     };
     let options = InstanceOptions {
@@ -148,17 +150,6 @@ pub fn measure(arguments: &SmallArguments, myself: &Myself) -> Result<Report, Er
         one_size(arguments, myself, &instance, size_kib.max(4), &mut report)?;
     }
     Ok(report)
-}
-
-/// Directory of the caches; goes with this value.
-struct Caches(PathBuf);
-
-impl Drop for Caches {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("bench: remove {}: {error}", self.0.display());
-        }
-    }
 }
 
 fn one_size(

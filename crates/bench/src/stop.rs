@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::error::Error;
+
 /// Exit code of a command that Ctrl-C stops, as shells show it.
 pub(crate) const CODE: i32 = 128 + libc::SIGINT;
 
@@ -22,6 +24,11 @@ pub(crate) fn listen() {
         // SAFETY: `action` lives across the call, and its handler does nothing but store into an atomic.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
+}
+
+/// Where the transfers of so many bytes, each of `len`, begin, until Ctrl-C.
+pub(crate) fn transfers(bytes: u64, len: usize) -> impl Iterator<Item = Result<u64, Error>> {
+    (0..bytes).step_by(len.max(1)).map(|offset| if asked() { Err(Error::Interrupted) } else { Ok(offset) })
 }
 
 /// Whether one has come.

@@ -30,6 +30,7 @@ use layer::{Backend, FileObjects, Objects, OstObjects, StoreObjects};
 use nacre_common::size;
 use nacre_store::object::simulated::AnyMedium;
 use plan::Case;
+use tempfile::TempDir;
 
 pub use fake::{Feature, ServeOstArguments, serve_ost};
 pub use layer::Layer;
@@ -148,36 +149,22 @@ struct Bench {
     layers: Vec<(Layer, Box<dyn Objects>)>,
     // After the layers, which use them: fields are dropped in this order.
     instance: Option<Instance>,
-    directory: Scratch,
+    directory: TempDir,
 }
 
-/// A directory that is removed with all that is in it.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("bench: remove {}: {error}", self.0.display());
-        }
+/// A new directory in the one that was named.
+fn scratch_in(arguments: &SurveyArguments) -> Result<TempDir, Error> {
+    if !arguments.dir.is_dir() {
+        return Err(Error::Usage(format!("{} is no directory: name one", arguments.dir.display())));
     }
-}
-
-impl Scratch {
-    /// A new one in the directory that was named.
-    fn new(arguments: &SurveyArguments) -> Result<Scratch, Error> {
-        if !arguments.dir.is_dir() {
-            return Err(Error::Usage(format!("{} is no directory: name one", arguments.dir.display())));
-        }
-        let dir = std::fs::canonicalize(&arguments.dir).map_err(Error::io("find", &arguments.dir))?;
-        let directory = dir.join(format!("nacre-survey-{}", std::process::id()));
-        std::fs::create_dir(&directory).map_err(Error::io("create directory", &directory))?;
-        Ok(Scratch(directory))
-    }
+    let dir = std::fs::canonicalize(&arguments.dir).map_err(Error::io("find", &arguments.dir))?;
+    let made = tempfile::Builder::new().prefix("nacre-survey-").tempdir_in(&dir);
+    made.map_err(Error::io("create a directory in", &dir))
 }
 
 impl Bench {
     fn start(arguments: &SurveyArguments, layers: &[Layer]) -> Result<Bench, Error> {
-        let directory = Scratch::new(arguments)?;
+        let directory = scratch_in(arguments)?;
         let mut layers = match layers {
             [] => vec![Layer::Store, Layer::Ost, Layer::Client],
             some => some.to_vec(),
@@ -187,7 +174,7 @@ impl Bench {
         let ost_backend = match arguments.backend {
             Backend::File => None,
             Backend::Block => {
-                Some(format!("block,size={}", layer::device_bytes(&directory.0, arguments.device_size)?))
+                Some(format!("block,size={}", layer::device_bytes(directory.path(), arguments.device_size)?))
             }
         };
         let simulated = medium::some(arguments.simulated_medium);
@@ -202,7 +189,7 @@ impl Bench {
             ..InstanceOptions::default()
         };
         let instance = match layers.iter().any(|layer| *layer != Layer::Store) {
-            true => Some(Instance::start(&arguments.nacre.find()?, &directory.0, "fs", options)?),
+            true => Some(Instance::start(&arguments.nacre.find()?, directory.path(), "fs", options)?),
             false => None,
         };
         if let (Some(instance), Some(medium)) = (&instance, simulated) {
@@ -215,9 +202,9 @@ impl Bench {
                     Box::new(FileObjects::new(instance.mount().join("survey")))
                 }
                 _ => {
-                    let device = layer::device_bytes(&directory.0, arguments.device_size)?;
+                    let device = layer::device_bytes(directory.path(), arguments.device_size)?;
                     Box::new(StoreObjects::open(
-                        &directory.0.join("store"),
+                        &directory.path().join("store"),
                         arguments.backend,
                         device,
                         simulated,
@@ -264,7 +251,7 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
     // Ctrl-C ends the work, and what was made is removed as usual.
     stop::listen();
     if arguments.fake_io {
-        return fake::measure(arguments, &Scratch::new(arguments)?, &cases, myself);
+        return fake::measure(arguments, &scratch_in(arguments)?, &cases, myself);
     }
     if !arguments.policies.is_empty() {
         return policies::measure(arguments, cases[0]);
@@ -300,10 +287,7 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
     if bench.layers.len() > 1 {
         report.tables.push(added(&cases, &figures, &bench.layers));
     }
-    if let Some(path) = &arguments.html {
-        let page = chart::page(&report.title, &report.notes, &panels(&cases, &figures), &report.table());
-        std::fs::write(path, page).map_err(Error::io("write", path))?;
-    }
+    chart::write(arguments.html.as_deref(), &report.title, &report, || panels(&cases, &figures))?;
     Ok(report)
 }
 
@@ -526,16 +510,11 @@ fn panels(cases: &[Case], figures: &[Figure]) -> Vec<Panel> {
             let value =
                 |case: &Case| of(figures, case, *layer, phase).map(|figure| figure.samples.median() / 1e6);
             let values: Option<Vec<f64>> = cases.iter().map(value).collect();
-            values.map(|values| (layer.name().to_owned(), values))
+            values.map(|values| (layer.name(), values))
         };
-        Panel {
-            title: format!("{} by objects/threads/record", phase.name()),
-            unit: "MB/s",
-            form: Form::Bars,
-            places: places.collect(),
-            lines: LAYERS.iter().filter_map(line).collect(),
-            spreads: Vec::new(),
-        }
+        let title = format!("{} by objects/threads/record", phase.name());
+        let lines = LAYERS.iter().filter_map(line).collect();
+        Panel::new(title, "MB/s", Form::Bars, places.collect(), lines)
     };
     PHASES.map(panel).to_vec()
 }

@@ -213,7 +213,7 @@ fn begin(out: &Path, quick: bool) -> Result<Results, Error> {
 
 /// Writes all forms; the results first.
 fn write(out: &Path, results: &Results, earlier: &[Results]) -> Result<(), Error> {
-    let json = serde_json::to_string_pretty(results).map_err(|error| Error::Usage(error.to_string()))?;
+    let json = serde_json::to_string_pretty(results).map_err(Error::usage)?;
     replace(out, RESULTS, &json)?;
     write_report(out, results, earlier)
 }

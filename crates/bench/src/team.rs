@@ -54,7 +54,7 @@ pub fn serve<O: DeserializeOwned, A: Serialize>(
 ) -> Result<(), Error> {
     let mut barrier = Barrier(());
     while let Some(line) = hear()? {
-        let order = serde_json::from_str(&line).map_err(|error| Error::Usage(error.to_string()))?;
+        let order = serde_json::from_str(&line).map_err(Error::usage)?;
         let answer = act(order, &mut barrier)?;
         say(&format!("{DONE}{}", json(&answer)?))?;
     }

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use crate::error::Error;
 use crate::machine::{self, CpuTime};
+use crate::options::word;
 use crate::piped::Piped;
 use crate::sample::Samples;
 use crate::work::{Done, Work};
@@ -56,12 +57,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    fn name(self) -> &'static str {
-        match self {
-            Phase::Prepare => "prepare",
-            Phase::Run => "run",
-            Phase::Clean => "clean",
-        }
+    fn name(self) -> String {
+        word(self)
     }
 }
 
@@ -71,7 +68,7 @@ impl Phase {
 ///
 /// Those of the work, and words that are no work.
 pub fn serve(phase: Phase, work: &str) -> Result<(), Error> {
-    let work: Work = serde_json::from_str(work).map_err(|error| Error::Usage(error.to_string()))?;
+    let work: Work = serde_json::from_str(work).map_err(Error::usage)?;
     let done = match phase {
         Phase::Prepare => work.prepare().map(|()| None)?,
         Phase::Clean => work.clean().map(|()| None)?,
@@ -174,7 +171,7 @@ impl Job {
             worker.expect_ready()?;
         }
         if self.cold {
-            machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+            machine::drop_caches()?;
         }
         let daemons_us = || self.daemons.iter().filter_map(|&pid| machine::process_cpu_us(pid)).sum::<f64>();
         let (before, daemons_before) = (CpuTime::now(), daemons_us());
@@ -207,8 +204,13 @@ impl Job {
     }
 }
 
-/// Runs `jobs` in turn, `repetitions` times, every other round in the opposite order, so that all see the same machine and
-/// a drift of it cancels; one series of results per job.
+/// Which of `count` subjects has its turn when in a round: every other round goes backwards, so that all see the same machine and
+/// a drift of it cancels.
+pub(crate) fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |turn| if round.is_multiple_of(2) { turn } else { count - 1 - turn })
+}
+
+/// Runs `jobs` in turn, `repetitions` times; one series of results per job.
 ///
 /// # Errors
 ///
@@ -220,8 +222,7 @@ pub fn interleave(myself: &Myself, jobs: &[Job], repetitions: usize) -> Result<V
             job.prepare(myself)?;
         }
         for round in 0..repetitions.max(1) {
-            for turn in 0..jobs.len() {
-                let index = if round % 2 == 0 { turn } else { jobs.len() - 1 - turn };
+            for index in turns(round, jobs.len()) {
                 let measured = jobs[index].run(myself)?;
                 results[index].push(&jobs[index], measured);
             }
@@ -241,7 +242,7 @@ impl Running {
     fn start(myself: &Myself, phase: Phase, work: &Work) -> Result<Running, Error> {
         let work = serde_json::to_string(work)
             .map_err(|_| Error::Usage("paths of measured directories must be UTF-8".to_owned()))?;
-        Piped::start(myself.command("worker").args([phase.name(), &work])).map(Running)
+        Piped::start(myself.command("worker").args([&phase.name(), &work])).map(Running)
     }
 
     fn expect_ready(&mut self) -> Result<(), Error> {

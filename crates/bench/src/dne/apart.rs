@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use super::task::{Order, Phase, Setup};
-use super::{Data, DneRun, Layout, find, spent_on};
+use super::{Case, Data, DneRun, Files, Layout, find, spent_on};
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions};
 use crate::sample::Samples;
@@ -17,7 +17,9 @@ impl DneRun<'_> {
         let most = self.arguments.mdts.iter().copied().max().unwrap_or(1).max(1);
         eprintln!("bench dne-scaling: {most} file systems of one MDT");
         let apart = self.apart(most)?;
-        let together = find(&self.figures, (most, (Layout::Unique, Data::Empty), Phase::Create, false));
+        let files = Files { layout: Layout::Unique, data: Data::Empty };
+        let case = Case { mdts: most, files, phase: Phase::Create, simulated: false };
+        let together = find(&self.figures, case);
         let against = together.map_or(String::new(), |figure| {
             let ratio = figure.cpu_us.median() / apart.median();
             format!("; one file system of {most} MDTs against that: {ratio:.2} x")

@@ -59,7 +59,7 @@ pub(super) struct Setup {
 
 /// Serves the team until it ends.
 pub(crate) fn serve(setup: &str) -> Result<(), Error> {
-    let setup: Setup = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    let setup: Setup = serde_json::from_str(setup).map_err(Error::usage)?;
     team::serve(|order, barrier| run(&setup, &order, barrier))
 }
 
@@ -76,7 +76,7 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
     let path = mount.join(&order.directories[owner]);
     let directory =
         rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| Error::io("open", &path)(errno.into()))?;
+            .map_err(Error::io("open", &path))?;
     let names: Vec<CString> = (0..order.files)
         .map(|number| {
             // Not with dots: crush takes some for what marks a temporary file, and all those lie on one MDT.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::Plan;
 use crate::buffer::Buffer;
 use crate::error::Error;
+use crate::machine;
 use crate::pattern;
 use crate::striping::Striping;
 use crate::team::{self, Barrier, now_ns};
@@ -84,7 +85,7 @@ pub(super) fn file_name(setup: &Setup, repetition: u64, rank: u64) -> PathBuf {
 
 /// Serves the team until it ends.
 pub(crate) fn serve(setup: &str) -> Result<(), Error> {
-    let setup: Setup = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    let setup: Setup = serde_json::from_str(setup).map_err(Error::usage)?;
     let mut buffer = Buffer::new(setup.plan.transfer as usize);
     pattern::fill(buffer.slice(), 0, setup.rank, 0);
     team::serve(|order, barrier| match order {
@@ -101,12 +102,7 @@ pub(crate) fn serve(setup: &str) -> Result<(), Error> {
 fn remove(setup: &Setup, repetition: u64) -> Result<Times, Error> {
     let path = file_name(setup, repetition, setup.rank);
     if setup.plan.file_per_task || setup.rank == 0 {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io("remove", &path)(error));
-            }
-            _ => {}
-        }
+        machine::remove_file(&path)?;
     }
     Ok(Times::default())
 }

@@ -11,6 +11,7 @@ use crate::instance::Instance;
 use crate::machine;
 use crate::report::{Against, Row, Unit};
 use crate::sample::Samples;
+use crate::worker::turns;
 
 /// Bytes of a component, and of a stripe of the file of many.
 const COMPONENT_BYTES: u64 = 1 << 20;
@@ -19,6 +20,7 @@ const STRIPE_BYTES: u64 = 64 << 10;
 const PIECE: usize = 4096;
 
 /// What is done to a file, with the number of places that are touched.
+#[derive(Default)]
 struct Figures {
     open: Samples,
     write: Samples,
@@ -50,10 +52,9 @@ impl LayoutsRun<'_> {
         let layout: Vec<&str> = layout.iter().map(String::as_str).collect();
         let directory = instance.mount();
         let (ours, plain) = (directory.join("many"), directory.join("one"));
-        let mut figures = [Figures::new(), Figures::new()];
+        let mut figures: [Figures; 2] = Default::default();
         for round in 0..self.arguments.common.runs.max(1) {
-            for turn in 0..2 {
-                let which = (turn + round) % 2;
+            for which in turns(round, 2) {
                 let (path, layout) =
                     if which == 0 { (&ours, &layout[..]) } else { (&plain, &["-c", "1"][..]) };
                 match instance.setstripe(path, layout) {
@@ -70,7 +71,7 @@ impl LayoutsRun<'_> {
         let [ours, plain] = figures;
         let row = |what: &str, ours: Samples, plain: Samples| {
             let mut row = Row::new(format!("{name}, {what}"), Unit::Milliseconds, ours);
-            row.against = Some(Against::new("one stripe", Row::new("", Unit::Milliseconds, plain)));
+            row.against = Some(Against::of("one stripe", plain));
             row
         };
         self.report.rows.push(row("open + stat + close, cold", ours.open, plain.open));
@@ -80,16 +81,9 @@ impl LayoutsRun<'_> {
     }
 }
 
-impl Figures {
-    fn new() -> Figures {
-        Figures { open: Samples::new(), write: Samples::new(), read: Samples::new() }
-    }
-}
-
 /// Writes 4 KiB at the start of each part of a new file, opens it and reads them back, comparing.
 fn touch(path: &Path, places: u64, distance: u64, figures: &mut Figures) -> Result<(), Error> {
     let milliseconds = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
-    let cold = || machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"));
     let piece = |place: u64| vec![1 + (place % 255) as u8; PIECE];
     let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
     let start = Instant::now();
@@ -99,7 +93,7 @@ fn touch(path: &Path, places: u64, distance: u64, figures: &mut Figures) -> Resu
     file.sync_all().map_err(Error::io("fsync", path))?;
     figures.write.push(milliseconds(start) / places as f64);
     drop(file);
-    cold()?;
+    machine::drop_caches()?;
     let start = Instant::now();
     let file = File::open(path).map_err(Error::io("open", path))?;
     let size = file.metadata().map_err(Error::io("stat", path))?.len();
@@ -108,7 +102,7 @@ fn touch(path: &Path, places: u64, distance: u64, figures: &mut Figures) -> Resu
     if size != (places - 1) * distance + PIECE as u64 {
         return Err(Error::Worker(format!("{} has {size} bytes", path.display())));
     }
-    cold()?;
+    machine::drop_caches()?;
     let file = File::open(path).map_err(Error::io("open", path))?;
     let start = Instant::now();
     let mut buffer = vec![0; PIECE];

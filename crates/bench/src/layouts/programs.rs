@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::machine;
 use crate::report::{Against, Row, Target, Unit};
 use crate::sample::Samples;
+use crate::worker::turns;
 
 /// Entries that `lfs` is to look at per second, one process.
 const ENTRIES_PER_SECOND: f64 = 100_000.0;
@@ -32,7 +33,7 @@ impl LayoutsRun<'_> {
         ] {
             let mut samples = Samples::new();
             for _ in 0..self.arguments.common.runs.max(1) {
-                machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+                machine::drop_caches()?;
                 // The path comes before the conditions of a search, and at the end of getstripe's.
                 let mut words: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
                 words.insert(if words[1] == "find" { 2 } else { words.len() }, directory.as_os_str());
@@ -56,9 +57,8 @@ impl LayoutsRun<'_> {
             fs::write(&file, vec![0x5a; bytes as usize]).map_err(Error::io("write", &file))?;
             let copy = directory.join("copy");
             instance.setstripe(&copy, &["-c", "2"])?;
-            let turns = if round % 2 == 0 { [true, false] } else { [false, true] };
-            for migrates in turns {
-                machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+            for migrates in turns(round, 2).map(|turn| turn == 0) {
+                machine::drop_caches()?;
                 if migrates {
                     let words = ["lfs", "migrate", "-c", "2"].map(OsStr::new);
                     let words: Vec<&OsStr> = words.into_iter().chain([file.as_os_str()]).collect();
@@ -82,7 +82,7 @@ impl LayoutsRun<'_> {
             }
         }
         let mut row = Row::new("lfs migrate, one stripe to two", Unit::BytesPerSecond, migrated);
-        row.against = Some(Against::new("dd bs=4M, fsync", Row::new("", Unit::BytesPerSecond, copied)));
+        row.against = Some(Against::of("dd bs=4M, fsync", copied));
         row.target = Some(Target::RatioAtLeast(MIGRATE_RATIO));
         self.report.rows.push(row);
         Ok(())

@@ -13,7 +13,7 @@ use crate::machine;
 use crate::report::{Against, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::work::{Operation, Work};
-use crate::worker::Job;
+use crate::worker::{Job, turns};
 
 /// Files that are moved.
 const FILES: usize = 8;
@@ -101,10 +101,9 @@ impl LayoutsRun<'_> {
         let all = (bytes * files.len() as u64) as f64;
         let (mut moved, mut copied) = (Samples::new(), Samples::new());
         for round in 0..self.arguments.common.runs.max(1) {
-            let turns = if round % 2 == 0 { [true, false] } else { [false, true] };
-            for moves in turns {
+            for moves in turns(round, 2).map(|turn| turn == 0) {
                 self.gather(files)?;
-                machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+                machine::drop_caches()?;
                 if moves {
                     let words = ["rebalance", "--drain", "0", "--rate", "0"].map(OsStr::new);
                     let words: Vec<&OsStr> =
@@ -127,7 +126,7 @@ impl LayoutsRun<'_> {
             }
         }
         let mut row = Row::new("nacre rebalance --rate 0", Unit::BytesPerSecond, moved);
-        row.against = Some(Against::new("dd bs=4M, fsync", Row::new("", Unit::BytesPerSecond, copied)));
+        row.against = Some(Against::of("dd bs=4M, fsync", copied));
         row.target = Some(Target::RatioAtLeast(COPY_RATIO));
         self.report.rows.push(row);
         Ok(())
@@ -145,8 +144,7 @@ impl LayoutsRun<'_> {
         job.prepare(self.myself)?;
         let outcome: Result<(), Error> = (|| {
             for round in 0..self.arguments.common.runs.max(1) {
-                let turns = if round % 2 == 0 { [true, false] } else { [false, true] };
-                for is_beside in turns {
+                for is_beside in turns(round, 2).map(|turn| turn == 0) {
                     self.gather(files)?;
                     let mut background = match is_beside {
                         true => Some(Background::start(&self.program, instance.mount(), rate)?),
@@ -164,7 +162,7 @@ impl LayoutsRun<'_> {
         job.clean(self.myself)?;
         outcome?;
         let mut row = Row::new(label, unit, beside);
-        row.against = Some(Against::new("alone", Row::new("", unit, alone)));
+        row.against = Some(Against::of("alone", alone));
         row.target = Some(Target::RatioAtLeast(FOREGROUND_RATIO));
         self.report.rows.push(row);
         Ok(())

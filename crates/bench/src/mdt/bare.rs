@@ -11,6 +11,7 @@ use nacre_types::fid::FID_BYTES;
 use nacre_types::{Attr, Fid, FileKind};
 
 use super::engine::{NAME_LEN, name_of};
+use super::{Phase, Subject};
 use crate::error::Error;
 
 const INODES: Table = Table(2);
@@ -67,6 +68,8 @@ impl Values {
 pub(super) struct Bare {
     store: MetaStore,
     values: Values,
+    /// Files of each thread.
+    files: u32,
     shared: bool,
     /// The service orders what changes one directory; two threads in one do so here.
     order: Mutex<()>,
@@ -74,49 +77,45 @@ pub(super) struct Bare {
 
 impl Bare {
     /// Makes one in `dir`; with `shared` all threads work in one directory.
-    pub(super) fn make(dir: &Path, shared: bool) -> Result<Bare, Error> {
+    pub(super) fn make(dir: &Path, files: u32, shared: bool) -> Result<Bare, Error> {
         let options = MetaStoreOptions { create: true, ..MetaStoreOptions::default() };
         let store = MetaStore::open(dir, options).map_err(failed)?;
-        Ok(Bare { store, values: Values::new(), shared, order: Mutex::default() })
-    }
-
-    pub(super) fn sync(&self) -> Result<(), Error> {
-        self.store.sync(self.store.last_transno()).map_err(failed)
+        Ok(Bare { store, values: Values::new(), files, shared, order: Mutex::default() })
     }
 
     pub(super) fn close(self) -> Result<(), Error> {
         self.store.close().map_err(failed)
     }
 
-    fn commit(&self, batch: &Batch) -> Result<(), Error> {
+    fn apply(&self, batch: &Batch) -> Result<(), Error> {
         let _order = self.shared.then(|| self.order.lock());
         self.store.commit(batch).map(drop).map_err(failed)
     }
 
     /// A name, an inode and the directory's inode, in one batch.
-    pub(super) fn create(&self, thread: usize, files: u32) -> Result<u64, Error> {
+    fn create(&self, thread: usize) -> Result<u64, Error> {
         let directory = directory_of(thread, self.shared);
         let mut batch = Batch::new();
-        for number in 0..files {
+        for number in 0..self.files {
             batch.clear();
             batch.put(DIRENTS, &dirent_key(&directory, thread, number), &self.values.dirent);
             batch.put(INODES, &directory.to_key(), &self.values.directory);
             batch.put(INODES, &fid_of(thread, number).to_key(), &self.values.file);
-            self.commit(&batch)?;
+            self.apply(&batch)?;
         }
-        Ok(u64::from(files))
+        Ok(u64::from(self.files))
     }
 
     /// A name, if asked for, and an inode.
-    pub(super) fn stat(&self, thread: usize, files: u32, by_name: bool) -> Result<u64, Error> {
+    fn stat(&self, thread: usize, by_name: bool) -> Result<u64, Error> {
         let directory = directory_of(thread, self.shared);
-        for number in 0..files {
+        for number in 0..self.files {
             if by_name {
                 self.expect(DIRENTS, &dirent_key(&directory, thread, number))?;
             }
             self.expect(INODES, &fid_of(thread, number).to_key())?;
         }
-        Ok(u64::from(files))
+        Ok(u64::from(self.files))
     }
 
     fn expect(&self, table: Table, key: &[u8]) -> Result<(), Error> {
@@ -127,7 +126,7 @@ impl Bare {
     }
 
     /// All names of a directory, each with its inode.
-    pub(super) fn read_dir(&self, thread: usize) -> Result<u64, Error> {
+    fn read_dir(&self, thread: usize) -> Result<u64, Error> {
         let directory = directory_of(thread, self.shared);
         let (mut numbers, mut count) = (Vec::new(), 0);
         let mut visit = |key: &[u8], _: &[u8]| {
@@ -144,18 +143,35 @@ impl Bare {
         Ok(count)
     }
 
-    pub(super) fn unlink(&self, thread: usize, files: u32) -> Result<u64, Error> {
+    fn unlink(&self, thread: usize) -> Result<u64, Error> {
         let directory = directory_of(thread, self.shared);
         let mut batch = Batch::new();
-        for number in 0..files {
+        for number in 0..self.files {
             batch.clear();
             batch.set_releasing(true);
             batch.delete(DIRENTS, &dirent_key(&directory, thread, number));
             batch.put(INODES, &directory.to_key(), &self.values.directory);
             batch.delete(INODES, &fid_of(thread, number).to_key());
-            self.commit(&batch)?;
+            self.apply(&batch)?;
         }
-        Ok(u64::from(files))
+        Ok(u64::from(self.files))
+    }
+}
+
+/// The store alone has no names of phases of its own: by name is two reads, by FID one.
+impl Subject for Bare {
+    fn act(&self, phase: Phase, thread: usize) -> Result<u64, Error> {
+        match phase {
+            Phase::Create => self.create(thread),
+            Phase::Stat => self.stat(thread, true),
+            Phase::GetAttr => self.stat(thread, false),
+            Phase::ReadDir => self.read_dir(thread),
+            Phase::Unlink => self.unlink(thread),
+        }
+    }
+
+    fn commit(&self) -> Result<(), Error> {
+        self.store.sync(self.store.last_transno()).map_err(failed)
     }
 }
 
@@ -163,6 +179,7 @@ impl Bare {
 pub(super) struct HashMaps {
     maps: Mutex<Maps>,
     values: Values,
+    files: u32,
 }
 
 #[derive(Default)]
@@ -172,47 +189,47 @@ struct Maps {
 }
 
 impl HashMaps {
-    pub(super) fn new() -> HashMaps {
-        HashMaps { maps: Mutex::default(), values: Values::new() }
+    pub(super) fn new(files: u32) -> HashMaps {
+        HashMaps { maps: Mutex::default(), values: Values::new(), files }
     }
 
-    fn each(&self, files: u32, act: impl Fn(&mut Maps, [u8; KEY_LEN], [u8; FID_BYTES])) -> u64 {
+    fn each(&self, act: impl Fn(&mut Maps, [u8; KEY_LEN], [u8; FID_BYTES])) -> u64 {
         let directory = directory_of(0, true);
-        for number in 0..files {
+        for number in 0..self.files {
             let maps = &mut *self.maps.lock().unwrap_or_else(PoisonError::into_inner);
             act(maps, dirent_key(&directory, 0, number), fid_of(0, number).to_key());
         }
-        u64::from(files)
+        u64::from(self.files)
     }
+}
 
-    pub(super) fn create(&self, files: u32) -> u64 {
+impl Subject for HashMaps {
+    fn act(&self, phase: Phase, _: usize) -> Result<u64, Error> {
         let directory = directory_of(0, true).to_key();
-        self.each(files, |maps, name, inode| {
-            maps.names.insert(name, self.values.dirent.clone());
-            maps.inodes.insert(directory, self.values.directory.clone());
-            maps.inodes.insert(inode, self.values.file.clone());
-        })
-    }
-
-    pub(super) fn stat(&self, files: u32, by_name: bool) -> u64 {
-        self.each(files, |maps, name, inode| {
-            let name = if by_name { maps.names.get(&name).map(Vec::len) } else { None };
-            std::hint::black_box((name, maps.inodes.get(&inode).map(Vec::len)));
-        })
-    }
-
-    /// In no order.
-    pub(super) fn read_dir(&self) -> u64 {
-        let maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        maps.names.iter().map(|entry| std::hint::black_box(entry.1.len()).min(1) as u64).sum()
-    }
-
-    pub(super) fn unlink(&self, files: u32) -> u64 {
-        let directory = directory_of(0, true).to_key();
-        self.each(files, |maps, name, inode| {
-            maps.names.remove(&name);
-            maps.inodes.insert(directory, self.values.directory.clone());
-            maps.inodes.remove(&inode);
+        let stat = |by_name: bool| {
+            self.each(|maps, name, inode| {
+                let name = if by_name { maps.names.get(&name).map(Vec::len) } else { None };
+                std::hint::black_box((name, maps.inodes.get(&inode).map(Vec::len)));
+            })
+        };
+        Ok(match phase {
+            Phase::Create => self.each(|maps, name, inode| {
+                maps.names.insert(name, self.values.dirent.clone());
+                maps.inodes.insert(directory, self.values.directory.clone());
+                maps.inodes.insert(inode, self.values.file.clone());
+            }),
+            Phase::Stat => stat(true),
+            Phase::GetAttr => stat(false),
+            // In no order.
+            Phase::ReadDir => {
+                let maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+                maps.names.iter().map(|entry| std::hint::black_box(entry.1.len()).min(1) as u64).sum()
+            }
+            Phase::Unlink => self.each(|maps, name, inode| {
+                maps.names.remove(&name);
+                maps.inodes.insert(directory, self.values.directory.clone());
+                maps.inodes.remove(&inode);
+            }),
         })
     }
 }

@@ -73,7 +73,7 @@ struct Found {
 
 /// Serves the bench until it ends.
 pub(crate) fn serve(setup: &str) -> Result<(), Error> {
-    let setup: Setup = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    let setup: Setup = serde_json::from_str(setup).map_err(Error::usage)?;
     team::serve(|step: Step, _| {
         let memory = Memory::default();
         let mut found = Found::default();
@@ -153,7 +153,7 @@ fn fill(setup: &Setup, found: &mut Found) -> Result<(), Error> {
             }
         }
     };
-    let measured = timed(("fill", setup.threads), || engine.commit(), act)?;
+    let measured = timed("fill", setup.threads, || engine.commit(), act)?;
     found.fill_rate = measured.ops as f64 / measured.seconds;
     found.fill_cpu_us = measured.cpu_us / measured.ops as f64;
     let start = Instant::now();
@@ -175,7 +175,8 @@ fn look_and_make(setup: &Setup, round: usize, found: &mut Found) -> Result<(), E
     let engine = open(setup, found)?;
     let first = engine.look_up(Fid::ROOT, b"d0")?.seq;
     let measured = timed(
-        ("lookup", setup.threads),
+        "lookup",
+        setup.threads,
         || Ok(()),
         |thread| {
             let mut random = Rng::with_seed(thread as u64);
@@ -214,7 +215,7 @@ pub(super) fn measure(
     let run = |step: Step| -> Result<Found, Error> {
         eprintln!("bench mdt: {step:?}");
         if arguments.cold && step != Step::Fill {
-            drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+            drop_caches()?;
         }
         let mut team = Team::start(myself, "mdt", std::slice::from_ref(&setup), false)?;
         let found = team.run::<Found>(&step)?.first().copied().unwrap_or_default();

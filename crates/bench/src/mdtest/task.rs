@@ -49,7 +49,7 @@ pub(super) struct Order {
 
 /// Serves the team until it ends.
 pub(crate) fn serve(setup: &str) -> Result<(), Error> {
-    let setup: Setup = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    let setup: Setup = serde_json::from_str(setup).map_err(Error::usage)?;
     team::serve(|order, barrier| run(&setup, order, barrier))
 }
 

@@ -55,7 +55,7 @@ pub(super) struct Done {
 
 /// Serves the team until it ends.
 pub(crate) fn serve(setup: &str) -> Result<(), Error> {
-    let role: Role = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    let role: Role = serde_json::from_str(setup).map_err(Error::usage)?;
     team::serve(|order: Order, barrier| match role {
         Role::Stream => stream(&order, barrier),
         Role::Small { seed } => small(&order, seed, barrier),

@@ -1,11 +1,11 @@
 //! A server that answers small messages: the least that a request to a server can cost.
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Stdio};
 
 use crate::error::Error;
+use crate::piped::Piped;
 use crate::worker::Myself;
 
 /// Size of request and answer in bytes.
@@ -59,7 +59,7 @@ pub(super) fn call(address: SocketAddr) -> std::io::Result<()> {
 
 /// An echo server in a process of its own; ends with this value.
 pub struct EchoServer {
-    child: Child,
+    process: Piped,
     address: SocketAddr,
 }
 
@@ -70,20 +70,12 @@ impl EchoServer {
     ///
     /// When the process does not start or does not name its address.
     pub fn start(myself: &Myself) -> Result<EchoServer, Error> {
-        let mut child = myself
-            .command("echo-server")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(Error::io("start", myself.program()))?;
-        let mut line = String::new();
-        let output = child.stdout.take().expect("standard output was asked to be a pipe");
-        let read = BufReader::new(output).read_line(&mut line);
-        match read.ok().and_then(|_| line.trim().parse().ok()) {
-            Some(address) => Ok(EchoServer { child, address }),
+        let mut process = Piped::start(&mut myself.command("echo-server"))?;
+        match process.line().ok().and_then(|line| line.parse().ok()) {
+            Some(address) => Ok(EchoServer { process, address }),
             None => {
-                let _ = child.kill();
-                let _ = child.wait();
+                process.kill();
+                let _ = process.wait();
                 Err(Error::Server { what: "echo server".to_owned(), reason: "named no address".to_owned() })
             }
         }
@@ -97,7 +89,7 @@ impl EchoServer {
 
 impl Drop for EchoServer {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
+        let _ = self.process.wait();
     }
 }

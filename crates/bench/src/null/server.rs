@@ -1,18 +1,20 @@
 //! Processes that serve a null file system.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nacre_fuse::nullfs::{NullFs, NullOptions};
 use nacre_fuse::{Session, SessionConfig, TransportChoice, Unmount};
 
 use super::echo;
 use crate::error::Error;
+use crate::options::word;
+use crate::piped::Piped;
 use crate::worker::Myself;
 
 /// Which channel carries the null file system.
@@ -30,12 +32,7 @@ pub enum Flavour {
 
 impl fmt::Display for Flavour {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Flavour::Dev => "dev",
-            Flavour::Uring => "uring",
-            Flavour::Auto => "auto",
-            Flavour::Fuser => "fuser",
-        })
+        f.write_str(&word(*self))
     }
 }
 
@@ -91,7 +88,7 @@ pub fn serve(arguments: &ServeArguments) -> Result<(), Error> {
 
 /// A mounted null file system, served by a process; unmounted and ended with this value.
 pub struct NullMount {
-    child: Child,
+    process: Piped,
     flavour: Flavour,
     point: PathBuf,
 }
@@ -119,18 +116,9 @@ impl NullMount {
                 command
             }
         };
-        let mut child = command
-            .arg(point)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(Error::io("start", command.get_program()))?;
-        let mut line = String::new();
-        let output = child.stdout.take().expect("standard output was asked to be a pipe");
-        let _ = BufReader::new(output).read_line(&mut line);
-        let mount = NullMount { child, flavour, point: point.to_owned() };
-        if line.starts_with("mounted") {
+        let process = Piped::start(command.arg(point))?;
+        let mut mount = NullMount { process, flavour, point: point.to_owned() };
+        if mount.process.line().is_ok_and(|line| line.starts_with("mounted")) {
             return Ok(mount);
         }
         drop(mount);
@@ -145,7 +133,7 @@ impl NullMount {
 
     /// The process that serves it.
     pub fn process(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// What serves it.
@@ -172,16 +160,12 @@ fn fuser_command(myself: &Myself, path: Option<&Path>, rpc: Option<SocketAddr>) 
 impl Drop for NullMount {
     fn drop(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(10);
-        self.child.stdin = None;
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
-            match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-                _ => return,
-            }
+        self.process.hang_up();
+        if self.process.ends_within(PATIENCE) {
+            return;
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
+        let _ = self.process.wait();
         let _ = Command::new("umount").arg("-l").arg(&self.point).status();
     }
 }

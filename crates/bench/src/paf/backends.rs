@@ -11,6 +11,7 @@ use super::state::{Output, Settings};
 use super::{Matrix, computed, show};
 use crate::error::Error;
 use crate::image::{Image, Kind};
+use crate::options::word;
 use crate::{machine, medium, stop};
 use nacre_common::size;
 
@@ -56,14 +57,8 @@ enum Line {
 }
 
 impl Line {
-    fn name(self) -> &'static str {
-        match self {
-            Line::Block => "block",
-            Line::File => "file",
-            Line::Ext4 => "ext4",
-            Line::Xfs => "xfs",
-            Line::Btrfs => "btrfs",
-        }
+    fn name(self) -> String {
+        word(self)
     }
 
     /// The local file system that it needs.
@@ -117,21 +112,11 @@ struct Measured {
 
 fn measure(line: Line, arguments: &BackendsArguments, dir: &Path) -> Result<Measured, Error> {
     let place = Place::make(line, dir, arguments.size)?;
-    let matrix = &arguments.matrix;
     let settings = Settings {
-        target: place.target.clone(),
-        control: None,
-        capacity: matrix.capacity.0.clone(),
-        fragment: matrix.fragment.0.clone(),
-        xfer: matrix.xfer.0.clone(),
-        iterations: matrix.iterations,
-        seed: matrix.seed,
-        writers: matrix.writers,
-        size: None,
-        file_size: matrix.file_size,
         // What is measured goes around them, and its time is that of the model.
         keep_caches: true,
         simulated_medium: Some(arguments.simulated_medium.to_string()),
+        ..arguments.matrix.settings(place.target.clone())
     };
     let (output, state) = Output::open(&place.root.path().join("out"), &settings)?;
     let mut engine = Engine::open(output, state, false, Vec::new())?;

@@ -80,10 +80,8 @@ impl Control {
     pub(super) fn read(&self, bytes: u64, buffer: &mut Buffer) -> Result<f64, Error> {
         let start = Instant::now();
         let block = buffer.slice();
-        for offset in (0..bytes).step_by(block.len()) {
-            if stop::asked() {
-                return Err(Error::Interrupted);
-            }
+        for offset in stop::transfers(bytes, block.len()) {
+            let offset = offset?;
             self.file.read_exact_at(block, offset).map_err(Error::io("read", &self.path))?;
             check(block, offset, &self.path.display().to_string())?;
         }
@@ -91,10 +89,8 @@ impl Control {
     }
 
     fn write_all(&self, bytes: u64, block: &mut [u8]) -> Result<(), Error> {
-        for offset in (0..bytes).step_by(block.len()) {
-            if stop::asked() {
-                return Err(Error::Interrupted);
-            }
+        for offset in stop::transfers(bytes, block.len()) {
+            let offset = offset?;
             // The size of the file need not be a whole number of chunks while it is made.
             let part = (bytes - offset).min(block.len() as u64) as usize;
             stamp(block, offset);

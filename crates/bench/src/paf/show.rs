@@ -10,6 +10,7 @@ use super::state::{Cell, Paf, REPORTS, Rates, Settings, Shape, State};
 use crate::error::Error;
 use crate::heat::{self, HeatMap};
 use crate::machine::Machine;
+use crate::report::markdown;
 use crate::{chart, medium};
 use nacre_common::place::binary;
 use nacre_common::size;
@@ -183,7 +184,6 @@ fn computed_note(medium: AnyMedium) -> String {
 /// The table of the talk, then what the states look like on the device.
 pub(super) fn table(state: &State) -> String {
     let lines = lines(state);
-    let mut rows: Vec<Vec<String>> = Vec::new();
     let iterations = state.settings.iterations;
     let mut head = vec!["PaF:AA.BB".to_owned(), "block size".to_owned()];
     for what in ["write", "read"] {
@@ -193,6 +193,7 @@ pub(super) fn table(state: &State) -> String {
             head.push("of control".to_owned());
         }
     }
+    let mut rows = vec![head];
     for line in &lines {
         let mut row = vec![line.paf.clone(), size::show(line.xfer)];
         let beside = |of: fn(&Beside) -> f64| line.control.as_ref().map(of);
@@ -208,17 +209,8 @@ pub(super) fn table(state: &State) -> String {
         }
         rows.push(row);
     }
-    let mut text = format!("{}, MB/s (10^6)\n", title(state));
-    let m = &state.machine;
-    let (cpus, memory) = (m.cpu_count, m.memory_mib);
-    let _ = writeln!(
-        text,
-        "{cpus} CPUs ({}), {memory} MiB, Linux {}, load {:.1} at the start\n",
-        m.cpu, m.kernel, m.load
-    );
-    text.push_str(&markdown(&head, &rows));
-    text.push('\n');
-    text.push_str(&shapes(state));
+    let (title, table) = (title(state), markdown(&rows, true));
+    let mut text = format!("{title}, MB/s (10^6)\n{}\n\n{table}\n{}", state.machine, shapes(state));
     for note in notes(state) {
         let _ = writeln!(text, "note: {note}");
     }
@@ -251,33 +243,13 @@ fn shapes(state: &State) -> String {
             free.map_or_else(unknown, |free| format!("{:.4}", free.fragmentation)),
         ]
     });
-    format!("{}\n", markdown(&head.map(str::to_owned), &rows.collect::<Vec<_>>()))
+    let rows: Vec<Vec<String>> = std::iter::once(head.map(str::to_owned).to_vec()).chain(rows).collect();
+    format!("{}\n", markdown(&rows, true))
 }
 
 fn megabytes(rate: f64) -> String {
     let value = rate / 1e6;
     if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
-}
-
-/// A table that reads well as plain text.
-fn markdown(head: &[String], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).chain(head.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
-    let mut line = |cells: &[String]| {
-        let cells: Vec<String> =
-            cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
-    };
-    line(head);
-    line(
-        &widths.iter().map(|&width| format!("{}:", "-".repeat(width.saturating_sub(1)))).collect::<Vec<_>>(),
-    );
-    rows.iter().for_each(|row| line(row));
-    text
 }
 
 /// Everything for programs.

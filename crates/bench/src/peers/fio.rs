@@ -65,7 +65,7 @@ pub(super) fn round_on(
     mut push: impl FnMut(&str, Unit, f64, Option<f64>),
 ) -> Result<(), Error> {
     for run in &RUNS {
-        machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+        machine::drop_caches()?;
         let before_us = CpuTime::now().busy_us;
         let text = call(work, run, sizes)?;
         let busy_us = CpuTime::now().busy_us - before_us;

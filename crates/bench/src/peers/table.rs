@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Peer;
-use crate::report::{Against, Row, Unit};
+use crate::report::{Against, Row, Unit, markdown};
 use crate::sample::Samples;
 
 /// How to read the tables.
@@ -105,7 +105,7 @@ impl Figures {
             }
             lines.push(cells);
         }
-        format!("Side by side\n\n{}", markdown(&lines))
+        format!("Side by side\n\n{}", shown_table(&lines))
     }
 }
 
@@ -115,10 +115,14 @@ impl Line {
         if samples.count() == 0 {
             return dash();
         }
-        let bare = |value: f64| self.unit.print(value).split(' ').next().unwrap_or_default().to_owned();
         let mut text = self.unit.print(samples.median());
         if samples.count() > 1 {
-            let _ = write!(text, " [{}..{}]", bare(samples.min()), bare(samples.max()));
+            let _ = write!(
+                text,
+                " [{}..{}]",
+                self.unit.print_bare(samples.min()),
+                self.unit.print_bare(samples.max())
+            );
         }
         if self.cpu_us[index].count() > 0 {
             let _ = write!(text, " ({:.0} us)", self.cpu_us[index].median());
@@ -163,30 +167,15 @@ pub(super) fn description(peers: &[&Peer]) -> String {
         let version = peer.version.clone().unwrap_or_else(dash);
         lines.push(vec![peer.name.clone(), version, kind, durable]);
     }
-    format!("What was measured\n\n{}", markdown(&lines))
+    format!("What was measured\n\n{}", shown_table(&lines))
 }
 
-/// A Markdown table of lines of the same length, the first of which is the heading.
-fn markdown(lines: &[Vec<String>]) -> String {
-    let columns = lines.first().map_or(0, Vec::len);
+/// A table of lines, the first of which is the heading.
+fn shown_table(lines: &[Vec<String>]) -> String {
     // A bar would begin another cell.
-    let lines: Vec<Vec<String>> = lines
-        .iter()
-        .map(|line| line.iter().map(|cell| cell.replace('|', "/").replace('\n', " ")).collect())
-        .collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for (index, line) in lines.iter().enumerate() {
-        let cells: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
-        if index == 0 {
-            let rules: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
-            let _ = writeln!(text, "| {} |", rules.join(" | "));
-        }
-    }
-    text
+    let cell = |cell: &String| cell.replace('|', "/").replace('\n', " ");
+    let lines: Vec<Vec<String>> = lines.iter().map(|line| line.iter().map(cell).collect()).collect();
+    markdown(&lines, false)
 }
 
 #[cfg(test)]

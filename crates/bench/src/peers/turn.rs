@@ -57,7 +57,7 @@ enum Line {
 ///
 /// A setup that is no order; what fails in the part is a line.
 pub(crate) fn serve(setup: &str, myself: &Myself) -> Result<(), Error> {
-    let order: Order = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    let order: Order = serde_json::from_str(setup).map_err(Error::usage)?;
     // What is below a mount point must not be measured in its place.
     if order.has_changed() {
         say(&Line::Gone);

@@ -72,7 +72,7 @@ pub(super) struct Course {
 }
 
 pub(super) fn measure(arguments: &SurveyArguments, bench: &mut Bench, case: Case) -> Result<Report, Error> {
-    let directory = bench.directory.0.clone();
+    let directory = bench.directory.path().to_owned();
     let (layer, objects) = &mut bench.layers[0];
     let layer = *layer;
     objects.make(case.objects)?;
@@ -93,11 +93,8 @@ pub(super) fn measure(arguments: &SurveyArguments, bench: &mut Bench, case: Case
     report.notes.extend(medium::some(arguments.simulated_medium).map(medium::note));
     report.notes.extend(notes(arguments, &course, layer));
     report.tables.push(table(arguments.sample, &course));
-    if let Some(path) = &arguments.html {
-        let panel = panel(arguments.sample, &course);
-        let page = chart::page(&report.title, &report.notes, &[panel], &report.table());
-        std::fs::write(path, page).map_err(Error::io("write", path))?;
-    }
+    let panels = || vec![panel(arguments.sample, &course)];
+    chart::write(arguments.html.as_deref(), &report.title, &report, panels)?;
     Ok(report)
 }
 
@@ -371,14 +368,9 @@ fn panel(sample: Duration, course: &Course) -> Panel {
     let place = |(index, (end, _)): (usize, &(f64, f64))| {
         if index % every == 0 { format!("{end:.0}") } else { String::new() }
     };
-    Panel {
-        title: format!("Bandwidth over time (s){trims}"),
-        unit: "MB/s",
-        form: Form::Lines,
-        places: points.iter().enumerate().map(place).collect(),
-        lines: vec![("overwriting".to_owned(), points.iter().map(|(_, rate)| rate / 1e6).collect())],
-        spreads: Vec::new(),
-    }
+    let places = points.iter().enumerate().map(place).collect();
+    let lines = vec![("overwriting".to_owned(), points.iter().map(|(_, rate)| rate / 1e6).collect())];
+    Panel::new(format!("Bandwidth over time (s){trims}"), "MB/s", Form::Lines, places, lines)
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use fastrand::Rng;
 use nacre_oss::ObjectServer;
 use nacre_rpc::tcp::{Server, Targets};
@@ -20,16 +19,18 @@ use nacre_store::object::{CachePolicy, NullStore, ObjectStore, null};
 
 use super::layer::{Backend, Objects, OstObjects, device_bytes, open_store};
 use super::plan::Case;
-use super::{Scratch, SurveyArguments, check, shown, stamp};
+use super::{SurveyArguments, check, shown, stamp};
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::machine;
+use crate::options::word;
 use crate::piped::Piped;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
 use crate::stop;
-use crate::worker::Myself;
+use crate::worker::{Myself, turns};
 use nacre_common::size;
+use tempfile::TempDir;
 
 /// How many times the reads of the null store those of a real one should be, with records of [`SMALL`].
 const BOUND: f64 = 0.9;
@@ -59,12 +60,8 @@ impl Kept {
         }
     }
 
-    fn name(self) -> &'static str {
-        match self {
-            Kept::File => "file",
-            Kept::Block => "block",
-            Kept::Null => "null",
-        }
+    fn name(self) -> String {
+        word(self)
     }
 }
 
@@ -167,10 +164,10 @@ impl Drop for Process {
 impl Ost {
     fn start(myself: &Myself, dir: &Path, side: Side, reads_at_once: usize) -> Result<Ost, Error> {
         let mut command = myself.command("survey-ost");
-        command.arg("--dir").arg(dir.join(side.directory())).args(["--kept", side.kept.name()]);
+        command.arg("--dir").arg(dir.join(side.directory())).args(["--kept", &side.kept.name()]);
         command.args(["--reads-at-once", &reads_at_once.to_string()]);
-        if let Some(name) = side.without.and_then(|feature| feature.to_possible_value()) {
-            command.args(["--without", name.get_name()]);
+        if let Some(feature) = side.without {
+            command.args(["--without", &word(feature)]);
         }
         let mut process = Process(Piped::start(&mut command)?);
         let line = process.0.line()?;
@@ -287,7 +284,7 @@ impl Side {
 /// If an OST does not come up, the disk is full, or data is wrong.
 pub(super) fn measure(
     arguments: &SurveyArguments,
-    directory: &Scratch,
+    directory: &TempDir,
     cases: &[Case],
     myself: &Myself,
 ) -> Result<Report, Error> {
@@ -301,13 +298,13 @@ pub(super) fn measure(
                 .to_owned(),
         ));
     }
-    let real = Ost::start(myself, &directory.0, Side { kept, without: None }, 1)?;
+    let real = Ost::start(myself, directory.path(), Side { kept, without: None }, 1)?;
     // Requests are to go the same way in both.
     let fake = Side { kept: Kept::Null, without: None };
-    let fake = Ost::start(myself, &directory.0, fake, real.reads_at_once)?;
+    let fake = Ost::start(myself, directory.path(), fake, real.reads_at_once)?;
     let mut osts = vec![real, fake];
     for feature in &arguments.features {
-        osts.push(Ost::start(myself, &directory.0, Side { kept, without: Some(*feature) }, 1)?);
+        osts.push(Ost::start(myself, directory.path(), Side { kept, without: Some(*feature) }, 1)?);
     }
     let (dir, bytes) = (arguments.dir.display(), size::show(arguments.size));
     let mut report = Report::new(format!("An OST on {dir} beside one with FAKE I/O, objects of {bytes}"));
@@ -316,19 +313,18 @@ pub(super) fn measure(
         for ost in &mut osts {
             ost.fill(case)?;
         }
-        let mut turns: Vec<Turns> = osts.iter().map(|_| Turns::default()).collect();
-        for run in 0..common.runs.max(1) as u64 {
+        let mut taken: Vec<Turns> = osts.iter().map(|_| Turns::default()).collect();
+        for run in 0..common.runs.max(1) {
             cold &= machine::drop_caches().is_ok();
-            for turn in 0..osts.len() {
-                let index = if run % 2 == 0 { turn } else { osts.len() - 1 - turn };
-                turns[index].push(osts[index].read(case, time, run + 1)?);
+            for index in turns(run, osts.len()) {
+                taken[index].push(osts[index].read(case, time, run as u64 + 1)?);
             }
         }
-        report.rows.push(row(case, kept, &turns[0], &turns[1]));
-        let features = arguments.features.iter().zip(&turns[2..]);
+        report.rows.push(row(case, kept, &taken[0], &taken[1]));
+        let features = arguments.features.iter().zip(&taken[2..]);
         report
             .rows
-            .extend(features.map(|(feature, other)| feature_row(case, *feature, kept, (&turns[0], other))));
+            .extend(features.map(|(feature, other)| feature_row(case, *feature, kept, (&taken[0], other))));
         for ost in osts.iter().filter(|ost| ost.kept != Kept::Null) {
             (0..case.objects).try_for_each(|object| ost.objects.destroy(object))?;
         }

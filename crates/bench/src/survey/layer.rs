@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::medium;
+use crate::options::word;
 
 /// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
 const SEQUENCE: u64 = 2;
@@ -34,12 +35,8 @@ pub enum Layer {
 }
 
 impl Layer {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Layer::Store => "store",
-            Layer::Ost => "ost",
-            Layer::Client => "client",
-        }
+    pub(super) fn name(self) -> String {
+        word(self)
     }
 }
 
@@ -59,8 +56,7 @@ pub(super) fn device_bytes(directory: &Path, wished: Option<u64>) -> Result<u64,
     if let Some(bytes) = wished {
         return Ok(bytes);
     }
-    let found = rustix::fs::statvfs(directory)
-        .map_err(|errno| Error::io("look at the file system of", directory)(errno.into()))?;
+    let found = rustix::fs::statvfs(directory).map_err(Error::io("look at the file system of", directory))?;
     let available = found.f_bavail.saturating_mul(found.f_frsize);
     Ok((available / 2) >> 20 << 20)
 }

@@ -82,12 +82,7 @@ pub(super) fn measure(arguments: &SurveyArguments, case: Case) -> Result<Report,
         let mut row = row("last", last);
         match &base {
             None => base = Some(row.samples.clone()),
-            Some(base) => {
-                row.against = Some(Against::new(
-                    arguments.policies[0].label(),
-                    Row::new("", Unit::BytesPerSecond, base.clone()),
-                ));
-            }
+            Some(base) => row.against = Some(Against::of(arguments.policies[0].label(), base.clone())),
         }
         report.rows.push(row);
     }
@@ -117,7 +112,7 @@ fn bursts(arguments: &SurveyArguments, case: &Case, policy: TrimPolicy) -> Resul
         return Err(Error::Usage("policies are those of an OST".to_owned()));
     };
     instance.set_params(&policy.params())?;
-    let directory = bench.directory.0.clone();
+    let directory = bench.directory.path().to_owned();
     let objects = &mut bench.layers[0].1;
     objects.make(case.objects)?;
     pass(&**objects, case, Phase::Write)?;

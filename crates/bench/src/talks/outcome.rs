@@ -182,8 +182,7 @@ fn add_paf(report: &mut Report, prefix: &str, value: &Value) -> Result<(), Strin
             let mut row = Row::new(name, Unit::BytesPerSecond, samples(line, what));
             let base = lines.iter().find(|one| one["paf"] == first && one["xfer"] == line["xfer"]);
             if let Some(base) = base.filter(|_| line["paf"] != first) {
-                let base = Row::new("", Unit::BytesPerSecond, samples(base, what));
-                row.against = Some(Against::new(first.as_str().unwrap_or("?"), base));
+                row.against = Some(Against::of(first.as_str().unwrap_or("?"), samples(base, what)));
             }
             report.rows.push(row);
         }

@@ -27,15 +27,10 @@ pub(super) fn load(path: &Path) -> Result<Outcome, Error> {
 
 /// HTML: the tables and notes of the report.
 pub(super) fn peers_section(report: &Report) -> String {
-    let machine = &report.machine;
     let mut html = format!(
-        "<section id=\"peers\"><h2>Against others</h2>\n<p>{}; {} CPUs ({}), {} MiB, Linux {}, load {:.1} at the start</p>\n",
+        "<section id=\"peers\"><h2>Against others</h2>\n<p>{}; {}</p>\n",
         escape(&report.title),
-        machine.cpu_count,
-        escape(&machine.cpu),
-        machine.memory_mib,
-        escape(&machine.kernel),
-        machine.load
+        escape(&report.machine.to_string())
     );
     report.tables.iter().for_each(|table| html.push_str(&table_of(table)));
     html.push_str("<ul>\n");

@@ -1,9 +1,11 @@
 //! Operations on names and attributes.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
-use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
 
 use super::{Done, Operation, Work, timed};
 use crate::error::Error;
@@ -38,14 +40,14 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
             Ok(done)
         }
         Operation::StatCached => {
-            names.iter().try_for_each(|name| stat(work, &base, name, 0))?;
+            names.iter().try_for_each(|name| stat(work, &base, name, AtFlags::empty()))?;
             at_start();
-            timed(work.limit(), 64, |index| stat(work, &base, around(index), 0).map(|()| true))
+            timed(work.limit(), 64, |index| stat(work, &base, around(index), AtFlags::empty()).map(|()| true))
         }
         Operation::StatUncached => {
             at_start();
             timed(work.limit(), 16, |index| {
-                stat(work, &base, around(index), libc::AT_STATX_FORCE_SYNC).map(|()| true)
+                stat(work, &base, around(index), AtFlags::STATX_FORCE_SYNC).map(|()| true)
             })
         }
         Operation::Open => {
@@ -102,69 +104,53 @@ fn visit(name: Option<&CString>, act: impl FnOnce(&CString) -> Result<(), Error>
     }
 }
 
-fn check(result: i32, action: &'static str, work: &Work) -> Result<i32, Error> {
-    match result {
-        -1 => Err(Error::io(action, work.directory())(io::Error::last_os_error())),
-        _ => Ok(result),
-    }
+/// For `map_err`: what was attempted in the directory.
+fn failed(action: &'static str, work: &Work) -> impl FnOnce(Errno) -> Error {
+    Error::io(action, work.directory())
 }
 
-fn create(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
-    // SAFETY: `name` ends in a zero byte and lives across the call.
-    let fd = unsafe {
-        libc::openat(
-            base.as_raw_fd(),
-            name.as_ptr(),
-            libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC,
-            0o644,
-        )
-    };
-    let fd = check(fd, "create file in", work)?;
+/// Every byte, or none.
+fn whole(count: usize, work: &Work) -> Result<(), Errno> {
+    if count == work.block_bytes { Ok(()) } else { Err(Errno::IO) }
+}
+
+fn create(work: &Work, base: &fs::File, name: &CStr) -> Result<(), Error> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(base, name, flags, Mode::from_raw_mode(0o644))
+        .map_err(failed("create file in", work))?;
     if work.block_bytes > 0 {
-        let bytes = vec![0x5a_u8; work.block_bytes];
-        // SAFETY: `bytes` is valid for reads of its length.
-        let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-        check(if written == bytes.len() as isize { 0 } else { -1 }, "write to file in", work)?;
+        let written = rustix::io::write(&file, &vec![0x5a_u8; work.block_bytes]);
+        written.and_then(|count| whole(count, work)).map_err(failed("write to file in", work))?;
     }
-    close(fd, work)
+    close(file, work)
 }
 
-fn open(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
-    // SAFETY: `name` ends in a zero byte and lives across the call.
-    let fd = unsafe { libc::openat(base.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    let fd = check(fd, "open file in", work)?;
+fn open(work: &Work, base: &fs::File, name: &CStr) -> Result<(), Error> {
+    let file = rustix::fs::openat(base, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed("open file in", work))?;
     if work.block_bytes > 0 {
-        let mut bytes = vec![0_u8; work.block_bytes];
-        // SAFETY: `bytes` is valid for writes of its length.
-        let read = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) };
-        check(if read == bytes.len() as isize { 0 } else { -1 }, "read file in", work)?;
+        let read = rustix::io::read(&file, &mut vec![0_u8; work.block_bytes][..]);
+        read.and_then(|count| whole(count, work)).map_err(failed("read file in", work))?;
     }
-    close(fd, work)
+    close(file, work)
 }
 
-fn close(fd: i32, work: &Work) -> Result<(), Error> {
-    // SAFETY: `fd` was opened by the caller, who uses it no more.
-    check(unsafe { libc::close(fd) }, "close file in", work).map(drop)
+/// A file system may say only now that a write has failed.
+fn close(file: OwnedFd, work: &Work) -> Result<(), Error> {
+    // SAFETY: nobody else has the descriptor.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(Error::io("close file in", work.directory())(std::io::Error::last_os_error())),
+    }
 }
 
-fn unlink(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
-    // SAFETY: `name` ends in a zero byte and lives across the call.
-    check(unsafe { libc::unlinkat(base.as_raw_fd(), name.as_ptr(), 0) }, "unlink file in", work).map(drop)
+fn unlink(work: &Work, base: &fs::File, name: &CStr) -> Result<(), Error> {
+    rustix::fs::unlinkat(base, name, AtFlags::empty()).map_err(failed("unlink file in", work))
 }
 
-fn stat(work: &Work, base: &fs::File, name: &CString, flags: i32) -> Result<(), Error> {
-    let mut buffer = std::mem::MaybeUninit::<libc::statx>::uninit();
-    // SAFETY: `name` ends in a zero byte, `buffer` is as large as the kernel's struct, both live across the call.
-    let result = unsafe {
-        libc::statx(
-            base.as_raw_fd(),
-            name.as_ptr(),
-            flags | libc::AT_SYMLINK_NOFOLLOW,
-            libc::STATX_BASIC_STATS,
-            buffer.as_mut_ptr(),
-        )
-    };
-    check(result, "stat file in", work)?;
-    std::hint::black_box(&buffer);
+fn stat(work: &Work, base: &fs::File, name: &CStr, flags: AtFlags) -> Result<(), Error> {
+    let flags = flags | AtFlags::SYMLINK_NOFOLLOW;
+    let found = rustix::fs::statx(base, name, flags, StatxFlags::BASIC_STATS);
+    std::hint::black_box(found.map_err(failed("stat file in", work))?);
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::paf::ageing::Files;
 use crate::paf::computed;
-use crate::{pattern, stop};
+use crate::{machine, pattern, stop};
 use nacre_common::extents::{self, Extent};
 use nacre_common::frag::{self, FileFigures, FreeFigures, Unit};
 use nacre_common::place;
@@ -95,8 +95,7 @@ impl DirectoryGround {
     fn counted(&self, timed: Timed, bytes: u64, xfer: usize) -> Result<Timed, Error> {
         let Some(disk) = self.disk else { return Ok(timed) };
         let path = self.measured();
-        let found = rustix::fs::statvfs(&self.target)
-            .map_err(|errno| Error::io("statvfs", &self.target)(errno.into()))?;
+        let found = rustix::fs::statvfs(&self.target).map_err(Error::io("statvfs", &self.target))?;
         let disk_bytes = found.f_blocks.saturating_mul(found.f_frsize);
         let label = path.display().to_string();
         let seconds =
@@ -168,8 +167,7 @@ impl Ground for DirectoryGround {
     }
 
     fn room(&self) -> Result<u64, Error> {
-        let found = rustix::fs::statvfs(&self.target)
-            .map_err(|errno| Error::io("statvfs", &self.target)(errno.into()))?;
+        let found = rustix::fs::statvfs(&self.target).map_err(Error::io("statvfs", &self.target))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
@@ -212,14 +210,10 @@ impl Ground for DirectoryGround {
         let file = File::create_new(&path).map_err(Error::io("create", &path))?;
         let mut chunk = vec![0; CHUNK.min(bytes as usize)];
         pattern::fill(&mut chunk, seed, number, 0);
-        let mut offset = 0;
-        while offset < bytes {
-            if stop::asked() {
-                return Err(Error::Interrupted);
-            }
+        for offset in stop::transfers(bytes, chunk.len()) {
+            let offset = offset?;
             let length = (bytes - offset).min(chunk.len() as u64) as usize;
             file.write_all_at(&chunk[..length], offset).map_err(Error::io("write", &path))?;
-            offset += length as u64;
         }
         Ok(())
     }
@@ -234,7 +228,7 @@ impl Ground for DirectoryGround {
 
     fn settle(&self) -> Result<(), Error> {
         let directory = File::open(&self.own).map_err(Error::io("open", &self.own))?;
-        rustix::fs::syncfs(&directory).map_err(|errno| Error::io("syncfs", &self.own)(errno.into()))
+        rustix::fs::syncfs(&directory).map_err(Error::io("syncfs", &self.own))
     }
 
     /// File systems over a network give space back when their servers come to it. NacreFS tells its space a second late.
@@ -261,10 +255,8 @@ impl Ground for DirectoryGround {
         let (mut file, mut direct) =
             self.open_measured(OpenOptions::new().write(true).create(true).truncate(true))?;
         let block = buffer.slice();
-        for offset in (0..bytes).step_by(block.len()) {
-            if stop::asked() {
-                return Err(Error::Interrupted);
-            }
+        for offset in stop::transfers(bytes, block.len()) {
+            let offset = offset?;
             stamp(block, offset);
             match file.write_all_at(block, offset) {
                 // Opened around the cache, but not written so.
@@ -289,10 +281,8 @@ impl Ground for DirectoryGround {
             forget(&file);
         }
         let block = buffer.slice();
-        for offset in (0..bytes).step_by(block.len()) {
-            if stop::asked() {
-                return Err(Error::Interrupted);
-            }
+        for offset in stop::transfers(bytes, block.len()) {
+            let offset = offset?;
             match file.read_exact_at(block, offset) {
                 Err(error) if direct && offset == 0 && error.raw_os_error() == Some(libc::EINVAL) => {
                     direct = false;
@@ -308,13 +298,7 @@ impl Ground for DirectoryGround {
     }
 
     fn remove_measured(&self) -> Result<(), Error> {
-        let path = self.measured();
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io("remove", &path)(error))
-            }
-            _ => Ok(()),
-        }
+        machine::remove_file(&self.measured())
     }
 
     fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>) {

@@ -219,14 +219,10 @@ impl Ground for ObjectGround {
         let mut chunk = Buffer::new(CHUNK.min(bytes as usize));
         let chunk = chunk.slice();
         pattern::fill(chunk, seed, number, 0);
-        let mut offset = 0;
-        while offset < bytes {
-            if stop::asked() {
-                return Err(Error::Interrupted);
-            }
+        for offset in stop::transfers(bytes, chunk.len()) {
+            let offset = offset?;
             let length = (bytes - offset).min(chunk.len() as u64) as usize;
             self.write_whole(object, offset, &chunk[..length])?;
-            offset += length as u64;
         }
         Ok(())
     }
@@ -260,10 +256,8 @@ impl Ground for ObjectGround {
             let before = self.store.stats().writes_direct;
             let start = Instant::now();
             let block = buffer.slice();
-            for offset in (0..bytes).step_by(block.len()) {
-                if stop::asked() {
-                    return Err(Error::Interrupted);
-                }
+            for offset in stop::transfers(bytes, block.len()) {
+                let offset = offset?;
                 stamp(block, offset);
                 self.write_whole(MEASURED, offset, block)?;
             }
@@ -281,10 +275,8 @@ impl Ground for ObjectGround {
             let start = Instant::now();
             let block = buffer.slice();
             let label = format!("object {MEASURED} in {}", self.dir.display());
-            for offset in (0..bytes).step_by(block.len()) {
-                if stop::asked() {
-                    return Err(Error::Interrupted);
-                }
+            for offset in stop::transfers(bytes, block.len()) {
+                let offset = offset?;
                 block[..8].fill(0);
                 self.store.read(MEASURED, offset, block, 0)?;
                 check(block, offset, &label)?;
