@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::node::NodeTable;
 use crate::requests::capabilities::CapabilityTable;
 use crate::requests::joining::Joining;
-use crate::requests::mdt::{Answer, FidPool, Mdt};
+use crate::requests::mdt::{Answer, FidPool, Mdt, second_directory};
 use crate::requests::silent::Silent;
 use crate::requests::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
@@ -165,6 +165,9 @@ impl Requests {
         mdt.last_committed.fetch_max(answer.last_committed.0, Ordering::Relaxed);
         if answer.transno.0 != 0 {
             mdt.last_transno.fetch_max(answer.transno.0, Ordering::Relaxed);
+            if second_directory(request).is_some_and(|second| second.mdt_index() != fid.mdt_index()) {
+                mdt.last_elsewhere.fetch_max(answer.transno.0, Ordering::Relaxed);
+            }
             self.changes.fetch_add(1, Ordering::Release);
             self.note_unsynced(fid, request, &answer.reply, answer.transno.0);
         }
@@ -174,6 +177,16 @@ impl Requests {
     /// Asks on the client's own account.
     pub(crate) fn call_system(&self, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         self.call_as(&Cred::system(), fid, request)
+    }
+
+    /// Makes changes durable that other MDTs coordinated for directories elsewhere: a coordinator's commit covers all participants.
+    pub(crate) fn commit_elsewhere(&self) -> FailureResult<()> {
+        for index in 0..self.mdts.len() as u16 {
+            let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
+            let upto = self.mdt(place)?.last_elsewhere.load(Ordering::Relaxed);
+            self.commit(place, TransNo(upto))?;
+        }
+        Ok(())
     }
 
     /// Makes everything up to `upto` durable at the MDT of `fid`, if it is not yet.

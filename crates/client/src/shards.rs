@@ -82,6 +82,7 @@ impl Shards {
                 let upto = TransNo(self.requests.mdt(part)?.last_transno.load(Ordering::Relaxed));
                 self.requests.commit(part, upto)?;
             }
+            self.requests.commit_elsewhere()?;
             // After the commit: that met the server as it is now.
             let mut lost = false;
             for part in parts.iter().chain([&fid]) {

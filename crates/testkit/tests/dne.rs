@@ -447,3 +447,26 @@ fn what_is_prepared_for_nobody_is_named_by_check_removed_by_repair_and_holds_up_
         wait::deadline(wait::SOON, "the root is let go", make).expect("made");
     });
 }
+
+/// How often an MDT was asked to make its changes durable.
+fn syncs(cluster: &Cluster, fsname: &str, mdt: u32) -> u64 {
+    let name = format!("mdt.{fsname}-MDT{mdt:04x}.md_stats");
+    let stats = cluster.lctl(&["get_param", "-n", &name]).success().stdout;
+    let row = stats.lines().find(|line| line.starts_with("sync "));
+    row.map_or(0, |row| row.split_whitespace().nth(1).and_then(|count| count.parse().ok()).expect("a count"))
+}
+
+#[test]
+fn fsync_of_the_directory_that_got_a_name_covers_the_coordinator_of_the_rename() {
+    on_each_shape_with_mdts("dnes", 3, |cluster, fsname| {
+        let [from, to, _] = three(cluster, "synced");
+        fs::write(from.join("file"), b"data").expect("written");
+        fs::rename(from.join("file"), to.join("file")).expect("renamed");
+        let before = syncs(cluster, fsname, 0);
+        fs::File::open(&to).expect("opened").sync_all().expect("synced");
+        assert!(syncs(cluster, fsname, 0) > before, "the MDT of the old name coordinates the rename");
+        let before = syncs(cluster, fsname, 0);
+        fs::File::open(&to).expect("opened").sync_all().expect("synced");
+        assert_eq!(syncs(cluster, fsname, 0), before, "what is durable is not asked for again");
+    });
+}

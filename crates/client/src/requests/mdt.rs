@@ -17,6 +17,8 @@ pub(crate) struct Mdt {
     pub(super) last_committed: AtomicU64,
     /// Last transaction of this client there.
     pub last_transno: AtomicU64,
+    /// Last transaction coordinated there that changed a directory of another MDT.
+    pub last_elsewhere: AtomicU64,
     /// How often what is open there was opened again.
     pub recoveries: AtomicU64,
     /// What it may still lose.
@@ -30,6 +32,7 @@ impl Mdt {
             endpoint,
             last_committed: AtomicU64::new(0),
             last_transno: AtomicU64::new(0),
+            last_elsewhere: AtomicU64::new(0),
             recoveries: AtomicU64::new(0),
             unsynced: Unsynced::default(),
             fids: Mutex::new(FidPool::default()),
@@ -45,6 +48,15 @@ impl Mdt {
     pub fn forget_later(&self, newest: u64) {
         self.last_committed.fetch_min(newest, Ordering::Relaxed);
         self.last_transno.fetch_min(newest, Ordering::Relaxed);
+    }
+}
+
+/// The directory that a request changes in addition to the one it is addressed to.
+pub(super) fn second_directory(request: &MdsRequest<'_>) -> Option<Fid> {
+    match request {
+        MdsRequest::Rename { to_parent, .. } => Some(*to_parent),
+        MdsRequest::Link { parent, .. } => Some(*parent),
+        _ => None,
     }
 }
 
