@@ -415,6 +415,12 @@ pub trait MdsEndpoint: Send + Sync {
     fn wait_for_posts(&self) -> StatusResult<()> {
         Ok(())
     }
+    /// Why the target was last not reached or lost a request, with its address: for the report of a request that failed. `None` if
+    /// nothing is known.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// State of the way to the target; `mdc.*.import`. `None` if it is in this process.
     fn import(&self) -> Option<ImportInfo> {
         None
@@ -476,6 +482,12 @@ pub trait OssEndpoint: Send + Sync {
     fn rpc_stats(&self) -> Option<&RpcStats> {
         None
     }
+    /// Why the target was last not reached or lost a request, with its address: for the report of a request that failed. `None` if
+    /// nothing is known.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// State of the way to the target; `osc.*.import`. `None` if it is in this process.
     fn import(&self) -> Option<ImportInfo> {
         None
@@ -509,6 +521,12 @@ pub enum Started<'a> {
 pub trait MgsEndpoint: Send + Sync {
     /// Runs one request.
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply>;
+
+    /// Why the target was last not reached or lost a request, with its address: for the report of a request that failed. `None` if
+    /// nothing is known.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 
     /// State of the way to the server; `None` if it is in this process.
     fn import(&self) -> Option<ImportInfo> {

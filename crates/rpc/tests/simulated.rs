@@ -7,7 +7,7 @@ mod services;
 use nacre_env::sim::{self, Options, Outcome};
 use nacre_rpc::tcp::{Network, SimulatedNetwork, TcpMds, TcpOss, Way};
 use nacre_rpc::{ClientConfig, MdsEndpoint, OssEndpoint, ServerConfig};
-use nacre_types::{Cred, Fid};
+use nacre_types::{Cred, Fid, Status};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use services::*;
 use std::collections::BTreeSet;
@@ -141,4 +141,28 @@ fn a_server_whose_answers_do_not_arrive_is_given_up_and_reached_again_later() {
         server.stop();
     });
     assert!(outcome.time > Duration::from_secs(40));
+}
+
+#[test]
+fn a_request_that_fails_for_the_network_names_the_address_and_the_reason() {
+    simulate(1, || {
+        let services = Services::default();
+        let (network, server, addr, config) = serve(&services);
+        let config = ClientConfig { deadline: Some(Duration::from_secs(7)), ..config };
+        let oss = TcpOss::new(0, &[nid(addr)], &identity(1), &config).expect("oss");
+        let write = OssRequest::plain_write(Fid::new(9, 2, 0), 0);
+        assert_eq!(oss.call(&write, Bulk::Send(b"some")), Ok(OssReply::Written(4)));
+        assert_eq!(oss.trouble(), None);
+        network.cut(addr, Way::ToServer);
+        assert_eq!(oss.call(&write, Bulk::Send(b"some")), Err(Status::ETIMEDOUT));
+        let trouble = oss.trouble().expect("there is some");
+        let refused = "connect on OST0000: timed out (ETIMEDOUT): no connection within 3 s";
+        assert!(trouble.starts_with(&format!("{}: {refused}, ", nid(addr))), "{trouble}");
+        server.stop();
+        network.join(addr, Way::ToServer);
+        network.break_connections(addr);
+        assert_eq!(oss.call(&write, Bulk::Send(b"some")), Err(Status::ETIMEDOUT));
+        let trouble = oss.trouble().expect("there is some");
+        assert!(trouble.contains("connection refused (ECONNREFUSED)"), "{trouble}");
+    });
 }

@@ -13,7 +13,7 @@ fn errnos_that_the_kernel_refuses_become_eio() {
     for (errno, expected) in [(libc::ENOENT, libc::ENOENT), (0, libc::EIO), (-2, libc::EIO), (512, libc::EIO)]
     {
         let (state, ..) = with_reply(opcode::LOOKUP, 0, |reply| reply.error(errno));
-        assert_eq!(state, State::Error(expected));
+        assert_eq!(state, State::Error(Errno::from_raw_os_error(expected)));
     }
 }
 
@@ -71,11 +71,11 @@ fn a_directory_never_grows_beyond_the_transports_buffer() {
 #[test]
 fn values_that_do_not_fit_are_errors() {
     let (state, ..) = with_reply(opcode::GETXATTR, 4, |reply| reply.bytes(b"12345"));
-    assert_eq!(state, State::Error(libc::ERANGE));
+    assert_eq!(state, State::Error(Errno::RANGE));
     let (state, ..) = with_reply(opcode::READ, 4, |reply| reply.read_done(5));
-    assert_eq!(state, State::Error(libc::EIO));
+    assert_eq!(state, State::Error(Errno::IO));
     let (state, ..) = with_reply(opcode::IOCTL, 17, |reply| reply.ioctl(0, b"12"));
-    assert_eq!(state, State::Error(libc::EIO));
+    assert_eq!(state, State::Error(Errno::IO));
     let (state, ..) = with_reply(opcode::LOOKUP, 0, |reply| assert!(reply.read_buffer(10).is_empty()));
     assert_eq!(state, State::Unanswered);
 }

@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn only_signals_that_end_or_stop_a_program_count() {
         let of = |own, shared, blocked| urgency(status(own, shared, blocked).as_bytes());
-        let other = bit(Signal::CHLD) | bit(Signal::URG) | bit(Signal::USR1);
+        let other = bit(Signal::CHILD) | bit(Signal::URG) | bit(Signal::USR1);
         assert_eq!(of(0, 0, 0), Urgency::None);
         assert_eq!(of(other, other, 0), Urgency::None);
         assert_eq!(of(bit(Signal::KILL), other, 0), Urgency::Now);

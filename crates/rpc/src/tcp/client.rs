@@ -11,6 +11,7 @@ mod oss;
 pub(super) mod peer;
 pub(super) mod posts;
 mod split;
+mod trouble;
 mod waiter;
 
 pub use endpoints::{TcpMds, TcpMgs};

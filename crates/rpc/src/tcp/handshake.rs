@@ -1,13 +1,13 @@
 //! The client's half of setting a connection up.
 
 use super::net::Network;
-use super::socket::{Inbox, LinkError, Socket, TICK};
+use super::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use super::tls;
 use crate::config::ClientConfig;
 use nacre_env::clock::Instant;
 use nacre_keys::ClientTls;
 use nacre_session::Life;
-use nacre_types::{ClientUuid, KeyId, Nid, Status, StatusResult, TargetId, Xid};
+use nacre_types::{ClientUuid, Failure, FailureResult, KeyId, Nid, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
 use nacre_wire::{Decode, Encode};
@@ -60,9 +60,19 @@ pub(crate) fn connect(
     asked: &Asked<'_>,
     config: &ClientConfig,
     may_wait: &dyn Fn() -> StatusResult<()>,
-) -> StatusResult<Greeting> {
-    let Nid::Tcp(addr) = asked.nid else { return Err(Status::EINVAL) };
-    let stream = config.network.connect(addr, Instant::now() + config.connect_timeout, may_wait)?;
+) -> FailureResult<Greeting> {
+    let Nid::Tcp(addr) = asked.nid else { return Err(Status::EINVAL.into()) };
+    let timeout = config.connect_timeout;
+    let stream = config.network.connect(addr, Instant::now() + timeout, may_wait).map_err(|status| {
+        let late = status == Status::ETIMEDOUT;
+        Failure::from(status).explain(|context| {
+            if late {
+                context.cause(format_args!("no connection within {} s", timeout.as_secs_f32()))
+            } else {
+                context
+            }
+        })
+    })?;
     let tick = if asked.control { config.ping_interval.min(Duration::from_secs(1)) } else { TICK };
     let socket = Socket::new(stream, config.dead_after, tick).map_err(|error| Status::from_io(&error))?;
     let mut flags = ConnectFlags::empty();
@@ -92,7 +102,7 @@ pub(crate) fn connect(
         }
         None => None,
     };
-    socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
+    socket.send_rest(&[&bytes, &body, &[]], 0).map_err(failure_of)?;
     let connected = answer(asked, &socket, &mut inbox, deadline, may_wait)?;
     let local = connected.boot_id == nacre_env::own_process().boot && connected.boot_id != [0; 16];
     if local && !asked.wide {
@@ -117,7 +127,7 @@ fn secure(
     keys: Keys<'_>,
     deadline: Instant,
     may_wait: &dyn Fn() -> StatusResult<()>,
-) -> StatusResult<KeyId> {
+) -> FailureResult<KeyId> {
     let Asked { target, nid, .. } = asked;
     let Keys { tls, config, address } = keys;
     let secured =
@@ -129,11 +139,11 @@ fn secure(
                 }
                 _ => log::debug!("connect to {target} at {nid}: {error}"),
             }
-            status
+            Failure::from(status).explain(|context| context.cause(&error))
         })?;
     let refused = |status: Status, why: String| {
         log::error!("{target} at {nid}: what answers there {why}");
-        Err(status)
+        Err(status.into())
     };
     let needed = target.role();
     let Some(peer) = secured.peer.as_ref().filter(|peer| peer.roles.contains(needed)) else {
@@ -175,7 +185,9 @@ pub fn ping(nid: Nid, limit: Duration) -> StatusResult<Duration> {
     let left = limit.saturating_sub(start.elapsed());
     let config = ClientConfig { connect_timeout: left, handshake_timeout: left, ..ClientConfig::default() };
     match connect(&asked, &config, &|| Ok(())) {
-        Err(status) if no_answer.iter().any(|errno| errno.raw_os_error() == status.errno()) => Err(status),
+        Err(failure) if no_answer.iter().any(|errno| errno.raw_os_error() == failure.status().errno()) => {
+            Err(failure.status())
+        }
         // A refusal is an answer, too.
         _ => Ok(start.elapsed()),
     }
@@ -187,23 +199,23 @@ fn answer(
     inbox: &mut Inbox,
     deadline: Instant,
     may_wait: &dyn Fn() -> StatusResult<()>,
-) -> StatusResult<Connected> {
+) -> FailureResult<Connected> {
     inbox.end_at(Some(deadline));
     let header = loop {
         match inbox.header(socket, true) {
             Ok(header) => break header,
             Err(LinkError::Closed(why)) => {
                 log::debug!("connect to {} at {}: {why}", asked.target, asked.nid);
-                return Err(status_of(LinkError::Closed(why)));
+                return Err(failure_of(LinkError::Closed(why)));
             }
             Err(_) => may_wait()?,
         }
     };
     if header.kind != FrameKind::Connected || header.bulk_len != 0 || header.body_len > ANSWER_MAX {
-        return Err(Status::EPROTO);
+        return Err(Status::EPROTO.into());
     }
     let mut body = Vec::new();
-    inbox.body(socket, &header, &mut body).map_err(status_of)?;
+    inbox.body(socket, &header, &mut body).map_err(failure_of)?;
     inbox.end_at(None);
     match header.status {
         Status::OK => {}
@@ -217,25 +229,31 @@ fn answer(
                     refusal.version_max
                 );
             }
-            return Err(Status::BAD_VERSION);
+            return Err(Status::BAD_VERSION.into());
         }
-        status => return Err(status),
+        status => return Err(status.into()),
     }
     let connected = Connected::from_bytes(&body).map_err(|_| Status::EPROTO)?;
     if !(VERSION_MIN..=VERSION_MAX).contains(&connected.version) {
-        return Err(Status::BAD_VERSION);
+        return Err(Status::BAD_VERSION.into());
     }
     Ok(connected)
 }
 
-fn status_of(error: LinkError) -> Status {
-    match error {
-        LinkError::Idle => Status::ETIMEDOUT,
-        LinkError::Interrupted => Status::EINTR,
-        LinkError::Closed(super::socket::Closed::Io(error)) => tls::status_of_io(&error),
-        LinkError::Closed(super::socket::Closed::End) => Status::ECONNREFUSED,
-        LinkError::Closed(super::socket::Closed::Frame(_)) => Status::EPROTO,
-    }
+fn failure_of(error: LinkError) -> Failure {
+    let (status, why) = match error {
+        LinkError::Idle => return Status::ETIMEDOUT.into(),
+        LinkError::Interrupted => return Status::EINTR.into(),
+        LinkError::Closed(why) => (
+            match &why {
+                Closed::Io(error) => tls::status_of_io(error),
+                Closed::End => Status::ECONNREFUSED,
+                Closed::Frame(_) => Status::EPROTO,
+            },
+            why,
+        ),
+    };
+    Failure::from(status).explain(|context| context.cause(why))
 }
 
 /// Number that stands for a boot of a host; never 0.

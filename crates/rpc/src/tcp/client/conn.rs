@@ -223,6 +223,7 @@ impl Conn {
                 log::warn!(peer:% = self.nid; "connection to {} at {} closed: {why}", self.target, self.nid);
             }
             log::debug!("connection to {} at {} ended: {why}", self.target, self.nid);
+            self.flights.trouble.note(self.nid, format_args!("connection lost: {why}"));
         }
         for entry in entries {
             self.lose(entry);

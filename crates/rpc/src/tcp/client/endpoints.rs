@@ -213,6 +213,10 @@ impl TcpMds {
 }
 
 impl MdsEndpoint for TcpMds {
+    fn trouble(&self) -> Option<String> {
+        self.calls.peer.trouble()
+    }
+
     fn import(&self) -> Option<ImportInfo> {
         Some(self.calls.peer.import(None))
     }
@@ -256,6 +260,10 @@ impl TcpMgs {
 }
 
 impl MgsEndpoint for TcpMgs {
+    fn trouble(&self) -> Option<String> {
+        self.peer.trouble()
+    }
+
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
         let reply = round_trip(&self.peer, false, Body::plain(&request.to_bytes()))?;
         MgsReply::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))

@@ -184,6 +184,10 @@ impl OssEndpoint for TcpOss {
         self.calls.rpc_stats()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.calls.peer.trouble()
+    }
+
     fn import(&self) -> Option<ImportInfo> {
         self.calls.import()
     }
@@ -267,6 +271,10 @@ impl OssEndpoint for OssCalls {
 
     fn rpc_stats(&self) -> Option<&RpcStats> {
         Some(&self.stats)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.peer.trouble()
     }
 
     fn import(&self) -> Option<ImportInfo> {

@@ -631,7 +631,18 @@ impl Peer {
             }
         };
         self.flights.finish(xid);
+        if let Err(status) = &result
+            && status.is_fault()
+            && let Some(trouble) = self.trouble()
+        {
+            log::debug!("request {xid} to {} failed: {status}: {trouble}", self.name());
+        }
         result
+    }
+
+    /// Why the target was last not reached, or lost a request.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.flights.trouble.tell()
     }
 
     /// What a reply means: the result, or `None` to send the request again.
@@ -644,6 +655,7 @@ impl Peer {
         if !reply.bulk_intact || reply.header.flags.contains(FrameFlags::BULK_DAMAGED) {
             count(&self.flights.damaged);
             request.damaged += 1;
+            self.flights.trouble.note(conn.nid, format_args!("data was damaged {} times", request.damaged));
             log::warn!(peer:% = conn.nid; "data to or from {} at {} was damaged on its way", self.name(), conn.nid);
             return (request.damaged > self.tunables.resend_count()).then_some(Err(Status::EIO));
         }

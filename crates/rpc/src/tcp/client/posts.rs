@@ -3,6 +3,7 @@
 use super::body::Body;
 use super::ends::Load;
 use super::gate::Gate;
+use super::trouble::Trouble;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_session::{Requests, Ticket};
@@ -45,6 +46,8 @@ pub(crate) struct Flights {
     pub(crate) gate: Gate,
     /// Frames whose checksum was wrong, on any connection.
     pub(crate) damaged: AtomicU64,
+    /// Of all connections.
+    pub(crate) trouble: Trouble,
     /// Over a simulated fabric: what counts as under way until a time yet to come.
     due: Mutex<Vec<Due>>,
 }
@@ -64,6 +67,7 @@ impl Flights {
             post_ended: Condvar::new(),
             gate: Gate::default(),
             damaged: AtomicU64::new(0),
+            trouble: Trouble::default(),
             due: Mutex::default(),
         }
     }

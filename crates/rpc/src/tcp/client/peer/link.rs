@@ -12,7 +12,7 @@ use crate::tcp::socket::TICK;
 use nacre_env::clock::Instant;
 use nacre_env::sync::MutexGuard;
 use nacre_session::{Import, ImportState, Recovery};
-use nacre_types::{KeyId, Status, StatusResult, TargetKind};
+use nacre_types::{Explain, FailureResult, KeyId, Status, StatusResult, TargetKind};
 use nacre_wire::Encode;
 use nacre_wire::oss::OssRequest;
 use std::cell::RefCell;
@@ -282,7 +282,8 @@ impl Peer {
     /// Adds a connection to those that are there. Another start of the server, or another life, is no business of this thread:
     /// the next caller that uses the connections notices and recovers.
     fn join(&self, end: &End, place: Place) -> StatusResult<()> {
-        let greeting = self.greet_end(end, Purpose::Requests { place }, None)?;
+        let greeting =
+            self.greet_end(end, Purpose::Requests { place }, None).map_err(|failure| failure.status())?;
         // The thread that restores holds this lock when that begins, and closes all connections then.
         let link = self.link.lock();
         if !link.serves(greeting.life()) {
@@ -302,6 +303,7 @@ impl Peer {
         let load = self.end(place).map(|end| end.load(place.slot)).unwrap_or_default();
         load.connects.fetch_add(1, Ordering::Relaxed);
         count(&self.counters.connects);
+        self.flights.trouble.end();
         let fabric = self.end(place).and_then(|end| end.fabric.clone());
         Arc::new(Conn::new(self, greeting, incarnation, place, load, fabric))
     }
@@ -494,19 +496,23 @@ impl Peer {
             self.may_wait(deadline)?;
             match self.greet_end(end, purpose(index), deadline) {
                 Ok(greeting) => return Ok((index, greeting)),
-                Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
-                Err(Status::ECONNREFUSED) => end.fail(0),
-                Err(status) => {
-                    end.fail(0);
-                    last = status;
-                }
+                Err(failure) => match failure.status() {
+                    status @ (Status::EINTR | Status::ESHUTDOWN) => return Err(status),
+                    status => {
+                        self.flights.trouble.note(end.nid, &failure);
+                        end.fail(0);
+                        if status != Status::ECONNREFUSED {
+                            last = status;
+                        }
+                    }
+                },
             }
         }
         Err(last)
     }
 
     /// Connects one endpoint.
-    fn greet_end(&self, end: &End, purpose: Purpose, deadline: Option<Instant>) -> StatusResult<Greeting> {
+    fn greet_end(&self, end: &End, purpose: Purpose, deadline: Option<Instant>) -> FailureResult<Greeting> {
         let (cpu, control, wide) = match purpose {
             Purpose::Control => (u32::MAX, true, false),
             Purpose::Requests { place } => {
@@ -525,7 +531,8 @@ impl Peer {
             wide,
             is_server: self.identity.is_server,
         };
-        let greeting = handshake::connect(&asked, &self.config, &|| self.may_wait(deadline))?;
+        let greeting = handshake::connect(&asked, &self.config, &|| self.may_wait(deadline))
+            .explain(|context| context.action("connect").target(self.target))?;
         self.server_key.store(greeting.server_key.map_or(0, |key| key.0), Ordering::Relaxed);
         Ok(greeting)
     }
