@@ -111,7 +111,7 @@ pub fn measure(arguments: &BackendsArguments, myself: &Myself) -> Result<Report,
     }
     for has_data in [false, true] {
         for shared in [false, true] {
-            compare(arguments, myself, (&subjects, &mut report), (has_data, shared))?;
+            compare(arguments, myself, &subjects, &mut report, has_data, shared)?;
         }
     }
     report.notes.push(
@@ -124,8 +124,10 @@ pub fn measure(arguments: &BackendsArguments, myself: &Myself) -> Result<Report,
 fn compare(
     arguments: &BackendsArguments,
     myself: &Myself,
-    (subjects, report): (&[Subject], &mut Report),
-    (has_data, shared): (bool, bool),
+    subjects: &[Subject],
+    report: &mut Report,
+    has_data: bool,
+    shared: bool,
 ) -> Result<(), Error> {
     // Where the objects would lie changes nothing for files without any.
     let subjects: Vec<&Subject> = subjects.iter().filter(|one| has_data || !one.backend.is_block).collect();
@@ -145,7 +147,7 @@ fn compare(
         (Operation::Unlink, "remove"),
     ] {
         let jobs: Vec<Job> =
-            paths.iter().map(|path| job(arguments, operation, path, (has_data, shared))).collect();
+            paths.iter().map(|path| job(arguments, operation, path, has_data, shared)).collect();
         let results = interleave(myself, &jobs, arguments.common.runs)?;
         for (index, (job, series)) in jobs.iter().zip(&results).enumerate() {
             let mut row = row_of(job, series);
@@ -164,7 +166,8 @@ fn job(
     arguments: &BackendsArguments,
     operation: Operation,
     path: &Path,
-    (has_data, shared): (bool, bool),
+    has_data: bool,
+    shared: bool,
 ) -> Job {
     let mut work = Work::meta(operation, path);
     work.files = arguments.files.max(1);

@@ -1,5 +1,8 @@
 //! Memory that may go to a file around the page cache.
 
+/// Flag of an open around the page cache.
+pub(crate) const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
+
 /// Bytes that begin on a page boundary, as O_DIRECT wants it.
 pub(crate) struct Buffer {
     bytes: Vec<u8>,

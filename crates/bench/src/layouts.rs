@@ -246,7 +246,7 @@ impl LayoutsRun<'_> {
                     target,
                 };
                 self.compare(&pair, |path| {
-                    let mut job = small_job(arguments, operation, path, (4096, 1));
+                    let mut job = small_job(arguments, operation, path, 4096, 1);
                     job.cold = cold;
                     job.works.iter_mut().for_each(|work| work.once = cold);
                     job
@@ -277,7 +277,7 @@ impl LayoutsRun<'_> {
                         target: Some(0.98),
                     };
                     self.compare(&pair, |path| {
-                        let mut job = small_job(arguments, operation, path, (bytes, 1));
+                        let mut job = small_job(arguments, operation, path, bytes, 1);
                         job.cold = cold;
                         for work in &mut job.works {
                             work.once = cold;
@@ -304,7 +304,7 @@ impl LayoutsRun<'_> {
         let arguments = self.arguments;
         self.compare(&pair, |path| {
             let bytes = if path == full { SMALL_BYTES } else { 0 };
-            let mut job = small_job(arguments, Operation::Create, path, (bytes, 2));
+            let mut job = small_job(arguments, Operation::Create, path, bytes, 2);
             job.works.iter_mut().for_each(|work| work.shared = true);
             job
         })
@@ -316,7 +316,8 @@ fn small_job(
     arguments: &LayoutsArguments,
     operation: Operation,
     path: &Path,
-    (bytes, processes): (usize, usize),
+    bytes: usize,
+    processes: usize,
 ) -> Job {
     let mut work = Work::meta(operation, path);
     work.files = arguments.small_files.max(1);

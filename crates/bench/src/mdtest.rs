@@ -157,19 +157,16 @@ impl MdtestArguments {
     }
 
     fn plan(&self) -> Result<Plan, Error> {
-        let directories: Vec<PathBuf> = self
-            .directory
-            .as_bytes()
-            .split(|&byte| byte == b'@')
-            .map(|path| OsStr::from_bytes(path).into())
-            .collect();
-        Plan::new(
-            &directories,
-            (self.depth, self.branch),
-            (self.leaf_only, self.unique),
-            self.items,
-            self.items_per_directory,
-        )
+        let directories = self.directory.as_bytes().split(|&byte| byte == b'@');
+        let tree = Plan {
+            directories: directories.map(|path| OsStr::from_bytes(path).into()).collect(),
+            depth: self.depth,
+            branch: self.branch,
+            leaf_only: self.leaf_only,
+            unique: self.unique,
+            items_per_directory: 0,
+        };
+        tree.with_items(self.items, self.items_per_directory)
     }
 }
 
@@ -208,7 +205,7 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
     if !arguments.json {
         println!("{head}");
     }
-    let results = iterations(arguments, myself, &plan, (tasks, seed))?;
+    let results = iterations(arguments, myself, &plan, tasks, seed)?;
     if arguments.phases().contains(&Phase::TreeRemove) {
         // Others may have put something there.
         made.into_iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
@@ -256,7 +253,7 @@ pub(crate) fn figures(words: &[OsString], myself: &Myself) -> Result<Vec<Figure>
         // Not its parents: where these have gone, something else would be measured.
         std::fs::create_dir(directory).map_err(Error::io("create directory", directory))?;
     }
-    let results = iterations(&arguments, myself, &plan, (arguments.processes.max(1), arguments.seed()))?;
+    let results = iterations(&arguments, myself, &plan, arguments.processes.max(1), arguments.seed())?;
     let figure = |(phase, result): (Phase, summary::Result)| {
         let name = match phase {
             Phase::Create(Kind::File) => "create",
@@ -276,7 +273,8 @@ fn iterations(
     arguments: &MdtestArguments,
     myself: &Myself,
     plan: &Plan,
-    (tasks, seed): (u64, Option<u64>),
+    tasks: u64,
+    seed: Option<u64>,
 ) -> Result<Vec<(Phase, summary::Result)>, Error> {
     let setup = |rank| Setup {
         plan: plan.clone(),

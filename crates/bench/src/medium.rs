@@ -4,6 +4,7 @@ use std::path::Path;
 
 use nacre_store::object::ObjectStore;
 use nacre_store::object::simulated::AnyMedium;
+use rustix::io::Errno;
 
 use crate::error::Error;
 
@@ -29,8 +30,8 @@ pub(crate) fn parse(text: &str) -> Result<AnyMedium, String> {
 
 /// Makes the store of `directory` simulate a medium, or none.
 pub(crate) fn set(medium: AnyMedium, store: &dyn ObjectStore, directory: &Path) -> Result<(), Error> {
-    medium.set(store).map_err(|error| match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => Error::Usage(format!(
+    medium.set(store).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::OPNOTSUPP) => Error::Usage(format!(
             "the store in {} keeps a file for each object: {medium} is simulated of a store on a device, seek=8ms:bandwidth=150M of any",
             directory.display()
         )),

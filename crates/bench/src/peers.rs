@@ -189,7 +189,7 @@ fn measure(arguments: &PeersArguments, myself: &Myself) -> Result<Report, Error>
                 // Neither a round nor a part always begins with the same path.
                 let is_forward = (round + number).is_multiple_of(2);
                 let index = if is_forward { turn } else { places.len() - 1 - turn };
-                on(&work, *part, &mut places[index], index, (&mut figures, &mut report))?;
+                on(&work, *part, &mut places[index], index, &mut figures, &mut report)?;
             }
         }
     }
@@ -213,7 +213,8 @@ fn on(
     part: Part,
     place: &mut Place,
     index: usize,
-    (figures, report): (&mut Figures, &mut Report),
+    figures: &mut Figures,
+    report: &mut Report,
 ) -> Result<(), Error> {
     if stop::asked() {
         return Err(Error::Interrupted);

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Error;
+use rustix::process::Signal;
 
 /// Exit code of a command that Ctrl-C stops, as shells show it.
-pub(crate) const CODE: i32 = 128 + libc::SIGINT;
+pub(crate) const CODE: i32 = 128 + Signal::INT.as_raw();
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// Flags of an open that leave the objects of a new file to be made later, so that it can still be striped. Two flags that
@@ -59,7 +60,7 @@ impl Striping {
         let count = match self.count {
             None => 0,
             Some(-1) => u16::MAX,
-            Some(count) => u16::try_from(count).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?,
+            Some(count) => u16::try_from(count).map_err(|_| io::Error::from(Errno::INVAL))?,
         };
         let mut bytes = Vec::with_capacity(48);
         bytes.extend(magic.to_le_bytes());
@@ -70,7 +71,7 @@ impl Striping {
         bytes.extend(self.first.unwrap_or(u16::MAX).to_le_bytes());
         if let Some(pool) = &self.pool {
             if pool.len() >= POOL_BYTES {
-                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+                return Err(io::Error::from(Errno::INVAL));
             }
             bytes.extend(pool.bytes().chain(std::iter::repeat(0)).take(POOL_BYTES));
         }

@@ -1,9 +1,10 @@
 //! Where files and free space of a local file system lie on its device.
 
 use nacre_store::object::fiemap;
+use rustix::ioctl::{Opcode, Updater, ioctl};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 /// A piece of a file, or of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +17,8 @@ pub struct Extent {
     pub length: u64,
 }
 
-// The kernel's headers linux/fiemap.h and linux/fsmap.h, which libc does not have.
-const FS_IOC_GETFSMAP: libc::c_ulong = 0xc0c0_583b;
+// The kernel's headers linux/fiemap.h and linux/fsmap.h.
+const FS_IOC_GETFSMAP: Opcode = 0xc0c0_583b;
 /// Data of these has no place of its own on the device: unknown, not allocated yet, or inside of metadata.
 const FIEMAP_EXTENT_NOWHERE: u32 = 0x2 | 0x4 | 0x200;
 const FMR_OF_SPECIAL_OWNER: u32 = 0x10;
@@ -92,9 +93,7 @@ pub fn free(file: &File) -> io::Result<Vec<Extent>> {
     let mut all = Vec::new();
     loop {
         // SAFETY: the request takes a header and as many records behind it as the header says, which is what `FsmapHead` is.
-        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFSMAP, &raw mut *head) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { ioctl(file, Updater::<FS_IOC_GETFSMAP, FsmapHead>::new(&mut *head)) }?;
         let found = &head.records[..(head.entries as usize).min(BATCH)];
         let is_free =
             |record: &&Fsmap| record.flags & FMR_OF_SPECIAL_OWNER != 0 && record.owner == FMR_OWN_FREE;

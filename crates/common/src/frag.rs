@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use nacre_store::object::ObjectError;
 use nacre_store::object::block::is_block_store;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::extents::{self, Extent};
@@ -290,11 +291,11 @@ pub fn look(subject: &Subject, unit: Unit) -> Result<Report, Error> {
 /// The sentence for what a file system does not tell; anything else stays an error.
 fn unknown(error: Error, file_system: &str, what: &str) -> Result<String, Error> {
     let Error::Io { source, .. } = &error else { return Err(error) };
-    match source.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL) => {
+    match Errno::from_io_error(source) {
+        Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL) => {
             Ok(format!("{file_system} does not tell {what}"))
         }
-        Some(libc::EPERM | libc::EACCES) => Ok(format!("only root is told {what}")),
+        Some(Errno::PERM | Errno::ACCESS) => Ok(format!("only root is told {what}")),
         _ => Err(error),
     }
 }

@@ -13,12 +13,12 @@ pub fn file_system(path: &Path) -> io::Result<String> {
     let path = std::fs::canonicalize(path)?;
     let device = std::fs::metadata(&path)?.dev();
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    Ok(type_in(&table, (rustix::fs::major(device), rustix::fs::minor(device)), &path).to_owned())
+    Ok(type_in(&table, rustix::fs::major(device), rustix::fs::minor(device), &path).to_owned())
 }
 
 /// The type of the mount of this device whose point is nearest above `path`; devices of some file systems have other numbers
 /// in the table than their files, so that only the point counts then.
-fn type_in<'a>(table: &'a str, (major, minor): (u32, u32), path: &Path) -> &'a str {
+fn type_in<'a>(table: &'a str, major: u32, minor: u32, path: &Path) -> &'a str {
     let device = format!("{major}:{minor}");
     let mounts = table.lines().filter_map(|line| {
         let (mount, system) = line.split_once(" - ")?;
@@ -50,15 +50,15 @@ mod tests {
             22 21 0:5 / /proc rw shared:1 - proc proc rw\n\
             23 21 7:0 / /mnt/a\\040disk rw,noatime shared:2 master:1 - xfs /dev/loop0 rw\n\
             24 23 0:40 / /mnt/a\\040disk/deep rw - fuse.nacre nacre rw\n";
-        for (device, path, kind) in [
+        for ((major, minor), path, kind) in [
             ((8, 1), "/etc", "ext4"),
             ((7, 0), "/mnt/a disk/file", "xfs"),
             ((0, 40), "/mnt/a disk/deep/er", "fuse.nacre"),
             ((0, 99), "/mnt/a disk/volume", "xfs"),
         ] {
-            assert_eq!(type_in(table, device, Path::new(path)), kind, "{path}");
+            assert_eq!(type_in(table, major, minor, Path::new(path)), kind, "{path}");
         }
-        assert_eq!(type_in("", (1, 1), Path::new("/")), "unknown");
+        assert_eq!(type_in("", 1, 1, Path::new("/")), "unknown");
         assert_ne!(file_system(Path::new("/")).expect("the root"), "");
     }
 

@@ -235,7 +235,8 @@ mod tests {
 
     fn check(
         keys: &CapabilityKeys,
-        (holder, object): (KeyId, Fid),
+        holder: KeyId,
+        object: Fid,
         any_of: Rights,
         capability: &Capability,
         now_s: u64,
@@ -252,16 +253,17 @@ mod tests {
     fn a_capability_is_good_for_its_object_key_rights_and_time_alone() {
         let keys = keys(&[2, 1]);
         let read = sign(&keys, Rights::ATTRIBUTES | Rights::READ);
-        let own = (HOLDER, OBJECT);
-        assert_eq!(check(&keys, own, Rights::READ, &read, NOW), Ok(()));
-        assert_eq!(check(&keys, own, Rights::READ | Rights::WRITE, &read, NOW + 599), Ok(()));
-        let refused = |place, rights, now_s| check(&keys, place, rights, &read, now_s).expect_err("refused");
-        assert_eq!(refused(own, Rights::WRITE, NOW), CapabilityError::Rights(read.rights));
-        assert_eq!(refused(own, Rights::READ, NOW + 600), CapabilityError::Expired(0));
+        assert_eq!(check(&keys, HOLDER, OBJECT, Rights::READ, &read, NOW), Ok(()));
+        assert_eq!(check(&keys, HOLDER, OBJECT, Rights::READ | Rights::WRITE, &read, NOW + 599), Ok(()));
+        let refused = |holder, object, rights, now_s| {
+            check(&keys, holder, object, rights, &read, now_s).expect_err("refused")
+        };
+        assert_eq!(refused(HOLDER, OBJECT, Rights::WRITE, NOW), CapabilityError::Rights(read.rights));
+        assert_eq!(refused(HOLDER, OBJECT, Rights::READ, NOW + 600), CapabilityError::Expired(0));
         for object in [Fid::ost_object(3, 8), Fid::ost_object(2, 9), Fid { ver: 1, ..OBJECT }] {
-            assert_eq!(refused((HOLDER, object), Rights::READ, NOW), CapabilityError::Forged);
+            assert_eq!(refused(HOLDER, object, Rights::READ, NOW), CapabilityError::Forged);
         }
-        assert_eq!(refused((KeyId(0xac), OBJECT), Rights::READ, NOW), CapabilityError::Forged);
+        assert_eq!(refused(KeyId(0xac), OBJECT, Rights::READ, NOW), CapabilityError::Forged);
         let need = ObjectNeed { object: OBJECT, any_of: Rights::READ };
         let none = keys.check(HOLDER, &need, None, NOW, &Verified::default());
         assert_eq!(none, Err(CapabilityError::Missing));
@@ -274,16 +276,16 @@ mod tests {
         for bit in 0..128 {
             let mut bad = good;
             bad.tag[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(check(&keys, (HOLDER, OBJECT), Rights::READ, &bad, NOW), Err(CapabilityError::Forged));
+            assert_eq!(check(&keys, HOLDER, OBJECT, Rights::READ, &bad, NOW), Err(CapabilityError::Forged));
         }
         for bit in 0..40 {
             let bad = Capability { expires_s: good.expires_s ^ 1 << bit, ..good };
-            assert!(check(&keys, (HOLDER, OBJECT), Rights::READ, &bad, NOW).is_err(), "bit {bit} of the end");
+            assert!(check(&keys, HOLDER, OBJECT, Rights::READ, &bad, NOW).is_err(), "bit {bit} of the end");
         }
         let other_epoch = Capability { epoch: 2, ..good };
         let more = Capability { rights: Rights::all(), ..good };
         for bad in [other_epoch, more] {
-            assert_eq!(check(&keys, (HOLDER, OBJECT), Rights::READ, &bad, NOW), Err(CapabilityError::Forged));
+            assert_eq!(check(&keys, HOLDER, OBJECT, Rights::READ, &bad, NOW), Err(CapabilityError::Forged));
         }
     }
 

@@ -167,10 +167,7 @@ impl Backends {
     ///
     /// # Errors
     /// If it cannot be understood, or a device is given to several targets.
-    pub fn parse(
-        (osts, ost_count): (&[String], u16),
-        (mdts, mdt_count): (&[String], u16),
-    ) -> Result<Backends> {
+    pub fn parse(osts: &[String], ost_count: u16, mdts: &[String], mdt_count: u16) -> Result<Backends> {
         let osts = OfKind::parse(OF_OSTS, osts, ost_count)?;
         let mdts = OfKind::parse(OF_MDTS, mdts, mdt_count)?;
         let devices: Vec<&PathBuf> =
@@ -276,7 +273,7 @@ mod tests {
     fn one_is_for_all_and_no_device_for_two() {
         let words = |given: &[&str]| given.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let parse = |osts: &[&str], ost_count, mdts: &[&str], mdt_count| {
-            Backends::parse((&words(osts), ost_count), (&words(mdts), mdt_count))
+            Backends::parse(&words(osts), ost_count, &words(mdts), mdt_count)
         };
         let none = parse(&[], 3, &[], 2).expect("default");
         assert_eq!((none.of(TargetId::ost(2)), none.of(TargetId::mdt(1))), (Backend::Plain, Backend::Plain));

@@ -10,6 +10,7 @@ pub use door::Audience;
 use crate::failure::{Failure, Result};
 use crate::target_wishes::TargetWishes;
 use nacre_types::TargetKind;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -203,6 +204,13 @@ pub enum Answer {
         /// One sentence.
         message: String,
     },
+}
+
+impl Answer {
+    /// What is refused.
+    pub fn refusal(errno: Errno, message: impl Into<String>) -> Answer {
+        Answer::Error { errno: errno.raw_os_error(), message: message.into() }
+    }
 }
 
 /// A parameter, or what parameters lie below.

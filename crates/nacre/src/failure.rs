@@ -1,5 +1,6 @@
 //! Why a `nacre` command failed: one sentence for people, one number for scripts.
 
+use rustix::io::Errno;
 use std::fmt;
 
 /// Exit code of a failure at run time.
@@ -39,6 +40,12 @@ impl Failure {
     pub fn because<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
         move |error| Failure::new(format!("cannot {what}: {error}"))
     }
+}
+
+/// What the C library says for an errno, as other tools print it.
+pub fn error_text(errno: Errno) -> String {
+    let text = std::io::Error::from(errno).to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 impl fmt::Display for Failure {

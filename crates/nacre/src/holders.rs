@@ -47,11 +47,11 @@ fn holds(process: &Path, device: Device) -> bool {
     let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
     ["cwd", "root", "exe"].into_iter().any(|link| is_on(process.join(link)))
         || descriptors.filter_map(Result::ok).any(|entry| is_on(entry.path()))
-        || maps(&fs::read(process.join("maps")).unwrap_or_default(), device)
+        || maps(&fs::read(process.join("maps")).unwrap_or_default(), device.0, device.1)
 }
 
 /// Whether a line of `/proc/PID/maps` is of a device: its fourth field, in hexadecimal.
-fn maps(text: &[u8], (major, minor): Device) -> bool {
+fn maps(text: &[u8], major: u32, minor: u32) -> bool {
     let wanted = format!("{major:02x}:{minor:02x}");
     let mut lines = text.split(|&byte| byte == b'\n');
     lines.any(|line| line.split(|&byte| byte == b' ').nth(3) == Some(wanted.as_bytes()))
@@ -91,7 +91,7 @@ mod tests {
         child.wait().expect("wait");
         assert!(found.contains(&Holder { pid: child.id(), name: "sleep".to_owned() }), "{found:?}");
         let line = b"7f00-7f01 r--p 00000000 00:2f 12  /mnt/x\n";
-        assert!(maps(line, (0, 0x2f)) && !maps(line, (0, 0x2e)));
+        assert!(maps(line, 0, 0x2f) && !maps(line, 0, 0x2e));
     }
 
     #[test]

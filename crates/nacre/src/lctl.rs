@@ -6,6 +6,7 @@ pub mod params;
 mod pools;
 
 use crate::control::{self, Answer, ProcessStatus, Request};
+use crate::failure::{Failure, Result};
 use crate::listen::Address;
 use crate::named::{self, Named};
 use crate::process::RunDir;
@@ -13,6 +14,7 @@ use crate::public;
 use crate::registry;
 use nacre_env::clock::Instant;
 use nacre_types::{Nid, Status};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -70,8 +72,23 @@ const EXIT_USAGE: i32 = 4;
 /// Longest wait for an answer to `lctl ping`.
 const PING_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a command failed: exit code and message.
-type Outcome = Result<(), (i32, String)>;
+/// What a command comes to.
+type Outcome = Result<()>;
+
+/// A wrong call.
+fn usage(text: impl Into<String>) -> Failure {
+    Failure { exit: EXIT_USAGE, message: text.into() }
+}
+
+/// What fails with an errno, which is the exit code.
+fn refused(errno: Errno, text: impl Into<String>) -> Failure {
+    Failure { exit: errno.raw_os_error(), message: text.into() }
+}
+
+/// What a process has answered with an errno.
+fn with_code(errno: i32, text: impl Into<String>) -> Failure {
+    Failure { exit: errno, message: text.into() }
+}
 
 /// Runs `lctl ARGS` and returns the exit code.
 pub fn main(args: &[OsString]) -> i32 {
@@ -108,9 +125,9 @@ fn run(words: &[String]) -> i32 {
         return match choose(path) {
             Ok(()) if rest.is_empty() => interactive(),
             Ok(()) => run(rest),
-            Err((code, message)) => {
-                eprintln!("{message}");
-                code
+            Err(failure) => {
+                eprintln!("{failure}");
+                failure.exit
             }
         };
     }
@@ -147,18 +164,20 @@ fn run(words: &[String]) -> i32 {
             print!("{USAGE}");
             Ok(())
         }
-        other => Err((1, format!("lctl: '{other}' is not a valid command. See 'lctl --list-commands'."))),
+        other => {
+            Err(Failure::new(format!("lctl: '{other}' is not a valid command. See 'lctl --list-commands'.")))
+        }
     };
     match outcome {
         Ok(()) => 0,
-        Err((code, message)) => {
-            if code == EXIT_USAGE {
+        Err(failure) => {
+            if failure.exit == EXIT_USAGE {
                 eprintln!("See 'lctl help'.");
             }
-            if !message.is_empty() {
-                eprintln!("{message}");
+            if !failure.message.is_empty() {
+                eprintln!("{failure}");
             }
-            code
+            failure.exit
         }
     }
 }
@@ -179,12 +198,12 @@ fn runs() -> Vec<RunDir> {
 /// Chooses a file system by its directory or mount point, for hosts with several of one name.
 fn choose(path: &str) -> Outcome {
     let run = match named::find(Path::new(path))
-        .map_err(|failure| (libc::ENODEV, format!("lctl --fs: {failure}")))?
+        .map_err(|failure| refused(Errno::NODEV, format!("lctl --fs: {failure}")))?
     {
         Named::Directory(instance) => RunDir::new(instance.run_dir()),
         Named::Mount(run) => run,
     };
-    CHOSEN.set(run).map_err(|_| (EXIT_USAGE, "lctl: --fs is said once, before the command".to_owned()))
+    CHOSEN.set(run).map_err(|_| usage("lctl: --fs is said once, before the command"))
 }
 
 /// Control sockets of all processes that are meant.
@@ -210,20 +229,18 @@ fn processes() -> Vec<(PathBuf, ProcessStatus)> {
 }
 
 /// The only option of commands that list: `--json`.
-fn wants_json(command: &str, args: &[String]) -> Result<bool, (i32, String)> {
+fn wants_json(command: &str, args: &[String]) -> Result<bool> {
     match args {
         [] => Ok(false),
         [word] if word == "--json" => Ok(true),
-        [word, ..] => {
-            Err((EXIT_USAGE, format!("lctl {command}: '{word}' is not known: it takes --json alone")))
-        }
+        [word, ..] => Err(usage(format!("lctl {command}: '{word}' is not known: it takes --json alone"))),
     }
 }
 
 /// Prints a value as JSON.
 fn print_json(value: &impl Serialize) -> Outcome {
     let text = serde_json::to_string_pretty(value);
-    println!("{}", text.map_err(|error| (libc::EIO, format!("lctl: cannot write JSON: {error}")))?);
+    println!("{}", text.map_err(|error| refused(Errno::IO, format!("lctl: cannot write JSON: {error}")))?);
     Ok(())
 }
 
@@ -313,7 +330,7 @@ fn list_nids(args: &[String]) -> Outcome {
 }
 
 /// Control socket of the process with the management server: of file system `fsname`, or of the only one.
-fn management(fsname: Option<&str>) -> Result<PathBuf, (i32, String)> {
+fn management(fsname: Option<&str>) -> Result<PathBuf> {
     let has_it = |(_, status): &(PathBuf, ProcessStatus)| {
         status.targets.iter().any(|target| target.target == "MGT")
             && fsname.is_none_or(|wanted| wanted == status.fsname)
@@ -321,16 +338,15 @@ fn management(fsname: Option<&str>) -> Result<PathBuf, (i32, String)> {
     let found: Vec<PathBuf> = processes().into_iter().filter(has_it).map(|(socket, _)| socket).collect();
     match found.as_slice() {
         [socket] => Ok(socket.clone()),
-        [] => Err((
-            libc::ENODEV,
-            "lctl: no management server runs on this host: run this where it does".to_owned(),
-        )),
+        [] => {
+            Err(refused(Errno::NODEV, "lctl: no management server runs on this host: run this where it does"))
+        }
         several => {
             let dirs = several.iter().filter_map(|socket| socket.parent()?.parent());
             let dirs: Vec<String> = dirs.map(|dir| dir.display().to_string()).collect();
             let what = fsname.map_or_else(String::new, |name| format!(" named '{name}'"));
-            Err((
-                libc::EINVAL,
+            Err(refused(
+                Errno::INVAL,
                 format!(
                     "lctl: several file systems{what} run on this host, in {}: choose one with 'lctl --fs DIR ...'",
                     dirs.join(" and ")
@@ -342,16 +358,16 @@ fn management(fsname: Option<&str>) -> Result<PathBuf, (i32, String)> {
 
 fn ping(args: &[String]) -> Outcome {
     let [nid, rest @ ..] = args else {
-        return Err((EXIT_USAGE, "lctl ping: a NID is needed".to_owned()));
+        return Err(usage("lctl ping: a NID is needed"));
     };
     let limit = match rest.first() {
         None => PING_LIMIT,
         Some(text) => text
             .parse()
             .map(Duration::from_secs)
-            .map_err(|_| (EXIT_USAGE, format!("lctl ping: '{text}' is no number of seconds")))?,
+            .map_err(|_| usage(format!("lctl ping: '{text}' is no number of seconds")))?,
     };
-    let failed = |text: String| (libc::EIO, format!("failed to ping {nid}: {text}"));
+    let failed = |text: String| refused(Errno::IO, format!("failed to ping {nid}: {text}"));
     if nid.parse() == Ok(Nid::Lo) {
         let start = Instant::now();
         let is_here = |(_, process): &(PathBuf, ProcessStatus)| {
@@ -363,7 +379,8 @@ fn ping(args: &[String]) -> Outcome {
         answered(nid, start.elapsed());
         return Ok(());
     }
-    let address: Address = nid.parse().map_err(|error| (libc::EINVAL, format!("lctl ping: {error}")))?;
+    let address: Address =
+        nid.parse().map_err(|error| refused(Errno::INVAL, format!("lctl ping: {error}")))?;
     let nids = address.nids().map_err(|failure| failed(failure.message))?;
     let mut outcome = Err(failed("it has no address".to_owned()));
     for one in nids {

@@ -29,7 +29,9 @@ mod table;
 mod template;
 mod view;
 
+use crate::failure::error_text;
 use getopt::{OptionSpec, Parsed};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -54,7 +56,11 @@ pub struct Failure {
 type Outcome = Result<(), Failure>;
 
 impl Failure {
-    fn new(exit: i32, message: String) -> Failure {
+    fn new(errno: Errno, message: String) -> Failure {
+        Failure::exit(errno.raw_os_error(), message)
+    }
+
+    fn exit(exit: i32, message: String) -> Failure {
         Failure { exit, message, usage: None }
     }
 
@@ -64,13 +70,19 @@ impl Failure {
         Failure::new(errno, format!("{what}: {}", error_text(errno)))
     }
 
+    /// The same with the number.
+    fn numbered(error: &io::Error, what: impl std::fmt::Display) -> Failure {
+        let errno = errno_of(error);
+        Failure::new(errno, format!("{what}: {} ({})", error_text(errno), errno.raw_os_error()))
+    }
+
     fn usage(message: String, usage: &'static str) -> Failure {
         Failure { exit: EXIT_USAGE, message, usage: Some(usage) }
     }
 
     fn unsupported(command: &str, what: &str) -> Failure {
         let message = format!("{command}: {what} is not supported yet: Operation not supported (95)");
-        Failure::new(libc::EOPNOTSUPP, message)
+        Failure::new(Errno::OPNOTSUPP, message)
     }
 
     fn report(&self) {
@@ -209,7 +221,7 @@ fn command(name: &OsString, args: &[OsString]) -> Outcome {
         return Err(Failure::unsupported("lfs", &format!("'{name}'")));
     }
     let message = format!("lfs: '{name}' is not a valid command. See 'lfs --list-commands'.");
-    Err(Failure::new(EXIT_UNKNOWN, message))
+    Err(Failure::exit(EXIT_UNKNOWN, message))
 }
 
 fn help(args: &[OsString]) -> Outcome {
@@ -315,14 +327,8 @@ fn allow_many_open_directories() {
 }
 
 /// The errno of an error, `EIO` where it has none.
-fn errno_of(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// What the C library says for an errno, as other tools print it.
-fn error_text(errno: i32) -> String {
-    let text = io::Error::from_raw_os_error(errno).to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]
@@ -335,7 +341,7 @@ mod tests {
         let unknown = run("foo");
         assert_eq!(unknown.exit, 1);
         assert_eq!(unknown.message, "lfs: 'foo' is not a valid command. See 'lfs --list-commands'.");
-        assert_eq!(run("mirror").exit, libc::EOPNOTSUPP);
+        assert_eq!(run("mirror").exit, Errno::OPNOTSUPP.raw_os_error());
     }
 
     #[test]
@@ -348,6 +354,6 @@ mod tests {
 
     #[test]
     fn errors_read_as_in_other_tools() {
-        assert_eq!(error_text(libc::ENOTTY), "Inappropriate ioctl for device");
+        assert_eq!(error_text(Errno::NOTTY), "Inappropriate ioctl for device");
     }
 }

@@ -1,6 +1,7 @@
 //! The kernel's mount table: which NacreFS file systems are mounted, and where.
 
 use nacre_env::sync::mpsc;
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
@@ -37,13 +38,13 @@ impl MountEntry {
 /// True if `path` is a mount whose daemon has died. If it is just dying, its end is waited for.
 pub fn is_dead_mount_point(path: &Path) -> bool {
     // Not stat(2): the kernel answers that from its cache even when nobody serves the mount any more.
-    rustix::fs::statfs(path).err().is_some_and(|error| says_dead(error.raw_os_error()))
+    rustix::fs::statfs(path).err().is_some_and(says_dead)
 }
 
 /// Is this what the kernel says of a mount whose daemon is dead? One that dies while it is asked breaks the connection
 /// off, and while its queues of io_uring are taken apart requests are cancelled; both have errors of their own.
-pub fn says_dead(errno: i32) -> bool {
-    matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
+pub fn says_dead(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
 }
 
 /// All NacreFS mounts that this process can see, in the order in which they were mounted.
@@ -63,7 +64,7 @@ pub fn nacre_mounts() -> io::Result<Vec<MountEntry>> {
 pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
     let table = parse_all(&fs::read("/proc/self/mountinfo")?);
     if path.as_os_str().is_empty() {
-        return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        return Err(io::Error::from(Errno::NOENT));
     }
     let written = std::path::absolute(path)?;
     let plain = without_links(&written, |path| is_ours(&table, path))?;
@@ -122,7 +123,7 @@ fn without_links(path: &Path, is_left: impl Fn(&Path) -> bool) -> io::Result<Pat
             Ok(target) => {
                 links += 1;
                 if links > LINKS_MAX {
-                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                    return Err(io::Error::from(Errno::LOOP));
                 }
                 if target.is_absolute() {
                     plain = PathBuf::from("/");
@@ -130,7 +131,7 @@ fn without_links(path: &Path, is_left: impl Fn(&Path) -> bool) -> io::Result<Pat
                 parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
             }
             // It is no link.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => plain = next,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => plain = next,
             Err(error) => return Err(error),
         }
     }
@@ -152,7 +153,7 @@ pub fn mounted_on(path: &Path) -> io::Result<Option<MountEntry>> {
 }
 
 /// Whether a process sees a mount of this device, major and minor number; `None` if that cannot be read.
-pub fn has_device(pid: u32, (major, minor): (u32, u32)) -> Option<bool> {
+pub fn has_device(pid: u32, major: u32, minor: u32) -> Option<bool> {
     let table = fs::read(format!("/proc/{pid}/mountinfo")).ok()?;
     let wanted = format!("{major}:{minor}");
     let mut devices = table.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(2));
@@ -260,8 +261,11 @@ mod tests {
         ] {
             assert_eq!(plain(path).expect(path), top.join(expected), "{path}");
         }
-        assert_eq!(plain("loop/x").expect_err("a loop").raw_os_error(), Some(libc::ELOOP));
-        assert_eq!(plain("nothing/mnt").expect_err("not there").raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(plain("loop/x").expect_err("a loop").raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+        assert_eq!(
+            plain("nothing/mnt").expect_err("not there").raw_os_error(),
+            Some(Errno::NOENT.raw_os_error())
+        );
         fs::remove_dir_all(&directory).expect("removed");
     }
 

@@ -161,14 +161,14 @@ impl Node {
         services.set_nodemaps(&config.nodemaps);
         let server = listen(&services, &plan, keys.as_ref(), audit)?;
         services.on_listening();
-        let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
+        let config = adding::register_all(&plan, &links, &services, server.as_ref(), config)?;
         services.use_capability_keys(&config);
         let params = Arc::new(Params::new());
         let mount = match &plan.mount {
             Some(mount) => {
                 herald.progress("mounting");
                 let say = |text: &str| herald.slow(text);
-                Some(Mounted::start(mount, &plan, (&services, &links, &params), &config, &say)?)
+                Some(Mounted::start(mount, &plan, &services, &links, &params, &config, &say)?)
             }
             None => None,
         };

@@ -1,11 +1,12 @@
 //! What commands print. The reader may go away, as `head` does: then the rest is for nobody, and the command ends as one
 //! that a closed pipe stops.
 
+use rustix::process::Signal;
 use std::fmt::Arguments;
 use std::io::{IsTerminal, Write};
 
 /// Exit code of a command that SIGPIPE stops, as shells show it.
-const STOPPED_BY_PIPE: i32 = 128 + libc::SIGPIPE;
+const STOPPED_BY_PIPE: i32 = 128 + Signal::PIPE.as_raw();
 
 /// Prints text; the macros below do.
 pub fn print(text: Arguments<'_>) {

@@ -7,6 +7,7 @@ use crate::control::{Answer, Audience, ControlSocket, Handler, Request, is_dead}
 use crate::failure::Result;
 use crate::instance::make_dir;
 use crate::process::RunDir;
+use rustix::io::Errno;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +92,6 @@ struct Readers(Arc<dyn Handler>);
 
 impl Handler for Readers {
     fn handle(&self, request: &Request) -> Answer {
-        let refused = |errno, message: &str| Answer::Error { errno, message: message.to_owned() };
         match request {
             Request::FindParams { .. } => match self.0.handle(request) {
                 Answer::Params { mut params } => {
@@ -101,8 +101,8 @@ impl Handler for Readers {
                 answer => answer,
             },
             Request::ReadParam { name } if is_public(name) => self.0.handle(request),
-            Request::ReadParam { .. } => refused(libc::EACCES, "Permission denied"),
-            _ => refused(libc::EPERM, "Operation not permitted"),
+            Request::ReadParam { .. } => Answer::refusal(Errno::ACCESS, "Permission denied"),
+            _ => Answer::refusal(Errno::PERM, "Operation not permitted"),
         }
     }
 }

@@ -20,6 +20,7 @@ use landlock::{
 };
 use nacre_store::object::block::device_of;
 use nacre_store::object::nxd::cache_of;
+use rustix::io::Errno;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::path::{Path, PathBuf};
 
@@ -228,7 +229,7 @@ fn restrict_calls() -> std::result::Result<(), String> {
         .chain(calls.map(|call| call | X32_BIT))
         .chain(X32_OWN.iter().map(|call| call | X32_BIT));
     let rules = calls.map(|call| (call, Vec::new())).collect();
-    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    let refused = SeccompAction::Errno(Errno::PERM.raw_os_error() as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch)
         .and_then(BpfProgram::try_from)
         .map_err(|error| error.to_string())?;

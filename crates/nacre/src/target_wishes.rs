@@ -63,7 +63,7 @@ impl TargetWishes {
     /// # Errors
     /// If the words are none.
     pub fn backends(&self) -> Result<Backends> {
-        Backends::parse((&given(self.ost_backend.as_ref()), 1), (&given(self.mdt_backend.as_ref()), 1))
+        Backends::parse(&given(self.ost_backend.as_ref()), 1, &given(self.mdt_backend.as_ref()), 1)
     }
 
     /// The cache of the OST `index`.

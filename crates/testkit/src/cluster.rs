@@ -19,6 +19,7 @@ use crate::run::Run;
 use crate::{binary, mounts, wait};
 use launcher::Launcher;
 pub use ports::Ports;
+use rustix::process::Signal;
 use slot::Slot;
 
 /// How long a file system may take to come up, or to end, on a busy machine.
@@ -413,7 +414,7 @@ impl Cluster {
     /// When there is no such process, or it does not go.
     pub fn kill(&self, role: &str) {
         let pid = self.pid(role);
-        self.signal(pid, libc::SIGKILL);
+        self.signal(pid, Signal::KILL);
         self.end_of(|name| name == role);
         wait_gone(pid);
     }
@@ -423,7 +424,7 @@ impl Cluster {
         // All signals before any wait: nobody should see the others go.
         let processes = self.processes();
         for (_, pid) in &processes {
-            self.signal(*pid, libc::SIGKILL);
+            self.signal(*pid, Signal::KILL);
         }
         self.end_of(|_| true);
         processes.iter().for_each(|(_, pid)| wait_gone(*pid));
@@ -437,9 +438,8 @@ impl Cluster {
     }
 
     /// Sends a signal to a process of this file system; one that is gone already is fine.
-    pub fn signal(&self, pid: u32, signal: i32) {
-        // SAFETY: kill touches no memory.
-        unsafe { libc::kill(pid as libc::pid_t, signal) };
+    pub fn signal(&self, pid: u32, signal: Signal) {
+        program::signal(pid, signal);
     }
 
     /// Runs a command that unmounts. A process that another test of this program starts has copies of the files that are open here
@@ -465,7 +465,7 @@ impl Cluster {
             let held =
                 outcome.stderr.split_once("its process (pid ").and_then(|(_, rest)| rest.split_once(')'));
             if let Some(pid) = held.and_then(|(pid, _)| pid.parse().ok()) {
-                self.signal(pid, libc::SIGKILL);
+                self.signal(pid, Signal::KILL);
                 wait_gone(pid);
             }
         }

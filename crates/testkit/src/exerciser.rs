@@ -8,11 +8,12 @@ use fastrand::Rng;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
 /// Alignment of O_DIRECT in bytes.
 const DIRECT: usize = 4096;
@@ -183,7 +184,7 @@ impl State<'_> {
     fn open(&self, name: usize) -> io::Result<Handles> {
         let path = self.plan.aliases.get(name).unwrap_or(&self.path);
         let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-        let direct = if self.plan.direct { Some(open(libc::O_DIRECT)?) } else { None };
+        let direct = if self.plan.direct { Some(open(OFlags::DIRECT.bits() as i32)?) } else { None };
         Ok(Handles { buffered: open(0)?, direct })
     }
 
@@ -302,7 +303,7 @@ impl State<'_> {
     /// Preallocation and zeroing grow the file; a file system may refuse them.
     fn unless_unsupported(&mut self, range: Range, flags: FallocateFlags, zero: bool) -> io::Result<()> {
         match self.allocate(range, flags) {
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => return Ok(()),
             other => other?,
         }
         if self.model.len() < range.end() {
@@ -382,7 +383,7 @@ impl Block {
 
 /// A shared map of the first bytes of a file; unmapped with this value.
 pub struct Map {
-    address: *mut libc::c_void,
+    address: *mut std::ffi::c_void,
     length: usize,
 }
 
@@ -393,15 +394,11 @@ impl Map {
     ///
     /// ENODEV where files cannot be mapped, EINVAL for a length of 0.
     pub fn new(file: &File, length: usize) -> io::Result<Map> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new map at an address of the kernel's choice overlaps nothing.
-        let address = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        match address == libc::MAP_FAILED {
-            true => Err(io::Error::last_os_error()),
-            false => Ok(Map { address, length }),
-        }
+        let address =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0) }?;
+        Ok(Map { address, length })
     }
 
     /// What the map shows now.
@@ -423,17 +420,14 @@ impl Map {
     /// EIO when the file system could not take it.
     pub fn sync(&self) -> io::Result<()> {
         // SAFETY: address and length are those of our own map.
-        match unsafe { libc::msync(self.address, self.length, libc::MS_SYNC) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        Ok(unsafe { rustix::mm::msync(self.address, self.length, MsyncFlags::SYNC) }?)
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: address and length are those of our own map, which nobody uses any more.
-        unsafe { libc::munmap(self.address, self.length) };
+        let _ = unsafe { rustix::mm::munmap(self.address, self.length) };
     }
 }
 

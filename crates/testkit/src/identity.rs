@@ -1,6 +1,7 @@
 //! Closures as another user: in Linux a thread has its own credentials, as long as they are set by system call.
 
-use std::os::raw::c_long;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// Who a thread is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,16 +46,12 @@ impl Identity {
 
     /// The functions of the C library change all threads of a process; the bare system calls only this one.
     fn assume(&self) {
-        let (uid, gid) = (c_long::from(self.uid), c_long::from(self.gid));
-        // SAFETY: the kernel reads `groups.len()` numbers from the list and nothing else; no call writes memory.
-        let results = unsafe {
-            [
-                libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()),
-                libc::syscall(libc::SYS_setresgid, gid, gid, gid),
-                libc::syscall(libc::SYS_setresuid, uid, uid, uid),
-            ]
-        };
-        assert_eq!(results, [0, 0, 0], "only root can become {self:?}");
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        let groups: Vec<Gid> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        let outcome = set_thread_groups(&groups)
+            .and_then(|()| set_thread_res_gid(gid, gid, gid))
+            .and_then(|()| set_thread_res_uid(uid, uid, uid));
+        assert_eq!(outcome, Ok(()), "only root can become {self:?}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! The mount table.
 
-use std::ffi::CString;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// One line of the mount table.
@@ -47,24 +47,13 @@ pub fn below(directory: &Path) -> Vec<Entry> {
 ///
 /// EINVAL when nothing is mounted there; EPERM without privilege.
 pub fn detach(point: &Path) -> io::Result<()> {
-    let path = CString::new(point.as_os_str().as_bytes())?;
-    // SAFETY: `path` ends in a zero byte and lives across the call.
-    match unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(rustix::mount::unmount(point, UnmountFlags::DETACH)?)
 }
 
 /// Cuts FUSE connections as if their servers had closed them: every request on them fails, also of processes that
 /// nothing else can end. `scratch` is an existing empty directory. Only root can; others get nothing done.
 pub fn abort(entries: &[Entry], scratch: &Path) {
-    let path = CString::new(scratch.as_os_str().as_bytes());
-    let Ok(path) = path else { return };
-    // SAFETY: all strings end in a zero byte and live across the call; this kind of file system takes no data.
-    let mounted = unsafe {
-        libc::mount(c"none".as_ptr(), path.as_ptr(), c"fusectl".as_ptr(), 0, std::ptr::null()) == 0
-    };
-    if !mounted {
+    if rustix::mount::mount("none", scratch, "fusectl", MountFlags::empty(), None).is_err() {
         return;
     }
     for entry in entries.iter().filter(|entry| entry.kind.starts_with("fuse.")) {

@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::wait;
+use rustix::process::{Pid, Signal};
 
 /// How long a program may take that has no reason to take long.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -156,9 +157,16 @@ fn describe(child: &Child) -> String {
     state
 }
 
+/// Sends a signal to a process; one that is gone already is fine.
+pub fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
 fn kill_group(child: &mut Child) {
-    // SAFETY: kill touches no memory; the group is the child's own and exists until it is waited for.
-    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+    // The group is the child's own and exists until it is waited for.
+    let _ = rustix::process::kill_process_group(Pid::from_child(child), Signal::KILL);
     // A process in uninterruptible sleep does not end: then the wait must not hang, too.
     let _ = wait::within(Duration::from_secs(2), || child.try_wait().ok().flatten());
 }

@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError, mpsc};
 use std::time::Duration;
 
-use crate::program::shell;
+use crate::program::{self, shell};
 use crate::{binary, mounts, wait};
+use rustix::process::Signal;
 
 /// Environment variable that marks the processes of a run.
 pub const MARK: &str = "NACRE_TEST_RUN";
@@ -218,8 +219,8 @@ fn end_processes(directory: &Path) {
 fn kill_all(directory: &Path) -> usize {
     let processes = marked(directory);
     for (pid, _) in &processes {
-        // SAFETY: kill touches no memory. The process carries our mark, so it is ours.
-        unsafe { libc::kill(*pid as libc::pid_t, libc::SIGKILL) };
+        // The process carries our mark, so it is ours.
+        program::signal(*pid, Signal::KILL);
     }
     processes.len()
 }

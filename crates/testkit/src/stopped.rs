@@ -1,6 +1,7 @@
 //! Processes that do not answer.
 
-use crate::{Cluster, wait};
+use crate::{Cluster, program, wait};
+use rustix::process::Signal;
 use std::fs;
 
 /// A process that is stopped; it goes on with the end of this, also if the test ends early: closing a file waits for the mount
@@ -16,7 +17,7 @@ impl Stopped {
     /// When it does not stop.
     pub fn begin(cluster: &Cluster, pid: u32) -> Stopped {
         let stopped = Stopped(pid);
-        cluster.signal(pid, libc::SIGSTOP);
+        cluster.signal(pid, Signal::STOP);
         wait::until(wait::SOON, "all threads are stopped", || {
             let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
             let mut states =
@@ -31,7 +32,6 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // SAFETY: kill touches no memory.
-        unsafe { libc::kill(self.0 as libc::pid_t, libc::SIGCONT) };
+        program::signal(self.0, Signal::CONT);
     }
 }

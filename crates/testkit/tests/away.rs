@@ -13,6 +13,7 @@ use nacre_testkit::program::Outcome;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, program, text, wait};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::Signal;
 
 /// What nobody may have to wait for. On an idle machine it takes 1 to 4 s with a server that is stopped.
 const SOON: Duration = Duration::from_secs(20);
@@ -266,8 +267,8 @@ fn what_waits_for_an_mdt_can_be_interrupted_and_goes_on_when_it_is_back() {
         all_wait(&mut ended);
         all_wait(&mut killed);
         // All at once: in the kernel those that change a directory wait for each other, which no signal ends.
-        ended.iter().for_each(|(_, child)| cluster.signal(child.id(), libc::SIGINT));
-        killed.iter().for_each(|(_, child)| cluster.signal(child.id(), libc::SIGKILL));
+        ended.iter().for_each(|(_, child)| cluster.signal(child.id(), Signal::INT));
+        killed.iter().for_each(|(_, child)| cluster.signal(child.id(), Signal::KILL));
         for (mut children, signal) in [(ended, libc::SIGINT), (killed, libc::SIGKILL)] {
             let ends = wait_for(&mut children, SOON);
             assert!(ends.iter().all(|end| end.signal() == Some(signal)), "{ends:?}");
@@ -375,7 +376,7 @@ fn opens_that_were_interrupted_do_not_stay_open() {
             children.iter_mut().find_map(|(_, child)| child.try_wait().expect("ours"))
         });
         assert_eq!(early, None, "they wait for {role} ({how:?})");
-        children.iter().for_each(|(_, child)| cluster.signal(child.id(), libc::SIGKILL));
+        children.iter().for_each(|(_, child)| cluster.signal(child.id(), Signal::KILL));
         wait_for(&mut children, SOON);
         come_back(&mut cluster, stopped, &dirs);
         wait::until(wait::SOON, "nobody has it open", || (!is_open(&cluster, &fid)).then_some(()));

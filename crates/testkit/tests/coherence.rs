@@ -15,6 +15,7 @@ use nacre_testkit::exerciser::{Exercise, fill};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, wait};
 use rustix::fs::XattrFlags;
+use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -305,7 +306,7 @@ fn a_killed_client_is_evicted_and_its_locks_are_free() {
         cluster.run().processes().into_iter().find(|(_, words)| {
             words.iter().any(|word| Path::new(word) == second.parent().expect("mount point"))
         });
-    cluster.signal(victim.expect("the second mount has a process").0, libc::SIGKILL);
+    cluster.signal(victim.expect("the second mount has a process").0, Signal::KILL);
     let here = File::open(first.join("file")).expect("open");
     wait::until(LIMIT, "the lock of the dead client is free", || {
         rustix::fs::flock(&here, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok()

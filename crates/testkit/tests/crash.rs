@@ -15,6 +15,7 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::fill;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, mounts, program, text, wait};
+use rustix::process::Signal;
 
 /// Longest time that a call may take around a crash: resends, recovery window, and a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -386,10 +387,10 @@ fn a_stopped_server_delays_and_breaks_nothing() {
     for role in cluster.servers() {
         let writer = Writer::start(&directory, &role, true);
         writer.wait_for(3);
-        cluster.signal(cluster.pid(&role), libc::SIGSTOP);
+        cluster.signal(cluster.pid(&role), Signal::STOP);
         // Long enough for requests to pile up in front of it: the condition is the passing of time itself.
         wait::within(Duration::from_millis(700), || None::<()>);
-        cluster.signal(cluster.pid(&role), libc::SIGCONT);
+        cluster.signal(cluster.pid(&role), Signal::CONT);
         writer.wait_for(5);
         let promises = writer.promises();
         check_promises(&directory, &promises);

@@ -9,6 +9,7 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, errno, on_each_shape_of, program, wait};
+use rustix::process::Signal;
 
 /// Far more than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -335,9 +336,9 @@ fn an_ost_is_emptied_of_the_files_of_all_mdts() {
     cluster.lctl(&["set_param", "-n", "obdfilter.indra-OST0000.no_create=1"]).success();
     let drain = || cluster.nacre(&["rebalance", text(cluster.mount()), "--drain", "0", "--rate", "0"]);
     let mdt = cluster.pid("mdt0001");
-    cluster.signal(mdt, libc::SIGSTOP);
+    cluster.signal(mdt, Signal::STOP);
     let refused = drain();
-    cluster.signal(mdt, libc::SIGCONT);
+    cluster.signal(mdt, Signal::CONT);
     assert!(refused.code() != 0 && refused.stderr.contains("MDT0001 does not answer"), "{refused:?}");
     // The file without a name moves with the others.
     drain().success();
@@ -486,11 +487,11 @@ fn new_files_are_not_given_to_an_ost_that_does_not_answer() {
     until_used(&cluster, "1", true);
     written.goes_on();
     let hung = cluster.pid("ost0002");
-    let stop = || cluster.signal(hung, libc::SIGSTOP);
+    let stop = || cluster.signal(hung, Signal::STOP);
     let written = right_after(&cluster, [&first, &other], "2", stop);
     until_used(&cluster, "2", false);
     assert!(!of(&new_files(&cluster, [&first, &other], "hung"), "2"));
-    cluster.signal(hung, libc::SIGCONT);
+    cluster.signal(hung, Signal::CONT);
     until_used(&cluster, "2", true);
     written.goes_on();
     new_files(&cluster, [&first, &other], "after");

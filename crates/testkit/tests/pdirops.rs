@@ -32,6 +32,7 @@ enum Act {
 }
 
 use Act::{Create, Link, Mkdir, RemoteMkdir, RenameFrom, RenameTo, Stat, Unlink};
+use rustix::process::Signal;
 
 const ON_THE_SAME: [Act; 7] = [Create, Mkdir, Link, Unlink, RenameTo, RenameFrom, Stat];
 
@@ -313,7 +314,7 @@ fn who_waits_for_an_operation_of_an_mdt_that_is_away_can_be_interrupted() {
             assert!(ended.is_none(), "{command} did not wait: {ended:?}");
             (waiters() != "0").then_some(())
         });
-        stage.cluster.signal(waiting.id(), libc::SIGINT);
+        stage.cluster.signal(waiting.id(), Signal::INT);
         let ended =
             wait::until(wait::SOON, &format!("{command} ends"), || waiting.try_wait().expect("our child"));
         assert!(!ended.success(), "{command}: {ended}");

@@ -11,6 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use nacre_testkit::exerciser::{Exercise, Map, fill};
 use nacre_testkit::{Cluster, Shape, wait};
+use rustix::process::Signal;
 
 /// Far more than anything here takes; what hangs is found by it.
 const LIMIT: Duration = Duration::from_secs(150);
@@ -528,7 +529,7 @@ fn a_client_that_dies_with_locks_and_data_leaves_the_files_to_the_others() {
         let processes = cluster.run().processes();
         let victim =
             processes.iter().find(|(_, words)| words.iter().any(|word| Path::new(word) == mount_point));
-        cluster.signal(victim.expect("the second mount has a process").0, libc::SIGKILL);
+        cluster.signal(victim.expect("the second mount has a process").0, Signal::KILL);
         let begin = std::time::Instant::now();
         let bytes = read(&here, 0, 100_000);
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());

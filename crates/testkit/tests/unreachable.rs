@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, program};
+use rustix::process::Signal;
 
 /// What nobody may have to wait for. Measured on an idle machine: 1.1 s with dead servers, 2.1 s with a stopped one.
 const SOON: Duration = Duration::from_secs(20);
@@ -31,9 +32,9 @@ fn figures_do_not_wait_for_servers_that_are_away() {
         assert!(began.elapsed() < SOON, "{dead:?}: {:?}", began.elapsed());
     };
     figures(&[]);
-    cluster.signal(cluster.pid("ost0001"), libc::SIGSTOP);
+    cluster.signal(cluster.pid("ost0001"), Signal::STOP);
     figures(&["OST0001"]);
-    cluster.signal(cluster.pid("ost0001"), libc::SIGCONT);
+    cluster.signal(cluster.pid("ost0001"), Signal::CONT);
     figures(&[]);
     cluster.kill("ost0001");
     figures(&["OST0001"]);

@@ -100,7 +100,7 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
             }
             Phase::Stat => {
                 // By the server, also if the kernel believes to know.
-                let flags = AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
+                let flags = AtFlags::STATX_FORCE_SYNC;
                 rustix::fs::statx(&directory, name, flags, StatxFlags::BASIC_STATS).map(drop)
             }
             Phase::Read => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, O_DIRECT};
 use crate::error::Error;
 use crate::machine;
 use crate::pattern;
@@ -94,7 +94,7 @@ pub(crate) fn serve(setup: &str) -> Result<(), Error> {
             let index = setup.rank as usize;
             let rank = *ranks.get(index).ok_or_else(|| Error::Usage("no rank for this task".to_owned()))?;
             let count = counts.get(rank as usize).copied().unwrap_or(0);
-            transfer(&setup, access, (repetition, rank, count), &mut buffer, barrier)
+            transfer(&setup, access, repetition, rank, count, &mut buffer, barrier)
         }
     })
 }
@@ -110,7 +110,9 @@ fn remove(setup: &Setup, repetition: u64) -> Result<Times, Error> {
 fn transfer(
     setup: &Setup,
     access: Access,
-    (repetition, rank, count): (u64, u64, u64),
+    repetition: u64,
+    rank: u64,
+    count: u64,
     buffer: &mut Buffer,
     barrier: &mut Barrier,
 ) -> Result<Times, Error> {
@@ -124,7 +126,7 @@ fn transfer(
         barrier.wait()?;
     }
     times.access_ns.0 = now_ns();
-    move_data(setup, access, (rank, count), (&file, &path), buffer, &mut times)?;
+    move_data(setup, access, rank, count, &file, &path, buffer, &mut times)?;
     if setup.sync && access == Access::Write {
         file.sync_all().map_err(Error::io("fsync", &path))?;
     }
@@ -140,7 +142,7 @@ fn transfer(
 
 /// Opens the file, which the first to write makes. One that is to be striped is made by one task before the others open it.
 fn open(setup: &Setup, access: Access, path: &Path, barrier: &mut Barrier) -> Result<File, Error> {
-    let flags = if setup.direct { libc::O_DIRECT } else { 0 };
+    let flags = if setup.direct { O_DIRECT } else { 0 };
     let writes = access == Access::Write;
     let open = || {
         OpenOptions::new()
@@ -169,8 +171,10 @@ fn open(setup: &Setup, access: Access, path: &Path, barrier: &mut Barrier) -> Re
 fn move_data(
     setup: &Setup,
     access: Access,
-    (rank, count): (u64, u64),
-    (file, path): (&File, &Path),
+    rank: u64,
+    count: u64,
+    file: &File,
+    path: &Path,
     buffer: &mut Buffer,
     times: &mut Times,
 ) -> Result<(), Error> {

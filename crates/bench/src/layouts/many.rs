@@ -37,9 +37,9 @@ impl LayoutsRun<'_> {
             layout.extend(["-E".to_owned(), format!("{number}M"), "-c".to_owned(), "1".to_owned()]);
         }
         layout.extend(["-E", "-1", "-c", "1"].map(str::to_owned));
-        self.file(&instance, &format!("{components} components"), &layout, (components, COMPONENT_BYTES))?;
+        self.file(&instance, &format!("{components} components"), &layout, components, COMPONENT_BYTES)?;
         let layout = ["-C", &stripes.to_string(), "-S", "64K"].map(str::to_owned);
-        self.file(&instance, &format!("{stripes} stripes"), &layout, (stripes, STRIPE_BYTES))
+        self.file(&instance, &format!("{stripes} stripes"), &layout, stripes, STRIPE_BYTES)
     }
 
     fn file(
@@ -47,7 +47,8 @@ impl LayoutsRun<'_> {
         instance: &Instance,
         name: &str,
         layout: &[String],
-        (places, distance): (u64, u64),
+        places: u64,
+        distance: u64,
     ) -> Result<(), Error> {
         let layout: Vec<&str> = layout.iter().map(String::as_str).collect();
         let directory = instance.mount();

@@ -78,11 +78,10 @@ impl LayoutsRun<'_> {
         let file_bytes = self.arguments.size_mib.max(1) << 20;
         for operation in [Operation::SeqWrite, Operation::SeqRead] {
             let job = Job::new("", &Work::io(operation, &work, 1 << 20, file_bytes), 1);
-            let row = (label(operation.label()), Unit::BytesPerSecond, 1 << 20);
-            self.beside(instance, (files, rate), &job, row)?;
+            self.beside(instance, files, rate, label(operation.label()), &job)?;
         }
-        let job = small_job(self.arguments, Operation::Create, &work, (4096, 1));
-        self.beside(instance, (files, rate), &job, (label("files of 4 KiB created"), Unit::OpsPerSecond, 1))
+        let job = small_job(self.arguments, Operation::Create, &work, 4096, 1);
+        self.beside(instance, files, rate, label("files of 4 KiB created"), &job)
     }
 
     /// All files on the first OST.
@@ -132,14 +131,20 @@ impl LayoutsRun<'_> {
         Ok(())
     }
 
-    /// `job` beside a rebalance with this limit, and alone; `factor` times its operations are the unit.
+    /// `job` while a rebalance with this limit runs, and alone.
     fn beside(
         &mut self,
         instance: &Instance,
-        (files, rate): (&[PathBuf], Option<u64>),
+        files: &[PathBuf],
+        rate: Option<u64>,
+        label: String,
         job: &Job,
-        (label, unit, factor): (String, Unit, u64),
     ) -> Result<(), Error> {
+        let work = &job.works[0];
+        let (unit, factor) = match work.operation.counts_bytes() {
+            true => (Unit::BytesPerSecond, work.block_bytes),
+            false => (Unit::OpsPerSecond, 1),
+        };
         let (mut beside, mut alone) = (Samples::new(), Samples::new());
         job.prepare(self.myself)?;
         let outcome: Result<(), Error> = (|| {

@@ -94,22 +94,16 @@ impl Engine {
 
     /// Makes a directory in the root.
     pub(super) fn make_directory(&self, name: &[u8], fid: Fid) -> Result<(), Error> {
-        self.create((Fid::ROOT, name), fid, NewFile::Directory, 0o777)
+        self.create(Fid::ROOT, name, fid, NewFile::Directory, 0o777)
     }
 
     /// Makes an empty file.
-    pub(super) fn make_file(&self, place: (Fid, &[u8]), fid: Fid) -> Result<(), Error> {
+    pub(super) fn make_file(&self, parent: Fid, name: &[u8], fid: Fid) -> Result<(), Error> {
         let mode = FileKind::Regular.mode_bits() | 0o644;
-        self.create(place, fid, NewFile::Node { rdev: 0 }, mode)
+        self.create(parent, name, fid, NewFile::Node { rdev: 0 }, mode)
     }
 
-    fn create(
-        &self,
-        (parent, name): (Fid, &[u8]),
-        fid: Fid,
-        new: NewFile<'_>,
-        mode: u32,
-    ) -> Result<(), Error> {
+    fn create(&self, parent: Fid, name: &[u8], fid: Fid, new: NewFile<'_>, mode: u32) -> Result<(), Error> {
         let (umask, open, exclusive) = (0o022, None, true);
         let request = MdsRequest::Create { parent, name, fid, new, mode, umask, open, exclusive };
         self.call(&request, None).map(drop)
@@ -169,7 +163,7 @@ impl Files {
         for number in 0..self.count {
             let (name, fid) = (name_of(thread, number), self.fid(thread, number));
             if !matches!(self.scene, Scene::Opened | Scene::Kept) {
-                engine.make_file((parent, &name), fid)?;
+                engine.make_file(parent, &name, fid)?;
                 continue;
             }
             let handle = OpenHandle(u64::from(number) + 1);

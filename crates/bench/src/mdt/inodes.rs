@@ -147,8 +147,8 @@ fn fill(setup: &Setup, found: &mut Found) -> Result<(), Error> {
                     (sequence, oid) = (engine.sequence()?, 0);
                 }
                 oid += 1;
-                let place = (directory_fid(first, directory), &name_of(0, number)[..]);
-                engine.make_file(place, Fid::new(sequence, oid, 0))?;
+                let parent = directory_fid(first, directory);
+                engine.make_file(parent, &name_of(0, number), Fid::new(sequence, oid, 0))?;
                 made += 1;
             }
         }
@@ -191,7 +191,7 @@ fn look_and_make(setup: &Setup, round: usize, found: &mut Found) -> Result<(), E
     found.look_cpu_us = measured.cpu_us / measured.ops as f64;
     let sequence = engine.sequence()?;
     for number in 0..LATE_FILES {
-        engine.make_file((Fid::ROOT, &name_of(round, number)), Fid::new(sequence, number + 1, 0))?;
+        engine.make_file(Fid::ROOT, &name_of(round, number), Fid::new(sequence, number + 1, 0))?;
     }
     // Until the kill nothing is put in order.
     std::mem::forget(engine);
@@ -231,7 +231,7 @@ pub(super) fn measure(
         after_kill.push(run(Step::Open)?);
     }
     let disk = size_of(&setup.dir)?;
-    Ok(report_of(&setup, (filled, &after_stop, &after_kill), disk, arguments.cold))
+    Ok(report_of(&setup, filled, &after_stop, &after_kill, disk, arguments.cold))
 }
 
 /// Bytes on disk of what is below a directory.
@@ -248,7 +248,9 @@ fn size_of(dir: &Path) -> Result<u64, Error> {
 
 fn report_of(
     setup: &Setup,
-    (filled, after_stop, after_kill): (Found, &[Found], &[Found]),
+    filled: Found,
+    after_stop: &[Found],
+    after_kill: &[Found],
     disk: u64,
     cold: bool,
 ) -> Report {
@@ -332,7 +334,7 @@ mod tests {
     fn the_report_says_what_misses() {
         let setup = Setup { dir: PathBuf::new(), cached_inodes: 1 << 20, inodes: 1, entries: 1, threads: 1 };
         let found = |open_seconds| Found { open_seconds, anonymous_bytes: 1 << 30, ..Found::default() };
-        let report = report_of(&setup, (found(0.0), &[found(1.0)], &[found(6.0)]), 0, true);
+        let report = report_of(&setup, found(0.0), &[found(1.0)], &[found(6.0)], 0, true);
         let row = |name: &str| report.rows.iter().find(|row| row.name == name).expect("a row");
         assert_eq!(row("opens after a stop").meets_target(), Some(true));
         assert_eq!(row("opens after a kill").meets_target(), Some(false));

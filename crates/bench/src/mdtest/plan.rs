@@ -37,36 +37,35 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Spreads `items` of each task over the tree, or takes `items_per_directory` as it is.
-    pub(super) fn new(
-        directories: &[PathBuf],
-        (depth, branch): (u32, u64),
-        (leaf_only, unique): (bool, bool),
+    pub(super) fn with_items(
+        mut self,
         items: Option<u64>,
         items_per_directory: Option<u64>,
     ) -> Result<Plan, Error> {
-        let absolute = |path: &PathBuf| std::path::absolute(path).map_err(Error::io("find", path));
-        let directories = directories.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
-        let branch = branch.max(1);
-        let mut plan = Plan { directories, depth, branch, leaf_only, unique, items_per_directory: 0 };
+        for directory in &mut self.directories {
+            let absolute = std::path::absolute(&*directory);
+            *directory = absolute.map_err(Error::io("find", &*directory))?;
+        }
+        self.branch = self.branch.max(1);
         let too_many =
             || Error::Usage("the tree has too many directories or items: lower -z, -b, -n or -I".to_owned());
-        let inhabited = plan.checked_inhabited().filter(|&count| count <= ITEMS_MAX).ok_or_else(too_many)?;
-        plan.items_per_directory = match (items, items_per_directory) {
+        let inhabited = self.checked_inhabited().filter(|&count| count <= ITEMS_MAX).ok_or_else(too_many)?;
+        self.items_per_directory = match (items, items_per_directory) {
             (Some(_), Some(_)) => return Err(Error::Usage("give -n or -I, not both".to_owned())),
             (Some(items), None) => items / inhabited,
             (None, Some(each)) => each,
             (None, None) => 0,
         };
-        if items.is_some_and(|items| items > 0 && plan.items_per_directory == 0) {
+        if items.is_some_and(|items| items > 0 && self.items_per_directory == 0) {
             return Err(Error::Usage(format!(
                 "fewer items than the {inhabited} directories that are to have some"
             )));
         }
         inhabited
-            .checked_mul(plan.items_per_directory)
+            .checked_mul(self.items_per_directory)
             .filter(|&count| count <= ITEMS_MAX)
             .ok_or_else(too_many)?;
-        Ok(plan)
+        Ok(self)
     }
 
     /// Directories of a tree: 1 + b + b^2 and so on.
@@ -149,8 +148,15 @@ mod tests {
 
     use super::*;
 
+    fn tree(directories: &[&str]) -> Plan {
+        let directories = directories.iter().map(PathBuf::from).collect();
+        let (depth, branch, leaf_only, unique) = (0, 1, false, false);
+        Plan { directories, depth, branch, leaf_only, unique, items_per_directory: 0 }
+    }
+
     fn plan(depth: u32, branch: u64, leaf_only: bool, items: Option<u64>, each: Option<u64>) -> Plan {
-        Plan::new(&["/d".into()], (depth, branch), (leaf_only, true), items, each).expect("a plan")
+        let plan = Plan { depth, branch, leaf_only, unique: true, ..tree(&["/d"]) };
+        plan.with_items(items, each).expect("a plan")
     }
 
     #[test]
@@ -189,8 +195,7 @@ mod tests {
 
     #[test]
     fn tasks_take_directories_in_turn_and_the_first_in_each_keeps_the_tree() {
-        let directories = ["/a".into(), "/b".into()];
-        let shared = Plan::new(&directories, (0, 1), (false, false), Some(1), None).expect("a plan");
+        let shared = tree(&["/a", "/b"]).with_items(Some(1), None).expect("a plan");
         let tops: Vec<PathBuf> = (0..3).map(|rank| shared.tree(4, rank)[0].clone()).collect();
         assert_eq!(tops[0], Path::new("/a/test-dir.4-0/mdtest_tree.0"));
         assert_eq!(tops[1], Path::new("/b/test-dir.4-0/mdtest_tree.0"));
@@ -201,9 +206,8 @@ mod tests {
 
     #[test]
     fn wishes_that_cannot_be_met_are_refused() {
-        let try_plan = |depth, branch, items, each| {
-            Plan::new(&["/d".into()], (depth, branch), (false, false), items, each)
-        };
+        let try_plan =
+            |depth, branch, items, each| Plan { depth, branch, ..tree(&["/d"]) }.with_items(items, each);
         assert!(try_plan(60, 10, Some(1), None).is_err(), "too many directories");
         assert!(try_plan(2, 10, Some(10), None).is_err(), "fewer items than directories");
         assert!(try_plan(0, 1, Some(10), Some(10)).is_err(), "both");

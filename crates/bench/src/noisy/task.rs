@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, O_DIRECT};
 use crate::error::Error;
 use crate::team::{self, Barrier, now_ns};
 
@@ -94,7 +94,7 @@ fn small(order: &Order, seed: u64, barrier: &mut Barrier) -> Result<Done, Error>
         let path = path(number);
         std::fs::write(&path, vec![1; FILE_BYTES as usize]).map_err(Error::io("write", &path))?;
         // Each write is one at the server: nothing is gathered.
-        let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path);
+        let file = OpenOptions::new().write(true).custom_flags(O_DIRECT).open(&path);
         files.push(file.map_err(Error::io("open", &path))?);
     }
     files.iter().try_for_each(File::sync_all).map_err(Error::io("fsync", &order.small))?;

@@ -27,7 +27,8 @@ pub(super) fn seconds(
     disk: DiskSpec,
     disk_bytes: u64,
     extents: &[Extent],
-    (bytes, xfer): (u64, u64),
+    bytes: u64,
+    xfer: u64,
     label: &str,
 ) -> Result<f64, Error> {
     let mut transfers = Vec::new();
@@ -71,9 +72,8 @@ mod tests {
             |logical, physical| Extent { logical: logical * MIB, physical: physical * MIB, length: MIB };
         let whole = [Extent { logical: 0, physical: 0, length: 4 * MIB }];
         let apart = [piece(0, 0), piece(1, 500), piece(2, 100), piece(3, 900)];
-        let time = |extents: &[Extent], xfer| {
-            seconds(disk(), 1 << 30, extents, (4 * MIB, xfer), "x").expect("known")
-        };
+        let time =
+            |extents: &[Extent], xfer| seconds(disk(), 1 << 30, extents, 4 * MIB, xfer, "x").expect("known");
         assert!((time(&whole, MIB) - 0.04).abs() < 1e-9 && (time(&whole, 4 * MIB) - 0.04).abs() < 1e-9);
         assert!(time(&apart, MIB) > 0.04 + 3.0 * 0.008, "{}", time(&apart, MIB));
         assert!(time(&apart, 4 * MIB) < time(&apart, MIB), "a disk serves the nearest piece first");
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_part_that_lies_nowhere_is_an_error_and_flash_cannot_be_worked_out() {
         let some = [Extent { logical: 0, physical: 0, length: MIB }];
-        let said = seconds(disk(), 1 << 30, &some, (2 * MIB, MIB), "here").expect_err("half").to_string();
+        let said = seconds(disk(), 1 << 30, &some, 2 * MIB, MIB, "here").expect_err("half").to_string();
         assert!(said.starts_with("here: ") && said.contains("at offset 1048576"), "{said}");
         assert_eq!(disk_of(crate::medium::parse("flash").expect("flash")), None);
     }

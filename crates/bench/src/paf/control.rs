@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::ground::{check, stamp};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, O_DIRECT};
 use crate::error::Error;
 use crate::stop;
 use nacre_common::place;
+use rustix::io::Errno;
 
 /// Begin of the name of the file.
 const NAME: &str = "nacre-paf-control-";
@@ -36,7 +37,7 @@ impl Control {
     pub(super) fn make(directory: &Path, id: &str, bytes: u64) -> Result<Control, Error> {
         let path = directory.join(format!("{NAME}{id}"));
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_DIRECT);
+        options.read(true).write(true).create(true).truncate(false).custom_flags(O_DIRECT);
         let file = options.open(&path).map_err(|error| {
             // A file system without O_DIRECT makes the file before it refuses.
             let _ = fs::remove_file(&path);
@@ -101,15 +102,15 @@ impl Control {
 }
 
 fn refused(directory: &Path, path: &Path, error: std::io::Error) -> Error {
-    match error.raw_os_error() {
-        Some(libc::EINVAL) => {
+    match Errno::from_io_error(&error) {
+        Some(Errno::INVAL) => {
             let kind = place::file_system(directory).unwrap_or_else(|_| "unknown".to_owned());
             Error::Usage(format!(
                 "--control {} is on a file system without O_DIRECT ({kind}): name a directory on the target's disk",
                 directory.display()
             ))
         }
-        Some(libc::ENOSPC) => Error::Usage(format!(
+        Some(Errno::NOSPC) => Error::Usage(format!(
             "--control {} has no room for a file as large as the measured one: name another directory on the target's disk",
             directory.display()
         )),

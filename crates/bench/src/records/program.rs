@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::error::Error;
 use crate::stop;
+use rustix::process::Signal;
 
 /// What the program is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -100,7 +101,7 @@ impl Program {
             }
         }
         let output = command.output().map_err(Error::io("start", self.path()))?;
-        if stop::asked() || output.status.signal() == Some(libc::SIGINT) {
+        if stop::asked() || output.status.signal() == Some(Signal::INT.as_raw()) {
             return Err(Error::Interrupted);
         }
         if !output.status.success() {

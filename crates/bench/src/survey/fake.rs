@@ -324,7 +324,7 @@ pub(super) fn measure(
         let features = arguments.features.iter().zip(&taken[2..]);
         report
             .rows
-            .extend(features.map(|(feature, other)| feature_row(case, *feature, kept, (&taken[0], other))));
+            .extend(features.map(|(feature, other)| feature_row(case, *feature, kept, &taken[0], other)));
         for ost in osts.iter().filter(|ost| ost.kept != Kept::Null) {
             (0..case.objects).try_for_each(|object| ost.objects.destroy(object))?;
         }
@@ -346,19 +346,19 @@ fn case_name(case: &Case, kept: Kept) -> String {
 }
 
 fn row(case: &Case, kept: Kept, real: &Turns, fake: &Turns) -> Row {
-    let mut row = compared(case_name(case, kept), real, (null::NAME, fake));
+    let mut row = compared(case_name(case, kept), real, null::NAME, fake);
     row.target = (case.record == SMALL).then_some(Target::RatioAtLeast(BOUND));
     row
 }
 
 /// With a feature against without it, whichever of both an OST of a file system has.
-fn feature_row(case: &Case, feature: Feature, kept: Kept, (usual, other): (&Turns, &Turns)) -> Row {
+fn feature_row(case: &Case, feature: Feature, kept: Kept, usual: &Turns, other: &Turns) -> Row {
     let (with, without) = if feature.is_default() { (usual, other) } else { (other, usual) };
     let name = format!("{}: {}", feature.label(), case_name(case, kept));
-    compared(name, with, ("without", without))
+    compared(name, with, "without", without)
 }
 
-fn compared(name: String, ours: &Turns, (label, theirs): (&str, &Turns)) -> Row {
+fn compared(name: String, ours: &Turns, label: &str, theirs: &Turns) -> Row {
     let mut row = Row::new(name, Unit::OpsPerSecond, ours.rates.clone());
     row.daemon_us = ours.cpu_us.clone();
     let (samples, daemon_us) = (theirs.rates.clone(), theirs.cpu_us.clone());
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!((large.ratio(), large.meets_target()), (Some(0.5), None));
         for (feature, ratio) in [(Feature::ShortIo, 0.5), (Feature::Reuse, 0.5), (Feature::CacheBypass, 2.0)]
         {
-            let row = feature_row(&case(4096), feature, Kept::File, (&one, &two));
+            let row = feature_row(&case(4096), feature, Kept::File, &one, &two);
             assert_eq!(row.ratio(), Some(ratio), "{feature:?}: with it against without");
         }
     }

@@ -14,6 +14,7 @@ use nacre_types::{ClientUuid, Fid, Nid, Status};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use serde::Serialize;
 
+use crate::buffer::O_DIRECT;
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::medium;
@@ -289,7 +290,7 @@ impl Objects for FileObjects {
         for object in self.files.len() as u32..objects {
             let path = self.path(object);
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
+            options.read(true).write(true).create(true).truncate(true).custom_flags(O_DIRECT);
             self.files.push(options.open(&path).map_err(Error::io("open", &path))?);
         }
         Ok(())

@@ -1,14 +1,14 @@
 //! Operations on data.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use super::{Done, Operation, Work, timed};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, O_DIRECT};
 use crate::error::Error;
 use fastrand::Rng;
+use rustix::fs::Advice;
 
 pub(super) fn prepare(work: &Work) -> Result<(), Error> {
     check(work)?;
@@ -48,18 +48,14 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
             .write(writes)
             .create(fresh)
             .truncate(false)
-            .custom_flags(if work.direct { libc::O_DIRECT } else { 0 })
+            .custom_flags(if work.direct { O_DIRECT } else { 0 })
             .open(&path)
             .map_err(Error::io("open", &path))
     };
     let blocks = work.file_bytes / work.block_bytes as u64;
     let file = open()?;
     if work.no_read_ahead {
-        // SAFETY: takes numbers, and a descriptor that is open.
-        let errno = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
-        if errno != 0 {
-            return Err(Error::io("advise", &path)(std::io::Error::from_raw_os_error(errno)));
-        }
+        rustix::fs::fadvise(&file, 0, None, Advice::Random).map_err(Error::io("advise", &path))?;
     }
     if fresh && work.shares_file() {
         // Another worker may have it open already; nobody has begun to write.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Extents};
 use crate::extents::{self, Extent};
+use rustix::fs::OFlags;
 
 /// A file, or a directory with all below it.
 pub(super) struct Tree {
@@ -27,7 +28,7 @@ impl Tree {
     fn file(&self, path: &Path, visit: &mut dyn FnMut(&str, &[Extent])) -> Result<(), Error> {
         let options = || {
             let mut options = OpenOptions::new();
-            options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+            options.read(true).custom_flags(OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits() as i32);
             options
         };
         let file = match options().open(path) {

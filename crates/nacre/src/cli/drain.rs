@@ -14,6 +14,7 @@ use nacre_layout::dir_layout::DirFlags;
 use nacre_layout::{DirLayout, user};
 use nacre_types::ioctl::{FilesWanted, MIGRATED_MAX};
 use nacre_types::{Fid, TargetId, TargetKind};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
@@ -222,13 +223,13 @@ impl Drain<'_> {
         let (mut outcomes, mut open) = (Vec::new(), files.to_vec());
         loop {
             let found = self.mount.migrate_files(&open, mdt).unwrap_or_else(|error| {
-                let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                open.iter().map(|_| Err(io::Error::from_raw_os_error(errno))).collect()
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                open.iter().map(|_| Err(io::Error::from(errno))).collect()
             });
             let is_over = Instant::now() >= deadline;
             let may_close = |outcome: &io::Result<()>| {
-                let errno = outcome.as_ref().err().and_then(io::Error::raw_os_error);
-                matches!(errno, Some(libc::EBUSY | libc::EAGAIN)) && !is_over
+                let errno = outcome.as_ref().err().and_then(Errno::from_io_error);
+                matches!(errno, Some(Errno::BUSY | Errno::AGAIN)) && !is_over
             };
             let (again, done): (Vec<_>, Vec<_>) =
                 open.into_iter().zip(found).partition(|(_, outcome)| may_close(outcome));
@@ -267,13 +268,13 @@ fn wish_for(path: &Path, turn: usize, others: &[u16]) -> Wish {
 }
 
 fn is_gone(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENOENT)
+    Errno::from_io_error(error) == Some(Errno::NOENT)
 }
 
 fn reason_of(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::EBUSY) => "it is open".to_owned(),
-        Some(libc::EMLINK) => "it has more than 1000 names".to_owned(),
+    match Errno::from_io_error(error) {
+        Some(Errno::BUSY) => "it is open".to_owned(),
+        Some(Errno::MLINK) => "it has more than 1000 names".to_owned(),
         _ => error.to_string(),
     }
 }

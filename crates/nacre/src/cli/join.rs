@@ -29,7 +29,7 @@ pub fn run(args: &JoinArgs) -> Result<i32> {
     }
     for (kind, wishes) in kinds.into_iter().zip(&wishes) {
         let place = Place { listen: free_addresses(&args.listen, &dir)?, mgs: mgs.clone() };
-        add_elsewhere(&dir, kind, None, Some(&source.fsname), (wishes, &place))?;
+        add_elsewhere(&dir, kind, None, Some(&source.fsname), wishes, &place)?;
     }
     Ok(0)
 }

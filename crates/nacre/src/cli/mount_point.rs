@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::process::{BEGUN_LIMIT, RunDir, why_silent};
 use crate::{holders, mounts, path as paths};
 use nacre_env::clock::Instant;
+use rustix::io::Errno;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -23,7 +24,9 @@ pub fn prepare(path: &Path) -> Result<bool> {
             Ok(true)
         }
         // It died after the question above.
-        Err(error) if error.raw_os_error().is_some_and(mounts::says_dead) => clear_dead(path).map(|()| false),
+        Err(error) if Errno::from_io_error(&error).is_some_and(mounts::says_dead) => {
+            clear_dead(path).map(|()| false)
+        }
         Err(error) => Err(Failure::because(format!("look at {}", path.display()))(error)),
     }
 }
@@ -63,7 +66,7 @@ pub fn check(path: &Path, dir: Option<&Path>) -> Result<()> {
                 Ok(()) => Err(cannot_be_made(path, &ErrorKind::NotADirectory.into())),
             };
         }
-        Err(error) if error.raw_os_error().is_some_and(mounts::says_dead) => return Ok(()),
+        Err(error) if Errno::from_io_error(&error).is_some_and(mounts::says_dead) => return Ok(()),
         Err(error) => return Err(Failure::because(format!("look at {}", path.display()))(error)),
     }
     let real = path.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))?;

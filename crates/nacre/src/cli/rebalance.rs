@@ -18,6 +18,7 @@ use nacre_layout::user;
 use nacre_types::ioctl::FilesWanted;
 use nacre_types::{Fid, TargetId, TargetKind};
 use plan::{Plan, Use};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -99,7 +100,7 @@ fn page_of_files(mount: &Mounted, ost: u16, after: Fid) -> Result<(Vec<Fid>, Opt
     let deadline = Instant::now() + ANSWERS_WITHIN;
     loop {
         match mount.files_on(FilesWanted::Objects(ost), after) {
-            Err(error) if error.raw_os_error() != Some(libc::ETIMEDOUT) => {
+            Err(error) if Errno::from_io_error(&error) != Some(Errno::TIMEDOUT) => {
                 return Err(Failure::because(format!("ask {mdt} for files on OST{ost:04x}"))(error));
             }
             Err(_) if Instant::now() >= deadline => return Err(silent(mdt)),
@@ -150,7 +151,7 @@ fn uses(mount: &Mounted, args: &RebalanceArgs) -> Result<Vec<Use>> {
     }
     let is_silent = |row: &&crate::lfs::mounted::TargetRow| {
         let is_drained = row.target.kind == TargetKind::Ost && args.drain.contains(&row.target.index);
-        is_drained && row.space.is_none() && row.errno == libc::ETIMEDOUT
+        is_drained && row.space.is_none() && row.errno == Errno::TIMEDOUT.raw_os_error()
     };
     if let Some(ost) = rows.iter().find(is_silent) {
         let target = ost.target;
@@ -206,13 +207,13 @@ impl Work<'_> {
         let (path, directory) = match self.mount.paths_of(&fid, Some(0)) {
             Ok(paths) => (paths.first().map(|path| root.join(path)), None),
             // It has lost its names, but may still be open.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => (None, Some(&*root)),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => (None, Some(&*root)),
             Err(error) => return self.note_failure(&format!("{fid}: cannot find a name: {error}")),
         };
         let path = path.unwrap_or_else(|| root.join(format!(".lustre/fid/{fid}")));
         let metadata = match path.symlink_metadata() {
             Ok(metadata) => metadata,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => return,
             Err(error) => return self.note_failure(&format!("{}: cannot stat: {error}", path.display())),
         };
         let (stripes, bytes) = (objects_of(&path).len().max(1) as u64, metadata.blocks() * BLOCK_UNIT);
@@ -226,13 +227,13 @@ impl Work<'_> {
         // Copied at once, so that nobody waits for long; a limit would make it long.
         let may_wait = self.is_last && (self.args.block || bytes <= WAITED_FOR_BYTES);
         let manner = if may_wait { Manner::Block } else { Manner::Try };
-        match self.relocate((&path, directory), (source, target.filter(|_| stripes == 1)), manner, plan) {
+        match self.relocate(&path, directory, source, target.filter(|_| stripes == 1), manner, plan) {
             Ok(_) => {
                 self.note_moved(bytes);
                 plan.moved(source, target, share);
             }
             Err(stopped) if stopped.is_for_now() => self.report.busy_files += 1,
-            Err(stopped) if stopped.error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(stopped) if Errno::from_io_error(&stopped.error) == Some(Errno::NOENT) => {}
             Err(stopped) => {
                 let (path, action, error) = (path.display(), stopped.action, &stopped.error);
                 self.note_failure(&format!("{path}: cannot {action}: {error}"));
@@ -256,8 +257,10 @@ impl Work<'_> {
 
     fn relocate(
         &self,
-        (path, directory): (&Path, Option<&Path>),
-        (source, first): (u16, Option<u16>),
+        path: &Path,
+        directory: Option<&Path>,
+        source: u16,
+        first: Option<u16>,
         manner: Manner,
         plan: &Plan,
     ) -> std::result::Result<u64, Stopped> {

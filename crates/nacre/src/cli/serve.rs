@@ -27,7 +27,7 @@ pub fn run(args: &ServeArgs) -> i32 {
     match prepared() {
         Ok((signals, herald, plan, confinement)) => {
             let log_confinement = || confinement.iter().for_each(Confinement::log);
-            serve(plan, &herald, &signals, (args.background, &log_confinement), || Ok(())).code
+            serve(plan, &herald, &signals, args.background, &log_confinement, || Ok(())).code
         }
         Err(failure) => {
             Herald::only_to_fail(args.background).failed(&failure);
@@ -64,7 +64,7 @@ pub fn foreground(
         mount: Some(local_mount(instance, mount_point, std::slice::from_ref(&start.options))?),
         instance: Some(instance.clone()),
     };
-    Ok(serve(plan, &herald, &signals, (false, &|| ()), on_ready))
+    Ok(serve(plan, &herald, &signals, false, &|| (), on_ready))
 }
 
 /// Mounts what others serve and stays.
@@ -73,14 +73,15 @@ pub fn foreground_mount(source: &MountSource, mount_point: &Path, options: Mount
     let signals = StopSignals::take()?;
     let herald = Herald::new(false)?;
     let plan = remote_plan(source, mount_point, options)?;
-    Ok(serve(plan, &herald, &signals, (false, &|| ()), || Ok(())).code)
+    Ok(serve(plan, &herald, &signals, false, &|| (), || Ok(())).code)
 }
 
 fn serve(
     plan: Plan,
     herald: &Herald,
     signals: &StopSignals,
-    (background, on_log): (bool, &dyn Fn()),
+    background: bool,
+    on_log: &dyn Fn(),
     on_ready: impl FnOnce() -> Result<()>,
 ) -> Served {
     let not_started = |failure: &Failure| {

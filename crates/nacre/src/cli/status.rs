@@ -332,7 +332,7 @@ fn unreachable(process: &ProcessStatus) -> Option<String> {
 fn lost_mount(process: &ProcessStatus) -> Option<String> {
     let mount = process.mount.as_ref()?;
     let device = mount.device?;
-    if mounts::has_device(process.pid, device)? {
+    if mounts::has_device(process.pid, device.0, device.1)? {
         return None;
     }
     Some(format!(

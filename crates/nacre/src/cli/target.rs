@@ -48,7 +48,7 @@ fn add(args: &TargetAddArgs) -> Result<()> {
     let wishes = &args.ost.anywhere(args.kind.kind())?;
     if !args.mgs.is_empty() {
         let place = Place { listen: args.listen.clone(), mgs: args.mgs.clone() };
-        return add_elsewhere(&args.dir, args.kind, args.index, args.fsname.as_deref(), (wishes, &place));
+        return add_elsewhere(&args.dir, args.kind, args.index, args.fsname.as_deref(), wishes, &place);
     }
     let instance = Instance::open_existing(&args.dir)?;
     check_name(args.fsname.as_deref(), &instance)?;
@@ -165,7 +165,8 @@ pub fn add_elsewhere(
     kind: NewTarget,
     index: Option<u16>,
     fsname: Option<&str>,
-    (wishes, place): (&TargetWishes, &Place),
+    wishes: &TargetWishes,
+    place: &Place,
 ) -> Result<()> {
     let found = Instance::open(dir)?;
     let endpoints = place.endpoints()?;

@@ -390,7 +390,7 @@ fn made_as_wished(
 }
 
 fn backends(shape: &ShapeArgs, osts: u16, mdts: u16) -> Result<Backends> {
-    Backends::parse((&shape.ost_backend, osts), (&shape.mdt_backend, mdts))
+    Backends::parse(&shape.ost_backend, osts, &shape.mdt_backend, mdts)
 }
 
 fn summary(overview: &Overview, started: &[(String, Child)]) -> String {

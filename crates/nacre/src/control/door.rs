@@ -3,6 +3,7 @@
 use super::{Answer, Handler, Request, TIMEOUT, send};
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -74,7 +75,7 @@ pub(super) fn keep(listener: &UnixListener, audience: Audience, handler: &Arc<dy
             Ok(()) => {}
             Err(error) => {
                 log::debug!("control connection: {error}");
-                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) {
+                if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) {
                     nacre_env::thread::sleep(ACCEPT_PAUSE);
                 }
             }
@@ -93,7 +94,7 @@ fn serve_owner(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
     let owner = rustix::process::geteuid().as_raw();
     refuse(
         stream,
-        libc::EPERM,
+        Errno::PERM,
         &format!(
             "only user {owner}, the owner of this process, and root may ask it: run the command as one of them"
         ),
@@ -104,7 +105,7 @@ fn serve_one_of(crowd: &Crowd, stream: UnixStream, handler: &Arc<dyn Handler>) -
     let uid = sockopt::socket_peercred(&stream)?.uid.as_raw();
     let Some(place) = crowd.admit(uid) else {
         log::warn!(peer:% = uid; "a question of user {uid} was refused: too many at the same time");
-        return refuse(&stream, libc::EBUSY, "too many questions at the same time: ask again in a moment");
+        return refuse(&stream, Errno::BUSY, "too many questions at the same time: ask again in a moment");
     };
     let handler = handler.clone();
     let answers = move || {
@@ -151,9 +152,9 @@ impl Drop for Place {
     }
 }
 
-fn refuse(stream: &UnixStream, errno: i32, message: &str) -> io::Result<()> {
+fn refuse(stream: &UnixStream, errno: Errno, message: &str) -> io::Result<()> {
     stream.set_write_timeout(Some(REFUSAL_LIMIT))?;
-    send(stream, &Answer::Error { errno, message: message.to_owned() })
+    send(stream, &Answer::refusal(errno, message))
 }
 
 fn answer(stream: &UnixStream, handler: &dyn Handler, limits: Limits) -> io::Result<()> {
@@ -162,9 +163,7 @@ fn answer(stream: &UnixStream, handler: &dyn Handler, limits: Limits) -> io::Res
     BufReader::new(question.take(limits.bytes)).read_line(&mut line)?;
     let answer = match serde_json::from_str::<Request>(&line) {
         Ok(request) => handler.handle(&request),
-        Err(error) => {
-            Answer::Error { errno: libc::EINVAL, message: format!("request not understood: {error}") }
-        }
+        Err(error) => Answer::refusal(Errno::INVAL, format!("request not understood: {error}")),
     };
     send(Timed { stream, end: Instant::now() + limits.time }, &answer)
 }

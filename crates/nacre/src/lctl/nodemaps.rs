@@ -1,10 +1,12 @@
 //! `lctl nodemap_*`: named sets of clients and what holds for them, kept by the management server. Grammar: Lustre's.
 
-use super::{EXIT_USAGE, Outcome, management};
+use super::{Outcome, management, refused, with_code};
 use crate::control::{self, Answer, Request};
+use crate::failure::{Failure, Result};
 use nacre_types::nodemap::{Change, DEFAULT, NodemapFlags, Part, Property};
 use nacre_types::standing::Proven;
 use nacre_types::{IdKind, Identity, KeyId, Nid, Nodemap, Nodemaps, Roles, Standing};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +14,8 @@ use std::sync::Arc;
 /// Options of a command, by name.
 type Options<'a> = BTreeMap<&'a str, &'a str>;
 
-fn usage(command: &str, text: impl std::fmt::Display) -> (i32, String) {
-    (EXIT_USAGE, format!("lctl {command}: {text}"))
+fn usage(command: &str, text: impl std::fmt::Display) -> Failure {
+    super::usage(format!("lctl {command}: {text}"))
 }
 
 /// `--name VALUE` and `--name=VALUE`, each once, all of those that are needed.
@@ -22,7 +24,7 @@ fn options<'a>(
     args: &'a [String],
     needed: &[&'a str],
     optional: &[&'a str],
-) -> Result<Options<'a>, (i32, String)> {
+) -> Result<Options<'a>> {
     let mut found = Options::new();
     let mut words = args.iter().map(String::as_str);
     while let Some(word) = words.next() {
@@ -46,9 +48,9 @@ fn options<'a>(
 }
 
 /// What is to be done to which nodemap.
-fn change_of(command: &str, args: &[String]) -> Result<Option<(String, Change)>, (i32, String)> {
+fn change_of(command: &str, args: &[String]) -> Result<Option<(String, Change)>> {
     let parse = |text: String| {
-        text.parse::<Change>().map_err(|error| (libc::EINVAL, format!("lctl {command}: {error}")))
+        text.parse::<Change>().map_err(|error| refused(Errno::INVAL, format!("lctl {command}: {error}")))
     };
     let named = |needed: &[&'static str], text: &dyn Fn(&Options<'_>) -> String| {
         let needed: Vec<&str> = needed.iter().copied().chain(["name"]).collect();
@@ -97,10 +99,13 @@ pub fn run(command: &str, args: &[String]) -> Outcome {
         let request = Request::ChangeNodemap { name: name.clone(), change: change.to_string() };
         return match control::ask(&socket, &request) {
             Ok(Answer::Done) => Ok(()),
-            Ok(Answer::Error { errno, message }) => {
-                Err((errno, format!("{command}: {}: {message}", refusal(&name, &change, errno))))
+            Ok(Answer::Error { errno, message }) => Err(with_code(
+                errno,
+                format!("{command}: {}: {message}", refusal(&name, &change, Errno::from_raw_os_error(errno))),
+            )),
+            other => {
+                Err(refused(Errno::IO, format!("{command}: the management server did not answer: {other:?}")))
             }
-            other => Err((libc::EIO, format!("{command}: the management server did not answer: {other:?}"))),
         };
     }
     match command {
@@ -113,32 +118,34 @@ pub fn run(command: &str, args: &[String]) -> Outcome {
             _ => Err(usage(command, "a NID is needed")),
         },
         "nodemap_test_id" => test_id(command, args),
-        other => Err((1, format!("lctl: '{other}' is not a valid command. See 'lctl --list-commands'."))),
+        other => {
+            Err(Failure::new(format!("lctl: '{other}' is not a valid command. See 'lctl --list-commands'.")))
+        }
     }
 }
 
 /// What was refused, in words.
-fn refusal(name: &str, change: &Change, errno: i32) -> String {
+fn refusal(name: &str, change: &Change, errno: Errno) -> String {
     match (change, errno) {
-        (_, libc::EINVAL) if name == DEFAULT => {
+        (_, Errno::INVAL) if name == DEFAULT => {
             format!("'{DEFAULT}' is the nodemap of all clients that are in no other")
         }
-        (Change::Create, libc::EEXIST) => format!("there is a nodemap '{name}' already"),
-        (Change::Add(Part::Ids(..)), libc::EEXIST) => format!("'{name}' maps one of these ids already"),
-        (Change::Add(_), libc::EEXIST) => "a nodemap has it already".to_owned(),
-        (Change::Remove(_), libc::ENOENT) => {
+        (Change::Create, Errno::EXIST) => format!("there is a nodemap '{name}' already"),
+        (Change::Add(Part::Ids(..)), Errno::EXIST) => format!("'{name}' maps one of these ids already"),
+        (Change::Add(_), Errno::EXIST) => "a nodemap has it already".to_owned(),
+        (Change::Remove(_), Errno::NOENT) => {
             format!("there is no nodemap '{name}', or it does not have this")
         }
-        (_, libc::ENOENT) => format!("there is no nodemap '{name}'"),
+        (_, Errno::NOENT) => format!("there is no nodemap '{name}'"),
         _ => format!("nodemap '{name}'"),
     }
 }
 
-fn known(socket: &Path) -> Result<Nodemaps, (i32, String)> {
+fn known(socket: &Path) -> Result<Nodemaps> {
     match control::ask(socket, &Request::Nodemaps) {
         Ok(Answer::Nodemaps { active, maps }) => {
-            let maps: Result<Vec<Nodemap>, _> = maps.iter().map(|text| text.parse()).collect();
-            let maps = maps.map_err(|error| (libc::EIO, format!("lctl: nodemaps: {error}")))?;
+            let maps: std::result::Result<Vec<Nodemap>, _> = maps.iter().map(|text| text.parse()).collect();
+            let maps = maps.map_err(|error| refused(Errno::IO, format!("lctl: nodemaps: {error}")))?;
             let mut nodemaps = Nodemaps { active, maps: maps.into_iter().map(Arc::new).collect() };
             if nodemaps.find(DEFAULT).is_none() {
                 let default = nodemaps.default_map();
@@ -146,8 +153,8 @@ fn known(socket: &Path) -> Result<Nodemaps, (i32, String)> {
             }
             Ok(nodemaps)
         }
-        Ok(Answer::Error { errno, message }) => Err((errno, format!("lctl: nodemaps: {message}"))),
-        other => Err((libc::EIO, format!("lctl: the management server gave no nodemaps: {other:?}"))),
+        Ok(Answer::Error { errno, message }) => Err(with_code(errno, format!("lctl: nodemaps: {message}"))),
+        other => Err(refused(Errno::IO, format!("lctl: the management server gave no nodemaps: {other:?}"))),
     }
 }
 
@@ -170,7 +177,8 @@ fn info(args: &[String]) -> Outcome {
         }
         name => {
             let map = nodemaps.find(name);
-            let map = map.ok_or((libc::ENOENT, format!("nodemap_info: there is no nodemap '{name}'")))?;
+            let map =
+                map.ok_or(refused(Errno::NOENT, format!("nodemap_info: there is no nodemap '{name}'")))?;
             print!("{}", shown(map));
         }
     }
@@ -209,12 +217,7 @@ fn shown(map: &Nodemap) -> String {
 }
 
 /// Name of the nodemap of a client at an address, or with a key, and what it may be.
-fn standing(
-    command: &str,
-    nodemaps: &Nodemaps,
-    nid: &str,
-    key: Option<&str>,
-) -> Result<(String, Standing), (i32, String)> {
+fn standing(command: &str, nodemaps: &Nodemaps, nid: &str, key: Option<&str>) -> Result<(String, Standing)> {
     let nid: Nid = nid.parse().map_err(|error| usage(command, error))?;
     let key = key.map(|key| key.parse::<KeyId>().map_err(|error| usage(command, error))).transpose()?;
     let identity = key.map(|key| Identity::new("", key, Roles::CLIENT, ""));
@@ -236,17 +239,20 @@ fn test_id(command: &str, args: &[String]) -> Outcome {
             println!("{id}");
             Ok(())
         }
-        Err(_) => Err((libc::EACCES, format!("{command}: {kind} {id} has no mapping and is refused"))),
+        Err(_) => {
+            Err(refused(Errno::ACCESS, format!("{command}: {kind} {id} has no mapping and is refused")))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lctl::EXIT_USAGE;
 
-    fn change(line: &str) -> Result<(String, String), i32> {
+    fn change(line: &str) -> std::result::Result<(String, String), i32> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let change = change_of(&words[0], &words[1..]).map_err(|(code, _)| code)?;
+        let change = change_of(&words[0], &words[1..]).map_err(|failure| failure.exit)?;
         change.map(|(name, change)| (name, change.to_string())).ok_or(-1)
     }
 
@@ -274,10 +280,10 @@ mod tests {
             ("nodemap_add_range --name a --range", EXIT_USAGE),
             ("nodemap_add_range --name a --name b --range 10.0.0.1@tcp", EXIT_USAGE),
             ("nodemap_add_range --name a --ranges 10.0.0.1@tcp", EXIT_USAGE),
-            ("nodemap_add_range --name a --range 10.0.0.1", libc::EINVAL),
-            ("nodemap_add_idmap --name a --idtype pid --idmap 5:6", libc::EINVAL),
-            ("nodemap_modify --name a --property audit_mode --value 1", libc::EINVAL),
-            ("nodemap_set_fileset --name a --fileset a", libc::EINVAL),
+            ("nodemap_add_range --name a --range 10.0.0.1", Errno::INVAL.raw_os_error()),
+            ("nodemap_add_idmap --name a --idtype pid --idmap 5:6", Errno::INVAL.raw_os_error()),
+            ("nodemap_modify --name a --property audit_mode --value 1", Errno::INVAL.raw_os_error()),
+            ("nodemap_set_fileset --name a --fileset a", Errno::INVAL.raw_os_error()),
         ] {
             assert_eq!(change(line), Err(code), "{line}");
         }

@@ -7,12 +7,14 @@ mod set;
 
 pub use set::{activate, conf, llog_print, set};
 
-use super::Outcome;
+use super::{Outcome, refused, usage, with_code};
 use crate::control::{self, Answer, ParamName, Request};
+use crate::failure::{Failure, Result, error_text};
 use nacre_params::Pattern;
 use nacre_params::pattern::path_of;
 use options::Options;
 use regex::Regex;
+use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -68,21 +70,17 @@ impl Show {
     }
 }
 
-fn text_of(errno: i32) -> String {
-    let text = std::io::Error::from_raw_os_error(errno).to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
-}
-
-fn missing(command: &str, pattern: &str) -> (i32, String) {
+fn missing(command: &str, pattern: &str) -> Failure {
     let path = pattern.replace('.', "/");
-    (libc::ENOENT, format!("error: {command}: param_path '{path}': {}", text_of(libc::ENOENT)))
+    refused(Errno::NOENT, format!("error: {command}: param_path '{path}': {}", error_text(Errno::NOENT)))
 }
 
 /// What a pattern stands for in all processes of this host, in the order of names; an empty list is the error that says so.
-fn find(command: &str, pattern: &str, recursive: bool) -> Result<Vec<Found>, (i32, String)> {
+fn find(command: &str, pattern: &str, recursive: bool) -> Result<Vec<Found>> {
     if let Err(status) = Pattern::parse(pattern) {
-        let text = text_of(status.errno());
-        return Err((status.errno(), format!("error: {command}: param_path '{pattern}': {text}")));
+        let errno = Errno::from_raw_os_error(status.errno());
+        let text = error_text(errno);
+        return Err(refused(errno, format!("error: {command}: param_path '{pattern}': {text}")));
     }
     let found = ask_all(pattern, recursive);
     if found.is_empty() { Err(missing(command, pattern)) } else { Ok(found) }
@@ -149,16 +147,16 @@ fn each(
     let mut outcome = Ok(());
     for pattern in patterns {
         let one = find(command, pattern, recursive).and_then(|found| for_all(&found, &mut act));
-        if let Err((_, message)) = &one
+        if let Err(failure) = &one
             && patterns.len() > 1
         {
-            eprintln!("{message}");
+            eprintln!("{failure}");
         }
         outcome = one.and(outcome);
     }
     // With several patterns their errors are told already.
     match outcome {
-        Err((code, _)) if patterns.len() > 1 => Err((code, String::new())),
+        Err(failure) if patterns.len() > 1 => Err(Failure::told(failure.exit)),
         outcome => outcome,
     }
 }
@@ -216,7 +214,7 @@ struct NamedValue {
 }
 
 /// The name and value of a parameter; `None` if its process has ended.
-fn value_of(show: Show, found: &Found) -> Result<Option<NamedValue>, (i32, String)> {
+fn value_of(show: Show, found: &Found) -> Result<Option<NamedValue>> {
     let Some(text) = read(&found.socket, &found.param.name)? else { return Ok(None) };
     let value = match text.parse::<i64>() {
         Ok(number) => number.into(),
@@ -228,14 +226,14 @@ fn value_of(show: Show, found: &Found) -> Result<Option<NamedValue>, (i32, Strin
 /// `lctl help_param`: what parameters take.
 pub fn help(args: &[String]) -> Outcome {
     if args.is_empty() {
-        return Err((crate::lctl::EXIT_USAGE, "lctl help_param: a parameter is needed".to_owned()));
+        return Err(usage("lctl help_param: a parameter is needed"));
     }
     for_all(args, |name: &String| {
         let taken = nacre_params::known::help(name);
         if taken.is_empty() {
-            let error = missing("help_param", name);
-            eprintln!("{}", error.1);
-            return Err((error.0, String::new()));
+            let failure = missing("help_param", name);
+            eprintln!("{failure}");
+            return Err(Failure::told(failure.exit));
         }
         taken.iter().for_each(|(name, what)| println!("{name}: {what}"));
         Ok(())
@@ -256,27 +254,28 @@ pub fn find_by_regex(args: &[String]) -> Outcome {
         false => show_value(&options, show, found),
     };
     for text in options.rest {
-        let failed = |errno| (errno, format!("error: find_param: param_path '{text}': {}", text_of(errno)));
+        let failed =
+            |errno| refused(errno, format!("error: find_param: param_path '{text}': {}", error_text(errno)));
         let one = match Regex::new(text) {
-            None => Err(failed(libc::EINVAL)),
+            None => Err(failed(Errno::INVAL)),
             Some(regex) => {
                 let is_it = |found: &&Found| !found.param.directory && regex.is_in(&found.param.name);
                 let found: Vec<&Found> = all.iter().filter(is_it).collect();
                 match found[..] {
-                    [] => Err(failed(libc::ENOENT)),
+                    [] => Err(failed(Errno::NOENT)),
                     _ => for_all(&found, &mut show_one),
                 }
             }
         };
-        if let Err((_, message)) = &one {
-            eprintln!("{message}");
+        if let Err(failure) = &one {
+            eprintln!("{failure}");
         }
         outcome = one.and(outcome);
     }
     if options.has('J') {
         outcome = crate::lctl::print_json(&values).and(outcome);
     }
-    outcome.map_err(|(code, _)| (code, String::new()))
+    outcome.map_err(|failure| Failure::told(failure.exit))
 }
 
 /// Prints one parameter as the options of `get_param` say.
@@ -325,13 +324,14 @@ fn yaml(name: &str, value: &str) -> String {
 }
 
 /// The value of a parameter; `None` if its process has ended.
-fn read(socket: &Path, name: &str) -> Result<Option<String>, (i32, String)> {
-    let failed = |errno, message: &str| Err((errno, format!("error: get_param: reading {name}: {message}")));
+fn read(socket: &Path, name: &str) -> Result<Option<String>> {
+    let failed =
+        |errno, message: &str| Err(with_code(errno, format!("error: get_param: reading {name}: {message}")));
     match control::ask_if_there(socket, &Request::ReadParam { name: name.to_owned() }) {
         None => Ok(None),
         Some(Ok(Answer::Value { value })) => Ok(Some(value)),
         Some(Ok(Answer::Error { errno, message })) => failed(errno, &message),
-        Some(_) => failed(libc::EIO, "no answer"),
+        Some(_) => failed(Errno::IO.raw_os_error(), "no answer"),
     }
 }
 

@@ -1,13 +1,15 @@
 //! `lctl pool_new`, `pool_add`, `pool_remove`, `pool_destroy`, `pool_list`: OST pools, kept by the management server.
 //! Messages go to standard error as Lustre's do. Source: reference 2.8.
 
-use super::{EXIT_USAGE, Outcome, find_names, management};
+use super::{Outcome, find_names, management, refused, usage, with_code};
 use crate::control::{self, Answer, PoolStep, Request};
+use crate::failure::{Failure, Result, error_text};
 use crate::ost_list;
 use nacre_env::clock::Instant;
 use nacre_layout::PoolName;
 use nacre_types::TargetId;
 use nacre_types::nid::check_fsname;
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,12 +29,12 @@ struct Known {
 }
 
 impl Known {
-    fn of(fsname: &str) -> Result<Known, (i32, String)> {
+    fn of(fsname: &str) -> Result<Known> {
         let socket = management(Some(fsname))?;
         match control::ask(&socket, &Request::Pools) {
             Ok(Answer::Pools { pools, osts }) => Ok(Known { socket, pools, osts }),
-            Ok(Answer::Error { errno, message }) => Err((errno, format!("lctl: pools: {message}"))),
-            other => Err((libc::EIO, format!("lctl: the management server gave no pools: {other:?}"))),
+            Ok(Answer::Error { errno, message }) => Err(with_code(errno, format!("lctl: pools: {message}"))),
+            other => Err(refused(Errno::IO, format!("lctl: the management server gave no pools: {other:?}"))),
         }
     }
 
@@ -42,19 +44,19 @@ impl Known {
 }
 
 /// The words of a command, and whether it is not to wait (`-n`).
-fn words<'a>(command: &str, args: &'a [String]) -> Result<(bool, &'a [String]), (i32, String)> {
+fn words<'a>(command: &str, args: &'a [String]) -> Result<(bool, &'a [String])> {
     match args.split_first() {
         Some((word, rest)) if word == "-n" || word == "--nowait" => Ok((true, rest)),
         Some((word, _)) if word.starts_with('-') => {
-            Err((EXIT_USAGE, format!("lctl {command}: unrecognized option '{word}'")))
+            Err(usage(format!("lctl {command}: unrecognized option '{word}'")))
         }
         _ => Ok((false, args)),
     }
 }
 
 /// File system and pool of `FSNAME.POOL`, by the rules for new names if `is_new`.
-fn names<'a>(command: &str, word: &'a str, is_new: bool) -> Result<(&'a str, &'a str), (i32, String)> {
-    let bad = |text: String| (libc::EINVAL, format!("{command}: {text}: Invalid argument"));
+fn names<'a>(command: &str, word: &'a str, is_new: bool) -> Result<(&'a str, &'a str)> {
+    let bad = |text: String| refused(Errno::INVAL, format!("{command}: {text}: Invalid argument"));
     let split =
         word.split_once('.').ok_or_else(|| bad(format!("argument {word} must be <fsname>.<poolname>")));
     let (fsname, pool) = split?;
@@ -69,8 +71,8 @@ fn names<'a>(command: &str, word: &'a str, is_new: bool) -> Result<(&'a str, &'a
 fn change(known: &Known, pool: &str, step: PoolStep) -> Outcome {
     match control::ask(&known.socket, &Request::ChangePool { pool: pool.to_owned(), step }) {
         Ok(Answer::Done) => Ok(()),
-        Ok(Answer::Error { errno, message }) => Err((errno, message)),
-        other => Err((libc::EIO, format!("the management server did not answer: {other:?}"))),
+        Ok(Answer::Error { errno, message }) => Err(with_code(errno, message)),
+        other => Err(refused(Errno::IO, format!("the management server did not answer: {other:?}"))),
     }
 }
 
@@ -95,7 +97,7 @@ fn is_seen(fsname: &str, pool: &str, wanted: Option<&str>) -> bool {
         let read = Request::ReadParam { name: format!("{above}.pools.{pool}") };
         match control::ask_if_there(&socket, &read) {
             Some(Ok(Answer::Value { value })) => wanted == Some(value.as_str()),
-            Some(Ok(Answer::Error { errno: libc::ENOENT, .. })) => wanted.is_none(),
+            Some(Ok(Answer::Error { errno, .. })) if errno == Errno::NOENT.raw_os_error() => wanted.is_none(),
             // What does not answer would not for as long as we wait.
             _ => true,
         }
@@ -106,20 +108,24 @@ fn uuid(fsname: &str, index: u16) -> String {
     TargetId::ost(index).uuid(fsname)
 }
 
-fn not_found(command: &str, fsname: &str, pool: &str) -> (i32, String) {
-    (libc::ENOENT, format!("Pool {fsname}.{pool} not found\n{command}: No such file or directory"))
+fn not_found(command: &str, fsname: &str, pool: &str) -> Failure {
+    refused(Errno::NOENT, format!("Pool {fsname}.{pool} not found\n{command}: No such file or directory"))
 }
 
 /// `lctl pool_new FSNAME.POOL`.
 pub fn new(args: &[String]) -> Outcome {
     let (no_wait, rest) = words("pool_new", args)?;
-    let [word] = rest else { return Err((EXIT_USAGE, "lctl pool_new: FSNAME.POOL is needed".to_owned())) };
+    let [word] = rest else { return Err(usage("lctl pool_new: FSNAME.POOL is needed")) };
     let (fsname, pool) = names("pool_new", word, true)?;
     let known = Known::of(fsname)?;
     if known.pool(pool).is_some() {
-        return Err((libc::EEXIST, format!("Pool {fsname}.{pool} already exists\npool_new: File exists")));
+        return Err(refused(
+            Errno::EXIST,
+            format!("Pool {fsname}.{pool} already exists\npool_new: File exists"),
+        ));
     }
-    change(&known, pool, PoolStep::Create).map_err(|(errno, text)| (errno, format!("pool_new: {text}")))?;
+    change(&known, pool, PoolStep::Create)
+        .map_err(|failure| with_code(failure.exit, format!("pool_new: {failure}")))?;
     if !no_wait {
         wait_until_seen(fsname, pool)?;
     }
@@ -131,7 +137,7 @@ pub fn new(args: &[String]) -> Outcome {
 pub fn destroy(args: &[String]) -> Outcome {
     let (no_wait, rest) = words("pool_destroy", args)?;
     let [word] = rest else {
-        return Err((EXIT_USAGE, "lctl pool_destroy: FSNAME.POOL is needed".to_owned()));
+        return Err(usage("lctl pool_destroy: FSNAME.POOL is needed"));
     };
     let (fsname, pool) = names("pool_destroy", word, false)?;
     let known = Known::of(fsname)?;
@@ -140,10 +146,10 @@ pub fn destroy(args: &[String]) -> Outcome {
         let text = format!(
             "Pool {fsname}.{pool} not empty, please remove all members\npool_destroy: Directory not empty"
         );
-        return Err((libc::ENOTEMPTY, text));
+        return Err(refused(Errno::NOTEMPTY, text));
     }
     change(&known, pool, PoolStep::Destroy)
-        .map_err(|(errno, text)| (errno, format!("pool_destroy: {text}")))?;
+        .map_err(|failure| with_code(failure.exit, format!("pool_destroy: {failure}")))?;
     if !no_wait {
         wait_until_seen(fsname, pool)?;
     }
@@ -156,63 +162,63 @@ pub fn members(args: &[String], adds: bool) -> Outcome {
     let command = if adds { "pool_add" } else { "pool_remove" };
     let (no_wait, rest) = words(command, args)?;
     let [word, lists @ ..] = rest else {
-        return Err((EXIT_USAGE, format!("lctl {command}: FSNAME.POOL and OSTs are needed")));
+        return Err(usage(format!("lctl {command}: FSNAME.POOL and OSTs are needed")));
     };
     if lists.is_empty() {
-        return Err((EXIT_USAGE, format!("lctl {command}: OSTs are needed")));
+        return Err(usage(format!("lctl {command}: OSTs are needed")));
     }
     let (fsname, pool) = names(command, word, false)?;
     let known = Known::of(fsname)?;
     let (_, before) = known.pool(pool).ok_or_else(|| not_found(command, fsname, pool))?;
-    let mut outcome = Ok(());
-    let mut fail = |errno: i32, text: String| {
+    let mut failed = None;
+    let mut fail = |errno: Errno, text: String| {
         eprintln!("{text}");
-        outcome = Err((errno, String::new()));
+        failed = Some(errno);
     };
     for list in lists {
         let indexes = match ost_list::parse(list, fsname) {
             Ok(indexes) => indexes,
             Err(text) => {
-                fail(libc::EINVAL, text);
+                fail(Errno::INVAL, text);
                 continue;
             }
         };
         for index in indexes {
             let name = uuid(fsname, index);
             if adds && !known.osts.contains(&index) {
-                fail(libc::ENOENT, format!("OST {name} is not part of the '{fsname}' fs."));
+                fail(Errno::NOENT, format!("OST {name} is not part of the '{fsname}' fs."));
                 continue;
             }
             let (step, done) = match adds {
                 true => (PoolStep::Add { ost: index }, "added to"),
                 false => (PoolStep::Remove { ost: index }, "removed from"),
             };
-            match change(&known, pool, step) {
-                Ok(()) => eprintln!("OST {name} {done} pool {fsname}.{pool}"),
-                Err((libc::EEXIST, _)) => {
-                    fail(libc::EEXIST, format!("OST {name} is already in pool {fsname}.{pool}"));
+            let Err(failure) = change(&known, pool, step) else {
+                eprintln!("OST {name} {done} pool {fsname}.{pool}");
+                continue;
+            };
+            match Errno::from_raw_os_error(failure.exit) {
+                Errno::EXIST => fail(Errno::EXIST, format!("OST {name} is already in pool {fsname}.{pool}")),
+                Errno::NODEV if !before.contains(&index) => {
+                    fail(Errno::NOENT, format!("OST {name} not found in pool {fsname}.{pool}"));
                 }
-                Err((libc::ENODEV, _)) if !before.contains(&index) => {
-                    fail(libc::ENOENT, format!("OST {name} not found in pool {fsname}.{pool}"));
-                }
-                Err((errno, text)) => fail(errno, format!("{command}: OST {name}: {text}")),
+                errno => fail(errno, format!("{command}: OST {name}: {failure}")),
             }
         }
     }
     if !no_wait {
         wait_until_seen(fsname, pool)?;
     }
-    if let Err((errno, _)) = &outcome {
-        let text = std::io::Error::from_raw_os_error(*errno).to_string();
-        return Err((*errno, format!("{command}: {}", text.split(" (os error").next().unwrap_or(&text))));
+    match failed {
+        Some(errno) => Err(refused(errno, format!("{command}: {}", error_text(errno)))),
+        None => Ok(()),
     }
-    outcome
 }
 
 /// `lctl pool_list FSNAME[.POOL]|PATH`: where the management server runs elsewhere, what a mount knows.
 pub fn list(args: &[String]) -> Outcome {
     let [word] = args else {
-        return Err((EXIT_USAGE, "lctl pool_list: FSNAME[.POOL] or a path is needed".to_owned()));
+        return Err(usage("lctl pool_list: FSNAME[.POOL] or a path is needed"));
     };
     let (fsname, pool) = word.split_once('.').map_or((word.as_str(), None), |(fs, pool)| (fs, Some(pool)));
     let known = match Path::new(word).is_absolute() {
@@ -222,7 +228,7 @@ pub fn list(args: &[String]) -> Outcome {
     let Some(known) = known else {
         return match crate::lfs::main(&["pool_list".into(), word.into()]) {
             0 => Ok(()),
-            code => Err((code, String::new())),
+            code => Err(Failure::told(code)),
         };
     };
     match pool {
@@ -246,7 +252,7 @@ mod tests {
     #[test]
     fn names_of_pools_have_a_file_system_before_them() {
         assert_eq!(names("pool_new", "testfs.flash", true), Ok(("testfs", "flash")));
-        let says = |word: &str| names("pool_new", word, true).expect_err(word).1;
+        let says = |word: &str| names("pool_new", word, true).expect_err(word).message;
         assert_eq!(says("flash"), "pool_new: argument flash must be <fsname>.<poolname>: Invalid argument");
         assert!(says("testfs.").contains("empty"), "{}", says("testfs."));
         assert!(says("testfs.none").contains("reserved"));

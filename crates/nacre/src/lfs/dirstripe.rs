@@ -7,6 +7,7 @@ use super::getopt::{self, Parsed};
 use super::mounted;
 use super::{Command, Failure, Outcome, Run};
 use nacre_layout::user;
+use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -34,11 +35,8 @@ fn unlink_foreign(parsed: &Parsed) -> Outcome {
     const NAME: &str = "lfs unlink_foreign";
     super::check_operands(parsed, &format!("{NAME}: FILE must be specified"), UNLINK_USAGE)?;
     super::for_each(&parsed.operands, |path| {
-        unlink(path).map_err(|error| {
-            let errno = super::errno_of(&error);
-            let text = super::error_text(errno);
-            Failure::new(errno, format!("{NAME}: cannot remove '{}': {text} ({errno})", path.display()))
-        })
+        let failed = |error| Failure::numbered(&error, format!("{NAME}: cannot remove '{}'", path.display()));
+        unlink(path).map_err(failed)
     })
 }
 
@@ -49,7 +47,7 @@ fn unlink(path: &Path) -> io::Result<()> {
         false => mounted::layout_bytes(path)?.is_some_and(|bytes| user::is_foreign(&bytes)),
     };
     match (is_foreign, is_dir) {
-        (false, _) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        (false, _) => Err(io::Error::from(Errno::OPNOTSUPP)),
         (true, true) => fs::remove_dir(path),
         (true, false) => fs::remove_file(path),
     }

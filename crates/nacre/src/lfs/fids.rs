@@ -5,6 +5,7 @@ use super::mounted::{self, Mounted};
 use super::query::{by_name_or_path, open};
 use super::{Command, Failure, Outcome, Run};
 use nacre_types::{Fid, SizeSource};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -187,7 +188,7 @@ pub fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
     let text = word.file_name().and_then(|name| name.to_str()).unwrap_or("");
     text.parse().map_err(|_| {
         let message = format!("lfs {command}: bad FID format '{}', should be [seq:oid:ver]", word.display());
-        Failure::new(libc::EINVAL, message)
+        Failure::new(Errno::INVAL, message)
     })
 }
 

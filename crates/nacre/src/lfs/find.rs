@@ -21,6 +21,7 @@ use nacre_layout::user;
 use nacre_types::{AttrFlags, FileKind, TargetKind};
 use query::{Query, Targets};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -70,13 +71,13 @@ fn run(args: &[OsString]) -> Outcome {
     }
     let targets = NamesOf(line.paths.clone());
     let query = Query::new(line, query::now(), &targets)
-        .map_err(|message| Failure::new(EXIT_UNKNOWN, format!("error: find: {message}")))?;
+        .map_err(|message| Failure::exit(EXIT_UNKNOWN, format!("error: find: {message}")))?;
     super::allow_many_open_directories();
     super::for_each(&query.paths, |path| search(&query, path))
 }
 
 /// The message and code for a path.
-fn failure(path: &[u8], errno: i32) -> Failure {
+fn failure(path: &[u8], errno: Errno) -> Failure {
     let path = OsStr::from_bytes(path).display();
     Failure::new(errno, format!("lfs: failed for '{path}': {}", super::error_text(errno)))
 }

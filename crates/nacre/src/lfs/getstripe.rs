@@ -15,6 +15,7 @@ use nacre_types::ioctl::ScanWanted;
 use nacre_types::{FileKind, TargetId};
 use options::{Level, filter_of, style_of, with_negations};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -273,7 +274,7 @@ impl Show {
             };
             let (layout, facts) = match layout {
                 Ok(layout) => (layout, Facts { fid: attr.fid, mdt_index: attr.fid.mdt_index() }),
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => continue,
                 Err(error) => return fail(&path, &error),
             };
             let index_only = style.fields.has(Fields::MDT_INDEX);
@@ -297,7 +298,7 @@ impl Show {
                         self.children(mount, &path, &mut below, layout.as_deref(), style)?;
                     }
                     // Somebody else may remove what was just listed.
-                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => {}
                     Err(error) => return fail(&path, &error),
                 }
             } else if attr.kind() == FileKind::Symlink {
@@ -347,7 +348,7 @@ impl Show {
                 as_of_file(&facts.fid, own.map_err(|error| failed(path, &error))?)
             }
         };
-        let refused = |what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}"));
+        let refused = |what| Failure::new(Errno::INVAL, format!("{NAME}: '{shown}': {what}"));
         if let Ok(layout) = user::decode_foreign(&bytes) {
             if self.json {
                 self.print(&owner(&shown, facts).foreign_line(&layout));
@@ -388,7 +389,7 @@ impl Show {
         style: &Style,
     ) -> Outcome {
         let inherited = own.is_none();
-        let what = |what: &str| Failure::new(libc::EINVAL, format!("{NAME}: '{}': {what}", path.display()));
+        let what = |what: &str| Failure::new(Errno::INVAL, format!("{NAME}: '{}': {what}", path.display()));
         let mut view = match own {
             Some(bytes) => View::decode(&bytes).map_err(what)?,
             None if style.raw => View::Plain(LayoutView::nothing()),
@@ -452,7 +453,7 @@ fn ost_index(mount: &Mounted, name: &str) -> Result<u32, Failure> {
         .map(|row| row.target)
         .find(|target| named(*target))
         .map(|target| u32::from(target.index))
-        .ok_or_else(|| Failure::new(libc::EINVAL, format!("{NAME}: unknown obduuid: {name}")))
+        .ok_or_else(|| Failure::new(Errno::INVAL, format!("{NAME}: unknown obduuid: {name}")))
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
@@ -461,8 +462,8 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 
 fn not_ours_or_failed(path: &Path, error: &io::Error) -> Failure {
     match super::errno_of(error) {
-        libc::ENOTTY => Failure::new(
-            libc::ENOTTY,
+        Errno::NOTTY => Failure::new(
+            Errno::NOTTY,
             format!(
                 "cb_getstripe: '{}' not on a Lustre fs?: Inappropriate ioctl for device (25)",
                 path.display()

@@ -1,5 +1,6 @@
 //! Names of users, groups and projects, and their numbers.
 
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -47,7 +48,7 @@ fn with_buffer<T>(
         let mut entry: T = unsafe { std::mem::zeroed() };
         let mut result = std::ptr::null_mut();
         match find(&mut buffer, &mut result, &mut entry) {
-            libc::ERANGE if size < ENTRY_BYTES_MAX => size *= 4,
+            error if error == Errno::RANGE.raw_os_error() && size < ENTRY_BYTES_MAX => size *= 4,
             0 if !result.is_null() => return Some((entry, buffer)),
             _ => return None,
         }

@@ -127,7 +127,7 @@ mod tests {
                 "lfs: Lock no expand advice is a per file descriptor advice, so when called from lfs, it does nothing.",
             ),
         ] {
-            let failure = run(&words_of(line.as_bytes())).expect_err(line);
+            let failure = COMMAND.run(&words_of(line.as_bytes())).expect_err(line);
             assert_eq!((failure.exit, failure.message.as_str()), (4, message), "{line}");
         }
     }

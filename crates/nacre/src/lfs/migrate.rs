@@ -13,6 +13,7 @@ use mounted::Mounted;
 use nacre_env::clock::Instant;
 use nacre_layout::{Wish, user};
 use nacre_types::Fid;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
@@ -237,7 +238,7 @@ fn place_of_fids(parsed: &Parsed) -> Result<Mounted, Failure> {
 fn path_of(mount: &Mounted, word: &Path) -> Result<PathBuf, Failure> {
     let fid = parse_fid(word, "migrate")?;
     let found = mount.paths_of(&fid, Some(0)).and_then(|paths| {
-        let path = paths.first().ok_or(std::io::Error::from_raw_os_error(libc::ENOENT))?;
+        let path = paths.first().ok_or(std::io::Error::from(Errno::NOENT))?;
         Ok(mount.root()?.join(path))
     });
     found.map_err(|error| Failure::of(&error, format!("{NAME}: cannot find '{fid}'")))
@@ -329,7 +330,7 @@ mod tests {
     use crate::lfs::getopt::{parse, words_of};
 
     fn refusal(line: &str) -> (i32, String) {
-        let failure = run(&words_of(line.as_bytes())).expect_err(line);
+        let failure = COMMAND.run(&words_of(line.as_bytes())).expect_err(line);
         (failure.exit, failure.message)
     }
 
@@ -363,13 +364,13 @@ mod tests {
         ] {
             assert_eq!(refusal(line).0, 4, "{line}");
         }
-        assert_eq!(refusal("-N2 f").0, libc::EOPNOTSUPP);
+        assert_eq!(refusal("-N2 f").0, Errno::OPNOTSUPP.raw_os_error());
         assert_eq!(
             refusal("--fid /tmp f").0,
-            libc::ENOTTY,
+            Errno::NOTTY.raw_os_error(),
             "the current directory is on another file system"
         );
-        assert_eq!(refusal("-m 0 /etc/passwd").0, libc::ENOTTY);
+        assert_eq!(refusal("-m 0 /etc/passwd").0, Errno::NOTTY.raw_os_error());
     }
 
     #[test]

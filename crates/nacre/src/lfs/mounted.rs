@@ -14,6 +14,8 @@ use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::lustre::{self, ProjectCall};
 use nacre_types::{Fid, TargetId, TargetKind};
 use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Setter, Updater, ioctl};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -189,7 +191,7 @@ impl Mounted {
             let question = PoolMembers { pool: pool.to_owned(), from, indexes: Vec::new() };
             let some = match ask(self.directory.as_fd(), &question) {
                 Ok(answer) => answer.indexes,
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => return Ok(None),
                 Err(error) => return Err(error),
             };
             let is_last = some.len() < LIST_MAX;
@@ -212,7 +214,7 @@ impl Mounted {
                 for row in some {
                     scope.spawn(|| match self.space_of(row.target) {
                         Ok(space) => row.space = Some(space),
-                        Err(error) => row.errno = crate::lfs::errno_of(&error),
+                        Err(error) => row.errno = crate::lfs::errno_of(&error).raw_os_error(),
                     });
                 }
             });
@@ -242,9 +244,9 @@ impl Mounted {
             match ask(self.directory.as_fd(), &FidToPath { fid: *fid, link, path: Vec::new() }) {
                 Ok(found) => paths.push(PathBuf::from(OsString::from_vec(found.path))),
                 // Not below the directory that is mounted.
-                Err(error) if error.raw_os_error() == Some(libc::EXDEV) && only.is_none() => continue,
-                Err(error) if error.raw_os_error() == Some(libc::ENODATA) => break,
-                Err(error) if error.raw_os_error() == Some(libc::EXDEV) => break,
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) && only.is_none() => continue,
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NODATA) => break,
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) => break,
                 Err(error) => return Err(error),
             }
             // The root has no link but itself.
@@ -252,7 +254,7 @@ impl Mounted {
                 break;
             }
         }
-        if paths.is_empty() { Err(io::Error::from_raw_os_error(libc::ENOENT)) } else { Ok(paths) }
+        if paths.is_empty() { Err(io::Error::from(Errno::NOENT)) } else { Ok(paths) }
     }
 
     /// A page of files or inodes, after `after`; and from where to go on. Files with objects on an OST are those of the MDT that `after` is
@@ -279,7 +281,7 @@ impl Mounted {
         };
         match outcomes.len() == fids.len() {
             true => Ok(outcomes.into_iter().map(of_errno).collect()),
-            false => Err(io::Error::from_raw_os_error(libc::EPROTO)),
+            false => Err(io::Error::from(Errno::PROTO)),
         }
     }
 
@@ -343,7 +345,7 @@ pub fn fid_of(path: &Path, follow: bool) -> io::Result<Fid> {
     }
     // What cannot be opened (a symbolic link, a device, a file without read permission) is known by its inode number.
     drop(Mounted::open(directory_of(path))?);
-    nacre_client::node::fid_of(metadata.ino()).ok_or(io::Error::from_raw_os_error(libc::ENODATA))
+    nacre_client::node::fid_of(metadata.ino()).ok_or(io::Error::from(Errno::NODATA))
 }
 
 /// The directory that a path's last part is in.
@@ -390,7 +392,7 @@ fn taken(result: rustix::io::Result<usize>, mut buffer: Vec<u8>) -> rustix::io::
             buffer.truncate(len);
             Ok(Some(buffer))
         }
-        Err(rustix::io::Errno::NODATA) => Ok(None),
+        Err(Errno::NODATA) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -446,10 +448,8 @@ fn open_for_attributes(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn fsxattr(file: &OwnedFd) -> io::Result<Fsxattr> {
-    let mut attributes: Fsxattr = [0; 7];
     // SAFETY: the ioctl writes 28 bytes, which the array has.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR as _, attributes.as_mut_ptr()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
+    Ok(unsafe { ioctl(file, Getter::<FS_IOC_FSGETXATTR, Fsxattr>::new()) }?)
 }
 
 /// True for what can be opened without an effect of its own: files and directories.
@@ -462,7 +462,7 @@ fn can_be_opened(path: &Path) -> io::Result<bool> {
 fn by_name(path: &Path, kind: u32, project: Project) -> io::Result<ProjectCall> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory_of(path), flags, Mode::empty())?;
-    let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EINVAL))?.as_bytes().to_vec();
+    let name = path.file_name().ok_or(io::Error::from(Errno::INVAL))?.as_bytes().to_vec();
     let xflags = if project.inherited { XFLAG_PROJECT_INHERIT } else { 0 };
     ask(directory.as_fd(), &ProjectCall { kind, id: project.id, xflags, name })
 }
@@ -512,8 +512,7 @@ pub fn set_project_of_open(file: &OwnedFd, project: Project) -> io::Result<()> {
         attributes[FSX_FLAGS] |= XFLAG_PROJECT_INHERIT;
     }
     // SAFETY: the ioctl reads 28 bytes, which the array has.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSSETXATTR as _, attributes.as_ptr()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(unsafe { ioctl(file, Setter::<FS_IOC_FSSETXATTR, Fsxattr>::new(attributes)) }?)
 }
 
 /// Sets the default layout of a directory.
@@ -574,17 +573,15 @@ pub fn dir_default(path: &Path) -> io::Result<Option<DirDefault>> {
     let mut bytes = [0u8; USER_HEADER];
     bytes[..4].copy_from_slice(&MAGIC_DEFAULT.to_le_bytes());
     // SAFETY: the number encodes that the kernel reads and writes 48 bytes, which the array has.
-    let result =
-        unsafe { libc::ioctl(directory.as_raw_fd(), lustre::LMV_GETSTRIPE as _, bytes.as_mut_ptr()) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
-        return if error.raw_os_error() == Some(libc::ENODATA) { Ok(None) } else { Err(error) };
+    match unsafe { ioctl(&directory, Updater::<{ lustre::LMV_GETSTRIPE }, _>::new(&mut bytes)) } {
+        Ok(()) => dir_default_in(&bytes).map(Some),
+        Err(Errno::NODATA) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    dir_default_in(&bytes).map(Some)
 }
 
 fn dir_default_in(bytes: &[u8]) -> io::Result<DirDefault> {
-    DirDefault::decode(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EPROTO))
+    DirDefault::decode(bytes).map_err(|_| io::Error::from(Errno::PROTO))
 }
 
 /// The layout of a file in Lustre's form, if one is stored.
@@ -614,7 +611,7 @@ pub fn edit_layout(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
 /// Those of removexattr(2).
 pub fn remove_layout(path: &Path) -> io::Result<()> {
     match rustix::fs::removexattr(path, LAYOUT) {
-        Ok(()) | Err(rustix::io::Errno::NODATA) => Ok(()),
+        Ok(()) | Err(Errno::NODATA) => Ok(()),
         Err(error) => Err(not_lustre(error)),
     }
 }
@@ -633,16 +630,16 @@ pub fn create_with_layout(path: &Path, mode: u32, value: &[u8]) -> io::Result<()
 /// Other file systems do not know the name space `lustre`.
 fn not_lustre(error: rustix::io::Errno) -> io::Error {
     match error {
-        rustix::io::Errno::OPNOTSUPP => io::Error::from_raw_os_error(libc::ENOTTY),
+        Errno::OPNOTSUPP => io::Error::from(Errno::NOTTY),
         error => error.into(),
     }
 }
 
 /// Sends a question and reads the answer in its place.
 fn ask<T: Payload>(file: BorrowedFd<'_>, question: &T) -> io::Result<T> {
-    ask_raw(file, question).map_err(|error| match error.raw_os_error() {
+    ask_raw(file, question).map_err(|error| match Errno::from_io_error(&error) {
         // Some file systems have other words for "no such ioctl".
-        Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => io::Error::from_raw_os_error(libc::ENOTTY),
+        Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => io::Error::from(Errno::NOTTY),
         _ => error,
     })
 }
@@ -664,5 +661,5 @@ fn ask_raw<T: Payload>(file: BorrowedFd<'_>, question: &T) -> io::Result<T> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    T::from_bytes(&bytes).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))
+    T::from_bytes(&bytes).ok_or_else(|| io::Error::from(Errno::PROTO))
 }

@@ -6,6 +6,7 @@ use super::{Command, Failure, Outcome, Run, query};
 use nacre_layout::PoolName;
 use nacre_types::TargetId;
 use nacre_types::limits::POOL_NAME_MAX;
+use rustix::io::Errno;
 use std::path::Path;
 
 /// Usage of `lfs pool_list`.
@@ -41,7 +42,7 @@ fn list(parsed: &Parsed) -> Outcome {
         false => query::by_name(device).ok_or_else(|| {
             let text =
                 format!("lfs pool_list: cannot find file system '{device}': No such file or directory (2)");
-            Failure::new(libc::ENOENT, text)
+            Failure::new(Errno::NOENT, text)
         })?,
     };
     let fsname = mount.fsname().to_owned();
@@ -70,7 +71,7 @@ pub fn members_of(mount: &Mounted, pool: &str, command: &str) -> Result<Vec<u16>
         let text = format!(
             "lfs {command}: pool '{pool} fsname {fsname}' does not exist: No such file or directory (2)"
         );
-        Failure::new(libc::ENOENT, text)
+        Failure::new(Errno::NOENT, text)
     })
 }
 
@@ -95,7 +96,7 @@ pub fn check_owners(command: &str, mount: &Mounted, owners: &[String]) -> Outcom
             let text = format!(
                 "{command}: pools of file system '{owner}' are not in '{fsname}': Invalid argument (22)"
             );
-            Err(Failure::new(libc::EINVAL, text))
+            Err(Failure::new(Errno::INVAL, text))
         }
     }
 }
@@ -110,7 +111,7 @@ pub fn wished(command: &str, text: &str) -> Result<Option<PoolName>, Failure> {
     // The file system's name before it is looked at where the file system is known.
     let pool = text.rsplit_once('.').map_or(text, |(_, pool)| pool);
     let invalid =
-        || Failure::new(libc::EINVAL, format!("{command}: Invalid Poolname '{text}': Invalid argument (22)"));
+        || Failure::new(Errno::INVAL, format!("{command}: Invalid Poolname '{text}': Invalid argument (22)"));
     if pool.len() > POOL_NAME_MAX {
         return Err(invalid());
     }
@@ -124,7 +125,7 @@ pub fn check_wished(
     pool: PoolName,
     wanted: impl Iterator<Item = u16>,
 ) -> Outcome {
-    let failed = |text: String| Err(Failure::new(libc::EINVAL, format!("{command}: {text}")));
+    let failed = |text: String| Err(Failure::new(Errno::INVAL, format!("{command}: {text}")));
     let fsname = mount.fsname();
     let members = mount.pool_members(pool.as_str());
     match members.map_err(|error| query::failed(command, mount.path(), &error))? {

@@ -8,6 +8,7 @@ use super::table::{self, DfStyle};
 use super::{Command, Failure, Outcome, Run, json, pools};
 use crate::mounts::{self, MountEntry};
 use nacre_types::TargetKind;
+use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 
@@ -112,7 +113,7 @@ fn df(parsed: &Parsed) -> Outcome {
     };
     let wanted = parsed.operands.first().map(Path::new);
     let not_ours = |path: &Path| {
-        Failure::new(libc::EOPNOTSUPP, format!("df:{} Not a Lustre filesystem", path.display()))
+        Failure::new(Errno::OPNOTSUPP, format!("df:{} Not a Lustre filesystem", path.display()))
     };
     let mut found = Vec::new();
     for mount in chosen(wanted, "df", not_ours)? {
@@ -216,10 +217,9 @@ fn check(parsed: &Parsed) -> Outcome {
                 0 => super::print(&format!("{name}: active.\n")),
                 _ if !row.active => super::print(&format!("{name}: inactive.\n")),
                 errno => {
-                    let text = super::error_text(errno);
-                    let message = format!("lfs check: error: check '{name}': {text} ({errno})");
-                    Failure::new(errno, message).report();
-                    outcome = Err(Failure::new(errno, String::new()));
+                    let error = io::Error::from_raw_os_error(errno);
+                    Failure::numbered(&error, format!("lfs check: error: check '{name}'")).report();
+                    outcome = Err(Failure::exit(errno, String::new()));
                 }
             }
         }
@@ -295,7 +295,7 @@ fn chosen(
         if mounts.is_empty() {
             let message =
                 format!("lfs {command}: no NacreFS file system is mounted here: No such device (19)");
-            return Err(Failure::new(libc::ENODEV, message));
+            return Err(Failure::new(Errno::NODEV, message));
         }
         return Ok(mounts);
     };
@@ -319,12 +319,10 @@ fn rows_of(mount: &MountEntry, kind: TargetKind, command: &str) -> Result<Vec<Ta
 fn not_on_lustre(command: &str, path: &Path) -> Failure {
     let message =
         format!("lfs {command}: '{}' is not on a Lustre filesystem: No such device (19)", path.display());
-    Failure::new(libc::ENODEV, message)
+    Failure::new(Errno::NODEV, message)
 }
 
 /// The failure that an error on a path comes to.
 pub fn failed(command: &str, path: &Path, error: &io::Error) -> Failure {
-    let errno = super::errno_of(error);
-    let text = super::error_text(errno);
-    Failure::new(errno, format!("lfs {command}: '{}': {text} ({errno})", path.display()))
+    Failure::numbered(error, format!("lfs {command}: '{}'", path.display()))
 }

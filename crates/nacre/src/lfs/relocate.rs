@@ -9,6 +9,7 @@ use nacre_env::clock::Instant;
 use nacre_types::Fid;
 use nacre_types::ioctl::{FileCall, FileOperation, PathToFid};
 use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -65,7 +66,7 @@ impl Stopped {
 
     /// True if it may work at another time: somebody was using the file.
     pub fn is_for_now(&self) -> bool {
-        matches!(self.error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN))
+        matches!(Errno::from_io_error(&self.error), Some(Errno::BUSY | Errno::AGAIN))
     }
 }
 
@@ -92,10 +93,10 @@ pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
     let file = std::fs::File::from(source);
     let metadata = file.metadata().map_err(Stopped::at("stat"))?;
     if !metadata.is_file() {
-        return Err(Stopped { action: "migrate", error: io::Error::from_raw_os_error(libc::EINVAL) });
+        return Err(Stopped { action: "migrate", error: io::Error::from(Errno::INVAL) });
     }
     let source = OwnedFd::from(file);
-    let target = make_target(path, (&source, &metadata), order)?;
+    let target = make_target(path, &source, &metadata, order)?;
     let target_fid = ask_file(&target, &PathToFid::default()).map_err(Stopped::at("ask for the FID"))?.fid;
     let mut moving = Move { source, target, target_fid, order, began: Instant::now(), paid_bytes: 0 };
     match moving.order.manner {
@@ -116,7 +117,8 @@ fn volatile_name(beside: Fid) -> OsString {
 /// Makes the file without a name beside the one that is moved.
 fn make_target(
     path: &Path,
-    (source, metadata): (&OwnedFd, &std::fs::Metadata),
+    source: &OwnedFd,
+    metadata: &std::fs::Metadata,
     order: &Order<'_>,
 ) -> Result<OwnedFd, Stopped> {
     let failed = Stopped::at("create a volatile file");
@@ -146,7 +148,7 @@ fn make_target(
         .map_err(io::Error::from)
         .map_err(Stopped::at("read the layout of the volatile file"))?;
     if !(order.accept)(&layout[..len]) {
-        return Err(Stopped { action: "allocate objects", error: io::Error::from_raw_os_error(libc::EXDEV) });
+        return Err(Stopped { action: "allocate objects", error: io::Error::from(Errno::XDEV) });
     }
     Ok(target)
 }
@@ -177,7 +179,7 @@ impl Move<'_, '_> {
         if self.order.manner == Manner::GiveUp
             && !self.is_leased().map_err(Stopped::at("ask for the lease"))?
         {
-            return Err(Stopped { action: "migrate", error: io::Error::from_raw_os_error(libc::EBUSY) });
+            return Err(Stopped { action: "migrate", error: io::Error::from(Errno::BUSY) });
         }
         copied?;
         rustix::fs::fsync(&self.target).map_err(io::Error::from).map_err(Stopped::at("sync"))?;
@@ -199,13 +201,13 @@ impl Move<'_, '_> {
         while at < size {
             let start = match self.ask(FileOperation::SeekData, at) {
                 Ok(start) => start,
-                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => break,
                 Err(error) => return Err(error),
             };
             let end = match self.ask(FileOperation::SeekHole, start) {
                 Ok(end) => end.min(size),
                 // Somebody has cut it: the version will say so.
-                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => break,
                 Err(error) => return Err(error),
             };
             at = start;
@@ -213,7 +215,7 @@ impl Move<'_, '_> {
                 let got = self.copy_piece(at, most.min(end - at))?;
                 if got == 0 {
                     // Somebody has cut it.
-                    return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+                    return Err(io::Error::from(Errno::AGAIN));
                 }
                 at += got;
                 self.pay(got);

@@ -17,6 +17,7 @@ pub use foreign::of_options as foreign_of_options;
 use nacre_layout::user::Foreign;
 use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
@@ -214,7 +215,7 @@ fn copied(source: &str) -> Result<Wish, Failure> {
         return Ok(Wish::default());
     };
     user::decode_wish(&bytes).map_err(|error| {
-        Failure::new(libc::EINVAL, format!("{NAME}: cannot copy the layout of '{source}': {error}"))
+        Failure::new(Errno::INVAL, format!("{NAME}: cannot copy the layout of '{source}': {error}"))
     })
 }
 
@@ -228,7 +229,7 @@ fn from_template(source: &str) -> Result<Wish, Failure> {
             Refusal::Impossible(..) => "cannot build layout from YAML file",
         };
         let end = format!("error: setstripe: can't create composite layout from template file {source}");
-        Failure::new(libc::EINVAL, format!("{NAME}: {what} {source}: {refusal}\n{end}"))
+        Failure::new(Errno::INVAL, format!("{NAME}: {what} {source}: {refusal}\n{end}"))
     })
 }
 
@@ -242,7 +243,7 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
     let mount = Mounted::open(place).map_err(|error| failed(path, &error))?;
     if plan.delete {
         if !directory {
-            return Err(failed(path, &io::Error::from_raw_os_error(libc::ENOTDIR)));
+            return Err(failed(path, &io::Error::from(Errno::NOTDIR)));
         }
         return mounted::remove_layout(path).map_err(|error| failed(path, &error));
     }
@@ -287,7 +288,7 @@ fn check_index(command: &str, mount: &Mounted, wish: &Wish) -> Result<(), Failur
     let fsname = mount.fsname();
     let last = osts.iter().map(|row| row.target.index).max().unwrap_or(0);
     Err(Failure::new(
-        libc::EINVAL,
+        Errno::INVAL,
         format!(
             "{command}: OST index {index} does not exist in file system '{fsname}', the last one is {last}: Invalid argument (22)"
         ),
@@ -297,8 +298,8 @@ fn check_index(command: &str, mount: &Mounted, wish: &Wish) -> Result<(), Failur
 fn failed(path: &Path, error: &io::Error) -> Failure {
     let errno = super::errno_of(error);
     let text = match errno {
-        libc::EEXIST | libc::EALREADY => "stripe already set".to_owned(),
-        libc::EREMOTEIO => "inactive OST among your specified N OST(s)".to_owned(),
+        Errno::EXIST | Errno::ALREADY => "stripe already set".to_owned(),
+        Errno::REMOTEIO => "inactive OST among your specified N OST(s)".to_owned(),
         _ => super::error_text(errno),
     };
     Failure::new(errno, format!("{NAME}: setstripe error for '{}': {text}", path.display()))
@@ -439,7 +440,7 @@ mod tests {
     fn layouts_of_later_versions_are_refused_by_name() {
         for line in ["--ec 4+2 f", "-N2 f"] {
             let (exit, message) = refusal(line);
-            assert_eq!(exit, libc::EOPNOTSUPP, "{line}");
+            assert_eq!(exit, Errno::OPNOTSUPP.raw_os_error(), "{line}");
             assert!(message.contains("not supported yet"), "{message}");
         }
     }

@@ -23,7 +23,8 @@ const MOUNT_LIMIT: Duration = Duration::from_secs(20);
 /// Tells the management server which targets are here; the configuration afterwards.
 pub(super) fn register_all(
     plan: &Plan,
-    (links, services): (&Links, &Services),
+    links: &Links,
+    services: &Services,
     server: Option<&Server>,
     config: FsConfig,
 ) -> Result<FsConfig> {
@@ -34,7 +35,7 @@ pub(super) fn register_all(
     let mut config = config;
     for target in plan.targets.iter().filter(|target| **target != TargetId::mgt()) {
         config = match instance::is_joining(instance, *target) {
-            true => join(instance, *target, (links, services), &nids)?,
+            true => join(instance, *target, links, services, &nids)?,
             false => links.register(*target, &nids, &instance.superblock.fs_uuid).map_err(|status| {
                 Failure::new(format!("the management server refused {target}: {status}"))
             })?,
@@ -112,7 +113,8 @@ impl MgsWay {
 fn join(
     instance: &Instance,
     target: TargetId,
-    (links, services): (&Links, &Services),
+    links: &Links,
+    services: &Services,
     nids: &[Nid],
 ) -> Result<FsConfig> {
     services.await_acquaintance(target)?;
@@ -190,6 +192,6 @@ impl Node {
             server.add(self.services.offered(&[target]));
         }
         let nids = self.plan.nids(self.server.as_ref());
-        join(instance, target, (&self.links, &self.services), &nids)
+        join(instance, target, &self.links, &self.services, &nids)
     }
 }

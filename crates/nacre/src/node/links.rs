@@ -204,7 +204,8 @@ impl Links {
         &self,
         index: u16,
         service: Option<Arc<dyn MdsService>>,
-        (nids, key): (&[Nid], Option<KeyId>),
+        nids: &[Nid],
+        key: Option<KeyId>,
     ) -> Result<Option<Arc<dyn MdsEndpoint>>> {
         let identity =
             ClientIdentity { client: ClientUuid(random_uuid()?), is_server: true, ..self.identity.clone() };

@@ -85,7 +85,9 @@ impl Mounted {
     pub fn start(
         mount: &MountPlan,
         plan: &Plan,
-        (services, links, params): (&Arc<Services>, &Arc<Links>, &Arc<Params>),
+        services: &Arc<Services>,
+        links: &Arc<Links>,
+        params: &Arc<Params>,
         config: &FsConfig,
         say: &(dyn Fn(&str) + Sync),
     ) -> Result<Mounted> {

@@ -105,8 +105,8 @@ impl Params {
         }
     }
 
-    fn apply(&self, (name, value): &(String, String)) {
-        self.apply_below(name, value, "");
+    fn apply(&self, setting: &Setting) {
+        self.apply_below(&setting.0, &setting.1, "");
     }
 
     fn apply_below(&self, name: &str, value: &str, prefix: &str) {

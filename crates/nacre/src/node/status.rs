@@ -7,6 +7,7 @@ use crate::control::{
     Answer, Handler, ListeningStatus, ParamName, PoolStep, ProcessStatus, Request, SpaceStatus, TRIM_TIME,
     TargetStatus,
 };
+use crate::failure::error_text;
 use crate::listen::Endpoint;
 use crate::process::request_stop;
 use nacre_params::known::Refusal;
@@ -16,6 +17,7 @@ use nacre_store::object::Trimmed;
 use nacre_types::{Nid, Security, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange};
+use rustix::io::Errno;
 use std::net::SocketAddr;
 
 impl Handler for Node {
@@ -27,7 +29,7 @@ impl Handler for Node {
                     request_stop();
                     Answer::Done
                 }
-                Err(failure) => Answer::Error { errno: libc::EBUSY, message: failure.message },
+                Err(failure) => Answer::refusal(Errno::BUSY, failure.message),
             },
             Request::FindParams { pattern, recursive } => match Pattern::parse(pattern) {
                 Ok(pattern) => Answer::Params { params: names(self.params.tree(), &pattern, *recursive) },
@@ -64,7 +66,7 @@ impl Handler for Node {
             },
             Request::AddTarget { kind, index, ost } => match self.add_target(*kind, *index, ost) {
                 Ok(target) => Answer::Added { target: target.to_string() },
-                Err(failure) => Answer::Error { errno: libc::EINVAL, message: failure.message },
+                Err(failure) => Answer::refusal(Errno::INVAL, failure.message),
             },
             Request::Trim { ost, from } => self.trim(*ost, *from),
             Request::LastingParams => match self.links.config(0, 0) {
@@ -192,11 +194,10 @@ fn done(outcome: StatusResult<()>) -> Answer {
 }
 
 fn invalid(error: &nacre_types::nodemap::NodemapError) -> Answer {
-    Answer::Error { errno: libc::EINVAL, message: error.to_string() }
+    Answer::refusal(Errno::INVAL, error.to_string())
 }
 
 fn refused(status: Status) -> Answer {
-    let error = std::io::Error::from_raw_os_error(status.errno()).to_string();
-    let text = error.split(" (os error").next().unwrap_or(&error).to_owned();
-    Answer::Error { errno: status.errno(), message: text }
+    let errno = Errno::from_raw_os_error(status.errno());
+    Answer::refusal(errno, error_text(errno))
 }

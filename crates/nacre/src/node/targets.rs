@@ -471,7 +471,7 @@ impl Services {
             for (&other, place) in places.iter().filter(|(other, _)| **other != own) {
                 let way = match known.ways.get(&(own, other)).filter(|(known, _)| known == place) {
                     Some((_, way)) => Some(way.clone()),
-                    None => links.mdt_of_server(other, self.mdt(other), (&place.0, place.1))?,
+                    None => links.mdt_of_server(other, self.mdt(other), &place.0, place.1)?,
                 };
                 if let Some(way) = way {
                     known.ways.insert((own, other), (place.clone(), way.clone()));

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use nacre_testkit::{Cluster, Shape, Stopped, errno, wait};
+use rustix::process::Signal;
 
 use super::ioctls::{ioctl, put, u32_at};
 use super::{lfs, text};
@@ -220,7 +221,7 @@ fn readers(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
         call.starts_with(&format!("{} ", libc::SYS_write)).then_some(())
     };
     wait::until(LONG, "it waits in its write", is_in_write);
-    cluster.signal(blocked.id(), libc::SIGTERM);
+    cluster.signal(blocked.id(), Signal::TERM);
     wait::until(LONG, "it ends", || blocked.try_wait().expect("a child").map(drop));
     assert_eq!(fs::metadata(&path).expect("stat").len(), 5000);
     assert_eq!(unlock(&member, 7), 0);
@@ -238,7 +239,7 @@ fn death(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     assert!(waits(&writer));
     let mounts = cluster.processes().into_iter().filter(|(role, _)| role.contains("mount"));
     let (_, last) = mounts.max_by_key(|(_, pid)| *pid).expect("a process for the second mount");
-    cluster.signal(last, libc::SIGKILL);
+    cluster.signal(last, Signal::KILL);
     end(&writer).expect("write");
     assert_eq!(fs::read(&here).expect("read"), [2; 100]);
     drop(b);

@@ -2,13 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{Ground, Owner, Timed, check, not_empty, stamp};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, O_DIRECT};
 use crate::error::Error;
 use crate::paf::ageing::Files;
 use crate::paf::computed;
@@ -17,6 +16,8 @@ use nacre_common::extents::{self, Extent};
 use nacre_common::frag::{self, FileFigures, FreeFigures, Unit};
 use nacre_common::place;
 use nacre_store::object::block::device::model::DiskSpec;
+use rustix::fs::Advice;
+use rustix::io::Errno;
 
 /// The directory of a run, in its target.
 const OWN: &str = "nacre-paf";
@@ -82,8 +83,8 @@ impl DirectoryGround {
     /// Where a file lies.
     fn extents(&self, path: &Path) -> Result<Vec<Extent>, Error> {
         let file = File::open(path).map_err(Error::io("open", path))?;
-        extents::of_file(&file).map_err(|error| match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP | libc::ENOTTY) => Error::Usage(format!(
+        extents::of_file(&file).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::OPNOTSUPP | Errno::NOTTY) => Error::Usage(format!(
                 "the file system of {} does not tell where files lie: a simulated disk cannot be worked out there, name another --target",
                 self.target.display()
             )),
@@ -98,8 +99,7 @@ impl DirectoryGround {
         let found = rustix::fs::statvfs(&self.target).map_err(Error::io("statvfs", &self.target))?;
         let disk_bytes = found.f_blocks.saturating_mul(found.f_frsize);
         let label = path.display().to_string();
-        let seconds =
-            computed::seconds(disk, disk_bytes, &self.extents(&path)?, (bytes, xfer as u64), &label)?;
+        let seconds = computed::seconds(disk, disk_bytes, &self.extents(&path)?, bytes, xfer as u64, &label)?;
         Ok(Timed { seconds, ..timed })
     }
 
@@ -114,9 +114,9 @@ impl DirectoryGround {
     /// Opens around the cache, or through it where the file system has no other way.
     fn open_measured(&self, options: &mut OpenOptions) -> Result<(File, bool), Error> {
         let path = self.measured();
-        match options.clone().custom_flags(libc::O_DIRECT).open(&path) {
+        match options.clone().custom_flags(O_DIRECT).open(&path) {
             Ok(file) => Ok((file, true)),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                 Ok((options.open(&path).map_err(Error::io("open", &path))?, false))
             }
             Err(error) => Err(Error::io("open", &path)(error)),
@@ -260,7 +260,7 @@ impl Ground for DirectoryGround {
             stamp(block, offset);
             match file.write_all_at(block, offset) {
                 // Opened around the cache, but not written so.
-                Err(error) if direct && offset == 0 && error.raw_os_error() == Some(libc::EINVAL) => {
+                Err(error) if direct && offset == 0 && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                     direct = false;
                     file = OpenOptions::new().write(true).open(&path).map_err(Error::io("open", &path))?;
                     file.write_all_at(block, offset).map_err(Error::io("write", &path))?;
@@ -284,7 +284,7 @@ impl Ground for DirectoryGround {
         for offset in stop::transfers(bytes, block.len()) {
             let offset = offset?;
             match file.read_exact_at(block, offset) {
-                Err(error) if direct && offset == 0 && error.raw_os_error() == Some(libc::EINVAL) => {
+                Err(error) if direct && offset == 0 && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                     direct = false;
                     file = File::open(&path).map_err(Error::io("open", &path))?;
                     forget(&file);
@@ -330,6 +330,5 @@ fn foreign(path: &Path) -> Error {
 
 /// Takes what is clean of a file out of the page cache. Advice: where it does nothing, the read shows it.
 fn forget(file: &File) {
-    // SAFETY: takes numbers, and a descriptor that is open.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }

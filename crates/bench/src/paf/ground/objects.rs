@@ -160,7 +160,7 @@ impl ObjectGround {
         let extents: Vec<Extent> = found.iter().map(extent).collect();
         let label = format!("object {MEASURED} in {}", self.dir.display());
         let disk_bytes = self.store.space()?.total;
-        let seconds = computed::seconds(disk, disk_bytes, &extents, (bytes, xfer as u64), &label)?;
+        let seconds = computed::seconds(disk, disk_bytes, &extents, bytes, xfer as u64, &label)?;
         Ok(Timed { seconds, ..timed })
     }
 

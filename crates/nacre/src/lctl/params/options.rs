@@ -1,6 +1,7 @@
 //! The options of the commands about parameters, short and long.
 
-use crate::lctl::EXIT_USAGE;
+use crate::failure::Result;
+use crate::lctl::usage;
 
 /// An option: its letter, its long names, and whether text may follow it.
 struct Known {
@@ -63,24 +64,16 @@ pub struct Options<'a> {
 
 impl<'a> Options<'a> {
     /// Options of a command that shows; `letters` are those that it has.
-    pub fn of_showing(
-        command: &str,
-        args: &'a [String],
-        letters: &str,
-    ) -> Result<Options<'a>, (i32, String)> {
+    pub fn of_showing(command: &str, args: &'a [String], letters: &str) -> Result<Options<'a>> {
         let options = Options::parse(command, args, SHOWING, letters)?;
         match options.rest {
-            [] => Err((EXIT_USAGE, format!("lctl {command}: a parameter is needed"))),
+            [] => Err(usage(format!("lctl {command}: a parameter is needed"))),
             _ => Ok(options),
         }
     }
 
     /// Options of a command that sets; `letters` are those that it has.
-    pub fn of_setting(
-        command: &str,
-        args: &'a [String],
-        letters: &str,
-    ) -> Result<Options<'a>, (i32, String)> {
+    pub fn of_setting(command: &str, args: &'a [String], letters: &str) -> Result<Options<'a>> {
         Options::parse(command, args, SETTING, letters)
     }
 
@@ -94,13 +87,8 @@ impl<'a> Options<'a> {
         self.given.iter().rev().find(|(given, _)| *given == letter)?.1.as_deref()
     }
 
-    fn parse(
-        command: &str,
-        args: &'a [String],
-        known: &[Known],
-        letters: &str,
-    ) -> Result<Options<'a>, (i32, String)> {
-        let usage = |text: String| (EXIT_USAGE, format!("lctl {command}: {text}"));
+    fn parse(command: &str, args: &'a [String], known: &[Known], letters: &str) -> Result<Options<'a>> {
+        let usage = |text: String| usage(format!("lctl {command}: {text}"));
         let known: Vec<&Known> = known.iter().filter(|known| letters.contains(known.letter)).collect();
         let mut given = Vec::new();
         let mut rest = args;
@@ -165,6 +153,7 @@ fn take_word(words: &mut &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lctl::EXIT_USAGE;
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -199,11 +188,11 @@ mod tests {
     fn what_is_not_known_is_refused() {
         for bad in ["-x a", "-n", "--nosuch a", "--no-name=1 a", "-F"] {
             let outcome = Options::of_showing("get_param", &words(bad), "n").map(drop);
-            assert_eq!(outcome.map_err(|error| error.0), Err(EXIT_USAGE), "{bad}");
+            assert_eq!(outcome.map_err(|error| error.exit), Err(EXIT_USAGE), "{bad}");
         }
         for bad in ["-F", "--file", "-R a=1"] {
             let outcome = Options::of_setting("set_param", &words(bad), "nF").map(drop);
-            assert_eq!(outcome.map_err(|error| error.0), Err(EXIT_USAGE), "{bad}");
+            assert_eq!(outcome.map_err(|error| error.exit), Err(EXIT_USAGE), "{bad}");
         }
     }
 }

@@ -2,13 +2,15 @@
 //! host's mounts for good.
 
 use super::options::Options;
-use super::{Found, find, for_all, missing, text_of};
+use super::{Found, find, for_all, missing};
 use crate::control::{self, Answer, Request};
-use crate::lctl::{EXIT_USAGE, Outcome, management};
+use crate::failure::{Failure, Result, error_text};
+use crate::lctl::{Outcome, management, refused, usage, with_code};
 use crate::local_params::{self, setting_in};
 use nacre_mgs::params::Param;
 use nacre_params::known;
 use nacre_types::nid::check_fsname;
+use rustix::io::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,7 +41,7 @@ struct Setting {
 /// `lctl set_param`.
 pub fn set(args: &[String]) -> Outcome {
     let options = Options::of_setting("set_param", args, "CdFnPt")?;
-    let usage = |text: &str| (EXIT_USAGE, format!("lctl set_param: {text}"));
+    let usage = |text: &str| usage(format!("lctl set_param: {text}"));
     let reach = match (options.has('P'), options.has('C')) {
         (true, true) => return Err(usage("-P is for all nodes and -C for this one: take one of them")),
         (true, false) => Reach::AllNodes,
@@ -76,25 +78,25 @@ pub fn set(args: &[String]) -> Outcome {
     let set = set_all(&settings, threads, options.has('n'));
     match set.and(outcome) {
         // Told already.
-        Err((code, _)) => Err((code, String::new())),
+        Err(failure) => Err(Failure::told(failure.exit)),
         Ok(()) => Ok(()),
     }
 }
 
-fn some<'a>(command: &str, words: &'a [String]) -> Result<&'a [String], (i32, String)> {
+fn some<'a>(command: &str, words: &'a [String]) -> Result<&'a [String]> {
     match words {
-        [] => Err((EXIT_USAGE, format!("lctl {command}: a parameter is needed"))),
+        [] => Err(usage(format!("lctl {command}: a parameter is needed"))),
         words => Ok(words),
     }
 }
 
-fn invalid(command: &str, setting: &str) -> (i32, String) {
-    (libc::EINVAL, format!("error: {command}: setting {setting}: {}", text_of(libc::EINVAL)))
+fn invalid(command: &str, setting: &str) -> Failure {
+    refused(Errno::INVAL, format!("error: {command}: setting {setting}: {}", error_text(Errno::INVAL)))
 }
 
-fn tell(error: (i32, String)) -> Outcome {
-    eprintln!("{}", error.1);
-    Err(error)
+fn tell(failure: Failure) -> Outcome {
+    eprintln!("{failure}");
+    Err(failure)
 }
 
 /// Name and value of a word; with `delete` the value is empty and may be left out.
@@ -109,10 +111,10 @@ fn setting_of(word: &str, delete: bool) -> Option<(String, String)> {
 
 /// The settings in a file: lines `NAME=VALUE` reach as far as the options say, entries of a configuration log (what
 /// `lctl llog_print` shows) are for all nodes as they were.
-fn settings_of_file(file: &str, reach: &Reach, delete: bool) -> Result<Vec<Setting>, (i32, String)> {
+fn settings_of_file(file: &str, reach: &Reach, delete: bool) -> Result<Vec<Setting>> {
     let text = std::fs::read_to_string(file).map_err(|error| {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        (errno, format!("error: set_param: cannot open '{file}': {}", text_of(errno)))
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        refused(errno, format!("error: set_param: cannot open '{file}': {}", error_text(errno)))
     })?;
     let mut settings = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -131,8 +133,8 @@ fn settings_of_file(file: &str, reach: &Reach, delete: bool) -> Result<Vec<Setti
         };
         let Some((name, value)) = found else {
             let at = number + 1;
-            return Err((
-                libc::EINVAL,
+            return Err(refused(
+                Errno::INVAL,
                 format!("error: set_param: line {at} of '{file}' is no setting: {line}"),
             ));
         };
@@ -167,8 +169,8 @@ fn set_all(settings: &[Setting], threads: usize, quiet: bool) -> Outcome {
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(setting) = settings.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = set_one(setting, quiet) {
-                let told = if error.1.is_empty() { Err(error) } else { tell(error) };
+            if let Err(failure) = set_one(setting, quiet) {
+                let told = if failure.message.is_empty() { Err(failure) } else { tell(failure) };
                 *outcome.lock().unwrap_or_else(|poison| poison.into_inner()) = told;
             }
         }
@@ -189,20 +191,21 @@ fn set_one(Setting { name, value, reach }: &Setting, quiet: bool) -> Outcome {
 }
 
 fn set_for_mounts(fsname: Option<&str>, name: &str, value: &str, quiet: bool) -> Outcome {
-    let failed = |errno| (errno, format!("error: set_param: setting {name}={value}: {}", text_of(errno)));
+    let failed =
+        |errno| refused(errno, format!("error: set_param: setting {name}={value}: {}", error_text(errno)));
     match known::check(name, value) {
         Err(_) if !known::may_be_set(name) => return Err(missing("set_param", name)),
         Err(refusal) if !value.is_empty() => {
             let reason = refusal.reason;
             let message = format!("error: set_param: setting {name}={value}: {reason}");
-            return Err((refusal.status.errno(), message));
+            return Err(with_code(refusal.status.errno(), message));
         }
         _ => {}
     }
-    let path = local_params::path(fsname).ok_or_else(|| failed(libc::ENOENT))?;
+    let path = local_params::path(fsname).ok_or_else(|| failed(Errno::NOENT))?;
     let value = Some(value).filter(|value| !value.is_empty());
     local_params::change(&path, name, value)
-        .map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
     if let Some(value) = value.filter(|_| !quiet) {
         println!("{name}={value}");
     }
@@ -223,7 +226,7 @@ fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
         }
         let request = Request::WriteParam { name: name.clone(), value: value.to_owned() };
         let failed = |errno, message: &str| {
-            Err((errno, format!("error: set_param: setting {name}={value}: {message}")))
+            Err(with_code(errno, format!("error: set_param: setting {name}={value}: {message}")))
         };
         match control::ask_if_there(&found.socket, &request) {
             // Its parameters went with it.
@@ -234,7 +237,7 @@ fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
                 Ok(())
             }
             Some(Ok(Answer::Error { errno, message })) => failed(errno, &message),
-            Some(_) => failed(libc::EIO, "no answer"),
+            Some(_) => failed(Errno::IO.raw_os_error(), "no answer"),
         }
     };
     for_all(&parameters, one)
@@ -249,21 +252,23 @@ fn set_for_good(fsname: Option<&str>, pattern: &str, value: &str, quiet: bool) -
             println!("{pattern}={value}");
             Ok(())
         }
-        Ok(Answer::Error { errno: libc::ENOENT, .. }) => Err(missing("set_param", pattern)),
-        Ok(Answer::Error { errno, message }) => {
-            Err((errno, format!("error: set_param: setting {pattern}={value}: {message}")))
+        Ok(Answer::Error { errno, .. }) if errno == Errno::NOENT.raw_os_error() => {
+            Err(missing("set_param", pattern))
         }
-        Ok(_) | Err(_) => Err((libc::EIO, format!("error: set_param: setting {pattern}: no answer"))),
+        Ok(Answer::Error { errno, message }) => {
+            Err(with_code(errno, format!("error: set_param: setting {pattern}={value}: {message}")))
+        }
+        Ok(_) | Err(_) => Err(refused(Errno::IO, format!("error: set_param: setting {pattern}: no answer"))),
     }
 }
 
 /// `lctl llog_print params`: the lasting settings of a file system, in the form that `set_param -F` reads.
 pub fn llog_print(args: &[String]) -> Outcome {
     let bad = |name: &str| {
-        (libc::ENOENT, format!("lctl llog_print: there is no log '{name}': params or FSNAME-params"))
+        refused(Errno::NOENT, format!("lctl llog_print: there is no log '{name}': params or FSNAME-params"))
     };
     let [name] = args else {
-        return Err((EXIT_USAGE, "lctl llog_print: the name of a log is needed".to_owned()));
+        return Err(usage("lctl llog_print: the name of a log is needed"));
     };
     let fsname = match name.as_str() {
         "params" => None,
@@ -280,16 +285,17 @@ pub fn llog_print(args: &[String]) -> Outcome {
             }
             Ok(())
         }
-        Ok(Answer::Error { errno, message }) => Err((errno, format!("lctl llog_print: {message}"))),
-        Ok(_) | Err(_) => Err((libc::EIO, "lctl llog_print: no answer".to_owned())),
+        Ok(Answer::Error { errno, message }) => Err(with_code(errno, format!("lctl llog_print: {message}"))),
+        Ok(_) | Err(_) => Err(refused(Errno::IO, "lctl llog_print: no answer")),
     }
 }
 
 /// `FSNAME.lov.stripesize=1M` or `FSNAME-OST0001.osc.max_dirty_mb=64`: the same as `set_param -P` with the name in its place.
 pub fn conf(args: &[String]) -> Outcome {
     let options = Options::of_setting("conf_param", args, "d")?;
-    let bad =
-        |setting: &str| (libc::EINVAL, format!("error: conf_param: setting {setting}: Invalid argument"));
+    let bad = |setting: &str| {
+        refused(Errno::INVAL, format!("error: conf_param: setting {setting}: Invalid argument"))
+    };
     for setting in some("conf_param", options.rest)? {
         let (device, rest) = setting.split_once('.').ok_or_else(|| bad(setting))?;
         let (kind, leaf) = rest.split_once('.').ok_or_else(|| bad(setting))?;
@@ -308,17 +314,17 @@ pub fn conf(args: &[String]) -> Outcome {
 /// change, so they are refused.
 pub fn activate(args: &[String]) -> Outcome {
     let [device, action] = args else {
-        return Err((EXIT_USAGE, "lctl --device: NAME activate|deactivate is needed".to_owned()));
+        return Err(usage("lctl --device: NAME activate|deactivate is needed"));
     };
     let value = match action.as_str() {
         "activate" => 1,
         "deactivate" => 0,
-        other => return Err((EXIT_USAGE, format!("lctl --device: '{other}' is unknown"))),
+        other => return Err(usage(format!("lctl --device: '{other}' is unknown"))),
     };
     if device.parse::<u64>().is_ok() || !device.contains("-OST") {
         let message =
             format!("lctl --device: '{device}' is no name of a way to an OST: see list_param 'os?.*'");
-        return Err((libc::EINVAL, message));
+        return Err(refused(Errno::INVAL, message));
     }
     set(&["-n".to_owned(), format!("osc.{device}.active={value}")])
 }
@@ -371,8 +377,14 @@ mod tests {
         ];
         assert_eq!(settings_of_file(path, &mounts, false).expect("fine"), expected);
         std::fs::write(path, "a.b\n").expect("written");
-        assert_eq!(settings_of_file(path, &mounts, false).map_err(|error| error.0), Err(libc::EINVAL));
-        assert_eq!(settings_of_file("/nosuch", &mounts, false).map_err(|error| error.0), Err(libc::ENOENT));
+        assert_eq!(
+            settings_of_file(path, &mounts, false).map_err(|error| error.exit),
+            Err(Errno::INVAL.raw_os_error())
+        );
+        assert_eq!(
+            settings_of_file("/nosuch", &mounts, false).map_err(|error| error.exit),
+            Err(Errno::NOENT.raw_os_error())
+        );
         assert_eq!(logged("{ event: set_param, parameter: a }"), None);
         assert_eq!(logged("index: 1"), None);
     }

@@ -13,6 +13,7 @@ use nacre_types::ioctl::MakeDirectory;
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{TargetId, TargetKind};
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -119,13 +120,13 @@ fn run(name: &str, parsed: &Parsed) -> Outcome {
 fn not_made(name: &str, path: &Path, error: &io::Error) -> Failure {
     // One that has as many shards as are wanted is there, no more and no less.
     let errno = match errno_of(error) {
-        libc::EALREADY => libc::EEXIST,
+        Errno::ALREADY => Errno::EXIST,
         errno => errno,
     };
     let text = error_text(errno);
     let reason = match errno {
-        libc::EEXIST => "stripe already set",
-        libc::ENOTTY => "not on a Lustre filesystem",
+        Errno::EXIST => "stripe already set",
+        Errno::NOTTY => "not on a Lustre filesystem",
         _ => &text,
     };
     let path = path.display();
@@ -186,7 +187,7 @@ impl Reader<'_> {
         }
         let is_default = self.parsed.has('D');
         self.check_default(is_default, count, mdts.as_deref(), in_turn)?;
-        let wish = self.wish(is_default, count, mdts.unwrap_or_default(), (hash, max_inherit, in_turn))?;
+        let wish = self.wish(is_default, count, mdts.unwrap_or_default(), hash, max_inherit, in_turn)?;
         let action = if is_default { Action::SetDefault(wish) } else { Action::Make(wish) };
         Ok(Plan { action, mode, restripes: count.is_some(), paths })
     }
@@ -289,7 +290,9 @@ impl Reader<'_> {
         is_default: bool,
         count: Option<i32>,
         mdts: Vec<u16>,
-        (hash, max_inherit, in_turn): (Option<DirHash>, Option<Inherit>, Option<InheritInTurn>),
+        hash: Option<DirHash>,
+        max_inherit: Option<Inherit>,
+        in_turn: Option<InheritInTurn>,
     ) -> Result<DirDefault, Failure> {
         let is_unsaid = count.is_none() && self.value(['i', 'm']).is_none();
         let by_space = is_default && mdts.is_empty() && count.unwrap_or(0) == 0;
@@ -317,9 +320,9 @@ impl Reader<'_> {
 }
 
 /// What lets others than administrators choose MDTs.
-fn who_may(errno: i32) -> &'static str {
+fn who_may(errno: Errno) -> &'static str {
     match errno {
-        libc::EPERM => {
+        Errno::PERM => {
             ": to choose MDTs is for administrators, and for the group that mdt.*.enable_remote_dir_gid names \
              (lctl set_param -P mdt.*.enable_remote_dir_gid=GID, -1 for everybody)"
         }
@@ -343,7 +346,7 @@ fn check_mdts(name: &str, path: &Path, default: &DirDefault) -> Outcome {
             let text = format!(
                 "{name}: there is no MDT {mdt} in the file system of '{path}': Invalid argument (22)"
             );
-            Err(Failure::new(libc::EINVAL, text))
+            Err(Failure::new(Errno::INVAL, text))
         }
     }
 }
@@ -355,7 +358,7 @@ fn set_default(name: &str, path: &Path, value: &[u8]) -> Outcome {
         let path = path.display();
         let first = match is_open {
             true => format!("default dirstripe error on '{path}': {text}"),
-            false => format!("unable to open '{path}': {text} ({errno})"),
+            false => format!("unable to open '{path}': {text} ({})", errno.raw_os_error()),
         };
         let message = format!(
             "{name}: {first}\nlfs setdirstripe: cannot set default stripe on dir '{path}': {text}{}",
@@ -404,7 +407,7 @@ fn is_about_mdts(parent: &Mounted, wish: &DirDefault) -> io::Result<bool> {
 
 /// Makes a directory on certain MDTs.
 fn make_on(parent: &Mounted, path: &Path, plan: &Plan, wish: &DirDefault) -> io::Result<()> {
-    let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EEXIST))?;
+    let name = path.file_name().ok_or(io::Error::from(Errno::EXIST))?;
     let mode = plan.mode;
     let umask = match mode {
         Some(_) => 0,
@@ -466,10 +469,10 @@ mod tests {
             ("--foreign -x t -c 1 zz", "only --xattr/--flags/--mode options are valid with --foreign"),
             ("--foreign -x t zz yy", "cannot specify multiple foreign dirs"),
         ] {
-            let failure = make(&words_of(line.as_bytes())).expect_err(line);
+            let failure = MKDIR.run(&words_of(line.as_bytes())).expect_err(line);
             assert_eq!((failure.exit, failure.message), (4, format!("lfs mkdir: {message}")), "{line}");
         }
-        let failure = set(&words_of(b"-D -i 0,1 zz")).expect_err("needs -c");
+        let failure = SETDIRSTRIPE.run(&words_of(b"-D -i 0,1 zz")).expect_err("needs -c");
         let told = "lfs setdirstripe: trying to create unrecommended default striped directory layout,";
         assert!(failure.exit == 4 && failure.message.starts_with(told), "{failure:?}");
     }

@@ -7,6 +7,7 @@ use nacre_layout::dir_default::MAGIC_DEFAULT;
 use nacre_layout::dir_layout::{MAGIC_DIRECTORY, hash_text};
 use nacre_layout::{DirDefault, DirLayout, UserDir, user};
 use nacre_types::{Fid, TargetKind};
+use rustix::io::Errno;
 use serde_json::json;
 use std::fmt::Write;
 use std::fs;
@@ -130,7 +131,7 @@ fn style_of(parsed: &Parsed) -> Style {
 
 fn show_below(path: &Path, style: &Style) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.is_dir() {
-        return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+        return Err(io::Error::from(Errno::NOTDIR));
     }
     let mut left = vec![path.to_owned()];
     while let Some(path) = left.pop() {
@@ -197,7 +198,7 @@ fn mdt_of(path: &Path, name: &str) -> io::Result<u32> {
                 || name == target.index.to_string())
     };
     let found = rows.iter().find(is_meant).map(|row| row.target.index.into());
-    found.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    found.ok_or_else(|| io::Error::from(Errno::INVAL))
 }
 
 /// A directory's layout, or its default.
@@ -325,18 +326,12 @@ fn text_of(fid: &Fid, subject: &Subject, style: &Style, only: Option<u32>, path:
     }
     out.push('\n');
     if style.fields & SHARDS != 0 && !of_default {
-        put_shards(&mut out, fid, subject, (style, only), &index);
+        put_shards(&mut out, fid, subject, style, only, &index);
     }
     out
 }
 
-fn put_shards(
-    out: &mut String,
-    fid: &Fid,
-    subject: &Subject,
-    (style, only): (&Style, Option<u32>),
-    index: &str,
-) {
+fn put_shards(out: &mut String, fid: &Fid, subject: &Subject, style: &Style, only: Option<u32>, index: &str) {
     if style.yaml {
         out.push_str("lmv_objects:\n");
         if subject.shards.is_empty() {
@@ -365,7 +360,7 @@ mod tests {
 
     fn shown(line: &str, subject: &Subject, only: Option<u32>, path: Option<&str>) -> String {
         let parsed = parse(&words_of(line.as_bytes()), SHOW_OPTIONS).expect(line);
-        text_of(&OWN, subject, &style_of(parsed), only, path)
+        text_of(&OWN, subject, &style_of(&parsed), only, path)
     }
 
     fn two() -> Subject {

@@ -244,7 +244,7 @@ fn newer(x: u8, y: u8, text: &str, now: i64) -> Result<What, String> {
     let flags = rustix::fs::AtFlags::empty();
     let mask = rustix::fs::StatxFlags::ALL;
     let found = rustix::fs::statx(rustix::fs::CWD, Path::new(text), flags, mask)
-        .map_err(|error| failed(&crate::lfs::error_text(error.raw_os_error())))?;
+        .map_err(|error| failed(&crate::lfs::error_text(error)))?;
     let has_birth = found.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
     let time = match Stamp::from_letter(y) {
         Some(Stamp::Access) => found.stx_atime,

@@ -14,6 +14,7 @@ use nacre_env::sync::{Condvar, Mutex};
 use nacre_layout::{DirLayout, UserDir};
 use nacre_types::ioctl::ScanWanted;
 use nacre_types::{Attr, AttrFlags, SizeSource};
+use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -45,8 +46,8 @@ pub struct Walk<'a> {
     changed: Condvar,
     idle: AtomicUsize,
     matches: AtomicU64,
-    /// Exit code of the first failure.
-    failed: Mutex<Option<i32>>,
+    /// Errno of the first failure.
+    failed: Mutex<Option<Errno>>,
 }
 
 #[derive(Default)]
@@ -152,15 +153,15 @@ impl<'a> Walk<'a> {
     pub fn note_failure(&self, path: &[u8], error: &io::Error) {
         let errno = crate::lfs::errno_of(error);
         // A directory that another mount has removed is stale where it is open, or was just opened.
-        if matches!(errno, libc::ENOENT | libc::ESTALE) {
+        if matches!(errno, Errno::NOENT | Errno::STALE) {
             return;
         }
         super::failure(path, errno).report();
         self.failed.lock().get_or_insert(errno);
     }
 
-    /// Exit code of the first failure.
-    pub fn failed(&self) -> Option<i32> {
+    /// Errno of the first failure.
+    pub fn failed(&self) -> Option<Errno> {
         *self.failed.lock()
     }
 }

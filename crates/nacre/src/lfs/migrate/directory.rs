@@ -16,6 +16,7 @@ use nacre_layout::dir_layout::DirFlags;
 use nacre_layout::{DirLayout, user};
 use nacre_types::ioctl::MakeDirectory;
 use nacre_types::{Fid, TargetKind};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -92,7 +93,7 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
 pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
     let found = fs::symlink_metadata(path).map_err(|error| failed(path, &error))?;
     if found.is_dir() && mounted::fid_of(path, false).map_err(|error| failed(path, &error))? == Fid::ROOT {
-        return Err(failed(path, &io::Error::from_raw_os_error(libc::EBUSY)));
+        return Err(failed(path, &io::Error::from(Errno::BUSY)));
     }
     let mount = Mounted::open(mounted::directory_of(path)).map_err(|error| failed(path, &error))?;
     let targets = mount.targets().map_err(|error| failed(path, &error))?;
@@ -100,7 +101,7 @@ pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
         targets.iter().any(|row| row.target.kind == TargetKind::Mdt && row.target.index == *index)
     };
     if !wish.mdts.iter().all(exists) {
-        return Err(failed(path, &io::Error::from_raw_os_error(libc::ENODEV)));
+        return Err(failed(path, &io::Error::from(Errno::NODEV)));
     }
     let mut walk = Walk { wish, device: found.dev(), first: None };
     walk.visit(path, true);
@@ -109,8 +110,8 @@ pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
     let errno = errno_of(error);
-    let text = error_text(errno);
-    Failure::new(errno, format!("{NAME}: {} migrate failed: {text} (-{errno})", path.display()))
+    let (text, number) = (error_text(errno), errno.raw_os_error());
+    Failure::new(errno, format!("{NAME}: {} migrate failed: {text} (-{number})", path.display()))
 }
 
 struct Walk<'a> {
@@ -133,7 +134,7 @@ impl Walk<'_> {
             Ok(true) => tell(self.wish.is_verbose, path),
             Ok(false) => {}
             // What was removed meanwhile need not move.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && !is_first => return,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) && !is_first => return,
             Err(error) => return self.note(path, &error),
         }
         let is_directory = path.symlink_metadata().is_ok_and(|found| found.is_dir());
@@ -195,9 +196,9 @@ pub fn migrate_one(wish: &Wish, path: &Path) -> io::Result<bool> {
                 return Ok(true);
             }
             Ok(()) => return Ok(true),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EALREADY) => return Ok(false),
-                Some(libc::EBUSY | libc::EAGAIN) if began.elapsed() < CLOSED_WITHIN => {
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::ALREADY) => return Ok(false),
+                Some(Errno::BUSY | Errno::AGAIN) if began.elapsed() < CLOSED_WITHIN => {
                     nacre_env::thread::sleep(LOOK_AGAIN);
                 }
                 _ => return Err(error),
@@ -212,7 +213,7 @@ fn place_of(path: &Path) -> io::Result<(PathBuf, OsString)> {
         Some(name) => Ok((mounted::directory_of(path).to_owned(), name.to_owned())),
         None => {
             let whole = fs::canonicalize(path)?;
-            let name = whole.file_name().ok_or(io::Error::from_raw_os_error(libc::EBUSY))?;
+            let name = whole.file_name().ok_or(io::Error::from(Errno::BUSY))?;
             Ok((mounted::directory_of(&whole).to_owned(), name.to_owned()))
         }
     }

@@ -12,6 +12,7 @@ use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
 use nacre_layout::spec::MDT_SIZE_MAX;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, SpecError, Wish};
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
+use rustix::io::Errno;
 
 /// Steps of self-extending components are multiples of this, in bytes.
 const STEP_UNIT: u64 = 64 << 20;
@@ -98,7 +99,7 @@ impl Builder {
         let start = self.components.last().map_or(0, |last| last.extent.end);
         if end <= start {
             return Err(Failure::new(
-                libc::EINVAL,
+                Errno::INVAL,
                 format!(
                     "Set extent [{start}, {}) failed. Invalid argument\nerror: {NAME}: invalid layout",
                     shown_end(end)
@@ -114,7 +115,7 @@ impl Builder {
             Some(_) if spec.pattern == Pattern::Mdt => {
                 let message =
                     format!("{NAME}: '-z' cannot be specified with '-L mdt': Invalid argument (22)");
-                return Err(Failure::new(libc::EINVAL, message));
+                return Err(Failure::new(Errno::INVAL, message));
             }
             Some(step) => self.components.extend(growing(Extent { start, end }, step, self.flags, spec)?),
             None => {
@@ -154,7 +155,7 @@ impl Builder {
                 let message = format!(
                     "{NAME}: Invalid pattern: '-L mdt', must be specified with -E: Invalid argument (22)"
                 );
-                return Err(Failure::new(libc::EINVAL, message));
+                return Err(Failure::new(Errno::INVAL, message));
             }
             if !self.flags.is_empty() {
                 return Err(usage("--component-flags must be specified with -E"));
@@ -173,14 +174,14 @@ pub fn check(wish: &Wish, path: &str) -> Result<(), Failure> {
         // In the words in which the server would say it.
         SpecError::OstList | SpecError::OstTwice => {
             let text = format!("{NAME}: setstripe error for '{path}': Invalid argument");
-            return Err(Failure::new(libc::EINVAL, text));
+            return Err(Failure::new(Errno::INVAL, text));
         }
         SpecError::TooLarge(_) => {
-            return Err(Failure::new(libc::EINVAL, format!("{NAME}: Invalid layout: {error}")));
+            return Err(Failure::new(Errno::INVAL, format!("{NAME}: Invalid layout: {error}")));
         }
         error => error.to_string(),
     };
-    Err(Failure::new(
+    Err(Failure::exit(
         1,
         format!(
             "{NAME}: Invalid layout: {failed}\n{NAME}: {NAME}: cannot create composite file '{path}': Invalid argument (22)"
@@ -231,7 +232,7 @@ fn stripe_size(text: &str) -> Result<Option<u32>, Failure> {
         Ok(0) => Ok(None),
         Ok(size) => Ok(Some(size)),
         Err(_) => Err(Failure::new(
-            libc::EINVAL,
+            Errno::INVAL,
             format!("{NAME}: error: stripe size '{bytes}' over 4GB limit: Invalid argument (22)"),
         )),
     }
@@ -250,7 +251,7 @@ fn is_on_mdt(text: &str) -> Result<bool, Failure> {
         "raid0" => Ok(false),
         "mdt" => Ok(true),
         other => Err(Failure::new(
-            libc::EINVAL,
+            Errno::INVAL,
             format!("error: layout '{other}' is unknown, supported layouts are: 'mdt', 'raid0'"),
         )),
     }
@@ -260,16 +261,16 @@ fn is_on_mdt(text: &str) -> Result<bool, Failure> {
 /// `about_osts` it cannot have.
 fn on_mdt(start: u64, end: u64, about_osts: &[(&'static str, String)]) -> Result<LayoutSpec, Failure> {
     if start > 0 {
-        return Err(Failure::new(libc::EINVAL, "error: 'mdt' layout can be only the first one".to_owned()));
+        return Err(Failure::new(Errno::INVAL, "error: 'mdt' layout can be only the first one".to_owned()));
     }
     if end > MDT_SIZE_MAX {
-        return Err(Failure::new(libc::EFBIG, "error: 'mdt' layout size is too big".to_owned()));
+        return Err(Failure::new(Errno::FBIG, "error: 'mdt' layout size is too big".to_owned()));
     }
     let is_wrong = |(name, value): &&(&str, String)| *name != "stripe-size" || *value != end.to_string();
     match about_osts.iter().find(is_wrong) {
         Some((name, value)) => {
             let message = format!("Option '{name}' can't be specified with Data-on-MDT component: {value}");
-            Err(Failure::new(libc::EINVAL, message))
+            Err(Failure::new(Errno::INVAL, message))
         }
         None => Ok(LayoutSpec::ON_MDT),
     }
@@ -292,7 +293,7 @@ fn growing(
     let Some(units) = units else {
         let message =
             format!("Set stripe size {step} failed: Invalid argument\nerror: {NAME}: invalid layout");
-        return Err(Failure::new(libc::EINVAL, message));
+        return Err(Failure::new(Errno::INVAL, message));
     };
     let own = Extent { start: extent.start, end: extent.start };
     let extension = LayoutSpec { stripe_size: Some(units), ..LayoutSpec::default() };

@@ -8,6 +8,7 @@ use crate::lfs::view::parse_flags;
 use crate::lfs::{Failure, Outcome, errno_of, error_text};
 use nacre_layout::user::{self, Selector};
 use nacre_layout::{Extent, LayoutForm, Wish};
+use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 
@@ -70,7 +71,7 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
             "{NAME} setstripe: '{}' not a composite file\nerror: {NAME}: invalid layout",
             path.display()
         );
-        return Err(Failure::new(libc::EINVAL, message));
+        return Err(Failure::new(Errno::INVAL, message));
     };
     match edit {
         Edit::Add => {
@@ -86,7 +87,7 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
                 .map_err(|error| not_deleted(*selector, path, &error))
         }
         // There are no mirrors, so no flag would mean anything.
-        Edit::SetFlags(id, (set, clear)) => Err(Failure::new(
+        Edit::SetFlags(id, (set, clear)) => Err(Failure::exit(
             1,
             format!(
                 "{NAME}: cannot change the flags of component '{id:#x}' of file '{}': {set:x} / ^({clear:x})",
@@ -98,7 +99,7 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
 
 fn add(wish: &Wish, end: u64, path: &Path) -> Outcome {
     let refused = |first: &str, what: &str| {
-        Failure::new(1, format!("{first}Add layout component(s) to {} failed. {what}", path.display()))
+        Failure::exit(1, format!("{first}Add layout component(s) to {} failed. {what}", path.display()))
     };
     let Wish::Composite(components) = wish else { return Ok(()) };
     let mut components = components.clone();
@@ -122,7 +123,7 @@ fn add(wish: &Wish, end: u64, path: &Path) -> Outcome {
             let message = format!(
                 "Set extent [{end}, {reached}) failed. Invalid argument\nerror: {NAME}: invalid layout"
             );
-            return Err(Failure::new(libc::EINVAL, message));
+            return Err(Failure::new(Errno::INVAL, message));
         }
     }
     mounted::edit_layout(path, LAYOUT_ADD, &user::encode_added(&components))
@@ -135,5 +136,5 @@ fn not_deleted(selector: Selector, path: &Path, error: &io::Error) -> Failure {
         Selector::WithoutObjects => "components without objects".to_owned(),
     };
     let text = error_text(errno_of(error));
-    Failure::new(1, format!("{NAME} setstripe: cannot delete {which} from '{}': {text}", path.display()))
+    Failure::exit(1, format!("{NAME} setstripe: cannot delete {which} from '{}': {text}", path.display()))
 }

@@ -5,6 +5,7 @@ use crate::lfs::Failure;
 use crate::lfs::getopt::Parsed;
 use nacre_layout::user::{FOREIGN_TYPES, Foreign};
 use nacre_types::limits::XATTR_VALUE_MAX;
+use rustix::io::Errno;
 
 /// Bytes of a foreign layout beside the text.
 const HEADER: usize = 16;
@@ -42,7 +43,7 @@ pub fn of_options(
         return Err(usage("only --xattr/--flags/--mode options are valid with --foreign"));
     }
     if text.is_empty() || text.len() > XATTR_VALUE_MAX - HEADER {
-        return Err(Failure::new(libc::EINVAL, format!("{name}: invalid LOV EA length {}", text.len())));
+        return Err(Failure::new(Errno::INVAL, format!("{name}: invalid LOV EA length {}", text.len())));
     }
     Ok(Some(Foreign { kind, flags, text: text.as_bytes().to_vec() }))
 }

@@ -72,24 +72,22 @@ fn enter_tunables(entries: &Entries<'_, Tunables>) {
         });
     }
     entries.flag("hybrid_io", Tunables::hybrid_io, Tunables::set_hybrid_io);
-    let thresholds: [(&str, Get<u64>, fn(&Tunables, u64)); 2] = [
-        (
-            "hybrid_io_write_threshold_bytes",
-            Tunables::hybrid_io_write_threshold_bytes,
-            Tunables::set_hybrid_io_write_threshold_bytes,
-        ),
-        (
-            "hybrid_io_read_threshold_bytes",
-            Tunables::hybrid_io_read_threshold_bytes,
-            Tunables::set_hybrid_io_read_threshold_bytes,
-        ),
-    ];
-    for (leaf, get, set) in thresholds {
+    let threshold = |leaf, get: Get<u64>, set: fn(&Tunables, u64)| {
         entries.setting(leaf, get, move |tunables, text| {
             set(tunables, value::bytes(text, 1)?);
             Ok(())
         });
-    }
+    };
+    threshold(
+        "hybrid_io_write_threshold_bytes",
+        Tunables::hybrid_io_write_threshold_bytes,
+        Tunables::set_hybrid_io_write_threshold_bytes,
+    );
+    threshold(
+        "hybrid_io_read_threshold_bytes",
+        Tunables::hybrid_io_read_threshold_bytes,
+        Tunables::set_hybrid_io_read_threshold_bytes,
+    );
 }
 
 /// Enters the reports of reads and writes by size and position.
