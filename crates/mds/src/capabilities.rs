@@ -5,9 +5,7 @@
 
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
-use crate::opens::OpenTable;
 use crate::plan::check_access;
-use crate::records::Records;
 use crate::turn::Caller;
 use nacre_keys::CapabilityKeys;
 use nacre_layout::Layout;
@@ -24,10 +22,9 @@ const EXPIRE_S_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
 
 /// See the [module documentation](self).
 pub struct Capabilities {
+    leaves: Arc<Leaves>,
     keys: OnceLock<Arc<CapabilityKeys>>,
     expire_s: AtomicU64,
-    opens: Arc<OpenTable>,
-    records: Arc<Records>,
     layouts: Arc<Layouts>,
 }
 
@@ -37,12 +34,11 @@ fn holder(export: &Export) -> Option<&Identity> {
 }
 
 impl Capabilities {
-    pub(crate) fn new(leaves: &Leaves, layouts: &Arc<Layouts>) -> Capabilities {
+    pub(crate) fn new(leaves: &Arc<Leaves>, layouts: &Arc<Layouts>) -> Capabilities {
         Capabilities {
+            leaves: leaves.clone(),
             keys: OnceLock::new(),
             expire_s: AtomicU64::new(EXPIRE_S),
-            opens: leaves.opens.clone(),
-            records: leaves.records.clone(),
             layouts: layouts.clone(),
         }
     }
@@ -88,7 +84,7 @@ impl Capabilities {
             ) => (*fid, layout),
             _ => return,
         };
-        let rights = self.opens.rights(&fid, &export.client);
+        let rights = self.leaves.opens.rights(&fid, &export.client);
         answer.capabilities = self.sign(export, fid, layout, rights);
     }
 
@@ -104,8 +100,8 @@ impl Capabilities {
         fid: &Fid,
         wanted: Rights,
     ) -> StatusResult<Option<Box<FileCapabilities>>> {
-        let record = self.records.inode(fid)?;
-        let mut rights = self.opens.rights(fid, &caller.client);
+        let record = self.leaves.records.inode(fid)?;
+        let mut rights = self.leaves.opens.rights(fid, &caller.client);
         for (right, mask) in [(Rights::READ, perm::READ), (Rights::WRITE, perm::WRITE)] {
             if wanted.contains(right) && !rights.contains(right) {
                 match check_access(&record, caller.cred(), mask) {

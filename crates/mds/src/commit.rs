@@ -1,19 +1,12 @@
 //! Commits: what a request changes, its answer, and what memory and clients hear of it.
 
-use crate::data::DataPart;
 use crate::leaves::Leaves;
 use crate::mdlocks::ClientLocks;
-use crate::moving::progress::Moving;
-use crate::operations::state::Operations;
-use crate::osts::OstSet;
-use crate::records::Records;
-use crate::space::SpaceGuard;
 use crate::tables::{REPLIES, reply_key};
 use crate::turn::Caller;
 use crate::tx::Tx;
 use nacre_ondisk::{OpenedRecord, ReplyRecord};
-use nacre_rpc::{Export, Hold, Moment, ReplySlot};
-use nacre_store::MetaStore;
+use nacre_rpc::{Export, Moment, ReplySlot};
 use nacre_types::{StatusResult, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::{Decode, Encode};
@@ -21,37 +14,15 @@ use std::sync::Arc;
 
 /// See the [module documentation](self).
 pub(crate) struct Commits {
-    index: u16,
-    store: Arc<MetaStore>,
-    records: Arc<Records>,
+    leaves: Arc<Leaves>,
     client_locks: Arc<ClientLocks>,
-    /// What is not durable on other MDTs.
-    operations: Arc<Operations>,
-    space: Arc<SpaceGuard>,
-    moving: Arc<Moving>,
-    data: Arc<DataPart>,
-    osts: Arc<OstSet>,
-    /// A request that a test wants held.
-    hold: Arc<Hold>,
     /// Newest transno when this run began: everything in stored replies is at most this.
     boot_transno: TransNo,
 }
 
 impl Commits {
-    pub fn new(leaves: &Leaves, boot_transno: TransNo, client_locks: &Arc<ClientLocks>) -> Commits {
-        Commits {
-            index: leaves.index,
-            store: leaves.store.clone(),
-            records: leaves.records.clone(),
-            client_locks: client_locks.clone(),
-            operations: leaves.operations.clone(),
-            space: leaves.space.clone(),
-            moving: leaves.moving.clone(),
-            data: leaves.data.clone(),
-            osts: leaves.osts.clone(),
-            hold: leaves.hold.clone(),
-            boot_transno,
-        }
+    pub fn new(leaves: &Arc<Leaves>, boot_transno: TransNo, client_locks: &Arc<ClientLocks>) -> Commits {
+        Commits { leaves: leaves.clone(), client_locks: client_locks.clone(), boot_transno }
     }
 
     /// An answer of a request that changed nothing.
@@ -64,7 +35,7 @@ impl Commits {
         let mut answer = MdsAnswer::from(reply);
         let may_stop = caller.turn.may_stop() && !tx.is_empty();
         if may_stop
-            && (self.hold.is_wanted(Moment::Locked, caller.request)
+            && (self.leaves.hold.is_wanted(Moment::Locked, caller.request)
                 || !self.client_locks.call_back_at_once(&tx, caller.export)?)
         {
             return Err(caller.turn.stop(tx));
@@ -92,7 +63,7 @@ impl Commits {
 
     /// Up to here everything is durable, also what other MDTs have of it.
     pub fn committed(&self) -> TransNo {
-        self.operations.committed(self.store.last_committed())
+        self.leaves.operations.committed(self.leaves.store.last_committed())
     }
 
     /// Commits a transaction for a client, whose own locks are not called back.
@@ -106,29 +77,33 @@ impl Commits {
 
     /// Commits a transaction when clients have given up what they keep of what it changes ([`ClientLocks::call_back`]).
     pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
-        let transno = self.store.commit(tx.batch()).map_err(|error| self.records.store_failed(&error))?;
-        self.space.count_inodes(tx.inode_change());
+        let transno =
+            self.leaves.store.commit(tx.batch()).map_err(|error| self.leaves.records.store_failed(&error))?;
+        self.leaves.space.count_inodes(tx.inode_change());
         if tx.moves_names {
-            self.moving.note_change();
+            self.leaves.moving.note_change();
         }
         for (fid, record) in tx.take_cached() {
             if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
-                self.moving.note_size(record);
+                self.leaves.moving.note_size(record);
             }
-            self.records.note_committed(&fid, record);
+            self.leaves.records.note_committed(&fid, record);
         }
         if tx.moves_directory {
             // After the records in memory are what they are: what was found out before does not count any more.
-            self.records.note_tree_moved();
+            self.leaves.records.note_tree_moved();
         }
         for object in tx.take_destroyed_here() {
             // Somebody may have made it anew between the look and the commit; from now on nobody does.
-            if let Err(error) = self.data.destroy_left(object) {
-                log::error!("MDT{:04x}: object {object} of a file that is gone stays: {error}", self.index);
+            if let Err(error) = self.leaves.data.destroy_left(object) {
+                log::error!(
+                    "MDT{:04x}: object {object} of a file that is gone stays: {error}",
+                    self.leaves.index
+                );
             }
         }
         for (ost_index, object) in tx.take_destroyed() {
-            self.osts.destroy_later(ost_index, transno, object);
+            self.leaves.osts.destroy_later(ost_index, transno, object);
         }
         Ok(transno)
     }
@@ -136,7 +111,7 @@ impl Commits {
     /// The stored answer of an earlier life, and what its request opened.
     pub fn find_stored_answer(&self, slot: &ReplySlot) -> Option<(MdsAnswer, Option<OpenedRecord>)> {
         let key = reply_key(&slot.client, slot.tag);
-        let found = self.store.get(REPLIES, key.as_slice(), |value| {
+        let found = self.leaves.store.get(REPLIES, key.as_slice(), |value| {
             let record = ReplyRecord::decode(value?).ok().filter(|record| record.xid == slot.xid)?;
             Some((MdsAnswer::from_bytes(record.answer).ok()?, record.opened))
         });

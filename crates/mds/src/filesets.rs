@@ -7,10 +7,7 @@
 //! another place. Of directories of other MDTs, which are asked, it is kept for [`REMOTE_LIFE`].
 
 use crate::leaves::Leaves;
-use crate::opens::OpenTable;
-use crate::operations::Distributed;
-use crate::operations::state::Operations;
-use crate::records::Records;
+use crate::operations::Coordinator;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_ondisk::InodeRecord;
@@ -46,15 +43,12 @@ struct Verdict {
 
 /// See the [module documentation](self).
 pub(crate) struct Filesets {
+    leaves: Arc<Leaves>,
     /// Directories that are roots of clients, by path.
     roots: Mutex<HashMap<String, Fid>>,
     /// By root and directory.
     known: Mutex<HashMap<(Fid, Fid), Verdict>>,
-    index: u16,
-    records: Arc<Records>,
-    opens: Arc<OpenTable>,
-    operations: Arc<Operations>,
-    distributed: Arc<Distributed>,
+    coordinator: Arc<Coordinator>,
 }
 
 impl Filesets {
@@ -66,7 +60,7 @@ impl Filesets {
     fn verdict(&self, root: Fid, directory: Fid) -> Option<Verdict> {
         let verdict = *self.known.lock().get(&(root, directory))?;
         let is_fresh = verdict.asked.is_none_or(|at| at.elapsed() < REMOTE_LIFE);
-        Some(verdict).filter(|verdict| is_fresh && verdict.moves == self.records.tree_moves())
+        Some(verdict).filter(|verdict| is_fresh && verdict.moves == self.leaves.records.tree_moves())
     }
 
     fn note(&self, root: Fid, directories: &[Fid], verdict: Verdict) {
@@ -79,15 +73,12 @@ impl Filesets {
 }
 
 impl Filesets {
-    pub fn new(leaves: &Leaves, distributed: &Arc<Distributed>) -> Filesets {
+    pub fn new(leaves: &Arc<Leaves>, coordinator: &Arc<Coordinator>) -> Filesets {
         Filesets {
+            leaves: leaves.clone(),
             roots: Mutex::default(),
             known: Mutex::default(),
-            index: leaves.index,
-            records: leaves.records.clone(),
-            opens: leaves.opens.clone(),
-            operations: leaves.operations.clone(),
-            distributed: distributed.clone(),
+            coordinator: coordinator.clone(),
         }
     }
 
@@ -103,7 +94,7 @@ impl Filesets {
         for name in path.split('/').filter(|name| !name.is_empty()) {
             at = self.lead_anywhere(at, name.as_bytes())?;
         }
-        let record = self.distributed.record_anywhere(&at)?.ok_or(Status::ENOENT)?;
+        let record = self.coordinator.record_anywhere(&at)?.ok_or(Status::ENOENT)?;
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
@@ -114,12 +105,12 @@ impl Filesets {
     /// What a name leads to, wherever its directory lies.
     fn lead_anywhere(&self, parent: Fid, name: &[u8]) -> StatusResult<Fid> {
         check_name(name)?;
-        for home in self.distributed.homes_of(&parent, name, &mut Default::default())? {
-            let found = match home.mdt_index() == self.index {
-                true => self.records.lead_here(&home, name),
+        for home in self.coordinator.homes_of(&parent, name, &mut Default::default())? {
+            let found = match home.mdt_index() == self.leaves.index {
+                true => self.leaves.records.lead_here(&home, name),
                 false => {
                     let at = Name { parent: home, name: name.to_vec() };
-                    match self.operations.ask(home.mdt_index(), PeerRequest::Lead { at })? {
+                    match self.leaves.operations.ask(home.mdt_index(), PeerRequest::Lead { at })? {
                         PeerReply::Fid(fid) => Ok(fid),
                         _ => Err(Status::EPROTO),
                     }
@@ -135,7 +126,7 @@ impl Filesets {
 
     /// Whether a directory of any MDT is below a root.
     fn is_below(&self, root: Fid, directory: Fid) -> StatusResult<bool> {
-        let moves = self.records.tree_moves();
+        let moves = self.leaves.records.tree_moves();
         let (mut at, mut passed, mut asked) = (directory, Vec::new(), None);
         let is_below = loop {
             if at == root {
@@ -153,10 +144,10 @@ impl Filesets {
                 break known.is_below;
             }
             passed.push(at);
-            if at.mdt_index() != self.index {
+            if at.mdt_index() != self.leaves.index {
                 asked = Some(Instant::now());
             }
-            let Some(record) = self.distributed.record_anywhere(&at)? else { break false };
+            let Some(record) = self.coordinator.record_anywhere(&at)? else { break false };
             at = record.parent;
         };
         self.note(root, &passed, Verdict { is_below, moves, asked });
@@ -168,7 +159,7 @@ impl Filesets {
         if *fid == root {
             return Ok(true);
         }
-        let Some(record) = self.records.find_inode(fid)? else { return Ok(false) };
+        let Some(record) = self.leaves.records.find_inode(fid)? else { return Ok(false) };
         if record.attr.is_dir() {
             return self.is_below(root, *fid);
         }
@@ -181,7 +172,9 @@ impl Filesets {
         }
         if record.attr.nlink > 1 {
             for index in 0..NAMES_MAX.min(record.attr.nlink) {
-                let Some((parent, _)) = self.records.extra_link(&record.attr.fid, index)? else { break };
+                let Some((parent, _)) = self.leaves.records.extra_link(&record.attr.fid, index)? else {
+                    break;
+                };
                 if self.is_below(root, parent)? {
                     return Ok(true);
                 }
@@ -214,7 +207,7 @@ impl Filesets {
         }
         let root = self.root_of(path)?;
         let check = |fid: &Fid| {
-            let is_open = || self.opens.flags_of(fid, &export.client, None).is_some();
+            let is_open = || self.leaves.opens.flags_of(fid, &export.client, None).is_some();
             match self.is_seen(root, fid)? || is_open() {
                 true => Ok(()),
                 false => Err(Status::ENOENT),
@@ -228,7 +221,7 @@ impl Filesets {
             MdsRequest::FidToLink { fid, .. } if *fid == root => Err(Status::ENODATA),
             MdsRequest::FidToLink { fid, index } | MdsRequest::FidToPath { fid, index } if *fid != root => {
                 check(fid)?;
-                let (parent, _) = self.records.link_of(fid, *index)?;
+                let (parent, _) = self.leaves.records.link_of(fid, *index)?;
                 if self.is_below(root, parent)? { Ok(None) } else { Err(Status::ENOENT) }
             }
             MdsRequest::ListInodes { fids, layouts, locks } => {

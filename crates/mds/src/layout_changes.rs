@@ -6,17 +6,11 @@ mod swap;
 
 pub(crate) use swap::Swap;
 
-use crate::commit::Commits;
-use crate::data::DataPart;
-use crate::layouts::{Layouts, is_foreign_directory, may_set_layout, stored_wish};
+use crate::core::Core;
+use crate::layouts::{is_foreign_directory, may_set_layout, stored_wish};
 use crate::leaves::Leaves;
-use crate::locks::{LockTable, Locked, Want};
-use crate::mdlocks::ClientLocks;
-use crate::opens::OpenTable;
-use crate::operations::Distributed;
-use crate::osts::OstSet;
-use crate::records::Records;
-use crate::staging::Staging;
+use crate::locks::{Locked, Want};
+use crate::plan::Amendment;
 use crate::turn::Caller;
 use crate::tx::{Tx, now};
 use nacre_layout::user::Foreign;
@@ -26,47 +20,21 @@ use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// See the [module documentation](self).
 pub(crate) struct LayoutChanges {
-    locks: Arc<LockTable>,
-    records: Arc<Records>,
-    layouts: Arc<Layouts>,
-    data: Arc<DataPart>,
-    opens: Arc<OpenTable>,
-    osts: Arc<OstSet>,
-    index: u16,
+    leaves: Arc<Leaves>,
+    core: Arc<Core>,
     /// How long a first write waits for object ids when no OST has any ready.
     wait: Duration,
-    client_locks: Arc<ClientLocks>,
-    commits: Arc<Commits>,
-    staging: Arc<Staging>,
-    distributed: Arc<Distributed>,
 }
 
 impl LayoutChanges {
-    pub fn new(
-        leaves: &Leaves,
-        wait: Duration,
-        (layouts, client_locks, commits): (&Arc<Layouts>, &Arc<ClientLocks>, &Arc<Commits>),
-        (staging, distributed): (&Arc<Staging>, &Arc<Distributed>),
-    ) -> LayoutChanges {
-        LayoutChanges {
-            locks: leaves.locks.clone(),
-            records: leaves.records.clone(),
-            layouts: layouts.clone(),
-            data: leaves.data.clone(),
-            opens: leaves.opens.clone(),
-            osts: leaves.osts.clone(),
-            index: leaves.index,
-            wait,
-            client_locks: client_locks.clone(),
-            commits: commits.clone(),
-            staging: staging.clone(),
-            distributed: distributed.clone(),
-        }
+    pub fn new(leaves: &Arc<Leaves>, core: &Arc<Core>, wait: Duration) -> LayoutChanges {
+        LayoutChanges { leaves: leaves.clone(), core: core.clone(), wait }
     }
 
     /// The pool that the directory above has for what is made in it. To be called without locks: the MDT of that directory may wait
@@ -75,7 +43,7 @@ impl LayoutChanges {
         if record.attr.fid == Fid::ROOT {
             return Ok(None);
         }
-        match self.distributed.record_anywhere(&record.parent)? {
+        match self.core.coordinator.record_anywhere(&record.parent)? {
             Some(parent) if parent.attr.is_dir() => Ok(stored_wish(&parent)?.inherited().pool),
             _ => Ok(None),
         }
@@ -85,10 +53,10 @@ impl LayoutChanges {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        (start, end): (u64, u64),
+        range: Range<u64>,
     ) -> StatusResult<MdsAnswer> {
-        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        self.layout_intent_locked(caller, fid, (start, end), locked, &|layout| MdsReply::Layout(layout))
+        let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        self.layout_intent_locked(caller, fid, range, locked, &|layout| MdsReply::Layout(layout))
     }
 
     /// The layout, or with a range the layout that has objects there, and a lock on it if one was asked for.
@@ -96,21 +64,21 @@ impl LayoutChanges {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        range: Option<(u64, u64)>,
+        range: Option<Range<u64>>,
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
-        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         // A request while the file is frozen gets no lock, and is sent again.
-        let is_frozen = self.opens.frozen_by(fid).is_some();
+        let is_frozen = self.leaves.opens.frozen_by(fid).is_some();
         let (range, lock) = if is_frozen { (None, LockHandle(0)) } else { (range, lock) };
         let Some(range) = range else {
-            let layout = self.layouts.layout_of(&*self.records.inode(fid)?)?.map(Arc::new);
-            let lock = self.client_locks.grant_layout(caller, lock, fid)?;
-            return Ok(self.commits.answer(MdsReply::LockedLayout { layout, lock }));
+            let layout = self.core.layouts.layout_of(&*self.leaves.records.inode(fid)?)?.map(Arc::new);
+            let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
+            return Ok(self.core.commits.answer(MdsReply::LockedLayout { layout, lock }));
         };
-        self.records.inode(fid)?;
+        self.leaves.records.inode(fid)?;
         // Before the change: the answer is stored with it, and the client's own locks stay.
-        let lock = self.client_locks.grant_layout(caller, lock, fid)?;
+        let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
         let reply = |layout| MdsReply::LockedLayout { layout, lock };
         self.layout_intent_locked(caller, fid, range, locked, &reply)
     }
@@ -119,7 +87,7 @@ impl LayoutChanges {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        (start, end): (u64, u64),
+        Range { start, end }: Range<u64>,
         _locked: Locked<'_>,
         reply: &dyn Fn(Option<Arc<Layout>>) -> MdsReply,
     ) -> StatusResult<MdsAnswer> {
@@ -129,12 +97,12 @@ impl LayoutChanges {
         if start >= FILE_SIZE_MAX || (end > FILE_SIZE_MAX && end != u64::MAX) {
             return Err(Status::EFBIG);
         }
-        let record = self.records.inode(fid)?;
+        let record = self.leaves.records.inode(fid)?;
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        let mut layout = self.layouts.layout_or_wished(&record)?;
-        if end > HEAD_DATA_MAX && self.layouts.is_undecided(&record) {
+        let mut layout = self.core.layouts.layout_or_wished(&record)?;
+        if end > HEAD_DATA_MAX && self.core.layouts.is_undecided(&record) {
             layout.leave_out_head();
         }
         if start >= layout.end() {
@@ -142,44 +110,49 @@ impl LayoutChanges {
         }
         if !layout.is_to_change(end) {
             let known = layout.has_objects().then(|| Arc::new(layout));
-            return Ok(self.commits.answer(reply(known)));
+            return Ok(self.core.commits.answer(reply(known)));
         }
-        self.instantiate(&record, layout, (end, Some(caller.export)), |mut changed, layout, mut tx| {
+        self.instantiate(&record, layout, end, Some(caller.export), |mut changed, layout, mut tx| {
             changed.attr.size_source = SizeSource::Objects;
             tx.put_inode(changed);
-            self.commits.finish(caller, tx, reply(Some(Arc::new(layout))))
+            self.core.commits.finish(caller, tx, reply(Some(Arc::new(layout))))
         })
     }
 
     /// True if a file's only object is on this MDT and was never written, and nobody else has the file open: then another layout
     /// loses nothing.
     fn is_unused(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
-        let Some(layout) = self.layouts.layout_of(record)? else { return Ok(true) };
+        let Some(layout) = self.core.layouts.layout_of(record)? else { return Ok(true) };
         for object in layout.objects() {
             let data = match object.is_on_mdt() {
-                true => self.data.store.attr(object.object).map_err(|error| self.data.failed(&error))?,
+                true => self
+                    .leaves
+                    .data
+                    .store
+                    .attr(object.object)
+                    .map_err(|error| self.leaves.data.failed(&error))?,
                 false => return Ok(false),
             };
             if data.mtime.is_some() {
                 return Ok(false);
             }
         }
-        Ok(!self.opens.is_open_elsewhere(&record.attr.fid, &caller.client))
+        Ok(!self.leaves.opens.is_open_elsewhere(&record.attr.fid, &caller.client))
     }
 
     /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file is striped
     /// by name.
     pub fn set_layout(&self, caller: &Caller<'_>, fid: &Fid, wish: &Wish) -> StatusResult<MdsAnswer> {
-        if !self.layouts.can_be_met(wish) {
+        if !self.core.layouts.can_be_met(wish) {
             return Err(Status::EINVAL);
         }
-        let seen = self.records.inode(fid)?;
+        let seen = self.leaves.records.inode(fid)?;
         let pool = match seen.attr.is_dir() && !wish.is_empty() {
             true => self.pool_of_parent(&seen)?,
             false => None,
         };
-        let held = self.distributed.lock_alike(caller, fid)?;
-        let record = self.records.inode(fid)?;
+        let held = self.core.performer.lock_alike(caller, fid)?;
+        let record = self.leaves.records.inode(fid)?;
         if !record.attr.is_regular() && !record.attr.is_dir() {
             return Err(Status::EINVAL);
         }
@@ -191,9 +164,8 @@ impl LayoutChanges {
         if self.has_layout_for_good(caller, &record)? {
             return Err(Status::EALREADY);
         }
-        let mut changed = InodeRecord::clone(&record);
-        held.take_latest_times(&mut changed)?;
-        changed.attr.ctime = now();
+        let amendment = Amendment::begun(&record, &held.shards_of(&record)?, now());
+        let mut changed = amendment.record;
         changed.attr.flags -= AttrFlags::HAS_OBJECTS;
         if wish.is_empty() {
             changed.attr.size_source = SizeSource::Exact;
@@ -210,17 +182,14 @@ impl LayoutChanges {
         }
         if record.attr.is_regular() {
             // What they wish for instead, or no more.
-            self.client_locks.call_back_layout(fid, false, None)?;
+            self.core.client_locks.call_back_layout(fid, false, None)?;
         }
-        let store = |changed: InodeRecord, mut tx: Tx| {
-            let record = tx.put_inode(changed);
-            self.distributed.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))
-        };
+        let store = |changed, tx: Tx| self.core.performer.amend(caller, held, tx, Amendment::of(changed));
         if changed.attr.is_regular() && !wish.is_empty() {
-            let layout = self.layouts.wished_layout(&changed)?;
-            return self.instantiate(&changed, layout, (1, None), |changed, _, tx| store(changed, tx));
+            let layout = self.core.layouts.wished_layout(&changed)?;
+            return self.instantiate(&changed, layout, 1, None, |changed, _, tx| store(changed, tx));
         }
-        store(changed, self.records.begin())
+        store(changed, self.leaves.records.begin())
     }
 }
 
@@ -238,8 +207,8 @@ impl LayoutChanges {
     /// # Errors
     /// `EINVAL` for directories, `EALREADY` if the file has a layout for good, `EFBIG` if it has a size.
     pub fn set_foreign(&self, caller: &Caller<'_>, fid: &Fid, foreign: &Foreign) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let record = self.records.inode(fid)?;
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let record = self.leaves.records.inode(fid)?;
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
@@ -256,8 +225,8 @@ impl LayoutChanges {
         changed.attr.flags -= AttrFlags::HAS_OBJECTS;
         changed.attr.flags |= AttrFlags::HAS_LAYOUT;
         changed.attr.size_source = SizeSource::Exact;
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let record = tx.put_inode(changed);
-        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 }

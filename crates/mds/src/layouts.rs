@@ -2,28 +2,22 @@
 //! help out with.
 
 pub(crate) mod system;
+pub(crate) mod written;
 
 use crate::config::{AppendLayout, MdsConfig};
-use crate::data::DataPart;
 use crate::leaves::Leaves;
-use crate::opens::OpenTable;
-use crate::osts::OstSet;
 use crate::plan::check_access;
-use crate::records::Records;
 use nacre_env::sync::{Mutex, RwLock};
 use nacre_layout::{Layout, LayoutSpec, Pattern, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::perm::Verdict;
 use nacre_types::{Attr, AttrFlags, Cred, Fid, FileKind, SizeSource, Status, StatusResult, perm};
 use std::sync::Arc;
+use written::damaged;
 
 /// See the [module documentation](self).
 pub struct Layouts {
-    index: u16,
-    records: Arc<Records>,
-    data: Arc<DataPart>,
-    opens: Arc<OpenTable>,
-    osts: Arc<OstSet>,
+    leaves: Arc<Leaves>,
     /// The default layout of the root, if that is not on this MDT, as it was lately.
     root_default: RwLock<Wish>,
     /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
@@ -32,13 +26,9 @@ pub struct Layouts {
 }
 
 impl Layouts {
-    pub(crate) fn new(leaves: &Leaves, config: &MdsConfig) -> Layouts {
+    pub(crate) fn new(leaves: &Arc<Leaves>, config: &MdsConfig) -> Layouts {
         Layouts {
-            index: leaves.index,
-            records: leaves.records.clone(),
-            data: leaves.data.clone(),
-            opens: leaves.opens.clone(),
-            osts: leaves.osts.clone(),
+            leaves: leaves.clone(),
             root_default: RwLock::default(),
             default_layout: RwLock::new(config.default_layout.clone()),
             append_layout: Mutex::default(),
@@ -86,7 +76,7 @@ impl Layouts {
             true => without_first(self.root_wish()?).to_layout(&self.default_layout()),
             false => own.to_layout(&self.default_striping()?),
         };
-        self.data.limit(&mut layout);
+        self.leaves.data.limit(&mut layout);
         Ok(layout)
     }
 
@@ -124,8 +114,8 @@ impl Layouts {
     }
 
     fn root_wish(&self) -> StatusResult<Wish> {
-        match self.index {
-            0 => stored_wish(&*self.records.inode(&Fid::ROOT)?),
+        match self.leaves.index {
+            0 => stored_wish(&*self.leaves.records.inode(&Fid::ROOT)?),
             _ => Ok(self.root_default.read().clone()),
         }
     }
@@ -148,7 +138,10 @@ impl Layouts {
     pub(crate) fn can_be_met(&self, wish: &Wish) -> bool {
         // A pool that does not exist is no reason to refuse: it may be gone since somebody took this layout down.
         let possible = |spec: &LayoutSpec| {
-            spec.first_ost.iter().chain(&spec.osts).all(|index| self.osts.exists(*index, spec.real_pool()))
+            spec.first_ost
+                .iter()
+                .chain(&spec.osts)
+                .all(|index| self.leaves.osts.exists(*index, spec.real_pool()))
         };
         wish.check().is_ok() && wish.specs().all(possible)
     }
@@ -196,7 +189,7 @@ impl Layouts {
     /// nothing else is stored, and nobody has the file open to write, or its client died.
     pub(crate) fn settled(&self, record: &Arc<InodeRecord>) -> StatusResult<Arc<InodeRecord>> {
         let is_unsure = record.attr.size_source == SizeSource::Objects;
-        if !is_unsure || self.opens.session(&record.attr.fid).is_some() {
+        if !is_unsure || self.leaves.opens.session(&record.attr.fid).is_some() {
             return Ok(record.clone());
         }
         if self.is_undecided(record) {
@@ -205,7 +198,7 @@ impl Layouts {
             return Ok(Arc::new(settled));
         }
         let Some(object) = self.only_object_here(record)? else { return Ok(record.clone()) };
-        let data = self.data.store.attr(object).map_err(|error| self.data.failed(&error))?;
+        let data = self.leaves.data.store.attr(object).map_err(|error| self.leaves.data.failed(&error))?;
         let mut settled = InodeRecord::clone(record);
         let attr = &mut settled.attr;
         (attr.size, attr.blocks, attr.size_source) = (data.size, data.blocks, SizeSource::Exact);
@@ -265,33 +258,6 @@ pub(crate) fn place(record: &mut InodeRecord, layout: &mut Layout) {
     record.attr.size_source = SizeSource::Objects;
 }
 
-/// Records which objects of a file have been written to.
-pub(crate) fn mark_written(record: &mut InodeRecord, objects: &[Fid]) -> StatusResult<()> {
-    edit_objects(record, !objects.is_empty(), |layout| layout.mark_written(objects))
-}
-
-/// Records that nothing is in the objects of a file: one that is not there is not missed.
-pub(crate) fn forget_written(record: &mut InodeRecord) -> StatusResult<()> {
-    edit_objects(record, true, Layout::forget_written)
-}
-
-/// Changes the stored layout of a file, if it is wanted, the file has objects, and `edit` says that it has changed something.
-fn edit_objects(
-    record: &mut InodeRecord,
-    is_wanted: bool,
-    edit: impl FnOnce(&mut Layout) -> bool,
-) -> StatusResult<()> {
-    if !is_wanted || !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
-        return Ok(());
-    }
-    let fid = record.attr.fid;
-    let mut layout = user::decode_layout(&record.body).map_err(|error| damaged(&fid, &error))?;
-    if edit(&mut layout) {
-        record.body = user::encode_layout(&fid, &layout);
-    }
-    Ok(())
-}
-
 /// The object that a file gets on this MDT. Those that were made for it before may be other files' ([`super::relayout`]).
 pub(crate) fn object_on_mdt(record: &InodeRecord) -> Fid {
     Fid { ver: record.data_generation, ..record.attr.fid }
@@ -303,11 +269,6 @@ fn without_first(wish: Wish) -> Wish {
         Wish::Plain(spec) => Wish::Plain(LayoutSpec { first_ost: None, ..spec }),
         composite => composite,
     }
-}
-
-fn damaged(fid: &Fid, error: &user::UserMdError) -> Status {
-    log::error!("layout of {fid}: {error}");
-    Status::EUCLEAN
 }
 
 /// The object on an MDT of a layout that has no other.

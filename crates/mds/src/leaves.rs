@@ -1,4 +1,4 @@
-//! The parts of a server that know of no other one. Those that do something with them take what they need when they are made.
+//! The parts of a server that know of no other one.
 
 use crate::clients::Clients;
 use crate::data::DataPart;

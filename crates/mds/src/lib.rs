@@ -2,7 +2,7 @@
 //!
 //! Owns one metadata store and a dialogue with each OST. [`Mds`] implements [`nacre_rpc::MdsService`]; any thread may
 //! call it. It makes the parts of the server and gives each request to the one that serves it (`service`). Each part has private fields, which
-//! say what it may use: those below it, and never the server.
+//! say what it may use: the `leaves`, which know of no other part, the `core`, which stands on them, those below it, and never the server.
 //!
 //! An operation locks the inodes it changes (`locks`), reads records (`records`: the store behind a cache), checks
 //! permissions, builds one batch (`tx`), commits it and answers. Reads take no locks: each record is read whole, and a
@@ -11,10 +11,10 @@
 //! | module | what |
 //! |---|---|
 //! | `mds`, `service` | opening and stopping; the requests, one by one |
-//! | `leaves` | the parts that know of no other one |
+//! | `leaves`, `core` | the parts that know of no other one; those that stand on them and are shared |
 //! | `namespace/*` | making, linking, removing, renaming |
-//! | `namespace/ground` | locks and records for a plan, on one MDT or several, and how it is carried out |
-//! | `plan/*` | the rules of the name space, as pure functions |
+//! | `perform/*` | locks and records for a plan, on one MDT or several, and how it is carried out |
+//! | `plan/*` | the rules of names, attributes and extended attributes, as pure functions |
 //! | `lookups/*` | names, listings, attributes, paths |
 //! | `attributes/*` | changes of attributes, ACLs and extended attributes |
 //! | `open_files/*`, `opens` | opens, closes, sizes; open handles and writers |
@@ -54,6 +54,7 @@ pub mod check;
 mod clients;
 mod commit;
 mod config;
+mod core;
 mod data;
 mod departed;
 mod error;
@@ -73,6 +74,7 @@ mod open_files;
 mod opens;
 mod operations;
 mod osts;
+mod perform;
 mod placement;
 mod plan;
 mod records;

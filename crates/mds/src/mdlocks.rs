@@ -24,14 +24,11 @@
 
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
-use crate::locks::{LockTable, Locked, Want};
-use crate::opens::OpenTable;
+use crate::locks::{Locked, Want};
 use crate::plan::check_access;
 use crate::records::Lead;
-use crate::records::Records;
 use crate::turn::Caller;
 use crate::tx::Tx;
-use nacre_dlm::LockService;
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
@@ -58,24 +55,13 @@ fn leaves_the_mdt(old: &InodeRecord, new: Option<&InodeRecord>) -> bool {
 
 /// See the [module documentation](self).
 pub(crate) struct ClientLocks {
-    index: u16,
-    mdlocks: Arc<LockService>,
-    locks: Arc<LockTable>,
-    records: Arc<Records>,
+    leaves: Arc<Leaves>,
     layouts: Arc<Layouts>,
-    opens: Arc<OpenTable>,
 }
 
 impl ClientLocks {
-    pub fn new(leaves: &Leaves, layouts: &Arc<Layouts>) -> ClientLocks {
-        ClientLocks {
-            index: leaves.index,
-            mdlocks: leaves.mdlocks.clone(),
-            locks: leaves.locks.clone(),
-            records: leaves.records.clone(),
-            layouts: layouts.clone(),
-            opens: leaves.opens.clone(),
-        }
+    pub fn new(leaves: &Arc<Leaves>, layouts: &Arc<Layouts>) -> ClientLocks {
+        ClientLocks { leaves: leaves.clone(), layouts: layouts.clone() }
     }
 
     /// Looks a name up, or asks for the attributes of an inode, for a client that would like to keep the answer. The lock on
@@ -93,8 +79,8 @@ impl ClientLocks {
     ) -> StatusResult<MdsReply> {
         let inode_handle = LockHandle(handle.0.checked_add(1).ok_or(Status::EINVAL)?);
         let Some(name) = name else {
-            let locked = self.locks.lock(&[Want::Still(*fid)])?;
-            let attr = self.layouts.told(&self.records.inode(fid)?)?;
+            let locked = self.leaves.locks.lock(&[Want::Still(*fid)])?;
+            let attr = self.layouts.told(&self.leaves.records.inode(fid)?)?;
             let inode = self.grant_on_inode(caller.export, inode_handle, &attr, &locked)?;
             let (attr, public, names, directory) = (Some(attr), false, None, NO_LOCK);
             return Ok(MdsReply::Intent { attr, public, names, directory, inode });
@@ -104,7 +90,7 @@ impl ClientLocks {
         }
         let (locked, record, lead) = self.find_locked(caller, fid, name)?;
         let (public, names) = (perm::searchable_by_all(&record.attr), Some(record.attr.size));
-        let directory = self.grant(caller.export, handle, (fid, InodeBits::UPDATE), &locked)?;
+        let directory = self.grant(caller.export, handle, fid, InodeBits::UPDATE, &locked)?;
         let (attr, inode) = match lead {
             Lead::Nowhere => (None, NO_LOCK),
             Lead::Here(attr) => {
@@ -127,24 +113,24 @@ impl ClientLocks {
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
         }
-        let (hash, mut child) = (self.records.hash(name), None);
+        let (hash, mut child) = (self.leaves.records.hash(name), None);
         loop {
             let own = Want::Name(*directory, name);
             let mut locked = match child {
-                None => self.locks.lock(&[own])?,
-                Some(child) => self.locks.lock(&[own, child])?,
+                None => self.leaves.locks.lock(&[own])?,
+                Some(child) => self.leaves.locks.lock(&[own, child])?,
             };
-            let record = self.records.home_of(directory, name)?;
+            let record = self.leaves.records.home_of(directory, name)?;
             check_access(&record, caller.cred(), perm::EXEC)?;
-            let Some(found) = self.records.find_name(directory, hash, name)? else {
+            let Some(found) = self.leaves.records.find_name(directory, hash, name)? else {
                 return Ok((locked, record, Lead::Nowhere));
             };
-            if found.fid.mdt_index() != self.index {
+            if found.fid.mdt_index() != self.leaves.index {
                 return Ok((locked, record, Lead::Elsewhere(found.fid)));
             }
             let lead = Want::Still(found.fid);
             if locked.add(&lead) {
-                let attr = self.layouts.told(&self.records.inode(&found.fid)?)?;
+                let attr = self.layouts.told(&self.leaves.records.inode(&found.fid)?)?;
                 return Ok((locked, record, Lead::Here(attr)));
             }
             child = Some(lead);
@@ -160,13 +146,13 @@ impl ClientLocks {
         handle: LockHandle,
     ) -> StatusResult<LockHandle> {
         let fid = seen.attr.fid;
-        let Some(locked) = self.locks.try_lock(&Want::Still(fid)) else { return Ok(NO_LOCK) };
-        let now = self.records.find_inode(&fid)?;
+        let Some(locked) = self.leaves.locks.try_lock(&Want::Still(fid)) else { return Ok(NO_LOCK) };
+        let now = self.leaves.records.find_inode(&fid)?;
         // Every change of a name gives the directory another version.
         if now.is_none_or(|now| now.attr.version != seen.attr.version) {
             return Ok(NO_LOCK);
         }
-        self.grant(export, handle, (&fid, InodeBits::UPDATE), &locked)
+        self.grant(export, handle, &fid, InodeBits::UPDATE, &locked)
     }
 
     /// Attributes of an inode and the lock under which they may be kept, if it is to be had at once.
@@ -176,8 +162,8 @@ impl ClientLocks {
         fid: &Fid,
         handle: LockHandle,
     ) -> StatusResult<Option<(Attr, LockHandle)>> {
-        let Some(locked) = self.locks.try_lock(&Want::Still(*fid)) else { return Ok(None) };
-        let Some(record) = self.records.find_inode(fid)? else { return Ok(None) };
+        let Some(locked) = self.leaves.locks.try_lock(&Want::Still(*fid)) else { return Ok(None) };
+        let Some(record) = self.leaves.records.find_inode(fid)? else { return Ok(None) };
         let attr = self.layouts.told(&record)?;
         let lock = self.grant_on_inode(export, handle, &attr, &locked)?;
         Ok(Some((attr, lock)).filter(|_| lock != NO_LOCK))
@@ -205,7 +191,7 @@ impl ClientLocks {
         let (mut at, mut handles) = (0, (1..locks.count).map(|number| locks.first.0 + u64::from(number)));
         let mut locked = DirPage { bytes: Vec::with_capacity(4 * page.bytes.len()), ..page };
         while let Some((entry, next)) = page.entry_from(at) {
-            let is_here = entry.fid.mdt_index() == self.index;
+            let is_here = entry.fid.mdt_index() == self.leaves.index;
             let handle = if is_here { handles.next() } else { None };
             let found = handle.map(|handle| self.attr_with_lock(export, &entry.fid, LockHandle(handle)));
             let found = found.transpose()?.flatten();
@@ -229,18 +215,19 @@ impl ClientLocks {
     ) -> StatusResult<LockHandle> {
         // Only what stays true until it is changed here.
         let has_objects = attr.flags.contains(AttrFlags::HAS_OBJECTS);
-        let is_written = has_objects && self.opens.session(&attr.fid).is_some();
+        let is_written = has_objects && self.leaves.opens.session(&attr.fid).is_some();
         if attr.size_source != SizeSource::Exact || is_written {
             return Ok(NO_LOCK);
         }
-        self.grant(export, handle, (&attr.fid, EVERYTHING), locked)
+        self.grant(export, handle, &attr.fid, EVERYTHING, locked)
     }
 
     fn grant(
         &self,
         export: &Export,
         handle: LockHandle,
-        (fid, bits): (&Fid, InodeBits),
+        fid: &Fid,
+        bits: InodeBits,
         locked: &Locked<'_>,
     ) -> StatusResult<LockHandle> {
         // Who keeps it may have called it back already, and is about to change it.
@@ -248,7 +235,7 @@ impl ClientLocks {
             return Ok(NO_LOCK);
         }
         let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, bits));
-        let granted = self.mdlocks.grant_now(export, handle, &resource, need)?;
+        let granted = self.leaves.mdlocks.grant_now(export, handle, &resource, need)?;
         Ok(granted.unwrap_or(NO_LOCK))
     }
 
@@ -265,7 +252,7 @@ impl ClientLocks {
         }
         let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, LAYOUT));
         // Also where layouts change often: without the lock nothing can be read or written.
-        let granted = self.mdlocks.grant_always(caller.export, handle, &resource, need)?;
+        let granted = self.leaves.mdlocks.grant_always(caller.export, handle, &resource, need)?;
         Ok(granted.unwrap_or(NO_LOCK))
     }
 
@@ -277,12 +264,12 @@ impl ClientLocks {
     /// # Errors
     /// `EINTR`, `EVICTED`, `ESHUTDOWN`.
     pub fn call_back_layout(&self, fid: &Fid, replaced: bool, except: Option<&Export>) -> StatusResult<()> {
-        if !self.mdlocks.has_locks() {
+        if !self.leaves.mdlocks.has_locks() {
             return Ok(());
         }
         let bits = if replaced { LAYOUT } else { InodeBits::COMPONENTS };
         let resource = ResourceId::of_fid(fid);
-        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, bits), except).map(drop)
+        self.leaves.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, bits), except).map(drop)
     }
 
     /// Calls back what clients cache of the inodes that a transaction changes, and waits until it is gone. The client that
@@ -302,7 +289,7 @@ impl ClientLocks {
     pub fn call_back_at_once(&self, tx: &Tx, export: &Export) -> StatusResult<bool> {
         self.call_back_each(tx, Some(export), &|record, except| {
             let resource = ResourceId::of_fid(&record.attr.fid);
-            self.mdlocks.is_free(&resource, Need::bits(Mode::Ex, EVERYTHING), except)
+            self.leaves.mdlocks.is_free(&resource, Need::bits(Mode::Ex, EVERYTHING), except)
         })
     }
 
@@ -312,12 +299,12 @@ impl ClientLocks {
         export: Option<&Export>,
         call_back: &dyn Fn(&InodeRecord, Option<&Export>) -> StatusResult<bool>,
     ) -> StatusResult<bool> {
-        if tx.is_replay || !self.mdlocks.has_locks() {
+        if tx.is_replay || !self.leaves.mdlocks.has_locks() {
             return Ok(true);
         }
         for (fid, new) in tx.cached() {
             // One that did not exist is known to nobody.
-            let Some(old) = self.records.find_inode(fid)? else { continue };
+            let Some(old) = self.leaves.records.find_inode(fid)? else { continue };
             // As clients were told it.
             let old = self.layouts.settled(&old)?;
             if new.is_some() || !old.attr.flags.contains(AttrFlags::ORPHAN) {
@@ -336,11 +323,11 @@ impl ClientLocks {
     /// # Errors
     /// As for [`ClientLocks::call_back`].
     pub fn call_back_for_objects(&self, record: &InodeRecord) -> StatusResult<()> {
-        if self.mdlocks.has_locks() { self.call_back_all(record, None) } else { Ok(()) }
+        if self.leaves.mdlocks.has_locks() { self.call_back_all(record, None) } else { Ok(()) }
     }
 
     fn call_back_all(&self, record: &InodeRecord, except: Option<&Export>) -> StatusResult<()> {
         let resource = ResourceId::of_fid(&record.attr.fid);
-        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, EVERYTHING), except).map(drop)
+        self.leaves.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, EVERYTHING), except).map(drop)
     }
 }

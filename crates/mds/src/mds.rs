@@ -3,8 +3,8 @@
 use crate::attributes::Attributes;
 use crate::capabilities::Capabilities;
 use crate::clients::Clients;
-use crate::commit::Commits;
 use crate::config::MdsConfig;
+use crate::core::Core;
 use crate::data::{DataPart, DataWatch};
 use crate::error::MdsError;
 use crate::filesets::Filesets;
@@ -14,13 +14,12 @@ use crate::layouts::Layouts;
 use crate::leaves::Leaves;
 use crate::locks::LockTable;
 use crate::lookups::Lookups;
-use crate::mdlocks::ClientLocks;
 use crate::moving::Moves;
 use crate::moving::progress::Moving;
 use crate::namespace::NameSpace;
 use crate::open_files::OpenFiles;
 use crate::opens::OpenTable;
-use crate::operations::Distributed;
+use crate::operations::Resolver;
 use crate::operations::state::{Newcomers, Operations, Peers};
 use crate::osts::{OstSet, Osts};
 use crate::placement::{Placement, put_default};
@@ -30,7 +29,6 @@ use crate::sessions::Sessions;
 use crate::signal::StopSignal;
 use crate::simulated::Simulation;
 use crate::space::SpaceGuard;
-use crate::staging::Staging;
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, META, META_KEY, ORPHANS, keys_of};
 use crate::tenants::Tenants;
@@ -64,11 +62,10 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// See the [crate documentation](crate). Each part owns its state, and gets those others that it may use when it is made.
 pub struct Mds {
-    pub(crate) leaves: Leaves,
-    pub(crate) client_locks: Arc<ClientLocks>,
-    pub(crate) commits: Arc<Commits>,
+    pub(crate) leaves: Arc<Leaves>,
+    pub(crate) core: Arc<Core>,
     pub(crate) files: Arc<OpenFiles>,
-    pub(crate) distributed: Arc<Distributed>,
+    pub(crate) resolver: Arc<Resolver>,
     pub(crate) moves: Arc<Moves>,
     pub(crate) filesets: Arc<Filesets>,
     pub(crate) relayout: Arc<LayoutChanges>,
@@ -233,7 +230,7 @@ impl Mds {
             None => Err(ObjectError::Closed),
         }));
         mds.osts.set(osts)?;
-        mds.threads.lock().extend(mds.space.know_inodes(inodes, (&mds.leaves.records, &mds.leaves.signal))?);
+        mds.threads.lock().extend(mds.space.know_inodes(inodes, &mds.leaves.records, &mds.leaves.signal)?);
         mds.sessions.begin_recovery(&ended);
         let owner: Arc<dyn LockOwner> = mds.sessions.clone();
         let timer = Timer::start(mds.mdlocks.clone(), Arc::downgrade(&owner)).map_err(MdsError::Thread)?;
@@ -253,7 +250,7 @@ impl Mds {
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mdlocks = inode_locks(config, known.clone());
         let locks = Arc::new(LockTable::new());
-        let operations = Operations::open(&store, &locks, (index, boot_count), was_clean)?;
+        let operations = Operations::open(&store, &locks, index, boot_count, was_clean)?;
         let osts = OstSet::new(index, store.clone(), config.qos)?;
         let moving = Arc::new(Moving::new());
         let leaves = Leaves {
@@ -275,46 +272,24 @@ impl Mds {
             store,
             data,
         };
-        Ok(Arc::new(Mds::join(leaves, config, (boot_count, boot_transno))))
+        Ok(Arc::new(Mds::join(Arc::new(leaves), config, boot_count, boot_transno)))
     }
 
     /// Makes the parts that stand on the others.
-    fn join(leaves: Leaves, config: &MdsConfig, (boot_count, boot_transno): (u64, TransNo)) -> Mds {
-        let placement = Arc::new(Placement::new(config.default_hash));
-        let layouts = Arc::new(Layouts::new(&leaves, config));
-        let client_locks = Arc::new(ClientLocks::new(&leaves, &layouts));
-        let staging = Arc::new(Staging::new(&leaves));
-        let commits = Arc::new(Commits::new(&leaves, boot_transno, &client_locks));
-        let distributed = Arc::new(Distributed::new(&leaves, &layouts, &client_locks, &commits, &staging));
-        let relayout = Arc::new(LayoutChanges::new(
-            &leaves,
-            config.object_wait,
-            (&layouts, &client_locks, &commits),
-            (&staging, &distributed),
-        ));
-        let files = Arc::new(OpenFiles::new(&leaves, &layouts, &relayout, &client_locks, &commits, &staging));
-        let lookups = Arc::new(Lookups::new(&leaves, &layouts, &client_locks, &commits, &distributed));
-        let filesets = Arc::new(Filesets::new(&leaves, &distributed));
-        let times = (boot_count, config.recovery_window);
-        let sessions = Arc::new(Sessions::new(&leaves, times, &commits, &files, &distributed));
+    fn join(leaves: Arc<Leaves>, config: &MdsConfig, boot_count: u64, boot_transno: TransNo) -> Mds {
+        let core = Arc::new(Core::new(&leaves, config, boot_transno));
+        let relayout = Arc::new(LayoutChanges::new(&leaves, &core, config.object_wait));
+        let files = Arc::new(OpenFiles::new(&leaves, &core, &relayout));
+        let lookups = Arc::new(Lookups::new(&leaves, &core));
+        let filesets = Arc::new(Filesets::new(&leaves, &core.coordinator));
+        let sessions = Arc::new(Sessions::new(&leaves, &core, boot_count, config.recovery_window, &files));
         Mds {
-            attrs: Attributes::new(
-                &leaves,
-                (&layouts, &commits, &lookups),
-                (&distributed, &placement, &relayout),
-            ),
-            names: NameSpace::new(
-                &leaves,
-                (&layouts, &commits, &staging),
-                (&distributed, &files, &placement),
-            ),
-            moves: Arc::new(Moves::new(
-                &leaves,
-                (&commits, &distributed),
-                (&placement, &layouts, &client_locks),
-            )),
-            tenants: Tenants::new(&leaves, config.find_user, (&lookups, &filesets, &sessions)),
-            capabilities: Capabilities::new(&leaves, &layouts),
+            attrs: Attributes::new(&leaves, &core, &lookups, &relayout),
+            names: NameSpace::new(&leaves, &core, &files),
+            moves: Arc::new(Moves::new(&leaves, &core)),
+            resolver: Arc::new(Resolver::new(&leaves, &core.layouts, &core.participant, &core.coordinator)),
+            tenants: Tenants::new(&leaves, config.find_user, &lookups, &filesets, &sessions),
+            capabilities: Capabilities::new(&leaves, &core.layouts),
             stats: MdsStats::new(),
             simulation: Simulation::default(),
             lock_timer: Mutex::new(None),
@@ -324,18 +299,16 @@ impl Mds {
             space: leaves.space.clone(),
             moving: leaves.moving.clone(),
             hold: leaves.hold.clone(),
+            layouts: core.layouts.clone(),
+            placement: core.placement.clone(),
             leaves,
+            core,
             boot_count,
             boot_transno,
-            client_locks,
-            commits,
             files,
-            distributed,
             filesets,
             relayout,
             lookups,
-            layouts,
-            placement,
             sessions,
         }
     }
@@ -346,7 +319,7 @@ impl Mds {
     /// # Errors
     /// If a thread cannot be started.
     pub fn set_peers(&self, peers: Peers) -> Result<(), MdsError> {
-        self.distributed.set_peers(peers)?;
+        self.resolver.set_peers(peers)?;
         if self.leaves.signal.is_stopping() { Ok(()) } else { self.moves.start().map_err(MdsError::Thread) }
     }
 
@@ -358,7 +331,7 @@ impl Mds {
     /// Waits until this MDT knows from MDT 0 what it must know before it takes the first name: with what names are hashed, and what the
     /// root says to the whole file system. False if it does not by then.
     pub fn await_acquaintance(&self, deadline: Instant) -> bool {
-        self.distributed.await_acquaintance(deadline)
+        self.resolver.await_acquaintance(deadline)
     }
 
     /// How many requests wait for names or inodes that other operations keep.
@@ -434,7 +407,7 @@ impl Mds {
                 log::error!("MDT{:04x}: the thread {name} has panicked", self.leaves.index);
             }
         }
-        if !self.distributed.join() {
+        if !self.resolver.join() {
             log::error!("MDT{:04x}: the thread mds-resolve has panicked", self.leaves.index);
         }
         self.leaves.departed.join();

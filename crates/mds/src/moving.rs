@@ -14,28 +14,16 @@ pub(crate) mod progress;
 mod step;
 mod turns;
 
-use crate::commit::Commits;
-use crate::data::DataPart;
-use crate::layouts::Layouts;
+use crate::core::Core;
 use crate::leaves::Leaves;
-use crate::locks::{LockTable, Want};
-use crate::mdlocks::ClientLocks;
-use crate::moving::progress::{Bell, Moving, Pace};
-use crate::opens::OpenTable;
-use crate::operations::Distributed;
-use crate::operations::state::Operations;
-use crate::placement::Placement;
-use crate::records::Records;
-use crate::recovery::Recovery;
+use crate::locks::Want;
+use crate::moving::progress::{Bell, Pace};
 use crate::shards::{named_in, place_of, shards_of};
-use crate::signal::StopSignal;
-use crate::space::SpaceGuard;
 use crate::tables::MOVES;
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use nacre_env::thread::JoinHandle;
 use nacre_layout::dir_layout::Home;
-use nacre_store::MetaStore;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::{PeerReply, PeerRequest};
@@ -49,22 +37,8 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// See the [module documentation](self).
 pub(crate) struct Moves {
-    index: u16,
-    store: Arc<MetaStore>,
-    signal: Arc<StopSignal>,
-    locks: Arc<LockTable>,
-    moving: Arc<Moving>,
-    records: Arc<Records>,
-    commits: Arc<Commits>,
-    operations: Arc<Operations>,
-    distributed: Arc<Distributed>,
-    placement: Arc<Placement>,
-    space: Arc<SpaceGuard>,
-    opens: Arc<OpenTable>,
-    recovery: Arc<Recovery>,
-    layouts: Arc<Layouts>,
-    data: Arc<DataPart>,
-    client_locks: Arc<ClientLocks>,
+    leaves: Arc<Leaves>,
+    core: Arc<Core>,
     /// Sequence of FIDs for shards, and the number of the last one.
     fids: Mutex<(u64, u32)>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -109,31 +83,8 @@ fn names_of<'a>(request: &MdsRequest<'a>) -> Vec<(Fid, &'a [u8])> {
 }
 
 impl Moves {
-    pub fn new(
-        leaves: &Leaves,
-        (commits, distributed): (&Arc<Commits>, &Arc<Distributed>),
-        (placement, layouts, client_locks): (&Arc<Placement>, &Arc<Layouts>, &Arc<ClientLocks>),
-    ) -> Moves {
-        Moves {
-            index: leaves.index,
-            store: leaves.store.clone(),
-            signal: leaves.signal.clone(),
-            locks: leaves.locks.clone(),
-            moving: leaves.moving.clone(),
-            records: leaves.records.clone(),
-            commits: commits.clone(),
-            operations: leaves.operations.clone(),
-            distributed: distributed.clone(),
-            placement: placement.clone(),
-            space: leaves.space.clone(),
-            opens: leaves.opens.clone(),
-            recovery: leaves.recovery.clone(),
-            layouts: layouts.clone(),
-            data: leaves.data.clone(),
-            client_locks: client_locks.clone(),
-            fids: Mutex::default(),
-            thread: Mutex::default(),
-        }
+    pub fn new(leaves: &Arc<Leaves>, core: &Arc<Core>) -> Moves {
+        Moves { leaves: leaves.clone(), core: core.clone(), fids: Mutex::default(), thread: Mutex::default() }
     }
 
     /// Lets names move from now on.
@@ -143,7 +94,7 @@ impl Moves {
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_none() {
-            let (weak, bell) = (Arc::downgrade(self), self.moving.bell());
+            let (weak, bell) = (Arc::downgrade(self), self.leaves.moving.bell());
             let body = move || move_names(&weak, &bell);
             *thread = Some(nacre_env::thread::Builder::new().name("mds-move".into()).spawn(body)?);
         }
@@ -162,16 +113,19 @@ impl Moves {
     pub fn learn_moved(&self, request: &MdsRequest<'_>) -> StatusResult<bool> {
         let (mut has_learned, mut asked) = (false, BTreeSet::new());
         for (home, name) in names_of(request) {
-            let Some(record) = self.distributed.record_anywhere(&home)? else { return Ok(false) };
+            let Some(record) = self.core.coordinator.record_anywhere(&home)? else { return Ok(false) };
             let Ok(Some(shard)) = place_of(&record) else { continue };
-            let position = self.records.hash(name);
+            let position = self.leaves.records.hash(name);
             let Home::IfMoved { from } = shard.home(name, position) else { continue };
             let (master, of_version) = (named_in(&record), shard.version);
-            if self.moving.has_moved(&master, (of_version, from), position) || !asked.insert((master, from)) {
+            if self.leaves.moving.has_moved(&master, of_version, from, position)
+                || !asked.insert((master, from))
+            {
                 continue;
             }
             let list = self
-                .distributed
+                .core
+                .coordinator
                 .record_anywhere(&master)?
                 .map(|master| shards_of(&master))
                 .transpose()?
@@ -184,7 +138,7 @@ impl Moves {
             if version != of_version {
                 return Ok(false);
             }
-            self.moving.note_moved(master, (version, from), upto);
+            self.leaves.moving.note_moved(master, version, from, upto);
             has_learned = true;
         }
         Ok(has_learned)
@@ -192,9 +146,9 @@ impl Moves {
 
     /// Version of the list that an old shard of any MDT is in, and how far it has moved its names.
     fn moved_anywhere(&self, fid: &Fid) -> StatusResult<(u32, u64)> {
-        let reply = match fid.mdt_index() == self.index {
+        let reply = match fid.mdt_index() == self.leaves.index {
             true => self.moved_of(fid)?,
-            false => self.operations.ask(fid.mdt_index(), PeerRequest::Moved { fid: *fid })?,
+            false => self.leaves.operations.ask(fid.mdt_index(), PeerRequest::Moved { fid: *fid })?,
         };
         match reply {
             PeerReply::Moved { version, upto } => Ok((version, upto)),
@@ -204,8 +158,8 @@ impl Moves {
 
     /// The same of this MDT, as it is decided and durable.
     pub fn moved_of(&self, fid: &Fid) -> StatusResult<PeerReply> {
-        self.locks.await_decision(&Want::Still(*fid))?;
-        let shard = place_of(&*self.records.with_names(fid)?)?.ok_or(Status::WRONG_SHARD)?;
+        self.leaves.locks.await_decision(&Want::Still(*fid))?;
+        let shard = place_of(&*self.leaves.records.with_names(fid)?)?.ok_or(Status::WRONG_SHARD)?;
         Ok(PeerReply::Moved { version: shard.version, upto: shard.moved() })
     }
 
@@ -213,24 +167,24 @@ impl Moves {
     pub fn move_once(&self) -> Pace {
         self.split_grown();
         let mut changing = Vec::new();
-        let scanned = self.store.scan(MOVES, &[], Bound::Unbounded, &mut |key, _| {
+        let scanned = self.leaves.store.scan(MOVES, &[], Bound::Unbounded, &mut |key, _| {
             changing.extend(<[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)));
             ControlFlow::Continue(())
         });
         if let Err(error) = scanned {
-            self.records.store_failed(&error);
+            self.leaves.records.store_failed(&error);
             return Pace::Waiting;
         }
         let mut pace = Pace::Idle;
         for fid in changing {
-            if self.signal.is_stopping() {
+            if self.leaves.signal.is_stopping() {
                 return Pace::Idle;
             }
             pace = pace.max(match self.move_on(&fid) {
                 Ok(true) => Pace::Busy,
                 Ok(false) => Pace::Waiting,
                 Err(status) => {
-                    log::debug!("MDT{:04x}: names of {fid} do not move on: {status}", self.index);
+                    log::debug!("MDT{:04x}: names of {fid} do not move on: {status}", self.leaves.index);
                     Pace::Waiting
                 }
             });

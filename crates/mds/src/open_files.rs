@@ -2,21 +2,14 @@
 
 mod data;
 
-use crate::attributes::setattr::{drop_privileges, has_privileges, valid_time};
-use crate::clients::Clients;
-use crate::commit::Commits;
-use crate::data::DataPart;
-use crate::departed::Departed;
-use crate::flocks::FileLocks;
+use crate::core::Core;
 use crate::layout_changes::LayoutChanges;
-use crate::layouts::{Layouts, forget_written, mark_written};
+use crate::layouts::written::{forget_written, mark_written};
 use crate::leaves::Leaves;
-use crate::locks::{LockTable, Want};
-use crate::mdlocks::ClientLocks;
-use crate::opens::{OpenTable, WriteSession};
-use crate::plan::check_access;
-use crate::records::Records;
-use crate::staging::Staging;
+use crate::locks::Want;
+use crate::opens::WriteSession;
+use crate::plan::{check_access, drop_privileges, has_privileges, valid_time};
+use crate::tables::{CAPABILITY, XATTRS, xattr_key};
 use crate::turn::Caller;
 use crate::tx::{Tx, now};
 use nacre_layout::Layout;
@@ -43,76 +36,46 @@ pub(super) struct Opened {
 
 /// See the [module documentation](self).
 pub(crate) struct OpenFiles {
-    index: u16,
-    locks: Arc<LockTable>,
-    opens: Arc<OpenTable>,
-    flocks: Arc<FileLocks>,
-    records: Arc<Records>,
-    layouts: Arc<Layouts>,
-    data: Arc<DataPart>,
+    leaves: Arc<Leaves>,
+    core: Arc<Core>,
     layout_changes: Arc<LayoutChanges>,
-    client_locks: Arc<ClientLocks>,
-    commits: Arc<Commits>,
-    staging: Arc<Staging>,
-    clients: Arc<Clients>,
-    departed: Arc<Departed>,
 }
 
 impl OpenFiles {
-    pub fn new(
-        leaves: &Leaves,
-        layouts: &Arc<Layouts>,
-        layout_changes: &Arc<LayoutChanges>,
-        client_locks: &Arc<ClientLocks>,
-        commits: &Arc<Commits>,
-        staging: &Arc<Staging>,
-    ) -> OpenFiles {
-        OpenFiles {
-            index: leaves.index,
-            locks: leaves.locks.clone(),
-            opens: leaves.opens.clone(),
-            flocks: leaves.flocks.clone(),
-            records: leaves.records.clone(),
-            layouts: layouts.clone(),
-            data: leaves.data.clone(),
-            layout_changes: layout_changes.clone(),
-            client_locks: client_locks.clone(),
-            commits: commits.clone(),
-            staging: staging.clone(),
-            clients: leaves.clients.clone(),
-            departed: leaves.departed.clone(),
-        }
+    pub fn new(leaves: &Arc<Leaves>, core: &Arc<Core>, layout_changes: &Arc<LayoutChanges>) -> OpenFiles {
+        OpenFiles { leaves: leaves.clone(), core: core.clone(), layout_changes: layout_changes.clone() }
     }
 
     pub fn open_file(
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        (handle, flags): (OpenHandle, OpenFlags),
+        handle: OpenHandle,
+        flags: OpenFlags,
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         self.may_open(caller, handle)?;
-        let record = self.records.inode(fid)?;
+        let record = self.leaves.records.inode(fid)?;
         match record.attr.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Status::EISDIR),
             _ => return Err(Status::EINVAL),
         }
         let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
-        if orphan && !flags.contains(OpenFlags::REPLAY) && !self.opens.is_open(fid) {
+        if orphan && !flags.contains(OpenFlags::REPLAY) && !self.leaves.opens.is_open(fid) {
             return Err(Status::ENOENT);
         }
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         tx.is_replay = flags.contains(OpenFlags::REPLAY);
         let opened = self.open_locked(&mut tx, caller, &record, flags)?;
         tx.note_opened(*fid, handle, flags);
         let data = if tx.is_empty() { self.data_at_open(caller, &opened, flags) } else { None };
-        let lock = if self.opens.frozen_by(fid).is_some() { LockHandle(0) } else { lock };
-        let lock = self.client_locks.grant_layout(caller, lock, fid)?;
+        let lock = if self.leaves.opens.frozen_by(fid).is_some() { LockHandle(0) } else { lock };
+        let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
         let reply = MdsReply::Opened { attr: opened.attr, layout: opened.layout, data, lock };
-        let answer = self.commits.finish(caller, tx, reply)?;
-        self.note_open(caller, *fid, (handle, flags), opened.began_exact);
+        let answer = self.core.commits.finish(caller, tx, reply)?;
+        self.note_open(caller, *fid, handle, flags, opened.began_exact);
         Ok(answer)
     }
 
@@ -122,13 +85,14 @@ impl OpenFiles {
         &self,
         caller: &Caller<'_>,
         fid: Fid,
-        (handle, flags): (OpenHandle, OpenFlags),
+        handle: OpenHandle,
+        flags: OpenFlags,
         exact: bool,
     ) -> bool {
-        let is_open = self.opens.add(fid, caller.client, handle, flags, exact);
+        let is_open = self.leaves.opens.add(fid, caller.client, handle, flags, exact);
         // An eviction ends the export first and then looks for its handles, so one of the two sees the other.
-        if caller.export.has_ended() && self.clients.export_of(&caller.client).is_none() {
-            self.departed.close_all_of(&caller.client, self.opens.abandon(&caller.client));
+        if caller.export.has_ended() && self.leaves.clients.export_of(&caller.client).is_none() {
+            self.leaves.departed.close_all_of(&caller.client, self.leaves.opens.abandon(&caller.client));
         }
         is_open
     }
@@ -144,8 +108,8 @@ impl OpenFiles {
         if !flags.contains(OpenFlags::READ) || flags.intersects(OpenFlags::WRITE | OpenFlags::REPLAY) {
             return None;
         }
-        self.clients.lease_of(&caller.client).ok().filter(|lease| lease.exclusive)?;
-        let data = self.data.small(object.object, READ_AT_OPEN_MAX).ok()??;
+        self.leaves.clients.lease_of(&caller.client).ok().filter(|lease| lease.exclusive)?;
+        let data = self.leaves.data.small(object.object, READ_AT_OPEN_MAX).ok()??;
         (data.len() as u64 == opened.attr.size).then_some(data)
     }
 
@@ -176,7 +140,7 @@ impl OpenFiles {
         };
         let record = moved.as_ref().unwrap_or(record);
         let truncates = flags.contains(OpenFlags::TRUNCATE) && !is_replay;
-        let record = if is_replay { record.clone() } else { self.layouts.settled(record)? };
+        let record = if is_replay { record.clone() } else { self.core.layouts.settled(record)? };
         let exact = record.attr.size_source == SizeSource::Exact;
         let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
         let unsure = exact && has_objects && (flags.contains(OpenFlags::WRITE) || truncates);
@@ -184,7 +148,7 @@ impl OpenFiles {
         if truncates {
             forget_written(Arc::make_mut(&mut record))?;
         }
-        let layout = self.layouts.layout_of(&record)?.map(Arc::new);
+        let layout = self.core.layouts.layout_of(&record)?.map(Arc::new);
         let strips = caller.is_bounded()
             && match truncates {
                 true => perm::capable(caller.cred(), Caps::FSETID) != Verdict::Granted,
@@ -201,7 +165,7 @@ impl OpenFiles {
             record.attr.size_source = SizeSource::Objects;
         }
         if truncates {
-            self.opens.note_unsure(&record.attr.fid);
+            self.leaves.opens.note_unsure(&record.attr.fid);
             record.attr.size = 0;
             record.attr.blocks = 0;
             let now = now();
@@ -210,7 +174,9 @@ impl OpenFiles {
         }
         if strips || (truncates && flags.contains(OpenFlags::KILL_PRIV)) {
             let gid = record.attr.gid;
-            drop_privileges(caller, tx, &mut record, gid)?;
+            if drop_privileges(caller.cred(), &mut record, gid)? {
+                tx.batch().delete(XATTRS, xattr_key(&record.attr.fid, CAPABILITY).as_slice());
+            }
         }
         let record = tx.put_inode(record);
         let began_exact = exact && !(truncates && has_objects);
@@ -237,22 +203,22 @@ impl OpenFiles {
         update: &DataUpdate,
         written: &[Fid],
     ) -> StatusResult<MdsAnswer> {
-        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let session = self.opens.session(fid);
-        let Some(closed) = self.opens.remove(fid, &caller.client, handle) else {
+        let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let session = self.leaves.opens.session(fid);
+        let Some(closed) = self.leaves.opens.remove(fid, &caller.client, handle) else {
             drop(locked);
             return self.close_unknown(caller, handle);
         };
         if closed.last_of_client {
-            self.flocks.release_file(fid, &caller.client);
+            self.leaves.flocks.release_file(fid, &caller.client);
         }
-        let Some(record) = self.records.find_inode(fid)? else {
-            return Ok(self.commits.answer(MdsReply::Done));
+        let Some(record) = self.leaves.records.find_inode(fid)? else {
+            return Ok(self.core.commits.answer(MdsReply::Done));
         };
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         if closed.last && record.attr.flags.contains(AttrFlags::ORPHAN) {
-            self.staging.destroy_inode(&mut tx, &record)?;
-            return self.commits.finish(caller, tx, MdsReply::Done);
+            self.core.staging.destroy_inode(&mut tx, &record)?;
+            return self.core.commits.finish(caller, tx, MdsReply::Done);
         }
         let word = Word::of(session, &caller.client, update);
         let mut changed = InodeRecord::clone(&record);
@@ -267,7 +233,7 @@ impl OpenFiles {
                 changed.attr.size_source = SizeSource::Exact;
             }
         } else if update.size_blocks.is_some() {
-            self.opens.note_report(fid, update.order);
+            self.leaves.opens.note_report(fid, update.order);
         }
         // Who made it wrote nothing: then no object exists, and the record need not say so.
         let is_unused = |ended: &WriteSession| {
@@ -277,11 +243,11 @@ impl OpenFiles {
             && update.mtime.is_none()
             && update.size_blocks.is_none_or(|known| known == (0, 0))
             && (changed.attr.size, changed.attr.atime) == (0, record.attr.atime);
-        if changed == *record || (never_written && self.layouts.is_settled_by_itself(&record)?) {
-            return Ok(self.commits.answer(MdsReply::Attr(changed.shown())));
+        if changed == *record || (never_written && self.core.layouts.is_settled_by_itself(&record)?) {
+            return Ok(self.core.commits.answer(MdsReply::Attr(changed.shown())));
         }
         let record = tx.put_inode(changed);
-        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     pub fn open_lease(
@@ -291,30 +257,30 @@ impl OpenFiles {
         handle: OpenHandle,
         kind: Option<LeaseKind>,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let before = self.opens.lease(fid, &caller.client, handle);
-        let Some(kind) = kind else { return Ok(self.commits.answer(MdsReply::OpenLease(before))) };
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let before = self.leaves.opens.lease(fid, &caller.client, handle);
+        let Some(kind) = kind else { return Ok(self.core.commits.answer(MdsReply::OpenLease(before))) };
         if kind == LeaseKind::Frozen {
-            let record = self.records.inode(fid)?;
+            let record = self.leaves.records.inode(fid)?;
             check_access(&record, caller.cred(), perm::WRITE)?;
-            if self.opens.frozen_by(fid).is_some_and(|by| by != (caller.client, handle)) {
+            if self.leaves.opens.frozen_by(fid).is_some_and(|by| by != (caller.client, handle)) {
                 return Err(Status::EBUSY);
             }
-            self.client_locks.call_back_layout(fid, true, None)?;
+            self.core.client_locks.call_back_layout(fid, true, None)?;
         }
-        self.opens.set_lease(fid, &caller.client, handle, kind)?;
-        Ok(self.commits.answer(MdsReply::OpenLease(before)))
+        self.leaves.opens.set_lease(fid, &caller.client, handle, kind)?;
+        Ok(self.core.commits.answer(MdsReply::OpenLease(before)))
     }
 
     /// A client gives back what it has not been told of: it was interrupted when it opened a file. That request may not have run yet, or
     /// have found another file under its name.
     fn close_unknown(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<MdsAnswer> {
-        let fid = self.opens.close_early(&caller.client, handle).ok_or(Status::EBADF)?;
-        let _locked = self.locks.lock(&[Want::Whole(fid)])?;
-        if self.opens.remove(&fid, &caller.client, handle).is_some_and(|closed| closed.last) {
+        let fid = self.leaves.opens.close_early(&caller.client, handle).ok_or(Status::EBADF)?;
+        let _locked = self.leaves.locks.lock(&[Want::Whole(fid)])?;
+        if self.leaves.opens.remove(&fid, &caller.client, handle).is_some_and(|closed| closed.last) {
             self.destroy_orphan_locked(&fid)?;
         }
-        Ok(self.commits.answer(MdsReply::Done))
+        Ok(self.core.commits.answer(MdsReply::Done))
     }
 
     /// Whether a handle may still be opened.
@@ -322,12 +288,12 @@ impl OpenFiles {
     /// # Errors
     /// `EBADF` if its client has given it back meanwhile, so that nobody waits for it; `ENFILE` if it has too many.
     pub fn may_open(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<()> {
-        if self.opens.was_closed_early(&caller.client, handle) {
+        if self.leaves.opens.was_closed_early(&caller.client, handle) {
             return Err(Status::EBADF);
         }
         // Replays too: nothing is open after a restart, and every client may say that it replays.
-        if !self.opens.has_room(&caller.client) {
-            log::debug!("MDT{:04x}: client {} has too many files open", self.index, caller.client);
+        if !self.leaves.opens.has_room(&caller.client) {
+            log::debug!("MDT{:04x}: client {} has too many files open", self.leaves.index, caller.client);
             return Err(Status::ENFILE);
         }
         Ok(())
@@ -336,18 +302,18 @@ impl OpenFiles {
     /// Opens what a request of an earlier run opened, as its client is about to learn of it.
     pub fn open_again(&self, client: &ClientUuid, opened: &OpenedRecord) {
         // Fails only while this MDT stops.
-        let Ok(_locked) = self.locks.lock(&[Want::Whole(opened.fid)]) else { return };
-        if let Ok(Some(_)) = self.records.find_inode(&opened.fid) {
+        let Ok(_locked) = self.leaves.locks.lock(&[Want::Whole(opened.fid)]) else { return };
+        if let Ok(Some(_)) = self.leaves.records.find_inode(&opened.fid) {
             let flags = OpenFlags::from_bits_truncate(opened.flags);
-            self.opens.add(opened.fid, *client, opened.handle, flags, false);
+            self.leaves.opens.add(opened.fid, *client, opened.handle, flags, false);
         }
     }
 
     /// Closes a handle whose client is gone, unless it has come back and opened it again. If it wrote, the size stays to be
     /// asked from the objects.
     pub fn close_abandoned(&self, client: &ClientUuid, fid: &Fid, handle: OpenHandle) -> StatusResult<()> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        match self.opens.remove_abandoned(fid, client, handle) {
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        match self.leaves.opens.remove_abandoned(fid, client, handle) {
             Some(closed) if closed.last => self.destroy_orphan_locked(fid),
             _ => Ok(()),
         }
@@ -355,18 +321,18 @@ impl OpenFiles {
 
     /// Destroys an inode without names that nobody has open.
     pub fn destroy_if_closed(&self, fid: &Fid) -> StatusResult<()> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        if self.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        if self.leaves.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
     }
 
     pub fn destroy_orphan_locked(&self, fid: &Fid) -> StatusResult<()> {
-        let Some(record) = self.records.find_inode(fid)? else { return Ok(()) };
+        let Some(record) = self.leaves.records.find_inode(fid)? else { return Ok(()) };
         if !record.attr.flags.contains(AttrFlags::ORPHAN) {
             return Ok(());
         }
-        let mut tx = self.records.begin();
-        self.staging.destroy_inode(&mut tx, &record)?;
-        self.commits.commit(&mut tx).map(|_| ())
+        let mut tx = self.leaves.records.begin();
+        self.core.staging.destroy_inode(&mut tx, &record)?;
+        self.core.commits.commit(&mut tx).map(|_| ())
     }
 }
 

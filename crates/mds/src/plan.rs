@@ -1,24 +1,33 @@
-//! The rules of the name space, as pure functions.
+//! The rules of names, attributes and extended attributes, as pure functions.
 //!
 //! A planner takes the records that an operation needs, wherever they lie, the caller's credentials and the time; its plan has the
-//! changes and the reply. It knows no store, locks, clock or other servers. [`crate::namespace`] locks and reads what a planner needs, and
+//! changes and the reply. It knows no store, locks, clock or other servers. [`crate::perform`] locks and reads what a planner needs, and
 //! carries the plan out: on one MDT as one transaction, on several by two-phase commit.
 //!
 //! What is decided when a change is staged, because it depends on more than names: whether an inode without names lives on (open
 //! files), and which objects go with it.
 
+mod amend;
 mod create;
 mod link;
 mod remove;
 mod rename;
+mod xattr;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use amend::{
+    Amended, Amendment, XattrChange, drop_privileges, has_privileges, may_be_of_a_write, set_attr, valid_time,
+};
 pub(crate) use create::{Creation, Handed, inode, make, make_unnamed, may_keep_sgid};
 pub(crate) use link::{Linking, link};
 pub(crate) use remove::{Removal, remove};
 pub(crate) use rename::{Cycles, Move, rename};
+pub(crate) use xattr::{
+    ACL_ACCESS, AclChange, Class, Plain, check_xattr_read, check_xattr_write, remove_xattr, set_acl,
+    set_dir_default, set_xattr,
+};
 
 use nacre_ondisk::InodeRecord;
 use nacre_types::acl::Acl;

@@ -195,9 +195,7 @@ impl Records {
         let is_here = match shard.home(name, position) {
             Home::Here => true,
             Home::Elsewhere => false,
-            Home::IfMoved { from } => {
-                self.moving.has_moved(&named_in(record), (shard.version, from), position)
-            }
+            Home::IfMoved { from } => self.moving.has_moved(&named_in(record), shard.version, from, position),
         };
         if is_here { Ok(()) } else { Err(Status::WRONG_SHARD) }
     }

@@ -4,6 +4,7 @@ use crate::layout_changes::Swap;
 use crate::locks::{Reach, Want, unless_interrupted};
 use crate::lookups::Listing;
 use crate::mds::Mds;
+use crate::namespace::Making;
 use crate::tenants::shown_to;
 use crate::turn::{ATTEMPTS, Caller, Turn, names_of};
 use crate::tx::Tx;
@@ -53,7 +54,7 @@ impl MdsService for Mds {
         }
         if export.is_server && matches!(request, MdsRequest::Ping) {
             // It has no lease; that it is answered says that it is known.
-            return Ok(self.commits.answer(MdsReply::Lease(LeaseGrant { exclusive: false, epoch: 0 })));
+            return Ok(self.core.commits.answer(MdsReply::Lease(LeaseGrant { exclusive: false, epoch: 0 })));
         }
         if export.has_ended() {
             // It comes late, from a life that is over; the client may be back.
@@ -89,7 +90,7 @@ impl MdsService for Mds {
 impl Mds {
     /// The stored answer of an earlier life. What its request opened is open again.
     pub(crate) fn find_stored_answer(&self, slot: &ReplySlot) -> Option<MdsAnswer> {
-        let (answer, opened) = self.commits.find_stored_answer(slot)?;
+        let (answer, opened) = self.core.commits.find_stored_answer(slot)?;
         if let Some(opened) = opened {
             self.files.open_again(&slot.client, &opened);
         }
@@ -143,7 +144,7 @@ impl Mds {
             }
         }
         caller.turn.keep(self.leaves.locks.keep(&wants, Reach::Here, &unless_interrupted)?);
-        self.client_locks.call_back(tx, Some(caller.export))?;
+        self.core.client_locks.call_back(tx, Some(caller.export))?;
         self.hold.pass(Moment::Locked, request);
         Ok(())
     }
@@ -169,12 +170,12 @@ impl Mds {
     fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
         self.leaves
             .records
-            .take_sequence(|tx, sequence| self.commits.finish(caller, tx, MdsReply::Sequence(sequence)))
+            .take_sequence(|tx, sequence| self.core.commits.finish(caller, tx, MdsReply::Sequence(sequence)))
     }
 
     fn capabilities_of(&self, caller: &Caller<'_>, fid: &Fid, wanted: Rights) -> StatusResult<MdsAnswer> {
         let capabilities = self.capabilities.of(caller, fid, wanted)?;
-        Ok(MdsAnswer { capabilities, ..self.commits.answer(MdsReply::Done) })
+        Ok(MdsAnswer { capabilities, ..self.core.commits.answer(MdsReply::Done) })
     }
 
     fn intend(
@@ -184,7 +185,7 @@ impl Mds {
         name: Option<&[u8]>,
         handle: LockHandle,
     ) -> StatusResult<MdsAnswer> {
-        Ok(self.commits.answer(self.client_locks.intend(caller, fid, name, handle)?))
+        Ok(self.core.commits.answer(self.core.client_locks.intend(caller, fid, name, handle)?))
     }
 
     fn path_of(&self, caller: &Caller<'_>, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
@@ -195,13 +196,13 @@ impl Mds {
         let all = upto == TransNo(u64::MAX);
         let upto = upto.min(self.leaves.store.last_transno());
         self.leaves.records.sync(upto)?;
-        self.distributed.settle_operations(upto)?;
+        self.resolver.settle_operations(upto)?;
         if all {
             nacre_env::blocking(|| self.osts.drain(DESTROY_PATIENCE));
             // OSTs may be on the same disk.
             self.space.refresh();
         }
-        Ok(self.commits.answer(MdsReply::Done))
+        Ok(self.core.commits.answer(MdsReply::Done))
     }
 
     /// Serves another metadata server.
@@ -214,30 +215,30 @@ impl Mds {
         }
         let reply = match request {
             PeerRequest::Hello { mdt, after } => {
-                self.distributed.free_tree_of(*mdt);
-                self.distributed.operations_of(*mdt, after.as_ref())
+                self.core.tree.free_of(*mdt);
+                self.leaves.operations.operations_of(*mdt, after.as_ref())
             }
             PeerRequest::Prepare { op, fids, names } => {
-                self.distributed.await_own_greetings();
-                self.distributed.prepare(*op, fids, names)?
+                self.resolver.await_own_greetings();
+                self.core.participant.prepare(*op, fids, names)?
             }
             PeerRequest::Apply { operation } => {
-                self.distributed.await_own_greetings();
-                self.distributed.apply(operation)?
+                self.resolver.await_own_greetings();
+                self.core.participant.apply(operation)?
             }
-            PeerRequest::Abort { op } => self.distributed.abort(op)?,
-            PeerRequest::Outcome { op } => self.distributed.outcome(op)?,
-            PeerRequest::Sync { op } => self.distributed.sync_operation(op)?,
-            PeerRequest::Forget { ops, below } => self.distributed.forget(ops, below)?,
-            PeerRequest::Record { fid } => PeerReply::Record(self.distributed.found(fid)?),
+            PeerRequest::Abort { op } => self.core.participant.abort(op)?,
+            PeerRequest::Outcome { op } => self.leaves.operations.outcome(op)?,
+            PeerRequest::Sync { op } => self.resolver.sync_operation(op)?,
+            PeerRequest::Forget { ops, below } => self.core.participant.forget(ops, below)?,
+            PeerRequest::Record { fid } => PeerReply::Record(self.core.participant.found(fid)?),
             PeerRequest::Lead { at } => PeerReply::Fid(self.leaves.records.lead_here(&at.parent, &at.name)?),
-            PeerRequest::LockTree { op } => self.distributed.lock_tree(*op)?,
-            PeerRequest::UnlockTree { op } => self.distributed.unlock_tree(op),
+            PeerRequest::LockTree { op } => self.core.tree.lock(*op)?,
+            PeerRequest::UnlockTree { op } => self.core.tree.unlock(op),
             PeerRequest::HashSeed => PeerReply::HashSeed(self.leaves.records.hash_seed()),
             PeerRequest::Moved { fid } => self.moves.moved_of(fid)?,
             PeerRequest::NewFid => PeerReply::Fid(self.moves.new_fid()?),
             PeerRequest::PutData { op, fid, offset, bytes, size } => {
-                self.distributed.put_data(*op, *fid, (*offset, &bytes.0), *size)?
+                self.core.participant.put_data(*op, *fid, *offset, &bytes.0, *size)?
             }
             PeerRequest::Split { fid } => {
                 self.leaves.records.check_local(fid)?;
@@ -245,34 +246,39 @@ impl Mds {
                 PeerReply::Done
             }
         };
-        Ok(self.commits.answer(MdsReply::Peer(reply)))
+        Ok(self.core.commits.answer(MdsReply::Peer(reply)))
     }
 
     fn run_once(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         use MdsRequest::*;
         match request {
-            Statfs => Ok(self.commits.answer(MdsReply::Statfs(self.statfs()))),
+            Statfs => Ok(self.core.commits.answer(MdsReply::Statfs(self.statfs()))),
             AllocateSequence => self.allocate_sequence(caller),
             Lookup { parent, name } => self.lookups.lookup(caller, parent, name),
             GetAttr { fid } => self.lookups.get_attr(fid),
             SetAttr { fid, set } => self.attrs.set_attr(caller, fid, set),
-            Create { .. } => self.names.create(caller, request),
+            Create { parent, name, fid, new, mode, umask, open, exclusive } => {
+                let (mode, umask, open, exclusive) = (*mode, *umask, *open, *exclusive);
+                self.names.create(caller, &Making { parent, name, fid, new, mode, umask, open, exclusive })
+            }
             Link { fid, parent, name } => self.names.link(caller, fid, parent, name),
             Unlink { parent, name, directory } => self.names.unlink(caller, parent, name, *directory),
             Rename { from_parent, from_name, to_parent, to_name, flags } => {
                 self.names.rename(caller, (*from_parent, from_name), (*to_parent, to_name), *flags)
             }
-            Open { fid, handle, flags, lock } => self.files.open_file(caller, fid, (*handle, *flags), *lock),
+            Open { fid, handle, flags, lock } => self.files.open_file(caller, fid, *handle, *flags, *lock),
             Close { fid, handle, update, written } => self.files.close(caller, fid, *handle, update, written),
             CloseWrite { fid, handle, update, data } => {
-                self.files.close_with_data(caller, fid, *handle, (update, data))
+                self.files.close_with_data(caller, fid, *handle, update, data)
             }
             UpdateData { fid, update, exact, written } => {
-                self.files.update_data(caller, fid, (update, written), *exact)
+                self.files.update_data(caller, fid, update, written, *exact)
             }
             OpenLease { fid, handle, kind } => self.files.open_lease(caller, fid, *handle, *kind),
-            LayoutIntent { fid, start, end } => self.relayout.layout_intent(caller, fid, (*start, *end)),
-            LayoutAccess { fid, range, lock } => self.relayout.layout_access(caller, fid, *range, *lock),
+            LayoutIntent { fid, start, end } => self.relayout.layout_intent(caller, fid, *start..*end),
+            LayoutAccess { fid, range, lock } => {
+                self.relayout.layout_access(caller, fid, range.map(|(start, end)| start..end), *lock)
+            }
             SwapLayouts { first, second, versions, keep_times, lease } => self
                 .relayout
                 .swap_layouts(caller, &Swap::of([*first, *second], *versions, *keep_times, *lease)),
@@ -289,7 +295,7 @@ impl Mds {
             Migrate { fid, to, lmv } => self.moves.migrate(caller, fid, to, lmv),
             MigrateFiles { moves } => self.moves.migrate_files(caller, moves),
             ReadDir { fid, cookie, max_bytes, plus, locks } => {
-                self.lookups.read_dir(caller.export, &Listing::of(*fid, (*cookie, *max_bytes), *plus, *locks))
+                self.lookups.read_dir(caller.export, &Listing::of(*fid, *cookie, *max_bytes, *plus, *locks))
             }
             Scan { fid, cookie, max_bytes, layouts } => {
                 self.lookups.scan(caller, fid, *cookie, *max_bytes, *layouts)
@@ -310,10 +316,12 @@ impl Mds {
             LockFile { fid, lock, wait, asked_ns } => self.sessions.lock(caller, fid, lock, *wait, *asked_ns),
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
-            RunStart => Ok(self.commits.answer(MdsReply::RunStart(self.run_start()))),
-            Ping => Ok(self.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(&caller.client)?))),
+            RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
+            Ping => {
+                Ok(self.core.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(&caller.client)?)))
+            }
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
-            Locks { request } => Ok(self.commits.answer(self.sessions.serve_locks(caller, request)?)),
+            Locks { request } => Ok(self.core.commits.answer(self.sessions.serve_locks(caller, request)?)),
             LeaseReleased { epoch } => self.sessions.lease_released(&caller.client, *epoch),
         }
     }

@@ -5,29 +5,21 @@
 
 mod file_locks;
 
-use crate::clients::{Clients, wire};
-use crate::commit::Commits;
-use crate::departed::{Departed, FENCE_PATIENCE, Left};
-use crate::flocks::FileLocks;
+use crate::clients::wire;
+use crate::core::Core;
+use crate::departed::{FENCE_PATIENCE, Left};
 use crate::leaves::Leaves;
 use crate::mdlocks::LAYOUT;
 use crate::open_files::OpenFiles;
-use crate::opens::OpenTable;
-use crate::operations::Distributed;
-use crate::osts::OstSet;
-use crate::records::Records;
-use crate::recovery::Recovery;
-use crate::signal::StopSignal;
 use crate::tables::{CLIENTS, REPLIES};
 use crate::turn::Caller;
 use crate::tx::now;
-use nacre_dlm::{LockOwner, LockService};
+use nacre_dlm::LockOwner;
 use nacre_env::clock::Instant;
 use nacre_lock::Need;
 use nacre_lock::{Effect, InodeBits, LeaseEngine, Mode, Policy};
 use nacre_ondisk::ClientRecord;
 use nacre_rpc::Export;
-use nacre_store::MetaStore;
 use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult};
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, OpenFlags};
@@ -55,93 +47,71 @@ const STARTS_UP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// See the [module documentation](self).
 pub struct Sessions {
-    index: u16,
+    leaves: Arc<Leaves>,
+    core: Arc<Core>,
     boot_count: u64,
     /// How long clients of an earlier run may take to come back.
     window: Duration,
-    store: Arc<MetaStore>,
-    signal: Arc<StopSignal>,
-    clients: Arc<Clients>,
-    recovery: Arc<Recovery>,
-    departed: Arc<Departed>,
-    mdlocks: Arc<LockService>,
-    flocks: Arc<FileLocks>,
-    opens: Arc<OpenTable>,
-    osts: Arc<OstSet>,
-    records: Arc<Records>,
-    commits: Arc<Commits>,
     files: Arc<OpenFiles>,
-    distributed: Arc<Distributed>,
 }
 
 impl LockOwner for Sessions {
     fn on_evicted(&self, export: &Arc<Export>) {
         let client = export.client;
-        log::warn!("MDT{:04x}: client {client} did not give up a lock in time and is evicted", self.index);
+        log::warn!(
+            "MDT{:04x}: client {client} did not give up a lock in time and is evicted",
+            self.leaves.index
+        );
         self.evict_late(&client);
     }
 
     fn on_given_up(&self, client: &ClientUuid) {
-        log::warn!("MDT{:04x}: client {client} did not come back to give up what it had cached", self.index);
+        log::warn!(
+            "MDT{:04x}: client {client} did not come back to give up what it had cached",
+            self.leaves.index
+        );
     }
 }
 
 impl Sessions {
     pub(crate) fn new(
-        leaves: &Leaves,
-        (boot_count, window): (u64, Duration),
-        commits: &Arc<Commits>,
+        leaves: &Arc<Leaves>,
+        core: &Arc<Core>,
+        boot_count: u64,
+        window: Duration,
         files: &Arc<OpenFiles>,
-        distributed: &Arc<Distributed>,
     ) -> Sessions {
-        Sessions {
-            index: leaves.index,
-            boot_count,
-            window,
-            store: leaves.store.clone(),
-            signal: leaves.signal.clone(),
-            clients: leaves.clients.clone(),
-            recovery: leaves.recovery.clone(),
-            departed: leaves.departed.clone(),
-            mdlocks: leaves.mdlocks.clone(),
-            flocks: leaves.flocks.clone(),
-            opens: leaves.opens.clone(),
-            osts: leaves.osts.clone(),
-            records: leaves.records.clone(),
-            commits: commits.clone(),
-            files: files.clone(),
-            distributed: distributed.clone(),
-        }
+        Sessions { leaves: leaves.clone(), core: core.clone(), boot_count, window, files: files.clone() }
     }
 
     /// Clients cannot come yet: the time for those of the last run begins with [`Sessions::on_listening`].
     pub fn await_listening(&self) {
-        self.clients.expect_until(Instant::now() + STARTS_UP_MAX);
-        self.mdlocks.await_listening();
+        self.leaves.clients.expect_until(Instant::now() + STARTS_UP_MAX);
+        self.leaves.mdlocks.await_listening();
     }
 
     /// Clients can come from now on: the time for those of the last run begins.
     pub fn on_listening(&self) {
-        self.clients.expect_until(Instant::now() + self.window);
-        self.mdlocks.on_listening();
+        self.leaves.clients.expect_until(Instant::now() + self.window);
+        self.leaves.mdlocks.on_listening();
     }
 
     /// Lets a client in; waits until the lease allows it.
     pub(crate) fn connect_client(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
-        if self.signal.is_stopping() {
+        if self.leaves.signal.is_stopping() {
             return Err(Status::ESHUTDOWN);
         }
         let client = export.client;
-        self.clients.add(export);
-        self.mdlocks.connect(export)?;
+        self.leaves.clients.add(export);
+        self.leaves.mdlocks.connect(export)?;
         // A client in this process dies with it, so there is nothing to remember.
         if export.nid != Nid::Lo {
             self.remember_client(export)?;
         }
-        self.distributed.await_greetings();
-        self.records.begin_names();
+        self.leaves.operations.await_greetings();
+        self.leaves.records.begin_names();
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
-        let patience = self.window + (self.clients.release_timeout() + FENCE_PATIENCE) * 2;
+        let patience = self.window + (self.leaves.clients.release_timeout() + FENCE_PATIENCE) * 2;
         match self.await_grant(&client, Instant::now() + patience) {
             Ok(grant) => Ok(grant),
             Err(status) => {
@@ -154,23 +124,24 @@ impl Sessions {
     fn remember_client(&self, export: &Export) -> StatusResult<()> {
         let client = &export.client;
         let known = self
+            .leaves
             .store
             .get(CLIENTS, &client.0, |value| value.is_some())
-            .map_err(|error| self.records.store_failed(&error))?;
+            .map_err(|error| self.leaves.records.store_failed(&error))?;
         if known {
             return Ok(());
         }
         let process = export.process;
         let record = ClientRecord { connected: now(), boot_count: self.boot_count, process };
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         // Clients must be able to connect to a full MDT, to remove files.
         tx.batch().set_releasing(true);
         tx.batch().put(CLIENTS, &client.0, &record.encode());
-        self.commits.commit(&mut tx).map(|_| ())
+        self.core.commits.commit(&mut tx).map(|_| ())
     }
 
     fn await_grant(&self, client: &ClientUuid, deadline: Instant) -> StatusResult<LeaseGrant> {
-        if let Ok(grant) = self.clients.lease_of(client) {
+        if let Ok(grant) = self.leaves.clients.lease_of(client) {
             return Ok(grant);
         }
         let began = Instant::now();
@@ -183,13 +154,13 @@ impl Sessions {
                         told = true;
                         log::info!(
                             "MDT{:04x}: client {client} waits until {}",
-                            self.index,
+                            self.leaves.index,
                             Awaited(expected)
                         );
                     }
                     // It may have died itself.
-                    self.clients.check(client)?;
-                    if self.signal.is_stopping() {
+                    self.leaves.clients.check(client)?;
+                    if self.leaves.signal.is_stopping() {
                         return Err(Status::ESHUTDOWN);
                     }
                     if nacre_env::interrupted() {
@@ -197,7 +168,7 @@ impl Sessions {
                     }
                     if Instant::now() >= deadline { Err(Status::ETIMEDOUT) } else { Ok(()) }
                 };
-                if let Some(grant) = self.clients.wait_for_grant(client, goes_on)? {
+                if let Some(grant) = self.leaves.clients.wait_for_grant(client, goes_on)? {
                     return Ok(grant);
                 }
             }
@@ -207,18 +178,18 @@ impl Sessions {
     /// Runs one event of the lease engine and does what it asks for. No lock is held while clients are called.
     pub(crate) fn step(&self, event: impl FnOnce(&mut LeaseEngine, &mut Vec<Effect>)) {
         let mut evicted = Vec::new();
-        for effect in self.clients.step(event) {
+        for effect in self.leaves.clients.step(event) {
             match effect {
-                Effect::Granted { .. } => self.clients.wake(),
+                Effect::Granted { .. } => self.leaves.clients.wake(),
                 Effect::Callback { client, grant } => {
-                    if let Some(export) = self.clients.export_of(&client) {
+                    if let Some(export) = self.leaves.clients.export_of(&client) {
                         export.callbacks.lease_changed(wire(grant));
                     }
                 }
                 Effect::Evict { client } => {
                     log::warn!(
                         "MDT{:04x}: client {client} did not answer in time and is evicted",
-                        self.index
+                        self.leaves.index
                     );
                     evicted.push(client);
                 }
@@ -229,19 +200,19 @@ impl Sessions {
 
     /// Has a client drop what it caches.
     pub(crate) fn recall(&self, client: &ClientUuid) {
-        self.mdlocks.recall(client);
+        self.leaves.mdlocks.recall(client);
         self.step(|lease, effects| lease.on_recall(Instant::now(), *client, effects));
     }
 
     /// Drops a client that may still be alive; the lease engine knows. Others are let in when OSTs refuse what it sends.
     pub(crate) fn evict(&self, client: &ClientUuid) {
         self.give_up(client);
-        self.departed.fence(*client);
+        self.leaves.departed.fence(*client);
     }
 
     /// The same for one that was late with a lock.
     pub(crate) fn evict_late(&self, client: &ClientUuid) {
-        self.clients.step(|lease, _| lease.on_evicted(*client));
+        self.leaves.clients.step(|lease, _| lease.on_evicted(*client));
         self.evict(client);
     }
 
@@ -252,19 +223,19 @@ impl Sessions {
 
     /// How long a client has to drop its caches when it is called back (`ldlm_timeout`).
     pub fn release_timeout(&self) -> Duration {
-        self.clients.release_timeout()
+        self.leaves.clients.release_timeout()
     }
 
     /// Changes it, for clients that are called back from now on.
     pub fn set_release_timeout(&self, timeout: Duration) {
-        self.clients.set_release_timeout(timeout);
-        self.mdlocks.change_config(|config| config.callback_timeout = timeout);
+        self.leaves.clients.set_release_timeout(timeout);
+        self.leaves.mdlocks.change_config(|config| config.callback_timeout = timeout);
     }
 
     /// A client has dropped its caches.
     pub(crate) fn lease_released(&self, client: &ClientUuid, epoch: u64) -> StatusResult<MdsAnswer> {
         self.step(|lease, effects| lease.on_released(Instant::now(), *client, epoch, effects));
-        Ok(self.commits.answer(MdsReply::Lease(self.clients.lease_of(client)?)))
+        Ok(self.core.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(client)?)))
     }
 
     /// A client leaves.
@@ -276,45 +247,47 @@ impl Sessions {
     /// Forgets a client, releases its locks, and leaves its handles to be closed on another thread: a close waits for the lock of the
     /// inode, and its holder may wait for the eviction of other clients. So nothing in here takes the lock of an inode.
     fn give_up(&self, client: &ClientUuid) {
-        if let Some(export) = self.clients.forget(client) {
+        if let Some(export) = self.leaves.clients.forget(client) {
             export.end();
         }
-        self.mdlocks.evict(client);
-        self.flocks.release_client(client);
-        self.opens.forget_early_closes(client);
-        self.departed.close_all_of(client, self.opens.abandon(client));
+        self.leaves.mdlocks.evict(client);
+        self.leaves.flocks.release_client(client);
+        self.leaves.opens.forget_early_closes(client);
+        self.leaves.departed.close_all_of(client, self.leaves.opens.abandon(client));
         if let Err(status) = self.forget_records(client) {
             log::warn!("removing what is stored about client {client}: {status}");
         }
-        self.departed.destroy(self.recovery.stop_awaiting(client));
+        self.leaves.departed.destroy(self.leaves.recovery.stop_awaiting(client));
     }
 
     fn forget_records(&self, client: &ClientUuid) -> StatusResult<()> {
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let mut keys = Vec::new();
-        self.store
+        self.leaves
+            .store
             .scan(REPLIES, &client.0, Bound::Unbounded, &mut |key, _| {
                 keys.push(key.to_vec());
                 ControlFlow::Continue(())
             })
-            .map_err(|error| self.records.store_failed(&error))?;
+            .map_err(|error| self.leaves.records.store_failed(&error))?;
         for key in &keys {
             tx.batch().delete(REPLIES, key);
         }
         let known = self
+            .leaves
             .store
             .get(CLIENTS, &client.0, |value| value.is_some())
-            .map_err(|error| self.records.store_failed(&error))?;
+            .map_err(|error| self.leaves.records.store_failed(&error))?;
         if known {
             tx.batch().delete(CLIENTS, &client.0);
         }
         tx.batch().set_releasing(true);
-        self.commits.commit(&mut tx).map(|_| ())
+        self.core.commits.commit(&mut tx).map(|_| ())
     }
 
     /// Notes what a request says about its client's recovery: the first one that is not part of it ends it.
     pub(crate) fn note_request(&self, client: &ClientUuid, request: &MdsRequest<'_>) {
-        if !self.recovery.is_under_way() {
+        if !self.leaves.recovery.is_under_way() {
             return;
         }
         let replays = match request {
@@ -329,7 +302,7 @@ impl Sessions {
             _ => false,
         };
         if !replays {
-            self.destroy_closed(self.recovery.stop_awaiting(client));
+            self.destroy_closed(self.leaves.recovery.stop_awaiting(client));
         }
     }
 
@@ -345,32 +318,39 @@ impl Sessions {
     /// Forgets clients of the last run that have `ended`, and waits for the others.
     pub(crate) fn begin_recovery(&self, ended: &[ClientUuid]) {
         for client in ended {
-            log::info!("MDT{:04x}: the process of client {client} has ended: it is given up", self.index);
+            log::info!(
+                "MDT{:04x}: the process of client {client} has ended: it is given up",
+                self.leaves.index
+            );
             if let Err(status) = self.forget_records(client) {
                 log::warn!("removing what is stored about client {client}: {status}");
             }
         }
-        let awaited = self.recovery.awaited();
+        let awaited = self.leaves.recovery.awaited();
         if awaited > 0 {
             let window = self.window.as_secs();
-            log::info!("MDT{:04x}: recovery of {awaited} clients, for {window} s at most", self.index);
+            log::info!("MDT{:04x}: recovery of {awaited} clients, for {window} s at most", self.leaves.index);
         }
-        self.destroy_closed(self.recovery.end_if_complete());
+        self.destroy_closed(self.leaves.recovery.end_if_complete());
     }
 
     /// Gives up clients of this host whose processes have ended: nothing can come from them any more, and nobody has to
     /// wait for them.
     fn drop_ended_clients(&self) {
-        let mut local = self.clients.processes();
-        if self.recovery.is_under_way() {
-            local.extend(self.recovery.processes());
+        let mut local = self.leaves.clients.processes();
+        if self.leaves.recovery.is_under_way() {
+            local.extend(self.leaves.recovery.processes());
         }
         for (client, process) in local {
             if nacre_env::has_ended(&process) {
-                log::info!("MDT{:04x}: process {} of client {client} has ended", self.index, process.pid);
+                log::info!(
+                    "MDT{:04x}: process {} of client {client} has ended",
+                    self.leaves.index,
+                    process.pid
+                );
                 self.drop_client(&client);
                 // It writes nothing any more, but its locks are there.
-                self.osts.evict_later(client);
+                self.leaves.osts.evict_later(client);
             }
         }
     }
@@ -380,12 +360,12 @@ impl Sessions {
         self.drop_ended_clients();
         self.step(|lease, effects| lease.on_tick(Instant::now(), effects));
         self.note_recovered();
-        self.clients.wake();
+        self.leaves.clients.wake();
     }
 
     /// Has OSTs refuse what clients that were evicted still send, then lets others in.
     pub(crate) fn fence(&self, clients: Vec<ClientUuid>) {
-        for ost_index in self.osts.evict(&clients, FENCE_PATIENCE) {
+        for ost_index in self.leaves.osts.evict(&clients, FENCE_PATIENCE) {
             log::error!(
                 "OST{ost_index:04x} has not been told within {FENCE_PATIENCE:?} that a client was evicted: until it is, that \
                  client can still write there"
@@ -411,7 +391,7 @@ impl Sessions {
     pub(crate) fn serve_locks(&self, caller: &Caller<'_>, request: &LockRequest) -> StatusResult<MdsReply> {
         match request {
             LockRequest::Replay { need, .. } if *need == Need::bits(Mode::Pr, replayable(need)) => {
-                let outcome = self.mdlocks.handle(self, caller.export, request)?;
+                let outcome = self.leaves.mdlocks.handle(self, caller.export, request)?;
                 Ok(outcome.map_or(MdsReply::Done, MdsReply::Locked))
             }
             // Locks come with answers; a request for one alone would have to wait while others hold inodes.
@@ -419,7 +399,7 @@ impl Sessions {
                 Err(Status::EOPNOTSUPP)
             }
             LockRequest::Cancel { .. } | LockRequest::Convert { .. } | LockRequest::ReplayDone => {
-                self.mdlocks.handle(self, caller.export, request)?;
+                self.leaves.mdlocks.handle(self, caller.export, request)?;
                 self.note_recovered();
                 Ok(MdsReply::Done)
             }
@@ -429,8 +409,8 @@ impl Sessions {
     /// File locks are granted again as soon as no client may bring any back, which is when all have ended
     /// their replay or are given up.
     pub(crate) fn note_recovered(&self) {
-        if self.flocks.is_recovering() && !self.mdlocks.is_recovering() {
-            self.flocks.end_recovery();
+        if self.leaves.flocks.is_recovering() && !self.leaves.mdlocks.is_recovering() {
+            self.leaves.flocks.end_recovery();
         }
     }
 }

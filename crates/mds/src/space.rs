@@ -194,7 +194,8 @@ impl SpaceGuard {
     pub(crate) fn know_inodes(
         self: &Arc<Self>,
         inodes: Option<u64>,
-        (records, signal): (&Arc<Records>, &Arc<StopSignal>),
+        records: &Arc<Records>,
+        signal: &Arc<StopSignal>,
     ) -> Result<Option<JoinHandle<()>>, MdsError> {
         if let Some(inodes) = inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
             self.count_inodes(inodes);

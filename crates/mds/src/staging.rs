@@ -2,13 +2,9 @@
 
 mod names;
 
-use crate::data::DataPart;
 use crate::leaves::Leaves;
 use crate::new_shards::MIRRORED;
-use crate::opens::OpenTable;
-use crate::plan::{Change, NewInode, Place, Plan};
-use crate::records::Records;
-use crate::recovery::Recovery;
+use crate::plan::{Amendment, Change, NewInode, Place, Plan, XattrChange};
 use crate::shards::{place_of, shards_of};
 use crate::tables::{
     ACL_DEFAULT, LINKS, MOVES, ORPHANS, PRESENT, REPLIES, XATTRS, link_key, reply_key, xattr_key,
@@ -16,7 +12,7 @@ use crate::tables::{
 use crate::tx::Tx;
 use nacre_layout::dir_layout::with_moved;
 use nacre_ondisk::{InodeRecord, LinkRecord, ReplyRecord, XattrRecord};
-use nacre_store::MetaStore;
+use nacre_rpc::ReplySlot;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
 use nacre_wire::mds::MdsReply;
 use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
@@ -38,7 +34,7 @@ impl Changed<'_> {
 }
 
 /// Gives a directory, or a shard of it, what `master` says of it.
-fn mirror(record: &mut InodeRecord, master: InodeRecord) {
+pub(crate) fn mirror(record: &mut InodeRecord, master: InodeRecord) {
     let (attr, from) = (&mut record.attr, &master.attr);
     (attr.mode, attr.uid, attr.gid, attr.projid) = (from.mode, from.uid, from.gid, from.projid);
     (attr.atime, attr.mtime, attr.ctime) = (from.atime, from.mtime, from.ctime);
@@ -46,15 +42,35 @@ fn mirror(record: &mut InodeRecord, master: InodeRecord) {
     (record.acl, record.body, record.default_lmv) = (master.acl, master.body, master.default_lmv);
 }
 
-/// Sets an extended attribute; an empty value takes it away.
-fn stage_xattr(tx: &mut Tx, fid: &Fid, name: &[u8], value: &[u8]) {
+/// Sets an extended attribute; without a value it goes.
+fn stage_xattr(tx: &mut Tx, fid: &Fid, name: &[u8], value: Option<&[u8]>) {
     let key = xattr_key(fid, name);
-    if value.is_empty() {
-        return tx.batch().delete(XATTRS, key.as_slice());
-    }
+    let Some(value) = value else { return tx.batch().delete(XATTRS, key.as_slice()) };
     let (scratch, batch) = tx.scratch();
     XattrRecord { value }.encode(scratch);
     batch.put(XATTRS, key.as_slice(), scratch);
+}
+
+/// Stores names of an inode beyond the first.
+fn stage_links(tx: &mut Tx, fid: &Fid, links: &[Name]) {
+    for Name { parent, name } in links {
+        tx.batch().put(LINKS, link_key(fid, parent, name).as_slice(), &LinkRecord::encode());
+    }
+}
+
+/// Gives a directory or shard what a message says of `master`, and extended attributes; an empty one goes.
+fn stage_mirror(
+    tx: &mut Tx,
+    record: &mut InodeRecord,
+    master: &RecordBytes,
+    xattrs: &[(Vec<u8>, Vec<u8>)],
+) -> StatusResult<()> {
+    let fid = record.attr.fid;
+    mirror(record, InodeRecord::decode(fid, &master.0).map_err(|_| Status::EPROTO)?);
+    for (name, value) in xattrs {
+        stage_xattr(tx, &fid, name, Some(&**value).filter(|value| !value.is_empty()));
+    }
+    Ok(())
 }
 
 /// Notes whether names have to move out of a shard, or the list of a directory has to be settled.
@@ -73,24 +89,12 @@ fn stage_moves(tx: &mut Tx, record: &InodeRecord) {
 
 /// See the [module documentation](self).
 pub(crate) struct Staging {
-    index: u16,
-    store: Arc<MetaStore>,
-    records: Arc<Records>,
-    data: Arc<DataPart>,
-    opens: Arc<OpenTable>,
-    recovery: Arc<Recovery>,
+    leaves: Arc<Leaves>,
 }
 
 impl Staging {
-    pub fn new(leaves: &Leaves) -> Staging {
-        Staging {
-            index: leaves.index,
-            store: leaves.store.clone(),
-            records: leaves.records.clone(),
-            data: leaves.data.clone(),
-            opens: leaves.opens.clone(),
-            recovery: leaves.recovery.clone(),
-        }
+    pub fn new(leaves: &Arc<Leaves>) -> Staging {
+        Staging { leaves: leaves.clone() }
     }
 
     /// Puts what is planned into a transaction; gives the answer with the versions that it stores. `known` are records that change, as
@@ -123,10 +127,22 @@ impl Staging {
             }
             tx.put_new_inode(record);
             if !default_acl.is_empty() {
-                stage_xattr(tx, &fid, ACL_DEFAULT, &default_acl);
+                stage_xattr(tx, &fid, ACL_DEFAULT, Some(&default_acl));
             }
         }
         Ok(with_versions(plan.reply, tx))
+    }
+
+    /// Puts what an inode says of itself into a transaction; gives the record as it will be.
+    pub fn stage_amendment(&self, tx: &mut Tx, amendment: Amendment<'_>) -> Arc<InodeRecord> {
+        let fid = amendment.record.attr.fid;
+        if amendment.is_releasing {
+            tx.batch().set_releasing(true);
+        }
+        for XattrChange { name, value } in &amendment.xattrs {
+            stage_xattr(tx, &fid, name, value.as_deref());
+        }
+        tx.put_inode(amendment.record)
     }
 
     /// Puts the changes of a part into a transaction. What they need was checked while the inodes were locked. Only when a part is
@@ -156,11 +172,11 @@ impl Staging {
         match change {
             Change::PutName { home, name, fid, kind } => {
                 self.check_part(&home)?;
-                tx.put_dirent(&home, self.records.hash(name), name, fid, kind);
+                tx.put_dirent(&home, self.leaves.records.hash(name), name, fid, kind);
             }
             Change::DeleteName { home, name } => {
                 self.check_part(&home)?;
-                tx.delete_dirent(&home, self.records.hash(name), name);
+                tx.delete_dirent(&home, self.leaves.records.hash(name), name);
             }
             Change::Directory { fid, entries, subdirs } => {
                 let Some(record) = self.part_inode(changed, &fid)? else { return Ok(()) };
@@ -207,9 +223,6 @@ impl Staging {
         update: &Update,
         now: Timestamp,
     ) -> StatusResult<()> {
-        if let Some(change) = Change::of(update) {
-            return self.stage_change(tx, changed, change, now);
-        }
         match update {
             Update::PutName { .. }
             | Update::DeleteName { .. }
@@ -217,45 +230,94 @@ impl Staging {
             | Update::AddName { .. }
             | Update::MoveName { .. }
             | Update::DropName { .. }
-            | Update::DropShard { .. } => return Err(Status::EPROTO),
-            Update::NewInode { fid, record, xattrs } => self.stage_new_inode(tx, fid, record, xattrs)?,
-            Update::SetShards { .. } | Update::NamesOut { .. } | Update::NamesIn { .. } => {
-                self.stage_shards(tx, changed, update)?
+            | Update::DropShard { .. } => {
+                Change::of(update).map_or(Ok(()), |change| self.stage_change(tx, changed, change, now))?;
             }
-            Update::InodeIn { .. }
-            | Update::InodeOut { .. }
-            | Update::Relead { .. }
-            | Update::NewParent { .. }
-            | Update::Replaced { .. } => self.stage_migration(tx, changed, update)?,
-            Update::KeepAnswer { .. } => self.keep_answer(tx, update)?,
+            Update::NewInode { fid, record, xattrs } => self.stage_new_inode(tx, fid, record, xattrs)?,
+            Update::KeepAnswer { client, tag, xid, answer } => {
+                let slot = ReplySlot { client: *client, tag: *tag, xid: *xid };
+                self.keep_answer(tx, &slot, &answer.0)?
+            }
+            Update::NamesOut { fid, upto, subdirs, names } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.attr.nlink = record.attr.nlink.saturating_sub(*subdirs);
+                record.lmv = with_moved(&record.lmv, *upto).map_err(|_| Status::EPROTO)?;
+                self.take_names(tx, record, names);
+            }
+            Update::NamesIn { fid, names } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                self.add_names(tx, record, names);
+            }
+            Update::InodeIn { fid, record, xattrs, links } => {
+                self.stage_new_inode(tx, fid, record, xattrs)?;
+                stage_links(tx, fid, links);
+            }
+            Update::InodeOut { fid } => {
+                let record = self.take_part_inode(changed, fid)?;
+                record.map_or(Ok(()), |record| self.give_inode_away(tx, &record))?;
+            }
+            Update::Relead { at, fid, kind } => {
+                // Clients that keep what the name led to have to give it up.
+                if self.part_inode(changed, &at.parent)?.is_some() {
+                    tx.put_dirent(&at.parent, self.leaves.records.hash(&at.name), &at.name, *fid, *kind);
+                }
+            }
             Update::Mirror { fid, record: master, xattrs } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
-                mirror(record, master);
-                for (name, value) in xattrs {
-                    stage_xattr(tx, fid, name, value);
-                }
+                stage_mirror(tx, record, master, xattrs)?;
+            }
+            Update::SetShards { fid, lmv, is_master } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.lmv = lmv.0.clone();
+                record.attr.flags.set(AttrFlags::STRIPED, *is_master && !record.lmv.is_empty());
+                stage_moves(tx, record);
+            }
+            Update::NewParent { fid, name, from, to } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                let at = |parent: &Fid| Place { parent: *parent, name };
+                self.move_name(tx, record, at(from), at(to));
+            }
+            Update::Replaced { fid, by, lmv } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                tx.moves_directory = true;
+                (record.parent, record.name, record.lmv) = (*by, Vec::new(), lmv.0.clone());
+                record.attr.flags |= AttrFlags::STRIPED;
+                stage_moves(tx, record);
             }
         }
         Ok(())
     }
 
+    fn take_names(&self, tx: &mut Tx, record: &mut InodeRecord, names: &[Vec<u8>]) {
+        record.attr.size = record.attr.size.saturating_sub(names.len() as u64);
+        for name in names {
+            tx.delete_dirent(&record.attr.fid, self.leaves.records.hash(name), name);
+        }
+    }
+
+    fn add_names(&self, tx: &mut Tx, record: &mut InodeRecord, names: &[MovedName]) {
+        let subdirs = names.iter().filter(|moved| moved.kind == FileKind::Directory).count();
+        record.attr.size = record.attr.size.saturating_add(names.len() as u64);
+        record.attr.nlink = record.attr.nlink.saturating_add(subdirs as u32);
+        for MovedName { name, fid: lead, kind } in names {
+            tx.put_dirent(&record.attr.fid, self.leaves.records.hash(name), name, *lead, *kind);
+        }
+    }
+
     /// Keeps an answer, unless a later one of the slot is there: the client may have been let in before this MDT heard what it had lost.
-    fn keep_answer(&self, tx: &mut Tx, update: &Update) -> StatusResult<()> {
-        let Update::KeepAnswer { client, tag, xid, answer: RecordBytes(answer) } = update else {
-            return Err(Status::EPROTO);
-        };
-        let key = reply_key(client, *tag);
+    fn keep_answer(&self, tx: &mut Tx, slot: &ReplySlot, answer: &[u8]) -> StatusResult<()> {
+        let (key, xid) = (reply_key(&slot.client, slot.tag), slot.xid);
         let is_later = |known: Option<&[u8]>| {
-            known.and_then(|known| ReplyRecord::decode(known).ok()).is_some_and(|known| known.xid > *xid)
+            known.and_then(|known| ReplyRecord::decode(known).ok()).is_some_and(|known| known.xid > xid)
         };
         if !self
+            .leaves
             .store
             .get(REPLIES, key.as_slice(), is_later)
-            .map_err(|error| self.records.store_failed(&error))?
+            .map_err(|error| self.leaves.records.store_failed(&error))?
         {
             let (scratch, batch) = tx.scratch();
-            ReplyRecord { xid: *xid, opened: None, answer }.encode(scratch);
+            ReplyRecord { xid, opened: None, answer }.encode(scratch);
             batch.put(REPLIES, key.as_slice(), scratch);
         }
         Ok(())
@@ -275,84 +337,13 @@ impl Staging {
         }
         tx.put_new_inode(record);
         for (name, value) in xattrs {
-            stage_xattr(tx, fid, name, value);
-        }
-        Ok(())
-    }
-
-    /// What changes shards of directories and the names in them.
-    fn stage_shards(&self, tx: &mut Tx, changed: &mut Changed<'_>, update: &Update) -> StatusResult<()> {
-        match update {
-            Update::SetShards { fid, lmv, is_master } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                record.lmv = lmv.0.clone();
-                record.attr.flags.set(AttrFlags::STRIPED, *is_master && !record.lmv.is_empty());
-                stage_moves(tx, record);
-            }
-            Update::NamesOut { fid, upto, subdirs, names } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                record.attr.size = record.attr.size.saturating_sub(names.len() as u64);
-                record.attr.nlink = record.attr.nlink.saturating_sub(*subdirs);
-                record.lmv = with_moved(&record.lmv, *upto).map_err(|_| Status::EPROTO)?;
-                for name in names {
-                    tx.delete_dirent(fid, self.records.hash(name), name);
-                }
-            }
-            Update::NamesIn { fid, names } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                let subdirs = names.iter().filter(|moved| moved.kind == FileKind::Directory).count();
-                record.attr.size = record.attr.size.saturating_add(names.len() as u64);
-                record.attr.nlink = record.attr.nlink.saturating_add(subdirs as u32);
-                for MovedName { name, fid: lead, kind } in names {
-                    tx.put_dirent(fid, self.records.hash(name), name, *lead, *kind);
-                }
-            }
-            _ => return Err(Status::EPROTO),
-        }
-        Ok(())
-    }
-
-    /// What gives an inode another FID.
-    fn stage_migration(&self, tx: &mut Tx, changed: &mut Changed<'_>, update: &Update) -> StatusResult<()> {
-        match update {
-            Update::InodeIn { fid, record, xattrs, links } => {
-                self.stage_new_inode(tx, fid, record, xattrs)?;
-                for Name { parent, name } in links {
-                    let key = link_key(fid, parent, name);
-                    tx.batch().put(LINKS, key.as_slice(), &LinkRecord::encode());
-                }
-            }
-            Update::InodeOut { fid } => {
-                if let Some(record) = self.take_part_inode(changed, fid)? {
-                    self.give_inode_away(tx, &record)?;
-                }
-            }
-            Update::Relead { at, fid, kind } => {
-                // Those who keep what the name led to have to give it up.
-                if self.part_inode(changed, &at.parent)?.is_some() {
-                    tx.put_dirent(&at.parent, self.records.hash(&at.name), &at.name, *fid, *kind);
-                }
-            }
-            Update::NewParent { fid, name, from, to } => {
-                if let Some(record) = self.part_inode(changed, fid)? {
-                    let at = |parent: &Fid| Place { parent: *parent, name };
-                    self.move_name(tx, record, at(from), at(to));
-                }
-            }
-            Update::Replaced { fid, by, lmv } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                tx.moves_directory = true;
-                (record.parent, record.name, record.lmv) = (*by, Vec::new(), lmv.0.clone());
-                record.attr.flags |= AttrFlags::STRIPED;
-                stage_moves(tx, record);
-            }
-            _ => return Err(Status::EPROTO),
+            stage_xattr(tx, fid, name, Some(value));
         }
         Ok(())
     }
 
     fn check_part(&self, fid: &Fid) -> StatusResult<()> {
-        self.records.check_local(fid).map_err(|_| Status::EPROTO)
+        self.leaves.records.check_local(fid).map_err(|_| Status::EPROTO)
     }
 
     /// An inode that a part removes, as it is; `None` if it is gone.
@@ -374,10 +365,10 @@ impl Staging {
             Some(record) => InodeRecord::clone(record),
             None => {
                 self.check_part(fid)?;
-                let Some(record) = self.records.find_inode(fid)? else {
+                let Some(record) = self.leaves.records.find_inode(fid)? else {
                     log::error!(
                         "MDT{:04x}: {fid} is gone, and an operation over several MDTs changes it",
-                        self.index
+                        self.leaves.index
                     );
                     return Ok(None);
                 };

@@ -12,6 +12,8 @@ use std::ops::{Bound, ControlFlow};
 
 /// Name of the attribute that holds a directory's default ACL.
 pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+/// Name of the attribute that holds file capabilities.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// The MDT record, under [`META_KEY`].
 pub const META: Table = Table(1);

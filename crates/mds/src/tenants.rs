@@ -5,13 +5,10 @@
 //! Every request gets the credentials that the [`Standing`] of the client gives it, and those that rest on an earlier check must show
 //! the handle that came of it.
 
-use crate::clients::Clients;
 use crate::filesets::Filesets;
 use crate::leaves::Leaves;
 use crate::lookups::Lookups;
-use crate::opens::OpenTable;
 use crate::plan::check_access;
-use crate::records::Records;
 use crate::sessions::Sessions;
 use crate::tx::now;
 use crate::users::Users;
@@ -32,13 +29,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the [module documentation](self).
 pub struct Tenants {
-    index: u16,
+    leaves: Arc<Leaves>,
     nodemaps: RwLock<Arc<Nodemaps>>,
     trusts_groups: AtomicBool,
     users: Users,
-    clients: Arc<Clients>,
-    opens: Arc<OpenTable>,
-    records: Arc<Records>,
     lookups: Arc<Lookups>,
     filesets: Arc<Filesets>,
     sessions: Arc<Sessions>,
@@ -47,18 +41,17 @@ pub struct Tenants {
 impl Tenants {
     /// All clients are what they say. `find_user` asks the user database.
     pub(crate) fn new(
-        leaves: &Leaves,
+        leaves: &Arc<Leaves>,
         find_user: fn(u32) -> io::Result<Option<User>>,
-        (lookups, filesets, sessions): (&Arc<Lookups>, &Arc<Filesets>, &Arc<Sessions>),
+        lookups: &Arc<Lookups>,
+        filesets: &Arc<Filesets>,
+        sessions: &Arc<Sessions>,
     ) -> Tenants {
         Tenants {
-            index: leaves.index,
+            leaves: leaves.clone(),
             nodemaps: RwLock::default(),
             trusts_groups: AtomicBool::new(false),
             users: Users::new(find_user),
-            clients: leaves.clients.clone(),
-            opens: leaves.opens.clone(),
-            records: leaves.records.clone(),
             lookups: lookups.clone(),
             filesets: filesets.clone(),
             sessions: sessions.clone(),
@@ -77,7 +70,12 @@ impl Tenants {
         }
         match export.standing().is_some_and(|standing| standing.is_banned()) {
             true => {
-                log::warn!("MDT{:04x}: client {} at {} is banned", self.index, export.client, export.nid);
+                log::warn!(
+                    "MDT{:04x}: client {} at {} is banned",
+                    self.leaves.index,
+                    export.client,
+                    export.nid
+                );
                 Err(Status::EACCES)
             }
             false => Ok(()),
@@ -108,7 +106,7 @@ impl Tenants {
 
     fn bound_all(&self) {
         let nodemaps = self.nodemaps.read().clone();
-        for export in self.clients.exports() {
+        for export in self.leaves.clients.exports() {
             let before = export.bound(&nodemaps, self.trusts_client_groups());
             let now = export.standing();
             let root = |standing: &Option<Arc<Standing>>| {
@@ -116,7 +114,12 @@ impl Tenants {
             };
             let is_banned = now.as_ref().is_some_and(|standing| standing.is_banned());
             if is_banned || root(&before) != root(&now) {
-                log::warn!("MDT{:04x}: client {} at {} may not go on", self.index, export.client, export.nid);
+                log::warn!(
+                    "MDT{:04x}: client {} at {} may not go on",
+                    self.leaves.index,
+                    export.client,
+                    export.nid
+                );
                 self.sessions.evict_late(&export.client);
             } else if before != now {
                 self.sessions.recall(&export.client);
@@ -190,7 +193,10 @@ impl Tenants {
     ) -> StatusResult<Option<MdsRequest<'a>>> {
         let client = &export.client;
         let writes = |fid: &Fid, handle| {
-            self.opens.flags_of(fid, client, handle).is_some_and(|flags| flags.contains(OpenFlags::WRITE))
+            self.leaves
+                .opens
+                .flags_of(fid, client, handle)
+                .is_some_and(|flags| flags.contains(OpenFlags::WRITE))
         };
         match request {
             MdsRequest::SetAttr { fid, set } => {
@@ -231,8 +237,8 @@ impl Tenants {
             | MdsRequest::LockFile { fid, .. }
             | MdsRequest::ReplayFileLocks { fid, .. }
             | MdsRequest::GetLock { fid, .. } => {
-                let is_file = self.records.inode(fid)?.attr.is_regular();
-                match is_file && self.opens.flags_of(fid, client, None).is_none() {
+                let is_file = self.leaves.records.inode(fid)?.attr.is_regular();
+                match is_file && self.leaves.opens.flags_of(fid, client, None).is_none() {
                     true => Err(Status::EBADF),
                     false => Ok(None),
                 }
@@ -243,7 +249,7 @@ impl Tenants {
 
     /// Whether somebody has the rights in `mask` to an inode, or could give them to himself.
     fn check_tenant(&self, cred: &Cred, fid: &Fid, mask: u8) -> StatusResult<()> {
-        let record = self.records.inode(fid)?;
+        let record = self.leaves.records.inode(fid)?;
         if record.attr.uid == cred.uid { Ok(()) } else { check_access(&record, cred, mask) }
     }
 }

@@ -48,8 +48,6 @@ pub struct Tx {
     pub moves_directory: bool,
     /// Names have to move between shards because of it.
     pub moves_names: bool,
-    /// The default ACL that a directory gets, or that it loses, if that is changed.
-    pub default_acl: Option<Option<Vec<u8>>>,
 }
 
 impl Tx {
@@ -66,7 +64,6 @@ impl Tx {
             moves_directory: false,
             moves_names: false,
             opened: None,
-            default_acl: None,
         }
     }
 

@@ -58,11 +58,11 @@ impl Attributes {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let record = self.records.inode(fid)?;
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let record = self.leaves.records.inode(fid)?;
         may_set_layout(&record, caller.cred())?;
         if !user::is_foreign_directory(value) {
-            return Ok(self.commits.answer(MdsReply::Attr(self.layouts.told(&record)?)));
+            return Ok(self.core.commits.answer(MdsReply::Attr(self.core.layouts.told(&record)?)));
         }
         user::decode_foreign_directory(value).map_err(|_| Status::EINVAL)?;
         if !record.attr.is_dir() {
@@ -71,7 +71,7 @@ impl Attributes {
         if is_foreign_directory(&record) {
             return match flags.contains(XattrFlags::CREATE) {
                 true => Err(Status::EEXIST),
-                false => Ok(self.commits.answer(MdsReply::Attr(record.shown()))),
+                false => Ok(self.core.commits.answer(MdsReply::Attr(record.shown()))),
             };
         }
         // What lies in shards cannot be seen from here.
@@ -85,9 +85,9 @@ impl Attributes {
         changed.attr.ctime = now();
         changed.body = value.to_vec();
         changed.attr.flags |= AttrFlags::HAS_LAYOUT;
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let record = tx.put_inode(changed);
-        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     /// A value with objects was copied from another file, maybe of another file system: only its shape counts. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file
@@ -129,16 +129,18 @@ impl Attributes {
         match system {
             System::Lov | System::TrustedLov => {
                 // One may have been removed under its other name just before.
-                let record = self.records.inode(fid)?;
+                let record = self.leaves.records.inode(fid)?;
                 if record.body.is_empty() || !record.attr.is_dir() || is_foreign_directory(&record) {
                     return self.lookups.get_attr(fid);
                 }
                 self.layout_changes.set_layout(caller, fid, &Wish::default())
             }
-            System::Dmv | System::TrustedDmv => match self.records.inode(fid)?.default_lmv.is_empty() {
-                true => self.lookups.get_attr(fid),
-                false => self.set_dir_default(caller, fid, &[]),
-            },
+            System::Dmv | System::TrustedDmv => {
+                match self.leaves.records.inode(fid)?.default_lmv.is_empty() {
+                    true => self.lookups.get_attr(fid),
+                    false => self.set_dir_default(caller, fid, &[]),
+                }
+            }
             System::Lma | System::Link | System::Internal | System::Lmv | System::TrustedLmv => {
                 self.lookups.get_attr(fid)
             }

@@ -1,82 +1,25 @@
-//! Extended attributes: name spaces, who may touch them, and those that are stored as they are. Source: xattr(7).
+//! Extended attributes, ACLs and defaults of directories. Source: xattr(7).
 
 use super::Attributes;
-use super::acl::ACL_ACCESS;
-use super::setattr::CAPABILITY;
-use crate::layouts::system::{
-    LMA, LOV_ADD, LOV_CHANGE, LOV_DEL, LOV_SET_FLAGS, LUSTRE_LOV, System, TRUSTED_LINK, TRUSTED_LOV,
+use crate::layouts::system::LUSTRE_LOV;
+use crate::perform::Held;
+use crate::plan::{
+    self, ACL_ACCESS, AclChange, Amendment, Class, Plain, check_xattr_read, check_xattr_write,
 };
-use crate::locks::Want;
-use crate::plan::check_access;
 use crate::shards::is_former;
-use crate::tables::{ACL_DEFAULT, XATTRS, split_xattr_key, xattr_key};
+use crate::tables::{ACL_DEFAULT, CAPABILITY, XATTRS, split_xattr_key};
 use crate::turn::Caller;
 use crate::tx::now;
-use nacre_ondisk::{InodeRecord, XattrRecord};
-use nacre_types::attr::S_ISVTX;
+use nacre_ondisk::InodeRecord;
 use nacre_types::limits::{XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use nacre_types::perm::Verdict;
 use nacre_types::{AttrFlags, Caps, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
 
 /// Longest list of names, the kernel's limit.
 const LIST_MAX: usize = 65536;
-
-/// What a name means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
-    /// Free for all on files and directories.
-    User,
-    /// Only for administrators.
-    Trusted,
-    /// Readable by all, written by administrators.
-    Security,
-    /// `security.capability`.
-    Capability,
-    /// An ACL.
-    Acl {
-        /// The default ACL of a directory.
-        default: bool,
-    },
-    /// Made from other records.
-    System(System),
-    /// Nothing we know.
-    Unknown,
-}
-
-fn class_of(name: &[u8]) -> Class {
-    match name {
-        ACL_ACCESS => Class::Acl { default: false },
-        ACL_DEFAULT => Class::Acl { default: true },
-        LUSTRE_LOV => Class::System(System::Lov),
-        TRUSTED_LOV => Class::System(System::TrustedLov),
-        LOV_ADD => Class::System(System::LovAdd),
-        LOV_DEL => Class::System(System::LovDel),
-        LOV_SET_FLAGS => Class::System(System::LovSetFlags),
-        b"lustre.lmv" => Class::System(System::Lmv),
-        b"trusted.lmv" => Class::System(System::TrustedLmv),
-        b"lustre.dmv" => Class::System(System::Dmv),
-        b"trusted.dmv" => Class::System(System::TrustedDmv),
-        LMA => Class::System(System::Lma),
-        TRUSTED_LINK => Class::System(System::Link),
-        CAPABILITY => Class::Capability,
-        // Pools that a file is to stay in, for programs that move files between pools.
-        b"lustre.pin" => Class::User,
-        _ if longer_than(name, b"user.") => Class::User,
-        b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" => {
-            Class::System(System::Internal)
-        }
-        _ if longer_than(name, LOV_CHANGE) => Class::System(System::LovUnknown),
-        _ if longer_than(name, b"trusted.") => Class::Trusted,
-        _ if longer_than(name, b"security.") => Class::Security,
-        _ => Class::Unknown,
-    }
-}
-
-fn longer_than(name: &[u8], prefix: &[u8]) -> bool {
-    name.len() > prefix.len() && name.starts_with(prefix)
-}
 
 fn check_name(name: &[u8]) -> StatusResult<()> {
     if name.is_empty() || name.len() > XATTR_NAME_MAX {
@@ -88,50 +31,16 @@ fn check_name(name: &[u8]) -> StatusResult<()> {
 impl Attributes {
     pub fn get_xattr(&self, caller: &Caller<'_>, fid: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
         check_name(name)?;
-        let record = self.records.inode(fid)?;
-        let class = class_of(name);
-        self.check_read(caller, &record, class)?;
+        let record = self.leaves.records.inode(fid)?;
+        let class = Class::of(name);
+        check_xattr_read(caller.cred(), &record, class)?;
         let value = match class {
             Class::Unknown => return Err(Status::EOPNOTSUPP),
             Class::Acl { default: false } => Some(record.acl.clone()).filter(|acl| !acl.is_empty()),
-            Class::System(system) => self.layouts.system_xattr(&record, system)?,
-            _ => self.records.stored_xattr(fid, name)?,
+            Class::System(system) => self.core.layouts.system_xattr(&record, system)?,
+            _ => self.leaves.records.stored_xattr(fid, name)?,
         };
-        Ok(self.commits.answer(MdsReply::Bytes(value.ok_or(Status::ENODATA)?)))
-    }
-
-    fn check_read(&self, caller: &Caller<'_>, record: &InodeRecord, class: Class) -> StatusResult<()> {
-        match class {
-            Class::Trusted => perm::capable(caller.cred(), Caps::SYS_ADMIN).or(Status::ENODATA),
-            Class::System(system) if system.is_trusted() => {
-                perm::capable(caller.cred(), Caps::SYS_ADMIN).or(Status::ENODATA)
-            }
-            Class::User if !record.attr.is_regular() && !record.attr.is_dir() => Err(Status::ENODATA),
-            Class::User => check_access(record, caller.cred(), perm::READ),
-            _ => Ok(()),
-        }
-    }
-
-    fn check_write(&self, caller: &Caller<'_>, record: &InodeRecord, class: Class) -> StatusResult<()> {
-        let cred = caller.cred();
-        match class {
-            Class::Trusted | Class::Security => perm::capable(cred, Caps::SYS_ADMIN).or(Status::EPERM),
-            Class::Capability => perm::capable(cred, Caps::SETFCAP).or(Status::EPERM),
-            Class::User => {
-                if !record.attr.is_regular() && !record.attr.is_dir() {
-                    return Err(Status::EPERM);
-                }
-                if record.attr.is_dir() && record.attr.mode & S_ISVTX != 0 {
-                    perm::owner_or_capable(&record.attr, cred).or(Status::EPERM)?;
-                }
-                check_access(record, cred, perm::WRITE)
-            }
-            Class::System(system) if system.is_trusted() => {
-                perm::capable(cred, Caps::SYS_ADMIN).or(Status::EPERM)
-            }
-            Class::System(_) | Class::Acl { .. } => Ok(()),
-            Class::Unknown => Err(Status::EOPNOTSUPP),
-        }
+        Ok(self.core.commits.answer(MdsReply::Bytes(value.ok_or(Status::ENODATA)?)))
     }
 
     pub fn set_xattr(
@@ -146,84 +55,104 @@ impl Attributes {
         if value.len() > XATTR_VALUE_MAX {
             return Err(Status::E2BIG);
         }
-        let class = class_of(name);
-        if self.space.is_full() {
+        let class = Class::of(name);
+        if self.leaves.space.is_full() {
             return Err(Status::ENOSPC);
         }
         if let Class::System(system) = class {
-            self.check_write(caller, &*self.records.inode(fid)?, class)?;
+            check_xattr_write(caller.cred(), &*self.leaves.records.inode(fid)?, class)?;
             return self.set_system_xattr(caller, fid, system, value, flags);
         }
         if let Class::Acl { default } = class {
-            return self.set_acl(caller, fid, default, Some(value), flags);
+            return self.set_acl(caller, fid, AclChange { is_default: default, value: Some(value), flags });
         }
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let record = self.records.inode(fid)?;
+        let held = self.core.performer.lock_alone(caller, fid)?;
+        let record = self.leaves.records.inode(fid)?;
         if is_former(&record) {
             return Err(Status::ESTALE);
         }
-        self.check_write(caller, &record, class)?;
-        let old = self.records.stored_xattr(fid, name)?;
-        if flags.contains(XattrFlags::CREATE) && old.is_some() {
-            return Err(Status::EEXIST);
-        }
-        if flags.contains(XattrFlags::REPLACE) && old.is_none() {
-            return Err(Status::ENODATA);
-        }
-        if old.is_none() && self.stored_names(fid)?.len() + name.len() + 1 > LIST_MAX {
+        let exists = self.leaves.records.stored_xattr(fid, name)?.is_some();
+        let plain = Plain { record: &record, name, exists };
+        let amendment = plan::set_xattr(caller.cred(), &plain, value, flags, now())?;
+        if !exists && self.stored_names(fid)?.len() + name.len() + 1 > LIST_MAX {
             return Err(Status::ENOSPC);
         }
-        let mut changed = InodeRecord::clone(&record);
-        changed.attr.ctime = now();
-        changed.attr.flags |= match class {
-            Class::Capability => AttrFlags::HAS_CAPABILITY,
-            _ => AttrFlags::HAS_XATTRS,
-        };
-        let mut tx = self.records.begin();
-        let (scratch, batch) = tx.scratch();
-        XattrRecord { value }.encode(scratch);
-        batch.put(XATTRS, xattr_key(fid, name).as_slice(), scratch);
-        let record = tx.put_inode(changed);
-        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        self.core.performer.amend(caller, held, self.leaves.records.begin(), amendment)
     }
 
     pub fn remove_xattr(&self, caller: &Caller<'_>, fid: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
         check_name(name)?;
-        let class = class_of(name);
+        let class = Class::of(name);
         if let Class::System(system) = class {
-            self.check_write(caller, &*self.records.inode(fid)?, class)?;
+            check_xattr_write(caller.cred(), &*self.leaves.records.inode(fid)?, class)?;
             return self.remove_system_xattr(caller, fid, system);
         }
         if let Class::Acl { default } = class {
-            return self.set_acl(caller, fid, default, None, XattrFlags::empty());
+            let flags = XattrFlags::empty();
+            return self.set_acl(caller, fid, AclChange { is_default: default, value: None, flags });
         }
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let record = self.records.inode(fid)?;
-        self.check_write(caller, &record, class)?;
-        self.records.stored_xattr(fid, name)?.ok_or(Status::ENODATA)?;
-        let mut changed = InodeRecord::clone(&record);
-        changed.attr.ctime = now();
-        if class == Class::Capability {
-            changed.attr.flags -= AttrFlags::HAS_CAPABILITY;
-        } else if !self.has_plain_xattr_beside(fid, name)? {
-            changed.attr.flags -= AttrFlags::HAS_XATTRS;
+        let held = self.core.performer.lock_alone(caller, fid)?;
+        let record = self.leaves.records.inode(fid)?;
+        let exists = self.leaves.records.stored_xattr(fid, name)?.is_some();
+        let plain = Plain { record: &record, name, exists };
+        let has_others = exists && self.has_plain_xattr_beside(fid, name)?;
+        let amendment = plan::remove_xattr(caller.cred(), &plain, has_others, now())?;
+        self.core.performer.amend(caller, held, self.leaves.records.begin(), amendment)
+    }
+
+    /// Sets or removes an ACL.
+    fn set_acl(&self, caller: &Caller<'_>, fid: &Fid, change: AclChange<'_>) -> StatusResult<MdsAnswer> {
+        let held = self.core.performer.lock_alike(caller, fid)?;
+        let record = self.leaves.records.inode(fid)?;
+        let shards = held.shards_of(&record)?;
+        let amendment = plan::set_acl(caller.cred(), &record, &shards, change, now())?;
+        self.amend_or_answer(caller, held, &record, amendment)
+    }
+
+    /// Sets or, with an empty value or Lustre's word for it, removes where directories that are made in a directory go. Stored with the
+    /// directory, handed down level by level, followed by clients; see `docs/design/dne.md`.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to choose MDTs, and to who does not own the directory; `ENOTDIR`; `EINVAL`.
+    pub(super) fn set_dir_default(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        value: &[u8],
+    ) -> StatusResult<MdsAnswer> {
+        self.core.placement.may_choose_mdts(caller)?;
+        let held = self.core.performer.lock_alike(caller, fid)?;
+        let record = self.leaves.records.inode(fid)?;
+        let shards = held.shards_of(&record)?;
+        let amendment = plan::set_dir_default(caller.cred(), &record, &shards, value, now())?;
+        self.amend_or_answer(caller, held, &record, amendment)
+    }
+
+    fn amend_or_answer(
+        &self,
+        caller: &Caller<'_>,
+        held: Held<'_>,
+        record: &Arc<InodeRecord>,
+        amendment: Option<Amendment<'_>>,
+    ) -> StatusResult<MdsAnswer> {
+        match amendment {
+            Some(amendment) => {
+                self.core.performer.amend(caller, held, self.leaves.records.begin(), amendment)
+            }
+            None => Ok(self.core.commits.answer(MdsReply::Attr(self.core.layouts.told(record)?))),
         }
-        let mut tx = self.records.begin();
-        tx.batch().delete(XATTRS, xattr_key(fid, name).as_slice());
-        tx.batch().set_releasing(true);
-        let record = tx.put_inode(changed);
-        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     fn each_stored_name(&self, fid: &Fid, f: &mut dyn FnMut(&[u8])) -> StatusResult<()> {
-        self.store
+        self.leaves
+            .store
             .scan(XATTRS, &fid.to_key(), Bound::Unbounded, &mut |key, _| {
                 if let Some((_, name)) = split_xattr_key(key) {
                     f(name);
                 }
                 ControlFlow::Continue(())
             })
-            .map_err(|error| self.records.store_failed(&error))
+            .map_err(|error| self.leaves.records.store_failed(&error))
     }
 
     /// True if there is an attribute other than `name` that is neither an ACL nor a capability.
@@ -246,7 +175,7 @@ impl Attributes {
     }
 
     pub fn list_xattr(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<MdsAnswer> {
-        let record = self.records.inode(fid)?;
+        let record = self.leaves.records.inode(fid)?;
         let flags = record.attr.flags;
         let mut list = Vec::new();
         let mut add = |name: &[u8]| {
@@ -265,7 +194,7 @@ impl Attributes {
         if flags.intersects(stored) {
             let names = self.stored_names(fid)?;
             for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-                if class_of(name) == Class::Trusted {
+                if Class::of(name) == Class::Trusted {
                     match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
                         Verdict::Granted => {}
                         Verdict::Denied => continue,
@@ -275,6 +204,6 @@ impl Attributes {
                 add(name);
             }
         }
-        Ok(self.commits.answer(MdsReply::Bytes(list)))
+        Ok(self.core.commits.answer(MdsReply::Bytes(list)))
     }
 }

@@ -28,10 +28,10 @@ impl LayoutChanges {
         self.edit_layout(caller, fid, |record, layout| {
             let Wish::Composite(mut all) = layout.to_wish() else { return Err(Status::EINVAL) };
             all.extend_from_slice(&added);
-            if !self.layouts.can_be_met(&Wish::Composite(all)) {
+            if !self.core.layouts.can_be_met(&Wish::Composite(all)) {
                 return Err(Status::EINVAL);
             }
-            for mut component in self.layouts.completed(record, &Wish::Composite(added))?.components {
+            for mut component in self.core.layouts.completed(record, &Wish::Composite(added))?.components {
                 component.id = layout.free_id().ok_or(Status::EINVAL)?;
                 layout.components.push(component);
                 layout.generation = layout.generation.wrapping_add(1);
@@ -84,25 +84,25 @@ impl LayoutChanges {
         fid: &Fid,
         edit: impl FnOnce(&InodeRecord, &mut Layout) -> StatusResult<()>,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let record = self.records.inode(fid)?;
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let record = self.leaves.records.inode(fid)?;
         may_set_layout(&record, caller.cred())?;
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        let mut layout = self.layouts.layout_or_wished(&record)?;
+        let mut layout = self.core.layouts.layout_or_wished(&record)?;
         if layout.form != LayoutForm::Composite {
             return Err(Status::EINVAL);
         }
         let objects = layout.objects().count();
         edit(&record, &mut layout)?;
-        if self.opens.frozen_by(fid).is_some() {
+        if self.leaves.opens.frozen_by(fid).is_some() {
             return Err(Status::EBUSY);
         }
         if layout.objects().count() < objects {
             return self.drop_components(caller, &record, &layout);
         }
-        self.client_locks.call_back_layout(fid, false, None)?;
+        self.core.client_locks.call_back_layout(fid, false, None)?;
         let mut changed = InodeRecord::clone(&record);
         changed.attr.ctime = now();
         changed.attr.flags |= AttrFlags::HAS_LAYOUT;
@@ -110,8 +110,8 @@ impl LayoutChanges {
             true => user::encode_layout(fid, &layout),
             false => user::encode_wish(fid, &layout.to_wish()),
         };
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let record = tx.put_inode(changed);
-        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 }

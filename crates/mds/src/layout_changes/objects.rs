@@ -22,18 +22,19 @@ impl LayoutChanges {
         &self,
         record: &InodeRecord,
         mut layout: Layout,
-        (end, informed): (u64, Option<&Export>),
+        end: u64,
+        informed: Option<&Export>,
         commit: impl FnOnce(InodeRecord, Layout, Tx) -> StatusResult<MdsAnswer>,
     ) -> StatusResult<MdsAnswer> {
         // Before objects are set aside for it: others wait for those.
-        self.client_locks.call_back_layout(&record.attr.fid, false, informed)?;
-        self.client_locks.call_back_for_objects(record)?;
+        self.core.client_locks.call_back_layout(&record.attr.fid, false, informed)?;
+        self.core.client_locks.call_back_for_objects(record)?;
         layout.place_on_mdt(object_on_mdt(record));
-        let grown = layout.grow(end, &mut &*self.osts);
+        let grown = layout.grow(end, &mut &*self.leaves.osts);
         let places: Vec<usize> = layout.to_instantiate(end).collect();
         for &place in &places {
             let component = &mut layout.components[place];
-            component.pool = self.osts.spilled(component.pool);
+            component.pool = self.leaves.osts.spilled(component.pool);
         }
         let wanted: Vec<Need> = places
             .iter()
@@ -61,7 +62,7 @@ impl LayoutChanges {
             let mut changed = record.clone();
             changed.body = user::encode_layout(&record.attr.fid, &layout);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
-            let mut tx = self.records.begin();
+            let mut tx = self.leaves.records.begin();
             if let Some(marks) = marks {
                 marks.put(tx.batch());
             }
@@ -72,7 +73,7 @@ impl LayoutChanges {
             return store(Vec::new(), None);
         }
         let wait = self.wait;
-        self.osts.with_objects(&wanted, &used, wait, |objects, marks| store(objects, Some(marks)))
+        self.leaves.osts.with_objects(&wanted, &used, wait, |objects, marks| store(objects, Some(marks)))
     }
 
     /// Gives components of a file other objects if some of theirs are on OSTs that do not answer, nothing was ever written to it and
@@ -83,25 +84,26 @@ impl LayoutChanges {
     pub fn leave_silent_osts(&self, record: &Arc<InodeRecord>) -> StatusResult<Option<Arc<InodeRecord>>> {
         let (attr, fid) = (&record.attr, record.attr.fid);
         let is_empty = attr.size == 0 && attr.size_source == SizeSource::Exact;
-        if !is_empty || !attr.flags.contains(AttrFlags::HAS_OBJECTS) || self.opens.is_open(&fid) {
+        if !is_empty || !attr.flags.contains(AttrFlags::HAS_OBJECTS) || self.leaves.opens.is_open(&fid) {
             return Ok(None);
         }
-        let Some(mut layout) = self.layouts.layout_of(record)? else { return Ok(None) };
+        let Some(mut layout) = self.core.layouts.layout_of(record)? else { return Ok(None) };
         // How far a component has grown is decided by the OSTs it is on.
         if layout.is_written() || layout.components.iter().any(|component| component.is_extension()) {
             return Ok(None);
         }
-        let is_there = |object: &StripeObject| object.is_on_mdt() || !self.osts.is_silent(object.ost_index);
+        let is_there =
+            |object: &StripeObject| object.is_on_mdt() || !self.leaves.osts.is_silent(object.ost_index);
         let silent: Vec<u16> =
             layout.objects().filter(|object| !is_there(object)).map(|object| object.ost_index).collect();
         // Elsewhere is nowhere if no other answers.
-        let mut others = self.osts.indexes().into_iter().filter(|index| !silent.contains(index));
-        if silent.is_empty() || others.all(|index| self.osts.is_silent(index)) {
+        let mut others = self.leaves.osts.indexes().into_iter().filter(|index| !silent.contains(index));
+        if silent.is_empty() || others.all(|index| self.leaves.osts.is_silent(index)) {
             return Ok(None);
         }
         let (left, end) = take_back(&mut layout, &silent);
-        self.client_locks.call_back_layout(&fid, true, None)?;
-        let moved = self.instantiate(record, layout, (end, None), |changed, layout, mut tx| {
+        self.core.client_locks.call_back_layout(&fid, true, None)?;
+        let moved = self.instantiate(record, layout, end, None, |changed, layout, mut tx| {
             if layout.objects().any(|object| silent.contains(&object.ost_index)) {
                 return Err(Status::EAGAIN);
             }
@@ -110,8 +112,8 @@ impl LayoutChanges {
                 tx.batch().put(DESTROYS, destroy_key(object.ost_index, &object.object).as_slice(), &PRESENT);
             }
             tx.put_inode(changed);
-            let transno = self.commits.commit(&mut tx)?;
-            Ok(MdsAnswer { transno, ..self.commits.answer(MdsReply::Done) })
+            let transno = self.core.commits.commit(&mut tx)?;
+            Ok(MdsAnswer { transno, ..self.core.commits.answer(MdsReply::Done) })
         });
         let answer = match moved {
             Ok(answer) => answer,
@@ -120,12 +122,12 @@ impl LayoutChanges {
             Err(status) => return Err(status),
         };
         // An fsync of data in the new objects relies on the layout being durable.
-        self.records.sync(answer.transno)?;
+        self.leaves.records.sync(answer.transno)?;
         for object in &left {
-            self.osts.destroy_later(object.ost_index, answer.transno, object.object);
+            self.leaves.osts.destroy_later(object.ost_index, answer.transno, object.object);
         }
-        log::info!("MDT{:04x}: {fid} has no data and leaves OSTs that do not answer", self.index);
-        self.records.inode(&fid).map(Some)
+        log::info!("MDT{:04x}: {fid} has no data and leaves OSTs that do not answer", self.leaves.index);
+        self.leaves.records.inode(&fid).map(Some)
     }
 }
 

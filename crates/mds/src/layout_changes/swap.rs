@@ -51,11 +51,11 @@ impl LayoutChanges {
         if first == second {
             return Err(Status::EINVAL);
         }
-        let _locked = self.locks.lock(&swap.files.map(Want::Whole))?;
+        let _locked = self.leaves.locks.lock(&swap.files.map(Want::Whole))?;
         // With what the objects say of times, which go away with them.
         let records = [
-            self.layouts.settled(&self.records.inode(&first)?)?,
-            self.layouts.settled(&self.records.inode(&second)?)?,
+            self.core.layouts.settled(&self.leaves.records.inode(&first)?)?,
+            self.core.layouts.settled(&self.leaves.records.inode(&second)?)?,
         ];
         for record in &records {
             if record.attr.is_dir() {
@@ -73,7 +73,7 @@ impl LayoutChanges {
         }
         self.check_not_frozen(caller, swap)?;
         for fid in &swap.files {
-            self.client_locks.call_back_layout(fid, true, None)?;
+            self.core.client_locks.call_back_layout(fid, true, None)?;
         }
         self.check_not_frozen(caller, swap)?;
         let mut contents = [Content::default(), Content::default()];
@@ -83,22 +83,22 @@ impl LayoutChanges {
                 return Err(Status::EAGAIN);
             }
         }
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         for record in &records {
             // The name of an object says no more whose it is.
             if let Some(object) =
-                self.layouts.layout_of(record)?.and_then(|layout| layout.object_on_mdt().copied())
+                self.core.layouts.layout_of(record)?.and_then(|layout| layout.object_on_mdt().copied())
             {
-                let staged = self.data.stage_empty(object.object, &mut tx);
-                staged.map_err(|error| self.data.failed(&error))?;
+                let staged = self.leaves.data.stage_empty(object.object, &mut tx);
+                staged.map_err(|error| self.leaves.data.failed(&error))?;
             }
         }
         for (own, other) in [(0, 1), (1, 0)] {
             tx.put_inode(self.with_objects_of(&records[own], &records[other], &contents[other], swap)?);
         }
-        let answer = self.commits.finish(caller, tx, MdsReply::Done)?;
-        swap.files.iter().for_each(|fid| self.opens.note_exact(fid));
-        self.records.sync(answer.transno)?;
+        let answer = self.core.commits.finish(caller, tx, MdsReply::Done)?;
+        swap.files.iter().for_each(|fid| self.leaves.opens.note_exact(fid));
+        self.leaves.records.sync(answer.transno)?;
         Ok(answer)
     }
 
@@ -115,7 +115,7 @@ impl LayoutChanges {
         let fid = own.attr.fid;
         changed.body = match (other.attr.flags.contains(AttrFlags::HAS_OBJECTS), other.body.is_empty()) {
             (true, _) => {
-                let mut layout = self.layouts.layout_or_wished(other)?;
+                let mut layout = self.core.layouts.layout_or_wished(other)?;
                 if layout.form == LayoutForm::Composite {
                     layout.generation = layout.generation.wrapping_add(1);
                 }
@@ -125,13 +125,13 @@ impl LayoutChanges {
             (false, true) => Vec::new(),
             (false, false) => user::encode_wish(&fid, &crate::layouts::stored_wish(other)?),
         };
-        if self.layouts.layout_of(own)?.is_some_and(|layout| layout.object_on_mdt().is_some()) {
+        if self.core.layouts.layout_of(own)?.is_some_and(|layout| layout.object_on_mdt().is_some()) {
             // The name of its own object, if that is it, is the other's from now on.
             changed.data_generation = own.data_generation.checked_add(1).ok_or(Status::EOVERFLOW)?;
         }
         changed.attr.flags = (own.attr.flags - LAYOUT) | (other.attr.flags & LAYOUT);
         (changed.attr.size, changed.attr.blocks) = (content.size, content.blocks);
-        let is_written = self.opens.session(&fid).is_some();
+        let is_written = self.leaves.opens.session(&fid).is_some();
         let has_objects = changed.attr.flags.contains(AttrFlags::HAS_OBJECTS);
         changed.attr.size_source =
             if is_written && has_objects { SizeSource::Objects } else { SizeSource::Exact };
@@ -148,7 +148,7 @@ impl LayoutChanges {
     /// What an OST answers.
     fn content_of(&self, record: &InodeRecord) -> StatusResult<Content> {
         let layout = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
-            true => self.layouts.layout_or_wished(record)?,
+            true => self.core.layouts.layout_or_wished(record)?,
             // One without objects may have been made longer all the same.
             false => return Ok(Content { size: record.attr.size, ..Content::default() }),
         };
@@ -164,13 +164,13 @@ impl LayoutChanges {
         };
         // It is the first one.
         if let Some(object) = layout.object_on_mdt() {
-            let store = &self.data.store;
-            let attr = store.attr(object.object).map_err(|error| self.data.failed(&error))?;
+            let store = &self.leaves.data.store;
+            let attr = store.attr(object.object).map_err(|error| self.leaves.data.failed(&error))?;
             add(attr.size, attr.blocks, store.abilities().version_in(&attr).unwrap_or(0));
         }
         let on_osts = || layout.objects().filter(|object| !object.is_on_mdt());
         let mut written = Vec::new();
-        for (stripe, (attr, version)) in on_osts().zip(self.osts.ask(on_osts())?) {
+        for (stripe, (attr, version)) in on_osts().zip(self.leaves.osts.ask(on_osts())?) {
             add(attr.size, attr.blocks, version);
             written.extend(attr.mtime.map(|_| stripe.object));
         }
@@ -183,11 +183,11 @@ impl LayoutChanges {
     fn check_not_frozen(&self, caller: &Caller<'_>, swap: &Swap) -> StatusResult<()> {
         let own = swap.lease.map(|handle| (caller.client, handle));
         if own.is_some_and(|(client, handle)| {
-            self.opens.lease(&swap.files[0], &client, handle) == LeaseKind::None
+            self.leaves.opens.lease(&swap.files[0], &client, handle) == LeaseKind::None
         }) {
             return Err(Status::EBUSY);
         }
-        let is_foreign = |fid: &Fid| self.opens.frozen_by(fid).is_some_and(|by| Some(by) != own);
+        let is_foreign = |fid: &Fid| self.leaves.opens.frozen_by(fid).is_some_and(|by| Some(by) != own);
         if swap.files.iter().any(is_foreign) { Err(Status::EBUSY) } else { Ok(()) }
     }
 
@@ -199,20 +199,20 @@ impl LayoutChanges {
         layout: &Layout,
     ) -> StatusResult<MdsAnswer> {
         let fid = record.attr.fid;
-        self.client_locks.call_back_layout(&fid, true, None)?;
+        self.core.client_locks.call_back_layout(&fid, true, None)?;
         let content = self.content_of_layout(layout)?;
         let mut changed = record.clone();
-        let mut tx = self.records.begin();
-        for object in self.layouts.layout_or_wished(record)?.objects() {
+        let mut tx = self.leaves.records.begin();
+        for object in self.core.layouts.layout_or_wished(record)?.objects() {
             if !layout.objects().any(|kept| kept == object) {
-                self.staging.destroy_object(&mut tx, object)?;
+                self.core.staging.destroy_object(&mut tx, object)?;
             }
         }
         let now = now();
         changed.attr.ctime = now;
         changed.attr.mtime = now;
         (changed.attr.size, changed.attr.blocks) = (content.size, content.blocks);
-        let is_written = self.opens.session(&fid).is_some();
+        let is_written = self.leaves.opens.session(&fid).is_some();
         changed.attr.size_source = SizeSource::Exact;
         changed.body = match layout.has_objects() {
             true => user::encode_layout(&fid, layout),
@@ -225,9 +225,9 @@ impl LayoutChanges {
             changed.attr.size_source = SizeSource::Objects;
         }
         let record = tx.put_inode(changed);
-        let answer = self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))?;
-        self.opens.note_exact(&fid);
-        self.records.sync(answer.transno)?;
+        let answer = self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))?;
+        self.leaves.opens.note_exact(&fid);
+        self.leaves.records.sync(answer.transno)?;
         Ok(answer)
     }
 }

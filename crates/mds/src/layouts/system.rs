@@ -137,7 +137,9 @@ impl Layouts {
         };
         add(&record.parent, &record.name);
         for index in 0..record.attr.nlink.saturating_sub(1) {
-            let Some((parent, name)) = self.records.extra_link(&record.attr.fid, index)? else { break };
+            let Some((parent, name)) = self.leaves.records.extra_link(&record.attr.fid, index)? else {
+                break;
+            };
             if record.attr.is_dir() || !add(&parent, &name) {
                 break;
             }

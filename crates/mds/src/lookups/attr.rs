@@ -12,46 +12,49 @@ use std::sync::Arc;
 
 impl Lookups {
     pub fn get_attr(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
-        self.locks.await_decision(&Want::Still(*fid))?;
-        Ok(self.commits.answer(MdsReply::Attr(self.layouts.told(&self.records.inode(fid)?)?)))
+        self.leaves.locks.await_decision(&Want::Still(*fid))?;
+        Ok(self
+            .core
+            .commits
+            .answer(MdsReply::Attr(self.core.layouts.told(&self.leaves.records.inode(fid)?)?)))
     }
 
     /// Attributes of what a client takes for the root of the file system, or where it is.
     pub fn get_root(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
-        if fid.mdt_index() == self.index {
+        if fid.mdt_index() == self.leaves.index {
             return self.get_attr(fid);
         }
         let (public, names, directory) = (false, None, LockHandle(0));
-        Ok(self.commits.answer(MdsReply::Remote { fid: *fid, public, names, directory }))
+        Ok(self.core.commits.answer(MdsReply::Remote { fid: *fid, public, names, directory }))
     }
 
     pub fn access(&self, caller: &Caller<'_>, fid: &Fid, mask: u8) -> StatusResult<MdsAnswer> {
         if mask > 7 {
             return Err(Status::EINVAL);
         }
-        let record = self.records.inode(fid)?;
+        let record = self.leaves.records.inode(fid)?;
         if mask != 0 {
             check_access(&record, caller.cred(), mask)?;
         }
-        Ok(self.commits.answer(MdsReply::Attr(record.shown())))
+        Ok(self.core.commits.answer(MdsReply::Attr(record.shown())))
     }
 
     pub fn read_link(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
-        let record = self.records.inode(fid)?;
+        let record = self.leaves.records.inode(fid)?;
         if record.attr.kind() != FileKind::Symlink {
             return Err(Status::EINVAL);
         }
-        Ok(self.commits.answer(MdsReply::Bytes(record.body.clone())))
+        Ok(self.core.commits.answer(MdsReply::Bytes(record.body.clone())))
     }
 
     pub fn get_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
-        let record = self.records.inode(fid)?;
-        Ok(self.commits.answer(MdsReply::Layout(self.layouts.layout_of(&record)?.map(Arc::new))))
+        let record = self.leaves.records.inode(fid)?;
+        Ok(self.core.commits.answer(MdsReply::Layout(self.core.layouts.layout_of(&record)?.map(Arc::new))))
     }
 
     pub fn get_default_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
-        let record = self.records.directory(fid)?;
+        let record = self.leaves.records.directory(fid)?;
         let wish = if record.body.is_empty() { None } else { Some(stored_wish(&record)?) };
-        Ok(self.commits.answer(MdsReply::DefaultLayout(wish)))
+        Ok(self.core.commits.answer(MdsReply::DefaultLayout(wish)))
     }
 }

@@ -59,7 +59,7 @@ impl Lookups {
         if let (InodeKind::NamedOn(mdt), MdsReply::Files { fids, .. }) = (kind, &mut answer.reply) {
             let mut lists = ShardLists::new();
             let mut is_there = |parent: &Fid, name: &[u8]| {
-                let homes = self.distributed.homes_of(parent, name, &mut lists);
+                let homes = self.core.coordinator.homes_of(parent, name, &mut lists);
                 // While names move, one may be in either of two places: it is found by the next call.
                 homes.is_ok_and(|homes| homes.iter().all(|home| home.mdt_index() == mdt))
             };
@@ -84,7 +84,8 @@ impl Lookups {
         let count_max = (count_max as usize).clamp(1, SCANNED_MAX);
         let (mut fids, mut next, mut scanned) = (Vec::new(), None, 0);
         let key = after.to_key();
-        self.store
+        self.leaves
+            .store
             .scan(INODES, &[], Bound::Excluded(&key[..]), &mut |key, value| {
                 let Ok(key) = <[u8; 16]>::try_from(key) else { return ControlFlow::Continue(()) };
                 let fid = Fid::from_key(&key);
@@ -96,13 +97,13 @@ impl Lookups {
                 next = Some(fid);
                 ControlFlow::Break(())
             })
-            .map_err(|error| self.records.store_failed(&error))?;
-        Ok(self.commits.answer(MdsReply::Files { fids, next }))
+            .map_err(|error| self.leaves.records.store_failed(&error))?;
+        Ok(self.core.commits.answer(MdsReply::Files { fids, next }))
     }
 
     pub fn fid_to_link(&self, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
-        let (parent, name) = self.records.link_of(fid, index)?;
-        Ok(self.commits.answer(MdsReply::Link { parent, name }))
+        let (parent, name) = self.leaves.records.link_of(fid, index)?;
+        Ok(self.core.commits.answer(MdsReply::Link { parent, name }))
     }
 
     /// A path up to `root`, which the caller sees as such. Directories may be moved meanwhile: it tells what was found on the way.
@@ -110,25 +111,25 @@ impl Lookups {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut top, mut index) = (*fid, index);
         // Another MDT goes on where a directory lies there.
-        while top != root && top != Fid::ROOT && (names.is_empty() || top.mdt_index() == self.index) {
+        while top != root && top != Fid::ROOT && (names.is_empty() || top.mdt_index() == self.leaves.index) {
             if names.len() == DEPTH_MAX {
                 return Err(Status::ENAMETOOLONG);
             }
-            let record = self.records.inode(&top)?;
+            let record = self.leaves.records.inode(&top)?;
             if is_former(&record) {
                 // The one in its place has its name.
                 top = record.parent;
-                if top.mdt_index() != self.index {
+                if top.mdt_index() != self.leaves.index {
                     break;
                 }
                 continue;
             }
-            let (parent, name) = self.records.link_of(&top, index)?;
+            let (parent, name) = self.leaves.records.link_of(&top, index)?;
             names.push(name);
             (top, index) = (parent, 0);
         }
         names.reverse();
-        Ok(self.commits.answer(MdsReply::Path { top, path: names.join(&b'/') }))
+        Ok(self.core.commits.answer(MdsReply::Path { top, path: names.join(&b'/') }))
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Listing {
 
 impl Listing {
     /// Names, and attributes with `plus`, on a page of so many bytes after a position.
-    pub fn of(fid: Fid, (cookie, max_bytes): (u64, u32), plus: bool, locks: LockRange) -> Listing {
+    pub fn of(fid: Fid, cookie: u64, max_bytes: u32, plus: bool, locks: LockRange) -> Listing {
         let details = if plus { Details::Attributes } else { Details::Names };
         Listing { fid, cookie, max_bytes, details, locks }
     }
@@ -106,7 +106,7 @@ impl Lookups {
         max_bytes: u32,
         layouts: bool,
     ) -> StatusResult<MdsAnswer> {
-        check_access(&*self.records.with_names(fid)?, caller.cred(), perm::EXEC)?;
+        check_access(&*self.leaves.records.with_names(fid)?, caller.cred(), perm::EXEC)?;
         let details = if layouts { Details::Layouts } else { Details::Attributes };
         let (fid, locks) = (*fid, LockRange::default());
         self.read_dir(caller.export, &Listing { fid, cookie, max_bytes, details, locks })
@@ -118,17 +118,17 @@ impl Lookups {
         let Listing { ref fid, cookie, max_bytes, details, locks } = *listing;
         check_range(locks)?;
         let with_locks = locks.count > 0;
-        let mut directory = self.records.with_names(fid)?;
+        let mut directory = self.leaves.records.with_names(fid)?;
         let place = place_of(&directory)?;
         if place.is_some() {
             // Names that have come to it according to the shard that they have left.
-            self.locks.await_decision(&Want::Still(*fid))?;
+            self.leaves.locks.await_decision(&Want::Still(*fid))?;
         }
-        self.distributed.await_names(fid)?;
+        self.core.participant.await_names(fid)?;
         if cookie == 0 {
             // A kernel asks for the time again after a listing, so its client need not give up what it has.
             self.touch_directory(&directory, Some(export).filter(|_| with_locks))?;
-            directory = self.records.with_names(fid)?;
+            directory = self.leaves.records.with_names(fid)?;
         }
         // With locks, attributes are read after the names, when the walk over the store is over: each under the latch of its inode.
         let later_bytes = if with_locks && details > Details::Names { ATTR_BYTES + LOCK_BYTES } else { 0 };
@@ -149,17 +149,18 @@ impl Lookups {
         builder.page.end = !builder.full;
         let mut page = builder.page;
         // What has left meanwhile is told of: a name goes from the store a moment before the record in memory says so.
-        self.locks.await_commit(fid);
-        let now = place_of(&*self.records.with_names(fid)?)?;
+        self.leaves.locks.await_commit(fid);
+        let now = place_of(&*self.leaves.records.with_names(fid)?)?;
         if with_locks {
             let of_inodes = details > Details::Names;
-            page = self.client_locks.page_with_locks(export, page, Some((&directory, of_inodes)), locks)?;
+            page =
+                self.core.client_locks.page_with_locks(export, page, Some((&directory, of_inodes)), locks)?;
         }
         match (place, now) {
-            (None, None) => Ok(self.commits.answer(MdsReply::Directory(page))),
+            (None, None) => Ok(self.core.commits.answer(MdsReply::Directory(page))),
             (Some(before), Some(now)) if before.version == now.version => {
                 let (version, moved) = (now.version, now.moved());
-                Ok(self.commits.answer(MdsReply::Shard { page, version, moved }))
+                Ok(self.core.commits.answer(MdsReply::Shard { page, version, moved }))
             }
             _ => Err(Status::WRONG_SHARD),
         }
@@ -172,7 +173,8 @@ impl Lookups {
         }
         let (prefix, from) = (fid.to_key(), crate::tables::dirent_key(fid, cookie + 1, b""));
         let mut failed = Ok(());
-        self.store
+        self.leaves
+            .store
             .scan(DIRENTS, &prefix, Bound::Included(from.as_slice()), &mut |key, value| match self
                 .add_entry(builder, key, value, details)
             {
@@ -183,7 +185,7 @@ impl Lookups {
                     ControlFlow::Break(())
                 }
             })
-            .map_err(|error| self.records.store_failed(&error))?;
+            .map_err(|error| self.leaves.records.store_failed(&error))?;
         failed
     }
 
@@ -206,10 +208,10 @@ impl Lookups {
         let later_bytes = if with_locks { ATTR_BYTES + LOCK_BYTES } else { 0 };
         let mut page = DirPage { end: true, ..DirPage::default() };
         for (number, fid) in fids.iter().enumerate() {
-            self.locks.await_decision(&Want::Still(*fid))?;
-            let Some(record) = self.records.find_inode(fid)? else { continue };
-            let attr = if with_locks { None } else { Some(self.layouts.told(&record)?) };
-            let layout = if layouts { self.layouts.system_xattr(&record, System::Lov)? } else { None };
+            self.leaves.locks.await_decision(&Want::Still(*fid))?;
+            let Some(record) = self.leaves.records.find_inode(fid)? else { continue };
+            let attr = if with_locks { None } else { Some(self.core.layouts.told(&record)?) };
+            let layout = if layouts { self.core.layouts.system_xattr(&record, System::Lov)? } else { None };
             let mut entry = DirEntry {
                 cookie: COOKIE_FIRST,
                 fid: *fid,
@@ -228,9 +230,9 @@ impl Lookups {
             }
         }
         if with_locks {
-            page = self.client_locks.page_with_locks(caller.export, page, None, locks)?;
+            page = self.core.client_locks.page_with_locks(caller.export, page, None, locks)?;
         }
-        Ok(self.commits.answer(MdsReply::Directory(page)))
+        Ok(self.core.commits.answer(MdsReply::Directory(page)))
     }
 
     fn add_entry(
@@ -246,12 +248,12 @@ impl Lookups {
             return Err(Status::EUCLEAN);
         };
         let (mut attr, mut layout) = (None, None);
-        if details >= Details::Attributes && found.fid.mdt_index() == self.index {
-            match self.records.find_inode(&found.fid)? {
+        if details >= Details::Attributes && found.fid.mdt_index() == self.leaves.index {
+            match self.leaves.records.find_inode(&found.fid)? {
                 Some(record) => {
-                    attr = Some(self.layouts.told(&record)?);
+                    attr = Some(self.core.layouts.told(&record)?);
                     if details == Details::Layouts {
-                        layout = self.layouts.system_xattr(&record, System::Lov)?;
+                        layout = self.core.layouts.system_xattr(&record, System::Lov)?;
                     }
                 }
                 None => log::debug!("a name in {directory} was removed while it was listed"),
@@ -282,20 +284,20 @@ impl Lookups {
         let due = |attr: &nacre_types::Attr| {
             attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= ATIME_AGE_MAX
         };
-        if !due(&seen.attr) || self.space.is_full() {
+        if !due(&seen.attr) || self.leaves.space.is_full() {
             return Ok(());
         }
         let fid = seen.attr.fid;
-        let _locked = self.locks.lock(&[Want::Still(fid)])?;
-        let record = self.records.with_names(&fid)?;
+        let _locked = self.leaves.locks.lock(&[Want::Still(fid)])?;
+        let record = self.leaves.records.with_names(&fid)?;
         if !due(&record.attr) {
             return Ok(());
         }
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let mut changed = InodeRecord::clone(&record);
         changed.attr.atime = now;
         tx.put_inode(changed);
-        match self.commits.commit_as(export, &mut tx) {
+        match self.core.commits.commit_as(export, &mut tx) {
             // A full or broken disk is no reason not to list what is there.
             Err(status @ (Status::ENOSPC | Status::EIO | Status::EROFS)) => {
                 log::debug!("the access time of {fid} is not renewed: {status}");

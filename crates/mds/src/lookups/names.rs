@@ -21,8 +21,8 @@ const ATTEMPTS: usize = 100;
 impl Lookups {
     pub fn lookup(&self, caller: &Caller<'_>, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
         let directory = match name {
-            b"." | b".." => self.records.directory(parent)?,
-            _ => self.records.with_names(parent)?,
+            b"." | b".." => self.leaves.records.directory(parent)?,
+            _ => self.leaves.records.with_names(parent)?,
         };
         // `..` needs no search permission: like all names of an inode, it comes with the inode.
         if name != b".." {
@@ -37,10 +37,10 @@ impl Lookups {
             Lead::Here(attr) => Some(attr),
             Lead::Elsewhere(fid) => {
                 let (names, directory) = (None, LockHandle(0));
-                return Ok(self.commits.answer(MdsReply::Remote { fid, public, names, directory }));
+                return Ok(self.core.commits.answer(MdsReply::Remote { fid, public, names, directory }));
             }
         };
-        Ok(self.commits.answer(MdsReply::Entry { attr, public }))
+        Ok(self.core.commits.answer(MdsReply::Entry { attr, public }))
     }
 
     /// Looks many names up, each ended by NUL; those that are not there are left out. With `locks` as for a listing.
@@ -53,7 +53,7 @@ impl Lookups {
     ) -> StatusResult<MdsAnswer> {
         check_range(locks)?;
         let with_locks = locks.count > 0;
-        let directory = self.records.with_names(parent)?;
+        let directory = self.leaves.records.with_names(parent)?;
         check_access(&directory, caller.cred(), perm::EXEC)?;
         let public = perm::searchable_by_all(&directory.attr);
         let mut page = DirPage { end: true, public, ..DirPage::default() };
@@ -63,23 +63,24 @@ impl Lookups {
             if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX {
                 continue;
             }
-            self.locks.await_decision(&Want::Name(directory.attr.fid, name))?;
-            self.records.check_home(&directory, name)?;
-            let cookie = self.records.hash(name);
-            let Some(found) = self.records.find_name(&directory.attr.fid, cookie, name)? else {
+            self.leaves.locks.await_decision(&Want::Name(directory.attr.fid, name))?;
+            self.leaves.records.check_home(&directory, name)?;
+            let cookie = self.leaves.records.hash(name);
+            let Some(found) = self.leaves.records.find_name(&directory.attr.fid, cookie, name)? else {
                 if self.changed_since(&directory)?.is_some() {
                     return Err(Status::WRONG_SHARD);
                 }
                 continue;
             };
-            let is_here = found.fid.mdt_index() == self.index;
+            let is_here = found.fid.mdt_index() == self.leaves.index;
             let attr = match is_here {
                 // Read with its lock.
                 true if with_locks => None,
                 true => self
+                    .leaves
                     .records
                     .find_inode(&found.fid)?
-                    .map(|record| self.layouts.told(&record))
+                    .map(|record| self.core.layouts.told(&record))
                     .transpose()?,
                 // Clients that want them ask that MDT.
                 false => None,
@@ -94,29 +95,34 @@ impl Lookups {
             }
         }
         if with_locks {
-            page = self.client_locks.page_with_locks(caller.export, page, Some((&directory, true)), locks)?;
+            page = self.core.client_locks.page_with_locks(
+                caller.export,
+                page,
+                Some((&directory, true)),
+                locks,
+            )?;
         }
-        Ok(self.commits.answer(MdsReply::Directory(page)))
+        Ok(self.core.commits.answer(MdsReply::Directory(page)))
     }
 
     /// A directory or shard as it is now, if names may have moved into it or out of it since it was read.
     fn changed_since(&self, seen: &InodeRecord) -> StatusResult<Option<Arc<InodeRecord>>> {
-        self.locks.await_decision(&Want::Still(seen.attr.fid))?;
-        let now = self.records.with_names(&seen.attr.fid)?;
+        self.leaves.locks.await_decision(&Want::Still(seen.attr.fid))?;
+        let now = self.leaves.records.with_names(&seen.attr.fid)?;
         Ok(Some(now).filter(|now| now.lmv != seen.lmv))
     }
 
     fn lead_of(&self, mut directory: Arc<InodeRecord>, name: &[u8]) -> StatusResult<Lead> {
-        let is_here = |fid: &Fid| fid.mdt_index() == self.index;
+        let is_here = |fid: &Fid| fid.mdt_index() == self.leaves.index;
         match name {
             b"" => return Err(Status::ENOENT),
             b"." => return Ok(Lead::Here(directory.shown())),
             b".." if is_here(&directory.parent) => {
-                let parent = self.records.inode(&directory.parent)?;
+                let parent = self.leaves.records.inode(&directory.parent)?;
                 // Its name leads to the one in its place.
                 return match is_former(&parent) {
                     true if is_here(&parent.parent) => {
-                        Ok(Lead::Here(self.records.inode(&parent.parent)?.shown()))
+                        Ok(Lead::Here(self.leaves.records.inode(&parent.parent)?.shown()))
                     }
                     true => Ok(Lead::Elsewhere(parent.parent)),
                     false => Ok(Lead::Here(parent.shown())),
@@ -125,21 +131,21 @@ impl Lookups {
             b".." => return Ok(Lead::Elsewhere(directory.parent)),
             _ => {}
         }
-        self.records.check_home(&directory, name)?;
-        let hash = self.records.hash(name);
+        self.leaves.records.check_home(&directory, name)?;
+        let hash = self.leaves.records.hash(name);
         for _ in 0..ATTEMPTS {
-            self.locks.await_decision(&Want::Name(directory.attr.fid, name))?;
-            let Some(found) = self.records.find_name(&directory.attr.fid, hash, name)? else {
+            self.leaves.locks.await_decision(&Want::Name(directory.attr.fid, name))?;
+            let Some(found) = self.leaves.records.find_name(&directory.attr.fid, hash, name)? else {
                 let Some(now) = self.changed_since(&directory)? else { return Ok(Lead::Nowhere) };
-                self.records.check_home(&now, name)?;
+                self.leaves.records.check_home(&now, name)?;
                 directory = now;
                 continue;
             };
             if !is_here(&found.fid) {
                 return Ok(Lead::Elsewhere(found.fid));
             }
-            match self.records.find_inode(&found.fid)? {
-                Some(record) => return self.layouts.told(&record).map(Lead::Here),
+            match self.leaves.records.find_inode(&found.fid)? {
+                Some(record) => return self.core.layouts.told(&record).map(Lead::Here),
                 // Removed between the two reads; the name is gone by now or names something else.
                 None => nacre_env::thread::yield_now(),
             }

@@ -42,10 +42,10 @@ impl Moves {
     /// `EPERM` without the right to choose MDTs, to who does not own the directory, and where it is turned off; `ENOTDIR`; `EINVAL`;
     /// `EBUSY` while its names move; `EALREADY` if it is as is wanted.
     pub fn restripe(&self, caller: &Caller<'_>, fid: &Fid, wish: &[u8]) -> StatusResult<MdsAnswer> {
-        self.placement.may_choose_mdts(caller)?;
-        let record = self.records.directory(fid)?;
+        self.core.placement.may_choose_mdts(caller)?;
+        let record = self.leaves.records.directory(fid)?;
         perm::owner_or_capable(&record.attr, caller.cred()).or(Status::EPERM)?;
-        if !self.moving.limits().may_restripe {
+        if !self.leaves.moving.limits().may_restripe {
             return Err(Status::EPERM);
         }
         let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
@@ -58,35 +58,35 @@ impl Moves {
         };
         let change = self.change_to(&record, &wanted)?;
         let (gathered, updates) = self.begin_of(fid, &record, change)?;
-        self.distributed.execute(caller, gathered, updates, (now(), MdsReply::Done))
+        self.core.coordinator.execute(caller, gathered, updates, now(), MdsReply::Done)
     }
 
     /// Gives directories more shards that have grown.
     pub(super) fn split_grown(&self) {
-        let grown = self.moving.take_grown();
+        let grown = self.leaves.moving.take_grown();
         for fid in grown {
-            let outcome = match fid.mdt_index() == self.index {
+            let outcome = match fid.mdt_index() == self.leaves.index {
                 true => self.split(&fid),
-                false => self.operations.ask(fid.mdt_index(), PeerRequest::Split { fid }).map(drop),
+                false => self.leaves.operations.ask(fid.mdt_index(), PeerRequest::Split { fid }).map(drop),
             };
             if let Err(status) = outcome {
-                log::debug!("MDT{:04x}: {fid} is not split: {status}", self.index);
+                log::debug!("MDT{:04x}: {fid} is not split: {status}", self.leaves.index);
             }
         }
     }
 
     fn split(&self, fid: &Fid) -> StatusResult<()> {
-        let limits = self.moving.limits();
-        let record = self.records.directory(fid)?;
+        let limits = self.leaves.moving.limits();
+        let record = self.leaves.records.directory(fid)?;
         let list = shards_of(&record)?;
         let is_still =
             list.as_ref().is_none_or(|list| list.change().is_none() && !list.flags.contains(DirFlags::FIXED));
         let used: BTreeSet<u16> = list.iter().flat_map(|list| &list.shards).map(Fid::mdt_index).collect();
         let now = list.as_ref().map_or(1, |list| list.shards.len());
-        let mut mdts: Vec<u16> = self.operations.all_mdts();
+        let mut mdts: Vec<u16> = self.leaves.operations.all_mdts();
         mdts.retain(|mdt| !used.contains(mdt));
         // The directory's own first, then those behind it.
-        mdts.sort_by_key(|mdt| mdt.wrapping_sub(self.index));
+        mdts.sort_by_key(|mdt| mdt.wrapping_sub(self.leaves.index));
         let free = mdts.len() - usize::from(list.is_none());
         if !limits.splits || !limits.may_restripe || !is_still || free == 0 {
             return Ok(());
@@ -94,9 +94,9 @@ impl Moves {
         let more = usize::try_from(limits.split_delta).unwrap_or(usize::MAX).clamp(1, free);
         let wanted = Wanted { count: now + more, hash: None, is_fixed: false, is_by_itself: true, mdts };
         let change = self.change_to(&record, &wanted)?;
-        log::info!("MDT{:04x}: {fid} has many names and gets {more} more shards", self.index);
+        log::info!("MDT{:04x}: {fid} has many names and gets {more} more shards", self.leaves.index);
         let (gathered, updates) = self.begin_of(fid, &record, change)?;
-        self.distributed.execute_own(gathered, updates)
+        self.core.coordinator.execute_own(gathered, updates)
     }
 
     /// The list with which names of a directory move to where they are wanted.
@@ -107,14 +107,14 @@ impl Moves {
             return Err(Status::EBUSY);
         }
         let of_list = || DirHash::from_number(list.as_ref()?.hash);
-        let hash = wanted.hash.or_else(of_list).unwrap_or_else(|| self.placement.default_hash());
+        let hash = wanted.hash.or_else(of_list).unwrap_or_else(|| self.core.placement.default_hash());
         let new = |count: usize, beside: &[Fid]| self.new_shards(count, beside, wanted);
         let (list, fresh) = match (list, wanted.count) {
             (None, 0 | 1) => return Err(Status::EALREADY),
             (None, count) => {
                 // One that has had shards before gets lists with other versions.
                 let version = record.attr.version as u32;
-                let whole = DirLayout { version, ..DirLayout::new(hash, self.index, vec![fid]) };
+                let whole = DirLayout { version, ..DirLayout::new(hash, self.leaves.index, vec![fid]) };
                 let fresh = new(count, &[])?;
                 if fresh.len() < 2 {
                     return Err(Status::ENOSPC);
@@ -172,10 +172,10 @@ impl Moves {
     }
 
     fn new_fid_on(&self, mdt: u16) -> StatusResult<Fid> {
-        if mdt == self.index {
+        if mdt == self.leaves.index {
             return self.new_fid();
         }
-        match self.operations.ask(mdt, PeerRequest::NewFid)? {
+        match self.leaves.operations.ask(mdt, PeerRequest::NewFid)? {
             PeerReply::Fid(fid) if fid.mdt_index() == mdt => Ok(fid),
             _ => Err(Status::EPROTO),
         }
@@ -186,7 +186,7 @@ impl Moves {
     /// # Errors
     /// `ENOSPC` if nothing new is to come here; what the store says.
     pub fn new_fid(&self) -> StatusResult<Fid> {
-        if self.space.is_full() || self.space.is_no_create() {
+        if self.leaves.space.is_full() || self.leaves.space.is_no_create() {
             return Err(Status::ENOSPC);
         }
         let mut fids = self.fids.lock();
@@ -199,9 +199,9 @@ impl Moves {
 
     /// A sequence for this server's own use.
     fn own_sequence(&self) -> StatusResult<u64> {
-        self.records.take_sequence(|mut tx: Tx, sequence| {
+        self.leaves.records.take_sequence(|mut tx: Tx, sequence| {
             // Others use it at once: it must not be given out again after a loss of power.
-            self.records.sync(self.commits.commit(&mut tx)?)?;
+            self.leaves.records.sync(self.core.commits.commit(&mut tx)?)?;
             Ok(sequence)
         })
     }
@@ -215,7 +215,7 @@ impl Moves {
     ) -> StatusResult<(Gathered<'_>, Vec<Update>)> {
         let Change { list, fresh } = change;
         let fids = [&list.shards[..], &[*fid]].concat();
-        let gathered = self.distributed.gather(&fids, &[])?;
+        let gathered = self.core.coordinator.gather(&fids, &[])?;
         let record = gathered.inode(fid)?;
         let is_there = |shard: &&Fid| gathered.inode(shard).is_ok();
         if record.lmv != seen.lmv || fresh.iter().any(|shard| is_there(&shard)) {
@@ -225,7 +225,7 @@ impl Moves {
             log::error!("{fid} has lost a shard: run a check");
             return Err(Status::EUCLEAN);
         }
-        let xattrs = handed_to_shards(&self.records, &record)?;
+        let xattrs = handed_to_shards(&self.leaves.records, &record)?;
         let mut updates = Vec::with_capacity(fids.len());
         for (place, shard) in (0..).zip(&list.shards).filter(|(_, shard)| *shard != fid) {
             let lmv = list.encode_shard(place);
@@ -251,7 +251,7 @@ impl Moves {
             }
         }
         let fids = [&list.inodes()[..], &[*fid]].concat();
-        let gathered = self.distributed.gather(&fids, &[])?;
+        let gathered = self.core.coordinator.gather(&fids, &[])?;
         if shards_of(&*gathered.inode(fid)?)?.as_ref() != Some(list) {
             return Ok(());
         }
@@ -277,7 +277,7 @@ impl Moves {
             DirChange::Merge => " (merge)",
             DirChange::Migration => "",
         });
-        log::info!("MDT{:04x}: the names of {fid} have moved{how}", self.index);
-        self.distributed.execute_own(gathered, updates)
+        log::info!("MDT{:04x}: the names of {fid} have moved{how}", self.leaves.index);
+        self.core.coordinator.execute_own(gathered, updates)
     }
 }

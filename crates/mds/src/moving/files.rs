@@ -40,7 +40,7 @@ impl Moves {
     /// # Errors
     /// `EPERM` without the right to choose MDTs.
     pub fn migrate_files(&self, caller: &Caller<'_>, moves: &[(Fid, Fid)]) -> StatusResult<MdsAnswer> {
-        self.placement.may_choose_mdts(caller)?;
+        self.core.placement.may_choose_mdts(caller)?;
         let mut asked: BTreeMap<u16, StatusResult<()>> = BTreeMap::new();
         let mut named = BTreeSet::new();
         let mut check = |(fid, to): &(Fid, Fid)| {
@@ -50,7 +50,7 @@ impl Moves {
             // The other MDT is asked once for all.
             check_coming(to)?;
             (*asked.entry(to.mdt_index()).or_insert_with(|| self.check_future(to)))?;
-            match self.seen_to_leave(caller, (fid, to))? {
+            match self.seen_to_leave(caller, fid, to)? {
                 Some(seen) if holds_names(&seen) => Err(Status::EISDIR),
                 seen => Ok(seen.is_some()),
             }
@@ -64,7 +64,7 @@ impl Moves {
         let moved = self.move_files(&to_move.map(|(pair, _)| *pair).collect::<Vec<(Fid, Fid)>>());
         let to_move = outcomes.iter_mut().filter(|outcome| is_to_move(outcome));
         to_move.zip(moved).for_each(|(outcome, moved)| *outcome = moved.map(|()| false));
-        Ok(self.commits.answer(MdsReply::Outcomes(outcomes.into_iter().map(Result::err).collect())))
+        Ok(self.core.commits.answer(MdsReply::Outcomes(outcomes.into_iter().map(Result::err).collect())))
     }
 
     /// Moves inodes that hold no names, in as few operations as they fit into.
@@ -113,7 +113,7 @@ impl Moves {
             found.into_iter().zip(targets).map(|(leaving, to)| add(leaving, to)).collect();
         // Objects that were made lately are known to be in use as soon as this MDT has it on disk; so its part comes first.
         if outcomes.iter().any(Result::is_ok) {
-            self.distributed.execute_own(gathered, updates)?;
+            self.core.coordinator.execute_own(gathered, updates)?;
         }
         Ok(outcomes)
     }
@@ -122,21 +122,21 @@ impl Moves {
     fn departure(&self, gathered: &Gathered<'_>, leaving: Leaving, to: Fid) -> StatusResult<Departure> {
         let Leaving { record, names } = leaving;
         let fid = record.attr.fid;
-        if to.mdt_index() == self.index {
+        if to.mdt_index() == self.leaves.index {
             return Err(Status::EALREADY);
         }
         if gathered.inode(&to).is_ok() {
             return Err(Status::EEXIST);
         }
         let is_file = record.attr.is_regular();
-        if self.opens.is_open(&fid) || (is_file && self.recovery.is_awaiting_clients()) {
+        if self.leaves.opens.is_open(&fid) || (is_file && self.leaves.recovery.is_awaiting_clients()) {
             return Err(Status::EBUSY);
         }
         if is_file {
             // Then nobody reads or writes it any more, and all that was written is in its objects.
-            self.client_locks.call_back_layout(&fid, true, None)?;
+            self.core.client_locks.call_back_layout(&fid, true, None)?;
         }
-        let mut moved = InodeRecord::clone(&*self.layouts.settled(&record)?);
+        let mut moved = InodeRecord::clone(&*self.core.layouts.settled(&record)?);
         moved.attr.fid = to;
         moved.data_generation = 0;
         let object = carry_layout(&record, &mut moved)?;
@@ -151,8 +151,8 @@ impl Moves {
 
     /// Copies an object here to one of a file that is to be on another MDT.
     fn send_data(&self, gathered: &Gathered<'_>, object: Fid, to: Fid) -> StatusResult<()> {
-        let failed = |error| self.data.failed(&error);
-        let attr = self.data.store.attr(object).map_err(failed)?;
+        let failed = |error| self.leaves.data.failed(&error);
+        let attr = self.leaves.data.store.attr(object).map_err(failed)?;
         if attr.mtime.is_none() {
             return Ok(());
         }
@@ -162,7 +162,8 @@ impl Moves {
             let wanted = PIECE.min(usize::try_from(attr.size - offset).unwrap_or(PIECE));
             let mut done = 0;
             while done < wanted {
-                let read = self.data.store.read(object, offset + done as u64, &mut piece[done..wanted], 0);
+                let read =
+                    self.leaves.data.store.read(object, offset + done as u64, &mut piece[done..wanted], 0);
                 match read.map_err(failed)? {
                     0 => break,
                     read => done += read,
@@ -178,7 +179,7 @@ impl Moves {
             if size.is_some() || !is_hole {
                 let bytes = RecordBytes(if is_hole { Vec::new() } else { piece[..wanted].to_vec() });
                 let request = PeerRequest::PutData { op: gathered.op(), fid: to, offset, bytes, size };
-                self.operations.ask(to.mdt_index(), request)?;
+                self.leaves.operations.ask(to.mdt_index(), request)?;
             }
             if size.is_some() {
                 return Ok(());

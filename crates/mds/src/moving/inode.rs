@@ -53,15 +53,15 @@ impl Moves {
     /// a directory whose names move; `EALREADY` if that is its MDT; `EMLINK` for a file with more than [`LEADS_MAX`] names; `EEXIST` if there is such a FID;
     /// `E2BIG` if its names and extended attributes are too long together; `ENOSPC` if nothing new is to come to that MDT; `ENODEV` if there is none.
     pub fn migrate(&self, caller: &Caller<'_>, fid: &Fid, to: &Fid, lmv: &[u8]) -> StatusResult<MdsAnswer> {
-        self.placement.may_choose_mdts(caller)?;
+        self.core.placement.may_choose_mdts(caller)?;
         self.check_future(to)?;
-        if let Some(seen) = self.seen_to_leave(caller, (fid, to))? {
+        if let Some(seen) = self.seen_to_leave(caller, fid, to)? {
             match holds_names(&seen) {
                 true => self.replace_directory(&seen, to, lmv)?,
                 false => self.move_files(&[(*fid, *to)]).pop().unwrap_or(Err(Status::ENOENT))?,
             }
         }
-        Ok(self.commits.answer(MdsReply::Done))
+        Ok(self.core.commits.answer(MdsReply::Done))
     }
 
     /// What is to move, as it is now; `None` if it has moved.
@@ -71,13 +71,14 @@ impl Moves {
     pub(super) fn seen_to_leave(
         &self,
         caller: &Caller<'_>,
-        (fid, to): (&Fid, &Fid),
+        fid: &Fid,
+        to: &Fid,
     ) -> StatusResult<Option<Arc<InodeRecord>>> {
-        self.records.check_local(fid)?;
-        self.locks.await_decision(&Want::Still(*fid))?;
-        let Some(seen) = self.records.find_inode(fid)?.filter(|record| !is_former(record)) else {
+        self.leaves.records.check_local(fid)?;
+        self.leaves.locks.await_decision(&Want::Still(*fid))?;
+        let Some(seen) = self.leaves.records.find_inode(fid)?.filter(|record| !is_former(record)) else {
             // It may have moved by the same request, whose answer was lost.
-            return self.distributed.record_anywhere(to)?.map(|_| None).ok_or(Status::ENOENT);
+            return self.core.coordinator.record_anywhere(to)?.map(|_| None).ok_or(Status::ENOENT);
         };
         perm::owner_or_capable(&seen.attr, caller.cred()).or(Status::EPERM)?;
         if *fid == Fid::ROOT { Err(Status::EBUSY) } else { Ok(Some(seen)) }
@@ -86,10 +87,10 @@ impl Moves {
     /// Whether a FID may be that of an inode that comes to its MDT, and whether that has room.
     pub(super) fn check_future(&self, fid: &Fid) -> StatusResult<()> {
         check_coming(fid)?;
-        if fid.mdt_index() == self.index {
-            return self.records.check_own_fid(fid);
+        if fid.mdt_index() == self.leaves.index {
+            return self.leaves.records.check_own_fid(fid);
         }
-        match self.operations.ask(fid.mdt_index(), PeerRequest::NewFid)? {
+        match self.leaves.operations.ask(fid.mdt_index(), PeerRequest::NewFid)? {
             PeerReply::Fid(_) => Ok(()),
             _ => Err(Status::EPROTO),
         }
@@ -100,14 +101,14 @@ impl Moves {
         let fid = seen.attr.fid;
         let next = match lmv {
             [] => DirLayout::new(hash_of(seen)?, to.mdt_index(), vec![*to]),
-            lmv => check_new_shards(&self.records, to, lmv)?,
+            lmv => check_new_shards(&self.leaves.records, to, lmv)?,
         };
         let old = match shards_of(seen)? {
             Some(list) => list,
             // One that has had shards before gets lists with other versions.
             None => DirLayout {
                 version: seen.attr.version as u32,
-                ..DirLayout::new(DirHash::Crush, self.index, vec![fid])
+                ..DirLayout::new(DirHash::Crush, self.leaves.index, vec![fid])
             },
         };
         let list = old.replaced_by(fid, &next).ok_or(Status::EBUSY)?;
@@ -132,7 +133,7 @@ impl Moves {
             // They go, and with them what they know of the last change.
             (attr.mtime, attr.ctime) = (attr.mtime.max(shard.attr.mtime), attr.ctime.max(shard.attr.ctime));
         }
-        let handed = handed_to_shards(&self.records, &record)?;
+        let handed = handed_to_shards(&self.leaves.records, &record)?;
         let mut updates = Vec::with_capacity(list.shards.len() + 3);
         for (place, shard) in (0..).zip(&list.shards).filter(|(_, shard)| **shard != fid && *shard != to) {
             let lmv = list.encode_shard(place);
@@ -149,7 +150,7 @@ impl Moves {
         let kind = master.attr.kind();
         updates.extend(names.into_iter().map(|(name, home)| relead(&home, name, *to, kind)));
         updates.push(Update::Replaced { fid, by: *to, lmv: RecordBytes(master.lmv) });
-        self.distributed.execute_own(gathered, updates)
+        self.core.coordinator.execute_own(gathered, updates)
     }
 
     /// Locks a directory with the homes of its names, and others.
@@ -173,7 +174,7 @@ impl Moves {
     ) -> StatusResult<(Gathered<'_>, Vec<StatusResult<Leaving>>)> {
         let (mut lists, mut room) = (ShardLists::new(), LEADS_MAX);
         let mut look = |fid: &Fid| {
-            let seen = self.records.inode(fid)?;
+            let seen = self.leaves.records.inode(fid)?;
             let leads = self.leads_to(&seen, &mut lists)?;
             room = room.checked_sub(leads.len()).ok_or(Status::EAGAIN)?;
             Ok((seen, leads))
@@ -185,8 +186,8 @@ impl Moves {
         let places = leads.flat_map(|lead| lead.homes.iter().map(|home| (*home, &lead.name.name[..])));
         let places: Vec<(Fid, &[u8])> = places.collect();
         // Little is left to be made durable then while all is locked.
-        self.records.sync_all()?;
-        let gathered = self.distributed.gather(&all, &places)?;
+        self.leaves.records.sync_all()?;
+        let gathered = self.core.coordinator.gather(&all, &places)?;
         let as_seen = |(seen, leads): (Arc<InodeRecord>, Vec<Lead>)| {
             let fid = seen.attr.fid;
             let record = gathered.inode(&fid)?;
@@ -210,18 +211,19 @@ impl Moves {
             return Err(Status::ENOENT);
         }
         let mut names = vec![Name { parent: record.parent, name: record.name.clone() }];
-        let scanned = self.store.scan(LINKS, &record.attr.fid.to_key(), Bound::Unbounded, &mut |key, _| {
-            if let Some((_, parent, name)) = split_link_key(key) {
-                names.push(Name { parent, name: name.to_vec() });
-            }
-            if names.len() > LEADS_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        scanned.map_err(|error| self.records.store_failed(&error))?;
+        let scanned =
+            self.leaves.store.scan(LINKS, &record.attr.fid.to_key(), Bound::Unbounded, &mut |key, _| {
+                if let Some((_, parent, name)) = split_link_key(key) {
+                    names.push(Name { parent, name: name.to_vec() });
+                }
+                if names.len() > LEADS_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        scanned.map_err(|error| self.leaves.records.store_failed(&error))?;
         if names.len() > LEADS_MAX {
             return Err(Status::EMLINK);
         }
         let lead = |name: Name| {
-            let homes = self.distributed.homes_of(&name.parent, &name.name, lists)?;
+            let homes = self.core.coordinator.homes_of(&name.parent, &name.name, lists)?;
             Ok(Lead { name, homes })
         };
         names.into_iter().map(lead).collect()
@@ -231,7 +233,7 @@ impl Moves {
     pub(super) fn xattrs_of(&self, record: &InodeRecord) -> StatusResult<Xattrs> {
         let (mut found, mut bytes, mut damaged) = (Xattrs::new(), 0, false);
         let scanned =
-            self.store.scan(XATTRS, &record.attr.fid.to_key(), Bound::Unbounded, &mut |key, value| {
+            self.leaves.store.scan(XATTRS, &record.attr.fid.to_key(), Bound::Unbounded, &mut |key, value| {
                 match split_xattr_key(key).zip(XattrRecord::decode(value).ok()) {
                     Some(((_, name), XattrRecord { value })) => {
                         bytes += name.len() + value.len();
@@ -242,7 +244,7 @@ impl Moves {
                 let is_full = found.len() > XATTRS_MAX || bytes > OPERATION_MAX;
                 if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-        scanned.map_err(|error| self.records.store_failed(&error))?;
+        scanned.map_err(|error| self.leaves.records.store_failed(&error))?;
         if damaged {
             log::error!("an extended attribute of {} is damaged: run a check", record.attr.fid);
             return Err(Status::EUCLEAN);

@@ -168,13 +168,13 @@ impl Moving {
     }
 
     /// True if the old shard in a place of the list of a version is known to have moved its names up to behind a position.
-    pub fn has_moved(&self, master: &Fid, (version, place): (u32, u32), position: u64) -> bool {
+    pub fn has_moved(&self, master: &Fid, version: u32, place: u32, position: u64) -> bool {
         let known = self.known.lock();
         let known = known.get(master).filter(|known| known.version == version);
         known.and_then(|known| known.upto.get(&place)).is_some_and(|upto| position < *upto)
     }
 
-    pub fn note_moved(&self, master: Fid, (version, place): (u32, u32), upto: u64) {
+    pub fn note_moved(&self, master: Fid, version: u32, place: u32, upto: u64) {
         let mut all = self.known.lock();
         if all.len() >= KNOWN_MAX && !all.contains_key(&master) {
             all.clear();

@@ -69,10 +69,10 @@ impl Moves {
     /// # Errors
     /// What the store or another MDT says.
     pub(super) fn move_on(&self, fid: &Fid) -> StatusResult<bool> {
-        let Some(record) = self.records.find_inode(fid)? else {
-            let mut tx = self.records.begin();
+        let Some(record) = self.leaves.records.find_inode(fid)? else {
+            let mut tx = self.leaves.records.begin();
             tx.batch().delete(MOVES, &fid.to_key());
-            return self.commits.commit(&mut tx).map(|_| false);
+            return self.core.commits.commit(&mut tx).map(|_| false);
         };
         if let Ok(Some(shard)) = place_of(&record)
             && shard.is_moving()
@@ -89,7 +89,7 @@ impl Moves {
     /// Moves the next names of an old shard.
     fn move_batch(&self, fid: &Fid, seen: &InodeRecord, shard: &DirShard) -> StatusResult<()> {
         let (list, replaced) = self.list_of(seen, shard)?;
-        let most = self.moving.step_names();
+        let most = self.leaves.moving.step_names();
         let most = if replaced.is_some() { most.min(STEP_INODES) } else { most };
         let (reads, is_all) = self.next_names(fid, shard, most)?;
         let leaving = || reads.iter().filter_map(|read| Some((read.to?, read.name.fid)));
@@ -101,8 +101,8 @@ impl Moves {
         wanted.dedup();
         drop((reads, is_all));
         // Little is left to be made durable then while the shard is locked.
-        self.records.sync_all()?;
-        let gathered = self.distributed.gather(&wanted, &[])?;
+        self.leaves.records.sync_all()?;
+        let gathered = self.core.coordinator.gather(&wanted, &[])?;
         let record = gathered.inode(fid)?;
         if record.lmv != seen.lmv {
             return Ok(());
@@ -125,7 +125,7 @@ impl Moves {
             let fid = *target(*to).ok_or(Status::EUCLEAN)?;
             updates.push(Update::NamesIn { fid, names: names.clone() });
         }
-        let replaced = replaced.filter(|_| !self.operations.has(Bug::TellsNoInodes));
+        let replaced = replaced.filter(|_| !self.leaves.operations.has(Bug::TellsNoInodes));
         if let Some(Replaced { former: from, by: to }) = replaced {
             let told = |moved: &MovedName| {
                 let (fid, name) = (moved.fid, moved.name.clone());
@@ -133,14 +133,14 @@ impl Moves {
             };
             updates.extend(all().filter_map(told));
         }
-        self.distributed.execute_own(gathered, updates)?;
-        self.moving.note_step(*fid, batch.upto, batch.passed);
+        self.core.coordinator.execute_own(gathered, updates)?;
+        self.leaves.moving.note_step(*fid, batch.upto, batch.passed);
         Ok(())
     }
 
     /// The list of shards that one is in, and the directory that takes the place of theirs, if there is one.
     fn list_of(&self, record: &InodeRecord, shard: &DirShard) -> StatusResult<(DirLayout, Option<Replaced>)> {
-        let master = self.distributed.record_anywhere(&named_in(record))?.ok_or(Status::ENOENT)?;
+        let master = self.core.coordinator.record_anywhere(&named_in(record))?.ok_or(Status::ENOENT)?;
         let list = shards_of(&master)?.filter(|list| list.version == shard.version);
         // Its part of the change may not have been committed there yet.
         let list = list.ok_or(Status::EAGAIN)?;
@@ -171,9 +171,10 @@ impl Moves {
             reads.push(Read { position, to, name });
             if is_all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        self.store
+        self.leaves
+            .store
             .scan(DIRENTS, &fid.to_key(), Bound::Included(from.as_slice()), take)
-            .map_err(|error| self.records.store_failed(&error))?;
+            .map_err(|error| self.leaves.records.store_failed(&error))?;
         if damaged {
             log::error!("a name in {fid} is damaged: run a check");
             return Err(Status::EUCLEAN);

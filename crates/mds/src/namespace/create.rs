@@ -14,8 +14,8 @@ use nacre_layout::dir_layout::DirLayout;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::SYMLINK_MAX;
 use nacre_types::name::check_name;
-use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, Status, StatusResult, perm};
-use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
+use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, OpenHandle, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply, NewFile, OpenFlags};
 use std::sync::Arc;
 
 /// Whether this may be made on another MDT than its name is on.
@@ -26,35 +26,51 @@ fn check_elsewhere(new: &NewFile<'_>) -> StatusResult<()> {
     }
 }
 
+/// What a request wants made.
+pub(crate) struct Making<'a> {
+    pub parent: &'a Fid,
+    pub name: &'a [u8],
+    pub fid: &'a Fid,
+    pub new: &'a NewFile<'a>,
+    pub mode: u32,
+    pub umask: u32,
+    /// Handle that the file is to be open with.
+    pub open: Option<(OpenHandle, OpenFlags)>,
+    /// A file that is there is not opened.
+    pub exclusive: bool,
+}
+
 impl NameSpace {
-    pub fn create(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        let MdsRequest::Create { parent, name, fid, new, mode, umask, open, exclusive } = request else {
-            return Err(Status::EPROTO);
-        };
+    pub fn create(&self, caller: &Caller<'_>, making: &Making<'_>) -> StatusResult<MdsAnswer> {
+        let Making { parent, name, fid, new, mode, umask, open, exclusive } = *making;
         if let Some((handle, _)) = open {
-            self.files.may_open(caller, *handle)?;
+            self.files.may_open(caller, handle)?;
         }
-        let wanted = self.check_wanted(caller, fid, new, *mode, *umask)?;
+        let wanted = self.check_wanted(caller, fid, new, mode, umask)?;
         let named = *new != NewFile::Unnamed;
         if named {
             check_name(name)?;
         } else if !name.is_empty() {
             return Err(Status::EINVAL);
         }
-        if !named && self.records.inode(parent)?.attr.is_regular() {
-            return self.create_beside(caller, parent, &wanted, *open);
+        if !named && self.leaves.records.inode(parent)?.attr.is_regular() {
+            return self.create_beside(caller, parent, &wanted, open);
         }
         let own = if named { Want::Name(*parent, name) } else { Want::Still(*parent) };
         let mut child = None;
         loop {
-            let mut locked = caller.turn.lock(&self.locks, [Some(own), child].into_iter().flatten())?;
-            let directory =
-                if named { self.records.home_of(parent, name)? } else { self.records.directory(parent)? };
+            let mut locked =
+                caller.turn.lock(&self.leaves.locks, [Some(own), child].into_iter().flatten())?;
+            let directory = if named {
+                self.leaves.records.home_of(parent, name)?
+            } else {
+                self.leaves.records.directory(parent)?
+            };
             check_access(&directory, caller.cred(), perm::EXEC)?;
-            let hash = if named { self.records.hash(name) } else { 0 };
-            if named && let Some(found) = self.records.find_name(parent, hash, name)? {
+            let hash = if named { self.leaves.records.hash(name) } else { 0 };
+            if named && let Some(found) = self.leaves.records.find_name(parent, hash, name)? {
                 let Some((handle, flags)) = open.filter(|_| !exclusive) else { return Err(Status::EEXIST) };
-                if found.fid.mdt_index() != self.index {
+                if found.fid.mdt_index() != self.leaves.index {
                     // The caller believed that there was nothing: it has to walk the path again.
                     return Err(Status::ESTALE);
                 }
@@ -66,11 +82,11 @@ impl NameSpace {
                 return self.open_existing(caller, &directory, &found.fid, handle, flags);
             }
             check_access(&directory, caller.cred(), perm::WRITE)?;
-            if wanted.fid.mdt_index() != self.index || wanted.shards.is_some() {
+            if wanted.fid.mdt_index() != self.leaves.index || wanted.shards.is_some() {
                 drop(locked);
                 return self.create_apart(caller, parent, name, &wanted);
             }
-            return self.create_new(caller, &directory, named.then_some(*name), &wanted, *open);
+            return self.create_new(caller, &directory, named.then_some(name), &wanted, open);
         }
     }
 
@@ -80,10 +96,10 @@ impl NameSpace {
         caller: &Caller<'_>,
         file: &Fid,
         wanted: &Creation<'_>,
-        open: Option<(nacre_types::OpenHandle, OpenFlags)>,
+        open: Option<(OpenHandle, OpenFlags)>,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*file)])?;
-        let record = self.records.inode(file)?;
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*file)])?;
+        let record = self.leaves.records.inode(file)?;
         may_set_layout(&record, caller.cred())?;
         let attr = Attr { mode: FileKind::Directory.mode_bits() | 0o700, nlink: 2, ..Attr::default() };
         let nowhere = Arc::new(InodeRecord { attr, ..InodeRecord::default() });
@@ -92,11 +108,11 @@ impl NameSpace {
 
     /// Whether a FID may be that of a new inode, which somebody else than this MDT may have chosen.
     fn check_new_fid(&self, fid: &Fid, new: &NewFile<'_>) -> StatusResult<()> {
-        if fid.mdt_index() != self.index {
+        if fid.mdt_index() != self.leaves.index {
             // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
             return check_elsewhere(new);
         }
-        self.records.check_own_fid(fid)
+        self.leaves.records.check_own_fid(fid)
     }
 
     fn check_wanted<'a>(
@@ -149,14 +165,14 @@ impl NameSpace {
         match new {
             NewFile::Striped { lmv, chosen } => {
                 if *chosen {
-                    self.placement.may_choose_mdts(caller)?;
+                    self.core.placement.may_choose_mdts(caller)?;
                 }
                 // Who chose said nothing about directories in it.
                 let nothing = DirDefault { count: 0, ..DirDefault::default() };
-                Ok((Some(check_new_shards(&self.records, fid, lmv)?), chosen.then_some(nothing)))
+                Ok((Some(check_new_shards(&self.leaves.records, fid, lmv)?), chosen.then_some(nothing)))
             }
             NewFile::ChosenDirectory { default } => {
-                self.placement.may_choose_mdts(caller)?;
+                self.core.placement.may_choose_mdts(caller)?;
                 Ok((None, Some(DirDefault::decode(default).map_err(|_| Status::EINVAL)?)))
             }
             _ => Ok((None, None)),
@@ -168,10 +184,10 @@ impl NameSpace {
         caller: &Caller<'_>,
         directory: &InodeRecord,
         fid: &Fid,
-        handle: nacre_types::OpenHandle,
+        handle: OpenHandle,
         flags: OpenFlags,
     ) -> StatusResult<MdsAnswer> {
-        let record = self.records.inode(fid)?;
+        let record = self.leaves.records.inode(fid)?;
         match record.attr.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Status::EISDIR),
@@ -179,7 +195,7 @@ impl NameSpace {
             _ => return Err(Status::ESTALE),
         }
         let flags = flags - OpenFlags::CREATED - OpenFlags::REPLAY;
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let opened = self.files.open_locked(&mut tx, caller, &record, flags)?;
         let reply = MdsReply::Created {
             attr: opened.attr,
@@ -188,18 +204,18 @@ impl NameSpace {
             parent: directory.shown(),
         };
         tx.note_opened(*fid, handle, flags);
-        let answer = self.commits.finish(caller, tx, reply)?;
-        self.files.note_open(caller, *fid, (handle, flags), opened.began_exact);
+        let answer = self.core.commits.finish(caller, tx, reply)?;
+        self.files.note_open(caller, *fid, handle, flags, opened.began_exact);
         Ok(answer)
     }
 
     /// Whether there is room for a new inode, and none with its FID.
     fn check_new(&self, wanted: &Creation<'_>, opens: bool) -> StatusResult<()> {
-        if self.space.is_full() {
+        if self.leaves.space.is_full() {
             return Err(Status::ENOSPC);
         }
-        let in_use = self.store.get(INODES, &wanted.fid.to_key(), |value| value.is_some());
-        if in_use.map_err(|error| self.records.store_failed(&error))? {
+        let in_use = self.leaves.store.get(INODES, &wanted.fid.to_key(), |value| value.is_some());
+        if in_use.map_err(|error| self.leaves.records.store_failed(&error))? {
             return Err(Status::EEXIST);
         }
         match opens && wanted.kind != FileKind::Regular {
@@ -214,46 +230,46 @@ impl NameSpace {
         directory: &Arc<InodeRecord>,
         name: Option<&[u8]>,
         wanted: &Creation<'_>,
-        open: Option<(nacre_types::OpenHandle, OpenFlags)>,
+        open: Option<(OpenHandle, OpenFlags)>,
     ) -> StatusResult<MdsAnswer> {
         self.check_new(wanted, open.is_some())?;
         let now = now();
         let mut new =
             plan::inode(caller.cred(), directory, wanted, &self.handed(directory, wanted.kind)?, now)?;
         if open.is_some_and(|(_, flags)| flags.contains(OpenFlags::APPEND)) {
-            self.layouts.lay_out_for_appends(directory, &mut new.record)?;
+            self.core.layouts.lay_out_for_appends(directory, &mut new.record)?;
         }
         let writes = open.is_some_and(|(_, flags)| flags.contains(OpenFlags::WRITE));
         if writes {
-            self.layouts.place_data(&mut new.record)?;
+            self.core.layouts.place_data(&mut new.record)?;
         }
         let plan = match name {
             Some(name) => plan::make(directory, name, new, None, now),
             None => plan::make_unnamed(directory, new),
         };
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         if name.is_none() {
             tx.batch().put(ORPHANS, &wanted.fid.to_key(), &OrphanKind::Unnamed.encode());
         }
-        let mut reply = self.staging.stage_plan(&mut tx, plan, &[directory], now)?;
+        let mut reply = self.core.staging.stage_plan(&mut tx, plan, &[directory], now)?;
         if let (Some((handle, flags)), Some(record)) = (open, tx.stored(&wanted.fid)) {
             let is_to_be_decided =
-                writes && self.layouts.is_undecided(&record) && self.layouts.begins_on_mdt()?;
+                writes && self.core.layouts.is_undecided(&record) && self.core.layouts.begins_on_mdt()?;
             let given = match is_to_be_decided {
-                false => self.layouts.layout_of(&record)?.map(Arc::new),
+                false => self.core.layouts.layout_of(&record)?.map(Arc::new),
                 // The client that made it may hold back data for the head.
-                true => Some(Arc::new(self.layouts.layout_or_wished(&record)?)),
+                true => Some(Arc::new(self.core.layouts.layout_or_wished(&record)?)),
             };
             if let MdsReply::Created { layout, .. } = &mut reply {
                 *layout = given;
             }
             tx.note_opened(wanted.fid, handle, flags);
         }
-        let answer = self.commits.finish(caller, tx, reply)?;
+        let answer = self.core.commits.finish(caller, tx, reply)?;
         if let Some((handle, flags)) = open {
-            let is_open = self.files.note_open(caller, wanted.fid, (handle, flags), true);
+            let is_open = self.files.note_open(caller, wanted.fid, handle, flags, true);
             if is_open && writes {
-                self.opens.note_made(&wanted.fid);
+                self.leaves.opens.note_made(&wanted.fid);
             }
             if !is_open && name.is_none() {
                 // Without a name nobody could find it.
@@ -274,27 +290,27 @@ impl NameSpace {
         let shards = wanted.shards.iter().flat_map(|layout| &layout.shards);
         let fids: Vec<Fid> = std::iter::once(&wanted.fid).chain(shards).copied().collect();
         let names = [(*parent, name)];
-        let ground = self.ground_on_several(caller, &names, &fids)?;
+        let ground = self.core.performer.ground_on_several(caller, &names, &fids)?;
         let home = ground.home(0)?;
         check_access(&home, caller.cred(), perm::WRITE | perm::EXEC)?;
         if ground.lead(0).is_some() || fids.iter().any(|fid| ground.inode(fid).is_ok()) {
             return Err(Status::EEXIST);
         }
-        if self.space.is_full() {
+        if self.leaves.space.is_full() {
             return Err(Status::ENOSPC);
         }
         let now = now();
         let new = plan::inode(caller.cred(), &home, wanted, &self.handed(&home, wanted.kind)?, now)?;
         let plan = plan::make(&home, name, new, wanted.shards.as_ref(), now);
-        self.perform(caller, ground, plan, &[&home], now)
+        self.core.performer.perform(caller, ground, plan, &[&home], now)
     }
 
     /// What a directory hands down to an inode of this kind that its record does not say.
     fn handed(&self, directory: &InodeRecord, kind: FileKind) -> StatusResult<Handed> {
         let acl = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
-            true => self.records.default_acl(&directory.attr.fid)?,
+            true => self.leaves.records.default_acl(&directory.attr.fid)?,
             false => None,
         };
-        Ok(Handed { acl, layout: self.layouts.hands_down(directory, kind)? })
+        Ok(Handed { acl, layout: self.core.layouts.hands_down(directory, kind)? })
     }
 }

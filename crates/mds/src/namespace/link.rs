@@ -14,21 +14,21 @@ impl NameSpace {
     pub fn link(&self, caller: &Caller<'_>, fid: &Fid, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
         check_name(name)?;
         let names = [(*parent, name)];
-        let ground = self.ground_apart(caller, &names, &[*fid])?;
+        let ground = self.core.performer.ground_apart(caller, &names, &[*fid])?;
         let (record, home) = (ground.inode(fid)?, ground.home(0)?);
         let linking = Linking { record: &record, home: &home, name, is_taken: ground.lead(0).is_some() };
         let now = now();
         let plan = plan::link(caller.cred(), &linking, now)?;
         if record.attr.flags.contains(AttrFlags::ORPHAN) {
             // Its own MDT knows whether it never had a name.
-            self.records.check_local(fid)?;
-            if self.records.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
+            self.leaves.records.check_local(fid)?;
+            if self.leaves.records.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
                 return Err(Status::ENOENT);
             }
         }
-        if self.space.is_full() {
+        if self.leaves.space.is_full() {
             return Err(Status::ENOSPC);
         }
-        self.perform(caller, ground, plan, &[&record, &home], now)
+        self.core.performer.perform(caller, ground, plan, &[&record, &home], now)
     }
 }

@@ -1,7 +1,7 @@
 //! Moving names. Source: rename(2), POSIX.1-2017 rename().
 
-use super::At;
 use super::NameSpace;
+use crate::perform::At;
 use crate::plan::{self, Cycles, Move};
 use crate::shards::named_in;
 use crate::turn::Caller;
@@ -32,7 +32,7 @@ impl NameSpace {
         let names = [from, to];
         let mut still = None;
         loop {
-            let ground = self.ground(caller, &names, &[])?;
+            let ground = self.core.performer.ground(caller, &names, &[])?;
             let (from_home, to_home) = (ground.home(0)?, ground.home(1)?);
             let mut leads = [ground.lead(0), ground.lead(1)].into_iter().flatten();
             // The tree above the two directories must not change while it is checked for a cycle.
@@ -40,7 +40,7 @@ impl NameSpace {
                 && leads.any(|lead| lead.kind == FileKind::Directory);
             if changes_tree && still.is_none() {
                 drop(ground);
-                still = Some(self.distributed.still_tree()?);
+                still = Some(self.core.tree.still()?);
                 continue;
             }
             let (source, target) = (ground.led_to(0)?, ground.led_to(1)?);
@@ -57,11 +57,11 @@ impl NameSpace {
             };
             let now = now();
             let Some(plan) = plan::rename(caller.cred(), &m, self.cycles(&m)?, now)? else {
-                return Ok(self.commits.answer(MdsReply::Removed { fid: Fid::ZERO, attr: None }));
+                return Ok(self.core.commits.answer(MdsReply::Removed { fid: Fid::ZERO, attr: None }));
             };
             let known = [Some(&from_home), Some(&to_home), source.as_ref(), target.as_ref()];
             let known: SmallVec<[_; 4]> = known.into_iter().flatten().collect();
-            return self.perform(caller, ground, plan, &known, now);
+            return self.core.performer.perform(caller, ground, plan, &known, now);
         }
     }
 
@@ -87,7 +87,7 @@ impl NameSpace {
             if fid == Fid::ROOT {
                 return Ok(false);
             }
-            fid = self.distributed.parent_of(&fid)?;
+            fid = self.core.coordinator.parent_of(&fid)?;
         }
         log::error!("the directories above {inner} form a circle: run a check");
         Err(Status::EUCLEAN)

@@ -1,7 +1,6 @@
 //! Removing names.
 
 use super::NameSpace;
-use crate::locks::Want;
 use crate::plan::{self, Removal};
 use crate::shards::shards_of;
 use crate::turn::Caller;
@@ -20,7 +19,7 @@ impl NameSpace {
     ) -> StatusResult<MdsAnswer> {
         check_removable(name, directory)?;
         let names = [(*parent, name)];
-        let ground = self.ground(caller, &names, &[])?;
+        let ground = self.core.performer.ground(caller, &names, &[])?;
         let (home, victim) = (ground.home(0)?, ground.led_to(0)?);
         let shards = ground.shards_of(victim.as_deref())?;
         let (victim, now) = (victim.as_ref(), now());
@@ -32,7 +31,7 @@ impl NameSpace {
             as_directory: directory,
         };
         let plan = plan::remove(caller.cred(), &removal, now)?;
-        self.perform(caller, ground, plan, &[&home, victim.unwrap_or(&home)], now)
+        self.core.performer.perform(caller, ground, plan, &[&home, victim.unwrap_or(&home)], now)
     }
 
     /// Removes the first name of a file, found and removed in one step.
@@ -41,7 +40,7 @@ impl NameSpace {
             return Err(Status::EBUSY);
         }
         loop {
-            let seen = self.records.inode(fid)?;
+            let seen = self.leaves.records.inode(fid)?;
             if seen.attr.is_dir() {
                 return Err(Status::EISDIR);
             }
@@ -49,32 +48,30 @@ impl NameSpace {
                 return Err(Status::ENOENT);
             }
             // The client goes on by name where the name lies elsewhere.
-            let dir = self.records.directory(&seen.parent)?;
+            let dir = self.leaves.records.directory(&seen.parent)?;
             let home = match shards_of(&dir)? {
                 // A request by name finds it.
                 Some(shards) if shards.change().is_some() => return Err(Status::WRONG_TARGET),
                 Some(shards) => shards.shard_of(&seen.name).map_or(Fid::ZERO, |place| shards.shards[place]),
                 None => seen.parent,
             };
-            self.records.check_local(&home)?;
-            let _locked = self.locks.lock(&[Want::Name(home, &seen.name), Want::Whole(*fid)])?;
-            let victim = self.records.inode(fid)?;
+            self.leaves.records.check_local(&home)?;
+            let names = [(home, &seen.name[..])];
+            let ground = self.core.performer.ground(caller, &names, &[])?;
+            let Some(victim) = ground.led_to(0)?.filter(|victim| victim.attr.fid == *fid) else { continue };
             if (victim.parent, &victim.name) != (seen.parent, &seen.name) {
                 continue;
             }
-            let dir = self.records.home_of(&home, &victim.name)?;
-            let now = now();
+            let (dir, now) = (ground.home(0)?, now());
             let removal = Removal {
                 home: &dir,
-                name: &victim.name,
+                name: &seen.name,
                 victim: Some(&victim),
                 shards: &[],
                 as_directory: false,
             };
             let plan = plan::remove(caller.cred(), &removal, now)?;
-            let mut tx = self.records.begin();
-            let reply = self.staging.stage_plan(&mut tx, plan, &[&dir, &victim], now)?;
-            return self.commits.finish(caller, tx, reply);
+            return self.core.performer.perform(caller, ground, plan, &[&dir, &victim], now);
         }
     }
 }

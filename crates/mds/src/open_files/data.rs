@@ -2,7 +2,8 @@
 //! of any data, told while a file stays open or after objects were cut.
 
 use super::{OpenFiles, Word};
-use crate::layouts::{mark_written, object_on_mdt, only_object, place};
+use crate::layouts::written::mark_written;
+use crate::layouts::{object_on_mdt, only_object, place};
 use crate::locks::Want;
 use crate::turn::Caller;
 use crate::tx::Tx;
@@ -19,16 +20,17 @@ impl OpenFiles {
         caller: &Caller<'_>,
         fid: &Fid,
         handle: OpenHandle,
-        (update, data): (&DataUpdate, &ClosingData<'_>),
+        update: &DataUpdate,
+        data: &ClosingData<'_>,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let closed = self.opens.closing(fid, &caller.client, handle).ok_or(Status::EBADF)?;
-        let record = self.records.inode(fid)?;
-        let is_alone =
-            self.clients.lease_of(&caller.client)?.exclusive && self.opens.frozen_by(fid).is_none();
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let closed = self.leaves.opens.closing(fid, &caller.client, handle).ok_or(Status::EBADF)?;
+        let record = self.leaves.records.inode(fid)?;
+        let is_alone = self.leaves.clients.lease_of(&caller.client)?.exclusive
+            && self.leaves.opens.frozen_by(fid).is_none();
         // The first data of a file that nobody has given another layout gives it its place here.
         let is_placed = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
-        let mut layout = self.layouts.layout_or_wished(&record)?;
+        let mut layout = self.core.layouts.layout_or_wished(&record)?;
         layout.place_on_mdt(object_on_mdt(&record));
         if !is_alone || only_object(&layout) != Some(data.object) {
             return Err(Status::EAGAIN);
@@ -40,31 +42,31 @@ impl OpenFiles {
         }
         let mut changed = InodeRecord::clone(&record);
         if !is_placed {
-            self.client_locks.call_back_layout(fid, false, Some(caller.export))?;
+            self.core.client_locks.call_back_layout(fid, false, Some(caller.export))?;
             place(&mut changed, &mut layout);
-            if self.data.records().is_none() {
-                let mut tx = self.records.begin();
+            if self.leaves.data.records().is_none() {
+                let mut tx = self.leaves.records.begin();
                 changed = InodeRecord::clone(&tx.put_inode(changed));
-                self.commits.commit_as(Some(caller.export), &mut tx)?;
+                self.core.commits.commit_as(Some(caller.export), &mut tx)?;
             }
         }
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let (told, edit) =
-            self.store_closing_data(&mut tx, data).map_err(|error| self.data.failed(&error))?;
-        Word::of(self.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
+            self.store_closing_data(&mut tx, data).map_err(|error| self.leaves.data.failed(&error))?;
+        Word::of(self.leaves.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
         // Whatever the client says.
         (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);
         if closed.ended.is_some_and(|ended| !ended.shared) {
             changed.attr.size_source = SizeSource::Exact;
         }
         let record = tx.put_inode(changed);
-        let answer = self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))?;
+        let answer = self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))?;
         drop(edit);
-        self.data.note_written(data.object, data.bytes.len() as u64);
-        self.opens.note_report(fid, update.order);
-        self.opens.remove(fid, &caller.client, handle);
+        self.leaves.data.note_written(data.object, data.bytes.len() as u64);
+        self.leaves.opens.note_report(fid, update.order);
+        self.leaves.opens.remove(fid, &caller.client, handle);
         if closed.last_of_client {
-            self.flocks.release_file(fid, &caller.client);
+            self.leaves.flocks.release_file(fid, &caller.client);
         }
         if closed.last {
             self.destroy_orphan_locked(fid)?;
@@ -79,8 +81,8 @@ impl OpenFiles {
         tx: &mut Tx,
         data: &ClosingData<'_>,
     ) -> Result<(ObjectAttr, Option<Edit<'_>>), ObjectError> {
-        let Some(records) = self.data.records() else {
-            let store = &self.data.store;
+        let Some(records) = self.leaves.data.records() else {
+            let store = &self.leaves.data.store;
             return match store.write_promised(data.object, data.offset, data.bytes)? {
                 len if len == data.bytes.len() => Ok((store.attr(data.object)?, None)),
                 _ => Err(ObjectError::NoSpace),
@@ -96,15 +98,16 @@ impl OpenFiles {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        (update, written): (&DataUpdate, &[Fid]),
+        update: &DataUpdate,
+        written: &[Fid],
         exact: bool,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
-        let record = self.records.inode(fid)?;
+        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let record = self.leaves.records.inode(fid)?;
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        let session = self.opens.session(fid);
+        let session = self.leaves.opens.session(fid);
         let word = Word::of(session, &caller.client, update);
         let mut update = *update;
         if exact && session.is_none() && record.attr.size_source == SizeSource::Exact {
@@ -120,14 +123,14 @@ impl OpenFiles {
                 changed.attr.size_source = SizeSource::Exact;
             }
             if word != Word::Shared && update.size_blocks.is_some() {
-                self.opens.note_report(fid, update.order);
+                self.leaves.opens.note_report(fid, update.order);
             }
         }
         if changed == *record {
-            return Ok(self.commits.answer(MdsReply::Attr(record.shown())));
+            return Ok(self.core.commits.answer(MdsReply::Attr(record.shown())));
         }
-        let mut tx = self.records.begin();
+        let mut tx = self.leaves.records.begin();
         let record = tx.put_inode(changed);
-        self.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 }

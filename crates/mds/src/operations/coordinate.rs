@@ -1,12 +1,12 @@
 //! The side that is asked by a client.
 
-use super::Distributed;
-use super::state::{Bug, encode_record, wants_of};
+use super::participate::{Holders, Participant, inode_of};
+use super::state::wants_of;
+use crate::commit::Commits;
+use crate::leaves::Leaves;
 use crate::locks::{Kept, Reach, unless_interrupted};
-use crate::tables::{OPERATIONS, op_key};
 use crate::turn::Caller;
 use crate::tx::now;
-use nacre_env::sync::MutexGuard;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_rpc::{Export, Moment};
 use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
@@ -17,14 +17,10 @@ use nacre_wire::peer::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
-/// Time between two looks for an interrupt.
-const POLL: Duration = Duration::from_millis(50);
-
-/// Inodes and names of an operation, locked wherever they lie. Dropped without [`Distributed::execute`], the operation does not happen.
+/// Inodes and names of an operation, locked wherever they lie. Dropped without [`Coordinator::execute`], the operation does not happen.
 pub(crate) struct Gathered<'a> {
-    distributed: &'a Distributed,
+    coordinator: &'a Coordinator,
     op: OpId,
     /// Other MDTs that have locked something, or may have.
     remote: BTreeSet<u16>,
@@ -53,7 +49,7 @@ impl Gathered<'_> {
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
-        self.distributed.records.check_home(&record, name)?;
+        self.coordinator.leaves.records.check_home(&record, name)?;
         Ok(record)
     }
 
@@ -77,10 +73,10 @@ impl Drop for Gathered<'_> {
     fn drop(&mut self) {
         if !self.is_decided {
             for &mdt in &self.remote {
-                self.distributed.operations.call_off(mdt, self.op);
+                self.coordinator.leaves.operations.call_off(mdt, self.op);
             }
         }
-        self.distributed.operations.decided(&self.op);
+        self.coordinator.leaves.operations.decided(&self.op);
     }
 }
 
@@ -94,36 +90,28 @@ struct Decided<'a> {
     is_durable: bool,
 }
 
-/// See [`Distributed::still_tree`].
-pub(crate) struct StillTree<'a> {
-    distributed: &'a Distributed,
-    op: Option<OpId>,
-    _own: MutexGuard<'a, ()>,
+/// See the [module documentation](self).
+pub(crate) struct Coordinator {
+    pub(super) leaves: Arc<Leaves>,
+    commits: Arc<Commits>,
+    participant: Arc<Participant>,
 }
 
-impl Drop for StillTree<'_> {
-    fn drop(&mut self) {
-        let Some(op) = self.op else { return };
-        self.distributed.operations.decided(&op);
-        if self.distributed.index == 0 {
-            self.distributed.unlock_tree(&op);
-        } else if let Err(status) = self.distributed.operations.ask(0, PeerRequest::UnlockTree { op }) {
-            log::warn!("MDT0000 was not told that no directory moves any more: {status}");
-        }
+impl Coordinator {
+    pub fn new(leaves: &Arc<Leaves>, commits: &Arc<Commits>, participant: &Arc<Participant>) -> Coordinator {
+        Coordinator { leaves: leaves.clone(), commits: commits.clone(), participant: participant.clone() }
     }
-}
 
-impl Distributed {
     /// Locks inodes as a whole, and names in directories that stay what they are otherwise, on any MDT, in the order of MDTs; and reads
     /// them, the directories too.
     ///
     /// # Errors
     /// What another MDT answers; `ENODEV` if there is none with the index of a FID; `EINTR`, `ESHUTDOWN`.
     pub fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
-        let operations = &self.operations;
+        let operations = &self.leaves.operations;
         let op = operations.begin();
         let mut gathered = Gathered {
-            distributed: self,
+            coordinator: self,
             op,
             remote: BTreeSet::new(),
             records: HashMap::new(),
@@ -138,18 +126,19 @@ impl Distributed {
             fids.sort_unstable();
             fids.dedup();
             let names = names.iter().filter(|(parent, _)| parent.mdt_index() == mdt);
-            if mdt == self.index {
+            if mdt == self.leaves.index {
                 if fids.len() > INODES_MAX {
                     log::error!("an operation wants {} inodes: a list of shards is damaged", fids.len());
                     return Err(Status::EUCLEAN);
                 }
                 let wants = wants_of(&fids, names.clone().copied());
-                gathered._kept = Some(self.locks.keep(&wants, Reach::Several, &unless_interrupted)?);
+                gathered._kept = Some(self.leaves.locks.keep(&wants, Reach::Several, &unless_interrupted)?);
                 for want in wants {
-                    gathered.records.insert(*want.fid(), self.records.find_inode(want.fid())?);
+                    gathered.records.insert(*want.fid(), self.leaves.records.find_inode(want.fid())?);
                 }
                 for (parent, name) in names {
-                    let found = self.records.find_name(parent, self.records.hash(name), name)?;
+                    let found =
+                        self.leaves.records.find_name(parent, self.leaves.records.hash(name), name)?;
                     gathered.names.insert((*parent, name.to_vec()), found);
                 }
                 continue;
@@ -184,7 +173,8 @@ impl Distributed {
         caller: &Caller<'_>,
         gathered: Gathered<'_>,
         mut updates: Vec<Update>,
-        (now, reply): (Timestamp, MdsReply),
+        now: Timestamp,
+        reply: MdsReply,
     ) -> StatusResult<MdsAnswer> {
         let answer = MdsAnswer::from(reply);
         updates.extend(caller.call.reply_slot.map(|slot| Update::KeepAnswer {
@@ -193,7 +183,7 @@ impl Distributed {
             xid: slot.xid,
             answer: RecordBytes(answer.to_bytes()),
         }));
-        self.hold.pass(Moment::Locked, caller.request);
+        self.leaves.hold.pass(Moment::Locked, caller.request);
         let (client, export) = (caller.client, Some(caller.export));
         let decided = Decided { client, export, now, is_durable: false };
         let transno = self.decide(gathered, updates, decided)?;
@@ -203,7 +193,7 @@ impl Distributed {
     /// The same on the server's own account. The part here is durable before anybody else does his, or sees it.
     ///
     /// # Errors
-    /// As [`Distributed::execute`].
+    /// As [`Coordinator::execute`].
     pub fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
         let client = nacre_types::ClientUuid([0; 16]);
         let decided = Decided { client, export: None, now: now(), is_durable: true };
@@ -217,33 +207,19 @@ impl Distributed {
         decided: Decided<'_>,
     ) -> StatusResult<TransNo> {
         let id = gathered.op;
-        let parts = parts_of(updates, &gathered.remote, self.index);
-        let stamp = self.operations.tick();
+        let parts = parts_of(updates, &gathered.remote, self.leaves.index);
+        let stamp = self.leaves.operations.tick();
         let Decided { client, export, now, is_durable } = decided;
         let operation = Arc::new(Operation { id, stamp, client, now, parts });
-        let part = operation.part(self.index);
-        // May take long; who wants everything durable waits for what is noted.
-        part.map_or(Ok(()), |part| self.call_back_for(part, now, export, false))?;
-        // Directories change by other operations too, until here.
-        let latched =
-            self.locks.latch_all(part.iter().flat_map(|part| part.updates.iter().filter_map(inode_of)));
-        let mut tx = self.records.begin();
-        part.map_or(Ok(()), |part| self.staging.stage(&mut tx, part, now))?;
-        if !self.operations.has(Bug::ForgetsWhatItDecides) {
-            tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&*operation));
-        }
-        // Before it is committed, so that nobody takes it for durable in between.
-        let transno = TransNo(self.store.last_transno().0 + 1);
-        self.operations.note_open(&operation, transno);
-        let transno =
-            self.commits.commit_called_back(&mut tx).inspect_err(|_| self.operations.retract(&id))?;
-        gathered.is_decided = true;
-        // A request that sees here what has happened comes after the latches: by then other MDTs that ask get the decision.
-        self.operations.decided(&id);
-        drop(latched);
-        self.operations.note_open(&operation, transno);
+        let part = operation.part(self.leaves.index).ok_or(Status::EPROTO)?;
+        let operations = &self.leaves.operations;
+        let transno = self.participant.commit_part(&operation, part, Holders::AllBut(export), || {
+            gathered.is_decided = true;
+            // By the time that other MDTs see this and ask, they get the decision.
+            operations.decided(&id);
+        })?;
         if is_durable {
-            self.records.sync(transno)?;
+            self.leaves.records.sync(transno)?;
         }
         for mdt in gathered.remote.iter().copied() {
             if let Err(status) = self.apply_at(mdt, &operation) {
@@ -253,97 +229,20 @@ impl Distributed {
         Ok(transno)
     }
 
-    /// Has clients give up what they keep of what a part changes. They get nothing of it anew: it is locked.
-    ///
-    /// # Errors
-    /// As for [`crate::mdlocks::ClientLocks::call_back`].
-    pub(super) fn call_back_for(
-        &self,
-        part: &Part,
-        now: Timestamp,
-        export: Option<&Export>,
-        is_replay: bool,
-    ) -> StatusResult<()> {
-        if is_replay || !self.mdlocks.has_locks() {
-            return Ok(());
-        }
-        let mut tx = self.records.begin();
-        self.staging.stage(&mut tx, part, now)?;
-        self.client_locks.call_back(&tx, export)
-    }
-
     /// Has another MDT commit its part.
     ///
     /// # Errors
     /// If that is not known to have happened.
     pub(super) fn apply_at(&self, mdt: u16, operation: &Arc<Operation>) -> StatusResult<()> {
         let request = PeerRequest::Apply { operation: Operation::clone(operation) };
-        match self.operations.ask(mdt, request)? {
+        match self.leaves.operations.ask(mdt, request)? {
             PeerReply::Done => {
-                self.operations.note_applied(&operation.id, mdt);
+                self.leaves.operations.note_applied(&operation.id, mdt);
                 Ok(())
             }
             _ => Err(Status::EPROTO),
         }
     }
-
-    /// Keeps directories from getting other parents, on all MDTs, until the guard is dropped.
-    ///
-    /// # Errors
-    /// What MDT 0 answers.
-    pub fn still_tree(&self) -> StatusResult<StillTree<'_>> {
-        let own = self.move_directory_alone()?;
-        // MDT 0 has the lock also while it is alone: others may join and ask for it meanwhile.
-        if self.index != 0 && !self.operations.has_peers() {
-            return Ok(StillTree { distributed: self, op: None, _own: own });
-        }
-        // MDT 0 may ask whether it is still needed.
-        let op = self.operations.begin();
-        let still = StillTree { distributed: self, op: Some(op), _own: own };
-        match self.index {
-            0 => drop(self.lock_tree(op)?),
-            _ => drop(self.operations.ask(0, PeerRequest::LockTree { op })?),
-        }
-        Ok(still)
-    }
-
-    /// Waits until no other directory gets another parent by this MDT: one may be waiting for others.
-    fn move_directory_alone(&self) -> StatusResult<MutexGuard<'_, ()>> {
-        loop {
-            if let Some(own) = self.move_directory.try_lock() {
-                return Ok(own);
-            }
-            unless_interrupted()?;
-            if self.signal.is_stopping() {
-                return Err(Status::ESHUTDOWN);
-            }
-            if let Some(own) = nacre_env::blocking(|| self.move_directory.try_lock_for(POLL)) {
-                return Ok(own);
-            }
-        }
-    }
-}
-
-/// The inode that an update changes, or whose names; `None` if it is none.
-pub(super) fn inode_of(update: &Update) -> Option<&Fid> {
-    Some(match update {
-        Update::PutName { at, .. } | Update::DeleteName { at } | Update::Relead { at, .. } => &at.parent,
-        Update::Directory { fid, .. }
-        | Update::NewInode { fid, .. }
-        | Update::AddName { fid, .. }
-        | Update::MoveName { fid, .. }
-        | Update::DropName { fid, .. }
-        | Update::DropShard { fid }
-        | Update::Mirror { fid, .. }
-        | Update::SetShards { fid, .. }
-        | Update::NamesOut { fid, .. }
-        | Update::NamesIn { fid, .. }
-        | Update::InodeIn { fid, .. }
-        | Update::InodeOut { fid }
-        | Update::NewParent { fid, .. }
-        | Update::Replaced { fid, .. } => fid,
-        Update::KeepAnswer { .. } => return None,
-    })
 }
 
 /// Sorts updates by MDT. Those that have locked something get a part in any case, which ends that.

@@ -1,6 +1,6 @@
 //! Inodes of other MDTs.
 
-use super::Distributed;
+use super::Coordinator;
 use crate::shards::shards_of;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_ondisk::InodeRecord;
@@ -12,11 +12,11 @@ use std::collections::hash_map::Entry;
 /// Shards of directories that names are in; `None` for a whole one.
 pub(crate) type ShardLists = HashMap<Fid, Option<DirLayout>>;
 
-impl Distributed {
+impl Coordinator {
     /// An inode of any MDT.
     pub fn record_anywhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
-        match fid.mdt_index() == self.index {
-            true => Ok(self.records.find_inode(fid)?.map(|record| InodeRecord::clone(&record))),
+        match fid.mdt_index() == self.leaves.index {
+            true => Ok(self.leaves.records.find_inode(fid)?.map(|record| InodeRecord::clone(&record))),
             false => self.inode_elsewhere(fid),
         }
     }
@@ -26,7 +26,7 @@ impl Distributed {
     /// # Errors
     /// What that MDT answers; `EPROTO`.
     pub fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
-        match self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
+        match self.leaves.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
             PeerReply::Record(Found { record, .. }) => {
                 let record = record.map(|bytes| InodeRecord::decode(*fid, &bytes.0)).transpose();
                 record.map_err(|_| Status::EPROTO)
@@ -40,8 +40,8 @@ impl Distributed {
     /// # Errors
     /// As [`crate::records::Records::directory`]; what another MDT answers.
     pub fn parent_of(&self, fid: &Fid) -> StatusResult<Fid> {
-        if fid.mdt_index() == self.index {
-            return Ok(self.records.directory(fid)?.parent);
+        if fid.mdt_index() == self.leaves.index {
+            return Ok(self.leaves.records.directory(fid)?.parent);
         }
         self.inode_elsewhere(fid)?.map(|record| record.parent).ok_or(Status::ENOENT)
     }

@@ -10,7 +10,7 @@ use nacre_store::MetaStore;
 use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use nacre_wire::peer::{Name, OpId, Operation, PeerReply, PeerRequest};
+use nacre_wire::peer::{Name, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
 use nacre_wire::{Decode, Encode, Reader};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -28,6 +28,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the root says to the whole file system is looked at so often, in milliseconds.
 pub(super) const ROOT_AGE: Duration = Duration::from_millis(1000);
+
+/// How long clients wait for what other MDTs know of operations before a restart.
+const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two looks at what is waited for.
+pub(super) const TICK: Duration = Duration::from_millis(250);
+/// Operations in one answer to a greeting take about so many bytes; one always fits.
+const GREETING_BYTES: usize = 256 << 10;
 
 /// Other MDTs, by index.
 pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
@@ -77,8 +84,6 @@ pub(super) struct State {
     pub(super) clock: u64,
     /// MDTs that have been asked what is to be done again.
     pub(super) greeted: BTreeSet<u16>,
-    /// Who moves a directory to another parent, on MDT 0.
-    pub(super) tree: Option<OpId>,
     /// When the root was looked at, on other MDTs than its own.
     pub(super) root_seen: Option<Instant>,
     /// MDT 0 has said what names are hashed with.
@@ -149,7 +154,7 @@ impl State {
     }
 
     /// The first operation coordinated by MDT `index` in start `boot` that may not be durable, if `leaving` are.
-    pub(super) fn first_unfinished(&self, (index, boot): (u16, u64), leaving: &BTreeSet<OpId>) -> OpId {
+    pub(super) fn first_unfinished(&self, index: u16, boot: u64, leaving: &BTreeSet<OpId>) -> OpId {
         let open = self.open.keys().filter(|op| op.mdt == index && !leaving.contains(op));
         let next = OpId { mdt: index, boot, number: self.next };
         open.chain(&self.undecided).min().copied().unwrap_or(next)
@@ -164,7 +169,8 @@ impl Operations {
     pub fn open(
         store: &MetaStore,
         locks: &Arc<LockTable>,
-        (index, boot): (u16, u64),
+        index: u16,
+        boot: u64,
         was_clean: bool,
     ) -> Result<Operations, MdsError> {
         let mut state = State { next: 1, ..State::default() };
@@ -415,7 +421,63 @@ impl Operations {
         self.change(|state| state.close(op));
     }
 
-    /// Notes an operation as [`super::Distributed::execute`] does before the commit, which may wait for long.
+    /// Operations that an MDT has a part in, as far as they are not durable everywhere, as many as fit into a message.
+    pub fn operations_of(&self, mdt: u16, after: Option<&OpId>) -> PeerReply {
+        let state = self.state.lock();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        // What waits for its commit may still not happen.
+        let decided =
+            state.open.range((from, Bound::Unbounded)).filter(|(id, _)| !state.undecided.contains(id));
+        let theirs = decided.map(|(_, open)| &open.operation);
+        let mut room = GREETING_BYTES;
+        let fits = |operation: &&Arc<Operation>| {
+            let is_first = room == GREETING_BYTES;
+            let left = room.checked_sub(operation.to_bytes().len());
+            room = left.unwrap_or(0);
+            is_first || left.is_some()
+        };
+        let theirs = theirs.filter(|operation| operation.part(mdt).is_some());
+        let operations: Vec<Operation> = theirs
+            .take(OPERATIONS_MAX)
+            .take_while(fits)
+            .map(|operation| Operation::clone(operation))
+            .collect();
+        PeerReply::Greeting { operations, finished: state.finished.values().copied().collect() }
+    }
+
+    /// What became of an operation that another MDT has prepared.
+    ///
+    /// # Errors
+    /// `EAGAIN` while it is not decided.
+    pub fn outcome(&self, op: &OpId) -> StatusResult<PeerReply> {
+        let state = self.state.lock();
+        if state.undecided.contains(op) {
+            return Err(Status::EAGAIN);
+        }
+        let found = state.open.get(op).map(|open| Operation::clone(&open.operation));
+        Ok(PeerReply::Operations(found.into_iter().collect()))
+    }
+
+    /// Whether something may have to be done again that other MDTs have not been asked for.
+    pub(super) fn may_lack_parts(&self) -> bool {
+        !self.has_all && self.began.elapsed() < GREETING_PATIENCE
+    }
+
+    /// Waits until every other MDT was asked what is to be done again, for a while at most after the start: one that is away may have
+    /// nothing, and nobody is kept out for it. Not after a stop in order, which leaves nothing to be done again.
+    pub fn await_greetings(&self) {
+        if !self.may_lack_parts() {
+            return;
+        }
+        let deadline = self.began + GREETING_PATIENCE;
+        let peers: Vec<u16> = self.peers.read().keys().copied().collect();
+        let mut state = self.state.lock();
+        while !peers.iter().all(|mdt| state.greeted.contains(mdt)) && Instant::now() < deadline {
+            nacre_env::blocking(|| self.changed.wait_for(&mut state, TICK));
+        }
+    }
+
+    /// Notes an operation as [`super::Coordinator::execute`] does before the commit, which may wait for long.
     #[cfg(test)]
     pub fn be_about_to_commit(&self, parts: Vec<nacre_wire::peer::Part>) -> Operation {
         let (id, stamp) = (self.begin(), self.tick());

@@ -1,11 +1,15 @@
 //! The rules without a store: cases, and random operations against a plain POSIX name space.
 
+mod attributes;
 mod model;
 mod world;
 
 use super::*;
 use model::Posix;
-use nacre_types::{Caps, FileKind, FullCred, Status};
+use nacre_types::acl::{AclEntry, AclTag};
+use nacre_types::{Caps, FileKind, FullCred, SetAttr, Status};
+use nacre_wire::mds::XattrFlags;
+use std::collections::BTreeMap;
 use world::{Shape, World};
 
 /// Operations of a run; `NACRE_PLAN_OPERATIONS` sets another number.
@@ -23,10 +27,37 @@ pub(super) enum Step {
     Link { id: Id, dir: Id, name: Vec<u8> },
     Remove { dir: Id, name: Vec<u8>, as_directory: bool },
     Rename { from: (Id, Vec<u8>), to: (Id, Vec<u8>), flags: nacre_wire::mds::RenameFlags },
+    SetAttr { id: Id, set: SetAttr },
+    SetXattr { id: Id, name: &'static [u8], value: Vec<u8>, flags: XattrFlags },
+    RemoveXattr { id: Id, name: &'static [u8] },
+    SetAcl { id: Id, is_default: bool, acl: Option<Rights> },
+}
+
+/// An ACL in digits; one with rights of a user has a mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rights {
+    pub owner: u32,
+    /// A user, his rights and the mask.
+    pub user: Option<(u32, u32, u32)>,
+    pub group: u32,
+    pub other: u32,
+}
+
+impl Rights {
+    /// In the kernel's form.
+    pub fn to_xattr(self) -> Vec<u8> {
+        let entry = |tag, perm: u32, id| AclEntry { tag, perm: perm as u8, id };
+        let mut entries = vec![entry(AclTag::UserObj, self.owner, 0)];
+        entries.extend(self.user.map(|(uid, perm, _)| entry(AclTag::User, perm, uid)));
+        entries.push(entry(AclTag::GroupObj, self.group, 0));
+        entries.extend(self.user.map(|(.., mask)| entry(AclTag::Mask, mask, 0)));
+        entries.push(entry(AclTag::Other, self.other, 0));
+        Acl::from_entries(entries).expect("in order").to_xattr()
+    }
 }
 
 /// What can be seen of an inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub kind: FileKind,
     pub mode: u32,
@@ -34,6 +65,12 @@ pub(super) struct Seen {
     pub gid: u32,
     /// Names; of a directory: 2 and its subdirectories, where they are in one place.
     pub nlink: u32,
+    /// In bytes; of what is no regular file, 0.
+    pub size: u64,
+    pub atime: i64,
+    pub mtime: i64,
+    /// Extended attributes, ACLs among them.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// Users that work: root, two who share a group, and one without capabilities who is root by number only.
@@ -60,7 +97,7 @@ fn step(random: &mut fastrand::Rng, posix: &Posix) -> Step {
         0 => random.usize(0..posix.len()),
         _ => directories[random.usize(0..directories.len())],
     };
-    match random.u8(0..20) {
+    match random.u8(0..34) {
         0..8 => {
             let kinds = [FileKind::Directory, FileKind::Directory, FileKind::Regular, FileKind::Symlink];
             let modes = [0o777, 0o755, 0o1777, 0o2775, 0o2011, 0o700, 0o6755];
@@ -71,6 +108,7 @@ fn step(random: &mut fastrand::Rng, posix: &Posix) -> Step {
         }
         8..10 => Step::Link { id: random.usize(0..posix.len()), dir: id(random), name: name(random) },
         10..14 => Step::Remove { dir: id(random), name: name(random), as_directory: random.bool() },
+        20..34 => attributes::step(random, posix),
         _ => {
             let flags = [RenameFlags::empty(), RenameFlags::NOREPLACE, RenameFlags::EXCHANGE];
             let flags = flags[random.usize(0..4).min(2)];

@@ -26,13 +26,13 @@ impl Sessions {
     ) -> StatusResult<MdsAnswer> {
         self.check_lockable(fid)?;
         self.note_recovered();
-        self.flocks.set(fid, caller.client, lock, wait, asked_ns)?;
+        self.leaves.flocks.set(fid, caller.client, lock, wait, asked_ns)?;
         // Dropped meanwhile: its locks may have been released before this one was set.
-        if let Err(status) = self.clients.check(&caller.client) {
-            self.flocks.release_client(&caller.client);
+        if let Err(status) = self.leaves.clients.check(&caller.client) {
+            self.leaves.flocks.release_client(&caller.client);
             return Err(status);
         }
-        Ok(self.commits.answer(MdsReply::Done))
+        Ok(self.core.commits.answer(MdsReply::Done))
     }
 
     /// Takes back locks that a client held in the last run. The end of the replay comes with the end of that of its other locks.
@@ -43,9 +43,9 @@ impl Sessions {
         locks: &[ProcessLock],
     ) -> StatusResult<MdsAnswer> {
         self.check_lockable(fid)?;
-        let may_restore = self.mdlocks.awaits(&caller.client);
-        let refused = self.flocks.replay(fid, caller.client, locks, may_restore);
-        Ok(self.commits.answer(MdsReply::RefusedLocks(refused)))
+        let may_restore = self.leaves.mdlocks.awaits(&caller.client);
+        let refused = self.leaves.flocks.replay(fid, caller.client, locks, may_restore);
+        Ok(self.core.commits.answer(MdsReply::RefusedLocks(refused)))
     }
 
     pub(crate) fn get_lock(
@@ -59,10 +59,10 @@ impl Sessions {
             return Err(Status::EINVAL);
         }
         self.note_recovered();
-        Ok(self.commits.answer(MdsReply::Lock(self.flocks.conflict(fid, caller.client, lock)?)))
+        Ok(self.core.commits.answer(MdsReply::Lock(self.leaves.flocks.conflict(fid, caller.client, lock)?)))
     }
 
     fn check_lockable(&self, fid: &Fid) -> StatusResult<()> {
-        self.records.inode(fid).map(|_| ())
+        self.leaves.records.inode(fid).map(|_| ())
     }
 }

@@ -58,7 +58,7 @@ impl Staging {
         }
         record.parent = Fid::ZERO;
         record.name.clear();
-        if self.opens.is_open(&record.attr.fid) || self.recovery.keeps(&record.attr.fid) {
+        if self.leaves.opens.is_open(&record.attr.fid) || self.leaves.recovery.keeps(&record.attr.fid) {
             record.attr.flags |= AttrFlags::ORPHAN;
             tx.batch().put(ORPHANS, &record.attr.fid.to_key(), &OrphanKind::Unlinked.encode());
             tx.put_inode(record);
@@ -74,7 +74,7 @@ impl Staging {
             return Ok(());
         }
         // Another name becomes the first.
-        match self.records.extra_link(&fid, 0)? {
+        match self.leaves.records.extra_link(&fid, 0)? {
             Some((parent, name)) => {
                 tx.batch().delete(LINKS, link_key(&fid, &parent, &name).as_slice());
                 record.parent = parent;
@@ -98,7 +98,7 @@ impl Staging {
         if object.is_on_mdt() {
             // Who writes without having it open, such as who has changed its size and says so to the data, may come later: then the file
             // is looked for.
-            return self.data.destroy(tx, object).map_err(|error| self.data.failed(&error));
+            return self.leaves.data.destroy(tx, object).map_err(|error| self.leaves.data.failed(&error));
         }
         tx.log_destroy(object.ost_index, object.object);
         Ok(())
@@ -161,12 +161,13 @@ impl Staging {
     /// Removes all that a table has for an inode.
     fn delete_all(&self, tx: &mut Tx, table: Table, fid: &Fid) -> StatusResult<()> {
         let mut keys = Vec::new();
-        self.store
+        self.leaves
+            .store
             .scan(table, &fid.to_key(), Bound::Unbounded, &mut |key, _| {
                 keys.push(key.to_vec());
                 ControlFlow::Continue(())
             })
-            .map_err(|error| self.records.store_failed(&error))?;
+            .map_err(|error| self.leaves.records.store_failed(&error))?;
         keys.iter().for_each(|key| tx.batch().delete(table, key));
         Ok(())
     }

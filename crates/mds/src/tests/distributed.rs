@@ -113,7 +113,7 @@ impl MdsEndpoint for Way {
                     nacre_env::thread::sleep(PATIENCE);
                 }
                 let one_in = self.net.one_in.swap(0, Ordering::Relaxed);
-                mds.distributed.ask_for_outcomes();
+                mds.resolver.ask_for_outcomes();
                 self.net.one_in.store(one_in, Ordering::Relaxed);
             }
             let server = ClientUuid([100 + self.from as u8; 16]);
@@ -271,7 +271,7 @@ impl World {
         }
         for index in 0..self.count() {
             if let Some(mds) = self.net.get(index) {
-                mds.distributed.resolve_once();
+                mds.resolver.resolve_once();
             }
         }
     }
@@ -289,7 +289,7 @@ impl World {
             nacre_env::thread::sleep(PATIENCE);
             for index in 0..self.count() {
                 let mds = self.net.get(index).expect("alive");
-                mds.distributed.resolve_once();
+                mds.resolver.resolve_once();
             }
         }
         self.net.disturbed.store(false, Ordering::Relaxed);

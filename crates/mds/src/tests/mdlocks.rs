@@ -358,7 +358,7 @@ fn a_page_brings_no_lock_on_what_others_write_or_change() {
     let seen = f.mds.leaves.records.inode(&dir).expect("there");
     f.file(dir, "c").expect("made");
     let export = other.export.get().expect("set");
-    assert_eq!(f.mds.client_locks.lock_on_names(export, &seen, LockHandle(5000)), Ok(LockHandle(0)));
+    assert_eq!(f.mds.core.client_locks.lock_on_names(export, &seen, LockHandle(5000)), Ok(LockHandle(0)));
     let kept = f.mds.leaves.locks.keep(&[Want::Name(dir, b"b")], Reach::Here, &|| Ok(())).expect("kept");
     assert_eq!(listed(&other.list(dir, true)).0, None);
     assert_eq!(has_lock(&other.list(dir, true)), [false, false, false]);

@@ -188,7 +188,7 @@ fn recovery_waits_for_clients_that_may_live_and_for_no_others() {
         };
         let mut tx = f.mds.leaves.records.begin();
         tx.batch().put(crate::tables::CLIENTS, &client.client.0, &record.encode());
-        f.mds.commits.commit(&mut tx).expect("stored");
+        f.mds.core.commits.commit(&mut tx).expect("stored");
         f.mds.stop().expect("stops");
         let Fixture { dir, mds, .. } = f;
         drop(mds);

@@ -1,29 +1,43 @@
 //! A POSIX name space of its own, written from the manual pages and not from the planner.
 
-use super::{Id, Seen, Step};
+use super::{Id, Rights, Seen, Step};
 use nacre_types::{Caps, Cred, FileKind, Status, StatusResult};
 use nacre_wire::mds::RenameFlags;
 use std::collections::BTreeMap;
 
-struct Node {
-    seen: Seen,
+pub(super) struct Node {
+    pub seen: Seen,
     /// Of a directory.
     entries: BTreeMap<Vec<u8>, Id>,
     parent: Id,
+    /// Where the mode does not say all.
+    pub acl: Option<Rights>,
+    /// Of a directory.
+    pub default_acl: Option<Rights>,
 }
 
 /// See the [module documentation](self).
 pub(super) struct Posix {
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) clock: i64,
 }
 
-const WRITE: u32 = 0o2;
+pub(super) const WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
 
 impl Posix {
     pub fn new() -> Posix {
-        let seen = Seen { kind: FileKind::Directory, mode: 0o777, uid: 0, gid: 0, nlink: 2 };
-        Posix { nodes: vec![Node { seen, entries: BTreeMap::new(), parent: 0 }] }
+        let mut posix = Posix { nodes: Vec::new(), clock: 0 };
+        let root = posix.node(FileKind::Directory, 0o777, (0, 0), 0);
+        posix.nodes.push(root);
+        posix.clock = 1;
+        posix
+    }
+
+    fn node(&self, kind: FileKind, mode: u32, (uid, gid): (u32, u32), parent: Id) -> Node {
+        let (size, atime, mtime, xattrs) = (0, self.clock, self.clock, BTreeMap::new());
+        let seen = Seen { kind, mode, uid, gid, nlink: 1, size, atime, mtime, xattrs };
+        Node { seen, entries: BTreeMap::new(), parent, acl: None, default_acl: None }
     }
 
     /// Inodes that were ever made.
@@ -54,6 +68,7 @@ impl Posix {
 
     /// Does a step; what it says.
     pub fn take(&mut self, cred: &Cred, step: &Step) -> StatusResult<()> {
+        self.clock += 1;
         match step {
             Step::Make { dir, name, kind, mode, umask } => {
                 self.make(cred, (*dir, name), *kind, (*mode, *umask))
@@ -61,19 +76,29 @@ impl Posix {
             Step::Link { id, dir, name } => self.link(cred, *id, (*dir, name)),
             Step::Remove { dir, name, as_directory } => self.remove(cred, (*dir, name), *as_directory),
             Step::Rename { from, to, flags } => self.rename(cred, (from.0, &from.1), (to.0, &to.1), *flags),
+            Step::SetAttr { id, set } => self.set_attr(cred, *id, set),
+            Step::SetXattr { id, name, value, flags } => self.set_xattr(cred, *id, name, value, *flags),
+            Step::RemoveXattr { id, name } => self.remove_xattr(cred, *id, name),
+            Step::SetAcl { id, is_default, acl } => self.set_acl(cred, *id, *is_default, *acl),
         }
     }
 
-    fn is_dir(&self, id: Id) -> bool {
+    pub(super) fn is_dir(&self, id: Id) -> bool {
         self.nodes[id].seen.kind == FileKind::Directory
     }
 
     fn seen(&self, id: Id) -> Seen {
         let subdirs = self.nodes[id].entries.values().filter(|child| self.is_dir(**child)).count();
-        let mut seen = self.nodes[id].seen;
+        let mut seen = self.nodes[id].seen.clone();
         if self.is_dir(id) {
             seen.nlink = 2 + subdirs as u32;
         }
+        let Node { acl, default_acl, .. } = &self.nodes[id];
+        let acls = [("access", acl), ("default", default_acl)];
+        let acls = acls.into_iter().filter_map(|(which, acl)| Some((which, acl.as_ref()?)));
+        seen.xattrs.extend(
+            acls.map(|(which, acl)| (format!("system.posix_acl_{which}").into_bytes(), acl.to_xattr())),
+        );
         seen
     }
 
@@ -86,26 +111,29 @@ impl Posix {
         }
     }
 
-    fn exists(&self, id: Id) -> bool {
+    pub(super) fn exists(&self, id: Id) -> bool {
         id == 0 || self.nodes[id].seen.nlink > 0
     }
 
-    fn in_group(cred: &Cred, gid: u32) -> bool {
+    pub(super) fn in_group(cred: &Cred, gid: u32) -> bool {
         cred.gid == gid || cred.full.as_ref().is_some_and(|full| full.groups.contains(&gid))
     }
 
-    fn has(cred: &Cred, cap: Caps) -> bool {
+    pub(super) fn has(cred: &Cred, cap: Caps) -> bool {
         cred.full.as_ref().is_some_and(|full| full.caps.contains(cap))
     }
 
-    fn may(&self, cred: &Cred, id: Id, wanted: u32) -> StatusResult<()> {
-        let Seen { mode, uid, gid, .. } = self.nodes[id].seen;
-        let shift = match () {
-            () if cred.uid == uid => 6,
-            () if Posix::in_group(cred, gid) => 3,
-            () => 0,
+    pub(super) fn may(&self, cred: &Cred, id: Id, wanted: u32) -> StatusResult<()> {
+        let Node { seen: Seen { mode, uid, gid, .. }, acl, .. } = &self.nodes[id];
+        let user = acl.as_ref().and_then(|acl| acl.user);
+        let mask = user.map_or(0o7, |(.., mask)| mask);
+        let rights = match user {
+            _ if cred.uid == *uid => mode >> 6,
+            Some((named, rights, _)) if named == cred.uid => rights & mask,
+            _ if Posix::in_group(cred, *gid) => acl.as_ref().map_or(mode >> 3, |acl| acl.group) & mask,
+            _ => *mode,
         };
-        let allowed = (mode >> shift) & wanted == wanted || Posix::has(cred, Caps::DAC_OVERRIDE);
+        let allowed = rights & wanted == wanted || Posix::has(cred, Caps::DAC_OVERRIDE);
         if allowed { Ok(()) } else { Err(Status::EACCES) }
     }
 
@@ -137,7 +165,7 @@ impl Posix {
             return Err(Status::EEXIST);
         }
         self.may(cred, dir, WRITE)?;
-        let parent = self.nodes[dir].seen;
+        let parent = self.nodes[dir].seen.clone();
         let mut mode = if kind == FileKind::Symlink { 0o777 } else { mode };
         let mut gid = cred.gid;
         if parent.mode & 0o2000 != 0 {
@@ -150,13 +178,18 @@ impl Posix {
                 _ => {}
             }
         }
-        if kind != FileKind::Symlink {
+        let inherited = self.nodes[dir].default_acl.filter(|_| kind != FileKind::Symlink);
+        if kind != FileKind::Symlink && inherited.is_none() {
             mode &= !umask;
         }
-        let seen = Seen { kind, mode, uid: cred.uid, gid, nlink: 1 };
-        self.nodes.push(Node { seen, entries: BTreeMap::new(), parent: dir });
+        let mut node = self.node(kind, mode, (cred.uid, gid), dir);
+        if let Some(default) = inherited {
+            node.inherit(default);
+        }
+        self.nodes.push(node);
         let id = self.nodes.len() - 1;
         self.nodes[dir].entries.insert(name.to_vec(), id);
+        self.nodes[dir].seen.mtime = self.clock;
         Ok(())
     }
 
@@ -175,6 +208,7 @@ impl Posix {
         }
         self.nodes[dir].entries.insert(name.to_vec(), id);
         self.nodes[id].seen.nlink += 1;
+        self.nodes[dir].seen.mtime = self.clock;
         Ok(())
     }
 
@@ -188,6 +222,7 @@ impl Posix {
         }
         self.nodes[dir].entries.remove(name);
         self.nodes[victim].seen.nlink -= 1;
+        self.nodes[dir].seen.mtime = self.clock;
         Ok(())
     }
 
@@ -265,6 +300,8 @@ impl Posix {
             self.nodes[from_dir].entries.remove(from);
         }
         self.put(to_dir, to, source);
+        self.nodes[from_dir].seen.mtime = self.clock;
+        self.nodes[to_dir].seen.mtime = self.clock;
         Ok(())
     }
 

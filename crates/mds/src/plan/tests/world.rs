@@ -1,12 +1,14 @@
 //! Records in memory, changed by plans alone.
 
 use super::super::*;
-use super::{Id, Seen, Step};
+use super::{Id, Rights, Seen, Step};
 use crate::shards::{named_in, shards_of};
+use crate::tables::ACL_DEFAULT;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_ondisk::DirentRecord;
 use nacre_types::AttrFlags;
+use nacre_wire::mds::XattrFlags;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -31,6 +33,7 @@ pub(in crate::plan) struct World {
     names: BTreeMap<(Fid, Vec<u8>), DirentRecord>,
     /// Names beyond the first.
     links: BTreeSet<(Fid, Fid, Vec<u8>)>,
+    xattrs: BTreeMap<(Fid, Vec<u8>), Vec<u8>>,
     clock: u64,
 }
 
@@ -49,6 +52,7 @@ impl World {
             inodes: HashMap::from([(Fid::ROOT, root)]),
             names: BTreeMap::new(),
             links: BTreeSet::new(),
+            xattrs: BTreeMap::new(),
             clock: 1,
         }
     }
@@ -87,13 +91,46 @@ impl World {
 
     fn seen(&self, record: &InodeRecord) -> Seen {
         let attr = &record.attr;
-        let mut nlink = attr.nlink;
+        let (mut nlink, mut atime, mut mtime) = (attr.nlink, attr.atime, attr.mtime);
         if attr.is_dir() {
-            let homes = self.homes(&attr.fid);
-            let subdirs = homes.iter().map(|home| self.inodes[home].attr.nlink - 2);
-            nlink = 2 + subdirs.sum::<u32>();
+            let homes: Vec<&Attr> =
+                self.homes(&attr.fid).iter().map(|home| &self.inodes[home].attr).collect();
+            nlink = 2 + homes.iter().map(|home| home.nlink - 2).sum::<u32>();
+            atime = homes.iter().map(|home| home.atime).fold(atime, Timestamp::max);
+            mtime = homes.iter().map(|home| home.mtime).fold(mtime, Timestamp::max);
         }
-        Seen { kind: attr.kind(), mode: attr.mode & 0o7777, uid: attr.uid, gid: attr.gid, nlink }
+        let own = self.xattrs.range((attr.fid, Vec::new())..).take_while(|((fid, _), _)| *fid == attr.fid);
+        let mut xattrs: BTreeMap<_, _> =
+            own.map(|((_, name), value)| (name.clone(), value.clone())).collect();
+        if !record.acl.is_empty() {
+            xattrs.insert(ACL_ACCESS.to_vec(), record.acl.clone());
+        }
+        self.check_flags(record, &xattrs);
+        Seen {
+            kind: attr.kind(),
+            mode: attr.mode & 0o7777,
+            uid: attr.uid,
+            gid: attr.gid,
+            nlink,
+            size: if attr.is_regular() { attr.size } else { 0 },
+            atime: atime.sec,
+            mtime: mtime.sec,
+            xattrs,
+        }
+    }
+
+    /// An inode says which kinds of extended attributes it has.
+    fn check_flags(&self, record: &InodeRecord, xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) {
+        let classes: Vec<Class> = xattrs.keys().map(|name| Class::of(name)).collect();
+        let is_plain = |class: &Class| matches!(class, Class::User | Class::Trusted | Class::Security);
+        for (flag, is_there) in [
+            (AttrFlags::HAS_ACL, classes.contains(&Class::Acl { default: false })),
+            (AttrFlags::HAS_DEFAULT_ACL, classes.contains(&Class::Acl { default: true })),
+            (AttrFlags::HAS_CAPABILITY, classes.contains(&Class::Capability)),
+            (AttrFlags::HAS_XATTRS, classes.iter().any(is_plain)),
+        ] {
+            assert_eq!(record.attr.flags.contains(flag), is_there, "{flag:?} {record:?} {xattrs:?}");
+        }
     }
 
     /// What the names of a directory are stored with.
@@ -135,7 +172,9 @@ impl World {
                 }
                 check_access(&home, cred, perm::WRITE)?;
                 let wanted = self.wanted(*kind, *mode, *umask);
-                let new = inode(cred, &home, &wanted, &Handed::default(), now)?;
+                let acl = self.xattrs.get(&(home.attr.fid, ACL_DEFAULT.to_vec()));
+                let acl = acl.and_then(|acl| Acl::parse_xattr(acl).expect("sound"));
+                let new = inode(cred, &home, &wanted, &Handed { acl, layout: false }, now)?;
                 self.fids.push(wanted.fid);
                 self.perform(make(&home, name, new, wanted.shards.as_ref(), now), now);
             }
@@ -181,8 +220,73 @@ impl World {
                     self.perform(plan, now);
                 }
             }
+            Step::SetAttr { .. } | Step::SetXattr { .. } | Step::RemoveXattr { .. } | Step::SetAcl { .. } => {
+                self.change(cred, step, now)?;
+            }
         }
         Ok(())
+    }
+
+    /// What an inode says of itself.
+    fn change(&mut self, cred: &Cred, step: &Step, now: Timestamp) -> StatusResult<()> {
+        let found = |id: &Id| self.inodes.get(&self.fids[*id]).cloned().ok_or(Status::ENOENT);
+        let plain = |record: &InodeRecord, name: &[u8]| {
+            let of = self.xattrs.keys().filter(|(fid, _)| *fid == record.attr.fid).map(|(_, name)| name);
+            let mut others = of.clone().filter(|other| *other != name).map(|other| Class::of(other));
+            let is_plain = |class| matches!(class, Class::User | Class::Trusted | Class::Security);
+            (of.clone().any(|other| other == name), others.any(is_plain))
+        };
+        match step {
+            Step::SetAttr { id, set } => {
+                let record = found(id)?;
+                let shards = self.shards(Some(&record));
+                let amended = Amended { record: &record, shards: &shards, end: 1 << 20, is_writer: false };
+                if let Some(amendment) = set_attr(cred, &amended, set, now)? {
+                    self.amend(amendment, &shards);
+                }
+            }
+            Step::SetXattr { id, name, value, flags } => {
+                let record = found(id)?;
+                let plain = Plain { record: &record, name, exists: plain(&record, name).0 };
+                self.amend(set_xattr(cred, &plain, value, *flags, now)?, &[]);
+            }
+            Step::RemoveXattr { id, name } => {
+                let record = found(id)?;
+                let (exists, has_others) = plain(&record, name);
+                let plain = Plain { record: &record, name, exists };
+                self.amend(remove_xattr(cred, &plain, has_others, now)?, &[]);
+            }
+            Step::SetAcl { id, is_default, acl } => {
+                let record = found(id)?;
+                let (shards, value) = (self.shards(Some(&record)), acl.map(Rights::to_xattr));
+                let (is_default, flags) = (*is_default, XattrFlags::empty());
+                let change = AclChange { is_default, value: value.as_deref(), flags };
+                if let Some(amendment) = set_acl(cred, &record, &shards, change, now)? {
+                    self.amend(amendment, &shards);
+                }
+            }
+            _ => unreachable!("a change of names"),
+        }
+        Ok(())
+    }
+
+    /// An inode gets what is planned; a directory's shards get the same as a message.
+    fn amend(&mut self, amendment: Amendment<'_>, shards: &[Arc<InodeRecord>]) {
+        let Amendment { record, xattrs, .. } = amendment;
+        let fid = record.attr.fid;
+        for shard in shards.iter().map(|shard| shard.attr.fid).filter(|shard| *shard != fid) {
+            let master = InodeRecord::decode(shard, &encoded(&record).0).expect("what was encoded");
+            self.with(shard, |shard| crate::staging::mirror(shard, master));
+        }
+        let fids = shards.iter().map(|shard| shard.attr.fid).filter(|shard| *shard != fid).chain([fid]);
+        for (fid, change) in fids.flat_map(|fid| xattrs.iter().map(move |change| (fid, change))) {
+            let key = (fid, change.name.to_vec());
+            match &change.value {
+                Some(value) => drop(self.xattrs.insert(key, value.to_vec())),
+                None => drop(self.xattrs.remove(&key)),
+            }
+        }
+        self.inodes.insert(fid, Arc::new(record));
     }
 
     fn wanted(&self, kind: FileKind, mode: u32, umask: u32) -> Creation<'static> {
@@ -219,7 +323,10 @@ impl World {
                 updates.iter().filter_map(Change::of).for_each(|change| self.apply(change, now));
             }
         }
-        for NewInode { record, .. } in plan.inodes {
+        for NewInode { record, default_acl } in plan.inodes {
+            if !default_acl.is_empty() {
+                self.xattrs.insert((record.attr.fid, ACL_DEFAULT.to_vec()), default_acl);
+            }
             let mut bytes = Vec::new();
             record.encode(&mut bytes);
             let stored = InodeRecord::decode(record.attr.fid, &bytes).expect("what was encoded");

@@ -159,7 +159,7 @@ fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
     let coordinator = world.net.get(0).expect("alive");
     let id = coordinator.leaves.operations.be_about_to_commit(parts).id;
 
-    coordinator.distributed.resolve_once();
+    coordinator.resolver.resolve_once();
     world.net.kill(1);
     world.start(1);
     world.meet();
@@ -238,7 +238,7 @@ fn an_mdt_that_is_away_is_not_asked_for_each_operation() {
     mds.leaves.records.sync_all().expect("synced");
     world.net.kill(1);
     let before = world.net.messages.load(Ordering::Relaxed);
-    mds.distributed.resolve_once();
+    mds.resolver.resolve_once();
     let asked = world.net.messages.load(Ordering::Relaxed) - before;
     assert!(asked <= 3, "{asked} questions");
     drop(mds);
@@ -342,10 +342,10 @@ fn an_mdt_is_acquainted_when_the_first_one_has_told_it_what_it_must_know() {
     world.start(1);
     world.meet();
     let mds = world.net.get(1).expect("alive");
-    assert!(!mds.distributed.await_acquaintance(Instant::now()), "nobody tells it anything");
+    assert!(!mds.resolver.await_acquaintance(Instant::now()), "nobody tells it anything");
     world.start(0);
     world.meet();
-    assert!(mds.distributed.await_acquaintance(Instant::now()));
+    assert!(mds.resolver.await_acquaintance(Instant::now()));
     assert_eq!(mds.leaves.records.hash_seed(), world.net.get(0).expect("alive").leaves.records.hash_seed());
     drop(mds);
     world.recover();
@@ -530,7 +530,7 @@ fn a_listing_shows_what_another_mdt_has_decided() {
     world.run(0, &rename((here, "a"), (there, "a"))).expect("moved");
     world.run(1, &rename((there, "b"), (here, "b"))).expect("moved");
     let gathered =
-        coordinator.distributed.gather(&[], &[(here, b"c"), (there, b"c")]).expect("nobody has them");
+        coordinator.core.coordinator.gather(&[], &[(here, b"c"), (there, b"c")]).expect("nobody has them");
     assert_eq!((listed(here), listed(there)), (vec!["b".to_owned(), "c".to_owned()], vec!["a".to_owned()]));
     drop(gathered);
     // What does not happen is found out, too.
@@ -642,10 +642,7 @@ fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
     let update = Update::NamesOut { fid: dir, upto: MOVED_ALL, subdirs: 0, names };
     let latched = mds.leaves.locks.latch_all([dir].iter());
     let mut tx = mds.leaves.records.begin();
-    mds.names
-        .staging()
-        .stage(&mut tx, &Part { mdt: 0, updates: vec![update] }, now())
-        .expect("they can leave");
+    mds.core.staging.stage(&mut tx, &Part { mdt: 0, updates: vec![update] }, now()).expect("they can leave");
     mds.leaves.store.commit(tx.batch()).expect("committed");
     let request = MdsRequest::ReadDir {
         fid: dir,
@@ -690,7 +687,7 @@ fn what_is_prepared_for_a_coordinator_that_does_not_exist_or_has_forgotten_it_ex
     let resolve = |world: &World| {
         let mds = world.net.get(0).expect("alive");
         nacre_env::thread::sleep(PATIENCE);
-        mds.distributed.resolve_once();
+        mds.resolver.resolve_once();
     };
     let first = world.net.get(0).expect("alive");
     assert_eq!(prepare(&first, OpId { mdt: 0, ..nobody }), Err(Status::EPROTO), "its own");

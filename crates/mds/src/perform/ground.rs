@@ -4,7 +4,7 @@
 //! On one MDT that takes latches and one transaction; on several, `Prepare` at each and two-phase commit
 //! (`docs/design/dne.md`). Operations do not know which it was.
 
-use super::NameSpace;
+use super::Performer;
 use crate::locks::{Locked, Want};
 use crate::operations::Gathered;
 use crate::plan::Plan;
@@ -24,9 +24,9 @@ const ATTEMPTS: usize = 100;
 /// A name in a directory or shard, as requests have it.
 pub(crate) type At<'n> = (Fid, &'n [u8]);
 
-/// See the [module documentation](self). Dropped without [`NameSpace::perform`], nothing happens.
+/// See the [module documentation](self). Dropped without [`Performer::perform`], nothing happens.
 pub(crate) struct Ground<'m, 'n> {
-    name_space: &'m NameSpace,
+    performer: &'m Performer,
     names: &'n [At<'n>],
     held: Held<'m>,
 }
@@ -73,7 +73,7 @@ impl Ground<'_, '_> {
     /// `ENOENT` if there is none.
     pub fn inode(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
         match &self.held {
-            Held::Here { .. } => self.name_space.records.inode(fid),
+            Held::Here { .. } => self.performer.leaves.records.inode(fid),
             Held::Several(gathered) => gathered.inode(fid),
         }
     }
@@ -85,7 +85,7 @@ impl Ground<'_, '_> {
     pub fn home(&self, index: usize) -> StatusResult<Arc<InodeRecord>> {
         let (parent, name) = &self.names[index];
         match &self.held {
-            Held::Here { .. } => self.name_space.records.home_of(parent, name),
+            Held::Here { .. } => self.performer.leaves.records.home_of(parent, name),
             Held::Several(gathered) => gathered.home(parent, name),
         }
     }
@@ -100,13 +100,13 @@ impl Ground<'_, '_> {
     }
 }
 
-impl NameSpace {
+impl Performer {
     /// Locks and reads names, what they lead to, and `fids`; and the shards of what the last name leads to, which is to be removed.
     ///
     /// # Errors
     /// What another MDT answers; `ENODEV` if there is none with the index of a FID; `EINTR`, `ESHUTDOWN`; `EAGAIN` if the names change all
     /// the time.
-    pub(super) fn ground<'m, 'n>(
+    pub fn ground<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
@@ -116,14 +116,14 @@ impl NameSpace {
             Some(held) => held,
             None => Held::Several(self.gather_with_leads(caller, names, fids)?),
         };
-        Ok(Ground { name_space: self, names, held })
+        Ok(Ground { performer: self, names, held })
     }
 
     /// The same for inodes alone, and names whatever they lead to.
     ///
     /// # Errors
-    /// As [`NameSpace::ground`].
-    pub(super) fn ground_apart<'m, 'n>(
+    /// As [`Performer::ground`].
+    pub fn ground_apart<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
@@ -131,10 +131,10 @@ impl NameSpace {
     ) -> StatusResult<Ground<'m, 'n>> {
         if self.lies_here(names, fids) {
             let wants = fids.iter().map(|fid| Want::Whole(*fid)).chain(names.iter().map(name_of));
-            let locked = caller.turn.lock(&self.locks, wants)?;
+            let locked = caller.turn.lock(&self.leaves.locks, wants)?;
             let leads = self.leads_of(names)?;
             return Ok(Ground {
-                name_space: self,
+                performer: self,
                 names,
                 held: Held::Here { leads, last: None, _locked: locked },
             });
@@ -145,25 +145,25 @@ impl NameSpace {
     /// The same, of which something lies elsewhere.
     ///
     /// # Errors
-    /// As [`NameSpace::ground`].
-    pub(super) fn ground_on_several<'m, 'n>(
+    /// As [`Performer::ground`].
+    pub fn ground_on_several<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
         names: &'n [At<'n>],
         fids: &[Fid],
     ) -> StatusResult<Ground<'m, 'n>> {
         caller.turn.give_up();
-        Ok(Ground { name_space: self, names, held: Held::Several(self.distributed.gather(fids, names)?) })
+        Ok(Ground { performer: self, names, held: Held::Several(self.coordinator.gather(fids, names)?) })
     }
 
     fn lies_here(&self, names: &[At<'_>], fids: &[Fid]) -> bool {
-        names.iter().map(|(parent, _)| parent).chain(fids).all(|fid| fid.mdt_index() == self.index)
+        names.iter().map(|(parent, _)| parent).chain(fids).all(|fid| fid.mdt_index() == self.leaves.index)
     }
 
     fn leads_of(&self, names: &[At<'_>]) -> StatusResult<[Option<DirentRecord>; NAMES_MAX]> {
         let mut leads = [None; NAMES_MAX];
         for (lead, (parent, name)) in leads.iter_mut().zip(names) {
-            *lead = self.records.find_name(parent, self.records.hash(name), name)?;
+            *lead = self.leaves.records.find_name(parent, self.leaves.records.hash(name), name)?;
         }
         Ok(leads)
     }
@@ -181,9 +181,10 @@ impl NameSpace {
         let mut known = [None; NAMES_MAX];
         loop {
             let wants = names.iter().map(name_of).chain(fids.iter().map(|fid| Want::Whole(*fid)));
-            let mut locked = caller.turn.lock(&self.locks, wants.chain(known.into_iter().flatten()))?;
+            let mut locked =
+                caller.turn.lock(&self.leaves.locks, wants.chain(known.into_iter().flatten()))?;
             let leads = self.leads_of(names)?;
-            if leads.iter().flatten().any(|lead| lead.fid.mdt_index() != self.index) {
+            if leads.iter().flatten().any(|lead| lead.fid.mdt_index() != self.leaves.index) {
                 return Ok(None);
             }
             let wanted = leads.map(|lead| lead.map(|lead| Want::Whole(lead.fid)));
@@ -193,7 +194,7 @@ impl NameSpace {
             }
             let removed = leads.iter().take(names.len()).next_back().copied().flatten();
             let last = match removed {
-                Some(removed) => self.records.find_inode(&removed.fid)?,
+                Some(removed) => self.leaves.records.find_inode(&removed.fid)?,
                 None => None,
             };
             if last.as_ref().is_some_and(|last| is_striped(last)) {
@@ -212,19 +213,22 @@ impl NameSpace {
         caller.turn.give_up();
         let mut wanted = fids.to_vec();
         // What the names here lead to can be told without asking anybody; if that is not so any more, it is found out below.
-        for (parent, name) in names.iter().filter(|(parent, _)| parent.mdt_index() == self.index) {
+        for (parent, name) in names.iter().filter(|(parent, _)| parent.mdt_index() == self.leaves.index) {
             wanted.extend(
-                self.records.find_name(parent, self.records.hash(name), name)?.map(|found| found.fid),
+                self.leaves
+                    .records
+                    .find_name(parent, self.leaves.records.hash(name), name)?
+                    .map(|found| found.fid),
             );
         }
         if let Some(removed) = wanted.last().copied()
-            && removed.mdt_index() == self.index
-            && let Some(record) = self.records.find_inode(&removed)?
+            && removed.mdt_index() == self.leaves.index
+            && let Some(record) = self.leaves.records.find_inode(&removed)?
         {
             wanted.extend(shards_of(&record)?.into_iter().flat_map(|layout| layout.inodes()));
         }
         for _ in 0..ATTEMPTS {
-            let gathered = self.distributed.gather(&wanted, names)?;
+            let gathered = self.coordinator.gather(&wanted, names)?;
             let leads = names.iter().filter_map(|(parent, name)| gathered.name(parent, name));
             let mut leads: Vec<Fid> = fids.iter().copied().chain(leads.map(|lead| lead.fid)).collect();
             let removed = names.last().and_then(|(parent, name)| gathered.name(parent, name));
@@ -244,7 +248,7 @@ impl NameSpace {
     ///
     /// # Errors
     /// If it does not happen.
-    pub(super) fn perform(
+    pub fn perform(
         &self,
         caller: &Caller<'_>,
         ground: Ground<'_, '_>,
@@ -254,13 +258,13 @@ impl NameSpace {
     ) -> StatusResult<MdsAnswer> {
         match ground.held {
             Held::Here { _locked, .. } => {
-                let mut tx = self.records.begin();
+                let mut tx = self.leaves.records.begin();
                 let reply = self.staging.stage_plan(&mut tx, plan, known, now)?;
                 self.commits.finish(caller, tx, reply)
             }
             Held::Several(gathered) => {
                 let updates = plan.updates();
-                self.distributed.execute(caller, gathered, updates, (now, plan.reply))
+                self.coordinator.execute(caller, gathered, updates, now, plan.reply)
             }
         }
     }

@@ -1,0 +1,38 @@
+//! Which objects of a file have been written to, as its layout says it.
+
+use nacre_layout::{Layout, user};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+
+/// Records which objects of a file have been written to.
+pub(crate) fn mark_written(record: &mut InodeRecord, objects: &[Fid]) -> StatusResult<()> {
+    edit_objects(record, !objects.is_empty(), |layout| layout.mark_written(objects))
+}
+
+/// Records that nothing is in the objects of a file: one that is not there is not missed.
+pub(crate) fn forget_written(record: &mut InodeRecord) -> StatusResult<()> {
+    edit_objects(record, true, Layout::forget_written)
+}
+
+/// Changes the stored layout of a file, if it is wanted, the file has objects, and `edit` says that it has changed something.
+fn edit_objects(
+    record: &mut InodeRecord,
+    is_wanted: bool,
+    edit: impl FnOnce(&mut Layout) -> bool,
+) -> StatusResult<()> {
+    if !is_wanted || !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+        return Ok(());
+    }
+    let fid = record.attr.fid;
+    let mut layout = user::decode_layout(&record.body).map_err(|error| damaged(&fid, &error))?;
+    if edit(&mut layout) {
+        record.body = user::encode_layout(&fid, &layout);
+    }
+    Ok(())
+}
+
+/// The status of a layout that cannot be read.
+pub(super) fn damaged(fid: &Fid, error: &user::UserMdError) -> Status {
+    log::error!("layout of {fid}: {error}");
+    Status::EUCLEAN
+}

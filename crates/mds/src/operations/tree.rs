@@ -1,0 +1,149 @@
+//! The lock of the tree: one directory at a time gets another parent, on all MDTs, so that a check for cycles sees a still tree. MDT 0 keeps
+//! it.
+
+use super::state::{Operations, PATIENCE};
+use crate::leaves::Leaves;
+use crate::locks::unless_interrupted;
+use crate::signal::StopSignal;
+use nacre_env::clock::Instant;
+use nacre_env::sync::{Condvar, Mutex, MutexGuard};
+use nacre_types::{Status, StatusResult};
+use nacre_wire::peer::{OpId, PeerReply, PeerRequest};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two looks for an interrupt or a stop.
+const POLL: Duration = Duration::from_millis(50);
+
+/// See the [module documentation](self).
+pub(crate) struct TreeLock {
+    index: u16,
+    operations: Arc<Operations>,
+    signal: Arc<StopSignal>,
+    /// Held by the rename of this MDT that gives a directory another parent.
+    own: Mutex<()>,
+    /// The operation of any MDT that does; on MDT 0.
+    holder: Mutex<Option<OpId>>,
+    released: Condvar,
+}
+
+/// No directory gets another parent until this is dropped.
+pub(crate) struct StillTree<'a> {
+    tree: &'a TreeLock,
+    op: Option<OpId>,
+    _own: MutexGuard<'a, ()>,
+}
+
+impl Drop for StillTree<'_> {
+    fn drop(&mut self) {
+        let Some(op) = self.op else { return };
+        self.tree.operations.decided(&op);
+        if self.tree.index == 0 {
+            self.tree.unlock(&op);
+        } else if let Err(status) = self.tree.operations.ask(0, PeerRequest::UnlockTree { op }) {
+            log::warn!("MDT0000 did not hear that no directory moves any more: {status}");
+        }
+    }
+}
+
+impl TreeLock {
+    pub fn new(leaves: &Leaves) -> TreeLock {
+        TreeLock {
+            index: leaves.index,
+            operations: leaves.operations.clone(),
+            signal: leaves.signal.clone(),
+            own: Mutex::new(()),
+            holder: Mutex::new(None),
+            released: Condvar::new(),
+        }
+    }
+
+    /// Keeps directories from getting other parents, on all MDTs, until the guard is dropped.
+    ///
+    /// # Errors
+    /// What MDT 0 answers.
+    pub fn still(&self) -> StatusResult<StillTree<'_>> {
+        let own = self.lock_own()?;
+        // MDT 0 has the lock also while it is alone: others may join and ask for it meanwhile.
+        if self.index != 0 && !self.operations.has_peers() {
+            return Ok(StillTree { tree: self, op: None, _own: own });
+        }
+        // MDT 0 may ask whether it is still needed.
+        let op = self.operations.begin();
+        let still = StillTree { tree: self, op: Some(op), _own: own };
+        match self.index {
+            0 => drop(self.lock(op)?),
+            _ => drop(self.operations.ask(0, PeerRequest::LockTree { op })?),
+        }
+        Ok(still)
+    }
+
+    /// Waits until no other directory gets another parent by this MDT: one may be waiting for others.
+    fn lock_own(&self) -> StatusResult<MutexGuard<'_, ()>> {
+        loop {
+            if let Some(own) = self.own.try_lock() {
+                return Ok(own);
+            }
+            self.unless_stopped()?;
+            if let Some(own) = nacre_env::blocking(|| self.own.try_lock_for(POLL)) {
+                return Ok(own);
+            }
+        }
+    }
+
+    fn unless_stopped(&self) -> StatusResult<()> {
+        unless_interrupted()?;
+        if self.signal.is_stopping() { Err(Status::ESHUTDOWN) } else { Ok(()) }
+    }
+
+    /// Gives the lock to an operation, on MDT 0.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub fn lock(&self, op: OpId) -> StatusResult<PeerReply> {
+        let mut holder = self.holder.lock();
+        let mut asked = Instant::now();
+        while let Some(other) = holder.filter(|other| *other != op) {
+            if asked.elapsed() >= PATIENCE {
+                drop(holder);
+                self.ask_holder(&other);
+                (holder, asked) = (self.holder.lock(), Instant::now());
+                continue;
+            }
+            self.unless_stopped()?;
+            nacre_env::blocking(|| self.released.wait_for(&mut holder, POLL));
+        }
+        *holder = Some(op);
+        Ok(PeerReply::Done)
+    }
+
+    /// The holder of the tree may have given it back without being heard.
+    fn ask_holder(&self, holder: &OpId) {
+        let outcome = match holder.mdt == self.index {
+            true => self.operations.outcome(holder),
+            false => self.operations.ask(holder.mdt, PeerRequest::Outcome { op: *holder }),
+        };
+        if outcome.is_ok() {
+            self.unlock(holder);
+        }
+    }
+
+    /// An MDT has started: what it held before it does not know any more.
+    pub fn free_of(&self, mdt: u16) {
+        self.release_if(|holder| holder.mdt == mdt);
+    }
+
+    /// An operation gives the lock back.
+    pub fn unlock(&self, op: &OpId) -> PeerReply {
+        self.release_if(|holder| holder == op);
+        PeerReply::Done
+    }
+
+    fn release_if(&self, is_over: impl FnOnce(&OpId) -> bool) {
+        let mut holder = self.holder.lock();
+        if holder.as_ref().is_some_and(is_over) {
+            *holder = None;
+            self.released.notify_all();
+        }
+    }
+}

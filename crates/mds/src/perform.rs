@@ -1,0 +1,37 @@
+//! What an operation stands on, locked and read, and how its plan is carried out.
+
+mod alike;
+mod ground;
+
+pub(crate) use alike::Held;
+pub(crate) use ground::At;
+
+use crate::commit::Commits;
+use crate::leaves::Leaves;
+use crate::operations::Coordinator;
+use crate::staging::Staging;
+use std::sync::Arc;
+
+/// Carries plans out. See the [module documentation](self).
+pub(crate) struct Performer {
+    leaves: Arc<Leaves>,
+    staging: Arc<Staging>,
+    commits: Arc<Commits>,
+    coordinator: Arc<Coordinator>,
+}
+
+impl Performer {
+    pub fn new(
+        leaves: &Arc<Leaves>,
+        staging: &Arc<Staging>,
+        commits: &Arc<Commits>,
+        coordinator: &Arc<Coordinator>,
+    ) -> Performer {
+        Performer {
+            leaves: leaves.clone(),
+            staging: staging.clone(),
+            commits: commits.clone(),
+            coordinator: coordinator.clone(),
+        }
+    }
+}
