@@ -7,12 +7,12 @@ mod swap;
 pub(crate) use swap::Swap;
 
 use crate::core::Core;
-use crate::layouts::{is_foreign_directory, may_set_layout, stored_wish};
+use crate::layouts::stored_wish;
 use crate::leaves::Leaves;
 use crate::locks::{Locked, Want};
-use crate::plan::Amendment;
+use crate::plan::{self, Amendment, Laid};
 use crate::turn::Caller;
-use crate::tx::{Tx, now};
+use crate::tx::now;
 use nacre_layout::user::Foreign;
 use nacre_layout::{Layout, PoolName, Wish, user};
 use nacre_lock::LockHandle;
@@ -153,47 +153,27 @@ impl LayoutChanges {
         };
         let held = self.core.performer.lock_alike(caller, fid)?;
         let record = self.leaves.records.inode(fid)?;
-        if !record.attr.is_regular() && !record.attr.is_dir() {
-            return Err(Status::EINVAL);
-        }
-        may_set_layout(&record, caller.cred())?;
-        // Nothing can be made in it that would get the default.
-        if is_foreign_directory(&record) {
-            return Err(Status::EINVAL);
-        }
-        if self.has_layout_for_good(caller, &record)? {
-            return Err(Status::EALREADY);
-        }
-        let amendment = Amendment::begun(&record, &held.shards_of(&record)?, now());
-        let mut changed = amendment.record;
-        changed.attr.flags -= AttrFlags::HAS_OBJECTS;
-        if wish.is_empty() {
-            changed.attr.size_source = SizeSource::Exact;
-            changed.body.clear();
-            changed.attr.flags -= AttrFlags::HAS_LAYOUT;
-        } else {
-            let wish = match record.attr.is_regular() {
-                // What a file was made with came from its directory, which helps out where the wish is silent.
-                true => wish.clone().or(&stored_wish(&record)?.inherited()),
-                false => wish.clone().with_pool(pool),
-            };
-            changed.body = user::encode_wish(fid, &wish);
-            changed.attr.flags |= AttrFlags::HAS_LAYOUT;
-        }
+        let laid = Laid {
+            record: &record,
+            shards: &held.shards_of(&record)?,
+            has_it_for_good: self.has_layout_for_good(caller, &record)?,
+        };
+        let amendment = plan::set_layout(caller.cred(), &laid, wish, pool, now())?;
         if record.attr.is_regular() {
             // What they wish for instead, or no more.
             self.core.client_locks.call_back_layout(fid, false, None)?;
         }
-        let store = |changed, tx: Tx| self.core.performer.amend(caller, held, tx, Amendment::of(changed));
-        if changed.attr.is_regular() && !wish.is_empty() {
-            let layout = self.core.layouts.wished_layout(&changed)?;
-            return self.instantiate(&changed, layout, 1, None, |changed, _, tx| store(changed, tx));
+        let performer = &self.core.performer;
+        if record.attr.is_regular() && !wish.is_empty() {
+            let changed = &amendment.record;
+            let layout = self.core.layouts.wished_layout(changed)?;
+            return self.instantiate(changed, layout, 1, None, |changed, _, tx| {
+                performer.amend(caller, held, tx, Amendment::of(changed))
+            });
         }
-        store(changed, self.leaves.records.begin())
+        performer.amend(caller, held, self.leaves.records.begin(), amendment)
     }
-}
 
-impl LayoutChanges {
     /// True if the layout of a file cannot be set any more.
     fn has_layout_for_good(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
         if record.attr.is_regular() && user::is_foreign(&record.body) {
@@ -202,31 +182,16 @@ impl LayoutChanges {
         Ok(record.attr.flags.contains(AttrFlags::HAS_OBJECTS) && !self.is_unused(caller, record)?)
     }
 
-    /// Gives a file without objects a foreign layout. It never gets any then: reading finds nothing, writing is refused.
+    /// Gives a file without objects a foreign layout.
     ///
     /// # Errors
-    /// `EINVAL` for directories, `EALREADY` if the file has a layout for good, `EFBIG` if it has a size.
+    /// As [`plan::set_foreign`].
     pub fn set_foreign(&self, caller: &Caller<'_>, fid: &Fid, foreign: &Foreign) -> StatusResult<MdsAnswer> {
-        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let held = self.core.performer.lock_alone(caller, fid)?;
         let record = self.leaves.records.inode(fid)?;
-        if !record.attr.is_regular() {
-            return Err(Status::EINVAL);
-        }
-        may_set_layout(&record, caller.cred())?;
-        if self.has_layout_for_good(caller, &record)? {
-            return Err(Status::EALREADY);
-        }
-        if record.attr.size != 0 {
-            return Err(Status::EFBIG);
-        }
-        let mut changed = InodeRecord::clone(&record);
-        changed.attr.ctime = now();
-        changed.body = user::encode_foreign(foreign);
-        changed.attr.flags -= AttrFlags::HAS_OBJECTS;
-        changed.attr.flags |= AttrFlags::HAS_LAYOUT;
-        changed.attr.size_source = SizeSource::Exact;
-        let mut tx = self.leaves.records.begin();
-        let record = tx.put_inode(changed);
-        self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        let has_it_for_good = self.has_layout_for_good(caller, &record)?;
+        let laid = Laid { record: &record, shards: &[], has_it_for_good };
+        let amendment = plan::set_foreign(caller.cred(), &laid, foreign, now())?;
+        self.core.performer.amend(caller, held, self.leaves.records.begin(), amendment)
     }
 }

@@ -1,19 +1,19 @@
 //! What the records say of a file's data: where it goes, how large it is, and the defaults that directories, the root and the file system
 //! help out with.
 
+pub(crate) mod stored;
 pub(crate) mod system;
-pub(crate) mod written;
+
+pub(crate) use stored::{is_foreign_directory, stored_wish};
 
 use crate::config::{AppendLayout, MdsConfig};
 use crate::leaves::Leaves;
-use crate::plan::check_access;
 use nacre_env::sync::{Mutex, RwLock};
 use nacre_layout::{Layout, LayoutSpec, Pattern, Wish, user};
 use nacre_ondisk::InodeRecord;
-use nacre_types::perm::Verdict;
-use nacre_types::{Attr, AttrFlags, Cred, Fid, FileKind, SizeSource, Status, StatusResult, perm};
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult};
 use std::sync::Arc;
-use written::damaged;
+use stored::damaged;
 
 /// See the [module documentation](self).
 pub struct Layouts {
@@ -242,14 +242,6 @@ impl Layouts {
     }
 }
 
-/// The wish stored in a directory, or in a file without objects.
-pub(crate) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
-    if record.body.is_empty() || user::is_foreign(&record.body) {
-        return Ok(Wish::default());
-    }
-    user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
-}
-
 /// Gives the file of `record` a layout whose only object, on this MDT, it has got with its first data.
 pub(crate) fn place(record: &mut InodeRecord, layout: &mut Layout) {
     layout.generation = layout.generation.wrapping_add(1);
@@ -274,17 +266,4 @@ fn without_first(wish: Wish) -> Wish {
 /// The object on an MDT of a layout that has no other.
 pub(crate) fn only_object(layout: &Layout) -> Option<Fid> {
     layout.object_on_mdt().filter(|_| layout.objects().count() == 1).map(|object| object.object)
-}
-
-/// True for a directory whose entries another store has.
-pub(crate) fn is_foreign_directory(record: &InodeRecord) -> bool {
-    record.attr.is_dir() && user::is_foreign_directory(&record.body)
-}
-
-/// Whether somebody may change the layout of an inode.
-pub(crate) fn may_set_layout(record: &InodeRecord, cred: &Cred) -> StatusResult<()> {
-    match perm::owner_or_capable(&record.attr, cred) {
-        Verdict::Granted => Ok(()),
-        _ => check_access(record, cred, perm::WRITE),
-    }
 }

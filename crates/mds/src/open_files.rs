@@ -4,7 +4,7 @@ mod data;
 
 use crate::core::Core;
 use crate::layout_changes::LayoutChanges;
-use crate::layouts::written::{forget_written, mark_written};
+use crate::layouts::stored::{forget_written, mark_written};
 use crate::leaves::Leaves;
 use crate::locks::Want;
 use crate::opens::WriteSession;

@@ -9,6 +9,7 @@
 
 mod amend;
 mod create;
+mod layout;
 mod link;
 mod remove;
 mod rename;
@@ -21,6 +22,7 @@ pub(crate) use amend::{
     Amended, Amendment, XattrChange, drop_privileges, has_privileges, may_be_of_a_write, set_attr, valid_time,
 };
 pub(crate) use create::{Creation, Handed, inode, make, make_unnamed, may_keep_sgid};
+pub(crate) use layout::{Laid, may_set_layout, set_foreign, set_foreign_directory, set_layout};
 pub(crate) use link::{Linking, link};
 pub(crate) use remove::{Removal, remove};
 pub(crate) use rename::{Cycles, Move, rename};

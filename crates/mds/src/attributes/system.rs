@@ -1,15 +1,14 @@
 //! Changes of attributes that are made from other records: Lustre's layouts, and what copies of attributes bring along. Source: reference 3.6.
 
 use super::Attributes;
+use crate::layouts::is_foreign_directory;
 use crate::layouts::system::System;
-use crate::layouts::{is_foreign_directory, may_set_layout};
-use crate::locks::Want;
+use crate::plan;
 use crate::turn::Caller;
 use crate::tx::now;
 use nacre_layout::{Wish, user};
-use nacre_ondisk::InodeRecord;
-use nacre_types::{AttrFlags, Fid, Status, StatusResult};
-use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, XattrFlags};
 
 impl Attributes {
     pub(super) fn set_system_xattr(
@@ -50,7 +49,6 @@ impl Attributes {
         }
     }
 
-    /// Makes an empty directory a foreign one, which stays one and gets no entries. Layouts over MDTs, which backups bring along, are ignored.
     fn set_directory_layout(
         &self,
         caller: &Caller<'_>,
@@ -58,36 +56,11 @@ impl Attributes {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
+        let held = self.core.performer.lock_alone(caller, fid)?;
         let record = self.leaves.records.inode(fid)?;
-        may_set_layout(&record, caller.cred())?;
-        if !user::is_foreign_directory(value) {
-            return Ok(self.core.commits.answer(MdsReply::Attr(self.core.layouts.told(&record)?)));
-        }
-        user::decode_foreign_directory(value).map_err(|_| Status::EINVAL)?;
-        if !record.attr.is_dir() {
-            return Err(Status::ENOTDIR);
-        }
-        if is_foreign_directory(&record) {
-            return match flags.contains(XattrFlags::CREATE) {
-                true => Err(Status::EEXIST),
-                false => Ok(self.core.commits.answer(MdsReply::Attr(record.shown()))),
-            };
-        }
-        // What lies in shards cannot be seen from here.
-        if record.entries() != 0 || !record.lmv.is_empty() {
-            return Err(Status::ENOTEMPTY);
-        }
-        if *fid == Fid::ROOT {
-            return Err(Status::EBUSY);
-        }
-        let mut changed = InodeRecord::clone(&record);
-        changed.attr.ctime = now();
-        changed.body = value.to_vec();
-        changed.attr.flags |= AttrFlags::HAS_LAYOUT;
-        let mut tx = self.leaves.records.begin();
-        let record = tx.put_inode(changed);
-        self.core.commits.finish(caller, tx, MdsReply::Attr(record.shown()))
+        let is_new = flags.contains(XattrFlags::CREATE);
+        let amendment = plan::set_foreign_directory(caller.cred(), &record, value, is_new, now())?;
+        self.amend_or_answer(caller, held, &record, amendment)
     }
 
     /// A value with objects was copied from another file, maybe of another file system: only its shape counts. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file

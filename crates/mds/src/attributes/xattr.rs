@@ -128,7 +128,7 @@ impl Attributes {
         self.amend_or_answer(caller, held, &record, amendment)
     }
 
-    fn amend_or_answer(
+    pub(super) fn amend_or_answer(
         &self,
         caller: &Caller<'_>,
         held: Held<'_>,

@@ -4,8 +4,8 @@
 //! With a component that has objects its data goes ([`super::relayout`]).
 
 use super::LayoutChanges;
-use crate::layouts::may_set_layout;
 use crate::locks::Want;
+use crate::plan::may_set_layout;
 use crate::turn::Caller;
 use crate::tx::now;
 use nacre_layout::user::Selector;

@@ -1,11 +1,10 @@
 //! Making files, directories, symlinks and nodes.
 
 use super::NameSpace;
-use crate::layouts::may_set_layout;
 use crate::locks::Want;
 use crate::new_shards::check_new_shards;
 use crate::plan;
-use crate::plan::{Creation, Handed, check_access};
+use crate::plan::{Creation, Handed, check_access, may_set_layout};
 use crate::tables::{INODES, ORPHANS, OrphanKind};
 use crate::turn::Caller;
 use crate::tx::now;

@@ -2,7 +2,7 @@
 //! of any data, told while a file stays open or after objects were cut.
 
 use super::{OpenFiles, Word};
-use crate::layouts::written::mark_written;
+use crate::layouts::stored::mark_written;
 use crate::layouts::{object_on_mdt, only_object, place};
 use crate::locks::Want;
 use crate::turn::Caller;

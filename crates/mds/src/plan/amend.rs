@@ -1,7 +1,7 @@
 //! Attributes of an inode that is there. Source: chmod(2), chown(2), utimensat(2), truncate(2).
 
 use super::{acl_of, check_access, may_keep_sgid};
-use crate::layouts::written::forget_written;
+use crate::layouts::stored::forget_written;
 use crate::tables::CAPABILITY;
 use nacre_ondisk::InodeRecord;
 use nacre_types::attr::{S_IFMT, S_ISGID, S_ISUID};

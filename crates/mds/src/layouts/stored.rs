@@ -1,8 +1,21 @@
-//! Which objects of a file have been written to, as its layout says it.
+//! What a record says of the layout of its file or directory.
 
-use nacre_layout::{Layout, user};
+use nacre_layout::{Layout, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+
+/// The wish stored in a directory, or in a file without objects.
+pub(crate) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
+    if record.body.is_empty() || user::is_foreign(&record.body) {
+        return Ok(Wish::default());
+    }
+    user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
+}
+
+/// True for a directory whose entries another store has.
+pub(crate) fn is_foreign_directory(record: &InodeRecord) -> bool {
+    record.attr.is_dir() && user::is_foreign_directory(&record.body)
+}
 
 /// Records which objects of a file have been written to.
 pub(crate) fn mark_written(record: &mut InodeRecord, objects: &[Fid]) -> StatusResult<()> {
