@@ -14,13 +14,14 @@ mod clients;
 mod grants;
 mod locks;
 mod reads;
+mod room;
+mod seldom;
 mod service;
 mod stats;
 mod tenants;
 mod trim;
 mod versions;
 
-pub use service::{
-    AHEAD_MAX, DESTROY_MAX, ObjectServer, OssConfig, PRECREATE_MAX, STATFS_AGE_MAX, StopError,
-};
+pub use room::STATFS_AGE_MAX;
+pub use service::{AHEAD_MAX, DESTROY_MAX, ObjectServer, OssConfig, PRECREATE_MAX, StopError};
 pub use stats::{Operation, PeerStats, SERVICES};

@@ -4,25 +4,27 @@ use crate::arguments::{check_bulk, check_count, check_object, check_objects, che
 use crate::capabilities::Capabilities;
 use crate::clients::LockClients;
 use crate::locks::Target;
+use crate::room::Room;
+use crate::seldom::Seldom;
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
 use crate::tenants::check_standing;
 use crate::versions::Versions;
 use nacre_dlm::{Expected, LockService, Timer};
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Mutex, RwLock};
+use nacre_keys::CapabilityKeys;
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
 use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, ReadCall};
 use nacre_store::object::trim::Trimmer;
-use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
+use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
 use nacre_types::nodemap::Nodemaps;
-use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
+use nacre_types::{Capability, ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Advice, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -32,19 +34,6 @@ pub const DESTROY_MAX: usize = 4096;
 pub const PRECREATE_MAX: u32 = 20_000;
 /// Most bytes that are fetched ahead of one read; wishes beyond are cut.
 pub const AHEAD_MAX: u32 = 32 << 20;
-/// Age up to which an answer about space is given again.
-pub const STATFS_AGE_MAX: Duration = Duration::from_secs(1);
-/// Time between two messages about failing requests; those between are counted.
-const LOG_EVERY: Duration = Duration::from_secs(5);
-
-/// State bits of [`Statfs`] (reference: `OS_STATFS_*`).
-const STATE_READ_ONLY: u32 = 0x02;
-const STATE_NO_SPACE: u32 = 0x20;
-const STATE_NO_INODES: u32 = 0x40;
-/// On flash.
-const STATE_NONROTATIONAL: u32 = 0x200;
-/// Bits that an operator sets: degraded and no-create.
-const STATE_OPERATOR: u32 = 0x01 | 0x04;
 
 /// Why a service did not stop in order.
 #[derive(Debug)]
@@ -86,7 +75,7 @@ pub struct ObjectServer {
     pub(crate) target: Arc<Target>,
     pub(crate) locks: Arc<LockService>,
     pub(crate) versions: Versions,
-    pub(crate) capabilities: Capabilities,
+    capabilities: Capabilities,
     /// The thread behind the locks, from the first client on.
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
@@ -97,15 +86,10 @@ pub struct ObjectServer {
     pub(crate) nodemaps: RwLock<Arc<Nodemaps>>,
     /// Those that the store wants together.
     reads_at_once: usize,
-    statfs: Mutex<Option<(Instant, Statfs)>>,
-    operator_state: AtomicU32,
+    room: Room,
     hold: Hold,
-    /// It is on flash.
-    nonrotational: AtomicBool,
     pub(crate) trimmer: OnceLock<Trimmer>,
-    /// When a failing request was last logged, and how many were not since.
-    logged: Mutex<Option<Instant>>,
-    unlogged: AtomicU64,
+    failures: Seldom,
 }
 
 impl ObjectServer {
@@ -156,13 +140,10 @@ impl ObjectServer {
             jobs: JobStats::new(JOB_EVENTS),
             exports: Exports::default(),
             nodemaps: RwLock::default(),
-            statfs: Mutex::new(None),
-            operator_state: AtomicU32::new(0),
+            room: Room::default(),
             hold: Hold::default(),
-            nonrotational: AtomicBool::new(false),
             trimmer: OnceLock::new(),
-            logged: Mutex::new(None),
-            unlogged: AtomicU64::new(0),
+            failures: Seldom::default(),
         }
     }
 
@@ -261,20 +242,17 @@ impl ObjectServer {
     /// Tells MDTs to prefer other targets (`obdfilter.*.degraded`), or to make no new objects here
     /// (`obdfilter.*.no_create`).
     pub fn set_state(&self, is_degraded: bool, is_no_create: bool) {
-        let state = u32::from(is_degraded) | (u32::from(is_no_create) << 2);
-        self.operator_state.store(state & STATE_OPERATOR, Ordering::Relaxed);
-        *self.statfs.lock() = None;
+        self.room.set_state(is_degraded, is_no_create);
     }
 
     /// Whether the target is on flash (`osd-*.*.nonrotational`), which statfs tells.
     pub fn is_nonrotational(&self) -> bool {
-        self.nonrotational.load(Ordering::Relaxed)
+        self.room.is_nonrotational()
     }
 
     /// Says whether the target is on flash.
     pub fn set_nonrotational(&self, is_nonrotational: bool) {
-        self.nonrotational.store(is_nonrotational, Ordering::Relaxed);
-        *self.statfs.lock() = None;
+        self.room.set_nonrotational(is_nonrotational);
     }
 
     /// Requests that a test wants held.
@@ -334,7 +312,7 @@ impl ObjectServer {
             OssRequest::Advise { object, offset, len, advice } => {
                 self.advise(*object, *offset, *len, *advice)
             }
-            OssRequest::Statfs => Ok((OssReply::Statfs(self.statfs()?), 0)),
+            OssRequest::Statfs => Ok((OssReply::Statfs(self.room.statfs(&*self.target.store)?), 0)),
             OssRequest::Precreate { sequence, count } => self.precreate(*sequence, *count),
             OssRequest::DestroyOrphans { sequence, last_used } => self.destroy_orphans(*sequence, *last_used),
             OssRequest::Destroy { objects } => self.destroy(objects),
@@ -413,7 +391,7 @@ impl ObjectServer {
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Outcome {
         check_sequence(sequence, self.target.index)?;
         let first = self.target.store.abilities().ids_of(sequence)?.destroy_orphans(sequence, last_used)?;
-        *self.statfs.lock() = None;
+        self.room.look_again();
         Ok((OssReply::Precreated { first, count: 0 }, 0))
     }
 
@@ -421,7 +399,7 @@ impl ObjectServer {
         check_objects(objects, self.target.index)?;
         let count = self.target.store.destroy(objects)?;
         objects.iter().for_each(|object| self.object_changed(*object));
-        *self.statfs.lock() = None;
+        self.room.look_again();
         Ok((OssReply::Done, count))
     }
 
@@ -505,51 +483,47 @@ impl ObjectServer {
         self.target.grants.lock().bytes()
     }
 
-    fn statfs(&self) -> Result<Statfs, Refusal> {
-        // Held while the store is asked, so that many who ask at once cost one look.
-        let mut cached = self.statfs.lock();
-        let now = Instant::now();
-        if let Some((when, statfs)) = &*cached
-            && now.duration_since(*when) < STATFS_AGE_MAX
-        {
-            return Ok(*statfs);
-        }
-        let class = if self.is_nonrotational() { STATE_NONROTATIONAL } else { 0 };
-        let state = self.operator_state.load(Ordering::Relaxed) | class;
-        let statfs = statfs_of(&self.target.store.space()?, state);
-        *cached = Some((now, statfs));
-        Ok(statfs)
-    }
-
     /// What the client is told of a failure.
     pub(crate) fn refused(&self, request: &OssRequest, refusal: Refusal) -> Status {
         match refusal {
             Refusal::Argument(status) => status,
             Refusal::Store(error) => {
                 let status = error.status();
-                if !is_expected(status) {
-                    self.log_failure(request, &error);
+                // A broken disk fails every request.
+                if !is_expected(status)
+                    && let Some(unlogged) = self.failures.pass()
+                {
+                    let operation = operation_of(request).row().name;
+                    log::error!(
+                        "{}: {operation} failed: {error} ({unlogged} failures before not shown)",
+                        self.target_id()
+                    );
                 }
                 status
             }
         }
     }
 
-    /// Logs a failure of the store, at most one in [`LOG_EVERY`]: a broken disk fails every request.
-    fn log_failure(&self, request: &OssRequest, error: &ObjectError) {
-        let mut logged = self.logged.lock();
-        if logged.is_some_and(|when| when.elapsed() < LOG_EVERY) {
-            self.unlogged.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        *logged = Some(Instant::now());
-        drop(logged);
-        let unlogged = self.unlogged.swap(0, Ordering::Relaxed);
-        let operation = operation_of(request).row().name;
-        log::error!(
-            "{}: {operation} failed: {error} ({unlogged} failures before not shown)",
-            TargetId::ost(self.target.index)
-        );
+    pub(crate) fn target_id(&self) -> TargetId {
+        TargetId::ost(self.target.index)
+    }
+
+    /// Clients need capabilities signed with these keys, as soon as there are some. Only the first call counts.
+    pub fn ask_for_capabilities(&self, keys: Arc<CapabilityKeys>) {
+        self.capabilities.set_keys(keys);
+    }
+
+    /// Whether the sender may do this.
+    ///
+    /// # Errors
+    /// [`Status::NO_CAPABILITY`].
+    pub(crate) fn check_capability(
+        &self,
+        export: &Export,
+        request: &OssRequest,
+        capability: Option<&Capability>,
+    ) -> StatusResult<()> {
+        self.capabilities.check(self.target_id(), export, request, capability)
     }
 }
 
@@ -615,16 +589,13 @@ fn is_expected(status: Status) -> bool {
 
 impl OssService for ObjectServer {
     fn space(&self) -> StatusResult<Statfs> {
-        self.statfs().map_err(|refusal| match refusal {
-            Refusal::Argument(status) => status,
-            Refusal::Store(error) => error.status(),
-        })
+        self.room.statfs(&*self.target.store).map_err(|error| error.status())
     }
 
     fn connect(&self, export: &Arc<Export>) -> StatusResult<()> {
         self.admit(export)?;
         self.start_timer().map_err(|error| {
-            log::error!("{}: the thread of the locks: {error}", TargetId::ost(self.target.index));
+            log::error!("{}: the thread of the locks: {error}", self.target_id());
             Status::EAGAIN
         })?;
         self.locks.connect(export)?;
@@ -722,30 +693,6 @@ fn fallocate(kind: FallocateKind) -> Fallocate {
 
 pub(crate) fn attr(attr: ObjectAttr) -> oss::ObjectAttr {
     oss::ObjectAttr { size: attr.size, blocks: attr.blocks, mtime: attr.mtime }
-}
-
-fn statfs_of(space: &Space, operator_state: u32) -> Statfs {
-    let block_size = space.block_size.max(1);
-    let blocks = |bytes: u64| bytes / u64::from(block_size);
-    let mut state = operator_state;
-    if space.is_read_only {
-        state |= STATE_READ_ONLY;
-    }
-    if blocks(space.available) == 0 {
-        state |= STATE_NO_SPACE;
-    }
-    if space.objects_free == 0 {
-        state |= STATE_NO_INODES;
-    }
-    Statfs {
-        block_size,
-        blocks: blocks(space.total),
-        blocks_free: blocks(space.free),
-        blocks_available: blocks(space.available),
-        files: space.objects,
-        files_free: space.objects_free,
-        state,
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::service::ObjectServer;
 use nacre_rpc::Export;
 use nacre_types::nodemap::Nodemaps;
-use nacre_types::{Standing, Status, StatusResult, TargetId};
+use nacre_types::{Standing, Status, StatusResult};
 use nacre_wire::oss::OssRequest;
 use std::sync::Arc;
 
@@ -18,12 +18,7 @@ impl ObjectServer {
         export.bound(&nodemaps, false);
         match export.standing().is_some_and(|standing| standing.is_banned()) {
             true => {
-                log::warn!(
-                    "{}: client {} at {} is banned",
-                    TargetId::ost(self.target.index),
-                    export.client,
-                    export.nid
-                );
+                log::warn!("{}: client {} at {} is banned", self.target_id(), export.client, export.nid);
                 Err(Status::EACCES)
             }
             false => Ok(()),

@@ -3,7 +3,6 @@
 use crate::ObjectServer;
 use nacre_store::object::trim::{Load, Trimmer, trim_for};
 use nacre_store::object::{ObjectError, Trimmed};
-use nacre_types::TargetId;
 use std::io;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ impl ObjectServer {
             let (in_progress, done) = brw.transfers();
             Load { in_progress, done }
         };
-        let name = TargetId::ost(self.target.index).to_string();
+        let name = self.target_id().to_string();
         let trimmer = Trimmer::start(name, self.store().clone(), Box::new(load))?;
         // Of two who start at once one is dropped, which ends it.
         let _ = self.trimmer.set(trimmer);

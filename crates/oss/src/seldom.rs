@@ -1,0 +1,28 @@
+//! Messages about what may happen with every request: one in a while, with the count of those that were left out.
+
+use nacre_env::clock::Instant;
+use nacre_env::sync::Mutex;
+use std::time::Duration;
+
+/// Time between two messages.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Seldom {
+    /// When the last message was logged, and how many were left out since.
+    state: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Seldom {
+    /// Whether a message is to be logged now, and how many were left out before it.
+    pub(crate) fn pass(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.0.is_some_and(|when| when.elapsed() < EVERY) {
+            state.1 += 1;
+            return None;
+        }
+        state.0 = Some(Instant::now());
+        Some(std::mem::take(&mut state.1))
+    }
+}
