@@ -7,6 +7,7 @@
 mod continuous;
 mod fake;
 mod layer;
+mod null_store;
 mod plan;
 mod policies;
 

@@ -22,7 +22,6 @@ mod error;
 pub mod fiemap;
 pub mod file;
 mod in_memory;
-pub mod null;
 pub mod nxd;
 pub mod records;
 mod report;
@@ -41,7 +40,6 @@ pub use block::{BlockStore, BlockStoreOptions};
 pub use cache_policy::{CachePolicy, PolicyCell};
 pub use error::{ObjectError, Result};
 pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};
-pub use null::NullStore;
 pub use nxd::{Nxd, NxdMode, NxdOptions, NxdSettings, NxdStats};
 pub use records::{Edit, RecordStore};
 pub use report::{

@@ -15,9 +15,10 @@ use fastrand::Rng;
 use nacre_oss::ObjectServer;
 use nacre_rpc::tcp::{Server, Targets};
 use nacre_rpc::{ServerConfig, Tunable};
-use nacre_store::object::{CachePolicy, NullStore, ObjectStore, null};
+use nacre_store::object::{CachePolicy, ObjectStore};
 
 use super::layer::{Backend, Objects, OstObjects, device_bytes, open_store};
+use super::null_store::{self, NullStore};
 use super::plan::Case;
 use super::{SurveyArguments, check, shown, stamp};
 use crate::buffer::Buffer;
@@ -329,7 +330,7 @@ pub(super) fn measure(
             (0..case.objects).try_for_each(|object| ost.objects.destroy(object))?;
         }
     }
-    report.notes.push(format!("{} is FAKE: sizes are kept, data is not, reads give zeros", null::NAME));
+    report.notes.push(format!("{} is FAKE: sizes are kept, data is not, reads give zeros", null_store::NAME));
     report.notes.push(
         "CPU time is that of the OST's process alone; what lies between both is the store's".to_owned(),
     );
@@ -346,7 +347,7 @@ fn case_name(case: &Case, kept: Kept) -> String {
 }
 
 fn row(case: &Case, kept: Kept, real: &Turns, fake: &Turns) -> Row {
-    let mut row = compared(case_name(case, kept), real, null::NAME, fake);
+    let mut row = compared(case_name(case, kept), real, null_store::NAME, fake);
     row.target = (case.record == SMALL).then_some(Target::RatioAtLeast(BOUND));
     row
 }

@@ -3,11 +3,11 @@
 //! It stands below an object server whose own cost is to be measured, as Lustre's fake I/O does. No target can be made on it
 //! and no parameter turns it on: only `nacre bench` makes one, in memory.
 
-use super::{
+use nacre_env::sync::{Mutex, RwLock};
+use nacre_store::object::{
     Abilities, Fallocate, Ids, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
     ObjectVerifyReport, Result, Seek, Space,
 };
-use nacre_env::sync::{Mutex, RwLock};
 use nacre_types::{Fid, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -38,11 +38,6 @@ pub struct NullStore {
 }
 
 impl NullStore {
-    /// One without objects.
-    pub fn new() -> NullStore {
-        NullStore::default()
-    }
-
     /// One without objects that wants so many reads together as the store whose place it takes, so that requests go the same way.
     pub fn in_place_of(reads_at_once: usize) -> NullStore {
         NullStore { reads_at_once, ..NullStore::default() }
@@ -229,7 +224,7 @@ mod tests {
 
     #[test]
     fn sizes_are_kept_data_is_not_and_reads_give_zeros() {
-        let store = NullStore::new();
+        let store = NullStore::default();
         assert_eq!(store.reserve(2, 3).expect("ids"), 1..4);
         let object = Fid::new(2, 1, 0);
         assert_eq!(store.write(object, 4096, &[7; 100]).expect("taken"), 100);
@@ -247,7 +242,7 @@ mod tests {
 
     #[test]
     fn ids_and_orphans_are_counted_as_in_a_real_store() {
-        let store = NullStore::new();
+        let store = NullStore::default();
         for oid in 1..=4 {
             store.write(Fid::new(2, oid, 0), 0, &[1]).expect("taken");
         }
