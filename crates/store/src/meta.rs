@@ -28,7 +28,7 @@ mod superblock;
 mod tail;
 mod wal;
 #[cfg(test)]
-mod witness;
+pub(crate) mod witness;
 
 use nacre_env::thread::JoinHandle;
 use std::ops::Bound;

@@ -24,6 +24,7 @@ pub(super) mod directory;
 mod fetch;
 mod handle;
 mod io;
+mod local;
 pub(super) mod ops;
 pub(super) mod options;
 mod recover;
@@ -48,8 +49,9 @@ use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo}
 use crate::object::in_memory::is_in_memory;
 use crate::object::sequences::{OBJECTS, Sequences};
 use crate::object::{ObjectError, Result};
-use directory::Directory;
+use directory::{Directory, path_error};
 use handle::{Handle, Handles};
+use local::{SlotFile, Tree};
 use nacre_env::thread::JoinHandle;
 use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord};
 use nacre_types::Fid;
@@ -58,7 +60,6 @@ use rustix::io::Errno;
 use slots::Slots;
 use space::Reserve;
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,14 +117,16 @@ impl FileStore {
     /// [`ObjectError::Header`] for another format, [`ObjectError::OtherTarget`], [`ObjectError::OtherIndex`],
     /// [`ObjectError::Damaged`] if the index contradicts itself.
     pub fn open(dir: &Path, options: FileStoreOptions) -> Result<FileStore> {
-        FileStore::open_beside(dir, options, ahead::Shared::of)
+        FileStore::open_on(dir, options, Tree::open, ahead::Shared::of)
     }
 
-    /// As [`FileStore::open`]; `shared` gives what it shares with other stores on the file system on which its objects lie.
-    fn open_beside(
+    /// As [`FileStore::open`]; `tree` opens the directory of its slot files, making it if that is wanted, and `shared` gives what it shares
+    /// with other stores on the file system there.
+    fn open_on(
         dir: &Path,
         options: FileStoreOptions,
-        shared: fn(BorrowedFd<'_>) -> Arc<ahead::Shared>,
+        tree: impl FnOnce(&Path, bool) -> std::result::Result<Tree, Errno>,
+        shared: fn(&Tree) -> Arc<ahead::Shared>,
     ) -> Result<FileStore> {
         if !directory::is_label(&options.label) {
             return Err(ObjectError::Index(MetaError::Option {
@@ -133,7 +136,11 @@ impl FileStore {
         }
         let directory = Directory::open(dir, &options)?;
         let read_only = options.read_only;
-        let (mut store, was_clean) = FileStore::assemble(dir, options, directory, shared)?;
+        let root = dir.join(directory::OBJECTS);
+        let tree = tree(&root, !read_only)
+            .map_err(|error| path_error("make the directories below", &root, error))?;
+        let slots = Arc::new(Slots::new(root, tree, read_only));
+        let (mut store, was_clean) = FileStore::assemble(dir, options, directory, slots, shared)?;
         store.was_clean = was_clean;
         if read_only {
             store.is_closed.store(true, Ordering::Relaxed);
@@ -160,15 +167,11 @@ impl FileStore {
         dir: &Path,
         options: FileStoreOptions,
         mut directory: Directory,
-        shared: fn(BorrowedFd<'_>) -> Arc<ahead::Shared>,
+        slots: Arc<Slots>,
+        shared: fn(&Tree) -> Arc<ahead::Shared>,
     ) -> Result<(FileStore, bool)> {
         let is_new = directory.header.is_none();
-        let slots = Arc::new(Slots::open(dir, options.read_only)?);
-        let total = space::total(slots.objects_fd()).map_err(|error| ObjectError::Path {
-            action: "ask for the space of",
-            path: dir.to_owned(),
-            source: error.into(),
-        })?;
+        let total = slots.tree().total().map_err(|error| path_error("ask for the space of", dir, error))?;
         let index_options = options.index.clone().unwrap_or_else(|| options::default_index(total));
         let index_options =
             MetaStoreOptions { create: is_new, read_only: options.read_only, ..index_options };
@@ -191,14 +194,14 @@ impl FileStore {
             reserve.clone(),
             options.ahead_max_bytes,
             options.ahead_everywhere,
-            shared(slots.objects_fd()),
+            shared(slots.tree()),
         );
         let known = recover::load(&index, &slots, dir)?;
         let has_sums = directory.header.as_ref().is_some_and(|header| header.checksums);
         let sums = has_sums.then(|| sums::Book::new(index.clone(), options.settle_ms));
         let store = FileStore {
             dir: dir.to_owned(),
-            transfers: Transfers::new(&options, is_in_memory(slots.objects_fd())),
+            transfers: Transfers::new(&options, slots.tree().kernel().is_some_and(is_in_memory)),
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
             freed: trim::FreedBook::default(),
             options,
@@ -265,20 +268,20 @@ impl FileStore {
             return Ok(Some(handle));
         }
         let Some(slot) = self.lookup(object)? else { return Ok(None) };
-        let fd = match self.slots.open_file(slot, OFlags::empty()) {
+        let file = match self.slots.open_file(slot, OFlags::empty()) {
             Err(Errno::MFILE | Errno::NFILE) => {
                 self.handles.shrink();
                 self.slots.open_file(slot, OFlags::empty())
             }
             other => other,
         };
-        let fd = fd.map_err(|error| match error {
+        let file = file.map_err(|error| match error {
             Errno::NOENT => ObjectError::Damaged { object, what: "its file is missing" },
             error => ObjectError::io("open file", object, error),
         })?;
         // The record was committed at some time up to now; which transaction it was is not known any more.
         let mapped_by = self.index.last_transno().0;
-        Ok(Some(self.handles.insert(self.handle(object, slot, fd, false, mapped_by))))
+        Ok(Some(self.handles.insert(self.handle(object, slot, file, false, mapped_by))))
     }
 
     /// The open object, made now if it does not exist.
@@ -291,7 +294,7 @@ impl FileStore {
         let slot = taken.slot;
         let fresh = match self.slots.open_fresh(taken, object) {
             Err(ObjectError::Io { source, .. })
-                if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) =>
+                if matches!(Errno::from_io_error(&source), Some(Errno::MFILE | Errno::NFILE)) =>
             {
                 self.handles.shrink();
                 self.slots.open_fresh(taken, object)
@@ -307,19 +310,19 @@ impl FileStore {
         self.counters.objects.fetch_add(1, Ordering::Relaxed);
         self.counters.created.fetch_add(1, Ordering::Relaxed);
         self.releaser.note_taken(taken.free_left);
-        Ok(self.handles.insert(self.handle(object, slot, fresh.fd, fresh.is_new, mapped_by)))
+        Ok(self.handles.insert(self.handle(object, slot, fresh.file, fresh.is_new, mapped_by)))
     }
 
-    fn handle(&self, object: Fid, slot: u32, fd: OwnedFd, is_new_file: bool, mapped_by: u64) -> Handle {
+    fn handle(&self, object: Fid, slot: u32, file: SlotFile, is_new_file: bool, mapped_by: u64) -> Handle {
         let (releaser, ahead) = (self.releaser.clone(), self.ahead.clone());
-        Handle::new(object, slot, fd, is_new_file, mapped_by, releaser, ahead)
+        Handle::new(object, slot, file, is_new_file, mapped_by, releaser, ahead)
     }
 
     /// Makes one object durable.
     fn sync_handle(&self, handle: &Handle) -> Result<()> {
         let mapped_by = handle.mapped_by.load(Ordering::Relaxed);
         let flush = || {
-            ops::retry(|| rustix::fs::fdatasync(&handle.fd))?;
+            handle.file.sync_data()?;
             if handle.is_new_file.load(Ordering::Relaxed) {
                 self.slots.sync_name(handle.slot)?;
                 handle.is_new_file.store(false, Ordering::Relaxed);
@@ -395,7 +398,7 @@ impl FileStore {
 
     fn release_unopened(&self, slot: u32) {
         match self.slots.open_file(slot, OFlags::empty()) {
-            Ok(fd) => self.releaser.release(slot, fd.as_fd()),
+            Ok(file) => self.releaser.release(slot, &file),
             // The object was damaged, and is gone now.
             Err(Errno::NOENT) => self.slots.give_back(&[slot]),
             Err(error) => self.releaser.lose(slot, error),
@@ -424,7 +427,10 @@ impl Drop for FileStore {
         if self.directory.header.is_none() || self.releaser.lost() > 0 {
             return;
         }
-        let closed = rustix::fs::syncfs(self.slots.objects_fd())
+        let closed = self
+            .slots
+            .tree()
+            .sync_all()
             .map_err(|error| ObjectError::io("sync", Fid::ZERO, error))
             .and_then(|()| self.write_clean(true))
             .and_then(|()| Ok(self.index.close()?));

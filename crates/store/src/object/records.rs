@@ -30,8 +30,9 @@ use nacre_env::sync::{RwLock, RwLockWriteGuard};
 use nacre_ondisk::DataRecord;
 use nacre_types::fid::FID_BYTES;
 use nacre_types::{Fid, Timestamp};
+use rustix::fs::fstatvfs;
 use std::ops::{Bound, ControlFlow, Range};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -143,7 +144,7 @@ impl RecordStore {
     /// # Errors
     /// [`ObjectError::NoSpace`].
     pub fn check_room(&self, len: u64) -> Result<()> {
-        if self.reserve.admits(self.dir.as_fd(), len, ops::coarse_ms(), || self.free_inside()) {
+        if self.reserve.admits(|| fstatvfs(&self.dir), len, ops::coarse_ms(), || self.free_inside()) {
             return Ok(());
         }
         self.refused_full.fetch_add(1, Ordering::Relaxed);
@@ -373,8 +374,8 @@ impl ObjectStore for RecordStore {
     }
 
     fn space(&self) -> Result<Space> {
-        self.reserve
-            .space(self.dir.as_fd(), 0, 0, self.free_inside())
+        fstatvfs(&self.dir)
+            .map(|stat| self.reserve.space(stat, 0, 0, self.free_inside()))
             .map_err(|error| ObjectError::io("ask for the space", Fid::ZERO, error))
     }
 

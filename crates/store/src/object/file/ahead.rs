@@ -19,22 +19,21 @@
 mod stream;
 
 use super::handle::Handle;
+use super::local::{FileStat, SlotFile, Tree};
 use super::ops;
 use super::slots::Slots;
 use super::space::Reserve;
 use crate::meta::{Batch, MetaStore, Table};
-use crate::object::fiemap;
 use crate::object::sequences::OBJECTS;
 use crate::object::{ObjectError, Result};
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
 use nacre_ondisk::object::{AheadRecord, ObjectRecord};
 use nacre_types::Fid;
-use rustix::fs::{self, FallocateFlags, Timespec, Timestamps};
+use rustix::fs::{self, FallocateFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
@@ -93,10 +92,10 @@ pub(super) struct Shared {
 static SHARED: LazyLock<Mutex<HashMap<u64, Weak<Shared>>>> = LazyLock::new(Mutex::default);
 
 impl Shared {
-    /// That of the file system on which something open lies.
-    pub(super) fn of(fd: BorrowedFd<'_>) -> Arc<Shared> {
+    /// That of the file system on which slot files lie.
+    pub(super) fn of(tree: &Tree) -> Arc<Shared> {
         // Without a number it is for this store alone.
-        let Ok(stat) = fs::fstat(fd) else { return Arc::default() };
+        let Some(stat) = tree.kernel().and_then(|fd| fs::fstat(fd).ok()) else { return Arc::default() };
         let mut all = SHARED.lock();
         all.retain(|_, shared| shared.strong_count() > 0);
         let known = all.get(&stat.st_dev).and_then(Weak::upgrade);
@@ -138,8 +137,8 @@ impl AheadBook {
         everywhere: bool,
         shared: Arc<Shared>,
     ) -> Arc<AheadBook> {
-        let kind = fs::fstatfs(slots.objects_fd()).map_or(0, |stat| stat.f_type);
-        let is_worth_it = everywhere || WORTH_IT.contains(&kind);
+        let found = slots.tree().kernel().and_then(|fd| fs::fstatfs(fd).ok());
+        let is_worth_it = everywhere || found.is_some_and(|found| WORTH_IT.contains(&found.f_type));
         let book = Arc::new(AheadBook {
             index,
             slots,
@@ -253,7 +252,7 @@ impl AheadBook {
     }
 
     fn available(&self) -> Option<u64> {
-        let stat = fs::fstatvfs(self.slots.objects_fd()).ok()?;
+        let stat = self.slots.tree().space().ok()?;
         Some(self.reserve.available(&stat, 0))
     }
 
@@ -286,7 +285,7 @@ impl AheadBook {
         end: u64,
         wish: u64,
     ) -> std::result::Result<bool, Errno> {
-        let size = fs::fstat(&handle.fd)?.st_size as u64;
+        let size = handle.file.stat()?.size;
         let from = size.max(ahead.end).div_ceil(BLOCK) * BLOCK;
         if end <= from {
             return Ok(true);
@@ -306,7 +305,7 @@ impl AheadBook {
             self.holders.lock().push(Arc::downgrade(handle));
             self.changed.notify_all();
         }
-        ops::retry(|| fs::fallocate(&handle.fd, FallocateFlags::KEEP_SIZE, from, to - from))?;
+        handle.file.allocate(FallocateFlags::KEEP_SIZE, from, to - from)?;
         ahead.parts.push(from..to);
         ahead.end = to;
         self.shared.bytes.fetch_add(to - from, Ordering::Relaxed);
@@ -315,10 +314,10 @@ impl AheadBook {
 
     /// Whether something lies behind the end of an object, which was allocated by its user or by the file system itself.
     fn has_more(&self, handle: &Handle, size: u64) -> std::result::Result<bool, Errno> {
-        if let Some(found) = fiemap::has_more(handle.fd.as_fd(), size.div_ceil(BLOCK) * BLOCK) {
+        if let Some(found) = handle.file.has_more(size.div_ceil(BLOCK) * BLOCK) {
             return Ok(found);
         }
-        Ok(fs::fstat(&handle.fd)?.st_blocks as u64 * 512 > size.div_ceil(BLOCK) * BLOCK)
+        Ok(handle.file.stat()?.blocks * 512 > size.div_ceil(BLOCK) * BLOCK)
     }
 
     pub(super) fn record(&self, object: Fid) -> Result<()> {
@@ -368,7 +367,7 @@ impl AheadBook {
         }
         let bytes = ahead.parts.bytes();
         if bytes > 0
-            && let Err(error) = nacre_env::blocking(|| cut(handle.fd.as_fd(), &ahead.parts))
+            && let Err(error) = nacre_env::blocking(|| cut(&handle.file, &ahead.parts))
         {
             // Tried again when it rests once more; if nothing helps, by the next start, to which the record leads.
             log::warn!("object {}: space reserved ahead of it is not given back: {error}", handle.object);
@@ -401,27 +400,23 @@ impl AheadBook {
 }
 
 /// Frees parts of a file inside of its size, and all behind it. The time of the last change stays.
-fn cut(fd: BorrowedFd<'_>, parts: &Parts) -> std::result::Result<(), Errno> {
-    let stat = fs::fstat(fd)?;
-    let size = stat.st_size as u64;
-    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    for part in parts.iter().filter(|part| part.start < size) {
-        ops::retry(|| fs::fallocate(fd, punch, part.start, part.end - part.start))?;
+fn cut(file: &SlotFile, parts: &Parts) -> std::result::Result<(), Errno> {
+    let stat = file.stat()?;
+    for part in parts.iter().filter(|part| part.start < stat.size) {
+        file.punch(part.start, part.end - part.start)?;
     }
-    cut_tail(fd, size)?;
-    keep_mtime(fd, &stat)
+    cut_tail(file, stat)
 }
 
-/// Frees what is allocated behind the end.
-fn cut_tail(fd: BorrowedFd<'_>, size: u64) -> std::result::Result<(), Errno> {
+/// Frees what is allocated behind the end. The time of the last change stays.
+fn cut_tail(file: &SlotFile, stat: FileStat) -> std::result::Result<(), Errno> {
     // An empty file may keep its space in a truncation to the size that it has.
-    if size == 0 { ops::empty(fd) } else { ops::retry(|| fs::ftruncate(fd, size)) }
-}
-
-fn keep_mtime(fd: BorrowedFd<'_>, stat: &fs::Stat) -> std::result::Result<(), Errno> {
-    let omit = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
-    let mtime = Timespec { tv_sec: stat.st_mtime as _, tv_nsec: stat.st_mtime_nsec as _ };
-    fs::futimens(fd, &Timestamps { last_access: omit, last_modification: mtime })
+    if stat.size == 0 {
+        file.empty()?
+    } else {
+        file.set_size(stat.size)?
+    }
+    file.set_mtime(stat.mtime)
 }
 
 /// Gives back what an earlier run has left reserved ahead of objects: because it crashed, or could not.
@@ -444,11 +439,8 @@ pub(super) fn recover(
         if let Some(Ok(ObjectRecord { slot })) = slot
             && !shared_slots.contains(&slot)
         {
-            let cut = slots.open_file(slot, fs::OFlags::empty()).and_then(|fd| {
-                let stat = fs::fstat(&fd)?;
-                cut_tail(fd.as_fd(), stat.st_size as u64)?;
-                keep_mtime(fd.as_fd(), &stat)
-            });
+            let cut =
+                slots.open_file(slot, fs::OFlags::empty()).and_then(|file| cut_tail(&file, file.stat()?));
             cut.map_err(|error| ObjectError::io("give back space reserved ahead of", object, error))?;
         }
         batch.delete(AHEAD, key);

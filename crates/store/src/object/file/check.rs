@@ -1,13 +1,14 @@
 //! Comparing index and files.
 
 use super::ahead::AHEAD;
-use super::{FileStore, directory, slots};
+use super::directory::path_error;
+use super::local::FileStat;
+use super::{FileStore, slots};
 use crate::object::sequences::OBJECTS;
 use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result};
 use nacre_ondisk::DecodeError;
 use nacre_ondisk::object::{AheadRecord, ObjectRecord};
 use nacre_types::Fid;
-use rustix::fs::{self, FileType};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
@@ -113,8 +114,8 @@ impl Check<'_> {
         }
         match self.stat(record.slot)? {
             Some(stat) => {
-                self.report.bytes += stat.st_size as u64;
-                self.report.blocks += stat.st_blocks as u64;
+                self.report.bytes += stat.size;
+                self.report.blocks += stat.blocks;
                 let report = &mut self.report;
                 let mut found = |offset| report.add(ObjectProblem::Sum { object, offset }, false);
                 if let (Some(sums), Some(handle)) = (&self.store.sums, self.store.find(object)?) {
@@ -152,15 +153,9 @@ impl Check<'_> {
         let store = self.store;
         for index in 0..slots::SLOT_DIRECTORIES {
             let path = store.slots.directory_path(index);
-            let fd = match store.slots.open_directory(index) {
-                Err(Errno::NOENT) => continue,
-                other => other.map_err(|error| ObjectError::Path {
-                    action: "open",
-                    path: path.clone(),
-                    source: error.into(),
-                })?,
-            };
-            for name in directory::names(&fd, &path)? {
+            let names = store.slots.tree().names(&slots::directory_name(index));
+            let names = names.map_err(|error| path_error("list", &path, error))?;
+            for name in names.into_iter().flatten() {
                 self.report.files += 1;
                 self.tick();
                 match slots::parse_name(index, &name) {
@@ -178,12 +173,12 @@ impl Check<'_> {
 
     fn unowned_file(&mut self, slot: u32) -> Result<()> {
         let Some(stat) = self.stat(slot)? else { return Ok(()) };
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        if !stat.is_file {
             self.report.add(ObjectProblem::Stray { path: self.store.slots.path(slot) }, false);
             return Ok(());
         }
         // A slot that was taken after the index was read is busy; its file is in order.
-        if super::ops::is_empty(&stat) || !self.store.slots.is_free(slot) {
+        if stat.is_empty() || !self.store.slots.is_free(slot) {
             return Ok(());
         }
         // A crash leaves such files, and the next start empties them.
@@ -197,21 +192,21 @@ impl Check<'_> {
             }
             let emptied = self.store.slots.empty_leftover(slot);
             if emptied.is_ok() {
-                fs::syncfs(self.store.slots.objects_fd()).map_err(|error| self.path_error(slot, error))?;
+                self.store.slots.tree().sync_all().map_err(|error| self.path_error(slot, error))?;
                 self.store.slots.give_back(&[slot]);
             }
             emptied?;
         }
-        let problem = ObjectProblem::FreeFileNotEmpty { slot, size: stat.st_size as u64 };
+        let problem = ObjectProblem::FreeFileNotEmpty { slot, size: stat.size };
         self.report.add(problem, self.repair);
         Ok(())
     }
 
-    fn stat(&self, slot: u32) -> Result<Option<fs::Stat>> {
+    fn stat(&self, slot: u32) -> Result<Option<FileStat>> {
         self.store.slots.stat(slot).map_err(|error| self.path_error(slot, error))
     }
 
     fn path_error(&self, slot: u32, error: Errno) -> ObjectError {
-        ObjectError::Path { action: "look at", path: self.store.slots.path(slot), source: error.into() }
+        path_error("look at", &self.store.slots.path(slot), error)
     }
 }

@@ -3,8 +3,8 @@
 //! `superblock` is written last when a store is made. A directory that holds only what an unfinished making leaves
 //! behind counts as empty.
 
-use super::ops;
 use super::options::FileStoreOptions;
+use super::{local, ops};
 use crate::exclusive::Exclusive;
 use crate::object::nxd::{MARK, MARK_NEW};
 use crate::object::{ObjectError, Result};
@@ -192,18 +192,7 @@ pub(in crate::object) fn restore_copy<T>(dir: &Path, name: &str, found: &twice::
 
 /// Names in a directory, without `.` and `..`.
 pub(in crate::object) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>>> {
-    let read = || {
-        let mut names = Vec::new();
-        for entry in fs::Dir::read_from(fd.as_fd())? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(name.to_vec());
-            }
-        }
-        Ok(names)
-    };
-    read().map_err(|error| path_error("list", path, error))
+    local::names(fd).map_err(|error| path_error("list", path, error))
 }
 
 /// True if there is nothing that could be anybody's data: only what an unfinished making leaves.

@@ -4,7 +4,6 @@
 //! per MiB on a virtual machine. The reader's thread copies data meanwhile, so that both CPUs of a small host are used.
 
 use super::handle::Handle;
-use super::ops;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
 use std::collections::VecDeque;
@@ -45,7 +44,7 @@ impl Fetcher {
         let mut queue = self.queue.lock();
         if queue.wishes.len() >= QUEUE_MAX || queue.is_stopping {
             drop(queue);
-            return ops::start_fetch(&handle.fd, range.start, range.end);
+            return handle.file.start_fetch(range.start, range.end);
         }
         queue.wishes.push_back(Wish { handle: Arc::downgrade(handle), range });
         drop(queue);
@@ -74,7 +73,7 @@ impl Fetcher {
     fn run(&self) {
         while let Some(wish) = self.next() {
             if let Some(handle) = wish.handle.upgrade() {
-                ops::start_fetch(&handle.fd, wish.range.start, wish.range.end);
+                handle.file.start_fetch(wish.range.start, wish.range.end);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! The last one to let go of a destroyed object's handle empties the file; until then nobody else can get the slot.
 
 use super::ahead::{Ahead, AheadBook};
-use super::ops;
+use super::local::SlotFile;
 use super::release::Releaser;
 use super::slots::Slots;
 use super::stream::{ReadStream, WriteStream};
@@ -15,7 +15,6 @@ use nacre_types::Fid;
 use rustix::fs::{self, AtFlags, OFlags, StatxFlags};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Handle {
     pub(super) object: Fid,
     pub(super) slot: u32,
-    pub(super) fd: OwnedFd,
+    pub(super) file: SlotFile,
     /// The same file around the page cache; opened when first needed, `None` if the file system cannot do it.
     direct: OnceLock<Option<Direct>>,
     /// Transaction up to which the index must be durable before the object is; 0 if it is known to be.
@@ -48,7 +47,7 @@ impl Handle {
     pub(super) fn new(
         object: Fid,
         slot: u32,
-        fd: OwnedFd,
+        file: SlotFile,
         is_new_file: bool,
         mapped_by: u64,
         releaser: Arc<Releaser>,
@@ -57,7 +56,7 @@ impl Handle {
         Handle {
             object,
             slot,
-            fd,
+            file,
             direct: OnceLock::new(),
             mapped_by: AtomicU64::new(mapped_by),
             is_new_file: AtomicBool::new(is_new_file),
@@ -105,7 +104,7 @@ impl Handle {
 
 /// A file open for transfers around the page cache.
 pub(super) struct Direct {
-    pub(super) fd: OwnedFd,
+    pub(super) file: SlotFile,
     /// What offset and length have to be multiples of.
     pub(super) offset_align: u32,
     /// What the address of the memory has to be a multiple of.
@@ -114,10 +113,10 @@ pub(super) struct Direct {
 
 impl Direct {
     fn open(slots: &Slots, slot: u32) -> Option<Direct> {
-        let fd = slots.open_file(slot, OFlags::DIRECT).ok()?;
+        let file = slots.open_file(slot, OFlags::DIRECT).ok()?;
         // Kernels before 6.1 do not tell; sectors of 512 bytes are what nearly all of them want of memory then.
-        let mut direct = Direct { fd, offset_align: DIRECT_ALIGN, memory_align: 512 };
-        let stat = fs::statx(&direct.fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+        let stat = fs::statx(file.kernel()?, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+        let mut direct = Direct { file, offset_align: DIRECT_ALIGN, memory_align: 512 };
         if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
             if stat.stx_dio_offset_align == 0 || stat.stx_dio_mem_align == 0 {
                 return None;
@@ -134,7 +133,7 @@ impl Drop for Handle {
         let is_destroyed = self.is_destroyed.load(Ordering::Acquire);
         self.book.on_close(self, is_destroyed);
         if is_destroyed {
-            self.releaser.release(self.slot, self.fd.as_fd());
+            self.releaser.release(self.slot, &self.file);
         }
     }
 }
@@ -304,7 +303,7 @@ impl Handle {
     pub(super) fn note_write(&self, offset: u64, len: u64, threshold: u64) {
         let range = self.writes.lock().on_write(offset, len, threshold);
         if let Some(range) = range {
-            nacre_env::blocking(|| ops::start_write_out(self.fd.as_fd(), range.start, range.end));
+            nacre_env::blocking(|| self.file.start_write_out(range.start, range.end));
         }
     }
 

@@ -1,18 +1,18 @@
 //! The calls of [`ObjectStore`] on a file store.
 
+use super::directory::path_error;
 use super::handle::Handle;
 use super::trim::is_mount_point;
-use super::{FileStore, check, ops, space};
+use super::{FileStore, check, ops};
 use crate::object::sequences::{OBJECTS, last_reserved};
 use crate::object::{
     Abilities, Advice, Advise, Extents, Fallocate, Ids, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
     ObjectStoreStats, ObjectVerifyReport, Result, Seek, SetMtime, Space, Trim, Trimmed, fiemap, visit_keys,
 };
 use nacre_types::{Fid, Timestamp};
-use rustix::fs::{self, FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,7 @@ fn is_full(error: &ObjectError) -> bool {
     match error {
         ObjectError::NoSpace => true,
         ObjectError::Io { source, .. } => {
-            matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+            matches!(Errno::from_io_error(&source), Some(Errno::NOSPC | Errno::DQUOT))
         }
         _ => false,
     }
@@ -52,19 +52,19 @@ fn errno_of(error: ObjectError) -> Errno {
 fn attr_of(handle: &Handle) -> Result<ObjectAttr> {
     // Locked, so that what is reserved does not change between two looks.
     let ahead = handle.ahead.lock();
-    let stat = fs::fstat(&handle.fd).map_err(|error| ObjectError::io("stat", handle.object, error))?;
+    let stat = handle.file.stat().map_err(|error| ObjectError::io("stat", handle.object, error))?;
     Ok(ObjectAttr {
-        size: stat.st_size as u64,
-        blocks: (stat.st_blocks as u64).saturating_sub(ahead.blocks()),
-        mtime: Some(Timestamp::new(stat.st_mtime, stat.st_mtime_nsec as u32)),
+        size: stat.size,
+        blocks: stat.blocks.saturating_sub(ahead.blocks()),
+        mtime: Some(stat.mtime),
     })
 }
 
 impl FileStore {
     /// Refuses `len` bytes at `offset` if they need space and only the reserve is left.
     fn admit(&self, handle: Option<&Handle>, offset: u64, len: u64, now_ms: u64) -> Result<()> {
-        if self.reserve.admits(self.slots.objects_fd(), len, now_ms, || 0)
-            || handle.is_some_and(|handle| space::is_allocated(handle.fd.as_fd(), offset, len))
+        if self.reserve.admits(|| self.slots.tree().space(), len, now_ms, || 0)
+            || handle.is_some_and(|handle| handle.file.is_allocated(offset, len))
         {
             return Ok(());
         }
@@ -162,10 +162,9 @@ impl FileStore {
         len: u64,
         keep_size: bool,
     ) -> std::result::Result<(), Errno> {
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let allocate = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-        ops::retry(|| fs::fallocate(&handle.fd, punch, offset, len))?;
-        ops::retry(|| fs::fallocate(&handle.fd, allocate, offset, len))
+        handle.file.punch(offset, len)?;
+        handle.file.allocate(allocate, offset, len)
     }
 }
 
@@ -242,7 +241,7 @@ impl ObjectStore for FileStore {
         {
             sums.before_punch(&handle, size..u64::MAX)?;
         }
-        nacre_env::blocking(|| ops::retry(|| fs::ftruncate(&handle.fd, size)))
+        nacre_env::blocking(|| handle.file.set_size(size))
             .map_err(|error| ObjectError::io("truncate", object, error))?;
         drop(alone);
         self.reserve.look_again();
@@ -277,14 +276,11 @@ impl ObjectStore for FileStore {
             if let (Some(sums), Fallocate::Punch | Fallocate::Zero { .. }) = (&self.sums, how) {
                 sums.before_punch(&handle, offset..offset + len)?;
             }
-            let result = nacre_env::blocking(|| {
-                let result = ops::retry(|| fs::fallocate(&handle.fd, flags, offset, len));
-                match (result, how) {
-                    (Err(Errno::OPNOTSUPP), Fallocate::Zero { keep_size }) => {
-                        self.zero_by_punching(&handle, offset, len, keep_size)
-                    }
-                    (result, _) => result,
+            let result = nacre_env::blocking(|| match (handle.file.allocate(flags, offset, len), how) {
+                (Err(Errno::OPNOTSUPP), Fallocate::Zero { keep_size }) => {
+                    self.zero_by_punching(&handle, offset, len, keep_size)
                 }
+                (result, _) => result,
             });
             result.map_err(|error| ObjectError::io("allocate", object, error))
         })?;
@@ -303,7 +299,7 @@ impl ObjectStore for FileStore {
             Seek::Data => SeekFrom::Data(offset),
             Seek::Hole => SeekFrom::Hole(offset),
         };
-        match nacre_env::blocking(|| fs::seek(&handle.fd, from)) {
+        match nacre_env::blocking(|| handle.file.seek(from)) {
             Ok(found) => Ok(found),
             Err(Errno::NXIO) => Err(ObjectError::NoData),
             Err(error) => Err(ObjectError::io("seek", object, error)),
@@ -319,8 +315,7 @@ impl ObjectStore for FileStore {
 
     fn sync_all(&self) -> Result<()> {
         nacre_env::blocking(|| {
-            ops::retry(|| fs::syncfs(self.slots.objects_fd()))
-                .map_err(|error| self.sync_failed(Fid::ZERO, error))?;
+            self.slots.tree().sync_all().map_err(|error| self.sync_failed(Fid::ZERO, error))?;
             Ok(self.index.sync(self.index.last_transno())?)
         })
     }
@@ -338,14 +333,10 @@ impl ObjectStore for FileStore {
 
     fn space(&self) -> Result<Space> {
         let objects = self.counters.objects.load(Ordering::Relaxed);
-        let mut space = self
-            .reserve
-            .space(self.slots.objects_fd(), objects, self.slots.free_count(), self.ahead.reserved_bytes())
-            .map_err(|error| ObjectError::Path {
-                action: "ask for the space of",
-                path: self.dir.clone(),
-                source: error.into(),
-            })?;
+        let stat = self.slots.tree().space();
+        let stat = stat.map_err(|error| path_error("ask for the space of", &self.dir, error))?;
+        let (free_slots, ahead) = (self.slots.free_count(), self.ahead.reserved_bytes());
+        let mut space = self.reserve.space(stat, objects, free_slots, ahead);
         space.is_read_only |= self.is_closed.load(Ordering::Relaxed) || self.index.stats().has_failed;
         Ok(space)
     }
@@ -414,15 +405,14 @@ impl Advise for FileStore {
         match advice {
             Advice::WillRead => {
                 let end = end.min(attr_of(&handle)?.size);
-                nacre_env::blocking(|| ops::start_fetch(&handle.fd, offset, end));
+                nacre_env::blocking(|| handle.file.start_fetch(offset, end));
                 Ok(())
             }
             Advice::DontNeed => {
                 // Pages that are not written out would stay.
                 self.sync_handle(&handle)?;
-                let len = std::num::NonZeroU64::new(len);
-                fs::fadvise(&handle.fd, offset, len, fs::Advice::DontNeed)
-                    .map_err(|error| ObjectError::io("advise", object, error))
+                let dropped = handle.file.drop_pages(offset, len);
+                dropped.map_err(|error| ObjectError::io("advise", object, error))
             }
         }
     }
@@ -432,10 +422,7 @@ impl SetMtime for FileStore {
     fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
         self.check_open()?;
         let Some(handle) = self.find(object)? else { return Ok(()) };
-        let omit = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
-        let mtime = fs::Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
-        let times = fs::Timestamps { last_access: omit, last_modification: mtime };
-        fs::futimens(&handle.fd, &times).map_err(|error| ObjectError::io("set the time", object, error))
+        handle.file.set_mtime(mtime).map_err(|error| ObjectError::io("set the time", object, error))
     }
 }
 
@@ -443,15 +430,18 @@ impl SetMtime for FileStore {
 impl Extents for FileStore {
     fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
         let Some(handle) = self.find(object)? else { return Ok(Some(Vec::new())) };
+        let Some(fd) = handle.file.kernel() else { return Ok(None) };
         let mut all = Vec::new();
-        let found = fiemap::each(handle.fd.as_fd(), 0..u64::MAX, fiemap::SYNC, &mut |piece| {
+        let found = fiemap::each(fd, 0..u64::MAX, fiemap::SYNC, &mut |piece| {
             let (logical, physical, len) = (piece.offset, piece.place, piece.length);
             all.push(ObjectExtent { logical, physical, len });
             true
         });
         match found {
             Ok(()) => Ok(Some(all)),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY)) => Ok(None),
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::NOTTY)) => {
+                Ok(None)
+            }
             Err(source) => Err(ObjectError::Io { action: "look for the extents of", object, source }),
         }
     }
@@ -460,12 +450,12 @@ impl Extents for FileStore {
 impl Trim for FileStore {
     fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
         self.check_open()?;
-        let trimmed = self.freed.trim(self.slots.objects_fd(), from, max_bytes);
+        let trimmed = self.freed.trim(self.slots.tree(), from, max_bytes);
         trimmed.map_err(|source| ObjectError::trim(&self.dir.display(), source))
     }
 
     fn untrimmed(&self) -> u64 {
-        let Ok(stat) = fs::fstatvfs(self.slots.objects_fd()) else { return 0 };
+        let Ok(stat) = self.slots.tree().space() else { return 0 };
         self.freed.look(stat.f_bfree.saturating_mul(stat.f_frsize))
     }
 

@@ -5,7 +5,6 @@ use crate::meta::MetaStore;
 use crate::object::sequences::OBJECTS;
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::object::ObjectRecord;
-use rustix::fs;
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -68,7 +67,7 @@ pub(super) fn empty_unowned(slots: &Slots, dir: &Path) -> Result<u64> {
         slot = next;
     }
     // Emptied by the process that crashed, or just now: durable from here on.
-    fs::syncfs(slots.objects_fd()).map_err(|error| ObjectError::Path {
+    slots.tree().sync_all().map_err(|error| ObjectError::Path {
         action: "sync the file system of",
         path: dir.to_owned(),
         source: error.into(),

@@ -5,15 +5,14 @@
 //! under a new owner. One thread sees to that in the background, for many slots at a time. The same thread makes files in
 //! advance when few are free.
 
-use super::ops;
+use super::local::SlotFile;
 use super::slots::Slots;
 use super::space::Reserve;
 use crate::meta::MetaStore;
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_env::thread::JoinHandle;
-use rustix::fs::{self, OFlags};
-use std::os::fd::BorrowedFd;
+use rustix::fs::OFlags;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -90,8 +89,8 @@ impl Releaser {
     }
 
     /// Empties the file of a slot whose owner was destroyed, and has it made durable.
-    pub(super) fn release(&self, slot: u32, fd: BorrowedFd<'_>) {
-        if let Err(error) = nacre_env::blocking(|| ops::empty(fd)) {
+    pub(super) fn release(&self, slot: u32, file: &SlotFile) {
+        if let Err(error) = nacre_env::blocking(|| file.empty()) {
             self.lose(slot, error);
             return;
         }
@@ -229,11 +228,11 @@ impl Releaser {
             source: error.into(),
         };
         if slots.len() > SINGLE_MAX {
-            return fs::syncfs(self.slots.objects_fd()).map_err(fail);
+            return self.slots.tree().sync_all().map_err(fail);
         }
         for &slot in slots {
-            let fd = self.slots.open_file(slot, OFlags::empty()).map_err(fail)?;
-            ops::retry(|| fs::fsync(&fd)).map_err(fail)?;
+            let file = self.slots.open_file(slot, OFlags::empty()).map_err(fail)?;
+            file.sync().map_err(fail)?;
             // The last owner may never have been synced, and then the name is not durable either.
             self.slots.sync_name(slot).map_err(fail)?;
         }

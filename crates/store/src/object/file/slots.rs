@@ -8,14 +8,13 @@
 //! A slot is *busy* from the moment it is taken for an object until its file is empty again, durably. So a free slot never
 //! holds bytes that a new owner could show, whatever part of recent changes a power cut undoes.
 
-use super::ops;
+use super::local::{FileStat, SlotFile, Tree};
 use crate::object::{ObjectError, Result};
 use nacre_env::sync::Mutex;
 use nacre_types::Fid;
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -145,7 +144,7 @@ pub(super) struct Taken {
 
 /// A file that was opened for a new owner.
 pub(super) struct FreshFile {
-    pub(super) fd: OwnedFd,
+    pub(super) file: SlotFile,
     /// The file was made lately: its name may not be durable.
     pub(super) is_new: bool,
 }
@@ -155,7 +154,7 @@ pub(super) struct Slots {
     root: PathBuf,
     /// How files are opened.
     access: OFlags,
-    objects: OwnedFd,
+    tree: Tree,
     map: Mutex<Map>,
     files_made: AtomicU64,
     /// By directory: it was made since the store was opened, so its name may not be durable.
@@ -163,59 +162,39 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Opens the directory `root`/objects, making it if it is missing. Those below are made when they are first needed: all
-    /// at once they would be most of the work of making a store.
-    pub(super) fn open(root: &Path, read_only: bool) -> Result<Slots> {
-        let path = root.join("objects");
-        let fail = |error: Errno| ObjectError::Path {
-            action: "make the directories below",
-            path: path.clone(),
-            source: error.into(),
-        };
-        if !read_only {
-            make_directory(fs::CWD, &path).map_err(fail)?;
-        }
-        let objects = open_directory(fs::CWD, &path).map_err(fail)?;
-        Ok(Slots {
-            root: path,
+    /// The slot files below a directory. Those in between are made when they are first needed: all at once they would be most of the
+    /// work of making a store.
+    pub(super) fn new(root: PathBuf, tree: Tree, read_only: bool) -> Slots {
+        Slots {
+            root,
             access: if read_only { OFlags::RDONLY } else { OFlags::RDWR },
-            objects,
+            tree,
             map: Mutex::new(Map::default()),
             files_made: AtomicU64::new(0),
             is_unsure: [const { AtomicBool::new(false) }; SLOT_DIRECTORIES as usize],
-        })
+        }
     }
 
     /// The directory above all slot files.
-    pub(super) fn objects_fd(&self) -> BorrowedFd<'_> {
-        self.objects.as_fd()
-    }
-
-    /// Opens directory `index` of [`SLOT_DIRECTORIES`]; `ENOENT` if no slot in it was ever used.
-    pub(super) fn open_directory(&self, index: u32) -> std::result::Result<OwnedFd, Errno> {
-        open_directory(self.objects.as_fd(), Path::new(&directory_name(index)))
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// Makes the name of a slot's file durable.
     pub(super) fn sync_name(&self, slot: u32) -> std::result::Result<(), Errno> {
         let index = directory_of(slot);
-        let directory = self.open_directory(index)?;
-        ops::retry(|| fs::fsync(&directory))?;
+        self.tree.sync_directory(&directory_name(index))?;
         let is_unsure = &self.is_unsure[index as usize];
         if is_unsure.load(Ordering::Acquire) {
-            ops::retry(|| fs::fsync(&self.objects))?;
+            self.tree.sync_top()?;
             is_unsure.store(false, Ordering::Release);
         }
         Ok(())
     }
 
     /// Attributes of a slot's file; `None` if there is none.
-    pub(super) fn stat(&self, slot: u32) -> std::result::Result<Option<fs::Stat>, Errno> {
-        match fs::statat(&self.objects, relative_path(slot), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
+    pub(super) fn stat(&self, slot: u32) -> std::result::Result<Option<FileStat>, Errno> {
+        self.tree.stat(&relative_path(slot))
     }
 
     /// Path of a slot's file, for messages.
@@ -319,9 +298,8 @@ impl Slots {
     }
 
     /// Opens the file of a slot; `ENOENT` if there is none.
-    pub(super) fn open_file(&self, slot: u32, extra: OFlags) -> std::result::Result<OwnedFd, Errno> {
-        let flags = self.access | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
-        fs::openat(&self.objects, relative_path(slot), flags, Mode::RUSR | Mode::WUSR)
+    pub(super) fn open_file(&self, slot: u32, extra: OFlags) -> std::result::Result<SlotFile, Errno> {
+        self.tree.open_file(&relative_path(slot), self.access | extra)
     }
 
     /// Opens the file of a slot that was just taken for `object`, making it if there is none.
@@ -330,28 +308,27 @@ impl Slots {
         let make = || self.make_file(taken.slot);
         if !taken.has_file {
             match make() {
-                Ok(fd) => return Ok(self.made(fd)),
+                Ok(file) => return Ok(self.made(file)),
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(fail(error)),
             }
         }
         match self.open_file(taken.slot, OFlags::empty()) {
-            Ok(fd) => {
+            Ok(file) => {
                 // Free slots are empty. One that was beyond the known end may be left over from before a power cut.
-                let stat = fs::fstat(&fd).map_err(fail)?;
-                if !ops::is_empty(&stat) {
-                    ops::empty(fd.as_fd()).map_err(fail)?;
-                    nacre_env::blocking(|| ops::retry(|| fs::fsync(&fd))).map_err(fail)?;
+                if !file.stat().map_err(fail)?.is_empty() {
+                    file.empty().map_err(fail)?;
+                    nacre_env::blocking(|| file.sync()).map_err(fail)?;
                 }
-                Ok(FreshFile { fd, is_new: taken.is_new })
+                Ok(FreshFile { file, is_new: taken.is_new })
             }
-            Err(Errno::NOENT) => make().map(|fd| self.made(fd)).map_err(fail),
+            Err(Errno::NOENT) => make().map(|file| self.made(file)).map_err(fail),
             Err(error) => Err(fail(error)),
         }
     }
 
     /// Makes the file of a slot, and its directory if that is missing.
-    fn make_file(&self, slot: u32) -> std::result::Result<OwnedFd, Errno> {
+    fn make_file(&self, slot: u32) -> std::result::Result<SlotFile, Errno> {
         let flags = OFlags::CREATE | OFlags::EXCL;
         match self.open_file(slot, flags) {
             Err(Errno::NOENT) => {}
@@ -360,7 +337,7 @@ impl Slots {
         let index = directory_of(slot);
         // Before the directory can be seen: a thread that makes a file in it durable must know.
         self.is_unsure[index as usize].store(true, Ordering::Release);
-        make_directory(self.objects_fd(), Path::new(&directory_name(index)))?;
+        self.tree.make_directory(&directory_name(index))?;
         self.open_file(slot, flags)
     }
 
@@ -369,32 +346,18 @@ impl Slots {
         let fail =
             |error: Errno| ObjectError::Path { action: "empty", path: self.path(slot), source: error.into() };
         let Some(stat) = self.stat(slot).map_err(fail)? else { return Ok(None) };
-        if ops::is_empty(&stat) {
+        if stat.is_empty() {
             return Ok(Some(false));
         }
-        let fd = self.open_file(slot, OFlags::empty()).map_err(fail)?;
-        ops::empty(fd.as_fd()).map_err(fail)?;
+        let file = self.open_file(slot, OFlags::empty()).map_err(fail)?;
+        file.empty().map_err(fail)?;
         Ok(Some(true))
     }
 
-    fn made(&self, fd: OwnedFd) -> FreshFile {
+    fn made(&self, file: SlotFile) -> FreshFile {
         self.files_made.fetch_add(1, Ordering::Relaxed);
-        FreshFile { fd, is_new: true }
+        FreshFile { file, is_new: true }
     }
-}
-
-/// Makes a directory; false if it is there.
-fn make_directory(parent: BorrowedFd<'_>, path: &Path) -> std::result::Result<bool, Errno> {
-    match fs::mkdirat(parent, path, Mode::RWXU) {
-        Ok(()) => Ok(true),
-        Err(Errno::EXIST) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-fn open_directory(parent: BorrowedFd<'_>, path: &Path) -> std::result::Result<OwnedFd, Errno> {
-    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    fs::openat(parent, path, flags, Mode::empty())
 }
 
 #[cfg(test)]

@@ -5,10 +5,8 @@
 
 use super::ops;
 use crate::object::Space;
-use crate::object::fiemap;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Age in milliseconds at which a look at the file system is repeated, because others fill it too.
@@ -33,11 +31,11 @@ impl Reserve {
         Reserve { reserve_bytes, sharers, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) }
     }
 
-    /// May `len` more bytes be allocated? `now_ms` is [`ops::coarse_ms`]; `inside` tells how many bytes the store has room for in
+    /// May `len` more bytes be allocated? `look` asks the file system, `now_ms` is [`ops::coarse_ms`]; `inside` tells how many bytes the store has room for in
     /// space that it holds.
     pub(in crate::object) fn admits(
         &self,
-        fd: BorrowedFd<'_>,
+        look: impl FnOnce() -> Result<StatVfs, Errno>,
         len: u64,
         now_ms: u64,
         inside: impl FnOnce() -> u64,
@@ -50,7 +48,7 @@ impl Reserve {
             return true;
         }
         // If the file system cannot tell, its own refusal has to do.
-        let Ok(stat) = rustix::fs::fstatvfs(fd) else { return true };
+        let Ok(stat) = look() else { return true };
         let available = self.available(&stat, inside());
         self.looked_ms.store(now_ms, Ordering::Relaxed);
         let Some(left) = available.checked_sub(len as u64) else {
@@ -76,12 +74,11 @@ impl Reserve {
     /// count as free though the store holds them: they are reserved for streams of writes, or are free pages.
     pub(in crate::object) fn space(
         &self,
-        fd: impl AsFd,
+        mut stat: StatVfs,
         objects: u64,
         free_slots: u64,
         inside: u64,
-    ) -> Result<Space, Errno> {
-        let mut stat = rustix::fs::fstatvfs(fd)?;
+    ) -> Space {
         let inside = inside / stat.f_frsize.max(1);
         // Both come from looks at different moments.
         stat.f_bfree = stat.f_bfree.saturating_add(inside).min(stat.f_blocks);
@@ -91,7 +88,7 @@ impl Reserve {
         let inodes_free = if stat.f_files == 0 { available / stat.f_frsize.max(1) } else { stat.f_favail };
         let share = |bytes: u64| bytes / self.sharers;
         let objects_free = share(inodes_free).saturating_add(free_slots).min(u64::from(u32::MAX) - objects);
-        Ok(Space {
+        Space {
             block_size: u32::try_from(stat.f_frsize).unwrap_or(4096),
             total: share(stat.f_blocks.saturating_mul(stat.f_frsize)),
             free: share(stat.f_bfree.saturating_mul(stat.f_frsize)),
@@ -100,22 +97,6 @@ impl Reserve {
             objects: objects.saturating_add(objects_free),
             objects_free,
             is_read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
-        })
-    }
-}
-
-/// Size in bytes of the file system that `fd` is on.
-pub(super) fn total(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
-    let stat = rustix::fs::fstatvfs(fd)?;
-    Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
-}
-
-/// Is every byte of `[offset, offset + len)` allocated already, so that writing there needs no space?
-pub(super) fn is_allocated(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
-    let end = offset + len;
-    match rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(offset)) {
-        Ok(hole) if hole >= end => true,
-        Ok(_) => fiemap::cover(fd, offset, end),
-        Err(_) => false,
+        }
     }
 }

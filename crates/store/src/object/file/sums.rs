@@ -14,7 +14,6 @@
 //! something is damaged.
 
 use super::handle::Handle;
-use super::ops;
 use crate::meta::{Batch, MetaStore, Table};
 use crate::object::{ObjectError, Result};
 use nacre_env::clock::Instant;
@@ -24,7 +23,6 @@ use nacre_ondisk::object::{SUM_BLOCK, SUMS_MAX, SumsRecord};
 use nacre_types::Fid;
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow, Range};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -194,7 +192,7 @@ impl Book {
     fn is_good(&self, handle: &Handle, offset: u64, sum: Option<u32>) -> Result<bool> {
         let Some(sum) = sum else { return Ok(true) };
         let mut block = [0; SUM_BLOCK as usize];
-        let read = nacre_env::blocking(|| ops::read_full(handle.fd.as_fd(), offset, &mut block));
+        let read = nacre_env::blocking(|| handle.file.read_full(offset, &mut block));
         read.map_err(|error| ObjectError::io("read", handle.object, error))?;
         Ok(sum_of(&block) == sum)
     }
@@ -397,7 +395,7 @@ impl Book {
                 continue;
             }
             let sync = || {
-                let synced = nacre_env::blocking(|| ops::retry(|| rustix::fs::fdatasync(&handle.fd)));
+                let synced = nacre_env::blocking(|| handle.file.sync_data());
                 synced.map_err(|error| ObjectError::io("sync", handle.object, error))
             };
             if let Err(error) = self.settle(&handle, sync) {
@@ -416,7 +414,7 @@ fn summed(handle: &Handle, chunk: u32, state: &Chunk) -> Result<SumsRecord> {
     for block in (0..SUMS_MAX).filter(|block| state.is_written(*block)) {
         let at = u64::from(chunk) * CHUNK + block as u64 * SUM_BLOCK;
         block_bytes.fill(0);
-        let read = ops::read_full(handle.fd.as_fd(), at, &mut block_bytes);
+        let read = handle.file.read_full(at, &mut block_bytes);
         let read = read.map_err(|error| ObjectError::io("read", handle.object, error))?;
         if read > 0 {
             record.set(block, sum_of(&block_bytes));

@@ -55,7 +55,9 @@ mod ahead;
 mod crash;
 mod damage;
 mod full;
+pub(super) mod memory;
 mod opening;
+mod power;
 mod sums;
 
 const SEQUENCE: u64 = nacre_types::fid::SEQ_IDIF;
@@ -120,7 +122,7 @@ fn who_waits_for_the_space_of_destroyed_objects_finds_it_free_or_is_let_go_in_ti
     assert_eq!(store.stats().files_pending, 1);
     // Nobody works on what is given to this one: its thread was not started.
     let idle = Releaser::new(store.slots.clone(), store.index.clone(), store.reserve.clone(), 0);
-    idle.release(3, store.slots.open_file(3, OFlags::RDWR).unwrap().as_fd());
+    idle.release(3, &store.slots.open_file(3, OFlags::RDWR).unwrap());
     assert!(!idle.drain_until(now() + std::time::Duration::from_millis(20)));
 }
 

@@ -12,14 +12,12 @@
 
 use super::fetch::Fetcher;
 use super::handle::Handle;
-use super::ops;
+use super::local::SlotFile;
 use super::options::FileStoreOptions;
 use crate::object::cache_policy::PolicyCell;
 use crate::object::in_memory::Patience;
 use crate::object::{ObjectError, ObjectStoreStats, Result};
-use rustix::io::{Errno, ReadWriteFlags};
-use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -83,7 +81,7 @@ impl Transfers {
         offset: u64,
         data: &[u8],
         is_write: bool,
-    ) -> Option<BorrowedFd<'a>> {
+    ) -> Option<&'a SlotFile> {
         let is_wanted = self.policy.goes_around(is_write, offset, data.len() as u64);
         if !is_wanted || !is_multiple(offset, data.len(), DIRECT_ALIGN) {
             return None;
@@ -91,7 +89,7 @@ impl Transfers {
         let direct = handle.direct()?;
         let fits = is_multiple(offset, data.len(), direct.offset_align)
             && (data.as_ptr() as usize).is_multiple_of(direct.memory_align as usize);
-        fits.then(|| direct.fd.as_fd())
+        fits.then_some(&direct.file)
     }
 
     pub(super) fn write(
@@ -102,7 +100,7 @@ impl Transfers {
     ) -> std::result::Result<usize, Errno> {
         if let Some(direct) = self.direct_for(handle, offset, data, true) {
             // What the file system cannot do directly it refuses with EINVAL.
-            match ops::write_most(direct, offset, data) {
+            match direct.write_most(offset, data) {
                 Err(Errno::INVAL) => {}
                 other => {
                     self.writes_direct.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +108,7 @@ impl Transfers {
                 }
             }
         }
-        let written = ops::write_most(handle.fd.as_fd(), offset, data)?;
+        let written = handle.file.write_most(offset, data)?;
         handle.note_write(offset, written as u64, self.write_out_bytes);
         Ok(written)
     }
@@ -120,8 +118,7 @@ impl Transfers {
         if !self.can_read_nowait.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let mut slices = [IoSliceMut::new(buffer)];
-        match rustix::io::preadv2(&handle.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+        match handle.file.read_cached(offset, buffer) {
             Ok(read) => Ok(Some(read)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
@@ -167,15 +164,15 @@ impl Transfers {
         }
         self.reads_waited.fetch_add(1, Ordering::Relaxed);
         let missing = &mut buffer[cached..];
-        let read = patience.transfer(missing.len(), || ops::read_full(handle.fd.as_fd(), rest, missing));
+        let read = patience.transfer(missing.len(), || handle.file.read_full(rest, missing));
         Ok(cached + read.map_err(fail)?)
     }
 }
 
-fn read_direct(fd: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
+fn read_direct(file: &SlotFile, offset: u64, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
     let mut done = 0;
     while done < buffer.len() {
-        let read = ops::retry(|| rustix::io::pread(fd, &mut buffer[done..], offset + done as u64))?;
+        let read = file.read(offset + done as u64, &mut buffer[done..])?;
         done += read;
         // Only at the end of the file does a transfer end off a boundary.
         if read == 0 || !done.is_multiple_of(DIRECT_ALIGN as usize) {

@@ -1,11 +1,12 @@
 //! Trimming below a file store: its objects are files of somebody else's file system, which alone knows what is free and tells
 //! its device when it is asked to (`FITRIM`).
 
+use super::local::Tree;
 use crate::object::Trimmed;
 use nacre_env::sync::Mutex;
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -65,9 +66,10 @@ pub(super) fn is_mount_point(dir: &Path) -> bool {
 }
 
 impl FreedBook {
-    /// Has the file system on which `fd` is tell its device of what is free, see [`Trim::trim`](crate::object::Trim::trim).
-    pub(super) fn trim(&self, fd: BorrowedFd<'_>, from: u64, max_bytes: u64) -> io::Result<Trimmed> {
-        let total = super::space::total(fd)?;
+    /// Has the file system below a store tell its device of what is free, see [`Trim::trim`](crate::object::Trim::trim).
+    pub(super) fn trim(&self, tree: &Tree, from: u64, max_bytes: u64) -> io::Result<Trimmed> {
+        let fd = tree.kernel().ok_or(Errno::OPNOTSUPP)?;
+        let total = tree.total()?;
         let len = max_bytes.max(RANGE_MIN);
         let end = from.saturating_add(len);
         // Some have addresses beyond their size: the last range is open.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::object::Fallocate;
 use crate::object::fiemap;
-use crate::object::file::ahead::{AheadBook, REST_MS, WORTH_IT};
+use crate::object::file::ahead::{AHEAD, AheadBook, REST_MS, WORTH_IT};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -16,7 +16,7 @@ fn everywhere() -> FileStoreOptions {
 
 /// A store that shares nothing with those of tests beside it in this process.
 fn alone(dir: &Path, options: FileStoreOptions) -> FileStore {
-    FileStore::open_beside(dir, options, |_| Arc::default()).unwrap()
+    FileStore::open_on(dir, options, Tree::open, |_| Arc::default()).unwrap()
 }
 
 /// Bytes that no two objects share.
@@ -34,7 +34,7 @@ fn stream(store: &FileStore, object: Fid, from_mib: usize, mib: usize) {
 /// Bytes that the file of an object takes, whoever they are counted for.
 fn taken(store: &FileStore, object: Fid) -> u64 {
     let handle = store.find(object).unwrap().unwrap();
-    rustix::fs::fstat(&handle.fd).unwrap().st_blocks as u64 * 512
+    handle.file.stat().unwrap().blocks * 512
 }
 
 /// What the file system needs to say where data is, beside the data.
@@ -54,7 +54,7 @@ fn what_is_reserved_is_counted_neither_as_the_objects_nor_as_used() {
     assert!((attr.blocks * 512).abs_diff(attr.size) <= MAPS, "{attr:?}");
     // Others use the file system too: no more than that what is reserved is not missing can be said.
     let after = store.space().unwrap();
-    let raw = rustix::fs::fstatvfs(store.slots.objects_fd()).unwrap();
+    let raw = store.slots.tree().space().unwrap();
     let bare = store.reserve.available(&raw, 0);
     assert!(after.available >= bare + reserved / 2, "{before:?} {after:?} {bare}");
 }
@@ -260,7 +260,7 @@ fn what_a_run_could_not_give_back_the_next_start_does() {
     store.write(fid(1), 0, &[7; 100_000]).unwrap();
     let handle = store.find(fid(1)).unwrap().unwrap();
     let behind = rustix::fs::FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(&handle.fd, behind, MIB as u64, 8 * MIB as u64).unwrap();
+    handle.file.allocate(behind, MIB as u64, 8 * MIB as u64).unwrap();
     store.ahead.record(fid(1)).unwrap();
     drop(handle);
     let attr = store.attr(fid(1)).unwrap();
@@ -330,7 +330,7 @@ fn pieces_of_streams(dir: &Path, ahead_max_bytes: u64) -> usize {
     let pieces = |oid| {
         let handle = store.find(fid(oid)).unwrap().unwrap();
         let (mut count, mut end) = (0, None);
-        let told = fiemap::each(handle.fd.as_fd(), 0..u64::MAX, 0, &mut |piece| {
+        let told = fiemap::each(handle.file.kernel().unwrap(), 0..u64::MAX, 0, &mut |piece| {
             count += usize::from(end != Some(piece.place));
             end = Some(piece.place + piece.length);
             true

@@ -1,0 +1,349 @@
+//! Slot files in memory, of which a power cut loses what was not synced.
+//!
+//! A file remembers what it was after each change since it was last synced; a cut leaves one of its sizes and of each of its pages any
+//! version. Names and directories that were not synced may be lost.
+
+use crate::object::file::local::FileStat;
+use nacre_env::sync::Mutex;
+use nacre_types::Timestamp;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, StatVfs, StatVfsMountFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PAGE: u64 = 4096;
+/// Blocks of the file system.
+const BLOCKS: u64 = 1 << 20;
+
+type Result<T> = std::result::Result<T, Errno>;
+type Page = [u8; PAGE as usize];
+
+/// What a file holds: pages that are missing are holes.
+#[derive(Clone, Default)]
+struct Content {
+    size: u64,
+    pages: BTreeMap<u64, Page>,
+}
+
+impl Content {
+    /// Visits the pages of a range, and in each the part that the range covers.
+    fn each(offset: u64, len: u64, mut visit: impl FnMut(u64, std::ops::Range<usize>)) {
+        let end = offset + len;
+        for page in offset / PAGE..end.div_ceil(PAGE) {
+            let from = offset.max(page * PAGE) - page * PAGE;
+            let to = end.min((page + 1) * PAGE) - page * PAGE;
+            visit(page, from as usize..to as usize);
+        }
+    }
+
+    fn zero(&mut self, offset: u64, len: u64, frees: bool) {
+        Content::each(offset, len, |page, part| {
+            if frees && part.len() as u64 == PAGE {
+                self.pages.remove(&page);
+            } else if let Some(bytes) = self.pages.get_mut(&page) {
+                bytes[part].fill(0);
+            }
+        });
+    }
+
+    fn set_size(&mut self, size: u64) {
+        self.size = size;
+        self.pages.retain(|page, _| page * PAGE < size);
+        if let Some(bytes) = self.pages.get_mut(&(size / PAGE)) {
+            bytes[(size % PAGE) as usize..].fill(0);
+        }
+    }
+}
+
+/// A file: what it was when it was last synced, and after each change since.
+#[derive(Clone)]
+struct Versions(Vec<Content>);
+
+impl Versions {
+    fn now(&self) -> &Content {
+        self.0.last().expect("there is always one")
+    }
+
+    fn sync(&mut self) {
+        self.0.drain(..self.0.len() - 1);
+    }
+
+    fn after_cut(&self, random: &mut fastrand::Rng) -> Versions {
+        let mut left = Content { size: random.choice(&self.0).expect("one").size, ..Content::default() };
+        for version in &self.0 {
+            for page in version.pages.keys() {
+                let of = random.choice(&self.0).expect("one");
+                match of.pages.get(page) {
+                    Some(bytes) => drop(left.pages.insert(*page, *bytes)),
+                    None => drop(left.pages.remove(page)),
+                }
+            }
+        }
+        let size = left.size;
+        for (page, bytes) in &mut left.pages {
+            let inside = size.saturating_sub(page * PAGE).min(PAGE);
+            bytes[inside as usize..].fill(0);
+        }
+        Versions(vec![left])
+    }
+}
+
+#[derive(Clone)]
+struct Name {
+    file: usize,
+    is_durable: bool,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    files: Vec<Versions>,
+    names: BTreeMap<String, Name>,
+    /// Whether they are durable, by name.
+    directories: BTreeMap<String, bool>,
+}
+
+impl State {
+    fn sync_names(&mut self, directory: &str) {
+        for (path, name) in &mut self.names {
+            name.is_durable |= path.split('/').next() == Some(directory);
+        }
+    }
+}
+
+/// Called once, under the lock of the state, so that no file changes meanwhile.
+type Look = Box<dyn FnOnce(&Tree) + Send>;
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(in crate::object::file) struct Tree {
+    state: Mutex<State>,
+    /// Changes and syncs until somebody looks.
+    look: Mutex<Option<(u64, Look)>>,
+    /// A sync of a file does nothing: for tests of tests.
+    pub(super) forgets: AtomicBool,
+}
+
+impl Tree {
+    /// Has `look` called with what a power cut leaves after `steps` more changes and syncs of files.
+    pub(super) fn cut_after(&self, steps: u64, look: impl FnOnce(&Tree) + Send + 'static) {
+        *self.look.lock() = Some((steps, Box::new(look)));
+    }
+
+    /// What a power cut leaves now.
+    fn after_cut(state: &State, random: &mut fastrand::Rng) -> Tree {
+        let mut left = State {
+            files: state.files.iter().map(|file| file.after_cut(random)).collect(),
+            ..State::default()
+        };
+        for (name, is_durable) in &state.directories {
+            if *is_durable || random.bool() {
+                left.directories.insert(name.clone(), true);
+            }
+        }
+        for (path, name) in &state.names {
+            let is_there = path.split('/').next().is_some_and(|top| left.directories.contains_key(top));
+            if is_there && (name.is_durable || random.bool()) {
+                left.names.insert(path.clone(), Name { file: name.file, is_durable: true });
+            }
+        }
+        Tree { state: Mutex::new(left), ..Tree::default() }
+    }
+
+    /// Changes or syncs something.
+    fn step<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let mut look = self.look.lock();
+        if let Some((left, _)) = &mut *look {
+            *left = left.saturating_sub(1);
+            if *left == 0
+                && let Some((_, look)) = look.take()
+            {
+                let seed = state.files.iter().map(|file| file.0.len() as u64).sum();
+                look(&Tree::after_cut(&state, &mut fastrand::Rng::with_seed(seed)));
+            }
+        }
+        drop(look);
+        change(&mut state)
+    }
+
+    /// Moves what it holds to another one.
+    pub(super) fn take(&self) -> Tree {
+        Tree { state: Mutex::new(self.state.lock().clone()), ..Tree::default() }
+    }
+
+    pub(in crate::object::file) fn open_file(self: &Arc<Self>, path: &str, flags: OFlags) -> Result<File> {
+        let known = self.state.lock().names.get(path).map(|name| name.file);
+        let number = match known {
+            Some(_) if flags.contains(OFlags::EXCL) => return Err(Errno::EXIST),
+            Some(number) => number,
+            None if !flags.contains(OFlags::CREATE) => return Err(Errno::NOENT),
+            None => self.step(|state| {
+                if !state.directories.contains_key(path.split('/').next().unwrap_or("")) {
+                    return Err(Errno::NOENT);
+                }
+                let name = Name { file: state.files.len(), is_durable: false };
+                state.files.push(Versions(vec![Content::default()]));
+                state.names.insert(path.to_owned(), name);
+                Ok(state.files.len() - 1)
+            })?,
+        };
+        Ok(File { tree: self.clone(), number })
+    }
+
+    pub(in crate::object::file) fn make_directory(&self, name: &str) -> Result<()> {
+        self.step(|state| *state.directories.entry(name.to_owned()).or_insert(false));
+        Ok(())
+    }
+
+    pub(in crate::object::file) fn names(&self, directory: &str) -> Option<Vec<Vec<u8>>> {
+        let state = self.state.lock();
+        state.directories.get(directory)?;
+        let of = |path: &String| path.strip_prefix(directory)?.strip_prefix('/').map(|name| name.into());
+        Some(state.names.keys().filter_map(of).collect())
+    }
+
+    pub(in crate::object::file) fn sync_directory(&self, name: &str) -> Result<()> {
+        self.step(|state| state.sync_names(name));
+        Ok(())
+    }
+
+    pub(in crate::object::file) fn sync_top(&self) -> Result<()> {
+        self.step(|state| state.directories.values_mut().for_each(|is_durable| *is_durable = true));
+        Ok(())
+    }
+
+    pub(in crate::object::file) fn sync_all(&self) -> Result<()> {
+        self.step(|state| {
+            state.directories.values_mut().for_each(|is_durable| *is_durable = true);
+            state.names.values_mut().for_each(|name| name.is_durable = true);
+            state.files.iter_mut().for_each(Versions::sync);
+        });
+        Ok(())
+    }
+
+    pub(in crate::object::file) fn space(&self) -> StatVfs {
+        StatVfs {
+            f_bsize: PAGE,
+            f_frsize: PAGE,
+            f_blocks: BLOCKS,
+            f_bfree: BLOCKS,
+            f_bavail: BLOCKS,
+            f_files: BLOCKS,
+            f_ffree: BLOCKS,
+            f_favail: BLOCKS,
+            f_fsid: 0,
+            f_flag: StatVfsMountFlags::empty(),
+            f_namemax: 255,
+        }
+    }
+}
+
+/// An open file.
+pub(in crate::object::file) struct File {
+    tree: Arc<Tree>,
+    number: usize,
+}
+
+impl File {
+    fn look<R>(&self, look: impl FnOnce(&Content) -> R) -> R {
+        look(self.tree.state.lock().files[self.number].now())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Content)) {
+        self.tree.step(|state| {
+            let versions = &mut state.files[self.number];
+            let mut content = versions.now().clone();
+            change(&mut content);
+            versions.0.push(content);
+        });
+    }
+
+    pub(in crate::object::file) fn write(&self, offset: u64, data: &[u8]) -> usize {
+        self.change(|content| {
+            let mut rest = data;
+            Content::each(offset, data.len() as u64, |page, part| {
+                let (now, later) = rest.split_at(part.len());
+                content.pages.entry(page).or_insert([0; PAGE as usize])[part].copy_from_slice(now);
+                rest = later;
+            });
+            content.size = content.size.max(offset + data.len() as u64);
+        });
+        data.len()
+    }
+
+    pub(in crate::object::file) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        self.look(|content| {
+            let len = content.size.saturating_sub(offset).min(buffer.len() as u64);
+            let mut done = 0;
+            Content::each(offset, len, |page, part| {
+                let to = &mut buffer[done..done + part.len()];
+                done += part.len();
+                match content.pages.get(&page) {
+                    Some(bytes) => to.copy_from_slice(&bytes[part]),
+                    None => to.fill(0),
+                }
+            });
+            len as usize
+        })
+    }
+
+    pub(in crate::object::file) fn stat(&self) -> FileStat {
+        self.look(|content| FileStat {
+            size: content.size,
+            blocks: content.pages.len() as u64 * PAGE / 512,
+            mtime: Timestamp::default(),
+            is_file: true,
+        })
+    }
+
+    pub(in crate::object::file) fn set_size(&self, size: u64) -> Result<()> {
+        self.change(|content| content.set_size(size));
+        Ok(())
+    }
+
+    pub(in crate::object::file) fn allocate(&self, how: FallocateFlags, offset: u64, len: u64) -> Result<()> {
+        self.change(|content| {
+            let frees = how.contains(FallocateFlags::PUNCH_HOLE);
+            if frees || how.contains(FallocateFlags::ZERO_RANGE) {
+                content.zero(offset, len, frees);
+            }
+            if !frees {
+                Content::each(offset, len, |page, _| {
+                    content.pages.entry(page).or_insert([0; PAGE as usize]);
+                });
+            }
+            if !how.contains(FallocateFlags::KEEP_SIZE) {
+                content.size = content.size.max(offset + len);
+            }
+        });
+        Ok(())
+    }
+
+    pub(in crate::object::file) fn sync(&self) -> Result<()> {
+        let forgets = self.tree.forgets.load(Ordering::Relaxed);
+        self.tree.step(|state| {
+            if !forgets {
+                state.files[self.number].sync()
+            }
+        });
+        Ok(())
+    }
+
+    pub(in crate::object::file) fn seek(&self, from: SeekFrom) -> Result<u64> {
+        let (SeekFrom::Data(offset) | SeekFrom::Hole(offset)) = from else { return Err(Errno::INVAL) };
+        self.look(|content| {
+            if offset >= content.size {
+                return Err(Errno::NXIO);
+            }
+            let is_data = matches!(from, SeekFrom::Data(_));
+            let found = (offset / PAGE..content.size.div_ceil(PAGE))
+                .find(|page| content.pages.contains_key(page) == is_data);
+            match found {
+                Some(page) => Ok(offset.max(page * PAGE)),
+                None if is_data => Err(Errno::NXIO),
+                None => Ok(content.size),
+            }
+        })
+    }
+}

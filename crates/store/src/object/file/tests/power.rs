@@ -1,0 +1,228 @@
+//! Power cuts, with the slot files in memory.
+//!
+//! Objects are changed at random; now and then they are synced. At a random change or sync of a file the power goes: files keep any version of
+//! what was not synced, and the index, whose log is watched, any sectors of what it had not flushed.
+
+use super::memory::Tree as MemoryTree;
+use super::*;
+use crate::meta::witness::{Medium, Witness};
+use crate::object::file::ahead::Shared;
+use crate::object::file::local::Tree;
+use crate::object::testing::copy_dir;
+use crate::object::{Fallocate, ObjectProblem};
+use nacre_env::sync::Mutex;
+use std::collections::BTreeMap;
+
+/// Objects that change.
+const OBJECTS: u32 = 6;
+/// Largest of them, in bytes.
+const SIZE: u64 = 40_000;
+
+/// What an object may be: as it was synced last, and after each change since.
+type Expected = BTreeMap<Fid, Vec<Option<Vec<u8>>>>;
+
+/// What a cut leaves: files, the index, and what is expected of objects.
+struct Left {
+    files: MemoryTree,
+    index: Medium,
+    expected: Expected,
+}
+
+fn options(checksums: bool, spare_files: u32) -> FileStoreOptions {
+    // So much that nothing moves to the base of the index, whose files are copied once.
+    let index = MetaStoreOptions {
+        wal_segment_bytes: 4 << 20,
+        overlay_bytes: 16 << 20,
+        map_bytes: 64 << 20,
+        reserve_bytes: 0,
+        commit_interval_ms: 0,
+        ..MetaStoreOptions::small()
+    };
+    FileStoreOptions {
+        checksums,
+        settle_ms: 1,
+        spare_files,
+        ahead_everywhere: true,
+        index: Some(index),
+        ..FileStoreOptions::create()
+    }
+}
+
+fn open_in(dir: &Path, files: &Arc<MemoryTree>, options: FileStoreOptions) -> FileStore {
+    let tree = |_: &Path, _: bool| Ok(Tree::Memory(files.clone()));
+    FileStore::open_on(dir, options, tree, |_| Arc::<Shared>::default()).expect("opens")
+}
+
+/// Changes an object, of which `versions` are known.
+fn change(store: &FileStore, object: Fid, expected: &Mutex<Expected>, random: &mut fastrand::Rng) {
+    let offset = random.u64(..SIZE);
+    let len = random.u64(1..SIZE / 2);
+    let (from, to) = (offset as usize, (offset + len) as usize);
+    let mut data = expected.lock().get(&object).and_then(|versions| versions.last().cloned()).flatten();
+    let (before, kind) = (data.clone(), random.u8(..8));
+    let byte = random.u8(1..);
+    match kind {
+        0 => data = None,
+        1 if before.is_some() || from > 0 => data.get_or_insert_default().resize(from, 0),
+        1 => {}
+        2 => {
+            if let Some(data) = &mut data {
+                let len = data.len();
+                data[from.min(len)..to.min(len)].fill(0);
+            }
+        }
+        3 | 4 => {
+            let data = data.get_or_insert_default();
+            data.resize(data.len().max(to), 0);
+            if kind == 4 {
+                data[from..to].fill(0);
+            }
+        }
+        _ => {
+            let data = data.get_or_insert_default();
+            data.resize(data.len().max(to), 0);
+            data[from..to].fill(byte);
+        }
+    }
+    // Before it is done: from then on a cut may leave it.
+    expected.lock().entry(object).or_insert_with(|| vec![None]).push(data);
+    let done = match kind {
+        0 => store.destroy(&[object]).map(drop),
+        1 => store.truncate(object, offset).map(drop),
+        2 => store.fallocate(object, Fallocate::Punch, offset, len).map(drop),
+        3 => store.fallocate(object, Fallocate::Allocate { keep_size: false }, offset, len).map(drop),
+        4 => store.fallocate(object, Fallocate::Zero { keep_size: false }, offset, len).map(drop),
+        _ => store.write(object, offset, &vec![byte; len as usize]).map(drop),
+    };
+    done.expect("done");
+    if kind == 0 {
+        expected.lock().insert(object, vec![None]);
+    }
+}
+
+fn sync(store: &FileStore, object: Option<Fid>, expected: &Mutex<Expected>) {
+    match object {
+        Some(object) => store.sync(object).expect("synced"),
+        None => store.sync_all().expect("synced"),
+    }
+    for (of, versions) in expected.lock().iter_mut() {
+        if object.is_none_or(|object| object == *of) {
+            versions.drain(..versions.len() - 1);
+        }
+    }
+}
+
+/// Is `found` what a cut may leave of an object with these versions?
+fn is_possible(found: Option<&[u8]>, versions: &[Option<Vec<u8>>]) -> bool {
+    let Some(found) = found else { return versions.iter().any(Option::is_none) };
+    let there: Vec<&Vec<u8>> = versions.iter().flatten().collect();
+    let is_of_one = |at: usize| {
+        let in_version = |version: &&Vec<u8>| version.get(at).copied().unwrap_or(0) == found[at];
+        there.iter().any(in_version) || versions.iter().any(Option::is_none) && found[at] == 0
+    };
+    let is_size = |len: usize| there.iter().any(|version| version.len() == len);
+    (is_size(found.len()) || versions.iter().any(Option::is_none) && found.is_empty())
+        && (0..found.len()).all(is_of_one)
+}
+
+/// Opens what a cut left. False if an object is not what it may be.
+fn is_kept(dir: &Path, fresh: &Path, left: Left, options: FileStoreOptions, context: &str) -> bool {
+    copy_dir(fresh, dir);
+    let mut random = fastrand::Rng::with_seed(left.expected.len() as u64);
+    for (slot, image) in left.index.images.iter().enumerate() {
+        let bytes = image.after_cut(&mut |versions| random.usize(..versions));
+        std::fs::write(dir.join("index").join(format!("wal.{slot}")), bytes).expect("written");
+    }
+    let store = open_in(dir, &Arc::new(left.files), options);
+    let mut lost = Vec::new();
+    for (object, versions) in &left.expected {
+        let found = match store.exists(*object) {
+            Ok(there) => there.then(|| {
+                let mut data = vec![0; 2 * SIZE as usize];
+                store.read(*object, 0, &mut data, 0).map(|read| data[..read].to_vec())
+            }),
+            // Its record reached the disk and the name of its file did not: it was never synced.
+            Err(ObjectError::Damaged { .. }) if versions[0].is_none() => {
+                lost.push(*object);
+                continue;
+            }
+            Err(error) => panic!("{context}, object {object}: {error}"),
+        };
+        match found.transpose() {
+            Ok(found) if is_possible(found.as_deref(), versions) => {}
+            other => {
+                eprintln!(
+                    "{context}, object {object}: {:?}",
+                    other.map(|found| found.map(|data| data.len()))
+                );
+                return false;
+            }
+        }
+    }
+    let report = store.verify(false, &mut |_| {}).expect("verified");
+    let is_lost = |problem: &ObjectProblem| matches!(problem, ObjectProblem::FileMissing { object, .. } if lost.contains(object));
+    if !report.problems.iter().all(is_lost) {
+        eprintln!("{context}: {report:?}");
+        return false;
+    }
+    // Life goes on: nobody gets a slot that holds bytes of somebody else.
+    store.destroy(&lost).expect("destroyed");
+    for oid in 100..110 {
+        store.write(fid(oid), 9000, &[1; 10]).expect("written");
+        assert!(read(&store, fid(oid), 9000).iter().all(|byte| *byte == 0), "{context}");
+    }
+    true
+}
+
+/// Cuts the power once. Whether all objects are what they may be; `None` if the store came to its end before.
+fn is_kept_by_trial(dir: &Path, seed: u64, forgets: bool) -> Option<bool> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let options = options(random.bool(), [0, 4][random.usize(..2)]);
+    let files = Arc::new(MemoryTree::default());
+    let [fresh, live, crashed] = ["fresh", "live", "crashed"].map(|name| dir.join(format!("{name}{seed}")));
+    open_in(&fresh, &files, options.clone()).reserve(SEQUENCE, 1000).expect("reserved");
+    copy_dir(&fresh, &live);
+    let files = Arc::new(files.take());
+    files.forgets.store(forgets, Ordering::Relaxed);
+    let witness = Witness::new(|_| {});
+    let store = witness.watch(|| open_in(&live, &files, options.clone()));
+    let expected: Arc<Mutex<Expected>> = Arc::default();
+    let left: Arc<Mutex<Option<Left>>> = Arc::default();
+    files.cut_after(random.u64(1..80), {
+        let (expected, left) = (expected.clone(), left.clone());
+        move |files| {
+            let (files, index) = (files.take(), witness.medium());
+            *left.lock() = Some(Left { files, index, expected: expected.lock().clone() });
+        }
+    });
+    for _ in 0..60 {
+        let object = fid(random.u32(1..=OBJECTS));
+        match random.u8(..6) {
+            0 if !forgets => sync(&store, None, &expected),
+            0..=2 => sync(&store, Some(object), &expected),
+            _ => change(&store, object, &expected, &mut random),
+        }
+    }
+    drop(store);
+    let left = left.lock().take()?;
+    Some(is_kept(&crashed, &fresh, left, options, &format!("seed {seed}")))
+}
+
+#[test]
+fn what_was_synced_survives_a_power_cut_at_any_change_of_a_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cuts = 0;
+    for seed in 0..60 {
+        let is_kept = is_kept_by_trial(dir.path(), seed, false);
+        assert_ne!(is_kept, Some(false), "seed {seed}");
+        cuts += u32::from(is_kept.is_some());
+    }
+    assert!(cuts > 35, "{cuts}");
+}
+
+#[test]
+fn syncs_that_do_nothing_are_found_by_a_power_cut() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut trials = (0..60).map(|seed| is_kept_by_trial(dir.path(), seed, true));
+    assert!(trials.any(|is_kept| is_kept == Some(false)));
+}
