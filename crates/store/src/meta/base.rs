@@ -4,6 +4,7 @@
 //! carries a checksum over key and value. Reads borrow a read transaction that threads keep between calls and that
 //! every checkpoint takes away, so no reader pins old pages for longer than one call.
 
+use rustix::io::Errno;
 use std::cell::Cell;
 use std::fs;
 use std::io;
@@ -163,7 +164,7 @@ fn failed(action: &'static str) -> impl Fn(heed::Error) -> MetaError {
 
 /// Whether a system call failed because the disk or the quota is full.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+    matches!(Errno::from_io_error(&error), Some(Errno::NOSPC | Errno::DQUOT))
 }
 
 fn checksum(key: &[u8], value: &[u8]) -> u32 {
@@ -374,7 +375,7 @@ impl Lmdb {
 
     /// LMDB calls a write that was cut short an I/O error, and a disk that fills up in the middle of one cuts it short.
     fn commit_failed(&self, error: heed::Error) -> MetaError {
-        let is_io = matches!(&error, heed::Error::Io(io) if io.raw_os_error() == Some(libc::EIO));
+        let is_io = matches!(&error, heed::Error::Io(io) if Errno::from_io_error(io) == Some(Errno::IO));
         let free = rustix::fs::statvfs(&self.path).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize));
         if is_io && free.is_ok_and(|free| free < SHORT_WRITE_MAX) {
             return MetaError::NoSpace;

@@ -5,6 +5,7 @@ use super::nxd::CacheProblem;
 use crate::meta::MetaError;
 use nacre_ondisk::object::ObjectDirectoryError;
 use nacre_types::{Fid, Status};
+use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
 
@@ -174,10 +175,10 @@ pub enum ObjectError {
 
 /// What it means that a medium refused to be told.
 fn trim_refusal(source: &io::Error) -> &'static str {
-    match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => "only root may do that",
-        Some(libc::EROFS) => "it is read-only",
-        Some(libc::ENOTTY) => "its file system has no such call",
+    match Errno::from_io_error(source) {
+        Some(Errno::PERM | Errno::ACCESS) => "only root may do that",
+        Some(Errno::ROFS) => "it is read-only",
+        Some(Errno::NOTTY) => "its file system has no such call",
         _ => "it, or what lies below it, has no way to give space back",
     }
 }
@@ -214,8 +215,8 @@ impl ObjectError {
 
     /// Wraps a refusal to be told of free space; what concerns one call only stays an I/O error.
     pub(crate) fn trim(medium: &dyn std::fmt::Display, source: io::Error) -> ObjectError {
-        match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES | libc::EROFS | libc::ENOTTY | libc::EOPNOTSUPP) => {
+        match Errno::from_io_error(&source) {
+            Some(Errno::PERM | Errno::ACCESS | Errno::ROFS | Errno::NOTTY | Errno::OPNOTSUPP) => {
                 ObjectError::NoTrim { medium: medium.to_string(), source }
             }
             _ => ObjectError::Path {

@@ -247,6 +247,7 @@ fn finish_head(
     generation: u64,
     completed: u64,
 ) -> BlockHeadRecord {
+    debug_assert!(blocks >= 0, "an object has each block that it loses");
     head.blocks = blocks as u64;
     head.mtime = change_time(before);
     let was_inline = before.and_then(|before| match &before.inline {

@@ -18,6 +18,7 @@ pub use direct::{DirectDevice, DirectDeviceOptions};
 #[cfg(any(test, feature = "conformance"))]
 pub use memory::{Fault, MemoryDevice};
 
+use rustix::io::Errno;
 use std::io;
 
 /// Bytes of a block: the unit of allocation and of checksums. Offsets and lengths of transfers are multiples of it.
@@ -187,7 +188,7 @@ pub(super) fn read_together<'a>(
 /// Refuses transfers that are not aligned or end beyond the device.
 pub(crate) fn check_range(size: u64, offset: u64, len: usize) -> io::Result<()> {
     if !offset.is_multiple_of(BLOCK) || !(len as u64).is_multiple_of(BLOCK) {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        return Err(io::Error::from(Errno::INVAL));
     }
     match offset.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),

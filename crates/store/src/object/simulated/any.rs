@@ -5,6 +5,7 @@ use super::{Medium, Simulation};
 use crate::object::block::Core;
 use crate::object::block::device::model::MediaSpec;
 use crate::object::{Abilities, ObjectStore};
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::str::FromStr;
@@ -34,7 +35,7 @@ impl AnyMedium {
     /// # Errors
     /// `EOPNOTSUPP` if the store has no such thing, which then changes nothing; `EFBIG` if its device is too large for the model.
     pub fn set(self, store: &dyn ObjectStore) -> io::Result<()> {
-        let refused = || io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+        let refused = || io::Error::from(Errno::OPNOTSUPP);
         let (medium, media) = match self {
             AnyMedium::Nothing => (None, None),
             AnyMedium::Store(medium) => (Some(medium), None),
@@ -123,7 +124,7 @@ mod tests {
         let file = Simulated::new(Box::new(file));
         times.set(&file).expect("has that");
         let refused = disk.set(&file).expect_err("has no device");
-        assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::OPNOTSUPP));
         assert_eq!(AnyMedium::of(&file), times, "a refused one changes nothing");
         block.close().expect("closed");
         file.close().expect("closed");

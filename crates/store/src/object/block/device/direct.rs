@@ -429,7 +429,7 @@ fn open_patiently(path: &Path, options: &DirectDeviceOptions) -> io::Result<Owne
     let deadline = Instant::now() + options.patience;
     loop {
         match open_exclusive(path, options.create_bytes) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && Instant::now() < deadline => {
                 nacre_env::thread::sleep(POLL);
             }
             other => return other,

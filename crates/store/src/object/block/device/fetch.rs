@@ -8,6 +8,7 @@ use super::AlignedBuffer;
 use super::direct::Counters;
 use super::{FETCH_BYTES, FETCH_PARTS, Fetch, check_range};
 use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl RingFetch {
             }
         }
         if at > (part + 1) * FETCH_BYTES || pieces.len() > PIECES_MAX {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            return Err(io::Error::from(Errno::INVAL));
         }
         Ok(pieces)
     }

@@ -5,6 +5,7 @@ use super::{
     check_range,
 };
 use nacre_env::sync::Mutex;
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub struct MemoryDevice {
 }
 
 fn eio() -> io::Error {
-    io::Error::from_raw_os_error(libc::EIO)
+    io::Error::from(Errno::IO)
 }
 
 impl State {
@@ -267,7 +268,7 @@ impl BlockDevice for MemoryDevice {
             return Err(eio());
         }
         if state.faults.contains(&Fault::NoDiscard) {
-            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            return Err(io::Error::from(Errno::OPNOTSUPP));
         }
         for sector in offset / SECTOR as u64..(offset + len) / SECTOR as u64 {
             if state.current.contains_key(&sector) {

@@ -17,6 +17,7 @@ use flash::Flash;
 pub use flash::{FlashSpec, FlashStats};
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::str::FromStr;
@@ -189,7 +190,7 @@ impl SimulatedDevice {
         let model = |spec| -> io::Result<Box<dyn Model>> {
             Ok(match spec {
                 MediaSpec::Flash(_) if size > FLASH_MAX => {
-                    return Err(io::Error::from_raw_os_error(libc::EFBIG));
+                    return Err(io::Error::from(Errno::FBIG));
                 }
                 MediaSpec::Disk(spec) => Box::new(Disk::new(spec, size)),
                 MediaSpec::Flash(spec) => Box::new(Flash::new(spec, size)),

@@ -2,6 +2,7 @@
 
 use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range};
 use nacre_env::sync::RwLock;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -66,7 +67,7 @@ impl BlockDevice for ShadowDevice {
     }
 
     fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+        Err(io::Error::from(Errno::OPNOTSUPP))
     }
 
     fn size(&self) -> u64 {
