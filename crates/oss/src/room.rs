@@ -70,7 +70,7 @@ impl Room {
     }
 }
 
-fn statfs_of(space: &Space, operator_state: u32) -> Statfs {
+pub(crate) fn statfs_of(space: &Space, operator_state: u32) -> Statfs {
     let block_size = space.block_size.max(1);
     let blocks = |bytes: u64| bytes / u64::from(block_size);
     let mut state = operator_state;

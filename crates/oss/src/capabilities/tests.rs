@@ -1,10 +1,11 @@
 //! Each request with each kind of capability, of clients and of others.
 
 use super::*;
+use crate::service::ObjectServer;
 use nacre_lock::{Enqueue, EnqueueFlags, Extent, InodeBits, LockHandle, Mode, Need, Policy, ResourceId};
 use nacre_rpc::{Call, NoCallbacks, OssService, ReadCall};
 use nacre_store::object::{FileStore, FileStoreOptions};
-use nacre_types::{ClientUuid, Cred, Fid, Identity, Nid, Rights};
+use nacre_types::{ClientUuid, Cred, Fid, Identity, KeyId, Nid, Rights};
 use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::oss::{Advice, Bulk, FallocateKind, OssReply, SeekKind};
 use std::time::SystemTime;

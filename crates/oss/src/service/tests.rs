@@ -1,8 +1,9 @@
 //! Requests against a file store.
 
 use super::*;
+use crate::room::statfs_of;
 use nacre_rpc::{Export, NoCallbacks};
-use nacre_store::object::{FileStore, FileStoreOptions};
+use nacre_store::object::{FileStore, FileStoreOptions, Space};
 use nacre_types::Cred;
 use nacre_types::limits::BULK_MAX;
 use nacre_types::{ClientUuid, Nid};

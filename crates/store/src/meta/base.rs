@@ -164,7 +164,7 @@ fn failed(action: &'static str) -> impl Fn(heed::Error) -> MetaError {
 
 /// Whether a system call failed because the disk or the quota is full.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(&error), Some(Errno::NOSPC | Errno::DQUOT))
+    matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }
 
 fn checksum(key: &[u8], value: &[u8]) -> u32 {

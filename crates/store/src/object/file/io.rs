@@ -38,7 +38,7 @@ fn is_full(error: &ObjectError) -> bool {
     match error {
         ObjectError::NoSpace => true,
         ObjectError::Io { source, .. } => {
-            matches!(Errno::from_io_error(&source), Some(Errno::NOSPC | Errno::DQUOT))
+            matches!(Errno::from_io_error(source), Some(Errno::NOSPC | Errno::DQUOT))
         }
         _ => false,
     }
