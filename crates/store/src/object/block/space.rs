@@ -34,7 +34,7 @@ const NEAR: u64 = (16 << 20) / BLOCK;
 /// Writes of so many blocks begin a stream: 64 KiB.
 const STREAM_MIN: u64 = 16;
 
-/// Part of the device, beside the reserve, that must be free for data to be moved.
+/// Part of the device, apart from the reserve, that must be free for data to be moved.
 const SPARE_PART: u64 = 64;
 
 /// Blocks that were freed, by the generation that must be durable before they are used again.
@@ -46,7 +46,7 @@ struct Quarantine {
 /// See the [module documentation](self).
 pub(super) struct SpaceBook {
     allocator: Mutex<Allocator>,
-    /// Space that the device was being told of came back.
+    /// Space whose discard was under way came back.
     returned: Condvar,
     /// Writes that wait for that.
     waiting: AtomicU64,
@@ -171,7 +171,7 @@ impl SpaceBook {
         self.allocator.lock().has_untold(from)
     }
 
-    /// Writes that wait until the device has been told of what they need.
+    /// Writes that wait for space whose discard is under way.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
@@ -256,8 +256,8 @@ impl SpaceBook {
         Ok(taken)
     }
 
-    /// Nothing is free outside of windows and quarantine: gets something from there, or waits for what the device is being
-    /// told of, or for the generation whose end frees some.
+    /// Nothing is free outside of windows and quarantine: gets something from there, or waits for space whose discard
+    /// is under way, or for the end of the generation that freed some.
     fn make_room(&self, tries: u32, complete: &impl Fn() -> Result<()>) -> Result<()> {
         let mut allocator = self.allocator.lock();
         allocator.close_all_windows();

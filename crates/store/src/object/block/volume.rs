@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// The one [`BlockStoreRecord`], under [`STORE_KEY`].
 pub(super) const STORE: Table = Table(3);
 pub(super) const STORE_KEY: &[u8] = b"store";
-/// Blocks that one discard tells of at most, 64 MiB: devices take long for large ones.
+/// Blocks of one discard at most, 64 MiB: devices take long for large ones.
 const DISCARD_MAX: u64 = (64 << 20) / BLOCK;
 /// Discards of one call, so that the trimming thread looks around often enough.
 const DISCARDS_AT_ONCE: u64 = 256;
