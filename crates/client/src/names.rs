@@ -482,8 +482,8 @@ impl Created<'_> {
     /// `EINVAL` for bits that no file has, `EPERM` for a directory.
     pub fn node(mode: u32, rdev: u32, umask: u32) -> StatusResult<Created<'static>> {
         match FileKind::from_mode(mode) {
-            None => Err(Status::EINVAL.into()),
-            Some(FileKind::Directory | FileKind::Symlink) => Err(Status::EPERM.into()),
+            None => Err(Status::EINVAL),
+            Some(FileKind::Directory | FileKind::Symlink) => Err(Status::EPERM),
             Some(_) => Ok(Created { new: NewFile::Node { rdev }, mode, umask }),
         }
     }

@@ -121,7 +121,7 @@ impl Placement {
     /// # Errors
     /// `EAGAIN` if it would not be spread because others are away or take nothing new; what MDTs answer.
     pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> FailureResult<Vec<u16>> {
-        spread_parts(&self.connected_rooms()?, first, count, wish)
+        Ok(spread_parts(&self.connected_rooms()?, first, count, wish)?)
     }
 
     pub(crate) fn check_mdts(&self, wish: &DirDefault) -> FailureResult<()> {
@@ -373,9 +373,9 @@ fn each_of(wish: &DirDefault) -> usize {
 ///
 /// # Errors
 /// `EAGAIN` if there would be one part, and more were asked for.
-fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> FailureResult<Vec<u16>> {
+fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
     let mdts = parts_on(&spread(rooms, first), count, wish);
-    if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN.into()) }
+    if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
 }
 
 /// The MDTs of `count` parts: these in turn. Where some cannot be used there are fewer parts, as one has no more than it may.

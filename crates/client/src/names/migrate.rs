@@ -124,7 +124,7 @@ impl Names {
                 return Err(Status::EINVAL.into());
             }
             if first.mdt_index() == mdt {
-                return Ok(vec![Err(Status::EALREADY.into()); fids.len()]);
+                return Ok(vec![Err(Status::EALREADY); fids.len()]);
             }
             // Files that this mount has open, or still writes back, stay: the MDT is not asked for them.
             let is_in_use = |fid: &Fid| self.nodes.file(fid.inode_number()).is_some();
@@ -145,7 +145,7 @@ impl Names {
             let mut moved = moved.into_iter().peekable();
             let outcome = |fid: &Fid| match moved.next_if(|(asked, _)| asked == fid) {
                 Some((_, failure)) => failure.map_or(Ok(()), Err),
-                None => Err(Status::EBUSY.into()),
+                None => Err(Status::EBUSY),
             };
             Ok(fids.iter().map(outcome).collect())
         })

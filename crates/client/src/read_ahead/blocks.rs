@@ -310,7 +310,8 @@ mod tests {
         let memory = Arc::new(Memory::default());
         let mut blocks = Blocks::default();
         let mut made = Vec::new();
-        blocks.make((0, 10), PIECE, (1, 1), (&memory, 100), &mut made);
+        let origin = Origin { owner: 1, lease: 1, memory: &memory, limit: 100 };
+        blocks.make(0..10, PIECE, &origin, &mut made);
         let mut buffer = [0; 4];
         assert_eq!(made[0].serve(0, &mut buffer, plain), Served::Nothing);
         made[0].enqueue();
