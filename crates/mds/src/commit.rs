@@ -84,6 +84,10 @@ impl Commits {
             self.leaves.moving.note_change();
         }
         for (fid, record) in tx.take_cached() {
+            debug_assert!(
+                record.as_ref().is_none_or(|record| record.attr.version <= transno.0),
+                "{fid} has a version that no transaction has yet"
+            );
             if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
                 self.leaves.moving.note_size(record);
             }

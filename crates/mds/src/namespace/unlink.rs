@@ -57,8 +57,8 @@ impl NameSpace {
             };
             self.leaves.records.check_local(&home)?;
             let names = [(home, &seen.name[..])];
-            let ground = self.core.performer.ground(caller, &names, &[])?;
-            let Some(victim) = ground.led_to(0)?.filter(|victim| victim.attr.fid == *fid) else { continue };
+            let ground = self.core.performer.ground_apart(caller, &names, &[*fid])?;
+            let victim = ground.inode(fid)?;
             if (victim.parent, &victim.name) != (seen.parent, &seen.name) {
                 continue;
             }

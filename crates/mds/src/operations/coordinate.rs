@@ -252,6 +252,7 @@ fn parts_of(updates: Vec<Update>, remote: &BTreeSet<u16>, own: u16) -> Vec<Part>
     for update in updates {
         // What is no inode's is the coordinator's.
         let mdt = inode_of(&update).map_or(own, Fid::mdt_index);
+        debug_assert!(mdt == own || remote.contains(&mdt), "MDT{mdt:04x} has locked nothing of {update:?}");
         parts.entry(mdt).or_default().push(update);
     }
     parts.into_iter().map(|(mdt, updates)| Part { mdt, updates }).collect()

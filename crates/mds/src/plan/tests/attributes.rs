@@ -2,6 +2,7 @@
 
 use super::model::{Node, Posix, WRITE};
 use super::*;
+use nacre_layout::Wish;
 use nacre_types::{AttrFlags, Cred, SetAttrValid, StatusResult};
 
 const NAMES: [&[u8]; 4] = [b"user.a", b"trusted.b", b"security.c", b"security.capability"];
@@ -17,7 +18,7 @@ pub(super) fn step(random: &mut fastrand::Rng, posix: &Posix) -> Step {
     let id = random.usize(0..posix.len());
     let name = NAMES[random.usize(0..NAMES.len())];
     match random.u8(0..14) {
-        0..8 => Step::SetAttr { id, set: set(random) },
+        0..8 => Step::SetAttr { id, set: set(random, posix.clock) },
         8..10 => {
             let flags = [XattrFlags::empty(), XattrFlags::CREATE, XattrFlags::REPLACE][random.usize(0..3)];
             Step::SetXattr { id, name, value: vec![random.u8(..); random.usize(0..4)], flags }
@@ -27,7 +28,8 @@ pub(super) fn step(random: &mut fastrand::Rng, posix: &Posix) -> Step {
     }
 }
 
-fn set(random: &mut fastrand::Rng) -> SetAttr {
+/// Times are past: of a directory in shards the latest of their times counts, which one to come would be for long.
+fn set(random: &mut fastrand::Rng, now: i64) -> SetAttr {
     use SetAttrValid as V;
     let calls = [
         V::MODE,
@@ -51,8 +53,8 @@ fn set(random: &mut fastrand::Rng) -> SetAttr {
         uid: [0, 1000, 1001][random.usize(0..3)],
         gid: [0, 50, 1000, 1001][random.usize(0..4)],
         size: random.u64(0..3),
-        atime: time(random.i64(0..100)),
-        mtime: time(random.i64(0..100)),
+        atime: time(random.i64(0..now)),
+        mtime: time(random.i64(0..now)),
         ..SetAttr::default()
     }
 }
@@ -341,5 +343,25 @@ fn sizes_are_checked_by_kind_and_limit() {
         let found = set_attr(&root, &amended(&before), &set(size), Timestamp::default());
         let found = found.map(|amendment| amendment.expect("a change").record.attr.size);
         assert_eq!(found, outcome, "{kind:?} {size}");
+    }
+}
+
+#[test]
+fn layouts_are_set_where_no_data_is_lost_by_it() {
+    let [root, alice, bob, _] = users();
+    let wish = Wish::Plain(nacre_layout::LayoutSpec { stripe_count: Some(2), ..Default::default() });
+    let (plain, directory) = (file(0o644, false), record(FileKind::Directory, 0o755, 1000));
+    for (case, cred, record, wish, has_it_for_good, outcome) in [
+        ("a file by its owner", &alice, &plain, &wish, false, Ok(true)),
+        ("a file by another user", &bob, &plain, &wish, false, Err(Status::EACCES)),
+        ("a file with data", &alice, &plain, &wish, true, Err(Status::EALREADY)),
+        ("a directory", &root, &directory, &wish, false, Ok(true)),
+        ("a default that is taken back", &root, &directory, &Wish::default(), false, Ok(false)),
+        ("a symlink", &root, &record(FileKind::Symlink, 0o777, 1000), &wish, false, Err(Status::EINVAL)),
+    ] {
+        let laid = Laid { record, shards: &[], has_it_for_good };
+        let found = set_layout(cred, &laid, wish, None, Timestamp::default());
+        let found = found.map(|amendment| amendment.record.attr.flags.contains(AttrFlags::HAS_LAYOUT));
+        assert_eq!(found, outcome, "{case}");
     }
 }
