@@ -64,14 +64,14 @@ impl LayoutChanges {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        range: Option<Range<u64>>,
+        range: Option<(u64, u64)>,
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
         let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         // A request while the file is frozen gets no lock, and is sent again.
         let is_frozen = self.leaves.opens.frozen_by(fid).is_some();
         let (range, lock) = if is_frozen { (None, LockHandle(0)) } else { (range, lock) };
-        let Some(range) = range else {
+        let Some((start, end)) = range else {
             let layout = self.core.layouts.layout_of(&*self.leaves.records.inode(fid)?)?.map(Arc::new);
             let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
             return Ok(self.core.commits.answer(MdsReply::LockedLayout { layout, lock }));
@@ -80,7 +80,7 @@ impl LayoutChanges {
         // Before the change: the answer is stored with it, and the client's own locks stay.
         let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
         let reply = |layout| MdsReply::LockedLayout { layout, lock };
-        self.layout_intent_locked(caller, fid, range, locked, &reply)
+        self.layout_intent_locked(caller, fid, start..end, locked, &reply)
     }
 
     fn layout_intent_locked(

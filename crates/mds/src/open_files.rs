@@ -17,7 +17,8 @@ use nacre_lock::LockHandle;
 use nacre_ondisk::{InodeRecord, OpenedRecord};
 use nacre_types::perm::Verdict;
 use nacre_types::{
-    Attr, AttrFlags, Caps, ClientUuid, Fid, FileKind, Nid, OpenHandle, SizeSource, Status, StatusResult, perm,
+    Attr, AttrFlags, Caps, ClientUuid, Cred, Fid, FileKind, Nid, OpenHandle, SizeSource, Status,
+    StatusResult, perm,
 };
 use nacre_wire::mds::{DataUpdate, LeaseKind, MdsAnswer, MdsReply, OpenFlags};
 use std::sync::Arc;
@@ -39,6 +40,15 @@ pub(crate) struct OpenFiles {
     leaves: Arc<Leaves>,
     core: Arc<Core>,
     layout_changes: Arc<LayoutChanges>,
+}
+
+/// Takes set-id bits and file capabilities from a file whose data changes.
+fn strip(tx: &mut Tx, cred: &Cred, record: &mut InodeRecord) -> StatusResult<()> {
+    let gid = record.attr.gid;
+    if drop_privileges(cred, record, gid)? {
+        tx.batch().delete(XATTRS, xattr_key(&record.attr.fid, CAPABILITY).as_slice());
+    }
+    Ok(())
 }
 
 impl OpenFiles {
@@ -173,10 +183,7 @@ impl OpenFiles {
             record.attr.ctime = now;
         }
         if strips || (truncates && flags.contains(OpenFlags::KILL_PRIV)) {
-            let gid = record.attr.gid;
-            if drop_privileges(caller.cred(), &mut record, gid)? {
-                tx.batch().delete(XATTRS, xattr_key(&record.attr.fid, CAPABILITY).as_slice());
-            }
+            strip(tx, caller.cred(), &mut record)?;
         }
         let record = tx.put_inode(record);
         let began_exact = exact && !(truncates && has_objects);

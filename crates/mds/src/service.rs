@@ -13,6 +13,7 @@ use nacre_lock::LockHandle;
 use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Rights, Standing, Status, StatusResult, TransNo};
 use nacre_wire::connect::RunStart;
+use nacre_wire::mds::MdsRequest::*;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::peer::{PeerReply, PeerRequest};
 use std::sync::Arc;
@@ -188,6 +189,11 @@ impl Mds {
         Ok(self.core.commits.answer(self.core.client_locks.intend(caller, fid, name, handle)?))
     }
 
+    fn lease_of(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
+        let lease = self.leaves.clients.lease_of(&caller.client)?;
+        Ok(self.core.commits.answer(MdsReply::Lease(lease)))
+    }
+
     fn path_of(&self, caller: &Caller<'_>, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
         self.lookups.fid_to_path(fid, index, self.filesets.top_of(caller.standing)?)
     }
@@ -250,15 +256,13 @@ impl Mds {
     }
 
     fn run_once(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        use MdsRequest::*;
         match request {
             Statfs => Ok(self.core.commits.answer(MdsReply::Statfs(self.statfs()))),
             AllocateSequence => self.allocate_sequence(caller),
             Lookup { parent, name } => self.lookups.lookup(caller, parent, name),
             GetAttr { fid } => self.lookups.get_attr(fid),
             SetAttr { fid, set } => self.attrs.set_attr(caller, fid, set),
-            Create { parent, name, fid, new, mode, umask, open, exclusive } => {
-                let (mode, umask, open, exclusive) = (*mode, *umask, *open, *exclusive);
+            &Create { ref parent, name, ref fid, ref new, mode, umask, open, exclusive } => {
                 self.names.create(caller, &Making { parent, name, fid, new, mode, umask, open, exclusive })
             }
             Link { fid, parent, name } => self.names.link(caller, fid, parent, name),
@@ -276,9 +280,7 @@ impl Mds {
             }
             OpenLease { fid, handle, kind } => self.files.open_lease(caller, fid, *handle, *kind),
             LayoutIntent { fid, start, end } => self.relayout.layout_intent(caller, fid, *start..*end),
-            LayoutAccess { fid, range, lock } => {
-                self.relayout.layout_access(caller, fid, range.map(|(start, end)| start..end), *lock)
-            }
+            LayoutAccess { fid, range, lock } => self.relayout.layout_access(caller, fid, *range, *lock),
             SwapLayouts { first, second, versions, keep_times, lease } => self
                 .relayout
                 .swap_layouts(caller, &Swap::of([*first, *second], *versions, *keep_times, *lease)),
@@ -316,10 +318,8 @@ impl Mds {
             LockFile { fid, lock, wait, asked_ns } => self.sessions.lock(caller, fid, lock, *wait, *asked_ns),
             ReplayFileLocks { fid, locks } => self.sessions.replay_file_locks(caller, fid, locks),
             GetLock { fid, lock } => self.sessions.get_lock(caller, fid, lock),
-            RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
-            Ping => {
-                Ok(self.core.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(&caller.client)?)))
-            }
+            MdsRequest::RunStart => Ok(self.core.commits.answer(MdsReply::RunStart(self.run_start()))),
+            Ping => self.lease_of(caller),
             Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
             Locks { request } => Ok(self.core.commits.answer(self.sessions.serve_locks(caller, request)?)),
             LeaseReleased { epoch } => self.sessions.lease_released(&caller.client, *epoch),

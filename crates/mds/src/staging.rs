@@ -235,8 +235,7 @@ impl Staging {
             }
             Update::NewInode { fid, record, xattrs } => self.stage_new_inode(tx, fid, record, xattrs)?,
             Update::KeepAnswer { client, tag, xid, answer } => {
-                let slot = ReplySlot { client: *client, tag: *tag, xid: *xid };
-                self.keep_answer(tx, &slot, &answer.0)?
+                self.keep_answer(tx, &ReplySlot { client: *client, tag: *tag, xid: *xid }, &answer.0)?
             }
             Update::NamesOut { fid, upto, subdirs, names } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };

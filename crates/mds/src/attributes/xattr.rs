@@ -113,7 +113,7 @@ impl Attributes {
     /// directory, handed down level by level, followed by clients; see `docs/design/dne.md`.
     ///
     /// # Errors
-    /// `EPERM` without the right to choose MDTs, and to who does not own the directory; `ENOTDIR`; `EINVAL`.
+    /// `EPERM` without the right to choose MDTs, and to callers that do not own the directory; `ENOTDIR`; `EINVAL`.
     pub(super) fn set_dir_default(
         &self,
         caller: &Caller<'_>,

@@ -1,4 +1,4 @@
-//! Extended attributes: name spaces, who may touch them, ACLs, and where a directory says that others in it go. Source: xattr(7), acl(5).
+//! Extended attributes: name spaces, rights to them, ACLs, and where a directory says that others in it go. Source: xattr(7), acl(5).
 
 use super::{Amendment, XattrChange, check_access, may_keep_sgid};
 use crate::layouts::system::{
