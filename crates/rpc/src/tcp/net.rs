@@ -270,7 +270,7 @@ impl Listener {
         }
     }
 
-    /// The next connection and who made it.
+    /// The next connection and the address of its peer.
     ///
     /// # Errors
     /// `WouldBlock` if there is none.

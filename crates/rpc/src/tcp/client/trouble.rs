@@ -1,4 +1,4 @@
-//! Why a target was last not reached, or lost a request: for those who report the failure.
+//! Why a target was last not reached, or lost a request: for the report of the failure.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;

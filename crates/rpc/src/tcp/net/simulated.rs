@@ -36,7 +36,7 @@ pub struct SimulatedNetwork {
 
 struct State {
     delay: Duration,
-    /// Connections that nobody has accepted yet: their number, the caller, and when they arrive.
+    /// Connections that are not accepted yet: number, address of the caller, time of arrival.
     listeners: BTreeMap<SocketAddr, VecDeque<(u64, SocketAddr, Instant)>>,
     links: BTreeMap<u64, Link>,
     cut: BTreeSet<(SocketAddr, Way)>,
@@ -429,7 +429,7 @@ impl Listener {
         Ok((Stream { network, id, own, way: Way::ToClient, patience: None }, caller))
     }
 
-    /// Nobody can connect any more, and those who have and were not accepted are cut off.
+    /// Nobody can connect any more; connections that were not accepted are broken.
     pub(super) fn close(&self) {
         self.network.change(|state| {
             for (id, _, _) in state.listeners.remove(&self.addr).into_iter().flatten() {
