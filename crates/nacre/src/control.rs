@@ -8,6 +8,7 @@ mod door;
 pub use door::Audience;
 
 use crate::failure::{Failure, Result};
+use crate::instance::if_there;
 use crate::target_wishes::TargetWishes;
 use nacre_types::TargetKind;
 use rustix::io::Errno;
@@ -342,10 +343,7 @@ impl ControlSocket {
         handler: std::sync::Arc<dyn Handler>,
     ) -> Result<ControlSocket> {
         let fail = || Failure::because(format!("listen on {}", path.display()));
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail()(error)),
-            _ => {}
-        }
+        if_there(fs::remove_file(path)).map_err(fail())?;
         let short = ShortPath::of(path).map_err(fail())?;
         let listener = door::listen(path, &short.path, audience).map_err(fail())?;
         nacre_env::thread::Builder::new()

@@ -20,6 +20,7 @@ pub use members::{Adding, is_joining, joined, next_target, note_joining};
 use crate::failure::{Failure, Result};
 use nacre_env::twice;
 use nacre_ondisk::superblock::{FORMAT_VERSION, FORMAT_VERSION_LISTED, Superblock, SuperblockError};
+use nacre_store::object::block::is_block_store;
 use nacre_types::{TargetId, TargetKind, Timestamp};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -98,12 +99,8 @@ impl Formatting {
         // The copy first: alone it would stand in for the superblock.
         let copy = twice::copy_path(&instance.dir, SUPERBLOCK);
         for path in [copy, instance.dir.join(SUPERBLOCK), instance.dir.join(START)] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Failure::because(format!("remove {}", path.display()))(error));
-                }
-                _ => {}
-            }
+            if_there(fs::remove_file(&path))
+                .map_err(Failure::because(format!("remove {}", path.display())))?;
         }
         self.undo_unfinished()
     }
@@ -280,6 +277,23 @@ impl Instance {
         if target.kind == TargetKind::Mdt { dir.join(MDT_DATA) } else { dir }
     }
 
+    /// The targets with objects: OSTs, and MDTs that keep data of files on a device.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn object_targets(&self) -> Result<Vec<TargetId>> {
+        let has_objects = |target: &TargetId| match target.kind {
+            TargetKind::Ost => true,
+            TargetKind::Mdt => is_block_store(&self.objects_dir(*target)),
+            TargetKind::Mgt => false,
+        };
+        let found: Vec<TargetId> = self.targets().into_iter().filter(has_objects).collect();
+        match found.is_empty() {
+            true => Err(Failure::new(format!("{} has no object targets", self.dir.display()))),
+            false => Ok(found),
+        }
+    }
+
     /// Directory for what belongs to running processes.
     pub fn run_dir(&self) -> PathBuf {
         self.dir.join("run")
@@ -323,6 +337,23 @@ pub fn target_name(target: TargetId) -> String {
 
 fn other_user(dir: &Path) -> Failure {
     Failure::new(format!("{} belongs to another user: run this as that user or as root", dir.display()))
+}
+
+/// What was done with a file; `None` if it is not there.
+pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a path leads, without any symbolic link.
+///
+/// # Errors
+/// If nothing is there, or it cannot be looked at.
+pub fn canonical(path: &Path) -> Result<PathBuf> {
+    absolute(path)?.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))
 }
 
 /// Makes a path absolute without following symbolic links.

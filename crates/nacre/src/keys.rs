@@ -5,7 +5,7 @@
 //! ([`enrol`]): hosts that serve targets keep it in `keys` of their directory, clients in the directory of their user's keys.
 
 use crate::failure::{Failure, Result};
-use crate::instance::{Instance, random_uuid};
+use crate::instance::{Instance, if_there, random_uuid};
 use crate::node::Plan;
 use crate::process::{NODE, RunDir};
 use crate::registry;
@@ -415,12 +415,8 @@ pub fn forget(instance: &Instance) -> Result<()> {
 }
 
 fn remove_all(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Failure::because(format!("remove {}", dir.display()))(error))
-        }
-        _ => Ok(()),
-    }
+    let removed = if_there(fs::remove_dir_all(dir));
+    removed.map(drop).map_err(Failure::because(format!("remove {}", dir.display())))
 }
 
 fn check_home(instance: &Instance) -> Result<()> {

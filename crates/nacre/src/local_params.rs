@@ -4,8 +4,9 @@
 //! `mount.client.params` is for every file system, `mount.FSNAME.params` for one, and counts more. Each line is
 //! `NAME=VALUE`; empty lines and those with `#` in front are for people.
 
+use crate::instance::if_there;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// A name or pattern, and a value.
@@ -43,11 +44,8 @@ pub fn setting_in(line: &str) -> Option<Setting> {
 /// # Errors
 /// If the file cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<Setting>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.lines().filter_map(setting_in).collect()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
+    let text = if_there(fs::read_to_string(path))?.unwrap_or_default();
+    Ok(text.lines().filter_map(setting_in).collect())
 }
 
 /// What a mount of this file system has to apply, in this order. Files that cannot be read are logged.
@@ -85,16 +83,10 @@ fn edited(text: &str, name: &str, value: Option<&str>) -> String {
 /// # Errors
 /// What the system says; the file is as it was.
 pub fn change(path: &Path, name: &str, value: Option<&str>) -> io::Result<()> {
-    let old = match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        text => text?,
-    };
+    let old = if_there(fs::read_to_string(path))?.unwrap_or_default();
     let new = edited(&old, name, value);
     if new.is_empty() {
-        return match fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
+        return if_there(fs::remove_file(path)).map(drop);
     }
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;

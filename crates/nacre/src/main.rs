@@ -40,6 +40,7 @@ mod ports;
 mod process;
 mod progress;
 mod public;
+mod regex;
 mod registry;
 mod sandbox;
 mod start;

@@ -62,6 +62,7 @@ pub fn directory(path: &Path) -> Result<Instance> {
     }
 }
 
-fn instance_of(run: &RunDir) -> Option<Instance> {
+/// The directory that a process runs in; `None` for a mount of what is served elsewhere.
+pub fn instance_of(run: &RunDir) -> Option<Instance> {
     Instance::open(run.path.parent()?).ok().flatten()
 }

@@ -1,7 +1,9 @@
 //! What commands print. The reader may go away, as `head` does: then the rest is for nobody, and the command ends as one
 //! that a closed pipe stops.
 
+use crate::failure::{Failure, Result};
 use rustix::process::Signal;
+use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::{IsTerminal, Write};
 
@@ -25,6 +27,13 @@ pub fn print(text: Arguments<'_>) {
 pub fn warning(text: &str) -> String {
     let is_plain = !std::io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
     if is_plain { text.to_owned() } else { format!("\x1b[31m{text}\x1b[0m") }
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &(impl Serialize + ?Sized)) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(Failure::because("write JSON"))?;
+    print(format_args!("{text}\n"));
+    Ok(())
 }
 
 /// As that of the standard library, without its panic.

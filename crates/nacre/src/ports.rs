@@ -2,7 +2,7 @@
 //! was.
 
 use crate::failure::{Failure, Result};
-use crate::instance::write_durably;
+use crate::instance::{if_there, write_durably};
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_with};
 use std::collections::BTreeMap;
@@ -33,12 +33,9 @@ impl Ports {
     /// If the file is there but cannot be read.
     pub fn load(run_dir: &Path, hosts: Vec<IpAddr>) -> Result<Ports> {
         let path = run_dir.join(FILE);
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(Failure::because(format!("read {}", path.display()))(error)),
-        };
-        Ok(Ports { dir: run_dir.to_path_buf(), hosts, ports: parse(&text) })
+        let text = if_there(std::fs::read_to_string(&path))
+            .map_err(Failure::because(format!("read {}", path.display())))?;
+        Ok(Ports { dir: run_dir.to_path_buf(), hosts, ports: parse(&text.unwrap_or_default()) })
     }
 
     /// Chooses a port for a process that does not run: `wanted`, else the one that it had, else a free one.

@@ -2,12 +2,11 @@
 //! so that `nacre up DIR` does the same again.
 
 use crate::failure::{Failure, Result};
-use crate::instance::{Instance, START, absolute, write_durably};
+use crate::instance::{Instance, START, absolute, if_there, write_durably};
 use crate::listen::{self, Address};
 use nacre_ondisk::start::{StartRecord, decode, encode};
 use nacre_types::Security;
 use std::fs;
-use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -73,11 +72,8 @@ impl Start {
     /// If what is kept cannot be read or is damaged.
     pub fn load(dir: &Path) -> Result<Option<Start>> {
         let path = dir.join(START);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::because(format!("read {}", path.display()))(error)),
-        };
+        let text = if_there(fs::read(&path)).map_err(Failure::because(format!("read {}", path.display())))?;
+        let Some(text) = text else { return Ok(None) };
         let damaged = || {
             Failure::new(format!(
                 "{} is damaged: remove it, and say everything to 'nacre up' again",

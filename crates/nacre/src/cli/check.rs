@@ -7,6 +7,7 @@ use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::Instance;
 use crate::named;
 use crate::node;
+use crate::output::print_json;
 use crate::process::{MOUNT, NODE, RunDir, RunLock};
 use crate::progress::Progress;
 use nacre_mds::check::Abandoned;
@@ -340,9 +341,7 @@ fn text_of(problem: &nacre_mds::check::Problem) -> String {
 
 fn print_reports(instance: &Instance, reports: &[TargetReport], left: u64, args: &CheckArgs) -> Result<()> {
     if args.json {
-        let text = serde_json::to_string_pretty(reports).map_err(Failure::because("write JSON"))?;
-        println!("{text}");
-        return Ok(());
+        return print_json(reports);
     }
     for report in reports {
         println!("{:<8} {}, {} problems", report.target, report.checked, report.problem_count);

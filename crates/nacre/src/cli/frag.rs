@@ -2,14 +2,14 @@
 
 use super::FragArgs;
 use crate::failure::{Failure, Result};
-use crate::instance::{Instance, MDT_DATA, absolute};
+use crate::instance::{Instance, MDT_DATA, canonical};
 use crate::lctl::params::{names_of, values_in};
+use crate::output::print_json;
 use crate::{mounts, node, registry};
 use nacre_common::frag::{self, Report, Subject, Unit};
 use nacre_ondisk::block::BlockLabel;
 use nacre_store::object::ObjectError;
 use nacre_store::object::block::is_block_store;
-use nacre_types::TargetKind;
 use std::path::{Path, PathBuf};
 
 /// Where the slot files of a file store are; see `docs/formats/ost.md`.
@@ -21,8 +21,7 @@ pub fn run(args: &FragArgs) -> Result<i32> {
     let subjects = subjects(&args.path)?;
     let reports: Vec<Report> = subjects.iter().map(|subject| look(subject, unit)).collect::<Result<_>>()?;
     if args.json {
-        let text = serde_json::to_string_pretty(&reports).map_err(Failure::because("write JSON"))?;
-        println!("{text}");
+        print_json(&reports)?;
     } else {
         let texts: Vec<String> = reports.iter().map(frag::text).collect();
         print!("{}", texts.join("\n"));
@@ -65,8 +64,7 @@ fn told_by_process(dir: &Path, unit: Unit) -> Result<Option<Report>> {
 
 /// The OSTs of a file system directory or of a mount of it, the store of one, or files of any file system.
 fn subjects(path: &Path) -> Result<Vec<Subject>> {
-    let path =
-        absolute(path)?.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))?;
+    let path = canonical(path)?;
     if let Some(mount) = mounts::mount_of(&path).map_err(Failure::because("read the mount table"))? {
         return osts_of(&behind(&mount.mount_point, &path)?);
     }
@@ -98,20 +96,8 @@ fn store(dir: &Path) -> Subject {
 }
 
 fn osts_of(instance: &Instance) -> Result<Vec<Subject>> {
-    let dirs = instance.targets().into_iter().filter_map(|target| {
-        let dir = instance.objects_dir(target);
-        let has_objects = match target.kind {
-            TargetKind::Ost => true,
-            TargetKind::Mdt => is_block_store(&dir),
-            TargetKind::Mgt => false,
-        };
-        has_objects.then_some(dir)
-    });
-    let subjects: Vec<Subject> = dirs.map(|dir| store(&dir)).collect();
-    match subjects.is_empty() {
-        true => Err(Failure::new(format!("{} has no object targets", instance.dir.display()))),
-        false => Ok(subjects),
-    }
+    let targets = instance.object_targets()?;
+    Ok(targets.into_iter().map(|target| store(&instance.objects_dir(target))).collect())
 }
 
 /// The directory of the file system behind a mount, if its servers are here.

@@ -6,6 +6,7 @@ use crate::instance::Instance;
 use crate::keys::{self, Holder};
 use crate::named::{self, Named};
 use crate::node::MgsWay;
+use crate::output::print_json;
 use crate::process::RunDir;
 use crate::{listen, mounts, registry};
 use clap::ValueEnum;
@@ -54,16 +55,15 @@ pub fn run(command: &KeyCommand) -> Result<i32> {
         KeyCommand::Token(args) => token(args),
         KeyCommand::List { of, json } => {
             let keys = issued(&way_to(of)?)?;
-            if *json { print_json(&keys) } else { print_table(&keys) }
+            print(&keys, *json)
         }
         KeyCommand::Show { id, of, json } => {
             let id = parse_id(id)?;
             let keys = issued(&way_to(of)?)?;
             let key: Vec<IssuedKey> = keys.into_iter().filter(|key| key.identity.id == id).collect();
-            match (key.is_empty(), json) {
-                (true, _) => Err(Failure::new(format!("no key {id} was issued: see 'nacre key list'"))),
-                (false, true) => print_json(&key),
-                (false, false) => print_table(&key),
+            match key.is_empty() {
+                true => Err(Failure::new(format!("no key {id} was issued: see 'nacre key list'"))),
+                false => print(&key, *json),
             }
         }
         KeyCommand::Revoke { id, of } => {
@@ -286,14 +286,11 @@ impl Shown {
     }
 }
 
-fn print_json(keys: &[IssuedKey]) -> Result<i32> {
-    let shown: Vec<Shown> = keys.iter().map(Shown::of).collect();
-    let text = serde_json::to_string_pretty(&shown).map_err(Failure::because("print as JSON"))?;
-    println!("{text}");
-    Ok(0)
-}
-
-fn print_table(keys: &[IssuedKey]) -> Result<i32> {
+fn print(keys: &[IssuedKey], json: bool) -> Result<i32> {
+    if json {
+        print_json(&keys.iter().map(Shown::of).collect::<Vec<_>>())?;
+        return Ok(0);
+    }
     println!("{:<16}  {:<24}  {:<7}  {:<20}  {:<24}  NAME", "KEY", "ROLES", "STATE", "UNTIL", "BOUNDS");
     for key in keys.iter().map(Shown::of) {
         let until =

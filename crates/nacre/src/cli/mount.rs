@@ -216,9 +216,7 @@ fn mount_once(source: &str, mount_point: &Path, options: &[String], sloppy: bool
 pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
     use rustix::fs::StatVfsMountFlags;
     use rustix::mount::MountFlags;
-    let real = instance::absolute(mount_point)?
-        .canonicalize()
-        .map_err(Failure::because(format!("look at {}", mount_point.display())))?;
+    let real = instance::canonical(mount_point)?;
     if mounts::mounted_on(&real).map_err(Failure::because("read the mount table"))?.is_none() {
         return Err(Failure::new(format!("no NacreFS is mounted on {}", mount_point.display())));
     }

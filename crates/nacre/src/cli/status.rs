@@ -4,9 +4,10 @@ mod elsewhere;
 
 use super::StatusArgs;
 use crate::control::{self, Answer, ProcessStatus, Request, SpaceStatus};
-use crate::failure::{EXIT_FAILURE, Failure, Result};
+use crate::failure::{EXIT_FAILURE, Result};
 use crate::instance::{Instance, target_name};
 use crate::named::{self, Named};
+use crate::output::print_json;
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::start::Start;
 use crate::{holders, mounts, registry};
@@ -416,12 +417,6 @@ pub(super) fn size(bytes: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{bytes}B") } else { format!("{value:.1}{}", UNITS[unit]) }
-}
-
-fn print_json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(Failure::because("write JSON"))?;
-    println!("{text}");
-    Ok(())
 }
 
 #[cfg(test)]

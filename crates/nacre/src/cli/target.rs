@@ -24,7 +24,6 @@ use nacre_types::{Nid, TargetId};
 use nacre_wire::mgs::{FsConfig, MgsRequest, TargetConfig};
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -380,11 +379,9 @@ pub fn start_in(instance: &Instance) -> Result<()> {
 /// Where a target listens and where its management server is, if that was kept.
 fn place_of(dir: &Path) -> Result<Option<Place>> {
     let path: PathBuf = dir.join(ADDRESS);
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::because(format!("read {}", path.display()))(error)),
-    };
+    let text = instance::if_there(fs::read_to_string(&path))
+        .map_err(Failure::because(format!("read {}", path.display())))?;
+    let Some(text) = text else { return Ok(None) };
     let damaged = || {
         Failure::new(format!("{} is damaged: write lines 'listen ADDRESS' and 'mgs ADDRESS'", path.display()))
     };

@@ -6,13 +6,14 @@ use super::status::size;
 use crate::backend::Backend;
 use crate::control::{self, Answer, Request, TRIM_TIME};
 use crate::failure::{EXIT_FAILURE, Failure, Result};
-use crate::instance::{Instance, absolute, target_name};
+use crate::instance::{Instance, canonical, target_name};
+use crate::named;
+use crate::output::print_json;
 use crate::process::{NODE, RunDir};
 use crate::progress::Progress;
 use crate::{mounts, node, registry};
 use nacre_env::clock::Instant;
 use nacre_store::object::Trimmed;
-use nacre_store::object::block::is_block_store;
 use nacre_store::object::trim::trim_for;
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
@@ -95,8 +96,7 @@ pub fn run(args: &TrimArgs) -> Result<i32> {
     }
     drop(progress);
     if args.json {
-        let text = serde_json::to_string_pretty(&reports).map_err(Failure::because("write JSON"))?;
-        println!("{text}");
+        print_json(&reports)?;
     } else {
         reports.iter().for_each(|report| println!("{}", line(report)));
     }
@@ -121,8 +121,7 @@ fn targets(what: &Path) -> Result<Vec<Ost>> {
     if !what.exists() {
         return named(&what.to_string_lossy());
     }
-    let path =
-        absolute(what)?.canonicalize().map_err(Failure::because(format!("look at {}", what.display())))?;
+    let path = canonical(what)?;
     if let Some(mount) = mounts::mount_of(&path).map_err(Failure::because("read the mount table"))? {
         return osts_of(&behind(&mount.mount_point, &path)?);
     }
@@ -130,7 +129,7 @@ fn targets(what: &Path) -> Result<Vec<Ost>> {
         return osts_of(&instance);
     }
     let instance = path.parent().and_then(|dir| Instance::open(dir).ok().flatten());
-    let found = instance.map(|instance| all_osts(&instance)).unwrap_or_default();
+    let found = instance.and_then(|instance| osts_of(&instance).ok()).unwrap_or_default();
     let is_it = |ost: &Ost| ost.instance.target_dir(ost.target) == path;
     let found: Vec<Ost> = found.into_iter().filter(is_it).collect();
     match found.is_empty() {
@@ -142,31 +141,18 @@ fn targets(what: &Path) -> Result<Vec<Ost>> {
     }
 }
 
-fn all_osts(instance: &Instance) -> Vec<Ost> {
-    let has_objects = |target: &TargetId| match target.kind {
-        TargetKind::Ost => true,
-        TargetKind::Mdt => is_block_store(&instance.objects_dir(*target)),
-        TargetKind::Mgt => false,
-    };
-    let osts = instance.targets().into_iter().filter(has_objects);
-    osts.map(|target| Ost { instance: instance.clone(), target }).collect()
-}
-
 fn osts_of(instance: &Instance) -> Result<Vec<Ost>> {
-    match all_osts(instance) {
-        osts if osts.is_empty() => {
-            Err(Failure::new(format!("{} has no object targets", instance.dir.display())))
-        }
-        osts => Ok(osts),
-    }
+    let targets = instance.object_targets()?;
+    Ok(targets.into_iter().map(|target| Ost { instance: instance.clone(), target }).collect())
 }
 
 /// Targets of file systems that run here, by a name with or without that of the file system.
 fn named(name: &str) -> Result<Vec<Ost>> {
     let runs = registry::running();
-    let instances = runs.iter().filter_map(|run| Instance::open(run.path.parent()?).ok().flatten());
+    let instances = runs.iter().filter_map(named::instance_of);
     let is_it = |ost: &Ost| ost.name() == name || ost.target.to_string() == name;
-    let found: Vec<Ost> = instances.flat_map(|instance| all_osts(&instance)).filter(is_it).collect();
+    let found: Vec<Ost> =
+        instances.flat_map(|instance| osts_of(&instance).unwrap_or_default()).filter(is_it).collect();
     match found.len() {
         1 => Ok(found),
         0 => Err(Failure::new(format!(

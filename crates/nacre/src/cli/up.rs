@@ -9,6 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Formatting, Instance};
 use crate::keys;
 use crate::listen::Address;
+use crate::named;
 use crate::node;
 use crate::ost_cache::OstCaches;
 use crate::ost_class::OstClasses;
@@ -148,7 +149,7 @@ impl Up<'_> {
             other.superblock.fsname == own.fsname && other.superblock.fs_uuid != own.fs_uuid
         };
         let dirs = crate::registry::running().into_iter().filter(|other| other.path != run.path);
-        let others = dirs.filter_map(|other| Instance::open(other.path.parent()?).ok().flatten());
+        let others = dirs.filter_map(|other| named::instance_of(&other));
         if let Some(other) = others.into_iter().find(is_namesake) {
             eprintln!(
                 "nacre: the file system in {} has the name '{}', too: lctl needs --fs to tell them apart; a new one gets another \

@@ -9,7 +9,7 @@
 //! 4. `adding` goes;
 //! 5. its server starts and registers it; `joining` goes.
 
-use super::{Instance, make_dir, sync_dir, target_name, write_durably};
+use super::{Instance, if_there, make_dir, sync_dir, target_name, write_durably};
 use crate::failure::{Failure, Result};
 use crate::new_target;
 use crate::process::RunDir;
@@ -21,7 +21,6 @@ use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::{Nid, TargetId, TargetKind};
 use nacre_wire::mgs::FsConfig;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -60,11 +59,9 @@ pub fn note_joining(instance: &Instance, target: TargetId, nids: &[Nid]) -> Resu
 /// What the management server may have been told of a target that is joining.
 fn told(instance: &Instance, target: TargetId) -> Result<Vec<Nid>> {
     let path = instance.target_dir(target).join(JOINING);
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(Failure::because(format!("read {}", path.display()))(error)),
-    }
+    let text =
+        if_there(fs::read_to_string(&path)).map_err(Failure::because(format!("read {}", path.display())))?;
+    Ok(text.iter().flat_map(|text| text.lines()).filter_map(|line| line.parse().ok()).collect())
 }
 
 /// The management server knows this target from now on.
@@ -73,12 +70,8 @@ fn told(instance: &Instance, target: TargetId) -> Result<Vec<Nid>> {
 /// If that cannot be noted.
 pub fn joined(instance: &Instance, target: TargetId) -> Result<()> {
     let path = instance.target_dir(target).join(JOINING);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Failure::because(format!("remove {}", path.display()))(error))
-        }
-        _ => sync_dir(&instance.target_dir(target)),
-    }
+    if_there(fs::remove_file(&path)).map_err(Failure::because(format!("remove {}", path.display())))?;
+    sync_dir(&instance.target_dir(target))
 }
 
 /// The right to add targets to a directory; nobody else has it meanwhile.
@@ -129,11 +122,9 @@ impl Adding {
     /// Removes the target that is named as being added, if it does not count yet. Nobody can have stored anything in it.
     fn clear_unfinished(&self) -> Result<()> {
         let marker = self.instance.dir.join(ADDING);
-        let text = match fs::read_to_string(&marker) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(Failure::because(format!("read {}", marker.display()))(error)),
-        };
+        let text = if_there(fs::read_to_string(&marker))
+            .map_err(Failure::because(format!("read {}", marker.display())))?;
+        let Some(text) = text else { return Ok(()) };
         let target: TargetId = text.trim().parse().map_err(|_| {
             Failure::new(format!("{} names no target: nothing was changed", marker.display()))
         })?;

@@ -2,7 +2,6 @@
 //! all nodes for good.
 
 mod options;
-mod regex;
 mod set;
 
 pub use set::{activate, conf, llog_print, set};
@@ -10,10 +9,10 @@ pub use set::{activate, conf, llog_print, set};
 use super::{Outcome, refused, usage, with_code};
 use crate::control::{self, Answer, ParamName, Request};
 use crate::failure::{Failure, Result, error_text};
+use crate::regex::Regex;
 use nacre_params::Pattern;
 use nacre_params::pattern::path_of;
 use options::Options;
-use regex::Regex;
 use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -18,40 +18,15 @@ pub const LS: &str = "%i\\t%k\\t%M\\t%n\\t%u\\t%g\\t%s\\t%t\\t%p\\n";
 enum Piece {
     /// Bytes as they are.
     Text(Vec<u8>),
-    /// A value.
-    Value { field: Field, width: usize, left: bool, zeros: bool },
+    /// A value of an entry, one of [`FIELDS`].
+    Value { field: &'static str, width: usize, left: bool, zeros: bool },
 }
 
-/// What is printed of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
-    Time(Moment, bool),
-    Blocks,
-    Group,
-    Gid,
-    Inode,
-    Kibibytes,
-    ModeOctal,
-    ModeText,
-    Links,
-    Path,
-    Size,
-    User,
-    Uid,
-    Kind,
-    Attributes,
-    StripeCount,
-    Fid,
-    HashType,
-    StripeIndex,
-    Targets,
-    Pool,
-    Project,
-    StripeSize,
-}
-
-/// Which time.
-type Moment = u8;
+/// What may follow `%` and its width, the longer ones first.
+const FIELDS: &[&str] = &[
+    "La", "LA", "Lc", "LF", "Lh", "Li", "Lo", "Lp", "LP", "LS", "A@", "C@", "T@", "W@", "a", "c", "t", "w",
+    "b", "g", "G", "i", "k", "m", "M", "n", "p", "s", "u", "U", "y",
+];
 
 /// A format that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,31 +128,23 @@ impl Format {
         Format { pieces }
     }
 
-    fn asks(&self, which: impl Fn(Field) -> bool) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece, Piece::Value { field, .. } if which(*field)))
+    fn asks(&self, fields: &[&str]) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Value { field, .. } if fields.contains(field)))
     }
 
     /// True if it prints something of a layout.
     pub fn needs_layout(&self) -> bool {
-        self.asks(|field| {
-            matches!(
-                field,
-                Field::StripeCount | Field::StripeIndex | Field::Targets | Field::Pool | Field::StripeSize
-            )
-        })
+        self.asks(&["Lc", "Li", "Lo", "Lp", "LS"])
     }
 
     /// True if it prints how names of directories are spread.
     pub fn needs_spread(&self) -> bool {
-        self.asks(|field| matches!(field, Field::StripeCount | Field::Targets | Field::HashType))
+        self.asks(&["Lc", "Lo", "Lh"])
     }
 
     /// True if it prints what writers of a file know better than the MDT.
     pub fn needs_data(&self) -> bool {
-        self.asks(|field| {
-            matches!(field, Field::Size | Field::Blocks | Field::Kibibytes)
-                || matches!(field, Field::Time(letter, _) if letter != b'b')
-        })
+        self.asks(&["s", "b", "k", "a", "A@", "c", "C@", "t", "T@"])
     }
 
     /// Appends what is printed of an entry.
@@ -185,11 +152,11 @@ impl Format {
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text),
-                Piece::Value { field: Field::Path, width, left, .. } => {
+                Piece::Value { field: "p", width, left, .. } => {
                     pad(entry.path, *width, *left, b' ', out);
                 }
                 Piece::Value { field, width, left, zeros } => {
-                    let text = value_of(*field, entry, names);
+                    let text = value_of(field, entry, names);
                     pad(text.as_bytes(), *width, *left, if *zeros { b'0' } else { b' ' }, out);
                 }
             }
@@ -223,103 +190,55 @@ fn directive(text: &[u8]) -> Option<(usize, Piece)> {
         width = (width * 10 + usize::from(digit - b'0')).min(WIDTH_MAX);
         at += 1;
     }
-    let (len, field) = field_of(&text[at..])?;
-    Some((at + len, Piece::Value { field, width, left, zeros }))
+    let field = FIELDS.iter().find(|field| text[at..].starts_with(field.as_bytes()))?;
+    Some((at + field.len(), Piece::Value { field, width, left, zeros }))
 }
 
-fn field_of(text: &[u8]) -> Option<(usize, Field)> {
-    if let [b'L', letter, ..] = text {
-        let field = match letter {
-            b'a' | b'A' => Field::Attributes,
-            b'c' => Field::StripeCount,
-            b'F' => Field::Fid,
-            b'h' => Field::HashType,
-            b'i' => Field::StripeIndex,
-            b'o' => Field::Targets,
-            b'p' => Field::Pool,
-            b'P' => Field::Project,
-            b'S' => Field::StripeSize,
-            _ => return None,
-        };
-        return Some((2, field));
-    }
-    if let [letter @ (b'A' | b'C' | b'T' | b'W'), b'@', ..] = text {
-        let moment = match letter {
-            b'A' => b'a',
-            b'C' => b'c',
-            b'T' => b'm',
-            _ => b'b',
-        };
-        return Some((2, Field::Time(moment, true)));
-    }
-    let field = match text.first()? {
-        b'a' => Field::Time(b'a', false),
-        b'c' => Field::Time(b'c', false),
-        b't' => Field::Time(b'm', false),
-        b'w' => Field::Time(b'b', false),
-        b'b' => Field::Blocks,
-        b'g' => Field::Group,
-        b'G' => Field::Gid,
-        b'i' => Field::Inode,
-        b'k' => Field::Kibibytes,
-        b'm' => Field::ModeOctal,
-        b'M' => Field::ModeText,
-        b'n' => Field::Links,
-        b'p' => Field::Path,
-        b's' => Field::Size,
-        b'u' => Field::User,
-        b'U' => Field::Uid,
-        b'y' => Field::Kind,
-        _ => return None,
-    };
-    Some((1, field))
-}
-
-fn value_of(field: Field, entry: &Printed<'_>, names: &mut Names) -> String {
+fn value_of(field: &str, entry: &Printed<'_>, names: &mut Names) -> String {
     let Printed { attr, shape, spread, .. } = *entry;
     match field {
-        Field::Time(letter, epoch) => {
-            let time = Stamp::from_letter(letter).unwrap_or(Stamp::Modification).of(attr);
-            if epoch { time.sec.to_string() } else { ctime(time.sec) }
-        }
-        Field::Blocks => attr.blocks.to_string(),
-        Field::Group => names.of(Kind::Group, attr.gid).to_owned(),
-        Field::Gid => attr.gid.to_string(),
-        Field::Inode => attr.fid.inode_number().to_string(),
-        Field::Kibibytes => attr.blocks.div_ceil(2).to_string(),
-        Field::ModeOctal => format!("{:o}", attr.mode & 0o7777),
-        Field::ModeText => mode_text(attr.kind(), attr.mode),
-        Field::Links => attr.nlink.to_string(),
-        Field::Path => String::from_utf8_lossy(entry.path).into_owned(),
-        Field::Size => attr.size.to_string(),
-        Field::User => names.of(Kind::User, attr.uid).to_owned(),
-        Field::Uid => attr.uid.to_string(),
-        Field::Kind => kind_letter(attr.kind()).to_string(),
+        "a" => ctime(Stamp::Access.of(attr).sec),
+        "c" => ctime(Stamp::Change.of(attr).sec),
+        "t" => ctime(Stamp::Modification.of(attr).sec),
+        "w" => ctime(Stamp::Birth.of(attr).sec),
+        "A@" => Stamp::Access.of(attr).sec.to_string(),
+        "C@" => Stamp::Change.of(attr).sec.to_string(),
+        "T@" => Stamp::Modification.of(attr).sec.to_string(),
+        "W@" => Stamp::Birth.of(attr).sec.to_string(),
+        "b" => attr.blocks.to_string(),
+        "g" => names.of(Kind::Group, attr.gid).to_owned(),
+        "G" => attr.gid.to_string(),
+        "i" => attr.fid.inode_number().to_string(),
+        "k" => attr.blocks.div_ceil(2).to_string(),
+        "m" => format!("{:o}", attr.mode & 0o7777),
+        "M" => mode_text(attr.kind(), attr.mode),
+        "n" => attr.nlink.to_string(),
+        "p" => String::from_utf8_lossy(entry.path).into_owned(),
+        "s" => attr.size.to_string(),
+        "u" => names.of(Kind::User, attr.uid).to_owned(),
+        "U" => attr.uid.to_string(),
+        "y" => kind_letter(attr.kind()).to_string(),
         // Files have none of the attributes that have letters.
-        Field::Attributes => "---".to_owned(),
-        Field::Fid => attr.fid.to_string().trim_matches(['[', ']']).to_owned(),
-        Field::Project => attr.projid.to_string(),
-        Field::HashType if attr.is_dir() => {
+        "La" | "LA" => "---".to_owned(),
+        "LF" => attr.fid.to_string().trim_matches(['[', ']']).to_owned(),
+        "LP" => attr.projid.to_string(),
+        "Lh" if attr.is_dir() => {
             // The flags are above the number.
             let hash = DirHash::from_number(spread.hash as u16);
             hash.map_or("none", DirHash::name).to_owned()
         }
-        Field::HashType => String::new(),
-        Field::StripeCount if attr.is_dir() => spread.mdts.len().to_string(),
-        Field::StripeIndex if attr.is_dir() => attr.fid.mdt_index().to_string(),
-        Field::Targets if attr.is_dir() && spread.mdts.is_empty() => format!("[{}]", attr.fid.mdt_index()),
-        Field::Targets if attr.is_dir() => listed(spread.mdts.iter().map(u32::to_string)),
-        Field::Pool | Field::StripeSize if attr.is_dir() => String::new(),
-        Field::StripeCount => {
-            shape.main().map_or_else(String::new, |part| part.layout.shown_count().to_string())
-        }
-        Field::StripeIndex => {
-            shape.main().map_or_else(String::new, |part| part.layout.file_offset().to_string())
-        }
+        "Lh" => String::new(),
+        "Lc" if attr.is_dir() => spread.mdts.len().to_string(),
+        "Li" if attr.is_dir() => attr.fid.mdt_index().to_string(),
+        "Lo" if attr.is_dir() && spread.mdts.is_empty() => format!("[{}]", attr.fid.mdt_index()),
+        "Lo" if attr.is_dir() => listed(spread.mdts.iter().map(u32::to_string)),
+        "Lp" | "LS" if attr.is_dir() => String::new(),
+        "Lc" => shape.main().map_or_else(String::new, |part| part.layout.shown_count().to_string()),
+        "Li" => shape.main().map_or_else(String::new, |part| part.layout.file_offset().to_string()),
         // One list for each component; what has no object yet is not known.
-        Field::Targets => shape.parts().iter().map(|part| listed(part.places())).collect(),
-        Field::Pool => shape.main().and_then(|part| part.layout.pool.clone()).unwrap_or_default(),
-        Field::StripeSize => shape.stripe_size().map_or_else(String::new, |size| size.to_string()),
+        "Lo" => shape.parts().iter().map(|part| listed(part.places())).collect(),
+        "Lp" => shape.main().and_then(|part| part.layout.pool.clone()).unwrap_or_default(),
+        _ => shape.stripe_size().map_or_else(String::new, |size| size.to_string()),
     }
 }
 

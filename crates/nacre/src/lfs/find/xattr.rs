@@ -1,67 +1,33 @@
 //! `--xattr NAME[=VALUE]`: regular expressions for extended attributes.
 
-use std::ffi::{CStr, CString};
+use crate::regex::Regex;
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
 
 /// Largest list of names and largest value.
 const XATTR_MAX: usize = 65536;
 
-/// An extended regular expression of POSIX that must match the whole of a text.
-pub struct Pattern(Box<libc::regex_t>);
-
-// SAFETY: a compiled expression is only read (regexec takes it as const and POSIX lets threads share it).
-unsafe impl Send for Pattern {}
-// SAFETY: as above.
-unsafe impl Sync for Pattern {}
-
-impl fmt::Debug for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pattern")
-    }
-}
-
-impl Pattern {
-    /// Compiles an expression; `None` if it is none.
-    pub fn new(text: &str) -> Option<Pattern> {
-        let whole = CString::new(format!("^({text})$")).ok()?;
-        let mut place = Box::new(MaybeUninit::<libc::regex_t>::uninit());
-        let flags = libc::REG_EXTENDED | libc::REG_NOSUB;
-        // SAFETY: the place has room for the result, and the expression is a NUL-terminated string.
-        let failed = unsafe { libc::regcomp(place.as_mut_ptr(), whole.as_ptr(), flags) };
-        // SAFETY: regcomp has filled the place in if it says so.
-        (failed == 0).then(|| Pattern(unsafe { place.assume_init() }))
-    }
-
-    fn matches(&self, text: &CStr) -> bool {
-        // SAFETY: the expression was compiled and is freed on drop only; no positions are asked for.
-        unsafe { libc::regexec(&raw const *self.0, text.as_ptr(), 0, std::ptr::null_mut(), 0) == 0 }
-    }
-}
-
-impl Drop for Pattern {
-    fn drop(&mut self) {
-        // SAFETY: it was compiled, and nobody uses it any more.
-        unsafe { libc::regfree(&raw mut *self.0) }
-    }
-}
-
 /// What an attribute must be called, and what it must say.
-#[derive(Debug)]
 pub struct XattrTest {
-    name: Pattern,
-    value: Option<Pattern>,
+    name: Regex,
+    value: Option<Regex>,
+}
+
+impl fmt::Debug for XattrTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("XattrTest")
+    }
 }
 
 impl XattrTest {
     /// Reads `NAME[=VALUE]`.
     pub fn parse(text: &str) -> Option<XattrTest> {
         let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(Pattern::new(value)?)),
+            Some((name, value)) => (name, Some(Regex::whole(value)?)),
             None => (text, None),
         };
-        Some(XattrTest { name: Pattern::new(name)?, value })
+        Some(XattrTest { name: Regex::whole(name)?, value })
     }
 
     /// Whether the file at `path` has such an attribute; a symbolic link is asked itself.
@@ -101,14 +67,14 @@ mod tests {
 
     #[test]
     fn expressions_match_whole_texts() {
-        let pattern = Pattern::new("user\\.(job|run)[0-9]+").expect("an expression");
+        let pattern = Regex::whole("user\\.(job|run)[0-9]+").expect("an expression");
         assert!(pattern.matches(c"user.job17") && pattern.matches(c"user.run1"));
         assert!(
             !pattern.matches(c"user.job")
                 && !pattern.matches(c"xuser.job1")
                 && !pattern.matches(c"user.job1x")
         );
-        assert!(Pattern::new("a|b").expect("alternatives").matches(c"b"));
-        assert!(Pattern::new("(").is_none() && XattrTest::parse("user.a=[").is_none());
+        assert!(Regex::whole("a|b").expect("alternatives").matches(c"b"));
+        assert!(Regex::whole("(").is_none() && XattrTest::parse("user.a=[").is_none());
     }
 }
