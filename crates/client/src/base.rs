@@ -1,4 +1,4 @@
-//! What all parts of a client stand on.
+//! What all parts of a client share.
 
 use crate::config::ClientConfig;
 use crate::flocks::FileLocks;
@@ -19,7 +19,7 @@ use nacre_types::StatusResult;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Each part takes from here what it needs when it is made.
+/// State and parts from which each further part takes what it needs when it is created.
 pub(crate) struct Base {
     pub config: Arc<ClientConfig>,
     pub lease: Arc<Lease>,
@@ -38,6 +38,8 @@ pub(crate) struct Base {
 }
 
 impl Base {
+    /// Creates the shared parts.
+    ///
     /// # Errors
     /// As [`Requests::new`].
     pub fn new(

@@ -1,4 +1,4 @@
-//! Who asks, and what can be found out about them.
+//! The caller of an operation, and its credentials.
 
 use nacre_types::limits::GROUPS_MAX;
 use nacre_types::{Caps, Cred, FullCred};
@@ -10,29 +10,30 @@ pub struct Caller {
     pub uid: u32,
     /// File system group id.
     pub gid: u32,
-    /// Thread id, 0 if it has none in the pid namespace of this process.
+    /// Thread id; 0 if the thread has none in the pid namespace of this process.
     pub pid: u32,
 }
 
 impl Caller {
-    /// Credentials as far as they are known without looking anything up.
+    /// Returns the credentials that are known without reading `/proc`.
     pub fn cred(&self) -> Cred {
         Cred::new(self.uid, self.gid)
     }
 
-    /// Credentials with groups and capabilities as they are now. Nothing is kept: a program may change them at any
-    /// time, and a stale copy would be a hole.
+    /// Returns credentials with the current groups and capabilities. They are not cached: a program may
+    /// change them at any time, and a stale copy would be a security hole.
     ///
-    /// A caller that cannot be looked at (it has ended, or it runs in a pid namespace from which this process cannot see it)
-    /// has no groups and no capabilities, whatever its user: user 0 may have given them up, or have them in a user
-    /// namespace of its own alone. It then has what it owns and what is open to everybody.
+    /// A caller whose `/proc` entry cannot be read (it has ended, or it runs in a pid namespace that this
+    /// process cannot see) has no groups and no capabilities, whatever its user: user 0 may have dropped
+    /// them, or have them only in a user namespace of its own. Such a caller has the rights of an owner and
+    /// those that everybody has.
     pub fn full_cred(&self) -> Cred {
         let full = if self.pid == 0 { None } else { read_process(self) };
         let full = full.unwrap_or_default();
         Cred { uid: self.uid, gid: self.gid, full: Some(full) }
     }
 
-    /// True if the caller may read and search everything, and so learn where a FID is.
+    /// True if the caller may read and search everything, and so may learn where a FID is.
     pub fn may_search_all(&self) -> bool {
         let full = self.full_cred().full.unwrap_or_default();
         full.caps.contains(Caps::DAC_READ_SEARCH)
@@ -42,7 +43,8 @@ impl Caller {
 fn read_process(caller: &Caller) -> Option<FullCred> {
     let pid = caller.pid;
     let status = ProcessStatus::parse(&std::fs::read(format!("/proc/{pid}/status")).ok()?);
-    // Capabilities count only in the user namespace they were given in; inside a namespace of its own anybody has all.
+    // Capabilities count only in the user namespace they were given in; in a user namespace of its own any
+    // user has all.
     let theirs = std::fs::read_link(format!("/proc/{pid}/ns/user"));
     let ours = std::fs::read_link("/proc/self/ns/user");
     let caps = match (theirs, ours) {
@@ -52,7 +54,7 @@ fn read_process(caller: &Caller) -> Option<FullCred> {
     Some(FullCred { groups: status.groups, caps })
 }
 
-/// What `/proc/<pid>/status` says of a thread's rights.
+/// Credentials in `/proc/<pid>/status` of a thread.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ProcessStatus {
     /// User id for file systems.
@@ -63,7 +65,7 @@ struct ProcessStatus {
 }
 
 impl ProcessStatus {
-    /// What is missing or damaged counts as empty.
+    /// Parses the file; missing or damaged lines count as empty.
     fn parse(status: &[u8]) -> ProcessStatus {
         let mut parsed = ProcessStatus::default();
         for line in status.split(|&byte| byte == b'\n') {
@@ -81,8 +83,9 @@ impl ProcessStatus {
         parsed
     }
 
-    /// Capabilities of the thread as it acts for `uid`. That is another one than its own during access(2), which asks in
-    /// the name of the real user: root then has all that is permitted, everybody else nothing.
+    /// Returns the capabilities of the thread when it acts for `uid`. That differs from its own user during
+    /// access(2), which checks for the real user: root then has all permitted capabilities, any other user
+    /// none.
     fn caps_as(&self, uid: u32) -> Caps {
         match self.fs_uid {
             Some(own) if own == uid => self.effective,

@@ -1,4 +1,4 @@
-//! A mount: its parts, made and ended together.
+//! A mount: its parts, created and shut down together.
 
 use crate::base::Base;
 use crate::config::ClientConfig;
@@ -34,50 +34,50 @@ use std::sync::atomic::Ordering;
 
 /// A mount. Any thread may call any method of any part.
 pub struct Client {
-    /// How it was configured.
+    /// Options that the mount was started with.
     pub config: Arc<ClientConfig>,
-    /// What may be cached now.
+    /// The right to cache, over all MDTs.
     pub lease: Arc<Lease>,
     nodes: Arc<NodeTable>,
-    /// Parameters that can be changed while it runs.
+    /// Parameters that can be changed at run time.
     pub tunables: Arc<Tunables>,
-    /// How jobs are named.
+    /// Naming of jobs (`jobid_var`, `jobid_name`).
     pub jobs: Arc<Jobs>,
-    /// Servers, and what is asked of them.
+    /// Connections to servers, and the requests to them.
     pub requests: Arc<Requests>,
-    /// Where names of directories are stored.
+    /// Shards of directories: on which MDTs their names are stored.
     pub shards: Arc<Shards>,
     /// Written data that has not reached its objects.
     pub write_back: Arc<WriteBack>,
-    /// What keeps other clients away from data.
+    /// Locks that exclude other clients from data.
     pub locks: Arc<DataLocks>,
-    /// Data that is fetched before it is read.
+    /// Data that is fetched before programs read it.
     pub read_ahead: Arc<ReadAhead>,
-    /// Attributes.
+    /// Attributes, lookups and paths.
     pub inodes: Arc<Inodes>,
-    /// Bytes of open files.
+    /// I/O on open files.
     pub data: Arc<Data>,
-    /// Where new directories go.
+    /// Choice of MDTs for new directories.
     pub placement: Arc<Placement>,
-    /// Attributes that are fetched before they are asked for.
+    /// Attributes that are fetched before programs ask for them.
     pub statahead: Arc<Statahead>,
     /// Pages of directories.
     pub pages: Arc<Pages>,
-    /// Directories read.
+    /// Listings of directories.
     pub listings: Listings,
-    /// Names looked up and changed.
+    /// Changes of names, and lookups.
     pub names: Names,
-    /// Files opened and closed.
+    /// Opens and closes of files.
     pub opens: Opens,
     sizes: Arc<Sizes>,
 }
 
 impl Client {
-    /// A client over connected endpoints: `mdts` by index, `osts` those that are known now. `lease` is what the MDTs
-    /// call back. Asks each MDT what may be cached.
+    /// Creates a client over connected endpoints: `mdts` by index, `osts` as far as they are known. `lease`
+    /// receives the callbacks of the MDTs. Asks each MDT for its lease.
     ///
     /// # Errors
-    /// What an MDT answers; `EINVAL` without any MDT or with too many; `EAGAIN` if no thread can be started.
+    /// The error of an MDT; `EINVAL` without any MDT or with too many; `EAGAIN` if no thread can be started.
     pub fn new(
         config: ClientConfig,
         lease: Arc<Lease>,
@@ -146,8 +146,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Stops threads; what [`WriteBack::write_back_all`] has not written is lost. Open handles are the MDTs' to close when the
-    /// connection ends.
+    /// Stops threads; data that [`WriteBack::write_back_all`] has not written is lost. The MDTs close open
+    /// handles when the connection ends.
     pub fn shutdown(&self) {
         self.requests.stop();
         self.lease.stop();
@@ -155,7 +155,8 @@ impl Client {
         self.write_back.stop();
     }
 
-    /// Has the kernel drop attributes and data of all inodes, those included that it is about to learn of.
+    /// Makes the kernel drop attributes and data of all inodes, including those whose first reply is on its
+    /// way to it.
     fn drop_known_inodes(&self, kernel: &dyn KernelCaches) {
         let (began, mut unknown) = (Instant::now(), Vec::new());
         let is_dropped = |node| self.nodes.reaches_kernel(node, began, |node| kernel.drop_inode(node));
@@ -170,23 +171,24 @@ impl Client {
         }
     }
 
-    /// Everything cached under an exclusive lease goes, then the MDT is told that it is gone.
+    /// Drops everything cached under an exclusive lease, then notifies the MDT.
     fn release_lease(&self, mdt_index: u16, epoch: u64) {
         if let Some(kernel) = self.lease.kernel() {
             kernel.expire_names();
             self.drop_known_inodes(&**kernel);
-            // Answers that were on their way to the kernel during the first round may have brought names back.
+            // Replies that were on their way to the kernel during the first round may have brought names
+            // back.
             kernel.expire_names();
         }
         self.statahead.clear();
         for file in self.nodes.open_files() {
             self.write_back.forget_ahead(&file);
-            // Writes that began alone hold their ranges; those that begin from now on hold nothing back.
+            // Writes that began under the exclusive lease hold their ranges; later ones hold nothing back.
             if let Err(status) = file.take_range_ungated(Use::Exclusive, |_| (0, u64::MAX, ())) {
                 log::warn!("writes to {} were not waited for: {status}", file.fid);
             }
             self.write_back.settle_unheard(&file, &Scope::All);
-            // What is known of the size was known because nobody else was there.
+            // The known size was true because there was no other client.
             file.lock_era.fetch_add(1, Ordering::AcqRel);
             if let Err(failure) = self.sizes.push_size(&file) {
                 self.requests

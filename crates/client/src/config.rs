@@ -2,7 +2,7 @@
 
 use nacre_types::ClientUuid;
 
-/// What a client is told when it starts.
+/// Options that a client gets when it starts.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Name of the file system, up to 8 characters.
@@ -17,12 +17,12 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// Defaults for the file system `fsname` and the mount `instance`.
+    /// Returns the defaults for the file system `fsname` and the mount `instance`.
     pub fn new(fsname: &str, instance: ClientUuid) -> ClientConfig {
         ClientConfig { fsname: fsname.to_owned(), instance, read_ahead_bytes_max: 8 << 20, relatime: true }
     }
 
-    /// Which file system is mounted, and which mount this is.
+    /// Returns which file system is mounted, and which mount this is.
     pub fn mount_info(&self) -> MountInfo {
         let instance = self.instance.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         MountInfo { fsname: self.fsname.clone(), instance }

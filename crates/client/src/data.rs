@@ -1,4 +1,4 @@
-//! Bytes of open files: read, written, cut, copied, made durable; and telling of data that was lost.
+//! I/O on open files: reads, writes, truncation, copies, syncs; and reports of lost data.
 
 pub(crate) mod closes;
 pub(crate) mod read;
@@ -44,7 +44,7 @@ pub struct Data {
     lease: Arc<Lease>,
     config: Arc<ClientConfig>,
     tunables: Arc<Tunables>,
-    /// Bytes of small files that came with opens.
+    /// Bytes of small files that came with replies to opens.
     pub(crate) opened: OpenedBytes,
 }
 
@@ -76,15 +76,16 @@ impl Data {
         })
     }
 
-    /// Makes an open file durable: the objects written since the last time, and what the MDT knows of the file if it is
-    /// not durable yet.
+    /// Makes an open file durable: the objects written since the last sync, and the file's inode on its MDT
+    /// if its last change is not durable yet.
     ///
     /// # Errors
-    /// `EIO` once for each open if data was lost since it was written; what a server answers.
+    /// `EIO` once for each open if data was lost since it was written; the error of a server.
     pub fn fsync(&self, handle: u64) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         self.requests.faults.edge_on("fsync", open.file.fid, || {
-            // Who syncs after each write gains nothing by holding it back: the next one counts as the first of a stream.
+            // A program that syncs after each write gains nothing from write-back: its next write counts as
+            // the first of a stream.
             open.next_write.store(u64::MAX, Ordering::Relaxed);
             self.fsync_open(&open)
         })
@@ -98,14 +99,14 @@ impl Data {
         open.check_error().map_err(Failure::logged).and(outcome)
     }
 
-    /// Has each open of a file told if its MDT has lost what was changed of it.
+    /// Makes each open of a file report an error if the MDT has lost changes of the file.
     fn note_lost(&self, file: &FileState) {
         if self.requests.take_lost(&file.fid) {
             self.note_loss(file, TargetId::mdt(file.fid.mdt_index()));
         }
     }
 
-    /// A target has lost what it had answered of a file: each open reports it, and the log has it.
+    /// Records that a target has lost acknowledged data of a file: each open reports it, and the log has it.
     fn note_loss(&self, file: &FileState, target: TargetId) {
         file.lock().record_error(Status::EIO);
         self.requests.faults.log(Failure::from(Status::EIO).explain(|context| {
@@ -114,7 +115,7 @@ impl Data {
         }));
     }
 
-    /// Syncs what is dirty. What could not be synced stays dirty.
+    /// Syncs dirty objects. Those that could not be synced stay dirty.
     fn sync_objects(&self, file: &FileState) -> FailureResult<()> {
         let used = {
             let inner = file.lock();
@@ -149,7 +150,7 @@ impl Data {
         let mut inner = file.lock();
         // Earlier opens may have left anything unsynced, so the first sync takes all objects.
         let all = used.filter(|_| inner.unsynced.dirty_unknown).and_then(LayoutUse::layout);
-        // What was not in use was not looked for.
+        // Without a layout in use no object was looked for.
         inner.unsynced.dirty_unknown &= used.is_none();
         let mut dirty = std::mem::take(&mut inner.unsynced.dirty);
         drop(inner);
@@ -162,7 +163,8 @@ impl Data {
         dirty
     }
 
-    /// A descriptor is closed. Nothing waits to be written; this is where lost data is told to those who never sync.
+    /// Serves the close of a descriptor. No data is written here; programs that never sync get the error for
+    /// lost data here.
     ///
     /// # Errors
     /// `EIO` once for each open if data was lost since it was written.

@@ -1,4 +1,5 @@
-//! Locks on data of files: taken for one operation, kept by groups, and given up with all that is cached under them.
+//! Locks on data of files: taken for one operation, kept by groups, and released with all that is cached
+//! under them.
 
 pub(crate) mod cover;
 pub(crate) mod flush;
@@ -13,7 +14,7 @@ use crate::requests::Requests;
 use crate::write_back::WriteBack;
 use std::sync::Arc;
 
-/// What keeps other clients away from data while it is used or cached here.
+/// Locks that exclude other clients from data while it is used or cached here.
 pub struct DataLocks {
     requests: Arc<Requests>,
     layouts: Arc<Layouts>,

@@ -1,4 +1,4 @@
-//! The edge of the client: what fails here leaves as a status, and if it is a fault, with one line in the log.
+//! The edge of the client: a failure leaves as a status and, if it is a fault, with one line in the log.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
@@ -6,10 +6,10 @@ use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult, TargetId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Shortest time between two lines about one target: one that is away fails every request.
+/// Shortest time between two lines about one target: with an unreachable target every request fails.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Time of the last line about each target, and the number of lines that were left out since.
+/// Time of the last line about each target, and the number of lines suppressed since.
 #[derive(Default)]
 pub(crate) struct Faults(Mutex<BTreeMap<Option<TargetId>, (Instant, u64)>>);
 
@@ -23,7 +23,7 @@ impl Faults {
         operation().map_err(|failure| self.log(failure.explain(|context| context.action(action))))
     }
 
-    /// The same for an operation on one file.
+    /// Runs an operation on one file in the same way.
     pub fn edge_on<R>(
         &self,
         action: &'static str,
@@ -33,7 +33,7 @@ impl Faults {
         self.edge(action, || operation().map_err(|failure| failure.explain(|context| context.fid(fid))))
     }
 
-    /// Logs a fault unless that was done; gives the status to answer with.
+    /// Logs a fault unless that was done; returns the status to answer with.
     pub fn log(&self, failure: Failure) -> Status {
         if failure.is_unlogged_fault()
             && let Some(left_out) = self.may_log(failure.target())
@@ -46,7 +46,8 @@ impl Faults {
         failure.status()
     }
 
-    /// Logs why data is lost that programs count as written. A status that they expect of a write belongs in the log here, too.
+    /// Logs why data is lost that programs count as written. Here even a status that programs expect of a
+    /// write, such as `ENOSPC`, is logged.
     pub fn log_loss(&self, fid: Fid, target: TargetId, failure: Failure) -> Failure {
         let status = failure.status();
         if !status.is_fault() && self.may_log(Some(target)).is_some() {
@@ -55,7 +56,8 @@ impl Faults {
         Failure::logged(self.log(failure))
     }
 
-    /// How many lines about a target were left out before this one; `None` if this one is to be left out.
+    /// Returns how many lines about a target were suppressed before this one; `None` if this one is to be
+    /// suppressed too.
     fn may_log(&self, target: Option<TargetId>) -> Option<u64> {
         let (now, mut targets) = (Instant::now(), self.0.lock());
         match targets.get_mut(&target) {

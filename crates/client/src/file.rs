@@ -36,13 +36,13 @@ const RELATIME_SECONDS: i64 = 24 * 3600;
 /// Numbers updates of file data in the order in which they are made; see [`DataUpdate::order`].
 static UPDATES: AtomicU64 = AtomicU64::new(1);
 
-/// Size and space of a file, and when they were true.
+/// Size and space of a file, with the state of changes for which they were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KnownSize {
     pub size: u64,
     /// In units of 512 bytes.
     pub blocks: u64,
-    /// [`FileInner::changes`] before they were found out.
+    /// [`FileInner::changes`] from before the size was fetched.
     pub changes: Option<u64>,
 }
 
@@ -61,20 +61,21 @@ pub(crate) struct FileState {
     inner: Mutex<FileInner>,
     /// Written data that has not reached its objects.
     pub dirty: Table,
-    /// Grows whenever a lock on data of the file comes or goes: what was known under the locks of before counts no more.
+    /// Grows whenever a lock on data of the file is granted or released: information obtained under earlier
+    /// locks is then invalid.
     pub lock_era: AtomicU64,
-    /// [`FileInner::group`] is there: so that most operations need not look.
+    /// True while [`FileInner::group`] is set, so that most operations need not look there.
     pub grouped: AtomicBool,
-    /// Opens that want locks on just what they use.
+    /// Opens that request locks on exactly the ranges they use.
     pub unexpanded: AtomicU32,
-    /// Pages that the kernel asks for or drops.
+    /// Pages that the kernel requests or drops.
     pub folios: Mutex<Folios>,
-    /// Wakes those who wait for a byte range or for the layout.
+    /// Wakes threads that wait for a byte range or for the layout.
     pub changed: Condvar,
     /// The job that last opened or wrote the file, while jobs are named.
     pub job: JobCell,
-    /// Owners that have set locks and have not closed the file since, each with the open that it used last. Held while locks that go with an open
-    /// are given back.
+    /// Owners that have set locks and have not closed the file since, each with the open that it used last.
+    /// Held while locks that end with an open are released.
     pub lockers: Mutex<Vec<((LockFamily, LockOwner), OpenHandle)>>,
 }
 
@@ -100,7 +101,7 @@ impl FileState {
     }
 }
 
-/// An object with data that was not synced.
+/// An object with unsynced data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DirtyObject {
     pub ost_index: u16,
@@ -109,49 +110,49 @@ pub(crate) struct DirtyObject {
     pub epoch: u64,
 }
 
-/// A file that one open has to itself, as it was when that began.
+/// State of a file when one open froze it for its exclusive use.
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     pub handle: OpenHandle,
     /// `None` if there are no objects.
     pub layout: Option<Arc<Layout>>,
-    /// What its objects said.
+    /// Sizes and times of the objects.
     pub seen: Glimpse,
 }
 
-/// How many use a file here, and how.
+/// Number and kinds of opens of a file by this client.
 #[derive(Default)]
 pub(crate) struct Users {
-    /// Opens of which the MDT has not been told that they ended.
+    /// Opens whose close was not sent to the MDT.
     pub opens: u32,
     /// Opens for writing.
     pub writers: u32,
     /// Opens to execute the file.
     pub executors: u32,
-    /// Opens of which a descriptor was closed; mostly the last one, whose release is on its way.
+    /// Opens of which a descriptor was closed; mostly the last descriptor, whose release is on its way.
     pub closing: u32,
-    /// Those of them with `fcntl` locks that may go with their end.
+    /// Those among `closing` with `fcntl` locks that may end with them.
     pub leaving_locks: u32,
-    /// Some open was for the kernel's page cache. Stays so, since what is cached outlives it.
+    /// True if some open used the kernel's page cache. Stays set, since cached pages outlive the open.
     pub cached: bool,
-    /// Somebody here has asked for an `fcntl` lock, so closes have to give such locks back.
+    /// True if a program here has requested an `fcntl` lock, so closes have to release such locks.
     pub range_locked: bool,
 }
 
-/// The holder of the time of the last change of data.
+/// Which party has the time of the last change of data.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ModifyTime {
-    /// The objects or the MDT, whichever has the later time: nothing was written here.
+    /// The objects or the MDT, whichever has the later time: this client has written nothing.
     #[default]
     Elsewhere,
-    /// This client, which wrote then; the MDT is to be told.
+    /// This client, which wrote at this time and has to report it to the MDT.
     Here(Timestamp),
-    /// The MDT, which got a time since the last write: it knows better than the objects.
+    /// The MDT, which got a time since the last write: its time is more current than the objects'.
     Told,
 }
 
 impl ModifyTime {
-    /// What the MDT is to be told.
+    /// Returns the time to report to the MDT, if any.
     pub fn to_tell(self) -> Option<Timestamp> {
         match self {
             ModifyTime::Here(time) => Some(time),
@@ -160,56 +161,57 @@ impl ModifyTime {
     }
 }
 
-/// What the MDT does not know of a file yet.
+/// What is to be reported to the MDT about a file.
 #[derive(Default)]
 pub(crate) struct News {
-    /// The MDT has to be told size and space.
+    /// True if size and space have to be reported to the MDT.
     pub data_changed: bool,
-    /// Something of the file is on its way to the MDT, see [`FileState::tell`]. A close waits for a size that is being told while
-    /// the file stays open: an MDT that hears of the close first would take a last writer without a word for one that wrote
-    /// nothing. Times that are set wait for a close and the other way round: those of the close are older.
+    /// True while a report about the file is on its way to the MDT, see [`FileState::tell`]. A close waits
+    /// for a size report that was sent while the file stays open: if the MDT processed the close first, it
+    /// would take the last writer, whose close carries no size, for one that wrote nothing. A change of times
+    /// and a close wait for each other: the times in the close are older.
     pub telling: bool,
     pub mtime: ModifyTime,
-    /// Time of a read, if it is to be stored.
+    /// Time of a read that is to be stored.
     pub atime: Option<Timestamp>,
     /// The stored access time is so old that the next read refreshes it.
     pub atime_is_old: bool,
-    /// Written objects that are not reported to the MDT yet.
+    /// Written objects that were not reported to the MDT yet.
     pub written: Written,
 }
 
-/// Written data of a file was lost.
+/// A loss of written data of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Loss {
-    /// Counts from 1: opens that have reported an earlier one, or none (0), report it.
+    /// Number of the loss, from 1: opens that have reported an earlier one, or none (0), report it.
     number: u32,
     status: Status,
 }
 
-/// What is not durable yet, and what was lost.
+/// Data that is not durable yet, and losses.
 #[derive(Default)]
 pub(crate) struct Unsynced {
     /// Objects written since the last sync.
     pub dirty: Vec<DirtyObject>,
-    /// Others, or earlier opens, may have left objects unsynced.
+    /// True if other clients or earlier opens may have left objects unsynced.
     pub dirty_unknown: bool,
     /// The last loss of written data; each open reports it once.
     pub loss: Option<Loss>,
 }
 
-/// The state proper. Short locks only, never over a request.
+/// State under the lock of the file. The lock is held briefly, never over a request.
 #[derive(Default)]
 pub(crate) struct FileInner {
     pub layout: Option<Arc<Layout>>,
-    /// What says that `layout` is true.
+    /// Proof that `layout` is valid.
     pub layout_warrant: Warrant,
-    /// The open that has frozen the file: no other one takes a byte range.
+    /// Set while one open has frozen the file: no other open takes a byte range.
     pub frozen: Option<Frozen>,
-    /// The group that has the file.
+    /// The group that has the file, under its group lock.
     pub group: Option<Group>,
-    /// Whether it has a first component on the MDT.
+    /// What is known of a first component on the MDT.
     pub head: Head,
-    /// Somebody asks the MDT for objects right now.
+    /// True while a request to the MDT for objects is in flight.
     pub layout_pending: bool,
     pub size: Size,
     pub users: Users,
@@ -217,15 +219,16 @@ pub(crate) struct FileInner {
     pub unsynced: Unsynced,
     /// Last transaction that changed the inode.
     pub transno: TransNo,
-    /// Set-id bits or capabilities are there, to be dropped by writes of others than root.
+    /// True if there are set-id bits or capabilities, which writes by users other than root drop.
     pub privileged: bool,
     pub ranges: RangeLocks,
-    /// Data read ahead. A thread that changes data takes its range out before giving up the range.
+    /// Data read ahead. A thread that changes data invalidates its range here before it releases the byte
+    /// range.
     pub ahead: Blocks,
 }
 
 impl FileInner {
-    /// Takes over attributes that the MDT just gave; `lease` is what they were asked for under.
+    /// Takes over attributes from the MDT; `lease` is the one they were requested under.
     pub fn learn(&mut self, attr: &Attr, lease: u64, size_is_exact: bool) {
         self.transno = self.transno.max(TransNo(attr.version));
         self.privileged = attr.mode & (attr::S_ISUID | attr::S_ISGID) != 0
@@ -235,8 +238,9 @@ impl FileInner {
         }
     }
 
-    /// Takes over a layout that an MDT just gave under a warrant, unless what is known is newer: answers may overtake each other.
-    /// Under one warrant objects come and do not go, and a lock that was made later says more.
+    /// Takes over a layout that an MDT returned under a warrant, unless the known one is newer: replies may
+    /// overtake each other. Under one warrant objects are only added, and a lock that was granted later has
+    /// the newer layout.
     pub fn learn_layout(&mut self, layout: Option<Arc<Layout>>, warrant: Warrant) {
         if let (Warrant::Lock(known), Warrant::Lock(new)) = (self.layout_warrant, warrant)
             && new < known
@@ -254,20 +258,20 @@ impl FileInner {
         self.layout_warrant = warrant;
     }
 
-    /// The file may have other objects now, with another content.
+    /// Drops the layout: the file may have other objects, with another content.
     pub fn forget_layout(&mut self) {
         self.layout = None;
         self.layout_warrant = Warrant::None;
         self.head = Head::Settled;
         self.size = Size::default();
         self.ahead.clear();
-        // What is not synced on them is, whichever file they belong to now; the next sync takes all.
+        // An unsynced object is dirty no matter which file it belongs to; the next sync covers all objects.
         self.unsynced.dirty.clear();
         self.unsynced.dirty_unknown = true;
         self.news.written.forget();
     }
 
-    /// Arms `relatime` from the stored times.
+    /// Computes from the stored times whether the next read has to refresh the access time (`relatime`).
     pub fn learn_times(&mut self, attr: &Attr, now: Timestamp) {
         let stale = attr.atime <= attr.mtime
             || attr.atime <= attr.ctime
@@ -275,20 +279,21 @@ impl FileInner {
         self.news.atime_is_old = stale;
     }
 
-    /// A read happened.
+    /// Records a read.
     pub fn on_read(&mut self, now: impl FnOnce() -> Timestamp) {
         if std::mem::take(&mut self.news.atime_is_old) {
             self.news.atime = Some(now());
         }
     }
 
-    /// `[offset, end)` was written under locks that were there in `era`: others cannot cut it off while they are held.
+    /// Records a write of `[offset, end)` under locks that were held in `era`: other clients cannot truncate
+    /// it while they are held.
     pub fn on_written_beside(&mut self, offset: u64, end: u64, now: Timestamp, era: u64) {
         self.size.on_written_beside(end, era);
         self.on_written(offset, end, now);
     }
 
-    /// `[offset, end)` was written.
+    /// Records a write of `[offset, end)`.
     pub fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
         self.ahead.invalidate(offset, end);
         self.size.on_written(offset, end);
@@ -297,66 +302,68 @@ impl FileInner {
         self.news.atime_is_old = true;
     }
 
-    /// Only a part of `[offset, end)` could be written. Pieces behind the failure may have arrived: only the objects know
-    /// the size now.
+    /// Records a write of which only a part succeeded. Pieces behind the failure may have arrived: from here
+    /// on only the objects know the size.
     pub fn on_written_in_part(&mut self, offset: u64, end: u64) {
         self.ahead.invalidate(offset, end);
         self.size.on_written_in_part(offset);
         self.news.data_changed = true;
     }
 
-    /// The size was set.
+    /// Records that the size was set.
     pub fn on_truncated(&mut self, size: u64, lease: u64, changed: bool) {
         self.ahead.invalidate(size, u64::MAX);
         self.size.on_truncated(size, lease);
         self.news.data_changed |= changed;
         if size == 0 {
-            // So does the MDT.
+            // The MDT forgets them too.
             self.news.written.forget();
             let is_written = |layout: &&mut Arc<Layout>| layout.is_written();
             self.layout.as_mut().filter(is_written).map(|layout| Arc::make_mut(layout).forget_written());
         }
     }
 
-    /// Space used, as far as it can be told without asking: known, or implied because every byte was written here.
+    /// Returns the space used, as far as it is known without a request: from a reply, or because this client
+    /// wrote every byte.
     pub fn known_blocks(&self) -> Option<u64> {
         self.size.known_blocks(self.layout.as_deref())
     }
 
-    /// Notes that an object is about to be written.
+    /// Records that an object is about to be written.
     pub fn mark_dirty(&mut self, stripe: &StripeObject, epoch: u64) {
         self.mark_dirty_object(stripe.ost_index, stripe.object, epoch);
     }
 
-    /// The same of an object of which only the name is known.
+    /// Does the same for an object of which only the FID is known.
     pub fn mark_dirty_object(&mut self, ost_index: u16, object: Fid, epoch: u64) {
         if !self.unsynced.dirty.iter().any(|dirty| dirty.object == object && dirty.ost_index == ost_index) {
             self.unsynced.dirty.push(DirtyObject { ost_index, object, epoch });
         }
     }
 
-    /// Number of the last loss, 0 before the first.
+    /// Returns the number of the last loss, 0 before the first.
     fn losses(&self) -> u32 {
         self.unsynced.loss.map_or(0, |loss| loss.number)
     }
 
-    /// Notes that written data is lost or may be.
+    /// Records that written data is lost or may be.
     pub fn record_error(&mut self, status: Status) {
         let number = self.losses().wrapping_add(1).max(1);
         self.unsynced.loss = Some(Loss { number, status });
     }
 
-    /// What the MDT is to be told; the state counts as told after [`FileInner::was_told`]. A size that somebody may have changed
-    /// since it was found out is left away: it is still to be told.
+    /// Returns what to report to the MDT; it counts as reported after [`FileInner::was_told`]. A size that
+    /// may have changed since it was found is left out and stays to be reported.
     pub fn update_to_tell(&self, size: Option<KnownSize>) -> DataUpdate {
         let true_still = |size: &KnownSize| size.changes.is_some() && size.changes == self.changes();
         let size_blocks = size.filter(true_still).map(|size| (size.size, size.blocks));
-        // Under the lock of the state, so that the order is that of what is told.
+        // Taken under the lock of the state, so that the order is that of the reported values.
         let order = UPDATES.fetch_add(1, Ordering::Relaxed);
         DataUpdate { size_blocks, mtime: self.news.mtime.to_tell(), atime: self.news.atime, order }
     }
 
-    /// The MDT knows of an update with a size that was true after these `changes`; what has changed since is still to be told.
+    /// Records that the MDT has applied an update whose size was true after these `changes`; later changes
+    /// stay to be reported.
     pub fn was_told(&mut self, update: &DataUpdate, changes: Option<u64>) {
         if update.size_blocks.is_some() && changes == self.changes() {
             self.news.data_changed = false;
@@ -370,13 +377,13 @@ impl FileInner {
         }
     }
 
-    /// Stands for all changes of data so far; `None` while one is going on.
+    /// Returns a number that identifies all changes of data so far; `None` while a change is in progress.
     pub fn changes(&self) -> Option<u64> {
         (!self.ranges.being_changed()).then(|| self.ranges.generation())
     }
 }
 
-/// The time that changes get.
+/// Returns the time for changes.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from(nacre_env::clock::wall())
 }
@@ -386,37 +393,38 @@ pub(crate) struct OpenFile {
     pub handle: OpenHandle,
     pub file: Arc<FileState>,
     pub flags: OpenFlags,
-    /// Credentials of the open.
+    /// Credentials that the file was opened with.
     pub opener: Caller,
-    /// Every write is to be durable when it returns.
+    /// True if every write is to be durable when it returns.
     pub sync: bool,
-    /// Where the next read begins if the reader goes on as before.
+    /// Offset of the next read if the reader continues sequentially.
     pub next_read: AtomicU64,
-    /// Bytes read in a row so far; bounds the read-ahead hint.
+    /// Bytes read sequentially so far; bounds the read-ahead hint.
     pub run: AtomicU64,
-    /// The OSTs were asked to have everything up to here ready.
+    /// Offset up to which the OSTs were asked to have data ready.
     pub ready_to: AtomicU64,
-    /// What its reads look like, for reading ahead.
+    /// Pattern of its reads, for read-ahead.
     pub reader: Mutex<Reader>,
-    /// Where the next write begins if the writer goes on as before; the largest number before the first one.
+    /// Offset of the next write if the writer continues sequentially; the largest number before the first
+    /// write.
     pub next_write: AtomicU64,
-    /// Number of the last loss that this open has reported, or that was before it.
+    /// Number of the last loss that this open has reported, or that happened before it.
     pub loss_seen: AtomicU32,
-    /// Reads and writes go through the kernel's page cache.
+    /// True if reads and writes use the kernel's page cache.
     pub cached: AtomicBool,
-    /// Reads leave the access time alone.
+    /// True if reads leave the access time alone.
     pub keeps_access_time: AtomicBool,
-    /// A descriptor was closed.
+    /// True if a descriptor was closed.
     pub closing: AtomicBool,
-    /// Counted in [`Users::leaving_locks`].
+    /// True if the open is counted in [`Users::leaving_locks`].
     pub leaves_locks: AtomicBool,
-    /// The group that it belongs to; 0: none.
+    /// The group that it belongs to; 0 for none.
     pub group: AtomicU64,
-    /// Counted in [`FileState::unexpanded`].
+    /// True if the open is counted in [`FileState::unexpanded`].
     pub unexpanded: AtomicBool,
-    /// A program has taken a lease, which somebody may have broken since.
+    /// True if a program has taken a lease, which may have been broken since.
     pub leased: AtomicBool,
-    /// The file's bytes, if they came with the open.
+    /// The file's bytes, if they came with the reply to the open.
     pub data: Option<Opened>,
 }
 
@@ -456,7 +464,7 @@ impl OpenFile {
         }
     }
 
-    /// What its MDT is to open again after a restart.
+    /// Returns the request to replay at the MDT after a restart.
     pub fn asked(&self) -> Asked {
         Asked { fid: self.file.fid, flags: self.flags, opener: self.opener }
     }
@@ -474,23 +482,23 @@ impl OpenFile {
         }
     }
 
-    /// Fills `buffer`, which lies before the end of the file, with what came with the open; false if the client has another lease than this
-    /// by now, or the file was changed. The caller holds the range.
+    /// Fills `buffer`, whose range is before the end of the file, with bytes that came with the open; false
+    /// if the client has another lease by then, or the file was changed. The caller holds the range.
     pub fn reads_opened(&self, lease: u64, at: u64, buffer: &mut [u8]) -> bool {
         self.data.as_ref().is_some_and(|opened| opened.read(&self.file, lease, at, buffer))
     }
 
-    /// A failure that this open has not reported yet.
+    /// Checks for a loss that this open has not reported yet.
     ///
     /// # Errors
-    /// The failure, once.
+    /// The status of the loss, once.
     pub fn check_error(&self) -> Result<(), Status> {
         let Some(Loss { number, status }) = self.file.lock().unsynced.loss else { return Ok(()) };
         if self.loss_seen.swap(number, Ordering::Relaxed) == number { Ok(()) } else { Err(status) }
     }
 }
 
-/// What the objects of a file say about it.
+/// Size, space and times of a file according to its objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Glimpse {
     pub size: u64,

@@ -1,6 +1,6 @@
-//! File locks that programs of this mount hold: kept so that they can be set again at an MDT that has restarted, before
-//! anybody else gets what excludes them (`docs/protocol/recovery.md`). [`HeldLocks`] decides; this is its mutex, its words
-//! on the wire, and the errors that lost locks cause.
+//! File locks that programs of this mount hold: recorded so that they can be replayed at an MDT that has
+//! restarted, before another client gets a conflicting lock (`docs/protocol/recovery.md`). [`HeldLocks`]
+//! decides; this module adds its mutex, its form on the wire, and the errors that lost locks cause.
 
 use nacre_env::sync::Mutex;
 use nacre_lock::flock::held::{CallId, Change, End, HeldLocks};
@@ -13,13 +13,13 @@ use nacre_wire::mds::{
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Files that are named in the log when their locks are lost; of more, the number is told.
+/// Files that are named in the log when their locks are lost; beyond that, only the number is logged.
 const NAMED_MAX: usize = 16;
 
 /// See the [module documentation](self).
 pub(crate) struct FileLocks {
     client: ClientUuid,
-    /// Where process ids are meant.
+    /// Host on which process ids are valid.
     host: ProcessIdentity,
     held: Mutex<HeldLocks>,
     /// Some owner has lost locks, so writes have to check.
@@ -36,26 +36,26 @@ impl FileLocks {
         }
     }
 
-    /// The lock with its process's number among all mounts of this host.
+    /// Returns the lock with its process's number among all mounts of this host.
     pub fn of_process(&self, lock: &FileLock) -> ProcessLock {
         ProcessLock { lock: *lock, process: self.host.number_of(lock.pid) }
     }
 
-    /// See [`HeldLocks::begin`].
+    /// Records that a lock call is about to be sent, see [`HeldLocks::begin`].
     pub fn begin(&self, fid: &Fid, lock: &FileLock, through: u64) -> StatusResult<CallId> {
         let resource = ResourceId::of_fid(fid);
         self.with(|held| held.begin(&resource, self.change(&self.of_process(lock)), through))
     }
 
-    /// See [`HeldLocks::end`].
+    /// Records the result of a lock call, see [`HeldLocks::end`].
     pub fn end(&self, fid: &Fid, call: CallId, result: StatusResult<()>) -> End {
         self.with(|held| held.end(&ResourceId::of_fid(fid), call, result))
     }
 
-    /// Whether the one who writes through this open file has lost a lock on it.
+    /// Checks that the owner that writes through this open file has not lost a lock on it.
     ///
     /// # Errors
-    /// `EIO` if so.
+    /// `EIO` if it has.
     pub fn check_write(&self, fid: &Fid, through: u64, owner: Option<LockOwner>) -> StatusResult<()> {
         if !self.has_lost.load(Ordering::Acquire) {
             return Ok(());
@@ -68,10 +68,11 @@ impl FileLocks {
         }
     }
 
-    /// Brings back what is held at an MDT that has restarted.
+    /// Replays the held locks at an MDT that has restarted.
     ///
     /// # Errors
-    /// If the connection is lost meanwhile or the thread interrupted: all of it is to be done again then.
+    /// If the connection is lost meanwhile or the thread interrupted: everything has to be replayed again
+    /// then.
     pub fn replay(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
         let files = self.held.lock().replay(|resource| resource.fid().mdt_index() == mdt_index);
         let system = Cred::system();
@@ -113,7 +114,7 @@ impl FileLocks {
         }
     }
 
-    /// An MDT has dropped this client, and with it all locks of its programs.
+    /// Records that an MDT has evicted this client, and with it dropped all locks of its programs.
     pub fn lose(&self, mdt_index: u16) {
         let lost = self.with(|held| held.lose(|resource| resource.fid().mdt_index() == mdt_index));
         for (resource, count) in lost.iter().take(NAMED_MAX) {
@@ -138,7 +139,7 @@ impl FileLocks {
         Owner { client: self.client, number: owner.0 }
     }
 
-    /// What a call changes, in the words of the engine.
+    /// Converts a call to the change that the engine knows.
     fn change(&self, lock: &ProcessLock) -> Change {
         let ProcessLock { lock, process } = lock;
         let (family, extent) = match lock.family {
@@ -155,11 +156,11 @@ impl FileLocks {
     }
 }
 
-/// What it means for programs that locks are lost.
+/// Log text that says what lost locks mean for programs.
 const LOST_WORDS: &str =
     "their holders get EIO when they write the file or lock it, until they have unlocked or closed it";
 
-/// A held lock as it travels.
+/// Converts a held lock to its form on the wire.
 fn told(lock: &flock::FileLock) -> ProcessLock {
     let family = match lock.family {
         Family::Range => LockFamily::Range,

@@ -1,7 +1,8 @@
 //! Numbers of open files and directories, as the kernel and the MDT know them.
 //!
-//! An MDT that has restarted knows of an open file what clients say. So a number is here from before the MDT is asked to open the file until
-//! right before it is told of the close: also while the answer is being used, and while what was written is on its way.
+//! An MDT that has restarted knows only the open files that clients replay. So a number is in this table from
+//! before the open is sent to the MDT until right before the close is sent: also while the reply to the open
+//! is processed, and while written data is on its way.
 
 use crate::file::{Asked, OpenFile};
 use crate::node::IdMap;
@@ -17,7 +18,7 @@ const SHARDS: usize = 32;
 enum Handle {
     File(Arc<OpenFile>),
     Dir(Arc<OpenDir>),
-    /// The MDT may have the file open, and no program has it: it is being opened or closed.
+    /// The MDT may have the file open, but no program does: it is being opened or closed.
     Pending(Asked),
 }
 
@@ -40,7 +41,7 @@ impl HandleTable {
         &self.shards[number as usize % SHARDS]
     }
 
-    /// The MDT may have this open from now on.
+    /// Enters an open that is about to be sent, as the MDT may have it from then on.
     pub fn insert_pending(&self, handle: OpenHandle, asked: Asked) {
         self.shard(handle.0).lock().insert(handle.0, Handle::Pending(asked));
     }
@@ -53,6 +54,8 @@ impl HandleTable {
         self.shard(number).lock().insert(number, Handle::Dir(dir));
     }
 
+    /// Returns an open file.
+    ///
     /// # Errors
     /// `EBADF` if the number is not that of an open file.
     pub fn file(&self, number: u64) -> StatusResult<Arc<OpenFile>> {
@@ -62,6 +65,8 @@ impl HandleTable {
         }
     }
 
+    /// Returns an open directory.
+    ///
     /// # Errors
     /// `EBADF` if the number is not that of an open directory.
     pub fn dir(&self, number: u64) -> StatusResult<Arc<OpenDir>> {
@@ -87,7 +92,7 @@ impl HandleTable {
         }
     }
 
-    /// The MDT has not opened this, or is about to be told of its close.
+    /// Removes a handle that the MDT has not opened, or whose close is about to be sent.
     pub fn remove_pending(&self, handle: OpenHandle) {
         self.shard(handle.0).lock().remove(&handle.0);
     }
@@ -96,13 +101,13 @@ impl HandleTable {
         self.shard(number).lock().remove(&number);
     }
 
-    /// How many files and directories are open.
+    /// Returns how many files and directories are open.
     pub fn count(&self) -> usize {
         let is_open = |handle: &&Handle| !matches!(handle, Handle::Pending(..));
         self.shards.iter().map(|shard| shard.lock().values().filter(is_open).count()).sum()
     }
 
-    /// What MDTs may have open, to be opened again after a restart.
+    /// Returns the opens that MDTs may have, for replay after a restart.
     pub fn opens(&self) -> Vec<(OpenHandle, Asked)> {
         let mut opens = Vec::new();
         for shard in &self.shards {
@@ -115,7 +120,7 @@ impl HandleTable {
         opens
     }
 
-    /// All open files.
+    /// Returns all open files.
     pub fn files(&self) -> Vec<Arc<OpenFile>> {
         let mut files = Vec::new();
         for shard in &self.shards {

@@ -1,12 +1,12 @@
-//! The jobs that programs work for, as servers are told: `jobid_var` and `jobid_name`.
+//! The jobs that programs work for, as servers see them: `jobid_var` and `jobid_name`.
 //!
-//! While jobs are not named (the default), a request costs one look at a number. Otherwise the name is made from the program
-//! that asks: its command, its user, a variable of its environment. Each thread remembers what it found for some
-//! programs for a moment ([`AGE_MAX`]), so that a busy program is looked at ten times a second.
+//! While jobs are not named (the default), a request costs one load of an atomic. Otherwise the name is built
+//! from the calling program: its command, its user, a variable of its environment. Each thread caches the
+//! names of some programs for a moment ([`AGE_MAX`]), so that a busy program is looked up ten times a second.
 //!
-//! The environment of a program cannot be read while it waits in a page fault: the kernel locks its memory map for
-//! both. Reads and writes may come from one, so they never look; they belong to the job that is known of the program, or else
-//! that opened or wrote the file last.
+//! The environment of a program cannot be read while the program waits in a page fault: the kernel locks its
+//! memory map for both. Reads and writes may come from a page fault, so they never read the environment; they
+//! belong to the cached job of the program, or else to the job that opened or wrote the file last.
 
 mod format;
 
@@ -23,21 +23,22 @@ use std::time::Duration;
 
 pub use format::{DEFAULT_FORMAT, JobFormat, JobVar};
 
-/// How long a thread goes by what it found out about a program. Short, since a shell opens files before it becomes the
+/// How long a thread uses the cached job of a program. Short, since a shell opens files before it becomes the
 /// command that writes them.
 const AGE_MAX: Duration = Duration::from_millis(100);
-/// Programs that a thread remembers; a power of two.
+/// Programs whose jobs a thread caches; a power of two.
 const REMEMBERED: usize = 16;
-/// Most of an environment that is looked through, in bytes.
+/// Most bytes of an environment that are searched.
 const ENVIRONMENT_MAX: usize = 1 << 20;
-/// Numbers settings, over all clients of the process, so that what a thread remembers is of one of them.
+/// Numbers settings, over all clients of the process, so that an entry of a thread's cache belongs to one of
+/// them.
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static KNOWN: RefCell<[Option<Known>; REMEMBERED]> = const { RefCell::new([const { None }; REMEMBERED]) };
 }
 
-/// What a thread found out about a program.
+/// Entry of a thread's cache: the job of one program.
 struct Known {
     pid: u32,
     uid: u32,
@@ -47,7 +48,7 @@ struct Known {
     job: Option<JobId>,
 }
 
-/// How jobs are named.
+/// Settings for the naming of jobs.
 #[derive(Debug)]
 pub struct Jobs {
     /// Number of the settings; 0 while jobs are not named.
@@ -70,30 +71,30 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// `jobid_var`: what jobs are named after.
+    /// Returns `jobid_var`: what jobs are named after.
     pub fn var(&self) -> String {
         self.settings.read().var.to_string()
     }
 
-    /// Sets it.
+    /// Sets [`Jobs::var`].
     ///
     /// # Errors
-    /// `EINVAL` for what is neither a kind of name nor a variable.
+    /// `EINVAL` for text that is neither a kind of name nor a variable.
     pub fn set_var(&self, text: &str) -> StatusResult<()> {
         let var = text.trim().parse()?;
         self.change(|settings| settings.var = var);
         Ok(())
     }
 
-    /// `jobid_name`: the form of names.
+    /// Returns `jobid_name`: the format of names.
     pub fn format(&self) -> String {
         self.settings.read().format.to_string()
     }
 
-    /// Sets it.
+    /// Sets [`Jobs::format`].
     ///
     /// # Errors
-    /// `EINVAL` if it is empty, too long, or has a code that is not known.
+    /// `EINVAL` if it is empty, too long, or has an unknown code.
     pub fn set_format(&self, text: &str) -> StatusResult<()> {
         let format = text.trim().parse()?;
         self.change(|settings| settings.format = format);
@@ -110,12 +111,13 @@ impl Jobs {
         self.generation.store(number, Ordering::Release);
     }
 
-    /// Whether jobs are named at all.
+    /// True if jobs are named at all.
     pub fn is_enabled(&self) -> bool {
         self.generation.load(Ordering::Acquire) != 0
     }
 
-    /// The job of a caller. With `may_look` as far as its environment is needed; `None` if it cannot be told then.
+    /// Returns the job of a caller. Reads the caller's environment, if that is needed, only with `may_look`;
+    /// `None` if the job is unknown without it.
     pub(crate) fn job_of(&self, caller: &Caller, may_look: bool) -> Option<JobId> {
         let generation = self.generation.load(Ordering::Acquire);
         let slot = caller.pid as usize % REMEMBERED;
@@ -141,7 +143,7 @@ impl Jobs {
         job
     }
 
-    /// Has this thread work for the job that wrote the file last, as far as jobs are named.
+    /// Makes this thread work for the job that wrote the file last, while jobs are named.
     pub(crate) fn enter_job_of(&self, file: &FileState) -> Option<JobGuard> {
         self.is_enabled().then(|| enter_job(file.job.get().or_else(current_job)))
     }
@@ -152,13 +154,13 @@ impl Settings {
         matches!(self.var, JobVar::Variable(_))
     }
 
-    /// The job of a caller that may be looked at.
+    /// Returns the job of a caller whose environment may be read.
     fn name(&self, caller: &Caller) -> Option<JobId> {
         let facts = Facts { uid: caller.uid, gid: caller.gid, pid: caller.pid, host: &self.host };
         match &self.var {
             JobVar::Disable => None,
             JobVar::NodeLocal => self.format.name(&facts, || command(caller.pid), None),
-            // A caller that is no program here has no name.
+            // A caller without a process id here has no name.
             _ if caller.pid == 0 => None,
             JobVar::ProcnameUid => JobFormat::default().name(&facts, || command(caller.pid), None),
             JobVar::Variable(name) => {
@@ -173,14 +175,15 @@ impl Settings {
     }
 }
 
-/// Name of a thread's command; empty if it cannot be found out.
+/// Returns the name of a thread's command; empty if it cannot be read.
 fn command(pid: u32) -> Vec<u8> {
     let mut name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.truncate(name.trim_ascii_end().len());
     name
 }
 
-/// A variable of a program's environment as it was when the program started; `None` if there is none, or we may not look.
+/// Returns a variable of a program's environment as it was when the program started; `None` if it is not set
+/// or may not be read.
 fn variable(pid: u32, name: &str) -> Option<Vec<u8>> {
     use std::io::Read;
     let mut environment = Vec::new();
@@ -197,12 +200,12 @@ fn variable_in(environment: &[u8], name: &str) -> Option<Vec<u8>> {
         .map(<[u8]>::to_vec)
 }
 
-/// The job that last had to do with a file.
+/// The job that last opened or wrote a file.
 #[derive(Default, Debug)]
 pub(crate) struct JobCell(Mutex<Option<JobId>>);
 
 impl JobCell {
-    /// It is the one that this thread works for, if that is known.
+    /// Records the job that this thread works for, if it is known.
     pub fn note(&self) {
         if let job @ Some(_) = current_job() {
             *self.0.lock() = job;
@@ -214,14 +217,14 @@ impl JobCell {
     }
 }
 
-/// From where a request comes, as far as naming its job is concerned.
+/// Where a request comes from, as far as the name of its job depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobSource {
     /// A system call of the caller.
     Call,
-    /// Perhaps a page fault of the caller, or its end: its memory must not be looked at.
+    /// Possibly a page fault of the caller, or its exit: its memory must not be read.
     MayFault,
-    /// The kernel on its own account: the caller says nothing.
+    /// The kernel itself: the caller is unrelated to the request.
     Kernel,
 }
 
@@ -259,7 +262,7 @@ mod tests {
     #[test]
     fn environments_are_looked_at_only_when_that_is_safe() {
         let jobs = Jobs::default();
-        // Of this process, whose environment has a path.
+        // The environment of this process has a path.
         jobs.set_var("PATH").expect("a variable");
         let expected = JobId::new(std::env::var("PATH").expect("it has one").as_bytes());
         let expected = expected.map(|job| String::from_utf8_lossy(job.as_bytes()).into_owned());

@@ -1,4 +1,4 @@
-//! What may be cached, and the thread that drops it when somebody else comes.
+//! What may be cached, and the thread that drops it when another client connects.
 
 use crate::kernel::KernelCaches;
 use crate::locks::Locks;
@@ -13,15 +13,15 @@ use nacre_wire::mds::LeaseGrant;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The lease of one mount, over all its MDTs: exclusive only while each of them says so.
+/// The lease of one mount, over all its MDTs: exclusive only while each of them grants it.
 ///
-/// Made before the client, because connecting to an MDT needs somebody to call back.
+/// Created before the client, because connecting to an MDT needs a receiver for its callbacks.
 pub struct Lease {
-    /// Number of the lease in force, shifted left, and its lowest bit set if it is exclusive.
+    /// Number of the lease in force, shifted left by one; the lowest bit is set if the lease is exclusive.
     word: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
-    /// What there is when it is shared.
+    /// Locks that allow caching while the lease is shared.
     locks: Arc<Locks>,
 }
 
@@ -29,13 +29,13 @@ pub struct Lease {
 struct State {
     /// Grants by MDT index.
     grants: Vec<Option<LeaseGrant>>,
-    /// MDTs that wait for a release, with the epoch to answer.
+    /// MDTs that wait for a release, with the epoch to answer with.
     releases: Vec<(u16, u64)>,
     stopped: bool,
 }
 
 impl Lease {
-    /// A lease under which nothing may be cached, until a grant comes.
+    /// Creates a lease under which nothing may be cached, until a grant arrives.
     pub fn new() -> Arc<Lease> {
         Arc::new(Lease {
             word: AtomicU64::new(2),
@@ -45,27 +45,29 @@ impl Lease {
         })
     }
 
-    /// Locks on data of files, which let a client cache under a shared lease; also what OSTs call back.
+    /// Returns the locks under which this client caches while the lease is shared; they also receive the
+    /// callbacks of OSTs.
     pub fn locks(&self) -> &Arc<Locks> {
         &self.locks
     }
 
-    /// Who caches on this client's word; told to drop when the lease becomes shared. Only the first call counts.
+    /// Sets the caches that this client has to invalidate when the lease becomes shared. Only the first call
+    /// counts.
     pub fn set_kernel_caches(&self, kernel: Arc<dyn KernelCaches>) {
         let _ = self.locks.kernel.set(kernel);
     }
 
-    /// Who that is.
+    /// Returns the caches set by [`Lease::set_kernel_caches`].
     pub(crate) fn kernel(&self) -> Option<&Arc<dyn KernelCaches>> {
         self.locks.kernel.get()
     }
 
-    /// The locks on inodes of the MDT of a FID.
+    /// Returns the locks on inodes of the MDT of a FID.
     pub(crate) fn inodes(&self, fid: Fid) -> Arc<InodeSpace> {
         self.locks.inodes(fid.mdt_index())
     }
 
-    /// True if what was learned of an inode, or of the content of a directory, is still true.
+    /// True if information about an inode, or about the entries of a directory, is still true.
     pub fn is_in_force(&self, warrant: Warrant, fid: Fid) -> bool {
         match warrant {
             Warrant::None => false,
@@ -74,25 +76,26 @@ impl Lease {
         }
     }
 
-    /// What the MDT with this index calls back.
+    /// Returns the receiver of callbacks from the MDT with this index.
     pub fn callbacks(self: &Arc<Lease>, mdt_index: u16) -> Arc<dyn ClientCallbacks> {
         Arc::new(MdtCallbacks { lease: self.clone(), mdt_index })
     }
 
-    /// True while this client is the only one, so that nothing has to be locked. A read or write asks under a byte range of the
-    /// file: the end of the lease waits for those.
+    /// True while this client is the only one, so that nothing has to be locked. A read or write checks this
+    /// under a byte range of the file: the end of the lease waits for those.
     pub fn exclusive(&self) -> bool {
         self.word.load(Ordering::Acquire) & 1 == 1
     }
 
-    /// Number of the lease if it is exclusive, 0 otherwise. What was learned under a number is true while this
-    /// function gives that number.
+    /// Returns the number of the lease if it is exclusive, 0 otherwise. Information that was obtained under a
+    /// number is true while this function returns that number.
     pub fn number(&self) -> u64 {
         let word = self.word.load(Ordering::Acquire);
         if word & 1 == 1 { word >> 1 } else { 0 }
     }
 
-    /// A grant came, by callback or as an answer. A shared one is answered once caches are dropped.
+    /// Applies a grant that arrived in a callback or a reply. A shared one is acknowledged once caches are
+    /// dropped.
     pub(crate) fn apply(&self, mdt_index: u16, grant: LeaseGrant, release: bool) {
         let mut state = self.state.lock();
         let slot = usize::from(mdt_index);
@@ -105,7 +108,7 @@ impl Lease {
         state.grants[slot] = Some(grant);
         let exclusive = state.grants.iter().all(|grant| grant.is_some_and(|grant| grant.exclusive));
         if exclusive != self.exclusive() {
-            // A new number each time, so that nothing learned under an earlier exclusive lease counts again.
+            // A new number each time, so that no information from an earlier exclusive lease counts again.
             let number = (self.word.load(Ordering::Relaxed) >> 1) + 1;
             self.word.store((number << 1) | u64::from(exclusive), Ordering::Release);
         }
@@ -154,8 +157,8 @@ impl ClientCallbacks for MdtCallbacks {
     }
 }
 
-/// Body of the thread that answers revocations: dropping kernel caches may wait for requests that are being served, so
-/// no thread that serves requests may do it. `release` says false when there is no client any more.
+/// Body of the thread that acknowledges revocations: dropping kernel caches may wait for requests in service,
+/// so no thread that serves requests may do it. `release` returns false once the client is dropped.
 pub(crate) fn serve_releases(lease: &Lease, release: impl Fn(u16, u64) -> bool) {
     while let Some((mdt_index, epoch)) = lease.next_release() {
         if !release(mdt_index, epoch) {

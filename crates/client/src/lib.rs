@@ -1,18 +1,19 @@
-//! The client: what a mount does, without any notion of how programs reach it.
+//! The client: what a mount does, independent of how programs reach it.
 //!
-//! The parts of a [`Client`] have one method per file system operation. Each runs on the caller's thread from end to end, takes a
-//! [`Caller`] and ends in calls of the metadata and object endpoints of `nacre_rpc`. The FUSE translation is one user,
-//! a library would be another.
+//! The parts of a [`Client`] have one method per file system operation. Each runs on the caller's thread from
+//! end to end, takes a [`Caller`] and calls the metadata and object endpoints of `nacre_rpc`. The FUSE
+//! translation is one user, a library would be another.
 //!
 //! # Invariants
 //!
-//! - A node id is the inode number of its FID, so ids can be turned into FIDs without a table ([`node`]); the table
-//!   only holds what the kernel has looked up.
-//! - Everything that may be cached hangs on the [`Lease`]: while it is exclusive nobody else can change anything, so
-//!   sizes of open files are this client's and the kernel may keep names and attributes. When it becomes shared, the
-//!   client drops what is cached, tells sizes to the MDT, and answers.
+//! - A node id is the inode number of its FID, so ids can be turned into FIDs without a table ([`node`]); the
+//!   table only holds what the kernel has looked up.
+//! - Everything that may be cached depends on the [`Lease`]: while it is exclusive no other client can change
+//!   anything, so sizes of open files are this client's and the kernel may keep names and attributes. When it
+//!   becomes shared, the client drops its caches, reports sizes to the MDT, and acknowledges the revocation.
 //! - While it is shared, names, attributes and data are cached under locks ([`locks`](Locks)).
-//! - Data may be held back only under the exclusive lease or a lock (`write_back`); a request to objects settles it first.
+//! - Data may be held back only under the exclusive lease or a lock (`write_back`); a request to objects
+//!   flushes it first.
 //! - I/O on one file is atomic by byte range (`file::ranges`); disjoint ranges run in parallel.
 //! - No lock is held over a request to a server, except the byte ranges of a file.
 //!
@@ -23,18 +24,18 @@
 //! | part | what it owns |
 //! | --- | --- |
 //! | `node`, `handles`, `file` | inodes that the kernel knows, open files: plain state |
-//! | `lease`, `locks` | what may be cached; who caches under locks is called through `locks::Holder` |
-//! | `requests` | servers: MDTs, OSTs, those that join or are silent, capabilities, what may still be lost; every request |
+//! | `lease`, `locks` | the right to cache; parts that cache under locks are called through `locks::Holder` |
+//! | `requests` | servers (MDTs, OSTs, joining and unresponsive ones), capabilities, losses; every request |
 //! | `faults` | the edge: failures leave as a status and, for faults, one line in the log |
 //! | `layouts`, `objects`, `shards` | layouts of files, bytes to and from their objects, shards of directories |
 //! | `write_back` | data that is held back |
-//! | `data_locks` | locks of operations and groups on data, and giving up what is cached under them |
-//! | `sizes`, `read_ahead` | sizes and attributes that are known better here; data fetched ahead |
-//! | `inodes` | attributes, names and paths asked for; the root |
-//! | `data` | reads, writes, cuts, copies, syncs |
+//! | `data_locks` | locks of operations and groups on data; dropping of what is cached under them |
+//! | `sizes`, `read_ahead` | sizes and attributes newer than the MDT's; data fetched ahead |
+//! | `inodes` | lookups of attributes, names and paths; the root |
+//! | `data` | reads, writes, truncation, copies, syncs |
 //! | `placement`, `pages`, `statahead`, `listings` | places of new directories; directories read, ahead and merged |
-//! | `names`, `opens` | names and attributes changed; files opened, closed, locked and leased |
-//! | `client` | making and ending them, and giving the lease back |
+//! | `names`, `opens` | changes of names and attributes; files opened, closed, locked and leased |
+//! | `client` | construction and shutdown of all parts, and release of the lease |
 
 mod base;
 mod caller;
@@ -92,7 +93,7 @@ pub use requests::statfs::TargetState;
 pub use tunables::{ParallelIo, Tunables};
 pub use write_back::tunables::{OstWriteBack, WriteBackStats, WriteBackTunables};
 
-// The words of requests that a front door speaks, so that it need not know how they travel.
+// Types of requests that a front door passes in, so that it need not depend on the wire format.
 pub use nacre_wire::mds::{
     FileLock, InodeKind, LeaseKind, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs,
     XattrFlags,

@@ -13,7 +13,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An open that lasts as long as one operation, so that the operation shares its ranges with real opens.
+/// An open that lasts as long as one operation, so that the operation shares its byte ranges with real opens.
 pub(crate) struct Pin<'a> {
     nodes: &'a NodeTable,
     pub file: Arc<FileState>,
@@ -25,7 +25,7 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// Hashes numbers that were handed out by ourselves, so that nobody can choose ones that collide.
+/// Hashes numbers that this process assigned, so that no program can choose colliding ones.
 #[derive(Default)]
 pub struct IdHasher(u64);
 
@@ -39,22 +39,23 @@ impl Hasher for IdHasher {
         }
     }
     fn write_u64(&mut self, number: u64) {
-        // Fibonacci hashing; the fold brings the well-mixed high half to where the table takes its index from.
+        // Fibonacci hashing; the fold brings the well-mixed high half to where the table takes its index
+        // from.
         let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = product ^ (product >> 32);
     }
 }
 
-/// A map with ids of our own as keys.
+/// A map keyed by ids that this process assigned.
 pub type IdMap<V> = HashMap<u64, V, BuildHasherDefault<IdHasher>>;
 
 const SHARDS: usize = 64;
-/// After this time an answer is not on its way any more.
+/// Time after which a reply has certainly reached the kernel.
 const ARRIVED: Duration = Duration::from_secs(2);
 /// Read permission for owner, group and others.
 const READ_ALL: u32 = 0o444;
 
-/// Node id of a FID: its inode number. FIDs are never used again, so neither are node ids.
+/// Returns the node id of a FID: its inode number. FIDs are never used again, so neither are node ids.
 ///
 /// # Errors
 /// `EOVERFLOW` for a FID whose number could be that of another one (sequences beyond 2^40, versions).
@@ -63,7 +64,7 @@ pub fn node_of(fid: Fid) -> StatusResult<u64> {
     if fid_of(id) == Some(fid) { Ok(id) } else { Err(Status::EOVERFLOW) }
 }
 
-/// The FID behind a node id; `None` for a number that no FID has.
+/// Returns the FID of a node id; `None` for a number that no FID has.
 pub fn fid_of(node: u64) -> Option<Fid> {
     if node == 1 {
         return Some(Fid::ROOT);
@@ -72,21 +73,21 @@ pub fn fid_of(node: u64) -> Option<Fid> {
     (seq != 0 && oid != 0).then(|| Fid::new(seq, oid as u32, 0))
 }
 
-/// What the last attributes said that spares requests.
+/// Parts of the last attributes that save requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hints {
-    /// What is stored beside the inode.
+    /// Flags of further data of the inode, such as xattrs and ACLs.
     pub flags: AttrFlags,
     /// Everybody may search this directory.
     pub public: bool,
     /// Everybody may list this directory.
     pub listable: bool,
-    /// What says that it is still true.
+    /// Proof that the hints are still true.
     pub warrant: Warrant,
 }
 
 impl Hints {
-    /// What `attr` says.
+    /// Extracts the hints from `attr`.
     pub fn of(attr: &Attr, warrant: Warrant) -> Hints {
         let public = attr.is_dir() && perm::searchable_by_all(attr);
         let listable =
@@ -95,27 +96,29 @@ impl Hints {
     }
 }
 
-/// What this client has told the MDT of the data of a file, of which the MDT may not know yet: nobody waits for a close.
+/// What this client has reported to the MDT about the data of a file and the MDT may not have applied yet:
+/// closes are sent without waiting for the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Told {
-    /// Size and space (in units of 512 bytes), if they were told.
+    /// Size and space (in units of 512 bytes), if they were reported.
     size_blocks: Option<(u64, u64)>,
-    /// Time of the last write, if it was told.
+    /// Time of the last write, if it was reported.
     mtime: Option<Timestamp>,
-    /// Time of the last read, if it was told.
+    /// Time of the last read, if it was reported.
     atime: Option<Timestamp>,
-    /// The exclusive lease under which it was told, 0 for none: only while that is in force has nobody else changed it since.
+    /// The exclusive lease under which it was reported, 0 for none: only while that lease is in force has no
+    /// other client changed the values since.
     lease: u64,
 }
 
 impl Told {
-    /// Shows in attributes that may be older what the MDT will make of them.
+    /// Overlays attributes that may be older with the values that the MDT will apply.
     fn show(&self, attr: &mut Attr, with_size: bool) {
         if let Some(atime) = self.atime {
             attr.atime = attr.atime.max(atime);
         }
         if attr.size_source == SizeSource::Exact {
-            // The MDT knew of the close.
+            // The attributes already reflect the close.
             return;
         }
         if let Some(mtime) = self.mtime {
@@ -127,7 +130,7 @@ impl Told {
         }
     }
 
-    /// True if the attributes show that the MDT knows of it.
+    /// True if the attributes reflect the report.
     fn is_known_by(&self, attr: &Attr) -> bool {
         attr.size_source == SizeSource::Exact && self.atime.is_none_or(|atime| attr.atime >= atime)
     }
@@ -138,19 +141,19 @@ struct Node {
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
     hints: Option<Hints>,
-    /// What is left of an inode that this client took the last name from.
+    /// Last attributes of an inode whose last name this client removed.
     removed: Option<Box<Attr>>,
-    /// What the MDT was told with the last closes, until it shows that it knows: an unlink may overtake a close, and so may a
-    /// question for attributes.
+    /// Values reported with the last closes, until attributes of the MDT reflect them: an unlink or a getattr
+    /// may overtake a close.
     told: Option<Box<Told>>,
     /// Opens that hold `file`.
     opens: u32,
-    /// Levels between a directory and the root, and one more; 0 if that is not known.
+    /// Levels between a directory and the root, plus one; 0 if that is not known.
     depth: u16,
     file: Option<Arc<FileState>>,
 }
 
-/// The table. Each node is 64 bytes beside its slot; open files have a [`FileState`] more.
+/// The table. Each node is 64 bytes in addition to its slot; open files have a [`FileState`] more.
 pub(crate) struct NodeTable {
     shards: [Mutex<IdMap<Node>>; SHARDS],
 }
@@ -165,7 +168,7 @@ impl NodeTable {
         &self.shards[node as usize % SHARDS]
     }
 
-    /// The kernel gets `lookups` more references to the inode of `attr`.
+    /// Records that the kernel gets `lookups` more references to the inode of `attr`.
     pub fn remember(&self, node: u64, attr: &Attr, warrant: Warrant, lookups: u64) {
         let mut shard = self.shard(node).lock();
         let entry = shard.entry(node).or_default();
@@ -173,7 +176,7 @@ impl NodeTable {
         entry.hints = Some(Hints::of(attr, warrant));
     }
 
-    /// New attributes of an inode have been seen; gives what was known before.
+    /// Records new attributes of an inode; returns the previous hints.
     pub fn note(&self, node: u64, attr: &Attr, warrant: Warrant) -> Option<Hints> {
         let mut shard = self.shard(node).lock();
         // The kernel knows the root without a lookup.
@@ -191,7 +194,7 @@ impl NodeTable {
         entry.hints.replace(Hints::of(attr, warrant))
     }
 
-    /// Takes note of attributes that an operation brought, also where the file is open.
+    /// Records attributes that an operation returned, also in the state of the file if it is open.
     pub fn learn(&self, attr: &Attr, lease: u64) {
         let node = attr.fid.inode_number();
         self.note(node, attr, lease.into());
@@ -206,12 +209,14 @@ impl NodeTable {
         Pin { nodes: self, file: self.attach(node, || FileState::new(fid, node)) }
     }
 
-    /// Has `drop` reach an inode in the kernel. False if the kernel is about to learn of it, so that it is to be tried again.
+    /// Calls `drop` for an inode in the kernel. False if a reply with the inode is on its way to the kernel,
+    /// so that the caller has to try again.
     pub fn reaches_kernel(&self, node: u64, since: Instant, drop: impl FnOnce(u64) -> bool) -> bool {
         drop(node) || !self.is_known(node) || since.elapsed() > ARRIVED
     }
 
-    /// This client took the last name of an inode that the kernel still knows; `attr` is all that will be known of it.
+    /// Records that this client removed the last name of an inode that the kernel still knows; no later
+    /// attributes than `attr` can be had.
     pub fn note_removed(&self, node: u64, attr: &Attr) {
         if let Some(entry) = self.shard(node).lock().get_mut(&node)
             && entry.lookups > 0
@@ -224,7 +229,8 @@ impl NodeTable {
         }
     }
 
-    /// A close is about to tell the MDT what became of a file, under the exclusive lease with this number (0: none).
+    /// Records the update that a close is about to report to the MDT, under the exclusive lease with this
+    /// number (0: none).
     pub fn note_told(&self, node: u64, update: &DataUpdate, lease: u64) {
         let mut shard = self.shard(node).lock();
         let Some(entry) = shard.get_mut(&node) else { return };
@@ -240,7 +246,8 @@ impl NodeTable {
             return;
         }
         let old = entry.told.as_deref().filter(|old| old.lease == lease).copied();
-        // Who has only read says nothing of the rest; who wrote and does not know the size makes the one of before an old one.
+        // The close of a reader leaves the other values as they are; one of a writer that does not know the
+        // size makes the previous size outdated.
         let is_word_of_reader = size_blocks.is_none() && mtime.is_none();
         let size_blocks = size_blocks.or(old.filter(|_| is_word_of_reader).and_then(|old| old.size_blocks));
         let mtime = mtime.or(old.and_then(|old| old.mtime));
@@ -248,13 +255,13 @@ impl NodeTable {
         entry.told = Some(Box::new(Told { size_blocks, mtime, atime, lease }));
     }
 
-    /// True if the MDT may not know yet what it was told with a close.
+    /// True if the MDT may not have applied the last close yet.
     pub fn is_being_told(&self, node: u64) -> bool {
         self.shard(node).lock().get(&node).is_some_and(|entry| entry.told.is_some())
     }
 
-    /// Shows in attributes that the MDT gave what it was told under a lease that is still in force, with or without the size. True if
-    /// a time of change was among it.
+    /// Overlays attributes from the MDT with values reported under a lease that is still in force, with or
+    /// without the size. True if a modification time was among them.
     pub fn show_told(&self, attr: &mut Attr, lease: u64, with_size: bool) -> bool {
         let node = attr.fid.inode_number();
         let told = self.shard(node).lock().get(&node).and_then(|entry| entry.told.as_deref().copied());
@@ -263,19 +270,19 @@ impl NodeTable {
         told.mtime.is_some()
     }
 
-    /// The MDT knows all that it was told, and newer things.
+    /// Forgets the reported values: the MDT has them, or newer ones.
     pub fn forget_told(&self, node: u64) {
         if let Some(entry) = self.shard(node).lock().get_mut(&node) {
             entry.told = None;
         }
     }
 
-    /// Attributes of an inode that this client removed, as long as the kernel knows it.
+    /// Returns attributes of an inode that this client removed, as long as the kernel knows it.
     pub fn removed(&self, node: u64) -> Option<Attr> {
         self.shard(node).lock().get(&node)?.removed.as_deref().copied()
     }
 
-    /// Whether everybody may search a directory, learned without its attributes.
+    /// Records whether everybody may search a directory, learned without its attributes.
     pub fn note_public(&self, node: u64, public: bool, warrant: Warrant) {
         if let Some(Node { hints: Some(hints), .. }) = self.shard(node).lock().get_mut(&node)
             && hints.warrant == warrant
@@ -284,14 +291,15 @@ impl NodeTable {
         }
     }
 
-    /// The inode got a layout, which this client asked for without its attributes.
+    /// Records that the inode got a layout, which this client requested without its attributes.
     pub fn note_layout(&self, node: u64) {
         if let Some(Node { hints: Some(hints), .. }) = self.shard(node).lock().get_mut(&node) {
             hints.flags |= AttrFlags::HAS_LAYOUT;
         }
     }
 
-    /// Levels between a directory and the root, if they are known; so many that no default reaches that far count as fewer.
+    /// Returns the levels between a directory and the root, if they are known; a depth that no default layout
+    /// reaches is capped.
     pub fn depth(&self, node: u64) -> Option<u32> {
         if node == 1 {
             return Some(0);
@@ -300,14 +308,14 @@ impl NodeTable {
         depth.checked_sub(1).map(u32::from)
     }
 
-    /// So many levels are between a directory that the kernel knows and the root.
+    /// Records the levels between a directory that the kernel knows and the root.
     pub fn note_depth(&self, node: u64, depth: u32) {
         if let Some(entry) = self.shard(node).lock().get_mut(&node) {
             entry.depth = u16::try_from(depth).unwrap_or(u16::MAX - 1).min(u16::MAX - 1) + 1;
         }
     }
 
-    /// What is known of the inode, if anything.
+    /// Returns the hints of the inode, if there are any.
     pub fn hints(&self, node: u64) -> Option<Hints> {
         self.shard(node).lock().get(&node)?.hints
     }
@@ -317,26 +325,26 @@ impl NodeTable {
         node == 1 || self.shard(node).lock().get(&node).is_some_and(|entry| entry.lookups > 0)
     }
 
-    /// The kernel gives `lookups` references back.
+    /// Subtracts `lookups` references that the kernel releases.
     pub fn forget(&self, node: u64, lookups: u64) {
         let mut shard = self.shard(node).lock();
         let Some(entry) = shard.get_mut(&node) else { return };
         entry.lookups = entry.lookups.saturating_sub(lookups);
         if entry.lookups == 0 && entry.file.is_none() {
             shard.remove(&node);
-            // A tree walk leaves huge tables behind; give the memory back once they are nearly empty.
+            // A tree walk leaves huge tables behind; their memory is freed once they are nearly empty.
             if shard.capacity() > 1024 && shard.len() < shard.capacity() / 8 {
                 shard.shrink_to(256);
             }
         }
     }
 
-    /// The state of an open file, if it is open.
+    /// Returns the state of a file, if it is open.
     pub fn file(&self, node: u64) -> Option<Arc<FileState>> {
         self.shard(node).lock().get(&node)?.file.clone()
     }
 
-    /// Counts an open of the file and gives its state, made with `new` by the first one.
+    /// Counts an open of the file and returns its state, which the first open creates with `new`.
     pub fn attach(&self, node: u64, new: impl FnOnce() -> FileState) -> Arc<FileState> {
         let mut shard = self.shard(node).lock();
         let entry = shard.entry(node).or_default();
@@ -344,7 +352,7 @@ impl NodeTable {
         entry.file.get_or_insert_with(|| Arc::new(new())).clone()
     }
 
-    /// Takes an open back.
+    /// Ends an open counted by [`NodeTable::attach`].
     pub fn detach(&self, node: u64) {
         let mut shard = self.shard(node).lock();
         let Some(entry) = shard.get_mut(&node) else { return };
@@ -357,7 +365,7 @@ impl NodeTable {
         }
     }
 
-    /// Ids of all inodes that the kernel knows, one shard at a time.
+    /// Visits the ids of all inodes that the kernel knows, one shard at a time.
     pub fn for_each_known(&self, mut visit: impl FnMut(u64)) {
         for shard in &self.shards {
             let known: Vec<u64> =
@@ -367,7 +375,7 @@ impl NodeTable {
         visit(1);
     }
 
-    /// All files that are open.
+    /// Returns the states of all open files.
     pub fn open_files(&self) -> Vec<Arc<FileState>> {
         let mut files = Vec::new();
         for shard in &self.shards {
@@ -376,14 +384,15 @@ impl NodeTable {
         files
     }
 
-    /// How many inodes are in the table, the root aside.
+    /// Returns how many inodes are in the table, without the root.
     pub fn len(&self) -> usize {
         let others = |shard: &Mutex<IdMap<Node>>| shard.lock().keys().filter(|id| **id != 1).count();
         self.shards.iter().map(others).sum()
     }
 }
 
-/// What is kept of an inode that lost its last name: nobody can say more of it, so its size counts as it is.
+/// Returns the attributes to keep of an inode that lost its last name: no server knows more, so the size
+/// counts as exact.
 pub(crate) fn kept(attr: &Attr) -> Attr {
     Attr { nlink: 0, size_source: SizeSource::Exact, ..*attr }
 }
@@ -403,7 +412,7 @@ mod tests {
         table.note_told(node, &told(4), 0);
         table.note_removed(node, &attr);
         assert!(table.removed(node).is_some_and(|attr| (attr.size, attr.blocks) == (4, 8)));
-        // The other way round, and what is known for certain counts.
+        // In the other order, values known for certain win.
         table.note_told(node, &told(5), 0);
         assert!(table.removed(node).is_some_and(|attr| attr.size == 5));
         let exact = Attr { size: 6, size_source: SizeSource::Exact, ..attr };

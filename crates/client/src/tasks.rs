@@ -1,15 +1,16 @@
-//! The threads that clients of this process share for work that can be divided, and for what is done ahead of callers.
-//! Write-back has threads of its own, which sleep until data is due ([`crate::write_back`]).
+//! The pool of threads that clients of this process share for work that can be divided, and for fetching
+//! ahead. Write-back has its own threads, which sleep until data is due ([`crate::write_back`]).
 //!
-//! At most one thread per CPU, started when there is first work for it, asleep while there is none. Tasks begin in the
-//! order in which they came. A wake-up across CPUs costs 20 to 50 us, so a task should be worth some hundred of them.
+//! The pool has at most one thread per CPU, started when there is first work for it, asleep while there is
+//! none. Tasks begin in the order of submission. A wake-up across CPUs costs 20 to 50 us, so a task should
+//! take at least some hundred.
 //!
 //! # Divided work
 //!
-//! [`Tasks::share`] farms numbered items out: a free thread takes the next one, so that items begin in their order and end
-//! in any. The caller works too and waits only for items that somebody has begun, never for a thread to come: with no
-//! CPU to spare it costs one wake-up call more than doing all of it. Whether that is worth it, [`crate::objects::parallel`]
-//! decides.
+//! [`Tasks::share`] distributes numbered items: a free thread takes the next one, so that items begin in
+//! their order and end in any. The caller works too and waits only for items that have begun, never for a
+//! thread to start: with no CPU to spare, sharing costs one wake-up call more than doing all of it alone.
+//! [`crate::objects::parallel`] decides whether that is worth it.
 
 use nacre_env::InterruptTarget;
 use nacre_env::sync::{Condvar, Mutex};
@@ -18,9 +19,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// How often a caller that waits for helpers asks whether it was interrupted.
+/// How often a caller that waits for helpers checks for an interrupt.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
-/// Numbers what helpers do, so that it can be called off.
+/// Numbers the work of helpers, so that it can be interrupted.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -39,32 +40,33 @@ struct Shared {
     wake: Condvar,
 }
 
-/// The pool. Dropping it lets running tasks end and forgets the others.
+/// The pool. Dropping it lets running tasks end and discards the others.
 pub(crate) struct Tasks {
     shared: Arc<Shared>,
     threads_max: usize,
 }
 
 impl Tasks {
-    /// A pool of up to `threads_max` threads; none is started yet.
+    /// Creates a pool of up to `threads_max` threads; none is started yet.
     pub fn new(threads_max: usize) -> Tasks {
         Tasks { shared: Arc::default(), threads_max: threads_max.max(1) }
     }
 
-    /// The pool of this process.
+    /// Returns the pool of this process.
     pub fn of_process() -> Arc<Tasks> {
         static POOL: LazyLock<Arc<Tasks>> = LazyLock::new(|| Arc::new(Tasks::new(nacre_env::cpu_count())));
         POOL.clone()
     }
 
-    /// Runs `work` for each of `0..items`, on this thread and on up to `helpers` others; returns when all have ended. An
-    /// interrupt of the caller reaches those that help it.
+    /// Runs `work` for each of `0..items`, on this thread and on up to `helpers` others; returns when all
+    /// items have ended. An interrupt of the caller interrupts its helpers too.
     pub fn share(&self, items: usize, helpers: usize, work: &(dyn Fn(usize) + Sync)) {
         let helpers = helpers.min(items.saturating_sub(1));
         if helpers == 0 {
             return (0..items).for_each(work);
         }
-        // SAFETY: `Joint` is closed before this returns or unwinds, and is left by all who entered: see `Closing`.
+        // SAFETY: `Joint` is closed before this returns or unwinds, and every helper that entered has left
+        // it: see `Closing`.
         let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
         let joint = Arc::new(Joint {
             items,
@@ -82,7 +84,8 @@ impl Tasks {
         drop(closing);
     }
 
-    /// Has `task` run on some thread of the pool; false (and it never runs) if there is none and none can be started.
+    /// Queues `task` for some thread of the pool; false (and it never runs) if there is no thread and none
+    /// can be started.
     pub fn submit(&self, task: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.shared.state.lock();
         if state.stopped {
@@ -99,7 +102,7 @@ impl Tasks {
                 Err(error) => log::debug!("one thread less for the client's own work: {error}"),
             }
         }
-        // Work for a job stays work for it on another thread.
+        // The task works for the job of the thread that submits it.
         match nacre_env::current_job() {
             None => state.queue.push_back(Box::new(task)),
             job => state.queue.push_back(Box::new(move || {
@@ -112,7 +115,7 @@ impl Tasks {
         true
     }
 
-    /// Lets threads end; what has not begun is dropped.
+    /// Lets threads end; tasks that have not begun are discarded.
     pub fn stop(&self) {
         let mut state = self.shared.state.lock();
         state.stopped = true;
@@ -122,7 +125,7 @@ impl Tasks {
         self.shared.wake.notify_all();
     }
 
-    /// Threads that exist.
+    /// Returns the number of threads in the pool.
     #[cfg(test)]
     fn threads(&self) -> usize {
         self.shared.state.lock().threads
@@ -141,7 +144,7 @@ fn serve(shared: &Shared) {
     loop {
         if let Some(task) = state.queue.pop_front() {
             drop(state);
-            // What panics has told so; the thread goes on for others.
+            // The panic hook has reported it; the thread continues with other tasks.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task));
             target.target().end();
             state = shared.state.lock();
@@ -156,10 +159,10 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// Work that several threads do together.
+/// Work that several threads share.
 struct Joint {
     items: usize,
-    /// The next item that nobody has begun.
+    /// The next item that no thread has begun.
     next: AtomicUsize,
     /// Valid until `inside` is closed and empty.
     work: &'static (dyn Fn(usize) + Sync),
@@ -184,7 +187,8 @@ impl Joint {
         }
     }
 
-    /// What a thread of the pool does. One that comes late finds nothing, and touches nothing of the caller's.
+    /// Runs items on a thread of the pool. A thread that comes late finds no item, and touches nothing of the
+    /// caller's.
     fn help(self: &Arc<Joint>) {
         struct Leaving<'a>(&'a Joint, u64);
         impl Drop for Leaving<'_> {
@@ -208,7 +212,7 @@ impl Joint {
     }
 }
 
-/// Lets nobody in any more and waits for those inside, when dropped.
+/// Guard that, when dropped, admits no more helpers and waits for those inside.
 struct Closing<'a>(&'a Joint);
 
 impl Drop for Closing<'_> {

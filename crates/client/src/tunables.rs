@@ -1,45 +1,47 @@
-//! Parameters of a running client, under Lustre's names (reference 2.9).
+//! Parameters of a running client, under Lustre's names.
 
 use nacre_types::{Status, StatusResult};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
-/// Largest window in one RPC, in MiB; what is fetched whole is never less.
+/// Default of `max_read_ahead_whole_mb`, in MiB: the largest window of one RPC.
 const WHOLE_MB: u64 = 4;
-/// Bounds of the reference.
+/// Upper bounds of the parameters, as in Lustre.
 const ASYNC_ACTIVE_MAX: u32 = 512;
 const STATAHEAD_MAX: u32 = 2048;
 const STATAHEAD_BATCH_MAX: u32 = 1024;
-/// A write of this size is a good request by itself: gathering it costs a copy and is worth that only sometimes.
+/// A write of this size is already an efficient request: gathering it costs a copy, which pays off only
+/// sometimes.
 const HYBRID_WRITE_BYTES: u64 = 512 << 10;
-/// Reference 2.9. Kernels ask for 1 MiB at most, so this is for smaller settings and for programs without a kernel between.
+/// Lustre's default. Kernels read at most 1 MiB at a time, so this matters for smaller settings and for
+/// programs that do not go through the kernel.
 const HYBRID_READ_BYTES: u64 = 8 << 20;
-/// Less than this is not divided, in bytes: copied in about 50 us, sent in 150.
+/// Smallest piece of work that is divided, in bytes: it takes about 50 us to copy, 150 us to send.
 pub(crate) const DIVIDE_MIN: u64 = 512 << 10;
 
-/// Whether work is divided.
+/// When the work of one request is divided over CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum ParallelIo {
-    /// Never: a request is the matter of the thread that serves it.
+    /// Never: the thread that serves a request does all of its work.
     Off = 0,
-    /// If it is large and CPUs are idle.
+    /// If the request is large and CPUs are idle.
     #[default]
     Auto = 1,
-    /// If it is large.
+    /// If the request is large.
     On = 2,
 }
 
 impl ParallelIo {
-    /// The names of the settings, in the order of their numbers.
+    /// Names of the settings, in the order of their numbers.
     pub const NAMES: [&'static str; 3] = ["off", "auto", "on"];
 
-    /// The name of a setting.
+    /// Returns the name of the setting.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// The setting of a number; automatic for numbers that stand for none.
+    /// Converts a number; unknown numbers count as `Auto`.
     pub(crate) fn from_number(number: u8) -> ParallelIo {
         match number {
             0 => ParallelIo::Off,
@@ -48,13 +50,14 @@ impl ParallelIo {
         }
     }
 
-    /// Threads that should help with `bytes`, on a machine whose CPUs were idle for `idle_per_cent` of their time.
+    /// Returns how many threads should help with `bytes`, on a machine whose CPUs were idle for
+    /// `idle_per_cent` of the time.
     pub(crate) fn helpers(self, bytes: u64, cpus: usize, idle_per_cent: impl FnOnce() -> u32) -> usize {
         match self {
             _ if bytes < DIVIDE_MIN => 0,
             ParallelIo::Off => 0,
             ParallelIo::On => cpus.saturating_sub(1).max(1),
-            // Half a CPU counts as one: what it does besides can wait.
+            // Half an idle CPU counts as one: its other work can wait.
             ParallelIo::Auto => ((idle_per_cent() as usize * cpus + 50) / 100).min(cpus.saturating_sub(1)),
         }
     }
@@ -64,14 +67,14 @@ impl std::str::FromStr for ParallelIo {
     type Err = Status;
 
     /// # Errors
-    /// `EINVAL` for what is none of the names.
+    /// `EINVAL` for text that is none of the names.
     fn from_str(text: &str) -> StatusResult<ParallelIo> {
         let number = Self::NAMES.iter().position(|name| *name == text).ok_or(Status::EINVAL)?;
         Ok(ParallelIo::from_number(number as u8))
     }
 }
 
-/// The parameters. Every setter checks; readers see a change with their next operation.
+/// The parameters. Every setter checks its value; operations that begin later see the change.
 #[derive(Debug)]
 pub struct Tunables {
     memory_mb: u64,
@@ -82,7 +85,7 @@ pub struct Tunables {
     statahead_max: AtomicU32,
     statahead_batch_max: AtomicU32,
     max_cached_mb: AtomicU64,
-    /// Times that data read ahead was dropped to make room.
+    /// Times that data read ahead was dropped to free memory.
     reclaims: AtomicU64,
     parallel_io: AtomicU8,
     /// Requests and copies that were divided.
@@ -93,7 +96,7 @@ pub struct Tunables {
 }
 
 impl Tunables {
-    /// Defaults for a host with `memory_mb` MiB and `cpus` CPUs.
+    /// Returns the defaults for a host with `memory_mb` MiB and `cpus` CPUs.
     pub fn new(memory_mb: u64, cpus: u32) -> Tunables {
         let total = (memory_mb / 32).min(1024).max((memory_mb / 2).min(256)).max(1);
         let per_file = (total / 4).clamp(1, 256);
@@ -115,17 +118,18 @@ impl Tunables {
         }
     }
 
-    /// Defaults for this host.
+    /// Returns the defaults for this host.
     pub(crate) fn of_host() -> Tunables {
         Tunables::new(memory_mb(), nacre_env::cpu_count() as u32)
     }
 
-    /// Memory for data read ahead, in MiB.
+    /// Returns the memory for data read ahead, in MiB.
     pub fn max_read_ahead_mb(&self) -> u64 {
         self.max_read_ahead_mb.load(Ordering::Relaxed)
     }
 
-    /// Sets it; more than half of the memory is cut to that. 0 switches read-ahead off.
+    /// Sets [`Tunables::max_read_ahead_mb`], at most half of the memory: larger values are cut to that. 0
+    /// switches read-ahead off.
     ///
     /// # Errors
     /// `ERANGE` for more than there is memory.
@@ -139,23 +143,24 @@ impl Tunables {
         Ok(())
     }
 
-    /// Window of one open file at most, in MiB.
+    /// Returns the largest window of one open file, in MiB.
     pub fn max_read_ahead_per_file_mb(&self) -> u64 {
         self.max_read_ahead_per_file_mb.load(Ordering::Relaxed)
     }
 
-    /// Sets it; cut to [`Tunables::max_read_ahead_mb`]. 0 switches windows off.
+    /// Sets [`Tunables::max_read_ahead_per_file_mb`]; cut to [`Tunables::max_read_ahead_mb`]. 0 switches
+    /// windows off.
     pub fn set_max_read_ahead_per_file_mb(&self, mb: u64) {
         let mb = mb.min(self.max_read_ahead_mb());
         self.max_read_ahead_per_file_mb.store(mb, Ordering::Relaxed);
     }
 
-    /// Files of this size or less are fetched whole with their second read, in MiB.
+    /// Returns the size up to which files are fetched whole with their second read, in MiB.
     pub fn max_read_ahead_whole_mb(&self) -> u64 {
         self.max_read_ahead_whole_mb.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
+    /// Sets [`Tunables::max_read_ahead_whole_mb`].
     ///
     /// # Errors
     /// `ERANGE` for more than [`Tunables::max_read_ahead_per_file_mb`].
@@ -167,15 +172,16 @@ impl Tunables {
         Ok(())
     }
 
-    /// Threads that fetch ahead at the same time, at most.
+    /// Returns how many threads fetch ahead at the same time, at most.
     pub fn max_read_ahead_async_active(&self) -> u32 {
         self.max_read_ahead_async_active.load(Ordering::Relaxed)
     }
 
-    /// Sets it, 0 to 512. With 0 nothing is fetched ahead, since all of it is asynchronous here.
+    /// Sets [`Tunables::max_read_ahead_async_active`], 0 to 512. With 0 nothing is fetched ahead, since all
+    /// read-ahead is asynchronous here.
     ///
     /// # Errors
-    /// `ERANGE`.
+    /// `ERANGE` for more than 512.
     pub fn set_max_read_ahead_async_active(&self, threads: u32) -> StatusResult<()> {
         if threads > ASYNC_ACTIVE_MAX {
             return Err(Status::ERANGE);
@@ -184,15 +190,16 @@ impl Tunables {
         Ok(())
     }
 
-    /// Attributes of one directory that are fetched before they are asked for, at most.
+    /// Returns how many attributes of one directory statahead fetches ahead of the program, at most.
     pub fn statahead_max(&self) -> u32 {
         self.statahead_max.load(Ordering::Relaxed)
     }
 
-    /// Sets it, 0 to 2048. With 0 listings carry no attributes either: each is asked for by itself.
+    /// Sets [`Tunables::statahead_max`], 0 to 2048. With 0 listings carry no attributes either: each inode
+    /// costs a request of its own.
     ///
     /// # Errors
-    /// `ERANGE`.
+    /// `ERANGE` for more than 2048.
     pub fn set_statahead_max(&self, entries: u32) -> StatusResult<()> {
         if entries > STATAHEAD_MAX {
             return Err(Status::ERANGE);
@@ -201,15 +208,15 @@ impl Tunables {
         Ok(())
     }
 
-    /// Attributes that one request fetches, at most.
+    /// Returns how many attributes one request of statahead fetches, at most.
     pub fn statahead_batch_max(&self) -> u32 {
         self.statahead_batch_max.load(Ordering::Relaxed)
     }
 
-    /// Sets it, 0 to 1024; 0 and 1 both mean one at a time.
+    /// Sets [`Tunables::statahead_batch_max`], 0 to 1024; 0 and 1 both mean one at a time.
     ///
     /// # Errors
-    /// `ERANGE`.
+    /// `ERANGE` for more than 1024.
     pub fn set_statahead_batch_max(&self, entries: u32) -> StatusResult<()> {
         if entries > STATAHEAD_BATCH_MAX {
             return Err(Status::ERANGE);
@@ -218,13 +225,14 @@ impl Tunables {
         Ok(())
     }
 
-    /// Memory for data that the client keeps, in MiB: what it reads ahead and what it holds back, together. What the kernel
-    /// caches is the kernel's.
+    /// Returns the memory for data that the client caches, in MiB: read-ahead and write-back together. The
+    /// kernel's page cache is not part of it.
     pub fn max_cached_mb(&self) -> u64 {
         self.max_cached_mb.load(Ordering::Relaxed)
     }
 
-    /// Sets it; see [`WriteBack::set_max_cached_mb`](crate::write_back::WriteBack::set_max_cached_mb).
+    /// Sets [`Tunables::max_cached_mb`]; see
+    /// [`WriteBack::set_max_cached_mb`](crate::write_back::WriteBack::set_max_cached_mb).
     ///
     /// # Errors
     /// `ERANGE` for more than there is memory.
@@ -240,7 +248,7 @@ impl Tunables {
         self.max_cached_mb().saturating_mul(MIB)
     }
 
-    /// Times that data read ahead was dropped to keep within [`Tunables::max_cached_mb`].
+    /// Returns how often data read ahead was dropped to keep within [`Tunables::max_cached_mb`].
     pub fn reclaims(&self) -> u64 {
         self.reclaims.load(Ordering::Relaxed)
     }
@@ -249,42 +257,44 @@ impl Tunables {
         self.reclaims.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether work of one request is divided over CPUs.
+    /// Returns whether the work of one request is divided over CPUs.
     pub fn parallel_io(&self) -> ParallelIo {
         ParallelIo::from_number(self.parallel_io.load(Ordering::Relaxed))
     }
 
-    /// Sets it.
+    /// Sets [`Tunables::parallel_io`].
     pub(crate) fn set_parallel_io(&self, setting: ParallelIo) {
         self.parallel_io.store(setting as u8, Ordering::Relaxed);
     }
 
-    /// Large calls go to the servers by themselves, past what gathers writes and reads ahead (`hybrid_io`).
+    /// Returns whether large calls go to the servers directly, bypassing write-back and read-ahead
+    /// (`hybrid_io`).
     pub fn hybrid_io(&self) -> bool {
         self.hybrid_io.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
+    /// Sets [`Tunables::hybrid_io`].
     pub fn set_hybrid_io(&self, on: bool) {
         self.hybrid_io.store(on, Ordering::Relaxed);
     }
 
-    /// Writes of so many bytes are large: they are held back only while a CPU is idle or servers keep writers waiting.
+    /// Returns the size from which writes are large, in bytes: they are held back only while a CPU is idle or
+    /// servers keep writers waiting.
     pub fn hybrid_io_write_threshold_bytes(&self) -> u64 {
         self.hybrid_write_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets it; 0: all are.
+    /// Sets [`Tunables::hybrid_io_write_threshold_bytes`]; with 0 all writes are large.
     pub fn set_hybrid_io_write_threshold_bytes(&self, bytes: u64) {
         self.hybrid_write_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Reads of so many bytes are large: nothing is read ahead for them.
+    /// Returns the size from which reads are large, in bytes: nothing is read ahead for them.
     pub fn hybrid_io_read_threshold_bytes(&self) -> u64 {
         self.hybrid_read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets it; 0: all are.
+    /// Sets [`Tunables::hybrid_io_read_threshold_bytes`]; with 0 all reads are large.
     pub fn set_hybrid_io_read_threshold_bytes(&self, bytes: u64) {
         self.hybrid_read_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -299,7 +309,7 @@ impl Tunables {
         self.hybrid_io() && len >= self.hybrid_io_read_threshold_bytes()
     }
 
-    /// Requests and copies that were divided since the start.
+    /// Returns how many requests and copies were divided since the start.
     pub fn divided(&self) -> u64 {
         self.divided.load(Ordering::Relaxed)
     }
@@ -321,7 +331,7 @@ impl Tunables {
     }
 }
 
-/// Memory of this host in MiB; what a small host has, if it cannot be found out.
+/// Returns the memory of this host in MiB; a small host's if it cannot be determined.
 fn memory_mb() -> u64 {
     const UNKNOWN_MB: u64 = 512;
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Warrants: what says that something is still true.
+//! Warrants: proof that cached information is valid.
 
 use nacre_lock::LockHandle;
 
-/// What says that something which was learned is still true, see [`crate::Lease::is_in_force`].
+/// Proof that information from a server is still true, see [`crate::Lease::is_in_force`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Warrant {
-    /// Nothing.
+    /// No proof: the information may be outdated.
     #[default]
     None,
     /// The exclusive lease with this number.
@@ -15,7 +15,7 @@ pub enum Warrant {
 }
 
 impl From<u64> for Warrant {
-    /// The number of a lease, 0 for none.
+    /// Converts the number of a lease, 0 for none.
     fn from(lease: u64) -> Warrant {
         if lease == 0 { Warrant::None } else { Warrant::Lease(lease) }
     }

@@ -1,43 +1,45 @@
 //! Which pages of a file the kernel has locked for a request of its page cache, and which are being dropped.
 //!
-//! The kernel locks pages before it asks for their content and drops pages only when they are not locked. So who drops pages
-//! waits for requests, and a request that waits for a lock which another client gives up only when pages are dropped here
-//! would wait for ever. Three rules prevent that:
+//! The kernel locks pages before it requests their content, and drops pages only when they are not locked. So
+//! a drop of pages waits for requests. A request in turn may wait for a lock which another client releases
+//! only after pages are dropped here: a deadlock. Three rules prevent it:
 //!
-//! - pages of a request that waits are left out: they hold nothing yet, and what they get is true under the lock that it
-//!   waits for;
-//! - a request that comes for pages that are being dropped is *urgent*: it is served under the lock that is being given
-//!   up, without waiting for anything, and its pages are dropped once more;
-//! - the lock is given up only after a round in which no urgent request came.
+//! - pages of a waiting request are left out: they hold nothing yet, and what they get is true under the lock
+//!   that the request waits for;
+//! - a request for pages that are being dropped is *urgent*: it is served under the lock that is being
+//!   released, without waiting for anything, and its pages are dropped once more;
+//! - the lock is released only after a round in which no urgent request came.
 //!
-//! Pages that are written back are different: they hold what was stored, under a lock that is still there. Such a request does without
-//! waiting where it can, so its pages are dropped, which waits for it. One that cannot begins to wait as a step of its own: if its pages
-//! are being dropped then it is urgent, and if not they are in doubt from there on, as below.
+//! Pages that are written back are different: they hold data that programs stored, under a lock that is still
+//! held. Such a request avoids waiting where it can, so its pages are dropped, and the drop waits for the
+//! request. If it cannot avoid waiting, it announces the wait as a separate step: if its pages are being
+//! dropped at that moment it is urgent, otherwise they are in doubt from then on, as below.
 //!
-//! What counts are pages, though requests name bytes: the kernel drops a page as a whole, and waits for it if it is locked. A write that goes
-//! through the cache keeps only one page locked, its last, and only if it writes a part of it and the rest is not known. Nobody tells
-//! which is the case, so that page is *in doubt*: it is dropped by a thread of its own. If it is not locked that is done at once, and
-//! if it is, the page holds nothing that could be old.
+//! Pages are what counts, though requests name bytes: the kernel drops a page as a whole, and waits for it if
+//! it is locked. A write that goes through the cache keeps only one page locked, its last, and only if it
+//! writes a part of it and the rest is not known. The kernel does not report which is the case, so that page
+//! is *in doubt*: a thread of its own drops it. If it is not locked that is done at once, and if it is, the
+//! page holds nothing that could be outdated.
 
-/// `[start, end)`.
+/// Bytes `[start, end)`.
 pub(crate) type Range = (u64, u64);
 
 /// The kernel's smallest page in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// What the kernel has locked for a request.
+/// Which pages the kernel has locked for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pages {
-    /// All pages that it touches, which hold nothing yet: it reads them.
+    /// All pages that it touches, which hold nothing yet: the kernel reads them.
     Touched,
-    /// All pages that it touches, which hold what it writes back.
+    /// All pages that it touches, which hold the data to write back.
     WrittenBack,
-    /// Perhaps the last one, if it writes only a part of that.
+    /// Possibly the last page, if the request writes only a part of it.
     PerhapsLast,
 }
 
 impl Pages {
-    /// Pages that need not be dropped while the request waits, and the one that is in doubt.
+    /// Returns the pages that need not be dropped while the request waits, and those in doubt.
     fn of(self, range: Range) -> (Range, Option<Range>) {
         let (inside, touched) = ((page_after(range.0), page_of(range.1)), touched(range));
         match self {
@@ -60,7 +62,7 @@ fn page_after(offset: u64) -> u64 {
     offset.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX)
 }
 
-/// The bytes of all pages of a range.
+/// Returns the bytes of all pages of a range.
 fn touched((start, end): Range) -> Range {
     (page_of(start), page_after(end))
 }
@@ -68,23 +70,23 @@ fn touched((start, end): Range) -> Range {
 #[derive(Debug)]
 struct Request {
     id: u64,
-    /// All pages that it touches.
+    /// All pages that the request touches.
     touched: Range,
-    /// Is left out of drops while the request waits.
+    /// Pages left out of drops while the request waits.
     held: Range,
-    /// See the [module documentation](self).
+    /// Pages that the kernel may have locked, see the [module documentation](self).
     in_doubt: Option<Range>,
     waiting: bool,
 }
 
-/// A round of dropping.
+/// A round of drops.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Round {
-    /// For [`Folios::end_drop`].
+    /// Number for [`Folios::end_drop`].
     pub id: u64,
-    /// To be dropped.
+    /// Ranges to be dropped.
     pub ranges: Vec<Range>,
-    /// Pages that are to be dropped too, and that a request that waits may have locked.
+    /// Pages to be dropped too, which a waiting request may have locked.
     pub in_doubt: Vec<Range>,
 }
 
@@ -92,7 +94,7 @@ pub(crate) struct Round {
 struct Drop {
     id: u64,
     ranges: Vec<Range>,
-    /// Urgent requests that came meanwhile.
+    /// Pages of urgent requests that came meanwhile.
     served: Vec<Range>,
 }
 
@@ -102,7 +104,7 @@ pub(crate) struct Folios {
     next: u64,
     requests: Vec<Request>,
     drops: Vec<Drop>,
-    /// Everything that was ever asked for, if anything.
+    /// Smallest range with everything that was ever requested, if anything.
     hull: Option<Range>,
 }
 
@@ -116,8 +118,8 @@ impl Folios {
         self.next
     }
 
-    /// A request for pages has come; says its number, and whether it is urgent. One that is not counts as waiting, unless it writes
-    /// back: then [`Folios::waits`] is called before it does.
+    /// Enters a request for pages; returns its number, and whether it is urgent. One that is not urgent
+    /// counts as waiting, unless it writes back: then [`Folios::waits`] is called before it waits.
     pub fn enter(&mut self, range: Range, pages: Pages) -> (u64, bool) {
         let id = self.fresh();
         let (held, in_doubt) = pages.of(range);
@@ -129,7 +131,7 @@ impl Folios {
         (id, urgent)
     }
 
-    /// True if any of these pages are being dropped; then they are dropped once more.
+    /// True if any of these pages are being dropped; they are dropped once more then.
     fn joins_drops(&mut self, range: Range) -> bool {
         let mut any = false;
         for drop in self.drops.iter_mut().filter(|drop| drop.ranges.iter().any(|&own| overlap(own, range))) {
@@ -139,7 +141,8 @@ impl Folios {
         any
     }
 
-    /// A request that writes back is about to wait for something. True if it must not, as it is urgent by now.
+    /// Records that a request that writes back is about to wait. True if it must not wait, as it is urgent by
+    /// then.
     pub fn waits(&mut self, id: u64) -> bool {
         let Some(place) = self.requests.iter().position(|request| request.id == id) else { return false };
         let urgent = self.joins_drops(self.requests[place].touched);
@@ -147,25 +150,25 @@ impl Folios {
         urgent
     }
 
-    /// A request has all that it waited for.
+    /// Records that a request has all that it waited for.
     pub fn goes_on(&mut self, id: u64) {
         if let Some(request) = self.requests.iter_mut().find(|request| request.id == id) {
             request.waiting = false;
         }
     }
 
-    /// A request is about to be answered.
+    /// Removes a request that is about to be answered.
     pub fn leave(&mut self, id: u64) {
         self.requests.retain(|request| request.id != id);
     }
 
-    /// Everything that may be cached, if anything.
+    /// Returns the range of everything that may be cached, if anything.
     pub fn hull(&self) -> Option<Range> {
         self.hull
     }
 
-    /// Begins a round of dropping what may be cached of `ranges` and does not belong to waiting requests. `None` if that is
-    /// nothing.
+    /// Begins a round that drops what may be cached of `ranges` and does not belong to waiting requests.
+    /// `None` if there is nothing to drop.
     pub fn begin_drop(&mut self, ranges: &[Range]) -> Option<Round> {
         let hull = self.hull?;
         let mut left: Vec<Range> = Vec::new();
@@ -194,14 +197,14 @@ impl Folios {
         Some(Round { id, ranges: left, in_doubt })
     }
 
-    /// Ends a round; gives what was brought back by urgent requests.
+    /// Ends a round; returns the pages that urgent requests brought back.
     pub fn end_drop(&mut self, id: u64) -> Vec<Range> {
         let place = self.drops.iter().position(|drop| drop.id == id);
         place.map_or_else(Vec::new, |place| self.drops.swap_remove(place).served)
     }
 }
 
-/// What is left of a range.
+/// Returns the parts of `range` outside of `hole`.
 fn without(range: Range, hole: Range) -> impl Iterator<Item = Range> {
     let hole = if hole.0 < hole.1 { hole } else { (range.1, range.1) };
     let before = (range.0, range.1.min(hole.0));
@@ -214,7 +217,7 @@ mod tests {
     use super::Pages::{PerhapsLast, Touched, WrittenBack};
     use super::*;
 
-    /// Pages from `start` to `end`.
+    /// Returns the range of pages `start` to `end`.
     const fn pages(start: u64, end: u64) -> Range {
         (start * PAGE_BYTES, end * PAGE_BYTES)
     }
@@ -258,7 +261,7 @@ mod tests {
         assert!(is_urgent && !is_other_urgent);
         let again = folios.end_drop(round.id);
         assert_eq!(again, [pages(40, 60)]);
-        // The urgent one does not wait, so its pages are waited for.
+        // The urgent one does not wait, so the drop waits for its pages.
         let round = begin(&mut folios, &again);
         assert_eq!(round.ranges, [pages(40, 60)]);
         folios.leave(urgent);
@@ -277,7 +280,7 @@ mod tests {
         assert_eq!((round.ranges, round.in_doubt), (vec![pages(0, 2), pages(4, 10)], vec![]));
         folios.end_drop(round.id);
         folios.leave(back);
-        // Through the cache: the page of the beginning is locked only if it is the last one too.
+        // Through the cache: the first page is locked only if it is the last one too.
         let in_doubt = |write: Range| {
             let mut folios = Folios::default();
             let (cached, _) = folios.enter(pages(0, 10), Touched);
@@ -310,12 +313,12 @@ mod tests {
         assert_eq!((round.ranges, round.in_doubt), (vec![pages(1, 2)], vec![]));
         assert!(folios.waits(back), "now it must not wait any more");
         assert_eq!(folios.end_drop(round.id), [pages(1, 2)]);
-        // Urgent, it is waited for.
+        // It is urgent, so the drop waits for it.
         let round = begin(&mut folios, &[(0, u64::MAX)]);
         assert_eq!(round.ranges, [pages(1, 2)]);
         folios.end_drop(round.id);
         folios.leave(back);
-        // One that has begun to wait may have to for long; its pages go when it has ended.
+        // A request that has begun to wait may wait for long; its pages are dropped when it has ended.
         let (waits, _) = folios.enter((4096, 8000), WrittenBack);
         assert!(!folios.waits(waits));
         let round = begin(&mut folios, &[(0, u64::MAX)]);

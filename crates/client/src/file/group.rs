@@ -7,7 +7,7 @@ use nacre_types::{FailureResult, OpenHandle, Status, StatusResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A lock on an object that a group of this mount has.
+/// A lock on an object that a group of this mount holds.
 pub(crate) struct Held {
     pub space: Arc<Namespace>,
     pub resource: ResourceId,
@@ -17,39 +17,40 @@ pub(crate) struct Held {
 /// The group that has a file in this mount.
 pub(crate) struct Group {
     pub gid: u64,
-    /// Descriptors that belong to it, and whether they may write; none while the first of them waits for its locks.
+    /// Descriptors that belong to it, and whether they may write; empty while the first of them waits for its
+    /// locks.
     pub members: Vec<(OpenHandle, bool)>,
-    /// How many threads are taking its locks.
+    /// Threads that are taking locks for it.
     pub joining: usize,
     pub held: Vec<Held>,
 }
 
-/// Who wants to read or write.
+/// The origin of a read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Who {
     /// A program, through this handle.
     Open(OpenHandle),
-    /// The same with `O_NONBLOCK`: it does not wait for groups.
+    /// A program, through this handle with `O_NONBLOCK`: it does not wait for groups.
     Hurried(OpenHandle),
-    /// A program, by name.
+    /// A program, by the file's name.
     Name,
     /// The kernel, for pages of its cache.
     Pages,
 }
 
-/// What a group says to somebody who wants to use the file.
+/// Whether a group lets an operation use the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
-    /// Go on.
+    /// The operation continues.
     Granted,
-    /// Wait until it changes.
+    /// The operation waits until the group changes.
     Waits,
-    /// Do not wait, but fail with this.
+    /// The operation does not wait, but fails with this status.
     Refused(Status),
 }
 
 impl Who {
-    /// A program that uses this handle.
+    /// Returns the origin for a program that uses this handle.
     pub fn of(handle: OpenHandle, hurried: bool) -> Who {
         if hurried { Who::Hurried(handle) } else { Who::Open(handle) }
     }
@@ -61,7 +62,7 @@ impl Group {
     }
 
     pub fn admits(&self, who: Who, mode: ranges::Use) -> Admission {
-        // The kernel keeps them out while somebody waits to write.
+        // The kernel excludes members from writing while a writer waits, so the writer would wait for ever.
         let may_write = || self.members.iter().any(|(_, writes)| *writes);
         match who {
             Who::Pages => Admission::Granted,
@@ -82,17 +83,17 @@ impl Group {
 }
 
 impl FileInner {
-    /// May this one use the file, as far as groups go?
+    /// Decides whether an operation may use the file, as far as groups go.
     pub fn admission(&self, who: Who, mode: ranges::Use) -> Admission {
         self.group.as_ref().map_or(Admission::Granted, |group| group.admits(who, mode))
     }
 
-    /// The group under whose locks everything is done here.
+    /// Returns the group under whose locks all operations run here.
     pub fn group_in_force(&self) -> Option<u64> {
         self.group.as_ref().filter(|group| group.is_taken()).map(|group| group.gid)
     }
 
-    /// One more thread takes locks for a group; `None` if another group has the file.
+    /// Counts one more thread that takes locks for a group; `None` if another group has the file.
     pub fn begin_joining(&mut self, handle: OpenHandle, gid: u64) -> Option<StatusResult<()>> {
         if self.frozen.is_some() {
             return None;
@@ -109,7 +110,7 @@ impl FileInner {
         Some(Ok(()))
     }
 
-    /// A thread has the locks, or could not get them.
+    /// Records that a thread has the locks, or could not get them.
     pub fn end_joining(
         &mut self,
         handle: OpenHandle,
@@ -119,7 +120,7 @@ impl FileInner {
         let Some(group) = &mut self.group else { return Err(Status::EINVAL.into()) };
         group.joining -= 1;
         outcome?;
-        // The same descriptor, by two threads at once.
+        // Two threads joined with the same descriptor at once.
         if group.has_member(handle) {
             return Err(Status::EINVAL.into());
         }
@@ -127,7 +128,7 @@ impl FileInner {
         Ok(())
     }
 
-    /// The locks to give back, if nobody belongs to the group any more.
+    /// Returns the locks to release, if the group has no members left.
     pub fn end_group(&mut self) -> Vec<Held> {
         match self.group.take() {
             Some(group) if !group.is_taken() && group.joining == 0 => group.held,
@@ -140,7 +141,7 @@ impl FileInner {
 }
 
 impl FileState {
-    /// True if a group has the file, or is about to.
+    /// True if a group has the file, or is about to have it.
     pub fn is_grouped(&self) -> bool {
         self.grouped.load(Ordering::Acquire)
     }
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(inner.admission(hurried, read), Admission::Refused(Status::EAGAIN));
         assert_eq!(inner.admission(Who::of(OpenHandle(1), true), write), Admission::Granted);
         assert_eq!(inner.begin_joining(OpenHandle(1), 7), Some(Err(Status::EINVAL)), "it belongs to one");
-        // A second thread gives up; the group stays.
+        // A second thread fails to join; the group stays.
         assert_eq!(inner.begin_joining(OpenHandle(2), 7), Some(Ok(())));
         let given_up = inner.end_joining(OpenHandle(2), false, Err(Status::EINTR.into()));
         assert_eq!(given_up.expect_err("given up"), Status::EINTR);

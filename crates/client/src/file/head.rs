@@ -3,18 +3,19 @@
 use nacre_layout::Layout;
 use std::sync::Arc;
 
-/// What is known of a file's head.
+/// What is known of a file's first component on the MDT (its head).
 #[derive(Default)]
 pub(crate) enum Head {
-    /// The layout says it.
+    /// The layout is authoritative.
     #[default]
     Settled,
-    /// The file was made here under the lease with this number, and the MDT was not asked for objects yet.
+    /// The file was created here under the lease with this number, and the MDT was not asked for objects yet.
     Open(u64),
-    /// [`FileInner::layout`] has a head that the MDT does not know of; data for it is held back, or about to be.
+    /// [`FileInner::layout`] has a head that the MDT does not know of; data for it is held back, or about to
+    /// be.
     Held,
-    /// The MDT is being asked.
+    /// A request to the MDT that decides it is in flight.
     Deciding,
-    /// Data was held back, and the file has no head but this layout.
+    /// Data was held back, and the file has this layout, without a head.
     LeftOut(Arc<Layout>),
 }

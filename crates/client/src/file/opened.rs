@@ -1,48 +1,50 @@
-//! Bytes of small files that came with the answer to their open.
+//! Bytes of small files that came with the reply to their open.
 //!
-//! A metadata server that holds a small file's data sends it along, if the client is the only one. The bytes are true as long as the
-//! same lease is in force and nothing was changed here: no open for writing or cut of any file since the question was asked, until the
-//! open is entered ([`OpenedBytes::changes`]), and no change of this file since then.
+//! An MDT that holds a small file's data sends it along if the client is the only one. The bytes are true as
+//! long as the same lease is in force and nothing was changed here: no file was opened for writing or
+//! truncated between the request and the moment the open is entered ([`OpenedBytes::changes`]), and this file
+//! was not changed since then.
 
 use crate::file::FileState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are kept for all opens together; what is more is read when it is asked for. Guess: four thousand small files.
+/// Bytes that are kept for all opens together; files beyond that are read when programs ask. Guess: four
+/// thousand small files.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
-/// What is kept for all opens of a client.
+/// Accounting of these bytes for all opens of a client.
 #[derive(Default)]
 pub(crate) struct OpenedBytes {
-    /// Opens for writing and cuts of files.
+    /// Number of opens for writing and truncations of files.
     changes: AtomicU64,
-    /// Bytes kept now.
+    /// Bytes kept for all opens.
     kept: Arc<AtomicU64>,
 }
 
-/// What came with one open.
+/// Bytes that came with one open.
 pub(crate) struct Opened {
     bytes: Vec<u8>,
-    /// Lease under which they were asked for.
+    /// Lease under which they were requested.
     lease: u64,
-    /// Changes of the file then.
+    /// [`OpenedBytes::changes`] of the file at that time.
     changes: u64,
     kept: Arc<AtomicU64>,
 }
 
 impl OpenedBytes {
-    /// A file is opened for writing or cut.
+    /// Records that a file is opened for writing or truncated.
     pub fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Between two equal numbers no file began to be changed here.
+    /// Returns a number: between two equal ones no change of a file began here.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Takes over what came with an open of `file` that was asked for after so many `changes`, unless it may have been changed since. The
-    /// file is entered already, so that later changes are noted there.
+    /// Takes over the bytes that came with an open of `file`, requested after `changes`, unless the file may
+    /// have been changed since. The file is entered already, so that later changes are recorded there.
     pub fn keep(&self, file: &FileState, bytes: Vec<u8>, changes: u64, lease: u64) -> Option<Opened> {
         let of_file = file.lock().changes()?;
         let len = bytes.len() as u64;
@@ -56,7 +58,7 @@ impl OpenedBytes {
 }
 
 impl Opened {
-    /// See [`OpenFile::reads_opened`](crate::file::OpenFile::reads_opened).
+    /// Copies bytes, see [`OpenFile::reads_opened`](crate::file::OpenFile::reads_opened).
     pub fn read(&self, file: &FileState, lease: u64, at: u64, buffer: &mut [u8]) -> bool {
         if self.lease != lease || file.lock().changes() != Some(self.changes) {
             return false;

@@ -1,14 +1,14 @@
-//! Byte ranges of one file that are being read, written or cut right now.
+//! Byte ranges of one file that are being read, written or truncated.
 //!
-//! POSIX wants reads and writes to be atomic with respect to each other. Overlapping ones take turns here, disjoint
-//! ones run in parallel. Waiting is the caller's business.
+//! POSIX requires reads and writes to be atomic with respect to each other. Overlapping ones exclude each
+//! other here, disjoint ones run in parallel. The caller does the waiting.
 
 /// How a range is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// Together with other readers.
+    /// Shared with other readers.
     Shared,
-    /// Alone.
+    /// Without any other user.
     Exclusive,
 }
 
@@ -20,19 +20,19 @@ struct Held {
     ticket: u64,
 }
 
-/// The ranges in use. As many as requests in flight on one file, so a list is enough.
+/// The ranges in use: as many as requests in flight on one file, so a list is enough.
 #[derive(Default, Debug)]
 pub struct RangeLocks {
     held: Vec<Held>,
     next_ticket: u64,
     /// Exclusive ranges taken so far.
     exclusive_taken: u64,
-    /// Threads that wait for something to be given back.
+    /// Threads that wait for a range to be released.
     pub waiters: u32,
 }
 
 impl RangeLocks {
-    /// Takes `[start, end)` if it is free and gives the ticket for [`RangeLocks::release`].
+    /// Takes `[start, end)` if it is free and returns the ticket for [`RangeLocks::release`].
     pub fn try_take(&mut self, start: u64, end: u64, mode: Use) -> Option<u64> {
         let conflict = |held: &Held| {
             held.start < end && start < held.end && (mode == Use::Exclusive || held.mode == Use::Exclusive)
@@ -46,19 +46,19 @@ impl RangeLocks {
         Some(self.next_ticket)
     }
 
-    /// Gives a range back.
+    /// Releases a range.
     pub fn release(&mut self, ticket: u64) {
         if let Some(position) = self.held.iter().position(|held| held.ticket == ticket) {
             self.held.swap_remove(position);
         }
     }
 
-    /// Something was changed without a range.
+    /// Records a change that was made without a range.
     pub fn note_change(&mut self) {
         self.exclusive_taken += 1;
     }
 
-    /// Counts exclusive uses: between two equal answers none began.
+    /// Returns the number of exclusive uses: between two equal results no such use began.
     pub fn generation(&self) -> u64 {
         self.exclusive_taken
     }

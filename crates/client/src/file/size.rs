@@ -1,35 +1,37 @@
-//! The size of an open file, and what says that it is true.
+//! The size of an open file, and the proof that it is true.
 
 use nacre_layout::{Layout, object_ranges};
 
 /// Space is shown in units of this many bytes (`st_blocks`).
 const BLOCK_UNIT: u64 = 512;
-/// File systems below OSTs allocate in units of this many bytes.
+/// Allocation unit of the file systems below OSTs, in bytes.
 const ALLOCATION_UNIT: u64 = 4096;
 
-/// What is known of a size. Eras are those of [`FileState::lock_era`](super::FileState::lock_era).
+/// How well the size is known. Eras are those of [`FileState::lock_era`](super::FileState::lock_era).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Known {
-    /// It has to be asked for.
+    /// The size has to be requested.
     #[default]
     Unsure,
-    /// It was learned under the lease with this number, and is the truth while that is exclusive and in force.
+    /// The size was learned under the lease with this number, and is true while that is exclusive and in
+    /// force.
     UnderLease(u64),
-    /// Beside other clients: the file has at least so many bytes, while there are the locks of this era.
+    /// With other clients: the file has at least this size, while the locks of this era are held.
     AtLeast(u64),
-    /// The same, and all objects are locked to their ends, so that it has just so many.
+    /// With other clients: all objects are locked to their ends in this era, so the file has exactly this
+    /// size.
     Exactly(u64),
 }
 
 /// Size and space of a file.
 #[derive(Default)]
 pub(crate) struct Size {
-    /// As last learned, plus what this client wrote since.
+    /// Size in bytes, as last learned, plus what this client wrote since.
     pub bytes: u64,
     known: Known,
     /// Space in units of 512 bytes, if known.
     pub blocks: Option<u64>,
-    /// Bytes from the beginning that this client wrote one after the other since the file was empty.
+    /// Bytes from the start of the file that this client wrote sequentially since the file was empty.
     dense: u64,
 }
 
@@ -39,23 +41,23 @@ impl Size {
         lease != 0 && self.known == Known::UnderLease(lease)
     }
 
-    /// True if the file has at least so many bytes under the locks of this era.
+    /// True if the file has at least this size under the locks of this era.
     pub fn is_floor(&self, era: u64) -> bool {
         matches!(self.known, Known::AtLeast(known) | Known::Exactly(known) if known == era)
     }
 
-    /// True if it has just so many.
+    /// True if the file has exactly this size under the locks of this era.
     pub fn is_exact(&self, era: u64) -> bool {
         self.known == Known::Exactly(era)
     }
 
-    /// Somebody who knows has said it, asked under this lease (0: a shared one).
+    /// Records size and space from a server, requested under this lease (0: a shared one).
     pub fn learn(&mut self, bytes: u64, blocks: u64, lease: u64) {
         (self.bytes, self.blocks) = (bytes, Some(blocks));
         self.hangs_on(lease);
     }
 
-    /// From now on this lease says that it is true; if it is a shared one (0), no lease does.
+    /// Makes the size valid under this lease; under none if it is a shared one (0).
     pub fn hangs_on(&mut self, lease: u64) {
         match (lease, self.known) {
             (0, Known::UnderLease(_)) => self.known = Known::Unsure,
@@ -64,27 +66,27 @@ impl Size {
         }
     }
 
-    /// It is true under the locks of this era.
+    /// Makes the size valid under the locks of this era.
     pub fn hangs_on_locks(&mut self, era: u64) {
         if !self.is_exact(era) {
             self.known = Known::AtLeast(era);
         }
     }
 
-    /// All objects are locked to their ends, in the era in which it was known to be at least this.
+    /// Records that all objects are locked to their ends, in the era in which the size was a lower bound.
     pub fn is_all_locked(&mut self, era: u64) {
         debug_assert!(self.is_floor(era), "nothing else says that the bytes are there");
         self.known = Known::Exactly(era);
     }
 
-    /// No lock says any more that it is true.
+    /// Records that no lock guarantees the size any more.
     pub fn locks_say_nothing(&mut self) {
         if !matches!(self.known, Known::UnderLease(_)) {
             self.known = Known::Unsure;
         }
     }
 
-    /// `[offset, end)` was written.
+    /// Records a write of `[offset, end)`.
     pub fn on_written(&mut self, offset: u64, end: u64) {
         if offset <= self.dense && end > self.dense {
             self.dense = end;
@@ -93,21 +95,22 @@ impl Size {
         self.blocks = None;
     }
 
-    /// Under locks of this era, bytes up to `end` were written: others cannot cut them off while the locks are held.
+    /// Records a write up to `end` under locks of this era: other clients cannot truncate it while they are
+    /// held.
     pub fn on_written_beside(&mut self, end: u64, era: u64) {
         if !self.is_floor(era) {
-            // What was known of it may not be true any more.
+            // The previously known size may be outdated.
             (self.bytes, self.known, self.dense) = (end, Known::AtLeast(era), 0);
         }
     }
 
-    /// What was written from `offset` on may have arrived or not: only the objects know.
+    /// Records a write from `offset` on that may have arrived or not: only the objects know the size.
     pub fn on_written_in_part(&mut self, offset: u64) {
         self.hangs_on(0);
         self.dense = self.dense.min(offset);
     }
 
-    /// It was set, under this lease.
+    /// Records that the size was set under this lease.
     pub fn on_truncated(&mut self, bytes: u64, lease: u64) {
         self.bytes = bytes;
         self.hangs_on(lease);
@@ -115,12 +118,13 @@ impl Size {
         self.blocks = (bytes == 0).then_some(0);
     }
 
-    /// Space was given or taken in some other way than by writing.
+    /// Records that space was allocated or freed in some way other than by writing.
     pub fn on_allocated(&mut self) {
         (self.dense, self.blocks) = (0, None);
     }
 
-    /// Space used, as far as it can be told without asking: known, or implied because every byte was written here.
+    /// Returns the space used, as far as it is known without a request: from a reply, or because this client
+    /// wrote every byte.
     pub fn known_blocks(&self, layout: Option<&Layout>) -> Option<u64> {
         if self.blocks.is_some() {
             return self.blocks;
@@ -130,7 +134,7 @@ impl Size {
     }
 }
 
-/// Space of a dense object of `bytes`.
+/// Returns the space of a dense object of `bytes`.
 fn blocks_of(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALLOCATION_UNIT) / BLOCK_UNIT
 }

@@ -1,4 +1,4 @@
-//! Byte ranges of a file, and turns to tell its MDT something: taken, waited for, and given back.
+//! Guards of a file: byte ranges, and reports to its MDT one after the other.
 
 use crate::file::group::{Admission, Who};
 use crate::file::ranges::Use;
@@ -6,10 +6,10 @@ use crate::file::{FileInner, FileState};
 use nacre_types::{Status, StatusResult};
 use std::time::Duration;
 
-/// How often a wait asks whether it was interrupted.
+/// How often a wait checks for an interrupt.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
 
-/// Something of a file is on its way to the MDT, as long as this exists: one thing after the other.
+/// Guard of a report about a file to the MDT: at most one exists per file.
 pub(crate) struct Telling<'a>(&'a FileState);
 
 impl Drop for Telling<'_> {
@@ -22,14 +22,14 @@ impl Drop for Telling<'_> {
     }
 }
 
-/// A byte range of a file in use; given back when dropped.
+/// A byte range of a file in use; released when dropped.
 pub(crate) struct RangeGuard<'a> {
     file: &'a FileState,
     ticket: u64,
 }
 
 impl RangeGuard<'_> {
-    /// Gives the range back and changes the state in one step, so that nobody sees one without the other.
+    /// Releases the range and changes the state in one step, so that no thread sees one without the other.
     pub fn finish<R>(self, change: impl FnOnce(&mut FileInner) -> R) -> R {
         let mut inner = self.file.lock();
         let result = change(&mut inner);
@@ -54,7 +54,7 @@ impl Drop for RangeGuard<'_> {
 }
 
 impl FileState {
-    /// Waits until `ready` gives something, which is tried again after every change of the state.
+    /// Waits until `ready` returns a value; calls it again after every change of the state.
     ///
     /// # Errors
     /// `EINTR` if the program was interrupted meanwhile.
@@ -79,21 +79,22 @@ impl FileState {
         })
     }
 
-    /// Waits until the MDT has heard what it is being told ([`FileInner::telling`]).
+    /// Waits until no report to the MDT is under way ([`FileInner::telling`]).
     pub fn wait_until_told(&self) {
         drop(self.lock_untold());
     }
 
-    /// The same; nothing more is told but by the caller until the result is dropped.
+    /// Does the same and excludes reports of other threads until the result is dropped.
     pub fn tell(&self) -> Telling<'_> {
         self.lock_untold().news.telling = true;
         Telling(self)
     }
 
-    /// The same for a program that may give up: what is being told waits for an MDT that is away.
+    /// Does the same for a program that may be interrupted: a report under way may wait for an unreachable
+    /// MDT.
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR` if the program was interrupted meanwhile.
     pub fn tell_unless_interrupted(&self) -> StatusResult<Telling<'_>> {
         self.wait_for(|inner| (!inner.news.telling).then(|| inner.news.telling = true))?;
         Ok(Telling(self))
@@ -113,7 +114,7 @@ impl FileState {
         inner
     }
 
-    /// Takes `[start, end)` if that is possible at once.
+    /// Takes `[start, end)` if that is possible without waiting.
     pub fn try_range(&self, start: u64, end: u64, mode: Use) -> Option<RangeGuard<'_>> {
         let mut inner = self.lock();
         if inner.frozen.is_some() {
@@ -124,11 +125,12 @@ impl FileState {
         Some(RangeGuard { file: self, ticket })
     }
 
-    /// Takes the range that `choose` names (it may depend on the size) and gives what else `choose` says. Waits while the file is
-    /// frozen, or a group has it that does not admit `who`.
+    /// Takes the range that `choose` returns (it may depend on the size), and returns the rest of its result.
+    /// Waits while the file is frozen, or a group has it that does not admit `who`.
     ///
     /// # Errors
-    /// `EBUSY` if the group's members would wait for this one; `EAGAIN` for who does not wait for groups; `EINTR`.
+    /// `EBUSY` if the group's members would wait for this operation; `EAGAIN` for an operation that does not
+    /// wait for groups; `EINTR`.
     pub fn take_range<R>(
         &self,
         who: Who,
@@ -150,7 +152,8 @@ impl FileState {
         .map(|(ticket, more)| (RangeGuard { file: self, ticket }, more))
     }
 
-    /// The same for who does not touch the data, or is the one that has frozen the file.
+    /// Does the same for an operation that does not touch the data, or that belongs to the open that has
+    /// frozen the file.
     pub fn take_range_ungated<R>(
         &self,
         mode: Use,

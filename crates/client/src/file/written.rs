@@ -1,11 +1,12 @@
-//! Which objects of a file have been written to, as far as its layout does not say so yet: the MDT records it, with the next close or size
-//! that it is told, so that an object that is lost later is not taken for one that never was. Decision 0019.
+//! Which objects of a file have been written to, as far as its layout does not record it yet: the MDT records
+//! it with the next close or size report, so that an object that is lost later is not taken for one that was
+//! never written. Decision 0019.
 
 use nacre_layout::StripeObject;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::oss::ObjectAttr;
 
-/// Objects that one request to an MDT names.
+/// Objects in one request to an MDT.
 const TOLD_MAX: usize = 4096;
 
 /// Objects with data, in no order.
@@ -15,41 +16,41 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// An object has data, or at least a size: its OST has it.
+    /// Records that an object has data, or at least a size: its OST has it.
     pub fn note(&mut self, stripe: &StripeObject) {
-        // Mostly the one that was noted last.
+        // Mostly the object is the one recorded last.
         let is_known = |known: &Fid| *known == stripe.object;
         if !stripe.written && !stripe.is_on_mdt() && !self.objects.iter().rev().any(is_known) {
             self.objects.push(stripe.object);
         }
     }
 
-    /// Adds what is known elsewhere.
+    /// Adds objects recorded elsewhere.
     pub fn add(&mut self, other: Vec<Fid>) {
         other.iter().for_each(|object| self.note(&StripeObject::new(0, *object)));
     }
 
-    /// The file is empty, has other objects, or its OSTs may have lost what they had.
+    /// Forgets all objects: the file is empty, has other objects, or its OSTs may have lost them.
     pub fn forget(&mut self) {
         self.objects.clear();
     }
 
-    /// All of it.
+    /// Returns all objects.
     pub fn all(self) -> Vec<Fid> {
         self.objects
     }
 
-    /// What to tell the MDT now; it counts as told.
+    /// Takes the objects for the next report to the MDT; they count as reported.
     pub fn take(&mut self) -> Vec<Fid> {
         let rest = self.objects.split_off(self.objects.len().min(TOLD_MAX));
         std::mem::replace(&mut self.objects, rest)
     }
 }
 
-/// Checks attributes of an object against what the layout says of it.
+/// Checks attributes of an object against the layout.
 ///
 /// # Errors
-/// [`Status::OBJECT_LOST`] if it was written to and is not there.
+/// [`Status::OBJECT_LOST`] if the layout has it as written and it does not exist.
 pub(crate) fn check_there(stripe: &StripeObject, attr: &ObjectAttr) -> StatusResult<()> {
     match stripe.written && attr.mtime.is_none() {
         true => Err(Status::OBJECT_LOST),

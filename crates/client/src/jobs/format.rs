@@ -5,7 +5,7 @@ use nacre_types::{JobId, Status};
 use std::fmt;
 use std::str::FromStr;
 
-/// The form that names have if nobody says otherwise: command and user.
+/// The default format of names: command and user.
 pub const DEFAULT_FORMAT: &str = "%e.%u";
 /// Longest name of a variable in bytes.
 const VARIABLE_MAX: usize = 64;
@@ -17,7 +17,7 @@ pub enum JobVar {
     Disable,
     /// The program's command and user.
     ProcnameUid,
-    /// The form alone, for all programs of the host.
+    /// The format alone, for all programs of the host.
     NodeLocal,
     /// A variable of the program's environment.
     Variable(String),
@@ -43,7 +43,7 @@ impl FromStr for JobVar {
             "disable" => Ok(JobVar::Disable),
             "procname_uid" => Ok(JobVar::ProcnameUid),
             "nodelocal" => Ok(JobVar::NodeLocal),
-            // Lustre's name for something that does not exist here, rather than a variable.
+            // Lustre's name for a source of jobs that does not exist here, rather than a variable.
             "session" => Err(Status::EINVAL),
             name if (1..=VARIABLE_MAX).contains(&name.len())
                 && name.bytes().all(is_word)
@@ -56,18 +56,18 @@ impl FromStr for JobVar {
     }
 }
 
-/// A form of names: text with codes.
+/// A format of names: text with codes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobFormat {
     text: String,
 }
 
-/// What names are made of, beside command and job.
+/// Values for the codes of a format, except command and job.
 pub(crate) struct Facts<'a> {
     pub uid: u32,
     pub gid: u32,
     pub pid: u32,
-    /// Whole name of the host.
+    /// Full name of the host.
     pub host: &'a str,
 }
 
@@ -93,13 +93,14 @@ impl FromStr for JobFormat {
 }
 
 impl JobFormat {
-    /// Whether the job of the batch system is a part of names.
+    /// True if the format contains the job of the batch system (`%j`).
     pub fn uses_job(&self) -> bool {
         self.text.contains("%j")
     }
 
-    /// The name: `%e` command, `%u` user, `%g` group, `%p` process, `%h` host, `%H` host without its domain, `%j` the job of the
-    /// batch system, `%%` a percent sign. What follows `%?` counts only if there is nothing before it.
+    /// Builds the name: `%e` command, `%u` user, `%g` group, `%p` process, `%h` host, `%H` host without its
+    /// domain, `%j` the job of the batch system, `%%` a percent sign. The part after `%?` counts only if the
+    /// part before it is empty.
     pub(super) fn name(
         &self,
         facts: &Facts<'_>,
@@ -131,7 +132,7 @@ impl JobFormat {
     }
 }
 
-/// Name of this host; empty if it has none.
+/// Returns the name of this host; empty if it has none.
 pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()

@@ -1,9 +1,10 @@
-//! Inodes that this client has removed while the kernel still holds them: directories that somebody has open or is in,
-//! files of which an `O_PATH` descriptor is left.
+//! Inodes that this client has removed while the kernel still holds them: directories that are open or are a
+//! working directory, files of which an `O_PATH` descriptor is left.
 //!
-//! The MDT keeps such an inode only for regular files that are open; of the others nothing is left there to ask for, and
-//! nobody else could reach them. So the client answers from what it knew when it removed them, until the kernel forgets
-//! them. A removed directory is empty for good, which leaves attributes as the only thing to keep.
+//! The MDT keeps such an inode only for regular files that are open; for the others it has nothing left, and
+//! no other client could reach them. So the client answers from the attributes it knew when it removed them,
+//! until the kernel forgets them. A removed directory is empty for good, so there are only attributes to
+//! keep.
 //!
 //! An inode that another client removed is not known here: programs get `ESTALE`.
 
@@ -16,7 +17,8 @@ use nacre_types::{
 };
 
 impl NodeTable {
-    /// Attributes of an inode that this client removed, if the MDT's answer `failure` says that it is gone.
+    /// Returns attributes of an inode that this client removed, if the MDT's error `failure` says that it is
+    /// removed.
     ///
     /// # Errors
     /// `failure` if the inode is not one of those.
@@ -26,7 +28,7 @@ impl NodeTable {
         attr.ok_or(failure)
     }
 
-    /// Changes attributes of a removed inode, which are kept here alone.
+    /// Changes attributes of a removed inode, which exist only here.
     ///
     /// # Errors
     /// `failure` if the inode is not known or the change needs its data; `EPERM`, `EACCES`.
@@ -72,7 +74,7 @@ fn check_change(attr: &Attr, cred: &Cred, set: &SetAttr) -> StatusResult<()> {
     if valid.contains(SetAttrValid::GID) {
         perm::may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
     }
-    // What a change of nothing takes away with it is gone with the inode.
+    // An empty change would also drop set-id bits and capabilities, which were removed with the inode.
     let free = SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::CTIME | SetAttrValid::KILL_PRIV;
     let others = SetAttrValid::all() - free;
     if valid.intersects(others) {
