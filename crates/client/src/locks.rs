@@ -1,19 +1,24 @@
-//! Locks of this client at its targets: what lets it cache while it is not the only client. Those on inodes, at MDTs, are in
-//! [`inodes`]; everything else here is about data.
+//! Locks of this client at its targets, under which it may cache while it is not the only client. Those on
+//! inodes, at MDTs, are in [`inodes`]; everything else here concerns data.
 //!
-//! [`layouts`] has those on layouts. While the lease is exclusive nothing here is used. Otherwise every read and write of an open file takes locks on the
-//! bytes of the objects that it touches ([`DataLocks::cover`](crate::data_locks::DataLocks::cover)) and keeps them until somebody else wants them. Then what
-//! they cover is written out and dropped ([`crate::data_locks::flush`]), here and from the kernel's page cache ([`crate::file::folios`]), and they are
-//! given up. `docs/design/locks.md` has the whole protocol.
+//! [`layouts`] has those on layouts. While the lease is exclusive no locks are used. Otherwise every read and
+//! write of an open file takes locks on the bytes of the objects that it touches
+//! ([`DataLocks::cover`](crate::data_locks::DataLocks::cover)) and keeps them until another client requests a
+//! conflicting one. Then the data they cover is written back and dropped ([`crate::data_locks::flush`]), here
+//! and from the kernel's page cache ([`crate::file::folios`]), and the locks are cancelled.
+//! `docs/design/locks.md` has the whole protocol.
 //!
 //! # Invariants
 //!
-//! - Locks of one operation are taken in the order of the objects in the layout, after the operation's byte range
-//!   ([`crate::file::ranges`]) and before any request for data; so no two operations of any clients wait for each other.
-//! - A page that the kernel may let a program store to is under a write lock: data that is read into the page cache of a
-//!   file that is open for writing here is locked for writing, and opening a file for writing gives up its read locks.
-//! - What is on its way out waits for nobody who may wait for a lock: flushes have threads of their own, they take no byte
-//!   range, and requests of the kernel that they depend on are urgent ([`crate::file::folios`]).
+//! - Locks of one operation are taken in the order of the objects in the layout, after the operation's byte
+//!   range ([`crate::file::ranges`]) and before any request for data; so no two operations of any clients
+//!   wait for each other.
+//! - A page that the kernel may let a program store to is under a write lock: data that is read into the page
+//!   cache of a file that is open for writing here is locked for writing, and opening a file for writing
+//!   cancels its read locks.
+//! - Write-back under a lock that is being cancelled never waits for a thread that may wait for a lock:
+//!   flushes have threads of their own, they take no byte range, and requests of the kernel that they depend
+//!   on are urgent ([`crate::file::folios`]).
 
 pub(crate) mod clock;
 pub(crate) mod events;
@@ -38,11 +43,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// Threads that write out and drop. Each of them waits for OSTs and for requests of the kernel that run, never for another one.
+/// Threads that write back and drop data under locks. Each of them waits for OSTs and for running requests of
+/// the kernel, never for another flush thread.
 const FLUSH_THREADS: usize = 16;
-/// Threads that give up all that lies on the objects of a file. They wait for those before.
+/// Threads that write back and drop everything on the objects of a file. They wait for the flush threads.
 const LAYOUT_FLUSH_THREADS: usize = 8;
-/// Threads that send what needs no answer.
+/// Threads that send messages without reply.
 const MESSAGE_THREADS: usize = 2;
 
 /// Counters of one target's locks, for `ldlm.namespaces.*`.
@@ -52,49 +58,52 @@ pub struct LockCounts {
     pub locks: usize,
     /// Locks that are cached and not used.
     pub unused: usize,
-    /// Needs that a cached lock served.
+    /// Lock requests of operations that a cached lock served.
     pub matched: u64,
-    /// Requests, without repetitions.
+    /// Lock requests to the server, without resends.
     pub enqueued: u64,
-    /// Callbacks that came.
+    /// Callbacks received.
     pub callbacks: u64,
-    /// Locks given up.
+    /// Locks cancelled.
     pub cancelled: u64,
 }
 
-/// Who uses and caches data under these locks. Called on threads that may wait.
+/// The part of the client that uses and caches data under these locks. Called on threads that may wait.
 pub(crate) trait Holder: Send + Sync {
-    /// The way to an OST.
+    /// Returns the endpoint of an OST.
     fn ost(&self, index: u16) -> Option<&dyn OssEndpoint>;
-    /// The way to an MDT.
+    /// Returns the endpoint of an MDT.
     fn mdt(&self, index: u16) -> Option<&dyn MdsEndpoint>;
-    /// See [`nacre_rpc::OssEvents::capability`].
+    /// Returns a capability for an object, see [`nacre_rpc::OssEvents::capability`].
     fn capability(&self, need: &ObjectNeed, refused: Option<&Capability>)
     -> StatusResult<Option<Capability>>;
-    /// A lock on an object is given up: what was written under it goes out, what is cached under it goes away.
+    /// Writes back data that was written under a lock on an object, and drops what is cached under it, as the
+    /// lock is about to be cancelled.
     fn flush_object(&self, home: &Home, object: Fid, need: &Need);
-    /// Locks on objects of an OST are gone: what was cached under them goes.
+    /// Drops what was cached under lost locks on objects of an OST.
     fn drop_lost(&self, ost_index: u16, lost: Vec<LostLock>);
-    /// Gives up everything of a file that lies on the objects of this layout. Nobody reads or writes there any more.
+    /// Writes back and drops everything of a file that is on the objects of this layout. No operation reads
+    /// or writes there any more.
     fn leave_objects(&self, fid: Fid, layout: Option<&Layout>);
-    /// What is known of a file's objects is not true any more.
+    /// Drops the known layout of a file, which is outdated.
     fn forget_layout(&self, fid: Fid);
-    /// Which locks there are on a file has changed.
+    /// Handles a change of the set of locks on a file.
     fn locks_changed(&self, node: u64);
-    /// Size and time of an object as far as this client has not written them out.
+    /// Returns size and time of an object as far as this client has not written them back.
     fn known_of(&self, node: u64, object: Fid) -> Lvb;
-    /// Has `drop` reach an inode in the kernel, see [`crate::node::NodeTable::reaches_kernel`].
+    /// Calls `drop` for an inode in the kernel, see [`crate::node::NodeTable::reaches_kernel`].
     fn reaches_kernel(&self, node: u64, since: Instant, drop: &dyn Fn(u64) -> bool) -> bool;
 }
 
-/// See the [module documentation](self). Exists before the client, because endpoints need somebody to call back.
+/// See the [module documentation](self). Created before the client, because endpoints need a receiver of
+/// callbacks.
 pub struct Locks {
     spaces: RwLock<BTreeMap<u16, Arc<Namespace>>>,
-    /// By MDT.
+    /// Locks on inodes by MDT index.
     inodes: RwLock<BTreeMap<u16, Arc<InodeSpace>>>,
-    /// By MDT.
+    /// Locks on layouts by MDT index.
     layouts: RwLock<BTreeMap<u16, Arc<LayoutSpace>>>,
-    /// Who caches on this client's word.
+    /// The kernel's caches, which this client has to invalidate.
     pub(crate) kernel: OnceLock<Arc<dyn KernelCaches>>,
     holder: OnceLock<Weak<dyn Holder>>,
     me: Weak<Locks>,
@@ -105,7 +114,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// No locks yet.
+    /// Creates an empty set of locks.
     pub(crate) fn new() -> Arc<Locks> {
         Arc::new_cyclic(|me| Locks {
             spaces: RwLock::default(),
@@ -121,14 +130,14 @@ impl Locks {
         })
     }
 
-    /// The client is there.
+    /// Connects the locks to the client, once that exists.
     pub(crate) fn attach<H: Holder + 'static>(self: &Arc<Locks>, holder: &Arc<H>) {
         let holder: Weak<H> = Arc::downgrade(holder);
         let _ = self.holder.set(holder);
         self.clock.attach(self);
     }
 
-    /// Ends threads.
+    /// Stops all threads.
     pub(crate) fn stop(&self) {
         self.clock.stop();
         self.inode_spaces().iter().for_each(|space| space.stop());
@@ -141,7 +150,7 @@ impl Locks {
         self.holder.get()?.upgrade()
     }
 
-    /// The locks at one OST.
+    /// Returns the locks at one OST.
     pub(crate) fn space(&self, ost_index: u16) -> Arc<Namespace> {
         if let Some(space) = self.spaces.read().get(&ost_index) {
             return space.clone();
@@ -150,12 +159,12 @@ impl Locks {
         spaces.entry(ost_index).or_insert_with(|| Arc::new(Namespace::new(ost_index))).clone()
     }
 
-    /// All of them.
+    /// Returns the locks at all OSTs.
     pub(crate) fn spaces(&self) -> Vec<Arc<Namespace>> {
         self.spaces.read().values().cloned().collect()
     }
 
-    /// The locks at one MDT.
+    /// Returns the locks on inodes at one MDT.
     pub(crate) fn inodes(self: &Arc<Locks>, mdt_index: u16) -> Arc<InodeSpace> {
         if let Some(space) = self.inodes.read().get(&mdt_index) {
             return space.clone();
@@ -165,7 +174,7 @@ impl Locks {
         spaces.entry(mdt_index).or_insert_with(new).clone()
     }
 
-    /// The locks on layouts at one MDT.
+    /// Returns the locks on layouts at one MDT.
     pub(crate) fn layouts(self: &Arc<Locks>, mdt_index: u16) -> Arc<LayoutSpace> {
         if let Some(space) = self.layouts.read().get(&mdt_index) {
             return space.clone();
@@ -179,15 +188,15 @@ impl Locks {
         self.layouts.read().values().cloned().collect()
     }
 
-    /// An MDT has restarted: locks on layouts, under which I/O goes on, are brought back through `endpoint`.
+    /// Replays locks on layouts, under which I/O continues, through `endpoint` to an MDT that has restarted.
     ///
     /// # Errors
-    /// What it answers.
+    /// The error of the MDT.
     pub fn replay_layouts(self: &Arc<Locks>, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
         self.layouts(mdt_index).replay(endpoint)
     }
 
-    /// An MDT has dropped this client: what is known of layouts counts no more.
+    /// Invalidates the known layouts after an MDT has evicted this client.
     pub fn lose_layouts(self: &Arc<Locks>, mdt_index: u16) {
         self.layouts(mdt_index).lose();
     }
@@ -196,12 +205,13 @@ impl Locks {
         self.inodes.read().values().cloned().collect()
     }
 
-    /// What is cached of an MDT's inodes is to be forgotten: it has restarted, or dropped this client. Returns when it is.
+    /// Drops what is cached of an MDT's inodes, because it has restarted or evicted this client. Returns once
+    /// it is dropped.
     pub fn lose_inodes(self: &Arc<Locks>, mdt_index: u16) {
         self.inodes(mdt_index).lose();
     }
 
-    /// Bounds of the cache of locks at a target.
+    /// Returns the bounds of the cache of locks at a target.
     fn config(self: &Arc<Locks>, target: TargetId) -> ClientConfig {
         match target.kind {
             TargetKind::Mdt => self.inodes(target.index).config(),
@@ -209,12 +219,12 @@ impl Locks {
         }
     }
 
-    /// Most unused locks that are kept at a target; `ldlm.namespaces.*.lru_size`.
+    /// Returns how many unused locks are kept at a target, at most; `ldlm.namespaces.*.lru_size`.
     pub fn lru_size(self: &Arc<Locks>, target: TargetId) -> usize {
         self.config(target).lru_size
     }
 
-    /// Sets [`Locks::lru_size`]; what is over it is given up at once.
+    /// Sets [`Locks::lru_size`]; locks beyond it are cancelled at once.
     pub fn set_lru_size(self: &Arc<Locks>, target: TargetId, count: usize) {
         match target.kind {
             TargetKind::Mdt => self.inodes(target.index).set_lru_size(count),
@@ -222,7 +232,7 @@ impl Locks {
         }
     }
 
-    /// Time after which an unused lock is given up; `ldlm.namespaces.*.lru_max_age`.
+    /// Returns the age at which an unused lock is cancelled; `ldlm.namespaces.*.lru_max_age`.
     pub fn lru_max_age(self: &Arc<Locks>, target: TargetId) -> Duration {
         self.config(target).lru_max_age
     }
@@ -235,7 +245,7 @@ impl Locks {
         }
     }
 
-    /// Gives up all locks at a target that no operation uses right now (`lru_size=clear`).
+    /// Cancels all locks at a target that no operation uses at the moment (`lru_size=clear`).
     pub fn drop_unused(self: &Arc<Locks>, target: TargetId) {
         match target.kind {
             TargetKind::Mdt => self.inodes(target.index).drop_unused(),
@@ -243,7 +253,7 @@ impl Locks {
         }
     }
 
-    /// Counters of one target.
+    /// Returns the counters of one target.
     pub fn counts(self: &Arc<Locks>, target: TargetId) -> LockCounts {
         let (locks, unused, stats) = match target.kind {
             TargetKind::Mdt => {
@@ -259,14 +269,15 @@ impl Locks {
         LockCounts { locks, unused, matched, enqueued, callbacks, cancelled }
     }
 
-    /// There is a new lock on data of a file.
+    /// Handles the grant of a new lock on data of a file.
     fn lock_came(&self, node: u64) {
         if let Some(holder) = self.holder() {
             holder.locks_changed(node);
         }
     }
 
-    /// Has the kernel drop what it caches of a file, soon: the caller may be one that its requests wait for.
+    /// Makes the kernel drop the cached pages of a file, asynchronously: requests of the kernel may wait for
+    /// the calling thread.
     pub(crate) fn forget_pages(&self, node: u64) {
         let Some(kernel) = self.kernel.get().cloned() else { return };
         self.flushes.submit(move || {
@@ -274,7 +285,7 @@ impl Locks {
         });
     }
 
-    /// Has something done by a thread that may wait.
+    /// Performs an effect on a thread that may wait.
     fn later(&self, space: &Arc<Namespace>, effect: Effect) {
         let (weak, space) = (self.me.clone(), space.clone());
         let pool = if matches!(effect, Effect::Flush { .. }) { &self.flushes } else { &self.messages };
@@ -288,7 +299,7 @@ impl Locks {
                     }
                     space.on_flushed(&locks, handle, &resource);
                 }
-                // An eviction drops what was cached by itself.
+                // An eviction itself drops what was cached.
                 Effect::Discard { .. } => {}
                 other => {
                     if let Some(endpoint) = holder.ost(space.ost_index) {
@@ -302,7 +313,7 @@ impl Locks {
         }
     }
 
-    /// An OST asks what this client knows of an object.
+    /// Answers a glimpse: an OST requests what this client knows of an object.
     fn glimpsed(
         &self,
         space: &Arc<Namespace>,

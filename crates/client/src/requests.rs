@@ -1,4 +1,5 @@
-//! Requests to servers: which server, with whose credentials, and what is done when it cannot serve yet.
+//! Requests to servers: the choice of the server, the credentials, and waiting for a server that is not
+//! ready.
 
 pub(crate) mod capabilities;
 pub(crate) mod joining;
@@ -32,11 +33,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The servers of a file system, and all that is asked of them.
+/// The servers of a file system, and all requests to them.
 pub struct Requests {
     pub(crate) mdts: MdtTable,
     pub(crate) osts: OstTable,
-    /// MDTs that are about to be there.
+    /// MDTs that are about to join.
     joining: Joining,
     pub(crate) silent: Silent,
     pub(crate) faults: Faults,
@@ -44,21 +45,22 @@ pub struct Requests {
     lease: Arc<Lease>,
     nodes: Arc<NodeTable>,
     tasks: Arc<Tasks>,
-    /// Changes that this client made to the namespace or attributes; tells whether a fetched page is still true.
+    /// Number of changes that this client made to the namespace or attributes; shows whether a fetched page
+    /// is still true.
     pub(crate) changes: AtomicU64,
-    /// Pools of the file system, for those who ask.
+    /// Pools of the file system, for reports to users.
     pools: RwLock<Vec<PoolConfig>>,
-    /// For work that goes on on other threads than the caller's.
+    /// Handle to this, for work on other threads than the caller's.
     me: Weak<Requests>,
 }
 
-/// The target that requests for objects name by this index: an OST, or an MDT that has data of files.
+/// Returns the target for an index in requests for objects: an OST, or an MDT that has data of files.
 pub(crate) fn target_of(index: u16) -> TargetId {
     index.checked_sub(TARGET_INDEX_MAX).map_or(TargetId::ost(index), TargetId::mdt)
 }
 
 impl Requests {
-    /// Over connected endpoints: `mdts` by index, `osts` those that are known now.
+    /// Creates the set of servers over connected endpoints: `mdts` by index, `osts` as far as they are known.
     ///
     /// # Errors
     /// `EINVAL` without any MDT or with too many.
@@ -92,7 +94,7 @@ impl Requests {
         }))
     }
 
-    /// Nobody waits for MDTs any more.
+    /// Ends all waits for MDTs.
     pub(crate) fn stop(&self) {
         self.joining.stop();
     }
@@ -102,12 +104,12 @@ impl Requests {
         self.osts.add(index, endpoint)
     }
 
-    /// The way to an OST, if it is known.
+    /// Returns the endpoint of an OST, if it is known.
     pub fn ost_endpoint(&self, index: u16) -> Option<&dyn OssEndpoint> {
         self.osts.get(index)
     }
 
-    /// The way to an MDT, if it is known.
+    /// Returns the endpoint of an MDT, if it is known.
     pub fn mdt_endpoint(&self, index: u16) -> Option<&dyn MdsEndpoint> {
         self.mdts.get(usize::from(index)).map(|mdt| &*mdt.endpoint)
     }
@@ -117,10 +119,10 @@ impl Requests {
         self.mdts.iter().all(|mdt| mdt.endpoint.is_local())
     }
 
-    /// Asks every MDT what may be cached; used at the start and after a reconnection.
+    /// Asks every MDT for its lease; used at the start and after a reconnection.
     ///
     /// # Errors
-    /// What an MDT answers.
+    /// The error of an MDT.
     pub fn refresh_lease(&self) -> StatusResult<()> {
         self.faults.edge("get the lease", || {
             let system = Cred::system();
@@ -135,13 +137,14 @@ impl Requests {
         })
     }
 
-    /// The MDT of a FID. One that is joining is waited for.
+    /// Returns the MDT of a FID. Waits for one that is joining.
     pub(crate) fn mdt(&self, fid: Fid) -> StatusResult<&Mdt> {
         let index = fid.mdt_index();
         self.mdts.get(usize::from(index)).map_or_else(|| self.mdt_that_joins(index), Ok)
     }
 
-    /// Asks the MDT of `fid`. Groups and capabilities are fetched only if the MDT cannot decide without.
+    /// Sends a request to the MDT of `fid`. Groups and capabilities are fetched only if the MDT cannot decide
+    /// without.
     pub(crate) fn call(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         self.with_space(fid, || match self.call_as(&caller.cred(), fid, request) {
             Err(failure) if failure == Status::NEED_CREDENTIALS => {
@@ -151,7 +154,7 @@ impl Requests {
         })
     }
 
-    /// Asks as somebody whose credentials are complete.
+    /// Sends a request with complete credentials.
     pub(crate) fn call_as(&self, cred: &Cred, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         let mdt = self.mdt(fid)?;
         let lease = self.lease.number();
@@ -174,12 +177,13 @@ impl Requests {
         Ok(Answer { reply: answer.reply, transno: answer.transno, lease })
     }
 
-    /// Asks on the client's own account.
+    /// Sends a request of the client itself, with the system's credentials.
     pub(crate) fn call_system(&self, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<Answer> {
         self.call_as(&Cred::system(), fid, request)
     }
 
-    /// Makes changes durable that other MDTs coordinated for directories elsewhere: a coordinator's commit covers all participants.
+    /// Makes changes durable that other MDTs coordinated for directories of several MDTs: a coordinator's
+    /// commit covers all participants.
     pub(crate) fn commit_elsewhere(&self) -> FailureResult<()> {
         for index in 0..self.mdts.len() as u16 {
             let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
@@ -192,7 +196,7 @@ impl Requests {
     /// Makes everything up to `upto` durable at the MDT of `fid`, if it is not yet.
     pub(crate) fn commit(&self, fid: Fid, upto: TransNo) -> FailureResult<()> {
         let mdt = self.mdt(fid)?;
-        // What an MDT has lost is no position in its log any more.
+        // A transaction that an MDT has lost is no position in its log any more.
         let upto = match upto.0 {
             u64::MAX => upto,
             known => TransNo(known.min(mdt.last_transno.load(Ordering::Relaxed))),
@@ -208,7 +212,7 @@ impl Requests {
         Ok(())
     }
 
-    /// A FID for a new inode on an MDT.
+    /// Returns a FID for a new inode on an MDT.
     pub(crate) fn fresh_fid(&self, index: u16) -> FailureResult<Fid> {
         let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
         let mdt = self.mdt(place)?;
@@ -221,7 +225,8 @@ impl Requests {
                 return Err(Status::EPROTO.into());
             };
             let mut pool = mdt.fids.lock();
-            // Another thread may have fetched one meanwhile; what is left of it comes first, a sequence is no loss.
+            // Another thread may have fetched one meanwhile; the rest of that is used first, and this
+            // sequence is dropped, which is no loss.
             if let Some(fid) = pool.take() {
                 return Ok(fid);
             }
@@ -236,18 +241,18 @@ impl Requests {
     }
 
     pub(crate) fn ost(&self, index: u16) -> FailureResult<&dyn OssEndpoint> {
-        // An OST that the configuration does not name yet: as if its server could not be reached.
+        // An OST that the configuration does not name yet counts as unreachable.
         self.osts.get(index).ok_or(Status::EIO).explain(self.about_ost(index))
     }
 
-    /// What is known of a failed request for an object.
+    /// Returns the context of a failed request for an object.
     pub(crate) fn about_object(&self, stripe: &StripeObject) -> impl FnOnce(&mut Context) -> &mut Context {
         move |context| {
             self.about_ost(stripe.ost_index)(context).cause(format_args!("object {}", stripe.object))
         }
     }
 
-    /// What is known of a failed request to an OST, or to the data part of an MDT.
+    /// Returns the context of a failed request to an OST, or to the data part of an MDT.
     pub(crate) fn about_ost(&self, index: u16) -> impl FnOnce(&mut Context) -> &mut Context {
         move |context| {
             context.target(target_of(index));
@@ -259,8 +264,8 @@ impl Requests {
         }
     }
 
-    /// Runs requests without data on several objects and gives their replies in order, or the first failure once all
-    /// have ended. `requests` makes the same ones each time.
+    /// Runs requests without data on several objects and returns their replies in order, or the first failure
+    /// once all have ended. `requests` returns the same ones each time.
     pub(crate) fn on_objects<I: Iterator<Item = (u16, OssRequest)>>(
         &self,
         action: &'static str,
@@ -280,7 +285,7 @@ impl Requests {
         replies.map(explained).collect()
     }
 
-    /// Asks one object; spares the lists of [`Requests::on_objects`].
+    /// Sends a request to one object, without the allocations of [`Requests::on_objects`].
     pub(crate) fn on_object(
         &self,
         action: &'static str,
@@ -296,12 +301,12 @@ impl Requests {
         self.osts.get(ost_index).is_some_and(|endpoint| !endpoint.is_active())
     }
 
-    /// Epoch of an OST, to be taken before writing there.
+    /// Returns the epoch of an OST, to be taken before writing there.
     pub(crate) fn epoch_of(&self, ost_index: u16) -> u64 {
         self.osts.get(ost_index).map_or(0, |endpoint| endpoint.durability_epoch())
     }
 
-    /// Runs `attempt` again if it finds no space, once the space of removed files has come back.
+    /// Repeats `attempt` if it finds no space, once the space of removed files is free again.
     pub(crate) fn with_space<R>(
         &self,
         fid: Fid,
@@ -316,7 +321,7 @@ impl Requests {
         }
     }
 
-    /// False while an MDT has to be waited for.
+    /// False while operations have to wait for an MDT.
     pub(super) fn is_connected(&self, mdt: u16) -> bool {
         let import = self.mdts.get(usize::from(mdt)).and_then(|mdt| mdt.endpoint.import());
         import.is_none_or(|import| matches!(import.state, LinkState::New | LinkState::Full | LinkState::Idle))

@@ -1,4 +1,4 @@
-//! The thread that tells engines that time has passed. It sleeps while there are no locks.
+//! The thread that drives time-outs in the engines. It sleeps while there are no locks.
 
 use crate::locks::Locks;
 use nacre_env::sync::{Condvar, Mutex};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// Repetitions and ages of locks are in seconds.
+/// Resolution of the engines' timers: resends and ages of locks are in seconds.
 const TICK: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct State {
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// The thread looks every [`TICK`].
+    /// True while there are locks, so that the thread runs every [`TICK`].
     awake: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -26,12 +26,12 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Whose engines are told.
+    /// Sets the locks whose engines get the ticks.
     pub fn attach(&self, locks: &Arc<Locks>) {
         let _ = self.locks.set(Arc::downgrade(locks));
     }
 
-    /// There is a lock.
+    /// Starts the ticks, as there is a lock.
     pub fn wake(&self) {
         if self.awake.swap(true, Ordering::AcqRel) {
             return;
@@ -47,13 +47,13 @@ impl Clock {
         self.changed.notify_all();
     }
 
-    /// Ends the thread.
+    /// Stops the thread.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
     }
 
-    /// Waits until it is time to look; false if there is nothing to look at any more.
+    /// Waits for the next tick; false if the clock is stopped.
     fn rest(&self) -> bool {
         let mut state = self.state.lock();
         if self.awake.load(Ordering::Acquire) && !state.stopped {

@@ -1,4 +1,4 @@
-//! What OSTs tell the client.
+//! Messages and events of OSTs.
 
 use crate::locks::Locks;
 use nacre_rpc::{ClientCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery};
@@ -26,7 +26,7 @@ impl OstEvents {
 }
 
 impl ClientCallbacks for OstEvents {
-    /// OSTs give no leases.
+    /// Does nothing: OSTs grant no leases.
     fn lease_changed(&self, _: LeaseGrant) {}
 
     fn lock_message(&self, message: LockMessage) {
@@ -41,7 +41,8 @@ impl OssEvents for OstEvents {
             Recovery::None => Ok(()),
             Recovery::ServerRestarted => {
                 if !self.locks.space(ost_index).replay(&self.locks, endpoint)? {
-                    // Asked again it would say the same: it was restored from an older copy, say.
+                    // A second replay would get the same answer: the OST was restored from an older copy, for
+                    // example.
                     self.lose_all();
                     endpoint.call(&OssRequest::Locks { request: LockRequest::ReplayDone }, Bulk::None)?;
                 }
@@ -64,13 +65,13 @@ impl OssEvents for OstEvents {
 }
 
 impl Locks {
-    /// The events of OSTs, for their endpoints.
+    /// Returns the factory of events of OSTs, for their endpoints.
     pub fn events(self: &Arc<Locks>) -> Arc<dyn OstEventsFactory> {
         Arc::new(Factory(self.clone()))
     }
 }
 
-/// What the OSTs of a client call, whose locks these are.
+/// Creates the events of OSTs for the client with these locks.
 struct Factory(Arc<Locks>);
 
 impl OstEventsFactory for Factory {

@@ -1,18 +1,21 @@
-//! Locks on inodes at one MDT: what lets the kernel, and this client, keep names and attributes beside other clients.
+//! Locks on inodes at one MDT, under which the kernel and this client may cache names and attributes while
+//! there are other clients.
 //!
-//! They come with the answers to lookups and to requests for attributes (intents), on the inode that was found and on the
-//! content of the directory that was searched. They are kept until somebody else is about to change what they stand for. Then
-//! what the kernel has is dropped and the lock is given up, by a thread of its own, which waits for nobody: names expire all at
-//! once, attributes go without their pages.
+//! They come with the replies to lookups and to getattrs (intents), on the inode that was found and on the
+//! content of the directory that was searched. They are kept until another client is about to change what
+//! they cover. Then the kernel's copies are dropped and the lock is cancelled, by a thread of its own, which
+//! never waits for other threads: all names expire at once, attributes are dropped without their pages.
 //!
-//! # Why nothing old stays
+//! # Why nothing outdated stays cached
 //!
-//! - An answer is kept only if its lock came with it, or if the same lock was held when the question was sent and when the
-//!   answer came: handles are never used twice, so it was held all the time.
-//! - No reference to a lock is held while the MDT is asked: the MDT may be waiting for that very lock.
-//! - What is on its way into the kernel when its lock goes is dropped there as well: it compares the epoch of names and the
-//!   version of attributes with those at the time of the question. An inode that it does not know yet has no version; then it is
-//!   told again until it does, or has forgotten it ([`InodeSpace::leave`]).
+//! - A reply is cached only if its lock came with it, or if the same lock was held when the request was sent
+//!   and when the reply came: handles are never used twice, so it was held all the time.
+//! - No reference to a lock is held while a request to the MDT is in flight: the MDT may be waiting for that
+//!   very lock.
+//! - Replies on their way into the kernel when their lock is cancelled are dropped there as well: the kernel
+//!   compares the epoch of names and the version of attributes with those at the time of the request. An
+//!   inode that it does not know yet has no version; then the drop is repeated until the kernel knows the
+//!   inode, or has forgotten it ([`InodeSpace::leave`]).
 
 use crate::locks::{Holder, Locks};
 use nacre_env::clock::Instant;
@@ -26,21 +29,21 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a lock on an inode covers.
+/// Bits of a lock on an inode.
 const INODE: InodeBits =
     InodeBits::UPDATE.union(InodeBits::PERM).union(InodeBits::XATTR).union(InodeBits::LOOKUP);
-/// Time between two tries to reach an inode whose attributes are on their way into the kernel, which tells nobody when they
-/// have come.
+/// Time between two tries to drop an inode whose attributes are on their way into the kernel, which does not
+/// report their arrival.
 pub(crate) const RETRY: Duration = Duration::from_micros(200);
 
-/// Cancels that nobody waits for are sent together when there are so many, or once a second.
+/// Cancels for which no operation waits are sent once this many have gathered, or once a second.
 const CANCELS_GATHERED: usize = 256;
 
-/// A lock that is given up.
+/// A lock that is being cancelled.
 struct Leaving {
     handle: LockHandle,
     node: u64,
-    /// Names are kept under it.
+    /// True if names are cached under it.
     names: bool,
     since: Instant,
 }
@@ -49,7 +52,7 @@ struct Leaving {
 struct Work {
     leaving: Vec<Leaving>,
     cancels: Vec<LockHandle>,
-    /// It is to be done now.
+    /// True if there is work to be done at once.
     is_due: bool,
 }
 
@@ -62,15 +65,15 @@ struct State {
     is_stopped: bool,
 }
 
-/// What an answer said about a lock.
+/// A lock in the reply to an intent.
 pub(crate) struct Granted {
-    /// On what.
+    /// The inode that it is on.
     pub fid: Fid,
-    /// Under which name; 0: not at all.
+    /// Handle of the lock; 0 if none was granted.
     pub handle: LockHandle,
 }
 
-/// Under what an answer may be kept.
+/// Locks under which a reply may be cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Held {
     /// The lock on the content of the directory.
@@ -93,7 +96,7 @@ fn need(bits: InodeBits) -> Need {
 
 impl InodeSpace {
     pub fn new(mdt_index: u16, locks: Weak<Locks>) -> InodeSpace {
-        // What is left of a lock on an inode would be of no use.
+        // A part of the bits of a lock on an inode would be useless.
         let config = ClientConfig { downgrade: false, keep_parts: false, ..ClientConfig::default() };
         let mut engine = LockClient::new(config);
         engine.on_connected(Instant::now(), &mut Vec::new());
@@ -107,23 +110,25 @@ impl InodeSpace {
         InodeSpace { mdt_index, locks, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A name for the lock on a directory, followed by one for the lock on an inode, for a request. Given back by
-    /// [`InodeSpace::settle`] or [`InodeSpace::forget`].
+    /// Reserves a handle for the lock on a directory, followed by one for the lock on an inode, for a
+    /// request. [`InodeSpace::settle`] or [`InodeSpace::forget`] ends the reservation.
     pub fn reserve(&self) -> LockHandle {
         self.state.lock().engine.reserve_many(2)
     }
 
-    /// Names for the locks of a page, that on the directory first. Given back by [`InodeSpace::forget`].
+    /// Reserves handles for the locks of a page, that of the directory first. [`InodeSpace::forget`] ends the
+    /// reservation.
     pub fn reserve_page(&self, count: u32) -> LockRange {
         LockRange { first: self.state.lock().engine.reserve_many(u64::from(count)), count }
     }
 
-    /// The request whose first name this is has failed, or everything that it brought was adopted.
+    /// Ends the reservation that begins with this handle: the request has failed, or all its locks were
+    /// adopted.
     pub fn forget(&self, first: LockHandle) {
         self.state.lock().engine.forget_reserved(first);
     }
 
-    /// Makes the locks that came with a page locks of this client, unused for now.
+    /// Adopts the locks that came with a page as unused locks of this client.
     pub fn adopt_page(
         self: &Arc<Self>,
         range: LockRange,
@@ -150,8 +155,8 @@ impl InodeSpace {
         }
     }
 
-    /// Has `remember` enter what is known under a lock where a flush looks, unless the lock was called back. False if it
-    /// was.
+    /// Calls `remember`, which enters information covered by a lock where a flush finds it, unless a blocking
+    /// callback for the lock has arrived. False if one has.
     pub fn confirm(&self, handle: LockHandle, remember: impl FnOnce()) -> bool {
         let state = self.state.lock();
         let usable = state.engine.is_usable(handle);
@@ -161,8 +166,8 @@ impl InodeSpace {
         usable
     }
 
-    /// The answer to a request is there. `remember` gets to know what it may be kept under, and enters it where a flush looks:
-    /// none begins before it returns.
+    /// Handles the reply to a request. `remember` gets the locks under which the reply may be cached, and
+    /// enters it where a flush finds it: no flush begins before it returns.
     pub fn settle<R>(
         self: &Arc<Self>,
         first: LockHandle,
@@ -192,18 +197,18 @@ impl InodeSpace {
         result
     }
 
-    /// The lock under which names in a directory may be kept, if there is one.
+    /// Returns the lock under which names in a directory may be cached, if there is one.
     pub fn on_names(&self, directory: Fid) -> Option<LockHandle> {
         let resource = ResourceId::of_fid(&directory);
         self.state.lock().engine.serving_handle(&resource, &need(InodeBits::UPDATE))
     }
 
-    /// True if the lock is there and nobody has called it back.
+    /// True if the lock is held and not revoked.
     pub fn is_usable(&self, handle: LockHandle) -> bool {
         self.state.lock().engine.is_usable(handle)
     }
 
-    /// The kernel is about to keep a name under this lock. False if it must not.
+    /// Records that the kernel is about to cache a name under this lock. False if it must not.
     pub fn keep_name(&self, handle: LockHandle) -> bool {
         let mut state = self.state.lock();
         let usable = state.engine.is_usable(handle);
@@ -213,7 +218,7 @@ impl InodeSpace {
         usable
     }
 
-    /// This client has removed the inode: nobody will ask for its locks.
+    /// Cancels the locks of an inode that this client has removed: no operation will use them.
     pub fn on_removed(self: &Arc<Self>, fid: Fid) {
         let resource = ResourceId::of_fid(&fid);
         let mut state = self.state.lock();
@@ -222,7 +227,7 @@ impl InodeSpace {
         if cancels.is_empty() {
             return;
         }
-        // In no hurry: so they gather.
+        // Not urgent, so the cancels gather.
         for cancel in cancels {
             state.with_names.remove(&cancel.handle);
             state.work.cancels.push(cancel.handle);
@@ -236,15 +241,15 @@ impl InodeSpace {
         }
     }
 
-    /// A message of the MDT. Returns at once.
+    /// Handles a message of the MDT. Returns without waiting.
     pub fn on_message(self: &Arc<Self>, message: LockMessage) {
-        // Nobody waits for a lock here, and inodes are not glimpsed.
+        // No operation waits for a lock here, and inodes are not glimpsed.
         if let LockMessage::Blocking { handle, wanted } = message {
             self.step(|engine, effects| engine.on_callback(handle, &wanted, effects));
         }
     }
 
-    /// Time has passed.
+    /// Drives the engine's time-outs.
     pub fn on_tick(self: &Arc<Self>) {
         let mut effects = Vec::new();
         let mut state = self.state.lock();
@@ -255,48 +260,48 @@ impl InodeSpace {
         }
     }
 
-    /// Locks in any state.
+    /// Returns the number of locks in any state.
     pub fn lock_count(&self) -> usize {
         self.state.lock().engine.locks()
     }
 
-    /// Locks that are kept.
+    /// Returns the number of cached locks.
     pub fn unused_count(&self) -> usize {
         self.state.lock().engine.unused()
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn stats(&self) -> ClientStats {
         self.state.lock().engine.stats()
     }
 
-    /// Bounds of the cache of locks.
+    /// Returns the bounds of the cache of locks.
     pub fn config(&self) -> ClientConfig {
         self.state.lock().engine.config()
     }
 
-    /// Keeps at most so many locks.
+    /// Sets how many locks are kept, at most.
     pub fn set_lru_size(self: &Arc<Self>, count: usize) {
         self.step(|engine, effects| engine.set_lru_size(count, effects));
     }
 
-    /// Keeps locks at most so long.
+    /// Sets how long locks are kept, at most.
     pub fn set_lru_max_age(&self, age: Duration) {
         self.state.lock().engine.set_lru_max_age(age);
     }
 
-    /// Gives up every lock.
+    /// Cancels every lock.
     pub fn drop_unused(self: &Arc<Self>) {
         self.step(|engine, effects| engine.drop_unused(effects));
     }
 
-    /// Ends the thread.
+    /// Stops the thread.
     pub fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
     }
 
-    /// All locks are lost. Returns when nothing is cached under them any more.
+    /// Handles the loss of all locks. Returns once nothing is cached under them.
     pub fn lose(self: &Arc<Self>) {
         let mut lost = Vec::new();
         {
@@ -329,7 +334,7 @@ impl InodeSpace {
         self.perform(&mut state, effects);
     }
 
-    /// Leaves to the thread what the engine asks for.
+    /// Queues the engine's effects for the thread.
     fn perform(self: &Arc<Self>, state: &mut State, effects: Vec<Effect>) {
         let mut any = false;
         for effect in effects {
@@ -343,7 +348,7 @@ impl InodeSpace {
                     state.work.cancels.push(handle);
                     any = true;
                 }
-                // Nothing is asked for, converted or brought back.
+                // Locks are never enqueued, converted or replayed here.
                 _ => {}
             }
         }
@@ -358,14 +363,14 @@ impl InodeSpace {
             let space = Arc::downgrade(self);
             match nacre_env::thread::Builder::new().name("inode-locks".into()).spawn(move || run(&space)) {
                 Ok(_) => state.is_started = true,
-                // The MDT calls back again.
+                // The MDT repeats its callback.
                 Err(error) => log::warn!("no thread to give up locks: {error}"),
             }
         }
         self.changed.notify_all();
     }
 
-    /// Waits for something to do; `None` at the end.
+    /// Waits for work; `None` after [`InodeSpace::stop`].
     fn next_work(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
@@ -375,7 +380,8 @@ impl InodeSpace {
             if state.work.is_due {
                 return Some(std::mem::take(&mut state.work));
             }
-            // Now and then, so that a client that has gone without a word ends this thread.
+            // A timeout, so that the thread also ends if the client is dropped without a call of
+            // [`InodeSpace::stop`].
             self.changed.wait_for(&mut state, Duration::from_secs(10));
             if self.locks.strong_count() == 0 {
                 return None;
@@ -383,12 +389,13 @@ impl InodeSpace {
         }
     }
 
-    /// Waits a little, or until there is something new to do.
+    /// Waits a little, or until there is new work.
     fn rest(&self) {
         self.changed.wait_for(&mut self.state.lock(), RETRY);
     }
 
-    /// What was cached under these locks is gone; those that are `left` are tried again.
+    /// Records that nothing is cached under the locks `gone`; the locks `left` are tried again. Returns the
+    /// locks to cancel.
     fn on_left(self: &Arc<Self>, gone: &[LockHandle], left: Vec<Leaving>) -> Vec<LockHandle> {
         let mut effects = Vec::new();
         let mut state = self.state.lock();
@@ -408,7 +415,7 @@ impl InodeSpace {
         let Some(mdt) = holder.mdt(self.mdt_index) else { return };
         for handles in handles.chunks(HANDLES_MAX) {
             let request = LockRequest::Cancel { handles: handles.to_vec() };
-            // The next callback for a lock brings another.
+            // The next callback for the lock leads to another cancel.
             if let Err(status) = mdt.call(&Cred::system(), &MdsRequest::Locks { request }) {
                 log::debug!("MDT{:04x}: giving up locks: {status}", self.mdt_index);
             }
@@ -417,7 +424,7 @@ impl InodeSpace {
 }
 
 impl State {
-    /// Makes what an answer brought a lock of this client, with a reference to it if it is new.
+    /// Adopts a lock from a reply, with a reference to it if it is new.
     fn engine_adopt(
         &mut self,
         reserved: LockHandle,
@@ -447,8 +454,8 @@ fn leaving(handle: LockHandle, resource: &ResourceId, names: bool) -> Leaving {
     Leaving { handle, node: resource.fid().inode_number(), names, since: Instant::now() }
 }
 
-/// Drops what is cached under locks; gives those for which that is done, and those of inodes that the kernel is about to learn
-/// of.
+/// Drops what is cached under locks; returns the locks for which that is done, and those whose inodes are on
+/// their way into the kernel.
 fn leave(locks: &Locks, leaving: Vec<Leaving>) -> (Vec<LockHandle>, Vec<Leaving>) {
     let (Some(kernel), Some(holder)) = (locks.kernel.get(), locks.holder()) else {
         return (leaving.iter().map(|lock| lock.handle).collect(), Vec::new());

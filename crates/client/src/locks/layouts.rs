@@ -1,17 +1,21 @@
-//! Locks on the layouts of files at one MDT: under them reads and writes go to the objects that a layout names.
+//! Locks on the layouts of files at one MDT: under them reads and writes go to the objects that a layout
+//! names.
 //!
-//! A lock comes with an open or with the layout, and everybody who reads or writes holds a reference while he does
-//! ([`crate::layouts`]). It has two parts: that the objects which the layout names stay the file's (`LAYOUT`), and that no others come
-//! (`COMPONENTS`). When the second is called back the first is kept: what is known stays true as far as it goes. When the
-//! first is, nobody new begins, the references that there are come to their end, and then all that lies on the old objects is given up:
-//! data that was held back is written, locks on the objects and the kernel's pages under them go. So locks on objects and
-//! what is cached under them exist only while there is a lock on the layout that led to them.
+//! A lock comes with an open or with the layout, and every operation that reads or writes holds a reference
+//! to it meanwhile ([`crate::layouts`]). It has two parts: that the objects which the layout names stay the
+//! file's (`LAYOUT`), and that no objects are added (`COMPONENTS`). When `COMPONENTS` is revoked, `LAYOUT` is
+//! kept: the known layout stays true as far as it reaches. When `LAYOUT` is revoked, no new operation begins,
+//! the existing references end, and then everything on the old objects is released: held-back data is
+//! written, locks on the objects are cancelled and the kernel's pages under them dropped. So locks on
+//! objects, and what is cached under them, exist only while there is a lock on the layout that names the
+//! objects.
 //!
-//! # Why nobody waits in a circle
+//! # Why there is no deadlock
 //!
-//! The MDT waits for references while it holds the inode in its table, so who has a reference asks the MDT nothing that needs
-//! the table, and waits only for OSTs. Requests of the kernel that hold pages are noted before they wait for a layout
-//! ([`super::folios`]), so a thread that drops pages leaves them out.
+//! The MDT waits for references while it holds the inode in its table, so an operation with a reference sends
+//! the MDT no request that needs the table, and waits only for OSTs. Requests of the kernel that hold pages
+//! are recorded before they wait for a layout ([`super::folios`]), so a thread that drops pages leaves them
+//! out.
 
 use crate::locks::{Holder, Locks};
 use nacre_env::clock::Instant;
@@ -27,11 +31,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a lock that an answer brings covers.
+/// Bits of a lock that comes with a reply.
 const WHOLE: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
-/// Handles of these locks come after this one, those of locks on inodes before it: nobody takes so many.
+/// Handles of these locks come after this one, those of locks on inodes before it: no client ever takes that
+/// many.
 const FIRST: LockHandle = LockHandle(1 << 62);
-/// Time between two looks whether a wait was interrupted.
+/// Time between two checks for an interrupt during a wait.
 const POLL: Duration = Duration::from_millis(10);
 
 /// True if a lock of an MDT is one on a layout.
@@ -41,20 +46,21 @@ pub(crate) fn is_of_layout(handle: LockHandle) -> bool {
 
 struct State {
     engine: LockClient,
-    /// The newest layout that is known under a lock.
+    /// The newest layout known under each lock.
     layouts: HashMap<LockHandle, Arc<Layout>>,
-    /// What each lock is on.
+    /// The file that each lock is on.
     files: HashMap<LockHandle, Fid>,
 }
 
-/// What became of a lock that an answer spoke of.
+/// State of a lock named in a reply.
 #[derive(Debug)]
 pub(crate) enum Adopted {
-    /// It is there, and the caller has a reference. The newest layout that is known under it: other answers may have overtaken this one.
+    /// The lock is held, and the caller has a reference. With the newest layout known under it: other replies
+    /// may have overtaken this one.
     Held(LockHandle, Option<Arc<Layout>>),
-    /// It was called back on the way: ask again.
+    /// The lock was revoked while the reply was on its way: the request has to be repeated.
     Gone,
-    /// The MDT has none to give at the moment.
+    /// The MDT cannot grant a lock at the moment.
     None,
 }
 
@@ -63,7 +69,7 @@ pub(crate) struct LayoutSpace {
     mdt_index: u16,
     locks: Weak<Locks>,
     state: Mutex<State>,
-    /// A lock is gone.
+    /// Signalled when a lock is gone.
     gone: Condvar,
 }
 
@@ -76,17 +82,18 @@ impl LayoutSpace {
         LayoutSpace { mdt_index, locks, state: Mutex::new(state), gone: Condvar::new() }
     }
 
-    /// A name for a lock, for a request. Given back by [`LayoutSpace::adopt`] or [`LayoutSpace::forget`].
+    /// Reserves a handle for a lock, for a request. [`LayoutSpace::adopt`] or [`LayoutSpace::forget`] ends
+    /// the reservation.
     pub fn reserve(&self) -> LockHandle {
         self.state.lock().engine.reserve()
     }
 
-    /// The request has failed.
+    /// Ends a reservation after the request has failed.
     pub fn forget(&self, reserved: LockHandle) {
         self.state.lock().engine.forget_reserved(reserved);
     }
 
-    /// The answer to a request is there, with this layout and under this lock.
+    /// Handles the reply to a request, with this layout and under this lock.
     pub fn adopt(
         self: &Arc<Self>,
         reserved: LockHandle,
@@ -111,7 +118,8 @@ impl LayoutSpace {
             if state.engine.hold(granted).is_some() {
                 return Ok(granted);
             }
-            // It is on its way out, or its answer is on its way in; otherwise that answer was lost, and nobody here has the lock.
+            // The lock is being cancelled, or its reply has yet to arrive; otherwise that reply was lost, and
+            // this client does not have the lock.
             if !state.engine.knows(granted) && !state.engine.is_reserved(granted) {
                 effects.push(Effect::SendCancel(granted));
             }
@@ -129,7 +137,8 @@ impl LayoutSpace {
         }
     }
 
-    /// The caller has a reference to the lock. Answers may overtake each other: objects do not go while it is held. Gives the newest layout.
+    /// Records a layout that came under a lock to which the caller has a reference, and returns the newest
+    /// one: replies may overtake each other, but objects are not removed while the lock is held.
     fn note_layout(&self, handle: LockHandle, layout: Option<&Arc<Layout>>) -> Option<Arc<Layout>> {
         let mut state = self.state.lock();
         let age = |layout: &Arc<Layout>| (layout.generation, layout.objects().count());
@@ -143,7 +152,7 @@ impl LayoutSpace {
         layout.cloned()
     }
 
-    /// A reference to a lock, and what it covers, if it may be used.
+    /// Takes a reference to a lock, if it may be used, and returns what it covers.
     pub fn hold(&self, handle: LockHandle) -> Option<InodeBits> {
         match self.state.lock().engine.hold(handle)?.policy {
             Policy::Bits(bits) => Some(bits),
@@ -151,12 +160,12 @@ impl LayoutSpace {
         }
     }
 
-    /// Gives a reference back.
+    /// Releases a reference.
     pub fn release(self: &Arc<Self>, handle: LockHandle) {
         self.step(|state, effects| state.engine.release(Instant::now(), handle, effects));
     }
 
-    /// True if the lock may be used, and says that no objects come.
+    /// True if the lock may be used, and guarantees that no objects are added.
     pub fn holds_components(&self, handle: LockHandle) -> bool {
         let state = self.state.lock();
         let bits = state.engine.held(handle).map(|need| need.policy);
@@ -164,17 +173,17 @@ impl LayoutSpace {
         has && state.engine.is_usable(handle)
     }
 
-    /// A message of the MDT. Returns at once.
+    /// Handles a message of the MDT. Returns without waiting.
     pub fn on_message(self: &Arc<Self>, message: LockMessage) {
         if let LockMessage::Blocking { handle, wanted } = message {
             self.step(|state, effects| state.engine.on_callback(handle, &wanted, effects));
         }
     }
 
-    /// Gives up all locks on the layout of a file, and waits until they are gone.
+    /// Cancels all locks on the layout of a file, and waits until they are gone.
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR` if the caller was interrupted.
     pub fn give_up(self: &Arc<Self>, fid: Fid) -> StatusResult<()> {
         let wanted = Wanted::by(&Need::bits(Mode::Ex, WHOLE));
         let of_file = |state: &State| -> Vec<LockHandle> {
@@ -196,20 +205,20 @@ impl LayoutSpace {
         }
     }
 
-    /// Time has passed.
+    /// Drives the engine's time-outs.
     pub fn on_tick(self: &Arc<Self>) {
         self.step(|state, effects| state.engine.on_tick(Instant::now(), effects));
     }
 
-    /// Locks in any state.
+    /// Returns the number of locks in any state.
     pub fn lock_count(&self) -> usize {
         self.state.lock().engine.locks()
     }
 
-    /// The MDT has restarted: brings back all locks, on this thread. What it does not take is lost.
+    /// Replays all locks to an MDT that has restarted, on this thread. Those that it rejects are lost.
     ///
     /// # Errors
-    /// What it answers.
+    /// The error of the MDT.
     pub fn replay(self: &Arc<Self>, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
         let mut effects = Vec::new();
         self.state.lock().engine.on_restarted(Instant::now(), &mut effects);
@@ -231,7 +240,7 @@ impl LayoutSpace {
         Ok(())
     }
 
-    /// All locks are lost: the next read or write asks again.
+    /// Handles the loss of all locks: the next read or write requests a layout again.
     pub fn lose(self: &Arc<Self>) {
         let mut effects = Vec::new();
         {
@@ -257,7 +266,7 @@ impl LayoutSpace {
         result
     }
 
-    /// Leaves to threads that may wait what the engine asks for.
+    /// Performs the engine's effects on threads that may wait.
     fn perform(self: &Arc<Self>, effects: Vec<Effect>) {
         let Some(locks) = self.locks.upgrade() else { return };
         for effect in effects {
@@ -281,7 +290,7 @@ impl LayoutSpace {
                     let layout = self.state.lock().layouts.remove(&handle);
                     holder.leave_objects(resource.fid(), layout.as_deref());
                 } else {
-                    // The file may grow where no lock on an object keeps others away.
+                    // Another client may extend the file where no lock on an object excludes it.
                     holder.locks_changed(resource.fid().inode_number());
                 }
                 let mut effects = Vec::new();
@@ -301,14 +310,14 @@ impl LayoutSpace {
             Effect::SendConvert { handle, mode, policy } => {
                 self.send(holder, LockRequest::Convert { handle, mode, policy });
             }
-            // Nothing is asked for here.
+            // Locks are never enqueued here.
             _ => {}
         }
     }
 
     fn send(&self, holder: &dyn Holder, request: LockRequest) {
         let Some(mdt) = holder.mdt(self.mdt_index) else { return };
-        // The next callback for the lock brings another.
+        // The next callback for the lock leads to another cancel.
         if let Err(status) = mdt.call(&Cred::system(), &MdsRequest::Locks { request }) {
             log::debug!("MDT{:04x}: giving up a lock on a layout: {status}", self.mdt_index);
         }

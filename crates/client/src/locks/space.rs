@@ -1,4 +1,4 @@
-//! The locks that this client has at one OST: the engine, its messages, and those who wait for it.
+//! The locks of this client at one OST: the engine, its messages, and the operations that wait for it.
 
 use crate::locks::Locks;
 use nacre_env::clock::Instant;
@@ -16,11 +16,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a wait asks whether it was interrupted.
+/// How often a wait checks for an interrupt.
 const POLL: Duration = Duration::from_millis(10);
-/// Refusals that are remembered until their waiters have seen them.
+/// Refusals that are kept until the waiting threads have seen them.
 const REFUSALS_MAX: usize = 1024;
-/// Replays that are tried before the reconnection is given up and begun anew.
+/// Rounds of replay before the reconnection is abandoned and started again.
 const REPLAY_ROUNDS: usize = 8;
 
 /// Where the data of an object is cached.
@@ -28,7 +28,7 @@ const REPLAY_ROUNDS: usize = 8;
 pub(crate) struct Home {
     /// Node id of the file.
     pub node: u64,
-    /// Says which bytes of the file the object holds.
+    /// Layout that says which bytes of the file the object has.
     pub layout: Arc<Layout>,
 }
 
@@ -36,11 +36,11 @@ struct State {
     engine: LockClient,
     /// Files of the objects on which there are locks.
     homes: HashMap<ResourceId, Home>,
-    /// Why requests failed, newest last.
+    /// Reasons of failed requests, newest last.
     refusals: VecDeque<(LockHandle, Refusal)>,
 }
 
-/// What a lock that is gone was for, and the file whose data was cached under it.
+/// What a lost lock covered, and the file whose data was cached under it.
 pub(crate) type LostLock = (ResourceId, Need, Option<Home>);
 
 /// The locks of one client at one OST.
@@ -57,22 +57,22 @@ pub(crate) struct Wish<'a> {
     pub resource: ResourceId,
     pub need: Need,
     pub flags: EnqueueFlags,
-    /// Locks that this client has given up and the OST may not have heard of.
+    /// Locks that this client has cancelled before the OST may have got the message.
     pub cancelled: &'a [LockHandle],
 }
 
-/// A lock that an operation uses.
+/// How an operation on an object is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
-    /// To be released.
+    /// By this lock, to be released.
     Held(LockHandle),
-    /// The server is to lock.
+    /// By the server during the operation.
     Server,
 }
 
 impl Namespace {
     pub fn new(ost_index: u16) -> Namespace {
-        // A read lock in place of a write lock would need the mapped pages to be made read-only first.
+        // To turn a write lock into a read lock, the mapped pages would have to be made read-only first.
         let config = ClientConfig { downgrade: false, ..ClientConfig::default() };
         let mut engine = LockClient::new(config);
         // Requests wait in the endpoint until there is a connection.
@@ -81,7 +81,7 @@ impl Namespace {
         Namespace { ost_index, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Changes the engine, then does what it asks for.
+    /// Changes the engine, then performs its effects.
     fn step<R>(
         self: &Arc<Namespace>,
         locks: &Locks,
@@ -93,7 +93,7 @@ impl Namespace {
         result
     }
 
-    /// Does what the engine asks for. Whatever may wait is left to threads of the client.
+    /// Performs the engine's effects. Those that may wait are left to threads of the client.
     fn perform(self: &Arc<Namespace>, locks: &Locks, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
@@ -114,10 +114,11 @@ impl Namespace {
         }
     }
 
-    /// A lock on an object. Waits for it, or with `flags.deny_on_contention` says that the server is to lock.
+    /// Acquires a lock on an object. Waits for it, or with `flags.deny_on_contention` reports that the server
+    /// is to lock.
     ///
     /// # Errors
-    /// `EINTR`; `ENOLCK` if there are too many locks; what the OST answers.
+    /// `EINTR`; `ENOLCK` if there are too many locks; the error of the OST.
     pub fn acquire(
         self: &Arc<Namespace>,
         locks: &Locks,
@@ -148,7 +149,7 @@ impl Namespace {
                 Ok(Some(Refusal::Contended { .. })) if flags.deny_on_contention => {
                     return Ok(Use::Server);
                 }
-                // The client was evicted meanwhile; it is a new one by now.
+                // The client was evicted meanwhile, and has reconnected as a new one.
                 Ok(Some(Refusal::Stale)) | Err(Status::EVICTED) => {
                     self.release(locks, handle);
                     if nacre_env::interrupted() {
@@ -170,7 +171,7 @@ impl Namespace {
         }
     }
 
-    /// Sends what an acquire wants to be sent, on this thread.
+    /// Sends the messages of an acquire, on this thread.
     fn ask(
         self: &Arc<Namespace>,
         locks: &Locks,
@@ -194,7 +195,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Waits until a request is granted, or says why it was refused.
+    /// Waits until a request is granted, or returns why it was refused.
     fn wait(&self, handle: LockHandle) -> StatusResult<Option<Refusal>> {
         let mut state = self.state.lock();
         if let Some(answer) = answer(&state, handle) {
@@ -213,7 +214,7 @@ impl Namespace {
         })
     }
 
-    /// Gives a reference back.
+    /// Releases a reference.
     pub fn release(self: &Arc<Namespace>, locks: &Locks, handle: LockHandle) {
         self.step(locks, |state, effects| state.engine.release(Instant::now(), handle, effects));
     }
@@ -223,7 +224,7 @@ impl Namespace {
         self.state.lock().engine.is_valid(handle)
     }
 
-    /// What a cached lock that serves `need` is for.
+    /// Returns what a cached lock covers that serves `need`.
     pub fn cached(&self, resource: &ResourceId, need: &Need) -> Option<Need> {
         self.state.lock().engine.cached(resource, need)
     }
@@ -233,16 +234,17 @@ impl Namespace {
         self.state.lock().engine.is_covered(resource, need)
     }
 
-    /// True if a lock stands for `need`, though it be on its way out.
+    /// True if a lock covers `need`, even if it is being cancelled.
     pub fn is_still_held(&self, resource: &ResourceId, need: &Need) -> bool {
         self.state.lock().engine.is_still_held(resource, need)
     }
 
-    /// Gives up all locks of a mode on an object and waits until they are gone here; says which they were. The OST hears of it from another
-    /// thread: a request that must not meet them there names them.
+    /// Cancels all locks of a mode on an object and waits until they are gone here; returns which they were.
+    /// Another thread sends the cancels to the OST: a request that must not conflict with the locks there
+    /// names them.
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR` if the caller was interrupted.
     pub fn surrender(
         self: &Arc<Namespace>,
         locks: &Locks,
@@ -259,7 +261,7 @@ impl Namespace {
     /// Waits until no lock of a mode is left on an object.
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR` if the caller was interrupted.
     pub fn wait_gone(&self, resource: &ResourceId, mode: Mode) -> StatusResult<()> {
         let mut state = self.state.lock();
         nacre_env::blocking(|| {
@@ -273,12 +275,12 @@ impl Namespace {
         })
     }
 
-    /// The file of an object.
+    /// Returns the file of an object.
     pub fn home(&self, resource: &ResourceId) -> Option<Home> {
         self.state.lock().homes.get(resource).cloned()
     }
 
-    /// A message of the OST. Returns at once.
+    /// Handles a message of the OST. Returns without waiting.
     pub fn on_message(self: &Arc<Namespace>, locks: &Locks, message: LockMessage) {
         match message {
             LockMessage::Completion { handle, outcome } => self.on_outcome(locks, handle, &outcome),
@@ -292,11 +294,12 @@ impl Namespace {
         }
     }
 
-    /// An answer to an enqueue.
+    /// Handles the reply to an enqueue.
     pub fn on_outcome(self: &Arc<Namespace>, locks: &Locks, handle: LockHandle, outcome: &Outcome) {
         self.step(locks, |state, effects| {
             state.engine.on_outcome(Instant::now(), handle, outcome, effects);
-            // Under the same mutex, so that nobody finds the lock and believes what was known of the file before it came.
+            // Under the same mutex, so that no thread finds the lock and trusts information from before it
+            // was granted.
             if effects.iter().any(|effect| matches!(effect, Effect::Ready { .. }))
                 && let Some(resource) = state.engine.resource_of(handle)
                 && let Some(home) = state.homes.get(&resource)
@@ -306,7 +309,7 @@ impl Namespace {
         });
     }
 
-    /// What a lock covers is written out and dropped.
+    /// Records that the data under a lock is written back and dropped.
     pub fn on_flushed(self: &Arc<Namespace>, locks: &Locks, handle: LockHandle, resource: &ResourceId) {
         self.step(locks, |state, effects| {
             state.engine.on_flushed(Instant::now(), handle, effects);
@@ -317,47 +320,47 @@ impl Namespace {
         self.changed.notify_all();
     }
 
-    /// Time has passed.
+    /// Drives the engine's time-outs.
     pub fn on_tick(self: &Arc<Namespace>, locks: &Locks) {
         self.step(locks, |state, effects| state.engine.on_tick(Instant::now(), effects));
     }
 
-    /// Locks in any state.
+    /// Returns the number of locks in any state.
     pub fn lock_count(&self) -> usize {
         self.state.lock().engine.locks()
     }
 
-    /// Locks that are cached and not used.
+    /// Returns the number of locks that are cached and not used.
     pub fn unused_count(&self) -> usize {
         self.state.lock().engine.unused()
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn stats(&self) -> nacre_lock::client::ClientStats {
         self.state.lock().engine.stats()
     }
 
-    /// Bounds of the cache of locks.
+    /// Returns the bounds of the cache of locks.
     pub fn config(&self) -> ClientConfig {
         self.state.lock().engine.config()
     }
 
-    /// Keeps at most so many unused locks.
+    /// Sets how many unused locks are kept, at most.
     pub fn set_lru_size(self: &Arc<Namespace>, locks: &Locks, count: usize) {
         self.step(locks, |state, effects| state.engine.set_lru_size(count, effects));
     }
 
-    /// Keeps unused locks at most so long.
+    /// Sets how long unused locks are kept, at most.
     pub fn set_lru_max_age(&self, age: Duration) {
         self.state.lock().engine.set_lru_max_age(age);
     }
 
-    /// Gives up every lock that is not used right now.
+    /// Cancels every lock that no operation uses at the moment.
     pub fn drop_unused(self: &Arc<Namespace>, locks: &Locks) {
         self.step(locks, |state, effects| state.engine.drop_unused(effects));
     }
 
-    /// The OST has dropped this client: all locks are gone. Gives what was cached under them.
+    /// Handles an eviction by the OST: all locks are lost. Returns what was cached under them.
     pub fn on_evicted(self: &Arc<Namespace>, locks: &Locks) -> Vec<LostLock> {
         let mut effects = Vec::new();
         let mut lost = Vec::new();
@@ -379,11 +382,12 @@ impl Namespace {
         lost
     }
 
-    /// The OST has restarted: brings back all locks, on this thread and through `endpoint`. False if it does not take them, since it
-    /// does not know that this client had any: then none is left, as after an eviction.
+    /// Replays all locks to an OST that has restarted, on this thread and through `endpoint`. False if the
+    /// OST rejects them because it has no record that this client had any: then none is left, as after an
+    /// eviction.
     ///
     /// # Errors
-    /// What it answers.
+    /// The error of the OST.
     pub fn replay(self: &Arc<Namespace>, locks: &Locks, endpoint: &dyn OssEndpoint) -> StatusResult<bool> {
         let (mut effects, mut lost) = (Vec::new(), Vec::new());
         self.state.lock().engine.on_restarted(Instant::now(), &mut effects);
@@ -396,7 +400,7 @@ impl Namespace {
                         let outcome = outcome_of(endpoint, LockRequest::Replay { handle, resource, need });
                         let mut state = self.state.lock();
                         match outcome {
-                            // Of a file that is gone, say.
+                            // The file was removed, for example.
                             Err(Status::NO_CAPABILITY) => {
                                 lost.push((resource, need, state.homes.get(&resource).cloned()));
                                 state.engine.on_replay_given_up(Instant::now(), handle, &mut next);
@@ -427,7 +431,7 @@ impl Namespace {
         Err(Status::EIO)
     }
 
-    /// Sends what needs no answer, or asks again; for threads that may wait.
+    /// Sends a message without reply, or resends a request; for threads that may wait.
     pub fn send(self: &Arc<Namespace>, locks: &Locks, endpoint: &dyn OssEndpoint, effect: Effect) {
         let request = match effect {
             Effect::SendEnqueue(request) => {
@@ -435,7 +439,7 @@ impl Namespace {
                 let request = LockRequest::Enqueue { request, cancels: Vec::new() };
                 match outcome_of(endpoint, request) {
                     Ok(outcome) => self.on_outcome(locks, handle, &outcome),
-                    // It is repeated when its time has come.
+                    // The engine resends it when it is due.
                     Err(status) => {
                         log::debug!("OST{:04x}: asking for a lock again: {status}", self.ost_index)
                     }
@@ -446,14 +450,14 @@ impl Namespace {
             Effect::SendConvert { handle, mode, policy } => LockRequest::Convert { handle, mode, policy },
             _ => return,
         };
-        // The next callback for the lock brings another.
+        // The next callback for the lock leads to another cancel.
         if let Err(status) = endpoint.call(&OssRequest::Locks { request }, Bulk::None) {
             log::debug!("OST{:04x}: giving up a lock: {status}", self.ost_index);
         }
     }
 }
 
-/// What became of a request, if that is known.
+/// Returns the outcome of a request, if that is known.
 fn answer(state: &MutexGuard<'_, State>, handle: LockHandle) -> Option<Option<Refusal>> {
     if state.engine.is_valid(handle) {
         return Some(None);
@@ -461,7 +465,7 @@ fn answer(state: &MutexGuard<'_, State>, handle: LockHandle) -> Option<Option<Re
     let refused = state.refusals.iter().rev().find(|(known, _)| *known == handle);
     match refused {
         Some((_, refusal)) => Some(Some(*refusal)),
-        // Granted, and lost with everything else before this thread got to see it.
+        // It was granted, and lost with all other locks before this thread saw it.
         None if !state.engine.knows(handle) => Some(Some(Refusal::Stale)),
         None => None,
     }

@@ -1,9 +1,11 @@
-//! Capabilities for objects: what MDTs have signed for this client, by object, for the endpoints of OSTs to send along.
+//! Capabilities for objects: signed by MDTs for this client, stored by object, for the endpoints of OSTs to
+//! send along.
 //!
-//! Capabilities come with layouts, last for minutes, and are renewed by file: in the background at half of their life, by the request that
-//! needs one when none is valid. What an MDT gives is what this client's opens of the file allow, so nothing here belongs to a
-//! user: the MDT has checked each open, and the kernel lets nobody at an open that is not its own. What is done by name, without an open,
-//! is requested with the credentials of its caller ([`CapabilityTable::act_for`]).
+//! Capabilities come with layouts, last for minutes, and are renewed by file: in the background at half of
+//! their life, by the request that needs one when none is valid. An MDT grants what this client's opens of
+//! the file allow, so an entry here belongs to no user: the MDT has checked each open, and the kernel lets no
+//! user access the open of another one. For operations by name, without an open, capabilities are requested
+//! with the credentials of the caller ([`CapabilityTable::act_for`]).
 
 use crate::caller::Caller;
 use crate::file::FileState;
@@ -17,13 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SHARDS: usize = 32;
-/// Objects in a shard from which on those are looked for that nobody needs any more.
+/// Objects in a shard from which on it is searched for unused ones.
 const SHARD_OBJECTS: usize = 2048;
-/// How long what has come is kept at least, since its file may be about to be used.
+/// How long a new capability is kept at least, since its file may be about to be used.
 const KEPT_AT_LEAST: Duration = Duration::from_secs(10);
-/// Bound of the queue of background renewals. Capabilities of other files are renewed by the request that needs one.
+/// Bound of the queue of background renewals. Capabilities of other files are renewed by the request that
+/// needs one.
 const SOON_MAX: usize = 256;
-/// Files share what keeps them from being asked for twice.
+/// Locks that keep two threads from renewing the same file at once; files share them.
 const TURNS: usize = 64;
 /// Interval at which a thread that waits for another's renewal checks for an interrupt.
 const POLL: Duration = Duration::from_millis(10);
@@ -37,17 +40,17 @@ struct Entry {
 }
 
 impl Entry {
-    /// It is as good as over: the last tenth is for what it takes to arrive, and for clocks.
+    /// True if it is about to expire: the last tenth is a margin for the transfer and for clocks.
     fn has_ended(&self) -> bool {
         self.came.elapsed() >= self.life - self.life / 10
     }
 
-    /// It is time to ask for another.
+    /// True if it is time to renew it.
     fn is_due(&self) -> bool {
         self.came.elapsed() >= self.life / 2
     }
 
-    /// It will do for what is needed, and is not what was `refused`.
+    /// True if it has one of the needed rights, and is not the one that was `refused`.
     fn serves(&self, any_of: Rights, refused: Option<&Capability>) -> bool {
         self.capability.allows(any_of) && !self.has_ended() && refused != Some(&self.capability)
     }
@@ -56,11 +59,11 @@ impl Entry {
 #[derive(Default)]
 struct Shard {
     objects: HashMap<Fid, Entry>,
-    /// Objects from which on others are let go.
+    /// Number of objects from which on unused ones are dropped.
     sweep_at: usize,
 }
 
-/// Files to be asked for again, and whether a thread is at it.
+/// Files to be renewed, and whether a thread is doing it.
 #[derive(Default)]
 struct Soon {
     files: VecDeque<Fid>,
@@ -70,16 +73,16 @@ struct Soon {
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct CapabilityTable {
-    /// An MDT has given some: until then none are needed.
+    /// True once an MDT has granted a capability: until then none are needed.
     is_used: AtomicBool,
     shards: [Mutex<Shard>; SHARDS],
     turns: Box<[Mutex<()>]>,
     soon: Mutex<Soon>,
-    /// Callers that act on a file by name at the moment, with the file.
+    /// Callers that are operating on a file by name, with the file.
     acting: Mutex<Vec<(Fid, Caller)>>,
 }
 
-/// See [`CapabilityTable::act_for`].
+/// Guard of [`CapabilityTable::act_for`].
 #[must_use = "it ends when this is dropped"]
 pub(crate) struct Acting<'a> {
     table: &'a CapabilityTable,
@@ -111,7 +114,7 @@ impl CapabilityTable {
         self.shard(object).lock().objects.get(object).copied()
     }
 
-    /// Takes in what came with an answer. `is_open`: files whose capabilities are not let go.
+    /// Enters capabilities from a reply. `is_open`: files whose capabilities are not dropped.
     fn note(&self, given: &FileCapabilities, is_open: impl Fn(&Fid) -> bool) {
         self.is_used.store(true, Ordering::Release);
         let (came, life) = (Instant::now(), Duration::from_secs(given.life_s.into()));
@@ -124,7 +127,7 @@ impl CapabilityTable {
                 let both = (old.capability.rights, rights);
                 old.file == fid && both.0 != both.1 && both.0.contains(both.1) && !old.is_due()
             };
-            // It may be the answer to an older question than that before an open.
+            // It may be the reply to an older request than that from before an open.
             if !shard.objects.get(&object).is_some_and(gives_less) {
                 shard.objects.insert(object, new);
             }
@@ -140,7 +143,8 @@ impl CapabilityTable {
         }
     }
 
-    /// Until the guard is dropped, capabilities for the file are requested with the credentials of `caller`, which need not have it open.
+    /// Makes capabilities for the file be requested with the credentials of `caller`, which need not have it
+    /// open, until the guard is dropped.
     pub fn act_for(&self, file: Fid, caller: &Caller) -> Acting<'_> {
         let who = (file, *caller);
         self.acting.lock().push(who);
@@ -151,7 +155,7 @@ impl CapabilityTable {
         self.acting.lock().iter().find(|(acted_on, _)| *acted_on == file).map(|(_, caller)| *caller)
     }
 
-    /// Waits until nobody else asks for this file.
+    /// Waits until no other thread renews this file.
     fn turn(&self, file: Fid) -> FailureResult<MutexGuard<'_, ()>> {
         let turn = &self.turns[file.oid as usize % TURNS];
         if let Some(mine) = turn.try_lock() {
@@ -171,15 +175,15 @@ impl CapabilityTable {
 }
 
 impl Requests {
-    /// Takes in what came with an answer of an MDT.
+    /// Enters capabilities from a reply of an MDT.
     pub(crate) fn note_capabilities(&self, given: &FileCapabilities) {
         self.capabilities.note(given, |file| self.nodes.file(file.inode_number()).is_some());
     }
 
-    /// What a request to an OST is sent with. See [`nacre_rpc::OssEvents::capability`].
+    /// Returns the capability to send with a request to an OST. See [`nacre_rpc::OssEvents::capability`].
     ///
     /// # Errors
-    /// `EINTR`; what keeps the MDT from answering.
+    /// `EINTR`; the failure of the request to the MDT.
     pub(crate) fn capability(
         &self,
         need: &ObjectNeed,
@@ -200,20 +204,20 @@ impl Requests {
         };
         let _turn = self.capabilities.turn(file)?;
         let good = |entry: &Entry| entry.serves(need.any_of, refused);
-        // Somebody else may have asked meanwhile.
+        // Another thread may have renewed it meanwhile.
         if let Some(known) = self.capabilities.entry(&need.object).filter(good) {
             return Ok(Some(known.capability));
         }
         match self.ask_for_capabilities(file, need.any_of) {
             Ok(()) => Ok(self.capabilities.entry(&need.object).filter(good).map(|entry| entry.capability)),
-            // Nobody has any right to what is not there.
+            // There are no rights to a file that does not exist.
             Err(failure) if matches!(failure.status(), Status::ENOENT | Status::ESTALE) => Ok(None),
             Err(status) => Err(status),
         }
     }
 
-    /// The file that an object is of, where no capability came with its layout: the layout was known, or the MDT has written the first data
-    /// itself, as that of a close.
+    /// Returns the file of an object without a capability from its layout: the layout was known, or the MDT
+    /// itself has written the first data, as that of a close.
     fn file_with(&self, object: &Fid) -> Option<Fid> {
         let has_it = |file: &FileState| {
             let layout = file.lock().layout.clone();
@@ -224,7 +228,7 @@ impl Requests {
         open.or_else(|| (!object.is_idif()).then_some(Fid { ver: 0, ..*object }))
     }
 
-    /// Asks the MDT for what this client may do with a file; the answer is taken in where all are.
+    /// Requests from the MDT what this client may do with a file, and enters it.
     fn ask_for_capabilities(&self, fid: Fid, any_of: Rights) -> FailureResult<()> {
         let answer = match self.capabilities.actor(fid) {
             Some(caller) => self.call(&caller, fid, &MdsRequest::Capabilities { fid, wanted: any_of }),
@@ -233,7 +237,7 @@ impl Requests {
         answer.map(drop)
     }
 
-    /// Has a thread ask for what a file's capabilities are to be replaced with, before they end.
+    /// Queues a file whose capabilities a thread renews before they expire.
     fn renew_soon(&self, file: Fid) {
         let mut soon = self.capabilities.soon.lock();
         if soon.files.len() >= SOON_MAX || soon.files.contains(&file) {
@@ -266,7 +270,7 @@ impl Requests {
             if let Err(status) = self.ask_for_capabilities(file, Rights::empty()) {
                 log::debug!("capabilities of {file} are asked for when they are needed: {status}");
             }
-            // Not before: what is being asked for need not be asked for again.
+            // Only afterwards: while it is queued it is not queued again.
             self.capabilities.soon.lock().files.pop_front();
         }
     }

@@ -11,27 +11,28 @@ use nacre_wire::mds::LeaseGrant;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How often a wait looks whether it was interrupted.
+/// How often a wait checks for an interrupt.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Who knows which MDTs the file system has.
+/// Source of the MDTs that the file system has.
 pub trait Newcomers: Send + Sync {
-    /// Whether the file system has this MDT, though the client does not know it yet: then it is being added. Any thread may ask.
+    /// True if the file system has this MDT, though the client does not know it yet: then it is being added.
+    /// Any thread may call this.
     fn is_coming(&self, mdt_index: u16) -> bool;
 }
 
-/// What is known of MDTs that join.
+/// State of MDTs that join.
 #[derive(Default)]
 pub(crate) struct Joining {
     newcomers: OnceLock<Arc<dyn Newcomers>>,
-    /// Held while one is added, from before anything can be heard of it.
+    /// Held while an MDT is added, from before it can send anything.
     adding: Mutex<()>,
     stopped: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Joining {
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub fn stop(&self) {
         *self.stopped.lock() = true;
         self.changed.notify_all();
@@ -39,20 +40,22 @@ impl Joining {
 }
 
 impl Requests {
-    /// Who is asked for MDTs that the client does not know. Only the first call counts.
+    /// Sets the source for MDTs that the client does not know. Only the first call counts.
     pub fn set_newcomers(&self, newcomers: Arc<dyn Newcomers>) {
         let _ = self.joining.newcomers.set(newcomers);
     }
 
-    /// MDTs that the client knows; their indexes are below.
+    /// Returns the number of MDTs that the client knows; they have the indexes below it.
     pub fn mdt_count(&self) -> usize {
         self.mdts.len()
     }
 
-    /// Adds the MDT with the next index. `connect` gets what it calls back, and gives the way and what may be cached.
+    /// Adds the MDT with the next index. `connect` gets the receiver of its callbacks, and returns the
+    /// endpoint and the lease.
     ///
     /// # Errors
-    /// What `connect` says; `EALREADY` if it is known; `EINVAL` if one before it is not, or if there can be no such MDT.
+    /// The error of `connect`; `EALREADY` if the MDT is known; `EINVAL` if one before it is not, or if the
+    /// index is too large.
     pub fn add_mdt(
         &self,
         index: u16,
@@ -66,17 +69,17 @@ impl Requests {
             return Err(Status::EINVAL);
         }
         let (endpoint, grant) = connect(self.lease.callbacks(index))?;
-        // Before anybody can ask it: what it answers is kept only if it has said that nobody else is there.
+        // Before any request can reach it: its replies are cached only if it has granted an exclusive lease.
         self.lease.apply(index, grant, false);
         let added = self.mdts.push(Mdt::new(endpoint));
         debug_assert!(added, "the index was looked at, and nobody else adds");
-        // Not between a look and a wait of somebody who waits for it.
+        // Serialises with a waiting thread, which checks and then waits under this lock.
         drop(self.joining.stopped.lock());
         self.joining.changed.notify_all();
         Ok(())
     }
 
-    /// The MDT with an index that the client does not know: waits for it if the file system has it.
+    /// Returns the MDT with an index that the client does not know: waits for it if the file system has it.
     ///
     /// # Errors
     /// `ESTALE` if it has not, `EINTR`, `ESHUTDOWN`.
@@ -101,7 +104,7 @@ impl Requests {
         }
     }
 
-    /// Waits until the client knows an MDT; false if it does not by then.
+    /// Waits until the client knows an MDT; false if it does not at the deadline.
     pub fn await_mdt(&self, index: u16, deadline: Instant) -> bool {
         let is_known = || self.mdts.get(usize::from(index)).is_some();
         let mut stopped = self.joining.stopped.lock();
@@ -114,7 +117,7 @@ impl Requests {
         is_known()
     }
 
-    /// Whether there is such an MDT, also if it has joined just now.
+    /// True if there is such an MDT, including one that has just joined.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
@@ -129,7 +132,7 @@ impl Requests {
         }
     }
 
-    /// The MDT that calls back. It may do so before it is known here.
+    /// Returns the MDT that has sent a callback. It may send one before it is known here.
     pub(crate) fn mdt_once_joined(&self, index: u16) -> Option<&Mdt> {
         let index = usize::from(index);
         self.mdts.get(index).or_else(|| {

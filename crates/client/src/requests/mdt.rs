@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A metadata target as the client sees it.
 pub(crate) struct Mdt {
     pub endpoint: Arc<dyn MdsEndpoint>,
-    /// Everything up to here is durable there.
+    /// Last transaction that is durable there, with all before it.
     pub(super) last_committed: AtomicU64,
     /// Last transaction of this client there.
     pub last_transno: AtomicU64,
     /// Last transaction coordinated there that changed a directory of another MDT.
     pub last_elsewhere: AtomicU64,
-    /// How often what is open there was opened again.
+    /// How often the open files there were re-opened.
     pub recoveries: AtomicU64,
-    /// What it may still lose.
+    /// Changes that it may still lose.
     pub unsynced: Unsynced,
     pub(super) fids: Mutex<FidPool>,
 }
@@ -39,19 +39,19 @@ impl Mdt {
         }
     }
 
-    /// Everything up to here is durable there.
+    /// Returns the last transaction that is durable there, with all before it.
     pub fn last_committed(&self) -> u64 {
         self.last_committed.load(Ordering::Relaxed)
     }
 
-    /// It has begun a run with this as the newest transaction.
+    /// Lowers the recorded transactions after the start of a run whose newest transaction is this one.
     pub fn forget_later(&self, newest: u64) {
         self.last_committed.fetch_min(newest, Ordering::Relaxed);
         self.last_transno.fetch_min(newest, Ordering::Relaxed);
     }
 }
 
-/// The directory that a request changes in addition to the one it is addressed to.
+/// Returns the directory that a request changes in addition to the one it is addressed to.
 pub(super) fn second_directory(request: &MdsRequest<'_>) -> Option<Fid> {
     match request {
         MdsRequest::Rename { to_parent, .. } => Some(*to_parent),
@@ -60,12 +60,12 @@ pub(super) fn second_directory(request: &MdsRequest<'_>) -> Option<Fid> {
     }
 }
 
-/// What keeps a recovery from going on, so that it begins again.
+/// True for errors that end a recovery, so that it starts again.
 pub(crate) fn open_again_is_given_up(status: Status) -> bool {
     matches!(status, Status::EINTR | Status::ENOTCONN | Status::ESHUTDOWN | Status::ETIMEDOUT)
 }
 
-/// The request that opens again what an MDT had open.
+/// Returns the request that re-opens a file at an MDT.
 pub(crate) fn open_again(fid: Fid, handle: OpenHandle, flags: OpenFlags) -> MdsRequest<'static> {
     let flags = (flags & !(OpenFlags::TRUNCATE | OpenFlags::CREATED)) | OpenFlags::REPLAY;
     MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) }
@@ -88,7 +88,7 @@ impl FidPool {
     }
 }
 
-/// An MDT's answer, and the lease that was in force when the question was sent.
+/// An MDT's reply, and the lease that was in force when the request was sent.
 pub(crate) struct Answer {
     pub reply: MdsReply,
     pub transno: TransNo,
@@ -97,8 +97,10 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Returns the attributes in the reply.
+    ///
     /// # Errors
-    /// `EPROTO` if the MDT answered something else than attributes.
+    /// `EPROTO` if the MDT answered with something else.
     pub fn attr(self) -> FailureResult<Attr> {
         match self.reply {
             MdsReply::Attr(attr) => Ok(attr),
@@ -106,8 +108,10 @@ impl Answer {
         }
     }
 
+    /// Returns the bytes in the reply.
+    ///
     /// # Errors
-    /// `EPROTO` if the MDT answered something else than bytes.
+    /// `EPROTO` if the MDT answered with something else.
     pub fn bytes(self) -> FailureResult<Vec<u8>> {
         match self.reply {
             MdsReply::Bytes(bytes) => Ok(bytes),

@@ -1,4 +1,5 @@
-//! Questions to many servers of which some may be gone: answers that come soon count, no server is waited for.
+//! Parallel requests to many servers of which some may be unreachable: replies within a deadline count, the
+//! others are not waited for.
 
 use nacre_env::InterruptTarget;
 use nacre_env::clock::Instant;
@@ -7,25 +8,25 @@ use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a server may take; one that is reached but hangs gets the grace of an interrupted request on top.
+/// Deadline of a server; one that is reachable but hangs gets the grace of an interrupted request on top.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How often the one who waits asks whether it was interrupted.
+/// How often the waiting thread checks for an interrupt.
 const POLL: Duration = Duration::from_millis(20);
-/// Threads that ask at the same time.
+/// Threads that send requests at the same time, at most.
 const THREADS_MAX: usize = 64;
 
 struct State<R> {
     next: usize,
     results: Vec<Option<StatusResult<R>>>,
-    /// Threads that ask, so that their questions can be called off.
+    /// Threads that wait for replies, so that they can be interrupted.
     asking: Vec<Arc<InterruptTarget>>,
     running: usize,
-    /// Nobody is waited for any more.
+    /// True after the deadline or an interrupt.
     late: bool,
 }
 
-/// Asks all questions at the same time and gives the answers in order; `ETIMEDOUT` for those that took too long, `EINTR` for
-/// the rest if the caller was interrupted.
+/// Sends all requests at the same time and returns the replies in order; `ETIMEDOUT` for those that took too
+/// long, `EINTR` for the rest if the caller was interrupted.
 pub(crate) fn ask_all<Q: Sync, R: Send>(
     questions: &[Q],
     ask: impl Fn(&Q) -> StatusResult<R> + Sync,
@@ -56,7 +57,7 @@ pub(crate) fn ask_all<Q: Sync, R: Send>(
     state.into_inner().results.into_iter().map(|result| result.unwrap_or(Err(unanswered))).collect()
 }
 
-/// Waits for the askers and calls them off when it is time; says what became of questions without answer.
+/// Waits for the threads and interrupts them when it is time; returns the status of requests without reply.
 fn wait<R>(state: &Mutex<State<R>>, changed: &Condvar) -> Status {
     let deadline = Instant::now() + LIMIT;
     let mut state = state.lock();
@@ -92,14 +93,14 @@ fn serve<Q, R>(
                 break;
             }
             state.next += 1;
-            // Under the lock, so that the thread that sets `late` finds this question.
+            // Under the lock, so that the thread that sets `late` finds this request.
             target.begin(state.next as u64);
             state.next - 1
         };
         let result = questions.get(index).map(ask);
         target.end();
         let mut state = state.lock();
-        // An answer that was called off is none.
+        // The reply to an interrupted request does not count.
         if let (Some(result), Some(slot)) = (result, state.results.get_mut(index))
             && !matches!(result, Err(Status::EINTR))
         {

@@ -1,4 +1,4 @@
-//! MDTs that have restarted, and what they have lost.
+//! MDTs that have restarted, and which changes they have lost.
 
 use crate::requests::Requests;
 use crate::requests::mdt::open_again_is_given_up;
@@ -8,7 +8,8 @@ use nacre_types::{Cred, Fid, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 
 impl Requests {
-    /// An MDT has answered a request with a change. Only one whose host may lose power while this client lives matters.
+    /// Records that an MDT has acknowledged a request with a change. It matters only if the MDT's host may
+    /// lose power while this client lives.
     pub(crate) fn note_unsynced(&self, fid: Fid, request: &MdsRequest<'_>, reply: &MdsReply, transno: u64) {
         let Ok(mdt) = self.mdt(fid) else { return };
         if !mdt.endpoint.is_local()
@@ -19,11 +20,12 @@ impl Requests {
         }
     }
 
-    /// Asks an MDT with which state its present run began, and notes what it has lost. To be called when it is met first,
-    /// and before other requests go on when it has restarted. True if it has lost some: then nothing that is cached is true.
+    /// Asks an MDT with which state its run began, and records what it has lost. To be called at the first
+    /// connection, and before other requests continue after a restart. True if it has lost changes of this
+    /// client: then no cached information is valid.
     ///
     /// # Errors
-    /// Those after which it is to be asked again.
+    /// Those after which it has to be called again.
     pub fn meet_run(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<bool> {
         let Some(mdt) = self.mdts.get(usize::from(mdt_index)) else { return Ok(false) };
         let start = match endpoint.call(&Cred::system(), &MdsRequest::RunStart) {
@@ -48,7 +50,7 @@ impl Requests {
         Ok(lost > 0)
     }
 
-    /// True if an MDT has lost something that this client had changed of an inode; once.
+    /// True, once, if an MDT has lost a change of this client to an inode.
     pub(crate) fn take_lost(&self, fid: &Fid) -> bool {
         let mut lost = false;
         for mdt in (0..self.mdts.len()).filter_map(|index| self.mdts.get(index)) {

@@ -1,4 +1,4 @@
-//! OSTs that do not answer.
+//! Unresponsive OSTs.
 
 use crate::requests::targets::OstTable;
 use nacre_env::clock::Instant;
@@ -9,34 +9,34 @@ use nacre_wire::oss::OssRequest;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long an OST may take to say that it is there.
+/// How long an OST may take to respond.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// The same for one that was silent lately: a directory may be full of files on it.
+/// The same for an OST that was unresponsive lately: a directory may be full of files on it.
 const ANSWER_SOON: Duration = Duration::from_millis(20);
 /// What "lately" is.
 const SILENT_AGE: Duration = Duration::from_secs(5);
 
-/// OSTs that do not answer, and when each was last waited for in vain.
+/// Unresponsive OSTs, and when the last wait for each timed out.
 #[derive(Default)]
 pub(crate) struct Silent(Mutex<BTreeMap<u16, Instant>>);
 
 impl Silent {
-    /// True if an OST did not answer lately.
+    /// True if some OST did not respond lately.
     pub fn has_any(&self) -> bool {
         !self.0.lock().is_empty()
     }
 
-    /// True if this one did not.
+    /// True if this OST did not respond lately.
     pub fn has(&self, ost_index: u16) -> bool {
         self.0.lock().contains_key(&ost_index)
     }
 
-    /// Asks the OSTs of a layout whether they are there. True if one does not say so.
+    /// Checks whether the OSTs of a layout respond. True if one does not.
     pub fn has_one_of(&self, layout: &Layout, osts: &OstTable) -> bool {
         let mut all: Vec<u16> = layout.objects().map(|stripe| stripe.ost_index).collect();
         all.sort_unstable();
         all.dedup();
-        // Each is asked, so that it is known of all.
+        // Every OST is checked, so that the state of all is known.
         all.into_iter().filter(|ost_index| self.ask(*ost_index, osts)).count() > 0
     }
 

@@ -1,4 +1,4 @@
-//! What a mount tells about itself and its targets.
+//! Statistics of a mount and its targets.
 
 use crate::requests::Requests;
 use crate::requests::patience::ask_all;
@@ -8,48 +8,48 @@ use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};
 use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
-/// A target and its space, if it answered.
+/// A target and its space, if it responded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TargetState {
     /// Which target.
     pub target: TargetId,
-    /// Its space, or why it is not known.
+    /// Its space, or why that is not known.
     pub statfs: StatusResult<Statfs>,
 }
 
 impl Requests {
-    /// All targets that the client knows: MDTs, then OSTs, by index.
+    /// Returns all targets that the client knows: MDTs, then OSTs, by index.
     pub fn targets(&self) -> Vec<TargetId> {
         let mdts = (0..self.mdts.len()).map(|index| TargetId::mdt(index as u16));
         let osts = self.osts.iter().map(|(index, _)| index).filter(|index| *index < TARGET_INDEX_MAX);
         mdts.chain(osts.map(TargetId::ost)).collect()
     }
 
-    /// Uses these pools from now on, which only tell people what there is: files are placed by MDTs.
+    /// Sets the pools, which are only shown to users: MDTs place files.
     pub fn set_pools(&self, pools: &[PoolConfig]) {
         *self.pools.write() = pools.to_vec();
     }
 
-    /// OST pools of the file system, in the order of names.
+    /// Returns the OST pools of the file system, in the order of names.
     pub fn pools(&self) -> Vec<PoolConfig> {
         self.pools.read().clone()
     }
 
-    /// Space of one target, if it answers soon.
+    /// Returns the space of one target, if it responds soon.
     ///
     /// # Errors
-    /// `ENODEV` if there is no such target; `ETIMEDOUT` if it does not answer; what it answers.
+    /// `ENODEV` if there is no such target; `ETIMEDOUT` if it does not respond; the error of the target.
     pub fn target_statfs(&self, target: TargetId) -> StatusResult<Statfs> {
         let state = self.statfs_of(&[target]).pop();
         state.map_or(Err(Status::ENODEV), |state| state.statfs)
     }
 
-    /// Space of every target that answers soon.
+    /// Returns the space of every target that responds soon.
     pub fn all_statfs(&self) -> Vec<TargetState> {
         self.statfs_of(&self.targets())
     }
 
-    /// Targets of this process are asked by this thread, others all at once by threads of their own.
+    /// Asks targets of this process on this thread, others all at once on threads of their own.
     pub(crate) fn statfs_of(&self, targets: &[TargetId]) -> Vec<TargetState> {
         let near = |target: &TargetId| match target.kind {
             TargetKind::Mdt => {
@@ -84,11 +84,11 @@ impl Requests {
         }
     }
 
-    /// Space of the file system: bytes of all OSTs, inodes of all MDTs. Targets that do not answer soon count as
-    /// absent, as with Lustre's `lazystatfs`.
+    /// Returns the space of the file system: bytes of all OSTs, inodes of all MDTs. Targets that do not
+    /// respond soon are left out, as with Lustre's `lazystatfs`.
     ///
     /// # Errors
-    /// What the first target says, if none answers.
+    /// The error of the first target, if none responds.
     pub fn statfs(&self) -> StatusResult<Statfs> {
         let states = self.all_statfs();
         let block_size = 4096;
@@ -118,7 +118,7 @@ impl Requests {
 
     fn mdt_statfs(&self, index: u16) -> StatusResult<Statfs> {
         let fid = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
-        // That a target is away is what is asked for here, and no fault.
+        // An unreachable target is an expected result here, and no fault.
         match self.call_system(fid, &MdsRequest::Statfs).map_err(|failure| failure.status())?.reply {
             MdsReply::Statfs(statfs) => Ok(statfs),
             _ => Err(Status::EPROTO),

@@ -1,4 +1,4 @@
-//! The targets that a client knows: only ever added to, and read without a lock.
+//! The targets that a client knows: added but never removed, and read without a lock.
 
 use crate::requests::mdt::Mdt;
 use nacre_rpc::OssEndpoint;
@@ -14,7 +14,7 @@ type Page = [OnceLock<Arc<dyn OssEndpoint>>; PAGE];
 /// MDTs by index, without gaps.
 pub(crate) struct MdtTable {
     slots: Box<[OnceLock<Mdt>]>,
-    /// Slots that are taken, from the first on.
+    /// Slots in use, from the first on.
     count: AtomicUsize,
 }
 
@@ -24,7 +24,7 @@ impl MdtTable {
         MdtTable { slots, count: AtomicUsize::new(0) }
     }
 
-    /// Adds the next one; false if there is no place. Not to be called by two threads at once.
+    /// Adds the next MDT; false if the table is full. Not to be called by two threads at once.
     pub fn push(&self, mdt: Mdt) -> bool {
         let count = self.len();
         let added = self.slots.get(count).is_some_and(|slot| slot.set(mdt).is_ok());
@@ -39,7 +39,7 @@ impl MdtTable {
     }
 
     pub fn get(&self, index: usize) -> Option<&Mdt> {
-        // As many as it says that there are, not one that is just being added.
+        // Bounded by the count, which leaves out an MDT that is just being added.
         if index < self.len() { self.slots.get(index)?.get() } else { None }
     }
 
@@ -48,7 +48,8 @@ impl MdtTable {
     }
 }
 
-/// Endpoints by OST index, and by that of the data parts of MDTs, in pages that are made when the first OST of a page appears.
+/// Endpoints by OST index, and by that of the data parts of MDTs, in pages that are allocated when the first
+/// OST of a page appears.
 pub(crate) struct OstTable {
     pages: Box<[OnceLock<Box<Page>>]>,
 }
@@ -58,7 +59,7 @@ impl OstTable {
         OstTable { pages: (0..PAGES).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Adds an OST; false if the index is known already (then nothing changes) or beyond all limits.
+    /// Adds an OST; false if the index is known already (then nothing changes) or out of range.
     pub fn add(&self, index: u16, endpoint: Arc<dyn OssEndpoint>) -> bool {
         let Some(page) = self.pages.get(usize::from(index) / PAGE) else { return false };
         let page = page.get_or_init(|| Box::new(std::array::from_fn(|_| OnceLock::new())));
@@ -70,7 +71,7 @@ impl OstTable {
         page[usize::from(index) % PAGE].get().map(|endpoint| &**endpoint)
     }
 
-    /// All OSTs in order of their indexes, then the data parts of MDTs.
+    /// Iterates over all OSTs in order of their indexes, then the data parts of MDTs.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &dyn OssEndpoint)> {
         self.pages.iter().enumerate().filter_map(|(number, page)| Some((number, page.get()?))).flat_map(
             |(number, page)| {

@@ -1,10 +1,11 @@
-//! Changes that an MDT has answered and that its host's power loss may still take back.
+//! Changes that an MDT has acknowledged and that a power loss of its host may still undo.
 //!
-//! An MDT answers a change when it is in its log, which survives the end of the process and becomes durable within a
-//! second. If the host goes down before that, the next run of the MDT begins with an older state, and the change is gone
-//! although its caller goes on. The client keeps which inodes it has changed since what it knows to be durable; when it
-//! meets another run ([`RunStart`]), it finds out what that run did not begin with. `fsync` and `close` of those inodes
-//! then fail, once.
+//! An MDT acknowledges a change when it is in its log, which survives the end of the process and becomes
+//! durable within a second. If the host loses power before that, the next run of the MDT begins with an older
+//! state, and the change is lost although its caller continues. The client records which inodes it has
+//! changed beyond the last transaction known to be durable; when it connects to another run ([`RunStart`]),
+//! it determines which of the changes that run began without. `fsync` and `close` of those inodes then fail,
+//! once.
 
 use nacre_env::sync::Mutex;
 use nacre_types::Fid;
@@ -13,29 +14,29 @@ use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Parts of the record, so that threads rarely meet; a power of two.
+/// Parts of the record, so that threads rarely contend; a power of two.
 const SHARDS: usize = 16;
-/// Changed inodes that one part remembers before the MDT is asked to make them durable. An MDT does that every second by
-/// itself, so this is reached at 65,000 changes a second only.
+/// Changed inodes in one part from which on the MDT is asked to make them durable. An MDT does that every
+/// second anyway, so this is reached at 65,000 changes a second only.
 const SHARD_MAX: usize = 4096;
-/// Lost changes that are remembered until an `fsync` or `close` reports them.
+/// Lost changes that are kept until an `fsync` or `close` reports them.
 const LOST_MAX: usize = SHARDS * SHARD_MAX;
 
-/// What one MDT has answered and may lose.
+/// Changes that one MDT has acknowledged and may lose.
 #[derive(Default)]
 pub(crate) struct Unsynced {
-    /// The run of the MDT that answers now, once it is known.
+    /// The current run of the MDT, once it is known.
     run: Mutex<Option<RunStart>>,
     /// The last transaction that changed each inode.
     changed: [Mutex<HashMap<Fid, u64>>; SHARDS],
-    /// Inodes whose changes are gone, until that was told.
+    /// Inodes whose changes are lost, until that is reported.
     lost: Mutex<HashSet<Fid>>,
     lost_count: AtomicUsize,
 }
 
 impl Unsynced {
-    /// The MDT has answered that transaction `transno` changed these inodes. True if it should be asked to make its
-    /// changes durable: too many are to be remembered.
+    /// Records that the MDT has acknowledged transaction `transno`, which changed these inodes. True if the
+    /// MDT should be asked to make its changes durable, because there are too many to record.
     pub fn note(&self, fids: impl Iterator<Item = Fid>, transno: u64, last_committed: u64) -> bool {
         let mut is_full = false;
         for fid in fids {
@@ -50,15 +51,15 @@ impl Unsynced {
         is_full
     }
 
-    /// The MDT answers in this run from now on. Gives how many changed inodes it has lost something of;
-    /// `None` if it did so before.
+    /// Records that the MDT has begun this run. Returns of how many changed inodes it has lost a change;
+    /// `None` if the run is not new.
     pub fn begin_run(&self, start: RunStart, last_committed: u64) -> Option<usize> {
         let before = self.run.lock().replace(start);
         let kept = kept_by(before, start, last_committed)?;
         let mut lost = self.lost.lock();
         let before = lost.len();
         for shard in &self.changed {
-            // What it began with is durable.
+            // The state at its start is durable.
             for (fid, changed_by) in shard.lock().drain() {
                 if changed_by > kept && lost.len() < LOST_MAX {
                     lost.insert(fid);
@@ -69,7 +70,7 @@ impl Unsynced {
         Some(lost.len() - before)
     }
 
-    /// True if something was lost that this client had changed of an inode; once.
+    /// True, once, if a change of this client to an inode was lost.
     pub fn take_lost(&self, fid: &Fid) -> bool {
         if self.lost_count.load(Ordering::Acquire) == 0 {
             return false;
@@ -85,12 +86,13 @@ fn shard_of(fid: &Fid) -> usize {
     fid.oid as usize & (SHARDS - 1)
 }
 
-/// The newest transaction of earlier runs that counts in a new one; `None` if the run is not a new one.
+/// Returns the newest transaction of earlier runs that counts in a new one; `None` if the run is not a new
+/// one.
 fn kept_by(before: Option<RunStart>, start: RunStart, last_committed: u64) -> Option<u64> {
     match before {
         Some(before) if before.run == start.run => None,
-        // Runs that this client has not met may have reached numbers that it knows for other changes. While the host was
-        // up they have lost nothing.
+        // Runs that this client has not seen may have reused transaction numbers that it knows for other
+        // changes. While the host was up they have lost nothing.
         Some(before) if before.run + 1 != start.run && before.boot_id != start.boot_id => {
             Some(last_committed.min(start.newest))
         }
@@ -98,8 +100,8 @@ fn kept_by(before: Option<RunStart>, start: RunStart, last_committed: u64) -> Op
     }
 }
 
-/// The inodes that a request changes in a way that `fsync` promises to keep: not the note of a file's size, which is found
-/// out again from its objects.
+/// Returns the inodes that a request changes in a way that `fsync` promises to keep: not a report of a file's
+/// size, which can be found again from its objects.
 pub(super) fn changed_by<'a>(request: &'a MdsRequest<'_>, reply: &'a MdsReply) -> impl Iterator<Item = Fid> {
     let (first, second) = match request {
         MdsRequest::SetAttr { fid, .. }
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(unsynced.begin_run(start(4, 12, 2), 0), Some(2));
         assert_eq!([1, 2, 3, 4].map(|oid| unsynced.take_lost(&fid(oid))), [true, false, true, false]);
         assert!(!unsynced.take_lost(&fid(1)));
-        // The numbers are used again.
+        // The new run uses the numbers again.
         assert!(!unsynced.note([fid(5)].into_iter(), 13, 0));
         assert_eq!(unsynced.begin_run(start(5, 13, 3), 0), Some(0));
     }
