@@ -1,9 +1,10 @@
-//! The layout for the time of an operation: what is known, what keeps it true, and asking the MDT.
+//! The layout during an operation: the known one, the proof that it is valid, and requests for it to the MDT.
 //!
-//! Alone, the lease says that nobody else changes a layout; this client's own changes take the whole file
-//! ([`crate::file::ranges`]) and have it forgotten. With other clients a lock on the layout does ([`crate::locks::layouts`]), to which an
-//! operation holds a reference ([`LayoutUse`]) from before its first request to an OST until after its last. While it has
-//! one it asks the MDT nothing about the file.
+//! While this client is the only one, the lease guarantees that no other client changes a layout; its own
+//! changes take the byte range of the whole file ([`crate::file::ranges`]) and invalidate the known layout.
+//! With other clients a lock on the layout guarantees it ([`crate::locks::layouts`]): an operation holds a
+//! reference to the lock ([`LayoutUse`]) from before its first request to an OST until after its last. While
+//! it has one it sends the MDT no request about the file.
 
 pub(crate) mod head;
 
@@ -22,22 +23,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time after which an MDT that has no lock to give, because it waits for its clients after a restart, is asked again.
+/// Time after which a request is repeated to an MDT that grants no lock because it waits for its clients
+/// after a restart.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A layout that stays true until this is dropped.
+/// A layout that stays valid until this is dropped.
 pub(crate) struct LayoutUse {
     layout: Option<Arc<Layout>>,
     lock: Option<(Arc<LayoutSpace>, LockHandle)>,
 }
 
 impl LayoutUse {
-    /// The layout; `None` if nothing is stored of one.
+    /// Returns the layout; `None` if none is stored.
     pub fn layout(&self) -> Option<&Arc<Layout>> {
         self.layout.as_ref()
     }
 
-    /// The layout of a write.
+    /// Returns the layout for a write.
     ///
     /// # Errors
     /// `EIO` if there is none.
@@ -45,14 +47,14 @@ impl LayoutUse {
         self.layout.as_ref().ok_or(Status::EIO).explain(|context| context.cause("the file has no layout"))
     }
 
-    /// The layout if it has objects.
+    /// Returns the layout if it has objects.
     pub fn with_objects(&self) -> Option<&Arc<Layout>> {
         self.layout.as_ref().filter(|layout| layout.has_objects())
     }
 }
 
 impl From<Arc<Layout>> for LayoutUse {
-    /// A layout that something else keeps true: the lease, or a lock that is not given up yet.
+    /// Wraps a layout that something else keeps valid: the lease, or a lock that is not released yet.
     fn from(layout: Arc<Layout>) -> LayoutUse {
         LayoutUse { layout: Some(layout), lock: None }
     }
@@ -66,9 +68,9 @@ impl Drop for LayoutUse {
     }
 }
 
-/// Counts how often this client has changed layouts: had objects made for a file, or replaced them. An answer of an MDT that was on its
-/// way meanwhile may be older than such a change, also where nothing is known of the file any more because it was closed. Files share
-/// counters; then one is asked for once more without need.
+/// Counts how often this client has changed layouts: had objects allocated for a file, or replaced them. A
+/// reply of an MDT that was on its way meanwhile may be older than such a change, also for a file that is not
+/// known any more because it was closed. Files share counters; a collision only costs an unnecessary request.
 pub(crate) struct Relayouts([AtomicU64; Relayouts::COUNTERS]);
 
 impl Relayouts {
@@ -78,12 +80,13 @@ impl Relayouts {
         &self.0[(fid.seq ^ u64::from(fid.oid)) as usize % Relayouts::COUNTERS]
     }
 
-    /// How often the layout of a file was changed, with those of others.
+    /// Returns how often the layout of a file was changed, and those of files that share its counter.
     pub fn count(&self, fid: Fid) -> u64 {
         self.counter(fid).load(Ordering::Acquire)
     }
 
-    /// The layout was changed, and who has the file open here knows it. To be said before the file is closed.
+    /// Records a change of the layout, which the opens of the file here know of. To be called before the file
+    /// is closed.
     pub fn note(&self, fid: Fid) {
         self.counter(fid).fetch_add(1, Ordering::AcqRel);
     }
@@ -95,21 +98,22 @@ impl Default for Relayouts {
     }
 }
 
-/// The lock on the layout that an open was asked for with, and the one that came; handles 0 stand for none.
+/// The handle of the layout lock requested with an open, and that of the lock in the reply; 0 stands for
+/// none.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct OpenedLock {
     pub reserved: LockHandle,
     pub came: LockHandle,
 }
 
-/// One try to get a layout.
+/// Result of one try to get a layout.
 enum Tried {
     Done(LayoutUse),
-    /// After this time again.
+    /// Try again after this time.
     Again(Duration),
 }
 
-/// What is known of the layouts of open files, and what keeps it true.
+/// The known layouts of open files, and the proof that they are valid.
 pub struct Layouts {
     requests: Arc<Requests>,
     lease: Arc<Lease>,
@@ -132,15 +136,17 @@ impl Layouts {
         self.lease.locks().layouts(fid.mdt_index())
     }
 
-    /// The layout as it is, with all components: what lies behind one that is not known counts for the size.
+    /// Returns the current layout with all components: data in a component that is not known counts for the
+    /// size.
     ///
     /// # Errors
-    /// `EINTR`; what the MDT answers.
+    /// `EINTR`; the error of the MDT.
     pub(crate) fn use_layout(&self, file: &FileState) -> FailureResult<LayoutUse> {
         self.use_layout_that(file, |layout| layout.is_complete())
     }
 
-    /// The layout that is known here if it is true as a whole, or `enough` with what stays true of it; otherwise the MDT's.
+    /// Returns the known layout if it is valid as a whole, or `enough` with the part that stays valid;
+    /// otherwise requests it from the MDT.
     fn use_layout_that(
         &self,
         file: &FileState,
@@ -157,7 +163,7 @@ impl Layouts {
         }
     }
 
-    /// The same as far as it is known here.
+    /// Does the same without a request.
     fn known_layout(&self, file: &FileState, enough: &impl Fn(&Layout) -> bool) -> Option<LayoutUse> {
         let (layout, warrant) = {
             let inner = file.lock();
@@ -176,7 +182,7 @@ impl Layouts {
         }
     }
 
-    /// The layout that is known here, if it is `ready`; nobody is asked.
+    /// Returns the known layout, if it is `ready`; sends no request.
     pub(crate) fn layout_in_hand(
         &self,
         file: &FileState,
@@ -186,18 +192,18 @@ impl Layouts {
         known.layout.as_ref().is_some_and(|layout| ready(layout)).then_some(known)
     }
 
-    /// A layout that has objects for `[start, end)` as far as the file can reach; asks the MDT for them if need be. Several
-    /// writers that need them at once ask once.
+    /// Returns a layout that has objects for `[start, end)` as far as the file can reach; requests them from
+    /// the MDT if necessary. If several writers need them at once, one sends the request.
     ///
     /// # Errors
-    /// `ENODATA` if all of it lies behind the last component; `EINTR`; what the MDT answers.
+    /// `ENODATA` if the whole range is behind the last component; `EINTR`; the error of the MDT.
     pub(crate) fn use_layout_for_writing(
         &self,
         file: &FileState,
         start: u64,
         end: u64,
     ) -> FailureResult<LayoutUse> {
-        // Behind the end that is known here somebody may have added components.
+        // Another client may have added components behind the known end.
         let has_room = |layout: &Layout| start < layout.end() && layout.is_instantiated(start, end);
         let ready = |inner: &mut FileInner| match &inner.layout {
             Some(layout) if has_room(layout) => Some(true),
@@ -236,8 +242,8 @@ impl Layouts {
         }
     }
 
-    /// Asks the MDT for the layout, with a range for one that has objects there, and for a lock on it unless this client is
-    /// alone.
+    /// Requests the layout from the MDT, with a range for one that has objects there, and a lock on it unless
+    /// this client is the only one.
     fn ask_layout(&self, file: &FileState, range: Option<(u64, u64)>) -> FailureResult<Tried> {
         let fid = file.fid;
         let lease = self.lease.number();
@@ -281,7 +287,7 @@ impl Layouts {
                 let layout = inner.layout.clone();
                 drop(inner);
                 let held = LayoutUse { layout, lock };
-                // What is known came under a newer lock, whose layout this reference does not stand for.
+                // The known layout came under a newer lock, which this reference does not hold.
                 Ok(if is_known { Tried::Done(held) } else { Tried::Again(Duration::from_millis(1)) })
             }
             Adopted::Gone => Ok(Tried::Again(Duration::from_millis(1))),
@@ -289,7 +295,7 @@ impl Layouts {
         }
     }
 
-    /// This client has asked for another layout of a file without objects: what is known counts no more.
+    /// Requests the layout again, after this client has set another one for a file without objects.
     ///
     /// # Errors
     /// As for [`Layouts::use_layout`].
@@ -298,20 +304,21 @@ impl Layouts {
         self.use_layout(file).map(drop)
     }
 
-    /// A name for a lock that an open may bring, unless this client is alone.
+    /// Reserves a handle for a lock that may come with the reply to an open, unless this client is the only
+    /// one.
     pub(crate) fn reserve_layout_lock(&self, fid: Fid) -> LockHandle {
         if self.lease.exclusive() { LockHandle(0) } else { self.layout_space(fid).reserve() }
     }
 
-    /// The open has failed.
+    /// Ends the reservation after the open has failed.
     pub(crate) fn forget_layout_lock(&self, fid: Fid, reserved: LockHandle) {
         if reserved != LockHandle(0) {
             self.layout_space(fid).forget(reserved);
         }
     }
 
-    /// An open has brought this layout, and perhaps a lock. It was asked for under this lease, and after so many changes of it, if those
-    /// of this file were counted.
+    /// Adopts the layout, and perhaps a lock, from the reply to an open. The open was sent under this lease,
+    /// after this number of changes of the layout if the file's were counted.
     pub(crate) fn adopt_layout_lock(
         &self,
         file: &FileState,
@@ -326,7 +333,7 @@ impl Layouts {
             if lease != 0 && is_new && lease == self.lease.number() {
                 inner.learn_layout(layout, Warrant::Lease(lease));
             } else if inner.layout.is_none() {
-                // It says what was true once: the first operation asks.
+                // The layout may be outdated: the first operation requests it.
                 inner.learn_layout(layout, Warrant::None);
             }
             return;
@@ -338,21 +345,21 @@ impl Layouts {
         }
     }
 
-    /// What is known of a file's objects and of their content is not true any more.
+    /// Drops what is known of a file's objects and of their content.
     pub(crate) fn forget_layout(&self, file: &FileState) {
         file.lock().forget_layout();
         file.lock_era.fetch_add(1, Ordering::AcqRel);
         self.memory.shrink();
     }
 
-    /// True if nobody else can give objects to components of a file that have none, nor add components.
+    /// True if no other client can give objects to components of a file that have none, or add components.
     pub(crate) fn holds_components(&self, file: &FileState) -> bool {
         let warrant = file.lock().layout_warrant;
         matches!(warrant, Warrant::Lock(handle) if self.layout_space(file.fid).holds_components(handle))
     }
 }
 
-/// Waits before something is tried again; short times only, which are waited out.
+/// Waits before a retry; for short times only, during which it is not interrupted.
 ///
 /// # Errors
 /// `EINTR` if the caller was interrupted before.

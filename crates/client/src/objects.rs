@@ -17,18 +17,18 @@ use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{ObjectAttr, OssReply, OssRequest};
 use std::sync::Arc;
 
-/// A write of this size tells how fast servers are: the request itself is a small part of it.
+/// A write of this size shows how fast servers are: the request itself is a small part of it.
 pub(crate) const LARGE_BYTES: u64 = 512 << 10;
 
-/// Objects of files: asked, and filled and emptied for the ranges of a layout.
+/// Requests to objects of files, by ranges of a layout.
 pub struct Objects {
     requests: Arc<Requests>,
     lease: Arc<Lease>,
     tunables: Arc<Tunables>,
     tasks: Arc<Tasks>,
-    /// How long large reads take.
+    /// Moving average of how long large reads take.
     read_pace: Pace,
-    /// How long large writes take.
+    /// Moving average of how long large writes take.
     pub(crate) write_pace: Pace,
     pub(crate) idle: IdleCpus,
 }
@@ -51,19 +51,21 @@ impl Objects {
         })
     }
 
-    /// Size, space and time as the objects have them, and other clients that write to them.
+    /// Returns size, space and time according to the objects, and whether other clients write to them
+    /// (glimpse).
     ///
-    /// The second value: objects that exist without a mark in the layout, while no other client writes.
+    /// The second value: objects that exist but are not recorded in the layout as written, while no other
+    /// client writes.
     ///
     /// # Errors
-    /// [`Status::OBJECT_LOST`]; what an OST answers.
+    /// [`Status::OBJECT_LOST`]; the error of an OST.
     pub(crate) fn glimpse(&self, layout: &Layout) -> FailureResult<(Glimpse, Written)> {
         let glimpse = !self.lease.exclusive();
         let mut objects = layout.objects();
         let (first, more) = (objects.next(), objects.next().is_some());
         let Some(first) = first else { return Ok(<(Glimpse, Written)>::default()) };
         let (mut sum, mut written) = <(Glimpse, Written)>::default();
-        // Otherwise it may be what another client is about to write.
+        // Otherwise another client may be about to write the object.
         let mut note = |stripe: &StripeObject, attr: &ObjectAttr| {
             if !glimpse && attr.mtime.is_some() {
                 written.note(stripe);
@@ -97,7 +99,7 @@ impl Objects {
         Ok((sum, written))
     }
 
-    /// The same of some of the objects, as if the others were empty; lost ones are.
+    /// Does the same for some of the objects, as if the others were empty; lost ones count as empty too.
     pub(crate) fn glimpse_some(
         &self,
         layout: &Layout,
@@ -128,7 +130,7 @@ impl Objects {
     pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> FailureResult<()> {
         let requests = || {
             object_sizes(layout, size).map(|(stripe, size)| {
-                // Nothing is lost where nothing is to be left.
+                // If no data is to remain, none can be lost.
                 let written = stripe.written && size > 0;
                 (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock, written })
             })
@@ -137,8 +139,10 @@ impl Objects {
     }
 }
 
+/// Returns the attributes in a reply.
+///
 /// # Errors
-/// `EPROTO` if the OST answered something else than attributes.
+/// `EPROTO` if the OST answered with something else.
 pub(crate) fn object_attr(reply: OssReply) -> StatusResult<ObjectAttr> {
     match reply {
         OssReply::Attr(attr) => Ok(attr),

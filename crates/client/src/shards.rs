@@ -1,8 +1,10 @@
-//! Directories whose names lie in shards on several MDTs: which shard a name is asked for, and the directory seen as one.
+//! Directories whose names are in shards on several MDTs: which shard to ask for a name, and the directory as
+//! one whole.
 //!
-//! A directory is taken for whole until an MDT says otherwise; then the list of its shards is fetched, and kept. A list that has become
-//! old does no harm: a shard refuses names that are not its own, and the list is fetched again. While names move, the shard that a name
-//! moves from is asked first: it knows whether the name has left it.
+//! A directory counts as unsharded until an MDT reports otherwise; then the list of its shards is fetched and
+//! cached. An outdated list does no harm: a shard rejects names that are not its own, and the list is fetched
+//! again. While names move, the shard that a name moves from is asked first: it knows whether the name has
+//! left it.
 //!
 //! Bounds: lists of [`DIRS_MAX`] directories, of up to 2000 shards each.
 
@@ -24,13 +26,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Lists that are kept; then all go. A guess: a few hundred KiB.
+/// Lists that are cached; when the cache is full it is emptied. A guess: a few hundred KiB.
 const DIRS_MAX: usize = 1024;
-/// How often a list may turn out to be old in one operation.
+/// How often a list may turn out to be outdated in one operation.
 const ATTEMPTS: usize = 100;
-/// Those that follow each other at once.
+/// Tries that follow each other without a pause.
 const TRIES_AT_ONCE: usize = 4;
-/// A list is fetched again after this time if its names moved then: a request for those that have left one shard is made twice.
+/// Age at which a list is fetched again if names moved when it was fetched: until then a request for a name
+/// that has left its shard is sent twice.
 const MOVING_AGE: Duration = Duration::from_secs(1);
 
 /// A list as it was fetched.
@@ -38,7 +41,7 @@ const MOVING_AGE: Duration = Duration::from_secs(1);
 struct Kept {
     layout: Arc<DirLayout>,
     at: Instant,
-    /// Version of the directory's attributes before, if it is known.
+    /// Version of the directory's attributes before the fetch, if it is known.
     version: Option<u64>,
 }
 
@@ -46,17 +49,17 @@ struct Kept {
 #[derive(Default)]
 pub(crate) struct ShardLists {
     dirs: RwLock<HashMap<Fid, Kept>>,
-    /// Length of `dirs`, so that where nothing is striped nothing is locked.
+    /// Length of `dirs`, so that no lock is taken while no directory is sharded.
     count: AtomicUsize,
 }
 
-/// Where names of directories are stored, and which are known not to be there.
+/// Where names of directories are stored, and which names are known to be absent.
 pub struct Shards {
     requests: Arc<Requests>,
     lease: Arc<Lease>,
     absences: Arc<Absences>,
     pub(crate) lists: ShardLists,
-    /// How names are spread over MDTs where nobody says how, a [`DirHash`]'s number.
+    /// How names are spread over MDTs if the request does not specify it, a [`DirHash`]'s number.
     default_hash: AtomicU16,
 }
 
@@ -74,7 +77,7 @@ impl Shards {
     /// Makes everything durable that this client changed in the namespace of the MDT of `fid`.
     ///
     /// # Errors
-    /// What the MDT answers; `EIO` once if it has lost what this client had changed in the directory.
+    /// The error of the MDT; `EIO` once if it has lost a change of this client in the directory.
     pub fn sync_namespace(&self, fid: Fid) -> StatusResult<()> {
         self.requests.faults.edge("sync", || {
             let parts = self.parts_of(fid);
@@ -83,7 +86,7 @@ impl Shards {
                 self.requests.commit(part, upto)?;
             }
             self.requests.commit_elsewhere()?;
-            // After the commit: that met the server as it is now.
+            // Checked after the commit, which has connected to the server's current run.
             let mut lost = false;
             for part in parts.iter().chain([&fid]) {
                 lost |= self.requests.take_lost(part);
@@ -96,13 +99,13 @@ impl Shards {
         })
     }
 
-    /// Who may search a directory has changed, or it is gone.
+    /// Drops negative entries of a directory whose search permission has changed, or that is removed.
     pub(crate) fn forget_absences(&self, dir: Fid) {
         self.parts_of(dir).into_iter().for_each(|part| self.absences.forget(part));
     }
 
-    /// True if the name is surely not there, in a directory that everybody may search. Then the kernel may remember that, until
-    /// it is told otherwise.
+    /// True if the name is known to be absent, in a directory that everybody may search. Then the kernel may
+    /// cache that until it is invalidated.
     pub(crate) fn is_absent(&self, dir: Fid, name: &[u8]) -> bool {
         match self.absences.warrant(dir, name) {
             None | Some(Warrant::None) => false,
@@ -111,7 +114,7 @@ impl Shards {
         }
     }
 
-    /// Spreads names of directories over MDTs in this way from now on where nobody says how.
+    /// Sets how names of new directories are spread over MDTs if the request does not specify it.
     pub fn set_default_hash(&self, hash: DirHash) {
         self.default_hash.store(hash.number(), Ordering::Relaxed);
     }
@@ -120,13 +123,14 @@ impl Shards {
         DirHash::from_number(self.default_hash.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
-    /// Where a name of a directory is stored, as far as is known; while names move, where it will be.
+    /// Returns where a name of a directory is stored, as far as is known; while names move, where it will be.
     pub(crate) fn home(&self, dir: Fid, name: &[u8]) -> Fid {
         let (first, then) = self.homes(dir, name);
         then.unwrap_or(first)
     }
 
-    /// Where a name of a directory is stored, as far as is known, and while names move, where it is if it has left that shard.
+    /// Returns where a name of a directory is stored, as far as is known, and while names move, where it is
+    /// if it has left that shard.
     fn homes(&self, dir: Fid, name: &[u8]) -> (Fid, Option<Fid>) {
         if matches!(name, b"" | b"." | b"..") {
             return (dir, None);
@@ -137,10 +141,11 @@ impl Shards {
         layout.old_shard_of(name).map_or((new, None), |old| (shard(old), Some(new)))
     }
 
-    /// Asks with the FID of the directory or shard that a name is stored with.
+    /// Calls `ask` with the FID of the directory or shard that a name is stored in.
     ///
     /// # Errors
-    /// What `ask` gives; what the MDT says of its shards; `EINTR` while lists turn out to be old again and again.
+    /// The error of `ask`; the error of the MDT in a request for its shards; `EINTR` while lists repeatedly
+    /// turn out to be outdated.
     pub(crate) fn at_home<T>(
         &self,
         dir: Fid,
@@ -165,7 +170,7 @@ impl Shards {
         Err(Status::EAGAIN.into())
     }
 
-    /// The same with the homes of two names, of whichever directories.
+    /// Does the same with the shards of two names, of any directories.
     ///
     /// # Errors
     /// As [`Shards::at_home`].
@@ -175,7 +180,7 @@ impl Shards {
         second: (Fid, &[u8]),
         mut ask: impl FnMut(Fid, Fid) -> FailureResult<T>,
     ) -> FailureResult<T> {
-        // Whichever of the two lists is old, both are fetched again.
+        // Whichever of the two lists is outdated, both are fetched again.
         self.at_home(first.0, first.1, |first_home| {
             let (home, then) = self.homes(second.0, second.1);
             let mut outcome = ask(first_home, home);
@@ -189,10 +194,10 @@ impl Shards {
         })
     }
 
-    /// Fetches the list of a directory's shards; `None` if it is whole.
+    /// Fetches the list of a directory's shards; `None` if it has none.
     ///
     /// # Errors
-    /// What the MDT answers; `EPROTO` for a list that makes no sense.
+    /// The error of the MDT; `EPROTO` for an invalid list.
     pub(crate) fn learn_shards(&self, dir: Fid) -> FailureResult<Option<Arc<DirLayout>>> {
         let request = MdsRequest::GetXattr { fid: dir, name: b"trusted.lmv" };
         let layout = match self.requests.call_system(dir, &request) {
@@ -203,7 +208,7 @@ impl Shards {
         let layout = layout.map(Arc::new);
         let before = self.lists.get(dir);
         if before.as_ref().map(|list| list.version) != layout.as_ref().map(|list| list.version) {
-            // What was known of its shards was known of other ones.
+            // Negative entries refer to the previous shards.
             self.forget_absences(dir);
             self.lists.set(dir, layout.clone());
             self.forget_absences(dir);
@@ -216,15 +221,16 @@ impl Shards {
         Ok(layout)
     }
 
-    /// The directory itself, or its shards, as far as is known.
+    /// Returns the directory itself, or its shards, as far as is known.
     pub(crate) fn parts_of(&self, dir: Fid) -> Vec<Fid> {
         self.lists.get(dir).map_or_else(|| vec![dir], |layout| layout.shards.clone())
     }
 
-    /// Attributes of a directory with what its shards add: subdirectories, and the times of the latest changes.
+    /// Returns attributes of a directory combined with those of its shards: subdirectories, and the times of
+    /// the latest changes.
     ///
     /// # Errors
-    /// What an MDT answers; `EINTR` while its shards come and go.
+    /// The error of an MDT; `EINTR` while its shards keep changing.
     pub(crate) fn with_shards(&self, attr: Attr) -> FailureResult<Attr> {
         if !attr.flags.contains(AttrFlags::STRIPED) {
             return Ok(attr);
@@ -241,7 +247,7 @@ impl Shards {
             };
             let Some(layout) = layout else { return Ok(attr) };
             match self.sum_of(attr, &layout) {
-                // The list is old, or the directory is gone.
+                // The list is outdated, or the directory is removed.
                 Err(failure) if failure == Status::ENOENT => rest_before(attempt + 1)?,
                 outcome => return outcome,
             }
@@ -250,7 +256,7 @@ impl Shards {
     }
 
     fn sum_of(&self, mut attr: Attr, layout: &DirLayout) -> FailureResult<Attr> {
-        // It may be one of its own.
+        // The master may be one of its own shards.
         let master = attr.fid;
         for fid in layout.shards.iter().copied().filter(|fid| *fid != master) {
             let shard = self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?.attr()?;
@@ -264,7 +270,7 @@ impl Shards {
 }
 
 impl ShardLists {
-    /// The shards of a directory, if it is known to have some.
+    /// Returns the shards of a directory, if it is known to have some.
     pub fn get(&self, dir: Fid) -> Option<Arc<DirLayout>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -272,19 +278,19 @@ impl ShardLists {
         self.dirs.read().get(&dir).map(|kept| kept.layout.clone())
     }
 
-    /// The same, if the directory has not changed since it was fetched.
+    /// Does the same, if the directory has not changed since the list was fetched.
     fn get_of(&self, attr: &Attr) -> Option<Arc<DirLayout>> {
         let dirs = self.dirs.read();
         dirs.get(&attr.fid).filter(|kept| kept.version == Some(attr.version)).map(|kept| kept.layout.clone())
     }
 
-    /// True if names of a directory moved when its list was fetched, a while ago.
+    /// True if names of a directory moved when its list was fetched, and that was a while ago.
     fn is_due(&self, dir: Fid) -> bool {
         let dirs = self.dirs.read();
         dirs.get(&dir).is_some_and(|kept| kept.layout.change().is_some() && kept.at.elapsed() >= MOVING_AGE)
     }
 
-    /// The list of a directory that had these attributes before is the one that was fetched.
+    /// Records the version of the directory's attributes from before the fetch of its list.
     fn confirm(&self, attr: &Attr) {
         if let Some(kept) = self.dirs.write().get_mut(&attr.fid) {
             kept.version = Some(attr.version);
@@ -305,7 +311,7 @@ impl ShardLists {
         self.count.store(dirs.len(), Ordering::Release);
     }
 
-    /// A directory is gone.
+    /// Drops the list of a removed directory.
     pub fn forget(&self, dir: Fid) {
         if self.count.load(Ordering::Acquire) != 0 {
             self.set(dir, None);
@@ -313,9 +319,9 @@ impl ShardLists {
     }
 }
 
-/// Waits before try `attempt`, from 1. Parts of a change come to its MDTs one after the other, which on a busy machine takes longer than
-/// some tries: the first ones follow at once, the others after a rest. One list that is old is usual, and goes unnoticed even by
-/// those who were interrupted.
+/// Waits before try `attempt`, from 1. The parts of a change reach its MDTs one after the other, which on a
+/// busy machine takes longer than some tries: the first ones follow at once, the others after a pause. One
+/// outdated list is normal, so the first try succeeds even for an interrupted caller.
 ///
 /// # Errors
 /// `EINTR` from the second on.
@@ -328,8 +334,8 @@ fn rest_before(attempt: usize) -> StatusResult<()> {
     pause(rest)
 }
 
-/// A directory that is gone may have moved: then another inode has its name. The kernel walks the path once more, where "no such file" would be
-/// taken for the name that was looked for.
+/// Maps the error for a directory that is removed: it may have moved, so that another inode has its name. The
+/// kernel walks the path once more then; "no such file" would be taken for a missing entry.
 fn dir_gone(failure: Failure) -> Failure {
     if failure == Status::ENOENT { Status::ESTALE.into() } else { failure }
 }

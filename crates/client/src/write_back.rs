@@ -1,19 +1,22 @@
 //! Written data that has not reached its objects yet.
 //!
-//! While this client is the only one, or under locks, a stream of writes is copied into windows of its objects ([`table`]) and answered;
-//! full windows are sent at once by threads of the client ([`writers`]), others when they are old, when memory is short, or
-//! when somebody needs the objects to be up to date ([`WriteBack::settle`]). Reads of dirty bytes alone are copies ([`serve`]). Why, and the arithmetic: decision 0007.
+//! While this client is the only one, or under locks, a stream of writes is copied into windows of its
+//! objects ([`table`]) and acknowledged; threads of the client ([`writers`]) send full windows at once,
+//! others when they are old, when memory is short, or when an operation needs the objects to be up to date
+//! ([`WriteBack::settle`]). Reads of dirty bytes alone are copies ([`serve`]). Reasons and arithmetic:
+//! decision 0007.
 //!
 //! # Invariants
 //!
-//! - Dirty data belongs to a file that is open; releasing an open waits for it. So the MDT never hears of a size whose
-//!   bytes are not on their objects, and objects of removed files are not written.
-//! - Data becomes dirty only under a byte range that was taken while the lease was exclusive, or under a lock. Releasing the
-//!   lease takes all ranges of a file first, and a lock is flushed when nobody uses it any more, so nothing becomes dirty
-//!   after it was settled for the last time.
-//! - Every window has space that its OST has granted ([`budget`]): what was answered does not find the disk full.
-//! - Data is forgotten only when an OST refused it; each open of the file is told once, and if all were closed by then, the
-//!   next one ([`untold`]).
+//! - Dirty data belongs to a file that is open; the release of an open waits for it. So the MDT never gets a
+//!   size whose bytes are not on their objects, and objects of removed files are not written.
+//! - Data becomes dirty only under a byte range that was taken while the lease was exclusive, or under a
+//!   lock. Releasing the lease takes all ranges of a file first, and a lock is flushed when no operation uses
+//!   it any more, so nothing becomes dirty after the last flush.
+//! - Every window has space that its OST has granted ([`budget`]): acknowledged data never finds the disk
+//!   full.
+//! - Data is dropped only when an OST rejected it; each open of the file reports it once, and if all were
+//!   closed by then, the next one does ([`untold`]).
 
 pub(crate) mod budget;
 pub(crate) mod head;
@@ -56,8 +59,8 @@ use std::sync::{Arc, Weak};
 
 /// A write to an MDT that ends below this is one to a small file: as much as one record there holds.
 const SMALL_BYTES: u64 = 32 << 10;
-/// A write that begins no farther than this from where the last one through the same open ended continues a stream:
-/// several processes that write interleaved records leave gaps for each other.
+/// A write that begins at most this far from the end of the last one through the same open continues a
+/// stream: several processes that write interleaved records leave gaps for each other.
 const STREAM_SLACK: u64 = WINDOW_BYTES;
 
 /// Write-back of a client: settings, memory, budgets, threads.
@@ -66,7 +69,7 @@ pub struct WriteBack {
     pub(crate) counters: Counters,
     pool: Arc<Pool>,
     pub(crate) untold: Untold,
-    /// What OSTs know this client by.
+    /// Identity of this client at OSTs.
     client_id: u64,
     budgets: RwLock<BTreeMap<u16, Arc<Budget>>>,
     queue: Mutex<Queue>,
@@ -80,7 +83,7 @@ pub struct WriteBack {
     jobs: Arc<Jobs>,
     tunables: Arc<Tunables>,
     memory: Arc<Memory>,
-    /// For the threads.
+    /// Handle to this, for the threads.
     me: Weak<WriteBack>,
 }
 
@@ -110,10 +113,11 @@ impl WriteBack {
         })
     }
 
-    /// True if caching a write that may be cached is worth it: it goes on with a stream, or joins dirty data.
+    /// True if caching a write that may be cached pays off: it continues a stream, or joins dirty data.
     ///
-    /// A single write of a small file goes straight to its object: it would have to be sent anyway, a moment later and by
-    /// a thread that has to be woken. On a distant MDT it waits for the close, which nobody waits for.
+    /// A single write of a small file goes straight to its object: it would have to be sent anyway, a moment
+    /// later and by a thread that has to be woken. On a remote MDT it is held back for the close, which no
+    /// caller waits for.
     pub(crate) fn wants_cache(
         &self,
         open: &OpenFile,
@@ -140,8 +144,8 @@ impl WriteBack {
         !open.file.dirty.is_clean() && open.file.dirty.has_room(layout, at, len)
     }
 
-    /// Copies `data` into windows, as much from its beginning as finds room, and says how much that was; the rest is to be
-    /// written in another way. The caller holds its range exclusively.
+    /// Copies the beginning of `data` into windows, as far as they have space, and returns how much that was;
+    /// the caller writes the rest in another way. The caller holds its range exclusively.
     pub(crate) fn cache_write(
         &self,
         file: &Arc<FileState>,
@@ -207,9 +211,9 @@ impl WriteBack {
         } else if !file.dirty.listed.load(Ordering::Relaxed) {
             self.list(file);
         }
-        // SAFETY: a window has WINDOW_BYTES, of which `start + piece.len()` is at most that. It stays where it is until
-        // `end_fill`. Nobody else touches these bytes: writers hold their ranges exclusively, and the table sends a
-        // window, or copies from it, only when nobody fills it.
+        // SAFETY: a window has WINDOW_BYTES, of which `start + piece.len()` is at most that. It stays where
+        // it is until `end_fill`. No other thread accesses these bytes: writers hold their ranges
+        // exclusively, and the table sends a window, or copies from it, only when no thread fills it.
         unsafe { self.objects.copy_raw(piece.as_ptr(), window.add(start), piece.len()) };
         if file.dirty.end_fill(key, start as u32..(start + piece.len()) as u32, alone) {
             self.queue(file, stripe.ost_index, key);
@@ -217,7 +221,8 @@ impl WriteBack {
         true
     }
 
-    /// A window for data of an OST; waits for room. `None` if there is no grant, no memory, or the caller was interrupted.
+    /// Allocates a window for data of an OST; waits for space. `None` if there is no grant, no memory, or the
+    /// caller was interrupted.
     fn new_window(&self, stripe: StripeObject) -> Option<Window> {
         let ost_index = stripe.ost_index;
         let budget = self.budget(ost_index);
@@ -247,10 +252,10 @@ impl WriteBack {
         }
     }
 
-    /// Asks an OST to keep space for this client; true if it keeps enough to go on.
+    /// Requests a grant from an OST; true if it is enough to continue.
     fn ask_grant(&self, budget: &Budget) -> bool {
         let Some(kept) = budget.begin_ask(Instant::now()) else { return false };
-        // Twice what may be dirty, so that the next ask comes only when as much has been written.
+        // Twice what may be dirty, so that the next request comes only after as much has been written.
         let want = 2 * budget.max_bytes(self.settings.max_dirty_per_ost());
         let total = self.tell_grant(budget.ost_index, kept, want);
         budget.end_ask(kept, total, Instant::now());
@@ -265,8 +270,9 @@ impl WriteBack {
         }
     }
 
-    /// Gives grants back that have not been used for a while, or all unused ones `at_once`, which OSTs otherwise keep until
-    /// they have not heard of this client for two minutes. Waits for servers that are away. True if some are left.
+    /// Returns grants that have not been used for a while, or all unused ones `at_once`; otherwise OSTs keep
+    /// them until they have not received a request of this client for two minutes. Waits for unreachable
+    /// servers. True if some are left.
     pub fn return_grants(&self, at_once: bool) -> bool {
         let mut left = false;
         for budget in self.budgets() {
@@ -280,11 +286,11 @@ impl WriteBack {
         left
     }
 
-    /// Makes every byte of `[start, end)` that was written here reach its object. To be called before the objects are asked
-    /// about that range; a caller that needs the answer to stay true holds the range.
+    /// Flushes every byte of `[start, end)` that was written here to its object. To be called before a
+    /// request to the objects about that range; a caller that needs the answer to stay true holds the range.
     ///
     /// # Errors
-    /// `EINTR`; what an OST answers.
+    /// `EINTR`; the error of an OST.
     pub(crate) fn settle(&self, file: &FileState, start: u64, end: u64) -> FailureResult<()> {
         if file.dirty.is_clean() {
             return Ok(());
@@ -293,7 +299,7 @@ impl WriteBack {
         self.settle_scope(file, &scope)
     }
 
-    /// As [`WriteBack::settle`], for a part that is named already.
+    /// Does the same for a scope.
     ///
     /// # Errors
     /// As there.
@@ -313,7 +319,8 @@ impl WriteBack {
         }
     }
 
-    /// As [`WriteBack::settle_scope`] where no caller waits for the outcome: failures go to the log, and to opens as losses.
+    /// As [`WriteBack::settle_scope`] if no caller waits for the outcome: failures go to the log, and to
+    /// opens as losses.
     pub(crate) fn settle_unheard(&self, file: &FileState, scope: &Scope) {
         if !file.dirty.is_clean()
             && let Err(failure) = self.settle_scope(file, scope)
@@ -322,10 +329,11 @@ impl WriteBack {
         }
     }
 
-    /// Forgets dirty data of `[start, end)`, which the caller holds exclusively, and waits for what is under way there.
+    /// Drops dirty data of `[start, end)`, which the caller holds exclusively, and waits for requests in
+    /// flight there.
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR` if the caller was interrupted.
     pub(crate) fn discard(&self, file: &FileState, start: u64, end: u64) -> FailureResult<()> {
         if file.dirty.is_clean() {
             return Ok(());
@@ -341,15 +349,16 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Makes dirty data of all files reach its objects; waits for servers that are away. Failures are noted with their files.
+    /// Flushes dirty data of all files to their objects; waits for unreachable servers. Failures are recorded
+    /// with their files.
     pub fn write_back_all(&self) {
         for file in self.nodes.open_files() {
             self.settle_unheard(&file, &Scope::All);
         }
     }
 
-    /// Forgets dirty data of all files, because `target` has given this client up and others may have changed the same
-    /// files since. Each open of such a file is told once.
+    /// Drops dirty data of all files after `target` has evicted this client, as other clients may have
+    /// changed the same files since. Each open of such a file reports it once.
     pub fn lose_dirty_data(&self, target: TargetId) {
         for file in self.nodes.open_files() {
             self.lose_dirty_of(&file, Scope::All, target);
@@ -361,19 +370,19 @@ impl WriteBack {
         if file.dirty.is_clean_in(&scope) {
             return;
         }
-        // An eviction takes the data of a file once, so no line is left out.
+        // An eviction drops the data of a file once, so no line is suppressed.
         let lost = Failure::from(Status::EIO).explain(|context| {
             let cause = "its lock was lost when the target evicted this client";
             context.action("write back").fid(file.fid).target(target).cause(cause)
         });
         log::error!("{lost}");
         file.lock().record_error(Status::EIO);
-        // What is under way cannot be called back.
+        // A request in flight cannot be undone.
         file.dirty.discard(&scope);
         self.room_was_made();
     }
 
-    /// Keeps a failure that was not reported for the next open.
+    /// Keeps a failure that this open has not reported for the next open.
     pub(crate) fn keep_error(&self, open: &OpenFile) {
         let file = &*open.file;
         if let Err(status) = open.check_error()

@@ -1,17 +1,22 @@
-//! A first component on the MDT that the file has only if its first data is small.
+//! A first component on the MDT (head) that the file has only if its first data is small.
 //!
-//! Of a file that nobody has given a layout the MDT stores none when it is made. If the whole file system's default begins on an MDT,
-//! the first data decides: what a program writes into a file that it has just made is held back as long as it ends at
-//! [`HEAD_DATA_MAX`] or before, as if the head were there ([`Head::Held`]). It goes with the close, which gives the file its head in
-//! the same transaction. Whatever needs more asks the MDT for objects, as it would for any file: for a part of the file within
-//! that bound the head is made, for more it is left out, and the data that was held back goes to the objects that came instead.
+//! For a file without a requested layout the MDT stores none at creation. If the default layout of the whole
+//! file system begins on an MDT, the first data decides: data that a program writes into a file it has just
+//! created is held back as long as it ends at [`HEAD_DATA_MAX`] or before, as if the head existed
+//! ([`Head::Held`]). The data goes with the close, which gives the file its head in the same transaction. An
+//! operation that needs more requests objects from the MDT, as for any file: for a part of the file within
+//! that bound the head is created, for more it is left out, and the data that was held back goes to the
+//! objects allocated instead.
 //!
 //! # Invariants
 //!
-//! - Nothing is sent to the object on the MDT before the MDT has said that the file has it ([`Layouts::decide_head`]).
-//! - While a head is held no thread asks for objects but by deciding it, so nobody else's question leaves it out unseen: who is about to
-//!   ask says so first ([`WriteBack::close_head`](crate::write_back::WriteBack::close_head)), and from then on no head is held.
-//! - Where a head was left out, its bytes are held exclusively until what was held back is on the new objects.
+//! - Nothing is sent to the object on the MDT before the MDT has confirmed that the file has it
+//!   ([`Layouts::decide_head`]).
+//! - While a head is held, a thread requests objects only by deciding the head, so no other thread's request
+//!   leaves it out unnoticed: a thread that is about to request objects announces it first
+//!   ([`WriteBack::close_head`](crate::write_back::WriteBack::close_head)), and from then on no head is held.
+//! - After a head was left out, its bytes are held exclusively until the data that was held back is on the
+//!   new objects.
 
 use crate::file::head::Head;
 use crate::file::{FileInner, FileState};
@@ -23,19 +28,19 @@ use nacre_types::{FailureResult, Fid, Status};
 use nacre_wire::mds::{HEAD_DATA_MAX, MdsReply, MdsRequest};
 use std::sync::Arc;
 
-/// What a write may do with the head of its file.
+/// What a write does with the head of its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HeadUse {
-    /// Nothing: it goes by the layout.
+    /// Nothing: the layout decides.
     None,
-    /// It is held back.
+    /// The data is held back for the head.
     Hold,
-    /// The MDT is to be asked first.
+    /// The MDT has to decide about the head first.
     Decide,
 }
 
 impl Layouts {
-    /// The file was made by this client, under this lease.
+    /// Records that this client created the file under this lease.
     pub(crate) fn note_made(&self, inner: &mut FileInner, lease: u64) {
         let is_open = inner.layout.as_ref().is_some_and(|layout| layout.has_open_head());
         if lease != 0 && inner.layout_warrant == Warrant::Lease(lease) && is_open {
@@ -43,7 +48,7 @@ impl Layouts {
         }
     }
 
-    /// What a write that ends at `end` does with the head; `may_hold` says that it may be held back.
+    /// Returns what a write that ends at `end` does with the head; `may_hold`: the data may be held back.
     pub(crate) fn use_head(&self, inner: &mut FileInner, fid: Fid, end: u64, may_hold: bool) -> HeadUse {
         let is_ours = inner.layout_warrant == Warrant::Lease(self.lease.number());
         let fits = may_hold && end <= HEAD_DATA_MAX && is_ours;
@@ -67,10 +72,11 @@ impl Layouts {
         }
     }
 
-    /// Has the MDT decide whether a file has the head that is held: not if data up to `end` is more than a head is for.
+    /// Makes the MDT decide whether a file has the head that is held: it has not if data up to `end` is too
+    /// much for a head.
     ///
     /// # Errors
-    /// `EINTR`; what the MDT answers.
+    /// `EINTR`; the error of the MDT.
     pub(crate) fn decide_head(&self, file: &FileState, end: u64) -> FailureResult<()> {
         let is_mine = file.wait_for(|inner| match inner.head {
             Head::Held => {
@@ -89,7 +95,7 @@ impl Layouts {
         let outcome = asked.map(|(layout, transno)| {
             inner.transno = inner.transno.max(transno);
             if inner.layout_warrant != Warrant::Lease(lease) || lease != self.lease.number() {
-                // What it is now is asked for again.
+                // The next operation requests the resulting layout.
                 inner.layout_warrant = Warrant::None;
             }
             inner.layout = Some(layout.clone());
@@ -117,7 +123,7 @@ impl Layouts {
         }
     }
 
-    /// The same for a file that may be open here, whose layout is about to be asked for or changed by name.
+    /// Does the same for a file that may be open here, whose layout is about to be read or changed by name.
     ///
     /// # Errors
     /// As for [`Layouts::decide_head`].
@@ -128,13 +134,13 @@ impl Layouts {
         }
     }
 
-    /// True if data is held back that will give an open file its layout.
+    /// True if data is held back whose close will give an open file its layout.
     pub(crate) fn holds_head(&self, fid: Fid) -> bool {
         let file = self.nodes.file(fid.inode_number());
         file.is_some_and(|file| matches!(file.lock().head, Head::Held | Head::Deciding))
     }
 
-    /// The close has taken the data along: the file has its head.
+    /// Records that the close has taken the data along: the file has its head.
     pub(crate) fn head_came_with_close(&self, file: &FileState) {
         let mut inner = file.lock();
         if matches!(inner.head, Head::Held) {
@@ -145,7 +151,7 @@ impl Layouts {
         self.nodes.note_layout(file.node);
     }
 
-    /// The layout that a window of a file goes to instead of the object that it was held back for.
+    /// Returns the layout that a window goes to instead of the object that it was held back for.
     pub(crate) fn instead_of_head(&self, file: &FileState, job: &Job) -> Option<Arc<Layout>> {
         match &file.lock().head {
             Head::LeftOut(layout) if job.key.object == file.fid => Some(layout.clone()),

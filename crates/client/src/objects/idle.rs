@@ -1,23 +1,23 @@
-//! Whether CPUs of this machine have nothing to do, and whether servers keep writers waiting.
+//! Whether CPUs of this machine are idle, and whether servers keep writers waiting.
 //!
-//! Caching a large write costs one more copy of its data and wins time only if another CPU can send while the writer goes
-//! on. On a busy machine the copy would be a loss.
+//! Caching a large write costs one more copy of its data and saves time only if another CPU can send while
+//! the writer continues. On a busy machine the copy would be a loss.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often the kernel is asked; reading the figures costs some 30 us.
+/// How often the kernel's figures are read, which costs some 30 us.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Servers that take longer than this for a MiB, in nanoseconds, are waited for more than they are worked for: the copy into
-/// a window (100 us) is a tenth of it. One connection over loopback takes 350 to 500 us.
+/// Servers that take longer than this for a MiB, in nanoseconds, cost more time waiting than CPU time: the
+/// copy into a window (100 us) is a tenth of it. One connection over loopback takes 350 to 500 us.
 const SLOW_NS_PER_MIB: u64 = 1_000_000;
-/// While large calls are divided, every so many-th is not, so that a change for the better is noticed.
+/// While large calls are divided, one in this many is not, so that an improvement of the servers is noticed.
 const PROBE_EVERY: u32 = 64;
 
-/// How long large calls take that are not served from memory: a moving average over about four of them. Of reads only those
-/// count that are not divided, of writes all.
+/// How long large calls take that are not served from memory: a moving average over about four of them. Among
+/// reads only undivided ones count, among writes all.
 #[derive(Default)]
 pub(crate) struct Pace {
     ns_per_mib: AtomicU64,
@@ -25,21 +25,23 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// A call of `bytes` took so long.
+    /// Records that a call of `bytes` took this long.
     pub fn note(&self, bytes: u64, took: Duration) {
         let sample = (took.as_nanos() << 20) / u128::from(bytes.max(1));
         let sample = u64::try_from(sample).unwrap_or(u64::MAX).max(1);
         let next = |old: u64| Some(if old == 0 { sample } else { old - old / 4 + sample / 4 });
-        // The closure always gives a value.
+        // The closure always returns a value.
         let _ = self.ns_per_mib.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// True if the next large call is to be divided: servers keep callers waiting, so more of them at once help.
+    /// True if the next large call is to be divided: servers keep callers waiting, so more of them at once
+    /// help.
     pub fn wants_division(&self) -> bool {
         self.is_slow() && !self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY)
     }
 
-    /// Callers wait for servers or for what lies between, so it pays to go on meanwhile, whatever the CPUs do.
+    /// True if callers wait for servers or the network, so that continuing meanwhile pays off, however busy
+    /// the CPUs are.
     pub fn is_slow(&self) -> bool {
         self.ns_per_mib.load(Ordering::Relaxed) > SLOW_NS_PER_MIB
     }
@@ -52,7 +54,7 @@ struct Ticks {
     idle: u64,
 }
 
-/// The idle share of the machine's CPUs, looked at now and then.
+/// The idle share of the machine's CPUs, updated now and then.
 #[derive(Default)]
 pub(crate) struct IdleCpus {
     last: Mutex<Option<(Instant, Option<Ticks>)>>,
@@ -60,7 +62,8 @@ pub(crate) struct IdleCpus {
 }
 
 impl IdleCpus {
-    /// Idle share of all CPUs during the last fraction of a second, in per cent; 0 if it is not known.
+    /// Returns the idle share of all CPUs during the last fraction of a second, in per cent; 0 if it is not
+    /// known.
     pub fn per_cent(&self) -> u32 {
         if let Some(mut last) = self.last.try_lock() {
             let now = Instant::now();
@@ -76,13 +79,13 @@ impl IdleCpus {
     }
 }
 
-/// The first line of `/proc/stat`: `cpu user nice system idle iowait irq softirq steal ...`.
+/// Parses the first line of `/proc/stat`: `cpu user nice system idle iowait irq softirq steal ...`.
 fn parse(text: &[u8]) -> Option<Ticks> {
     let line = text.split(|&byte| byte == b'\n').next()?.strip_prefix(b"cpu ")?;
     let numbers: Vec<u64> = line
         .split(|byte| byte.is_ascii_whitespace())
         .filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok())
-        // Guests are counted among user and nice as well.
+        // Guest time is contained in user and nice time.
         .take(8)
         .collect();
     let idle = numbers.get(3)?.saturating_add(numbers.get(4).copied().unwrap_or(0));

@@ -1,10 +1,10 @@
 //! Work of one request on several CPUs (`llite.*.parallel_io`).
 //!
-//! What can be divided: requests for several stripes or for the pieces of a large one (one thread sends or takes in some, with
-//! their checksums, another one the others), and copies into and out of buffers. Waking another CPU costs 20 to 50 us, and a
-//! CPU that has something else to do is no gain, so [`ParallelIo::Auto`] wants enough bytes and CPUs that were idle lately.
-//! Lustre had the same and took it out because it was slower on busy machines; here nobody waits for a helper that has not
-//! begun ([`crate::tasks`]).
+//! Work that can be divided: requests for several stripes or for the pieces of a large one (each thread sends
+//! or receives some, with their checksums), and copies into and out of buffers. Waking another CPU costs 20
+//! to 50 us, and a busy CPU is no gain, so [`ParallelIo::Auto`] requires enough bytes and CPUs that were idle
+//! lately. Lustre had the same and removed it because it was slower on busy machines; here no thread waits
+//! for a helper that has not begun ([`crate::tasks`]).
 
 use crate::objects::Objects;
 use crate::objects::idle::Pace;
@@ -16,12 +16,13 @@ use nacre_types::StatusResult;
 use nacre_wire::oss::OssReply;
 use std::ops::Range;
 
-/// Pieces of a copy, in bytes.
+/// Size of the pieces of a copy, in bytes.
 const COPY_PIECE: usize = 128 << 10;
-/// Pieces of a transfer, in bytes: what servers still move around their page caches.
+/// Size of the pieces of a transfer, in bytes: servers still bypass their page caches for pieces of this
+/// size.
 const REQUEST_PIECE: u64 = 512 << 10;
 
-/// Threads of the pool, for requests.
+/// Threads of the pool, as helpers for requests.
 struct Pool<'a> {
     tasks: &'a Tasks,
     helpers: usize,
@@ -34,7 +35,7 @@ impl Helpers for Pool<'_> {
 }
 
 impl Objects {
-    /// Threads that should help with so many bytes of one request.
+    /// Returns how many threads should help with this many bytes of one request.
     pub(crate) fn helpers_for(&self, bytes: u64) -> usize {
         // Counting CPUs is a system call.
         if bytes < DIVIDE_MIN {
@@ -48,7 +49,8 @@ impl Objects {
         helpers
     }
 
-    /// Runs requests that move `bytes` together; see [`nacre_rpc::run_all`]. `pace` is that of calls of this kind.
+    /// Runs requests that move `bytes` in total; see [`nacre_rpc::run_all`]. `pace` is that of calls of this
+    /// kind.
     pub(crate) fn run_calls(
         &self,
         calls: Vec<IoCall<'_>>,
@@ -60,20 +62,21 @@ impl Objects {
         run_all_by(calls, &Pool { tasks: &self.tasks, helpers })
     }
 
-    /// Cuts a chunk that is large enough for several threads; `None` if it is to stay whole.
+    /// Divides a chunk that is large enough for several threads; `None` if it is to stay whole.
     pub(crate) fn divided(&self, chunk: &Chunk, pace: &Pace) -> Option<Vec<Chunk>> {
         let is_large = chunk.object.is_some() && chunk.len >= 2 * REQUEST_PIECE;
         let gains = is_large && self.gains_by_division(|| pace.wants_division());
         (gains && self.helpers_for(chunk.len) > 0).then(|| cut(chunk).collect())
     }
 
-    /// Left to itself, a request to servers in other processes is divided only if they keep callers waiting: over a loopback
-    /// the wake-ups cost more than a second CPU brings (0.7 to 0.9 of the throughput).
+    /// True if division pays off. In automatic mode a request to servers in other processes is divided only
+    /// if they keep callers waiting: over loopback the wake-ups cost more than a second CPU gains (0.7 to 0.9
+    /// of the throughput).
     fn gains_by_division(&self, is_slow: impl FnOnce() -> bool) -> bool {
         self.tunables.parallel_io() != ParallelIo::Auto || self.requests.is_embedded() || is_slow()
     }
 
-    /// Copies bytes; the slices are of one length.
+    /// Copies bytes; both slices have the same length.
     pub(crate) fn copy(&self, from: &[u8], to: &mut [u8]) {
         assert_eq!(from.len(), to.len());
         let helpers = self.helpers_for(from.len() as u64);
@@ -92,11 +95,13 @@ impl Objects {
         match self.helpers_for(len as u64) {
             // SAFETY: promised by the caller.
             0 => unsafe { std::ptr::copy_nonoverlapping(from, to, len) },
-            // SAFETY: the same.
+            // SAFETY: promised by the caller.
             helpers => unsafe { self.copy_by(helpers, from, to, len) },
         }
     }
 
+    /// Copies `len` bytes with this number of helpers.
+    ///
     /// # Safety
     /// As [`std::ptr::copy_nonoverlapping`].
     unsafe fn copy_by(&self, helpers: usize, from: *const u8, to: *mut u8, len: usize) {
@@ -104,8 +109,10 @@ impl Objects {
         // SAFETY: used below only for pieces that do not overlap, while the caller waits.
         unsafe impl Sync for Ends {}
         impl Ends {
+            /// Copies one piece.
+            ///
             /// # Safety
-            /// The piece lies within both, and nobody else touches it.
+            /// The piece is within both buffers, and no other thread accesses it.
             unsafe fn copy(&self, piece: Range<usize>) {
                 // SAFETY: promised by the caller.
                 unsafe {
@@ -120,13 +127,13 @@ impl Objects {
         let ends = Ends(from, to);
         self.tasks.share(len.div_ceil(COPY_PIECE), helpers, &|index| {
             let start = index * COPY_PIECE;
-            // SAFETY: each index is given out once, and its piece ends within the length.
+            // SAFETY: each index is passed to one thread once, and its piece ends within the length.
             unsafe { ends.copy(start..len.min(start + COPY_PIECE)) };
         });
     }
 }
 
-/// Pieces of a chunk; they end at multiples of [`REQUEST_PIECE`] in the object.
+/// Divides a chunk into pieces; they end at multiples of [`REQUEST_PIECE`] in the object.
 fn cut(chunk: &Chunk) -> impl Iterator<Item = Chunk> + use<> {
     let (whole, mut done) = (*chunk, 0);
     std::iter::from_fn(move || {

@@ -15,33 +15,33 @@ pub(crate) type Touched = (StripeObject, u64);
 /// How bytes are read from objects.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadHow {
-    /// Bytes behind the read that OSTs are to have ready.
+    /// Bytes behind the read that OSTs are asked to have ready.
     pub ahead: u32,
-    /// What keeps other clients away.
+    /// Lock that excludes other clients.
     pub lock: IoLock,
 }
 
 /// How bytes are written to objects.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteHow {
-    /// Durable when it is answered.
+    /// True if the data is to be durable when the OST replies.
     pub sync: bool,
-    /// What keeps other clients away.
+    /// Lock that excludes other clients.
     pub lock: IoLock,
 }
 
 /// Bytes and their place in a file or an object.
 #[derive(Clone, Copy)]
 pub(crate) struct Placed<'a> {
-    /// Offset there, in bytes.
+    /// Offset in the file or object, in bytes.
     pub at: u64,
     pub data: &'a [u8],
 }
 
-/// A part of a buffer that the file's bytes from an offset on are to fill.
+/// A part of a buffer, and the file offset of its first byte.
 pub(crate) type Part<'a> = (u64, &'a mut [u8]);
 
-/// Where [`Objects::write_layout`] notes what it wrote: usually one object, which then costs no allocation.
+/// Where [`Objects::write_layout`] records what it wrote: usually one object, which then costs no allocation.
 #[derive(Default)]
 pub(crate) struct Notes {
     one: [Touched; 1],
@@ -49,7 +49,7 @@ pub(crate) struct Notes {
 }
 
 impl Objects {
-    /// Fills `buffer` with the bytes of the file from `offset` on; what no object has is zero.
+    /// Fills `buffer` with the bytes of the file from `offset` on; bytes without an object are zero.
     pub(crate) fn read_layout(
         &self,
         layout: &Layout,
@@ -73,7 +73,7 @@ impl Objects {
                     self.read_pace.note(chunk.len, begin.elapsed());
                 }
             }
-            // A second chunk.
+            // There is a second chunk.
             _ => {
                 let pieces = chunks(layout, offset, buffer.len() as u64).collect();
                 self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], how, Some(&self.read_pace))?;
@@ -106,7 +106,7 @@ impl Objects {
         self.read_chunks(layout, parts, &pieces, how, None)
     }
 
-    /// The same with the chunks of each part.
+    /// Does the same with the chunks of each part.
     fn read_chunks(
         &self,
         layout: &Layout,
@@ -115,7 +115,7 @@ impl Objects {
         how: ReadHow,
         pace: Option<&Pace>,
     ) -> FailureResult<()> {
-        // The hint is for the file; each object holds its share of what follows.
+        // The hint is for the file; each object has its share of the bytes that follow.
         let how = ReadHow { ahead: how.ahead / (layout.objects().count().max(1) as u32), ..how };
         let mut calls = Vec::with_capacity(pieces.iter().map(Vec::len).sum());
         for ((_, buffer), chunks) in parts.iter_mut().zip(pieces) {
@@ -152,7 +152,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Writes `data` at an offset; gives the bytes that arrived without a gap, and the objects that were written.
+    /// Writes `data` at an offset; returns the bytes that arrived without a gap, and the objects that were
+    /// written.
     pub(crate) fn write_layout<'t>(
         &self,
         fid: Fid,
@@ -167,7 +168,7 @@ impl Objects {
             (Some(chunk), None) => {
                 let Some(stripe) = chunk.object else { return (Err(no_object(&chunk)), &[]) };
                 one[0] = (stripe, self.requests.epoch_of(stripe.ost_index));
-                // Durable writes stay whole: several would be several flushes of a disk.
+                // Durable writes stay whole: several would mean several flushes of a disk.
                 let pieces = if how.sync { None } else { self.divided(&chunk, &self.write_pace) };
                 let outcome = self.requests.with_space(fid, || match &pieces {
                     Some(pieces) => self.write_chunks(pieces, data, how),
@@ -238,14 +239,14 @@ impl Objects {
         Ok(total)
     }
 
-    /// What is known of the failed transfer of a piece of a file.
+    /// Adds the context of a failed transfer of a piece of a file.
     fn about_piece<'c>(&self, context: &'c mut Context, chunk: &Chunk) -> &'c mut Context {
         let Some(stripe) = chunk.object else { return context };
         self.requests.about_object(&stripe)(context.offset(chunk.file_offset))
     }
 }
 
-/// Bytes that are to be written where the file has no object.
+/// Returns the failure of a write to a range without an object.
 fn no_object(chunk: &Chunk) -> Failure {
     Failure::from(Status::EIO).explain(|context| {
         context.action("write").offset(chunk.file_offset).cause("the layout has no object there")
@@ -258,7 +259,7 @@ fn read_request(chunk: &Chunk, stripe: &StripeObject, how: ReadHow) -> OssReques
     OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead, lock, written }
 }
 
-/// The object ends inside the file: the rest of its part is a hole.
+/// Zeroes the rest of the buffer if the object ends inside of the file: the rest of its part is a hole.
 fn fill_short(reply: OssReply, buffer: &mut [u8]) -> StatusResult<()> {
     match reply {
         OssReply::Read(bytes) if bytes as usize <= buffer.len() => {
@@ -269,7 +270,7 @@ fn fill_short(reply: OssReply, buffer: &mut [u8]) -> StatusResult<()> {
     }
 }
 
-/// How much an OST says it has written.
+/// Returns how much an OST has written.
 pub(crate) fn written(reply: OssReply) -> StatusResult<usize> {
     match reply {
         OssReply::Written(bytes) => Ok(bytes as usize),

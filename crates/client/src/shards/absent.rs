@@ -1,10 +1,12 @@
-//! Names that are surely not there, without asking: the question before every create.
+//! Negative entries: names that are known to be absent without a request, for the lookup before every create.
 //!
-//! A directory that was seen empty holds since then what this client has put there, as long as its lease or its lock on the
-//! directory keeps others out. So the names that it has put there are remembered, as hashes, and every other name is absent. A
-//! name that was taken away stays remembered: it is asked for, which does no harm.
+//! A directory that was found empty contains from then on only what this client creates there, as long as its
+//! lease or its lock on the directory excludes other clients. So the names it creates are recorded, as
+//! hashes, and every other name is absent. A name that was removed stays recorded: a lookup of it is sent to
+//! the MDT, which does no harm.
 //!
-//! Bounds: [`DIRS_MAX`] directories, the oldest goes; one with more than [`NAMES_MAX`] names is given up.
+//! Bounds: [`DIRS_MAX`] directories, of which the oldest is dropped; one with more than [`NAMES_MAX`] names
+//! is dropped too.
 
 use crate::warrant::Warrant;
 use nacre_env::sync::Mutex;
@@ -14,12 +16,12 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Directories at a time; a guess: programs that unpack or build fill a few at a time.
+/// Directories recorded at a time; a guess: programs that unpack or build fill a few at a time.
 const DIRS_MAX: usize = 64;
-/// Names of one directory: 4 MiB.
+/// Names recorded of one directory: 4 MiB.
 const NAMES_MAX: usize = 1 << 18;
 
-/// Hashes are hashes already.
+/// The keys are hashes already.
 type Hashes = HashSet<u64, BuildHasherDefault<crate::node::IdHasher>>;
 
 /// A directory of which all names are known.
@@ -35,17 +37,17 @@ pub(crate) struct Absences {
     dirs: Mutex<VecDeque<Known>>,
     /// Length of `dirs`, so that most operations take no lock.
     count: AtomicUsize,
-    /// Requests that put a name somewhere: those that have begun, and those that are over.
+    /// Requests that create a name somewhere: those that have begun, and those that have ended.
     begun: AtomicU64,
     ended: AtomicU64,
     hasher: RandomState,
 }
 
-/// What had been put anywhere before a directory was looked at.
+/// Number of such requests before a directory is examined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look(u64);
 
-/// A request that puts a name somewhere.
+/// A request in flight that creates a name somewhere.
 #[must_use = "it lasts until it is dropped"]
 pub(crate) struct Putting<'a>(&'a Absences);
 
@@ -56,17 +58,18 @@ impl Drop for Putting<'_> {
 }
 
 impl Absences {
-    /// Before a directory is looked at: `None` while this client puts names anywhere.
+    /// Begins the examination of a directory: `None` while this client creates names anywhere.
     pub fn look(&self) -> Option<Look> {
         let ended = self.ended.load(Ordering::SeqCst);
         (self.begun.load(Ordering::SeqCst) == ended).then_some(Look(ended))
     }
 
-    /// A directory that everybody may search was found empty, and this client has put nothing anywhere since `look`.
+    /// Records that a directory which everybody may search was found empty; ignored if this client has
+    /// created a name anywhere since `look`.
     pub fn on_found_empty(&self, look: Option<Look>, dir: Fid, warrant: Warrant) {
         let mut dirs = self.dirs.lock();
-        // Before the look is judged: a thread that begins to put a name somewhere after that sees it, waits for the lock, and finds
-        // the directory.
+        // Before `look` is checked: a thread that begins to create a name afterwards sees it, waits for the
+        // lock, and finds the directory.
         self.count.store(dirs.len() + 1, Ordering::SeqCst);
         if look.is_some_and(|Look(begun)| self.begun.load(Ordering::SeqCst) == begun) {
             enter(&mut dirs, dir, warrant);
@@ -74,14 +77,16 @@ impl Absences {
         self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
-    /// A directory that everybody may search was made by this client, and nobody knows of it yet.
+    /// Records a directory that everybody may search and this client has just created, before any other
+    /// thread knows of it.
     pub fn on_empty(&self, dir: Fid, warrant: Warrant) {
         let mut dirs = self.dirs.lock();
         enter(&mut dirs, dir, warrant);
         self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
-    /// This client is about to put a name into a directory, and has done so or failed when the result is dropped.
+    /// Records that this client is about to create a name in a directory; the request has ended when the
+    /// result is dropped.
     pub fn putting(&self, dir: Fid, name: &[u8]) -> Putting<'_> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.on_name(dir, name);
@@ -102,7 +107,7 @@ impl Absences {
         }
     }
 
-    /// Who may search a directory has changed, or it is gone.
+    /// Drops a directory whose search permission has changed, or that is removed.
     pub fn forget(&self, dir: Fid) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -112,7 +117,7 @@ impl Absences {
         self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
-    /// What says that the name is not in the directory, if that is known.
+    /// Returns the proof that the name is not in the directory, if that is known.
     pub(crate) fn warrant(&self, dir: Fid, name: &[u8]) -> Option<Warrant> {
         if self.count.load(Ordering::Acquire) == 0 || name.len() > NAME_MAX || name == b".." {
             return None;
@@ -125,7 +130,7 @@ impl Absences {
 
 /// Enters a directory without names.
 fn enter(dirs: &mut VecDeque<Known>, dir: Fid, warrant: Warrant) {
-    // What one that is known already has been filled with counts.
+    // A directory that is known already keeps its recorded names.
     let is_known = |known: &Known| known.dir == dir && known.warrant == warrant;
     if warrant == Warrant::None || dirs.iter().any(is_known) {
         return;
@@ -185,7 +190,7 @@ mod tests {
             known.on_found_empty(look, dir(1), Warrant::Lease(1));
             assert_eq!(known.warrant(dir(1), b"a"), None);
         }
-        // Nor is the directory known for a moment, to somebody who looks a name up meanwhile.
+        // Nor is the directory known for a moment to a thread that looks a name up meanwhile.
         let done = std::sync::atomic::AtomicBool::new(false);
         nacre_env::thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,8 +1,9 @@
-//! How much of an OST's data may be dirty here: a limit of our own, and what the OST has granted.
+//! How much of an OST's data may be dirty here: a local limit, and the OST's grant.
 //!
-//! A grant is space that the OST keeps for this client, so that cached data never finds the OST full. The client counts in
-//! windows: one that begins to fill claims [`WINDOW_BYTES`]; when its data has arrived the grant is smaller by that, however
-//! little it was. What is left is told with each request, as an absolute figure, so that a resend does no harm.
+//! A grant is space that the OST reserves for this client, so that cached data never finds the OST full. The
+//! client counts in windows: one that begins to fill claims [`WINDOW_BYTES`]; when its data has arrived the
+//! grant is smaller by that, however little it was. Each request reports the rest of the grant, as an
+//! absolute figure, so that a resend does no harm.
 
 use crate::write_back::pool::WINDOW_BYTES;
 use nacre_env::clock::Instant;
@@ -10,47 +11,48 @@ use nacre_env::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A grant that is older than this is asked for again before it is relied on. The OST forgets those that it has not heard of
-/// for `nacre_wire::oss::GRANT_LIFE`.
+/// Age of a grant at which it is requested again before it is used. The OST drops grants of clients whose
+/// last request is `nacre_wire::oss::GRANT_LIFE` ago.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// After an OST gave too little, how long it is not asked again.
+/// How long an OST is not asked again after it granted too little.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
-/// A grant that was not used for so long is given back.
+/// Time after which an unused grant is returned.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
-/// Stands for "as it is for every OST".
+/// Stands for "the limit of all OSTs".
 const INHERIT: u64 = u64::MAX;
 
 /// Whether a window may begin to fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
-    /// It may; the claim is noted.
+    /// It may; the claim is recorded.
     Taken,
-    /// As much as may be dirty is dirty: something has to be written out first.
+    /// The limit of dirty data is reached: some of it has to be written first.
     Full,
-    /// The OST has to be asked for a grant, [`Budget::begin_ask`].
+    /// A grant has to be requested from the OST, [`Budget::begin_ask`].
     NoGrant,
 }
 
 /// The budget of one OST.
 pub(crate) struct Budget {
     pub ost_index: u16,
-    /// Limit of this OST's own, [`INHERIT`] for that of all.
+    /// Limit of this OST alone, [`INHERIT`] for that of all.
     max_bytes: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Bytes that the OST keeps for this client, those included that are on their way to it.
+    /// Bytes granted by the OST, including those whose data is on its way to it.
     granted: u64,
-    /// What the OST thinks of the grant, which it only learns with the next ask; not 0 if it keeps space.
+    /// The grant as the OST last reported it; the OST gets the current value only with the next request. Not
+    /// 0 if it reserves space.
     told: u64,
-    /// Bytes of windows that exist, being sent included.
+    /// Bytes of windows that exist, including those being sent.
     claimed: u64,
     asking: bool,
-    /// When the OST was last asked.
+    /// Time of the last request for a grant.
     asked: Option<Instant>,
-    /// The last answer was not enough for another window.
+    /// True if the last grant was not enough for another window.
     refused: bool,
     used: Option<Instant>,
 }
@@ -60,7 +62,7 @@ impl Budget {
         Budget { ost_index, max_bytes: AtomicU64::new(INHERIT), state: Mutex::default() }
     }
 
-    /// The most that may be dirty: what was set here, else `shared_bytes`.
+    /// Returns the most bytes that may be dirty: this OST's limit, or else `shared_bytes`.
     pub fn max_bytes(&self, shared_bytes: u64) -> u64 {
         match self.max_bytes.load(Ordering::Relaxed) {
             INHERIT => shared_bytes,
@@ -73,12 +75,12 @@ impl Budget {
         self.max_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of windows that exist, being sent included.
+    /// Returns the bytes of windows that exist, including those being sent.
     pub fn claimed_bytes(&self) -> u64 {
         self.state.lock().claimed
     }
 
-    /// Claims a window, if no more than `max_bytes` are claimed with it.
+    /// Claims a window, if at most `max_bytes` are claimed with it.
     pub fn claim(&self, max_bytes: u64, now: Instant) -> Claim {
         let mut state = self.state.lock();
         let claimed = state.claimed + WINDOW_BYTES;
@@ -94,7 +96,7 @@ impl Budget {
         Claim::Taken
     }
 
-    /// A window is gone. `written`: its data may have taken space on the OST.
+    /// Ends the claim of a window. `written`: its data may have taken space on the OST.
     pub fn give_back(&self, written: bool) {
         let mut state = self.state.lock();
         state.claimed = state.claimed.saturating_sub(WINDOW_BYTES);
@@ -103,7 +105,8 @@ impl Budget {
         }
     }
 
-    /// What is left of the grant, if the OST is to be asked now; the caller does, and says so with [`Budget::end_ask`].
+    /// Returns the rest of the grant, if more is to be requested from the OST; the caller does that, and then
+    /// calls [`Budget::end_ask`].
     pub fn begin_ask(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
         let recently = state.asked.is_some_and(|asked| now.duration_since(asked) < REFUSED_FOR);
@@ -114,20 +117,21 @@ impl Budget {
         Some(state.granted)
     }
 
-    /// The OST, told that `kept` was left, keeps `total` for this client; `None` if it gave no answer.
+    /// Records the reply of the OST to the report that `kept` was left: it grants `total`; `None` if there
+    /// was no reply.
     pub fn end_ask(&self, kept: u64, total: Option<u64>, now: Instant) {
         let mut state = self.state.lock();
         state.asking = false;
         state.asked = Some(now);
         if let Some(total) = total {
-            // What arrived at the OST meanwhile is in both figures.
+            // Data that arrived at the OST meanwhile is subtracted from both figures.
             state.granted = (state.granted + total).saturating_sub(kept);
             state.told = total;
         }
         state.refused = state.granted < state.claimed + WINDOW_BYTES;
     }
 
-    /// True if there is a grant that nobody uses: then it is to be given back, by an ask that keeps nothing.
+    /// True if there is an unused grant: then the caller returns it, by a request that keeps nothing.
     pub fn begin_return(&self, now: Instant, at_once: bool) -> bool {
         let mut state = self.state.lock();
         let idle = at_once || state.used.is_none_or(|used| now.duration_since(used) >= IDLE_AFTER);
@@ -140,12 +144,12 @@ impl Budget {
         true
     }
 
-    /// True as long as there is something to give back one day.
+    /// True as long as there is a grant to return at some time.
     pub fn has_grant(&self) -> bool {
         self.state.lock().told > 0
     }
 
-    /// Bytes granted, those in use included.
+    /// Returns the bytes granted, including those in use.
     pub fn granted_bytes(&self) -> u64 {
         self.state.lock().granted
     }

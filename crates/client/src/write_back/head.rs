@@ -13,11 +13,11 @@ use nacre_wire::mds::HEAD_DATA_MAX;
 use std::sync::atomic::Ordering;
 
 impl WriteBack {
-    /// From now on no head is held: somebody is about to need objects up to `end`. If one is, its data goes where it belongs. To be
-    /// called without a byte range.
+    /// Ends the holding of a head: the caller is about to need objects up to `end`. If a head is held, its
+    /// data is sent to its place. To be called without a byte range.
     ///
     /// # Errors
-    /// `EINTR`; what the MDT answers, and an OST that the data goes to instead.
+    /// `EINTR`; the error of the MDT, or of an OST that the data goes to instead.
     pub(crate) fn close_head(&self, file: &FileState, end: u64) -> FailureResult<()> {
         {
             let mut inner = file.lock();
@@ -38,12 +38,12 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Sends a window that was held back for a head, which was left out, to the objects that came instead.
+    /// Sends a window that was held back for a head, which was left out, to the objects allocated instead.
     pub(crate) fn send_elsewhere(&self, file: &FileState, job: &Job, layout: &Layout) -> FailureResult<()> {
         let counters = &self.counters;
         for (start, end) in job.window.spans.iter() {
-            // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table, which
-            // does so only when nobody fills it, so nobody changes them while the job exists.
+            // SAFETY: spans end within the buffer and name bytes that were written; the table gave the window
+            // out while no thread filled it, so no thread changes the bytes while the job exists.
             let bytes = unsafe {
                 std::slice::from_raw_parts(
                     job.window.buffer.start().add(start as usize),

@@ -1,6 +1,8 @@
-//! How much data a client keeps in its own memory (`llite.*.max_cached_mb`): blocks read ahead, and windows of data held back.
+//! How much data a client keeps in its own memory (`llite.*.max_cached_mb`): blocks read ahead, and windows
+//! of held-back data.
 //!
-//! Each has limits of its own; this one is for both. Held back data comes first: it drops what was only read ahead.
+//! Each has limits of its own; this one is for both. Held-back data has priority: it displaces blocks that
+//! were read ahead.
 
 use crate::file::FileState;
 use crate::write_back::WriteBack;
@@ -10,19 +12,20 @@ use std::fmt::Write;
 const MIB: u64 = 1 << 20;
 
 impl WriteBack {
-    /// A file is closed, or its lease ends: what was fetched for it goes.
+    /// Drops data read ahead of a file that is closed, or whose lease ends.
     pub(crate) fn forget_ahead(&self, file: &FileState) {
         file.lock().ahead.clear();
         self.memory.shrink();
     }
 
-    /// Bytes that may be read ahead now.
+    /// Returns how many bytes may be read ahead at the moment.
     pub(crate) fn read_ahead_room(&self) -> u64 {
         let left = self.tunables.cached_bytes_max().saturating_sub(self.pool.used_bytes());
         self.tunables.read_ahead_bytes().min(left)
     }
 
-    /// Bytes that may be held back now. What was read ahead makes room for `wanted` of them.
+    /// Returns how many bytes may be held back at the moment. Drops data read ahead to make `wanted` bytes
+    /// available.
     pub(crate) fn dirty_room(&self, wanted: u64) -> u64 {
         let (most, limit) = (self.tunables.cached_bytes_max(), self.settings.max_dirty());
         let needed = self.pool.used_bytes().saturating_add(wanted).min(limit);
@@ -32,7 +35,7 @@ impl WriteBack {
         limit.min(most.saturating_sub(self.memory.used()))
     }
 
-    /// Drops what was read ahead.
+    /// Drops data read ahead.
     fn reclaim(&self) {
         if self.memory.used() > 0 {
             self.tunables.count_reclaim();
@@ -40,8 +43,8 @@ impl WriteBack {
         }
     }
 
-    /// Sets how much data may be kept, in MiB. If more is kept now, what was read ahead goes at once, and what is held back as
-    /// it is written.
+    /// Sets how much data may be kept, in MiB. If more is kept at the moment, data read ahead is dropped at
+    /// once, and held-back data as it is written.
     ///
     /// # Errors
     /// `ERANGE` for more than there is memory.
@@ -53,16 +56,16 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Bytes that are kept now.
+    /// Returns how many bytes are kept.
     pub fn cached_bytes(&self) -> u64 {
         self.memory.used() + self.pool.used_bytes()
     }
 
-    /// `llite.*.max_cached_mb`.
+    /// Returns the text of `llite.*.max_cached_mb`.
     pub fn cached_report(&self) -> String {
         let (most, used) = (self.tunables.max_cached_mb(), self.cached_bytes().div_ceil(MIB));
         let rows = [
-            // This mount and its ways to OSTs.
+            // This mount and its endpoints of OSTs.
             ("users", 1 + self.requests.osts.iter().count() as u64),
             ("max_cached_mb", most),
             ("used_mb", used),

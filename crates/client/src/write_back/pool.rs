@@ -1,7 +1,7 @@
-//! Memory for dirty data: buffers of one size, used again while they are warm.
+//! Memory for dirty data: buffers of one size, reused while their memory is in the CPU's caches.
 //!
-//! A page that nobody has used costs up to 2 us on the machines this was measured on, as much as writing it to a disk
-//! there. So a buffer that comes back is the next one to be given out.
+//! A page that was never used costs up to 2 us on the machines this was measured on, as much as writing it to
+//! a disk there. So the buffer returned last is used first.
 
 use nacre_env::sync::Mutex;
 use std::alloc::{Layout, alloc, dealloc};
@@ -9,9 +9,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What one RPC writes at most, and the unit of everything here, in bytes.
+/// Size of a window: most bytes that one RPC writes, and the size of every buffer here.
 pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
-/// What transfers around a page cache want of memory.
+/// Alignment that transfers around a page cache need.
 const ALIGN: usize = 4096;
 
 const LAYOUT: Layout = match Layout::from_size_align(WINDOW_BYTES as usize, ALIGN) {
@@ -19,22 +19,22 @@ const LAYOUT: Layout = match Layout::from_size_align(WINDOW_BYTES as usize, ALIG
     Err(_) => panic!("a power of two"),
 };
 
-/// Memory of [`WINDOW_BYTES`], aligned to pages. Goes back to its pool when dropped.
+/// Memory of [`WINDOW_BYTES`], aligned to pages. Returns to its pool when dropped.
 ///
-/// Says nothing of who may touch which byte: that is the table's matter, see [`super::table`].
+/// Does not guard access to its bytes: the table does that, see [`super::table`].
 pub(crate) struct Buffer {
     memory: NonNull<u8>,
     pool: Arc<Pool>,
 }
 
-// SAFETY: the memory belongs to the buffer alone; what happens in it is ordered by the lock of the table that owns it.
+// SAFETY: the memory belongs to the buffer alone; accesses are ordered by the lock of the table that owns it.
 unsafe impl Send for Buffer {}
 
-// SAFETY: as above; a shared reference gives a pointer, and reading through it is unsafe.
+// SAFETY: as above; a shared reference only yields a pointer, and reading through it is unsafe.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     pub fn start(&self) -> *mut u8 {
         self.memory.as_ptr()
     }
@@ -47,15 +47,15 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory that nobody uses.
+/// Unused memory.
 struct Memory(NonNull<u8>);
 
-// SAFETY: nobody else has the pointer.
+// SAFETY: there is no other copy of the pointer.
 unsafe impl Send for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `Pool::take`, and given back once: a `Memory` is never copied.
+        // SAFETY: allocated with this layout in `Pool::take`, and freed once: a `Memory` is never copied.
         unsafe { dealloc(self.0.as_ptr(), LAYOUT) }
     }
 }
@@ -68,7 +68,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A buffer with any content; `None` if `max_bytes` are in use already or the system has no memory.
+    /// Takes a buffer with undefined content; `None` if `max_bytes` are in use already or the system has no
+    /// memory.
     pub fn take(self: &Arc<Pool>, max_bytes: u64) -> Option<Buffer> {
         let max = usize::try_from(max_bytes / WINDOW_BYTES).unwrap_or(usize::MAX);
         let claim = |used: usize| (used < max).then_some(used + 1);
@@ -89,12 +90,12 @@ impl Pool {
         Some(Buffer { memory: memory?, pool: self.clone() })
     }
 
-    /// Bytes in buffers that are in use.
+    /// Returns the bytes in buffers that are in use.
     pub fn used_bytes(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed) as u64 * WINDOW_BYTES
     }
 
-    /// Gives memory back to the system until at most `keep_bytes` of unused buffers are left.
+    /// Frees unused buffers until at most `keep_bytes` of them are left.
     pub fn trim(&self, keep_bytes: u64) {
         let keep = (keep_bytes / WINDOW_BYTES) as usize;
         let mut free = self.free.lock();

@@ -1,4 +1,4 @@
-//! Sending dirty windows.
+//! Sends dirty windows.
 
 use crate::file::FileState;
 use crate::objects::LARGE_BYTES;
@@ -27,17 +27,18 @@ impl WriteBack {
     pub(crate) fn sent_with_close(&self, file: &FileState, job: Job) {
         let key = job.key;
         job.window.budget.give_back(true);
-        // The buffer is to be used again before anybody else takes a colder one.
+        // Before another thread takes a colder buffer.
         drop(job);
         file.dirty.sent(key);
         self.room_was_made();
     }
 
-    /// Sends windows that were taken out of the file's table, several at a time, and gives them back to it: as gone, or
-    /// as dirty still if the caller was interrupted. The first failure is the answer; it is also noted for every open.
+    /// Sends windows that were taken out of the file's table, several at a time, and returns them to it: as
+    /// sent, or as still dirty if the caller was interrupted. Returns the first failure; it is also recorded
+    /// for every open.
     pub(crate) fn send(&self, file: &FileState, jobs: Vec<Job>) -> FailureResult<()> {
         let _job = self.jobs.enter_job_of(file);
-        // Nobody has an object yet whose file is not said to have it.
+        // No data is sent to a head before the MDT has decided that the file has it.
         let decided = self.layouts.decide_head(file, 0);
         let decided = decided
             .map_err(|failure| self.requests.faults.log(failure.explain(|context| context.fid(file.fid))));
@@ -73,8 +74,8 @@ impl WriteBack {
         outcome
     }
 
-    /// How many requests one thread has under way: `max_rpcs_in_flight` of the OSTs, the largest if they differ; the
-    /// transport keeps each OST to its own.
+    /// Returns how many requests one thread has in flight: `max_rpcs_in_flight` of the OSTs, the largest if
+    /// they differ; the transport applies each OST's own.
     fn rpcs_at_once(&self, jobs: &[Job]) -> usize {
         let of = |job: &Job| self.requests.ost(job.window.budget.ost_index).ok()?.tunables();
         jobs.iter().filter_map(of).map(|tunables| tunables.max_rpcs_in_flight() as usize).max().unwrap_or(1)
@@ -120,8 +121,8 @@ impl WriteBack {
 
     fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece) -> FailureResult<IoCall<'a>> {
         let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
-        // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table,
-        // which does so only when nobody fills it, so nobody changes them while the job exists.
+        // SAFETY: spans end within the buffer and name bytes that were written; the table gave the window out
+        // while no thread filled it, so no thread changes the bytes while the job exists.
         let data = unsafe { std::slice::from_raw_parts(job.window.buffer.start().add(start), len) };
         let offset = job.key.offset() + u64::from(piece.start);
         Ok(IoCall {
@@ -139,7 +140,8 @@ impl WriteBack {
         })
     }
 
-    /// Gives a window back that was sent, or not. A failure is in the log and noted with the file when this returns.
+    /// Returns a window to the table after the try to send it. A failure is in the log and recorded with the
+    /// file when this returns.
     fn after_send(
         &self,
         file: &FileState,
@@ -158,7 +160,8 @@ impl WriteBack {
             result => result,
         };
         {
-            // Before the window counts as sent, so that a caller that waits for it finds the object to be synced.
+            // Before the window counts as sent, so that a caller that waits for it finds the object to be
+            // synced.
             let mut inner = file.lock();
             inner.mark_dirty_object(ost_index, object, epoch);
             match &result {
@@ -172,7 +175,7 @@ impl WriteBack {
             return result;
         }
         job.window.budget.give_back(true);
-        // The buffer is to be used again before anybody else takes a colder one.
+        // Before another thread takes a colder buffer.
         drop(job);
         file.dirty.sent(key);
         result

@@ -1,11 +1,11 @@
-//! Reading what is dirty from where it is.
+//! Reads of dirty data from its windows.
 //!
-//! A read that lies wholly in dirty windows is a copy. Any other has what is dirty of its range sent first
-//! ([`WriteBack::settle`]), and asks the objects.
+//! A read whose range is entirely in dirty windows is a copy. For any other, the dirty part of its range is
+//! sent first ([`WriteBack::settle`]), and the objects are read.
 //!
-//! Bytes in a window are newer than those under way to the same place, which are newer than the object's. They were written
-//! while the client was alone or under a lock, and a window is sent before either is given up: as long as it is
-//! here, nobody else can have written there since.
+//! Bytes in a window are newer than those in flight to the same place, which are newer than the object's.
+//! They were written while the client was the only one or under a lock, and a window is sent before either
+//! ends: as long as it is here, no other client can have written there since.
 
 use crate::file::FileState;
 use crate::write_back::pool::WINDOW_BYTES;
@@ -13,8 +13,8 @@ use crate::write_back::table::{Key, Table};
 use nacre_layout::{Layout, chunks};
 
 impl Table {
-    /// Fills `buffer` with the bytes of the file from `at` on, if all of them are dirty; otherwise its content is undefined. The
-    /// caller holds the range, shared or exclusively.
+    /// Fills `buffer` with the bytes of the file from `at` on, if all of them are dirty; otherwise its
+    /// content is undefined. The caller holds the range, shared or exclusively.
     pub fn read(&self, layout: &Layout, at: u64, buffer: &mut [u8]) -> bool {
         if self.is_clean() {
             return false;
@@ -40,7 +40,7 @@ impl Table {
         rest.is_empty()
     }
 
-    /// True if all bytes of `[at, at + len)` of the file have their places in windows that exist.
+    /// True if there are windows for all bytes `[at, at + len)` of the file.
     pub fn has_room(&self, layout: &Layout, at: u64, len: u64) -> bool {
         chunks(layout, at, len).all(|chunk| {
             let end = chunk.object_offset + chunk.len;
@@ -50,7 +50,8 @@ impl Table {
 }
 
 impl FileState {
-    /// True if a read of `[at, at + len)` will probably be a copy of dirty data, so that nothing need be fetched for it.
+    /// True if a read of `[at, at + len)` will probably be a copy of dirty data, so that read-ahead is
+    /// unnecessary.
     pub fn is_in_windows(&self, at: u64, len: u64) -> bool {
         if self.dirty.is_clean() {
             return false;

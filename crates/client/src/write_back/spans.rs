@@ -18,7 +18,7 @@ impl Spans {
         self.0.splice(first..last, [merged]);
     }
 
-    /// Takes `[start, end)` out.
+    /// Removes `[start, end)`.
     pub fn remove(&mut self, start: u32, end: u32) {
         if start >= end {
             return;
@@ -33,12 +33,12 @@ impl Spans {
         self.0.splice(first..last, [head, tail].into_iter().filter(|span| span.0 < span.1));
     }
 
-    /// The ranges, in order.
+    /// Iterates over the ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.0.iter().copied()
     }
 
-    /// Where the last range ends; 0 if there is none.
+    /// Returns where the last range ends; 0 if there is none.
     pub fn end(&self) -> u32 {
         self.0.last().map_or(0, |span| span.1)
     }
@@ -47,7 +47,7 @@ impl Spans {
         self.0.is_empty()
     }
 
-    /// Bytes in all ranges.
+    /// Returns the number of bytes in all ranges.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|span| u64::from(span.1 - span.0)).sum()
     }
@@ -58,7 +58,7 @@ impl Spans {
         start >= end || self.0.get(first).is_some_and(|span| span.0 <= start)
     }
 
-    /// True if there is one range and it ends at `end`: a stream has gone past it.
+    /// True if there is one range and it ends at `end`: a stream has passed it.
     pub fn is_run_to(&self, end: u32) -> bool {
         matches!(self.0.as_slice(), [one] if one.1 == end)
     }

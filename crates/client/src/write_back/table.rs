@@ -1,12 +1,12 @@
 //! The dirty windows of one file.
 //!
-//! A window is the part of an object that one RPC may write: [`WINDOW_BYTES`], at a multiple of that. At most one request
-//! for a window is under way at a time, so data of one place arrives in the order in which it was written; meanwhile new
-//! data gathers in a second buffer.
+//! A window is the part of an object that one RPC may write: [`WINDOW_BYTES`], at a multiple of that. At most
+//! one request for a window is in flight at a time, so data of one place arrives in the order in which it was
+//! written; meanwhile new data gathers in a second buffer.
 //!
-//! Who fills a window does so without the lock: it holds the bytes' range of the file exclusively, so no two threads touch
-//! the same byte, and the window counts it in `fillers`, so that nobody sends the buffer meanwhile. Spans name only bytes
-//! that are complete.
+//! A thread fills a window without the lock: it holds the bytes' range of the file exclusively, so no two
+//! threads touch the same byte, and the window counts it in `fillers`, so that no thread sends the buffer
+//! meanwhile. Spans name only bytes that are complete.
 
 use crate::write_back::budget::Budget;
 use crate::write_back::pool::{Buffer, WINDOW_BYTES};
@@ -21,26 +21,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often a wait asks whether it was interrupted.
+/// How often a wait checks for an interrupt.
 pub(super) const POLL: Duration = Duration::from_millis(10);
 /// Numbers windows in the order in which they began.
 static BORN: AtomicU64 = AtomicU64::new(1);
 
-/// A place for a window.
+/// Place of a window: an object, and a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Key {
     pub object: Fid,
-    /// Offset in the object / [`WINDOW_BYTES`].
+    /// Offset in the object, in units of [`WINDOW_BYTES`].
     pub number: u64,
 }
 
 impl Key {
-    /// Offset of the window in its object.
+    /// Returns the offset of the window in its object, in bytes.
     pub fn offset(&self) -> u64 {
         self.number * WINDOW_BYTES
     }
 
-    /// The part of the object range `[start, end)` that lies in this window, as offsets into it.
+    /// Returns the part of the object range `[start, end)` that is in this window, as offsets into it.
     pub fn overlap(&self, start: u64, end: u64) -> Option<(u32, u32)> {
         let (from, to) = (self.offset(), self.offset() + WINDOW_BYTES);
         let (start, end) = (start.max(from), end.min(to));
@@ -48,17 +48,17 @@ impl Key {
     }
 }
 
-/// Data of one window that has not been sent.
+/// Data of one window that was not sent.
 pub(crate) struct Window {
     pub buffer: Buffer,
     pub budget: Arc<Budget>,
-    /// The object, as the layout of then has it.
+    /// The object, as in the layout at the time of the write.
     pub stripe: StripeObject,
     pub spans: Spans,
     pub since: Instant,
-    /// Life of the client at the OST in which the first of it was written.
+    /// Incarnation of the client at the OST when the first of it was written.
     pub incarnation: u64,
-    /// Some of it was written while the client was alone, without a lock.
+    /// True if some of it was written while the client was the only one, without a lock.
     pub alone: bool,
     born: u64,
     fillers: u32,
@@ -94,7 +94,7 @@ struct Slot {
     window: Option<Window>,
     /// `born` of the window that is being sent.
     in_flight: Option<u64>,
-    /// Where its last span ends.
+    /// Where the last span of that window ends.
     in_flight_end: u32,
 }
 
@@ -104,12 +104,12 @@ pub(crate) struct Job {
     pub window: Window,
 }
 
-/// Which windows are meant.
+/// Which windows an operation concerns.
 #[derive(Clone, Debug)]
 pub(crate) enum Scope {
-    /// All.
+    /// All windows of the file.
     All,
-    /// Those that overlap one of the ranges `[start, end)` of objects.
+    /// Windows that overlap one of the ranges `[start, end)` of objects.
     Ranges(Vec<(Fid, u64, u64)>),
 }
 
@@ -125,17 +125,17 @@ impl Scope {
     }
 }
 
-/// What [`Table::take`] found.
+/// Result of [`Table::take`].
 pub(crate) enum Taken {
     /// Windows to send.
     Jobs(Vec<Job>),
-    /// All that is left is in the hands of others.
+    /// All windows left are being filled or sent by other threads.
     Busy,
-    /// Nothing is left.
+    /// No window is left.
     Clean,
 }
 
-/// What became of [`Table::begin_fill`].
+/// Result of [`Table::begin_fill`].
 pub(crate) enum Fill {
     /// The window's first byte; to be filled, then [`Table::end_fill`].
     Into(*mut u8),
@@ -143,25 +143,26 @@ pub(crate) enum Fill {
     NeedsWindow,
 }
 
-/// The table.
+/// The windows of one file.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: Mutex<BTreeMap<Key, Slot>>,
-    /// Slots, to be read without the lock.
+    /// Number of slots, to be read without the lock.
     count: AtomicUsize,
-    /// The file waits in the list of files whose data gets old.
+    /// True if the file is in the list of files with ageing data.
     pub listed: std::sync::atomic::AtomicBool,
     changed: Condvar,
     waiters: AtomicUsize,
 }
 
 impl Table {
-    /// Nothing is dirty and nothing under way. True for a thread that holds the range in question, as of now.
+    /// True if nothing is dirty or in flight. Reliable for a thread that holds the range in question, at the
+    /// time of the call.
     pub fn is_clean(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// True if nothing in `scope` is dirty or under way.
+    /// True if nothing in `scope` is dirty or in flight.
     pub fn is_clean_in(&self, scope: &Scope) -> bool {
         let slots = self.slots.lock();
         slots.keys().all(|key| scope.overlap(key).is_none())
@@ -195,11 +196,11 @@ impl Table {
             .all(|number| slots.get(&Key { object, number }).is_some_and(|slot| slot.window.is_some()))
     }
 
-    /// Copies the bytes of the window from `start` on, if all of them are dirty. The caller holds their range, so that nobody
-    /// is filling them; other bytes of the window may be filled meanwhile.
+    /// Copies the bytes of the window from `start` on, if all of them are dirty. The caller holds their
+    /// range, so no thread is filling them; other bytes of the window may be filled meanwhile.
     ///
-    /// The lock is held over the copy: counted like fillers, readers that come one after the other would keep the window
-    /// from being sent for ever.
+    /// The lock is held over the copy: if readers were counted like fillers, a series of them could keep the
+    /// window from being sent for ever.
     pub fn copy_out(&self, key: Key, start: u32, to: &mut [u8]) -> bool {
         let slots = self.slots.lock();
         let Some(window) = slots.get(&key).and_then(|slot| slot.window.as_ref()) else { return false };
@@ -209,8 +210,8 @@ impl Table {
         if !window.spans.contains(start, end) {
             return false;
         }
-        // SAFETY: spans end within the buffer and name bytes that were written; the range keeps writers away from them, and
-        // the lock keeps the window where it is.
+        // SAFETY: spans end within the buffer and name bytes that were written; the range excludes writers,
+        // and the lock keeps the window where it is.
         unsafe {
             let from = window.buffer.start().add(start as usize);
             std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
@@ -218,7 +219,8 @@ impl Table {
         true
     }
 
-    /// These bytes of the window were filled, `alone` or under a lock. True if it is to be queued for sending now.
+    /// Records that these bytes of the window were filled, `alone` or under a lock. True if it is to be
+    /// queued for sending at once.
     pub fn end_fill(&self, key: Key, filled: Range<u32>, alone: bool) -> bool {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(&key) else { return false };
@@ -232,7 +234,7 @@ impl Table {
         ready
     }
 
-    /// Takes out what is to be sent now: windows in `scope` that began before `born`.
+    /// Takes out the windows that can be sent: those in `scope` that began before `born`.
     pub fn take(&self, scope: &Scope, born: u64, older_than: Option<Instant>) -> Taken {
         let mut slots = self.slots.lock();
         let (mut jobs, mut busy) = (Vec::new(), false);
@@ -262,15 +264,15 @@ impl Table {
         let mut slots = self.slots.lock();
         let slot = slots.get_mut(&key)?;
         if slot.in_flight.is_some() || slot.window.as_ref()?.fillers > 0 {
-            // It is queued again when that has ended.
+            // It is queued again when the request or the fill has ended.
             slot.window.as_mut()?.queued = false;
             return None;
         }
         take_window(key, slot)
     }
 
-    /// Takes out the only window if nothing else is dirty or under way, and all that it has is one run of bytes at the beginning
-    /// of `object` that ends at `end_max` or before.
+    /// Takes out the only window if nothing else is dirty or in flight, and its only span is one from the
+    /// beginning of `object` to at most `end_max`.
     pub fn take_sole(&self, object: Fid, end_max: u32) -> Option<Job> {
         let mut slots = self.slots.lock();
         let mut found = slots.iter_mut();
@@ -281,12 +283,12 @@ impl Table {
         if is_meant && fits { take_window(*key, slot) } else { None }
     }
 
-    /// The number that windows which begin from now on have at least.
+    /// Returns a lower bound of the numbers of windows that begin later.
     pub fn now() -> u64 {
         BORN.load(Ordering::Relaxed)
     }
 
-    /// Where the data of an object ends that has not reached it; 0 if there is none.
+    /// Returns where the unsent data of an object ends; 0 if there is none.
     pub fn object_end(&self, object: &Fid) -> u64 {
         let slots = self.slots.lock();
         let ends = slots.iter().filter(|(key, _)| key.object == *object).map(|(key, slot)| {
@@ -300,12 +302,13 @@ impl Table {
         ends.max().unwrap_or(0)
     }
 
-    /// When the oldest window began.
+    /// Returns when the oldest window began.
     pub fn oldest(&self) -> Option<Instant> {
         self.slots.lock().values().filter_map(|slot| Some(slot.window.as_ref()?.since)).min()
     }
 
-    /// A window that was taken out has been sent, or is lost. True if newer data of its place is to be queued.
+    /// Records that a window which was taken out has been sent, or is lost. True if newer data of its place
+    /// is to be queued.
     pub fn sent(&self, key: Key) -> bool {
         let mut slots = self.slots.lock();
         let ready = match slots.get_mut(&key) {
@@ -319,7 +322,7 @@ impl Table {
         ready
     }
 
-    /// A window that was taken out could not be sent and is dirty still. Newer data of its place counts.
+    /// Puts back a window that was taken out and could not be sent. Newer data of its place wins.
     pub fn put_back(&self, mut job: Job) {
         let mut slots = self.slots.lock();
         loop {
@@ -336,8 +339,8 @@ impl Table {
             let mut old = job.window.spans.clone();
             newer.spans.iter().for_each(|(start, end)| old.remove(start, end));
             for (start, end) in old.iter() {
-                // SAFETY: both buffers have WINDOW_BYTES, spans end within; nobody fills the newer one and nobody else has
-                // the older one, and the lock is held.
+                // SAFETY: both buffers have WINDOW_BYTES, spans end within; no thread fills the newer one and
+                // no other thread has the older one, and the lock is held.
                 unsafe {
                     let from = job.window.buffer.start().add(start as usize);
                     let to = newer.buffer.start().add(start as usize);
@@ -358,7 +361,8 @@ impl Table {
         self.notify();
     }
 
-    /// Forgets dirty data in `scope`. True if nothing of it is under way any more; otherwise to be tried again.
+    /// Drops dirty data in `scope`. True if nothing of it is in flight any more; otherwise the caller tries
+    /// again.
     pub fn discard(&self, scope: &Scope) -> bool {
         let mut slots = self.slots.lock();
         let mut done = true;
@@ -385,7 +389,7 @@ impl Table {
         done
     }
 
-    /// Waits a moment for something to change.
+    /// Waits a moment for a change.
     pub fn wait(&self) {
         let mut slots = self.slots.lock();
         if !slots.is_empty() {
@@ -399,7 +403,7 @@ impl Table {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Dirty bytes, those under way left out.
+    /// Returns the number of dirty bytes, without those in flight.
     pub fn bytes(&self) -> u64 {
         let slots = self.slots.lock();
         slots.values().filter_map(|slot| Some(slot.window.as_ref()?.spans.bytes())).sum()
@@ -427,7 +431,7 @@ fn take_window(key: Key, slot: &mut Slot) -> Option<Job> {
     Some(Job { key, window })
 }
 
-/// True, once, if the window's stream has gone past its end and nothing hinders sending it.
+/// True, once, if the window's stream has passed its end and the window can be sent.
 fn is_ready(slot: &mut Slot) -> bool {
     match &mut slot.window {
         Some(window)

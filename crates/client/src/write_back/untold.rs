@@ -1,14 +1,14 @@
-//! Losses that nobody has been told of.
+//! Losses that no descriptor has reported.
 //!
-//! Data that was held back is written when its file is closed, and `close` has answered by then. If that fails, the next open
-//! of the file by this mount reports it, at its first `fsync` or `close`: the rule of Linux for errors of write-back that no
-//! descriptor has seen.
+//! Held-back data is written when its file is closed, and `close` has returned by then. If that fails, the
+//! next open of the file by this mount reports it, at its first `fsync` or `close`: Linux's rule for
+//! write-back errors that no descriptor has seen.
 
 use nacre_env::sync::Mutex;
 use nacre_types::Status;
 use std::collections::BTreeMap;
 
-/// Files that are remembered; what is more is only logged.
+/// Files that are recorded; losses of further files are only logged.
 const FILES_MAX: usize = 1024;
 
 /// Files without an open that have lost data, by node.
@@ -18,7 +18,7 @@ pub(crate) struct Untold {
 }
 
 impl Untold {
-    /// The last that an open was not told.
+    /// Records the last loss that no open has reported.
     pub fn keep(&self, node: u64, status: Status) {
         let mut files = self.files.lock();
         if files.len() < FILES_MAX || files.contains_key(&node) {
@@ -26,7 +26,7 @@ impl Untold {
         }
     }
 
-    /// What is to be told to an open of a file; it is told once.
+    /// Takes the loss that an open of a file is to report; it is reported once.
     pub fn take(&self, node: u64) -> Option<Status> {
         self.files.lock().remove(&node)
     }

@@ -1,8 +1,8 @@
 //! The threads that write dirty data out.
 //!
-//! They are started when there is something for them: at most one per CPU. A full window is put in their queue; a thread
-//! that works takes the next one by itself, so a stream wakes somebody only when nobody works. One that has nothing to do
-//! sleeps until the oldest dirty data is due.
+//! They are started when there is work: at most one per CPU. A full window is put in their queue; a running
+//! thread takes the next one when it has finished, so a stream wakes a thread only when none is running. An
+//! idle thread sleeps until the oldest dirty data is due.
 
 use crate::file::FileState;
 use crate::tunables::ParallelIo;
@@ -16,36 +16,36 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often threads look whether grants and memory can be given back while there are some.
+/// How often threads check for grants and memory to return, while there are some.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// Unused buffers that are kept when nothing is dirty, in bytes.
 const KEEP_BYTES: u64 = 4 << 20;
-/// The part of its age by which old data may be late.
+/// Fraction of the age by which old data may be late.
 const SLACK: u32 = 8;
-/// Windows that a thread sends at once at most.
+/// Windows that a thread sends at once, at most.
 const BATCH: usize = 4;
 
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// Full windows.
+    /// Full windows that wait for a thread.
     full: VecDeque<Full>,
     /// Files with dirty data, by the time at which it began.
     dirty: VecDeque<(Arc<FileState>, Instant)>,
     threads: usize,
     idle: usize,
-    /// Some thread will wake up by itself.
+    /// True if some thread sleeps with a time-out.
     timed: bool,
-    /// When to look whether something can be given back.
+    /// When to check for grants and memory to return.
     tidy_at: Option<Instant>,
     is_stopping: bool,
 }
 
 impl Queue {
-    /// Takes the files whose data was sent by others off the front of the list.
+    /// Removes files whose data was sent by other threads from the front of the list.
     fn forget_clean(&mut self) {
         while let Some((file, since)) = self.dirty.pop_front_if(|(file, _)| file.dirty.is_clean()) {
             file.dirty.listed.store(false, Ordering::Release);
-            // Somebody who filled a window meanwhile has seen it listed.
+            // A thread that filled a window meanwhile has seen the file as listed.
             if file.dirty.oldest().is_some() && !file.dirty.listed.swap(true, Ordering::AcqRel) {
                 self.dirty.push_front((file, since));
                 return;
@@ -61,7 +61,7 @@ struct Full {
     key: Key,
 }
 
-/// What a thread does next.
+/// Next work of a thread.
 enum Work {
     Full(Arc<FileState>, Vec<Key>),
     Old(Arc<FileState>),
@@ -80,14 +80,14 @@ impl WriteBack {
         self.budgets.read().values().cloned().collect()
     }
 
-    /// A window is full.
+    /// Queues a full window.
     pub(crate) fn queue(&self, file: &Arc<FileState>, ost_index: u16, key: Key) {
         let mut queue = self.queue.lock();
         queue.full.push_back(Full { file: file.clone(), ost_index, key });
         self.wake(&mut queue);
     }
 
-    /// A file has dirty data and is in no list yet.
+    /// Lists a file that has dirty data and is not listed yet.
     pub(crate) fn list(&self, file: &Arc<FileState>) {
         if file.dirty.listed.swap(true, Ordering::AcqRel) {
             return;
@@ -99,7 +99,7 @@ impl WriteBack {
         }
     }
 
-    /// Sees to it that a thread comes along.
+    /// Wakes or starts a thread.
     fn wake(&self, queue: &mut Queue) {
         if queue.idle > 0 {
             self.work.notify_one();
@@ -112,7 +112,7 @@ impl WriteBack {
         let spawned = nacre_env::thread::Builder::new().name("write-back".into()).spawn(move || this.serve());
         match spawned {
             Ok(_) => queue.threads += 1,
-            // Data waits for the thread that settles it.
+            // The data waits for a thread that flushes it.
             Err(error) => log::warn!("no thread for writing data out: {error}"),
         }
     }
@@ -123,7 +123,7 @@ impl WriteBack {
         loop {
             if queue.is_stopping || queue.threads > self.settings.threads() {
                 queue.threads -= 1;
-                // Whatever this one was woken for is for another one.
+                // The work that this thread was woken for is left to another one.
                 self.work.notify_one();
                 return None;
             }
@@ -149,7 +149,8 @@ impl WriteBack {
                 return Some(Work::Tidy);
             }
             queue.idle += 1;
-            // Files that are written one after the other get old one after the other: not a wake-up for each.
+            // Files that are written one after the other become due one after the other: one wake-up serves
+            // several.
             let due = due.map(|due| due.max(now + self.settings.age() / SLACK));
             let until = due.into_iter().chain(queue.tidy_at).min();
             match until {
@@ -164,20 +165,20 @@ impl WriteBack {
         }
     }
 
-    /// Takes a full window of an OST out of the queue: a thread that wants room there does not wait for another one, which
-    /// may be away.
+    /// Takes a full window of an OST out of the queue: a thread that waits for memory there must not wait for
+    /// another OST, which may be unreachable.
     fn pop_full(&self, ost_index: u16) -> Option<Full> {
         let mut queue = self.queue.lock();
         let position = queue.full.iter().position(|full| full.ost_index == ost_index)?;
         queue.full.remove(position)
     }
 
-    /// Takes the file whose data is oldest out of the list.
+    /// Takes the file with the oldest data out of the list.
     fn pop_dirty(&self) -> Option<Arc<FileState>> {
         self.queue.lock().dirty.pop_front().map(|(file, _)| file)
     }
 
-    /// Data was sent or forgotten.
+    /// Wakes threads that wait for memory, after data was sent or dropped.
     pub(crate) fn room_was_made(&self) {
         if self.room_waiters.load(Ordering::Acquire) > 0 {
             // A thread that is about to wait holds the lock.
@@ -198,7 +199,7 @@ impl WriteBack {
         self.queue.lock().tidy_at.get_or_insert_with(|| Instant::now() + TIDY_EVERY);
     }
 
-    /// Ends the threads. What is dirty stays so.
+    /// Stops the threads. Dirty data stays dirty.
     pub(crate) fn stop(&self) {
         let mut queue = self.queue.lock();
         queue.is_stopping = true;
@@ -235,7 +236,8 @@ impl WriteBack {
         }
     }
 
-    /// Writes data of an OST out, or waits for others to do so. False if the caller was interrupted, or there is nothing.
+    /// Writes data of an OST out, or waits for other threads to do so. False if the caller was interrupted,
+    /// or there is nothing to write.
     pub(crate) fn make_room(&self, ost_index: u16) -> bool {
         if let Some(Full { file, key, .. }) = self.pop_full(ost_index) {
             if let Some(job) = file.dirty.take_one(key) {
@@ -256,13 +258,13 @@ impl WriteBack {
         true
     }
 
-    /// Sends what became dirty in a file before `limit`; the file was taken out of the list. False if nothing could be
-    /// sent now.
+    /// Sends what became dirty in a file before `limit`; the file was taken out of the list. False if nothing
+    /// could be sent at the moment.
     fn write_old(&self, file: &Arc<FileState>, limit: Instant) -> bool {
         file.dirty.listed.swap(false, Ordering::AcqRel);
         let mut has_sent = false;
         if let Taken::Jobs(jobs) = file.dirty.take(&Scope::All, Table::now(), Some(limit)) {
-            // Failures are noted with the file.
+            // Failures are recorded with the file.
             let _ = self.send(file, jobs);
             has_sent = true;
         }
@@ -272,7 +274,7 @@ impl WriteBack {
         has_sent
     }
 
-    /// Figures of write-back to one OST.
+    /// Returns statistics of write-back to one OST.
     pub fn ost_write_back(&self, ost_index: u16) -> OstWriteBack {
         let budget = self.budget(ost_index);
         OstWriteBack {
@@ -287,7 +289,7 @@ impl WriteBack {
         self.budget(ost_index).set_max_bytes(bytes);
     }
 
-    /// Figures of write-back.
+    /// Returns statistics of write-back.
     pub fn write_back_stats(&self) -> WriteBackStats {
         let counters = &self.counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -304,7 +306,8 @@ impl WriteBack {
         }
     }
 
-    /// Sets whether work is divided (`llite.*.parallel_io`), and with it how many threads write dirty data out.
+    /// Sets whether work is divided (`llite.*.parallel_io`), and with it how many threads write dirty data
+    /// out.
     pub fn set_parallel_io(&self, setting: ParallelIo) {
         self.tunables.set_parallel_io(setting);
         let threads = if setting == ParallelIo::Off { 1 } else { nacre_env::cpu_count().max(1) };
