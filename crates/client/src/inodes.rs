@@ -1,4 +1,4 @@
-//! Inodes: what is known of them, and what says that it is true.
+//! Inodes: their known attributes, and the proof that these are valid.
 
 pub(crate) mod dot_lustre;
 pub(crate) mod intent;
@@ -22,38 +22,38 @@ use nacre_types::{Attr, AttrFlags, Failure, FailureResult, Fid, Status, StatusRe
 use nacre_wire::mds::MdsRequest;
 use std::sync::Arc;
 
-/// A name that was looked up or made.
+/// A name that was looked up or created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Node id of the inode.
     pub node: u64,
     /// Its attributes.
     pub attr: Attr,
-    /// Everybody may search the directory, so a cached name is open to all.
+    /// True if everybody may search the directory, so that any user may see a cached name.
     pub public: bool,
-    /// What may be cached until it is called back.
+    /// What may be cached until it is revoked.
     pub keep: Keep,
 }
 
-/// What of an answer may be cached until this client says otherwise.
+/// Which parts of a reply may be cached until this client invalidates them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Keep {
-    /// That the name is there, or is not, for those who may search the directory.
+    /// The existence or absence of the name, for users who may search the directory.
     pub name: bool,
     /// The attributes.
     pub attr: bool,
 }
 
-/// A name that is not there.
+/// A name that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Absent {
-    /// Everybody may search the directory, so that its absence is open to all.
+    /// True if everybody may search the directory, so that any user may see the absence.
     pub public: bool,
-    /// Its absence may be cached until it is called back.
+    /// True if the absence may be cached until it is revoked.
     pub keep: bool,
 }
 
-/// What is known of inodes, and asked about them.
+/// Attributes of inodes, cached and requested.
 pub struct Inodes {
     requests: Arc<Requests>,
     layouts: Arc<Layouts>,
@@ -62,11 +62,11 @@ pub struct Inodes {
     lease: Arc<Lease>,
     absences: Arc<Absences>,
     tunables: Arc<Tunables>,
-    /// The root that the servers show.
+    /// The root that the servers present to this client.
     pub root: Root,
 }
 
-/// An inode that is gone, of which no name was looked up.
+/// Maps the error for an inode that is removed, if the request did not look up a name.
 pub(crate) fn inode_gone(failure: Failure) -> Failure {
     if failure == Status::ENOENT { Status::ESTALE.into() } else { failure }
 }
@@ -85,16 +85,17 @@ impl Inodes {
         })
     }
 
-    /// Attributes of an inode; needs no permission. One that this client removed has no links but is there until the kernel
-    /// forgets it.
+    /// Returns attributes of an inode; needs no permission. One that this client removed has no links but
+    /// exists until the kernel forgets it.
     ///
     /// # Errors
-    /// `ENOENT` or `ESTALE` if it is gone; what servers answer.
+    /// `ENOENT` or `ESTALE` if it is removed; the errors of servers.
     pub fn getattr(&self, fid: Fid) -> StatusResult<Attr> {
         self.stat(fid).map(|(attr, _)| attr)
     }
 
-    /// As [`Inodes::getattr`], and whether the attributes may be cached until this client says otherwise.
+    /// As [`Inodes::getattr`]; also returns whether the attributes may be cached until this client
+    /// invalidates them.
     ///
     /// # Errors
     /// As for [`Inodes::getattr`].
@@ -133,7 +134,7 @@ impl Inodes {
     /// Checks that the caller has all rights in `mask` (see `nacre_types::perm`).
     ///
     /// # Errors
-    /// `EACCES`.
+    /// `EACCES` if it has not.
     pub fn access(&self, caller: &Caller, fid: Fid, mask: u8) -> StatusResult<()> {
         self.requests.faults.edge("access", || {
             if let Some(verdict) = dot_lustre::access(caller, fid, mask) {
@@ -149,18 +150,18 @@ impl Inodes {
         })
     }
 
-    /// Attributes as the MDT has them: size, space and times of data may be out of date.
+    /// Returns attributes as the MDT has them: size, space and times of data may be out of date.
     ///
     /// # Errors
-    /// What the MDT answers.
+    /// The error of the MDT.
     pub fn mdt_attr(&self, fid: Fid) -> StatusResult<Attr> {
         self.requests
             .faults
             .edge("get attributes", || self.requests.call_system(fid, &MdsRequest::GetAttr { fid })?.attr())
     }
 
-    /// The attributes of an inode whose name lies on another MDT, and the lease under which they were asked for; `None` if it was
-    /// removed meanwhile.
+    /// Returns the attributes of an inode whose name is stored on another MDT, and the lease under which they
+    /// were requested; `None` if it was removed meanwhile.
     pub(crate) fn elsewhere(&self, fid: Fid) -> FailureResult<Option<(Attr, u64)>> {
         match self.requests.call_system(fid, &MdsRequest::GetAttr { fid }) {
             Ok(answer) => {
@@ -172,10 +173,11 @@ impl Inodes {
         }
     }
 
-    /// The inode itself, as `.` of a directory names it; works for any inode, so that file handles can be opened.
+    /// Returns the inode itself, as `.` of a directory names it; works for any inode, so that file handles
+    /// can be opened.
     ///
     /// # Errors
-    /// `ESTALE` if it is gone.
+    /// `ESTALE` if it is removed.
     pub fn lookup_self(&self, fid: Fid) -> StatusResult<Found> {
         self.requests.faults.edge("lookup", || {
             if let Some(attr) = virtual_attr(fid) {
@@ -187,15 +189,15 @@ impl Inodes {
         })
     }
 
-    /// The kernel gives back `lookups` of those that it was given.
+    /// Subtracts `lookups` references that the kernel releases.
     pub fn forget(&self, node: u64, lookups: u64) {
         self.nodes.forget(node, lookups);
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `EINVAL` if it is none.
+    /// `EINVAL` if the inode is none.
     pub fn readlink(&self, fid: Fid) -> StatusResult<Vec<u8>> {
         self.requests
             .faults
@@ -212,7 +214,7 @@ impl Inodes {
         Ok(Found { node, attr, public, keep })
     }
 
-    /// What may be kept of an answer to a question that was sent under `lease`.
+    /// Returns what may be cached of a reply to a request that was sent under `lease`.
     pub(crate) fn keep_of(&self, lease: u64) -> Keep {
         let alone = lease != 0 && lease == self.lease.number();
         Keep { name: alone, attr: alone }
@@ -223,12 +225,12 @@ impl Inodes {
         self.hints(directory).is_some_and(|hints| hints.public)
     }
 
-    /// What is stored beside an inode; `None` if it has to be asked.
+    /// Returns the flags of further data of an inode; `None` if a request is needed.
     pub fn flags_of(&self, fid: Fid) -> Option<AttrFlags> {
         self.hints(fid).map(|hints| hints.flags)
     }
 
-    /// What is known of an inode and still true.
+    /// Returns the hints about an inode that are still valid.
     pub(crate) fn hints(&self, fid: Fid) -> Option<Hints> {
         let hints = self.nodes.hints(fid.inode_number())?;
         self.lease.is_in_force(hints.warrant, fid).then_some(hints)
@@ -238,7 +240,7 @@ impl Inodes {
         self.nodes.note_public(directory.inode_number(), public, lease.into());
     }
 
-    /// Inodes in the client's table, for statistics.
+    /// Returns the number of inodes in the client's table, for statistics.
     pub fn known_nodes(&self) -> usize {
         self.nodes.len()
     }

@@ -1,5 +1,5 @@
-//! Making directories where they belong: on the MDTs that somebody asked for, or where the default of the parent (or of the root,
-//! which stands for the whole file system) puts them. See `docs/design/dne.md`.
+//! Placement of new directories: on the MDTs that the request names, or as the default of the parent (or of
+//! the root, which applies to the whole file system) specifies. See `docs/design/dne.md`.
 
 pub(crate) mod place;
 
@@ -22,14 +22,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// States of an MDT in which nothing new goes there: read-only, no creates, no space, no inodes.
+/// States of an MDT in which it takes no new inodes: read-only, no creates, no space, no inodes.
 const NOT_USABLE: u32 = 2 | 4 | 0x20 | 0x40;
-/// Defaults that are kept.
+/// Defaults that are cached.
 const KEPT_MAX: usize = 4096;
-/// How old what is known of the root's default may be while nothing says that it is still true: it would be asked for with every
-/// directory that anybody makes while others change the root.
+/// Age up to which the root's default is used without proof that it is still valid: otherwise each new
+/// directory would cost a request for it while other clients change the root.
 const ROOT_AGE_MAX: Duration = Duration::from_secs(1);
-/// What `lustre.dmv` is for.
+/// The xattr with the default of a directory.
 const DEFAULT: &[u8] = b"lustre.dmv";
 
 /// The default of a directory.
@@ -40,20 +40,20 @@ struct Kept {
     at: Instant,
 }
 
-/// Where a directory goes.
+/// Where a directory is created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
-    /// The MDTs of its shards, the first one its own.
+    /// The MDTs of its shards, of which the first one also has the directory itself.
     pub mdts: Vec<u16>,
-    /// How its names are spread, if there are several; `None`: as usual.
+    /// How its names are spread over several MDTs; `None` for the default.
     pub hash: Option<DirHash>,
-    /// It is never split by itself.
+    /// True if the directory is never split automatically.
     pub is_fixed: bool,
-    /// The first one was chosen by space, so another one will do as well.
+    /// True if the first MDT was chosen by free space, so that another one will do as well.
     pub is_balanced: bool,
 }
 
-/// What a client knows about places for directories.
+/// Cached defaults and free space, for the placement of directories.
 pub struct Placement {
     qos: Mutex<DirQos>,
     chooser: Mutex<Chooser>,
@@ -81,7 +81,7 @@ impl Placement {
         })
     }
 
-    /// What is known of a directory's default may not be true any more.
+    /// Drops the cached default of a directory, which may be outdated.
     pub fn forget(&self, fid: Fid) {
         self.defaults.lock().remove(&fid);
     }
@@ -100,26 +100,27 @@ impl Placement {
 }
 
 impl Placement {
-    /// How MDTs are chosen for new directories; `lmv.*.qos_*`.
+    /// Returns how MDTs are chosen for new directories; `lmv.*.qos_*`.
     pub fn dir_qos(&self) -> DirQos {
         *self.qos.lock()
     }
 
-    /// Changes it.
+    /// Changes [`Placement::dir_qos`].
     pub fn change_dir_qos(&self, change: impl FnOnce(&mut DirQos)) {
         change(&mut self.qos.lock());
         self.rooms.lock().ask_again();
     }
 
-    /// As how many shards somebody wants a directory to have.
+    /// Returns how many shards a directory with this specification has.
     pub(crate) fn shard_count(&self, wish: &DirDefault) -> usize {
         count_of(wish, self.requests.mdts.len()).max(wish.mdts.len())
     }
 
-    /// MDTs for so many parts of a directory, from one on: those that take something new.
+    /// Returns the MDTs for this many parts of a directory, from `first` on: those that take new inodes.
     ///
     /// # Errors
-    /// `EAGAIN` if it would not be spread because others are away or take nothing new; what MDTs answer.
+    /// `EAGAIN` if it would not be spread because the other MDTs are unreachable or take no new inodes; the
+    /// errors of MDTs.
     pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> FailureResult<Vec<u16>> {
         Ok(spread_parts(&self.connected_rooms()?, first, count, wish)?)
     }
@@ -135,18 +136,19 @@ impl Placement {
         Ok(())
     }
 
-    /// What new directories in a directory get: what it says, otherwise what is left of what the root says.
+    /// Returns the default for new directories in a directory: its own, otherwise the rest of the root's.
     ///
     /// # Errors
-    /// `ENODATA` if nobody says anything; what an MDT answers.
+    /// `ENODATA` if there is none; the error of an MDT.
     pub fn dir_default(&self, fid: Fid) -> StatusResult<DirDefault> {
         self.requests.faults.edge("get the default", || Ok(self.default_for(fid)?.ok_or(Status::ENODATA)?))
     }
 
-    /// What a directory that is made in `parent` is to follow: the parent's default, otherwise what is left of the root's.
+    /// Returns the default for a directory that is created in `parent`: the parent's, otherwise the rest of
+    /// the root's.
     ///
     /// # Errors
-    /// What an MDT answers; that the parent is gone is for the request itself to say.
+    /// The error of an MDT; a removed parent is reported by the create itself.
     pub(crate) fn default_for(&self, parent: Fid) -> FailureResult<Option<DirDefault>> {
         match self.default_of(parent)? {
             Some(default) => Ok(Some(DirDefault::clone(&default))),
@@ -158,7 +160,8 @@ impl Placement {
         }
     }
 
-    /// The root's default for what is made elsewhere: that last heard while the root's MDT is away.
+    /// Returns the root's default for directories created elsewhere: the last known one while the root's MDT
+    /// is unreachable.
     fn default_of_root(&self) -> FailureResult<Option<Arc<DirDefault>>> {
         let heard = self.kept(self.inodes.root.fid());
         if let Some(heard) = &heard
@@ -170,7 +173,7 @@ impl Placement {
             Err(failure) if failure == Status::ETIMEDOUT => {
                 match heard.filter(|_| !self.inodes.root.is_near()) {
                     Some(heard) => Ok(heard.default),
-                    // It takes its time.
+                    // There are no earlier values, or the MDT responds and is only slow.
                     None => self.default_of(self.inodes.root.fid()),
                 }
             }
@@ -178,8 +181,8 @@ impl Placement {
         }
     }
 
-    /// The default of a directory itself. Costs nothing while what is known of its attributes is in force, and it has none or the
-    /// same as before.
+    /// Returns the default of a directory itself. Costs no request while its known attributes are valid, and
+    /// it has none or the same as before.
     pub(super) fn default_of(&self, fid: Fid) -> FailureResult<Option<Arc<DirDefault>>> {
         let kept = self.kept(fid);
         if let Some(kept) = kept
@@ -223,7 +226,7 @@ impl Placement {
         default.map(|default| Some(Arc::new(default))).map_err(|_| Status::EPROTO.into())
     }
 
-    /// Learns the attributes of a directory anew, with a lock if there are other clients.
+    /// Requests the attributes of a directory again, with a lock if there are other clients.
     fn ask_again(&self, fid: Fid) -> FailureResult<()> {
         if !self.lease.exclusive() {
             return self.inodes.ask_with_locks(None, fid, None).map(drop);
@@ -234,8 +237,8 @@ impl Placement {
         Ok(())
     }
 
-    /// Levels between a directory and the root. What was once learned stays so, also if a directory above it moves: it only says how far
-    /// a default reaches.
+    /// Returns the levels between a directory and the root. A known depth is kept even if a directory above
+    /// it moves: it only decides how far a default reaches.
     fn depth_of(&self, fid: Fid) -> FailureResult<u32> {
         let node = fid.inode_number();
         if let Some(depth) = self.nodes.depth(node) {
@@ -246,7 +249,8 @@ impl Placement {
             Err(failure) if matches!(failure.status(), Status::EINTR | Status::ESHUTDOWN) => {
                 return Err(failure);
             }
-            // It has no name any more, a path that is too long, or one over an MDT that is away; or this client may not know it.
+            // The directory has no name any more, a path that is too long, or one over an unreachable MDT; or
+            // this client may not know it.
             Err(_) => return Ok(u32::MAX),
         };
         self.nodes.note_depth(node, depth);
@@ -266,7 +270,7 @@ impl Placement {
         let named = u16::try_from(wish.index).ok().filter(|index| usize::from(*index) < all);
         let (first, is_balanced) = match listed.first().copied().or(named) {
             Some(first) => (first, false),
-            // A directory is spread over MDTs already: what is made in it stays with its name.
+            // The parent is spread over MDTs already: directories in it are stored with their names.
             None if self.shards.lists.get(parent).is_some() => {
                 (self.shards.home(parent, name).mdt_index(), false)
             }
@@ -286,7 +290,7 @@ impl Placement {
         Ok(Plan { mdts, hash: wish.hash, is_fixed: wish.flags.contains(DirFlags::FIXED), is_balanced })
     }
 
-    /// The MDT for a directory that may go anywhere.
+    /// Chooses the MDT for a directory that may be placed on any.
     fn choose(&self, parent: Fid, is_chosen: bool, wish: &DirDefault) -> FailureResult<u16> {
         let in_turn = !is_chosen && (wish.max_inherit_rr.0 != 0 || parent == self.inodes.root.fid());
         let wanted = Wanted {
@@ -302,26 +306,28 @@ impl Placement {
             if self.requests.is_connected(mdt) {
                 return Ok(mdt);
             }
-            // The next directory may find it again.
+            // The next directory may choose it again.
             rooms.iter_mut().filter(|room| room.index == mdt).for_each(|room| room.usable = false);
         }
         Ok(wanted.parent)
     }
 
-    /// The room on each MDT; what has to be waited for cannot be used.
+    /// Returns the free space on each MDT; one that is not connected counts as unusable.
     fn connected_rooms(&self) -> FailureResult<Vec<Room>> {
         let mut rooms = self.rooms()?;
         rooms.iter_mut().for_each(|room| room.usable &= self.requests.is_connected(room.index));
         Ok(rooms)
     }
 
-    /// Asks again whether an MDT takes new inodes: otherwise it was another one that had no room, for the name.
+    /// Requests again whether an MDT takes new inodes: if so, it was another one, that of the name, that had
+    /// no space.
     pub(crate) fn has_room_now(&self, mdt: u16) -> FailureResult<bool> {
         self.rooms.lock().ask_again();
         Ok(self.rooms()?.iter().any(|room| room.index == mdt && room.usable))
     }
 
-    /// The room on each MDT, not older than `qos_maxage` unless somebody asks for it at this moment.
+    /// Returns the free space on each MDT, not older than `qos_maxage` unless another thread is requesting it
+    /// at the moment.
     fn rooms(&self) -> FailureResult<Vec<Room>> {
         let maxage = self.dir_qos().maxage;
         let count = self.requests.mdts.len();
@@ -348,10 +354,10 @@ impl Placement {
         Ok(all)
     }
 
-    /// Learns what the root is like and says of new directories, for later.
+    /// Fetches attributes and default of the root, for later.
     ///
     /// # Errors
-    /// What servers answer.
+    /// Those of servers.
     pub fn learn_root(&self) -> StatusResult<()> {
         self.requests.faults.edge("learn the root", || {
             let root = self.inodes.root.fid();
@@ -361,7 +367,7 @@ impl Placement {
     }
 }
 
-/// Parts of one directory that may lie on one MDT.
+/// Returns how many parts of one directory may be on one MDT.
 fn each_of(wish: &DirDefault) -> usize {
     match wish.flags.contains(DirFlags::OVERSTRIPED) {
         true => nacre_layout::dir_default::PER_MDT_MAX as usize,
@@ -369,7 +375,7 @@ fn each_of(wish: &DirDefault) -> usize {
     }
 }
 
-/// The MDTs of `count` parts of a directory, from one on: those that can be used.
+/// Returns the MDTs of `count` parts of a directory, from `first` on: those that can be used.
 ///
 /// # Errors
 /// `EAGAIN` if there would be one part, and more were asked for.
@@ -378,13 +384,14 @@ fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> 
     if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
 }
 
-/// The MDTs of `count` parts: these in turn. Where some cannot be used there are fewer parts, as one has no more than it may.
+/// Returns the MDTs of `count` parts, round-robin. If some MDTs cannot be used there are fewer parts, as the
+/// parts on one MDT are limited.
 fn parts_on(mdts: &[u16], count: usize, wish: &DirDefault) -> Vec<u16> {
     let parts = count.min(mdts.len() * each_of(wish));
     mdts.iter().copied().cycle().take(parts).collect()
 }
 
-/// So many shards, with so many MDTs.
+/// Returns the number of shards with this number of MDTs.
 fn count_of(wish: &DirDefault, mdts: usize) -> usize {
     let each = each_of(wish);
     match wish.count {

@@ -1,23 +1,26 @@
-//! Read-ahead of the client: what a reader will ask for next is fetched into memory before it does.
+//! Read-ahead of the client: data that a reader will probably request next is fetched into memory before.
 //!
-//! [`reader`] decides what, [`blocks`] keeps it, and this module moves data and keeps both true. A fetch runs on the
-//! client's own threads ([`crate::tasks`]); the reader goes on as soon as its own bytes are there.
+//! [`reader`] decides what to fetch, [`blocks`] keeps it, and this module moves data and keeps both valid. A
+//! fetch runs on the client's own threads ([`crate::tasks`]); the reader continues as soon as its own bytes
+//! have arrived.
 //!
 //! # Invariants
 //!
-//! - A block is served only under the exclusive lease, or the locks, under which it was made ([`ReadAhead::may_cache`]).
-//! - A writer takes its range out of the list after it has written and before it gives the range back. So a block that is
-//!   found under a reader's range holds everything written there before, whenever its fetch ran.
-//! - A block enters the list before dirty data of its range is settled, and is fetched after: a write in between takes
-//!   it out again.
-//! - Fetches hold no byte range, so that they cannot be in a writer's way; failures of theirs are told to nobody, the
-//!   reader tries by itself.
-//! - Blocks of all files together stand for at most `max_read_ahead_mb`, fetched or not.
+//! - A block is served only under the exclusive lease, or the locks, under which it was created
+//!   ([`ReadAhead::may_cache`]).
+//! - A writer removes its range from the list after it has written and before it releases the range. So a
+//!   block that is found under a reader's range holds everything written there before, whenever its fetch
+//!   ran.
+//! - A block enters the list before dirty data of its range is flushed, and is fetched after that: a write in
+//!   between removes it again.
+//! - Fetches hold no byte range, so that they cannot delay a writer; their failures are not reported, the
+//!   reader tries on its own.
+//! - Blocks of all files together take at most `max_read_ahead_mb`, fetched or not.
 //!
 //! # Where it is used
 //!
-//! Only for objects in other processes: in the client's own a read is a function call, and what costs is the disk, which the
-//! server fetches ahead of by itself when told (`ahead` of a read).
+//! Only for objects in other processes: in the client's own process a read is a function call, and the cost
+//! is that of the disk, from which the server reads ahead when a read carries the hint (`ahead`).
 
 pub(crate) mod blocks;
 pub(crate) mod reader;
@@ -47,17 +50,18 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// What one fetch asks for, in bytes: the largest transfer of one request.
+/// Bytes of one fetch: the largest transfer of one request.
 const RPC_BYTES: u64 = 1 << 20;
-/// Blocks that one thread asks for at once, at most; they count as there when the last one is.
+/// Blocks that one thread requests at once, at most; they count as fetched when the last one is.
 const BATCH: usize = 8;
-/// What lies this far behind a sequential reader will not be read any more: pieces of one read arrive in any order.
+/// Distance behind a sequential reader from which on data will not be read any more: pieces of one read
+/// arrive in any order.
 const PASSED_BYTES: u64 = 4 << 20;
 
 #[derive(Default)]
 struct Queue {
     fetches: VecDeque<Fetch>,
-    /// Threads at it.
+    /// Threads that are fetching.
     active: u32,
 }
 
@@ -65,17 +69,19 @@ struct Queue {
 struct Fetch {
     layout: Arc<Layout>,
     blocks: Vec<Arc<Block>>,
-    /// What the OSTs are to have ready beyond, see [`crate::ClientConfig::read_ahead_bytes_max`].
+    /// Bytes beyond the fetch that the OSTs are to have ready, see
+    /// [`crate::ClientConfig::read_ahead_bytes_max`].
     hint: u32,
-    /// What keeps others away.
+    /// Lock that excludes other clients.
     lock: IoLock,
 }
 
-/// Marks what is true under the locks that there were in an era of the file ([`FileState::lock_era`]), rather than under a
-/// lease.
+/// Marks data that is valid under the locks of an era of the file ([`FileState::lock_era`]), rather than
+/// under a lease.
 const UNDER_LOCKS: u64 = 1 << 63;
 
-/// What the fetch of a block names, of which it is known under what it will be true.
+/// Returns the lock that the fetch of a block names, from the lease or the locks under which the block will
+/// be valid.
 fn lock_under(lease: u64) -> IoLock {
     if lease & UNDER_LOCKS == 0 { IoLock::Lease } else { IoLock::Held }
 }
@@ -92,7 +98,7 @@ pub struct ReadAhead {
     config: Arc<ClientConfig>,
     tunables: Arc<Tunables>,
     tasks: Arc<Tasks>,
-    /// For fetches, which are on other threads than the reader's.
+    /// Handle to this, for fetches on other threads than the reader's.
     me: Weak<ReadAhead>,
 }
 
@@ -113,8 +119,8 @@ impl ReadAhead {
         })
     }
 
-    /// A number that stands for the lease or the locks under which data of a file may be kept, if it may: nobody else changes
-    /// it, and its size is known. The only place that decides this.
+    /// Returns a number that stands for the lease or the locks under which data of a file may be cached, if
+    /// it may: no other client changes it, and its size is known. The only place that decides this.
     pub(crate) fn may_cache(&self, file: &FileState, inner: &FileInner) -> Option<u64> {
         let lease = self.lease.number();
         if lease != 0 {
@@ -124,22 +130,23 @@ impl ReadAhead {
         (inner.size.is_floor(era)).then_some(UNDER_LOCKS | era)
     }
 
-    /// Counters of read-ahead.
+    /// Returns the counters of read-ahead.
     pub fn read_ahead_stats(&self) -> &AheadStats {
         &self.memory.stats
     }
 
-    /// [`ReadAhead::read_ahead_stats`] as `lctl` shows them.
+    /// Returns [`ReadAhead::read_ahead_stats`] as `lctl` shows them.
     pub fn read_ahead_report(&self) -> String {
         self.memory.stats.text(nacre_params::stats::now_ns())
     }
 
-    /// Bytes that are read ahead now, in flight or waiting for their reader.
+    /// Returns the bytes read ahead, in flight or waiting for their reader.
     pub fn read_ahead_bytes(&self) -> u64 {
         self.memory.used()
     }
 
-    /// A read is about to begin: notes it, and starts to fetch what will follow. Called without the range.
+    /// Records a read that is about to begin, and starts to fetch the data that will follow. Called without
+    /// the range.
     pub(crate) fn plan_ahead(&self, open: &OpenFile, offset: u64, len: u64) {
         let tunables = &self.tunables;
         if len == 0 || tunables.max_read_ahead_async_active() == 0 || tunables.read_ahead_bytes() == 0 {
@@ -153,7 +160,7 @@ impl ReadAhead {
                 stats.add(Counter::ZeroLength);
                 return;
             }
-            // One that lacks objects before the end is old.
+            // A layout that lacks objects before the end is outdated.
             let knows = |layout: &&Arc<Layout>| layout.is_instantiated(0, inner.size.bytes);
             let Some(layout) = inner.layout.as_ref().filter(knows).cloned() else { return };
             (inner.size.bytes, layout, lease)
@@ -236,7 +243,7 @@ impl ReadAhead {
             }
         });
         if !started {
-            // Readers fetch what is queued by themselves when they come to it.
+            // Readers themselves fetch queued blocks when they reach them.
             let mut queue = self.queue.lock();
             queue.active -= 1;
             queue.fetches.clear();
@@ -251,7 +258,7 @@ impl ReadAhead {
                     queue.active -= 1;
                     return;
                 };
-                // What a reader asked for in several steps goes out together.
+                // Fetches that a reader queued in several steps are sent together.
                 while let Some(next) = queue.fetches.front()
                     && Arc::ptr_eq(&next.layout, &fetch.layout)
                     && next.lock == fetch.lock
@@ -267,9 +274,9 @@ impl ReadAhead {
         }
     }
 
-    /// Fetches those blocks that nobody has begun with, and gives their bytes.
+    /// Fetches those blocks that no other thread fetches, and returns their bytes.
     fn fetch(&self, fetch: &Fetch) -> u64 {
-        // A block of which this is the last holder was taken out of its file's list: nobody would read it.
+        // A block of which this is the last holder was removed from its file's list: no reader would use it.
         let wanted = |block: &&Arc<Block>| Arc::strong_count(block) > 1 && block.begin();
         let blocks: Vec<_> = fetch.blocks.iter().filter(wanted).collect();
         let memory = &self.memory;
@@ -292,10 +299,11 @@ impl ReadAhead {
         bytes
     }
 
-    /// Copies what was read ahead to the beginning of `buffer`, and says how much that was. Called under the range.
+    /// Copies data that was read ahead to the beginning of `buffer`, and returns how much that was. Called
+    /// under the range.
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR` if the caller was interrupted.
     pub(crate) fn take_ahead(
         &self,
         open: &OpenFile,

@@ -1,4 +1,4 @@
-//! Sizes and byte ranges of open files: what is known, who knows better, and telling the MDT.
+//! Sizes of open files: the known ones, which party has a newer one, and reports to the MDT.
 
 pub(crate) mod silent;
 
@@ -20,7 +20,7 @@ use nacre_wire::mds::{DataUpdate, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sizes and attributes of files: those that MDTs gave, with what is known better here.
+/// Sizes and attributes of files: those of MDTs, combined with newer values of this client.
 pub struct Sizes {
     requests: Arc<Requests>,
     layouts: Arc<Layouts>,
@@ -49,8 +49,8 @@ impl Sizes {
         })
     }
 
-    /// The size as far as it matters for a range that ends at `need`: from the noted one if it is the truth or reaches
-    /// that far, otherwise from the objects.
+    /// Returns the size as far as it matters for a range that ends at `need`: the known one if it is exact or
+    /// reaches that far, otherwise that of the objects.
     pub(crate) fn size_up_to(&self, file: &FileState, need: u64) -> FailureResult<u64> {
         {
             let inner = file.lock();
@@ -63,11 +63,11 @@ impl Sizes {
         self.refresh_size_to(file, need)
     }
 
-    /// Asks the objects for the size, as far as it matters for a range that ends at `need`: those on OSTs that are out of use, and lost
-    /// ones, need not say how much they have if the others reach that far.
+    /// Requests the size from the objects, as far as it matters for a range that ends at `need`: those on
+    /// OSTs that are out of use, and lost ones, need not report theirs if the others reach that far.
     ///
     /// # Errors
-    /// `EIO` if they do not; as for [`Sizes::refresh_size`].
+    /// `EIO` if the others do not; as for [`Sizes::refresh_size`].
     pub(crate) fn refresh_size_to(&self, file: &FileState, need: u64) -> FailureResult<u64> {
         match self.refresh_size(file) {
             Err(failure) if is_partial(&failure) => {
@@ -84,10 +84,11 @@ impl Sizes {
         }
     }
 
-    /// What the objects say that are not on OSTs out of use and not lost, after asking all has failed, which goes to the log.
+    /// Returns the glimpse of objects that are not lost and not on OSTs out of use, after a request to all
+    /// has failed, which goes to the log.
     ///
     /// # Errors
-    /// `failure` if all are in use and none is lost: then something else is wrong.
+    /// `failure` if all OSTs are in use and no object is lost: then the failure has another reason.
     pub(crate) fn size_of_the_rest(&self, file: &FileState, failure: Failure) -> FailureResult<Glimpse> {
         let used = self.layouts.use_layout(file)?;
         let layout = used.layout().ok_or(Status::EIO)?;
@@ -99,8 +100,8 @@ impl Sizes {
         self.objects.glimpse_some(layout, |stripe| !is_out(stripe))
     }
 
-    /// The size as far as it matters for an operation that ends at `need` and has `cover`: what is known to be there cannot
-    /// be cut off by others while its locks are held.
+    /// Returns the size as far as it matters for an operation that ends at `need` and has `cover`: other
+    /// clients cannot truncate known data while its locks are held.
     pub(crate) fn size_under(
         &self,
         file: &FileState,
@@ -128,7 +129,7 @@ impl Sizes {
         };
         if cover.io == IoLock::Held && self.locks.is_locked_to_its_end(file) {
             let mut inner = file.lock();
-            // Otherwise writes went on here meanwhile, and what they noted is a part of the size.
+            // Otherwise writes continued here meanwhile, and their end is a part of the size.
             if inner.size.is_floor(era) && inner.size.bytes == size {
                 inner.size.is_all_locked(era);
             }
@@ -136,12 +137,12 @@ impl Sizes {
         Ok(size)
     }
 
-    /// Asks the objects for the size and notes it.
+    /// Requests the size from the objects and records it.
     pub(crate) fn refresh_size(&self, file: &FileState) -> FailureResult<Glimpse> {
         self.refresh_size_after(file, |file| self.write_back.settle(file, 0, u64::MAX))
     }
 
-    /// The same; what was written here has arrived when `settle` returns.
+    /// Does the same; `settle` flushes data written here to the objects first.
     pub(crate) fn refresh_size_after(
         &self,
         file: &FileState,
@@ -155,18 +156,18 @@ impl Sizes {
             let used = self.layouts.use_layout(file)?;
             settle(file)?;
             let glimpse = self.refresh_size_of(file, used.layout())?;
-            // Otherwise objects may have been asked that are not the file's any more.
+            // Otherwise the objects asked may not be the file's any more.
             if changes == self.layouts.relayouts.count(file.fid) {
                 return Ok(glimpse);
             }
         }
     }
 
-    /// The same with a layout that is in use, for a file whose data has been settled.
+    /// Does the same with a layout in use, for a file whose data has been flushed.
     fn refresh_size_of(&self, file: &FileState, layout: Option<&Arc<Layout>>) -> FailureResult<Glimpse> {
         let lease = self.lease.number();
         let era = file.lock_era.load(Ordering::Acquire);
-        // What was written here since is not in the objects yet.
+        // Data written here since then is not in the objects yet.
         let changes = file.lock().changes().filter(|_| file.dirty.is_clean());
         let glimpse = match layout {
             Some(layout) => {
@@ -183,17 +184,17 @@ impl Sizes {
                 inner.size.hangs_on_locks(era);
             }
         } else if lease == 0 {
-            // Others may have cut the file since what is noted was true.
+            // Other clients may have truncated the file since the recorded size was true.
             let known = if inner.size.is_floor(era) { inner.size.bytes } else { 0 };
             return Ok(Glimpse { size: glimpse.size.max(known), ..glimpse });
         } else {
-            // Writes went on while the objects were asked: what they noted is newer.
+            // Writes continued during the request to the objects: the size they recorded is newer.
             inner.size.bytes = inner.size.bytes.max(glimpse.size);
         }
         Ok(Glimpse { size: inner.size.bytes, ..glimpse })
     }
 
-    /// Attributes as a program is to see them: with the size that this client or the objects know better.
+    /// Returns attributes as a program is to see them: with the newer size of this client or the objects.
     pub(crate) fn complete_attr(&self, mut attr: Attr, lease: u64) -> FailureResult<Attr> {
         if !attr.is_regular() {
             return self.shards.with_shards(attr);
@@ -202,7 +203,7 @@ impl Sizes {
             self.overlay(&file, &mut attr, lease)?;
             return Ok(attr);
         }
-        // In this order: who closes notes what he tells before the file counts as closed.
+        // In this order: a close records its report before the file counts as closed.
         self.nodes.show_told(&mut attr, self.lease.number(), true);
         if attr.size_source == SizeSource::Objects {
             self.recover_size(&mut attr)?;
@@ -210,7 +211,7 @@ impl Sizes {
         Ok(attr)
     }
 
-    /// Puts in the size if this client alone knows it; asks nobody.
+    /// Puts in the size if this client alone knows it; sends no request.
     pub(crate) fn with_own_size(&self, mut attr: Attr) -> Attr {
         if let Some(file) = self.nodes.file(attr.fid.inode_number()) {
             let inner = file.lock();
@@ -226,7 +227,8 @@ impl Sizes {
         let (known, mtime_is_ours) = {
             let mut inner = file.lock();
             inner.learn(attr, lease, false);
-            // Looked up while nobody can take what is to be told out of the state, to note it there.
+            // Looked up under the lock of the state, so that no thread can move the values from the state to
+            // the record of reports meanwhile.
             let is_told = self.show_told_of(&inner, attr);
             let mtime_is_ours = is_told || inner.news.mtime != ModifyTime::Elsewhere;
             if let Some(atime) = inner.news.atime {
@@ -255,15 +257,16 @@ impl Sizes {
         Ok(())
     }
 
-    /// Shows in attributes of an open file what closes have told the MDT, as far as nothing was written since. True if a time of
-    /// change was among it.
+    /// Overlays attributes of an open file with values that closes have reported to the MDT, as far as
+    /// nothing was written since. True if a modification time was among them.
     pub(crate) fn show_told_of(&self, inner: &FileInner, attr: &mut Attr) -> bool {
         let with_size = inner.users.writers == 0 && !inner.news.data_changed;
         self.nodes.show_told(attr, self.lease.number(), with_size)
     }
 
-    /// The MDT does not know the size, since somebody writes or a writer died: asks the objects. While nobody else is
-    /// there it was the latter, so the MDT is told.
+    /// Requests the size from the objects if the MDT does not know it, since the file is being written or a
+    /// writer died. While there is no other client the latter is the case, so the size is reported to the
+    /// MDT.
     fn recover_size(&self, attr: &mut Attr) -> FailureResult<()> {
         let lease = self.lease.number();
         let pin = self.nodes.pin(attr.fid);
@@ -286,7 +289,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// Size and space to tell the MDT; space is asked for if it is not known.
+    /// Returns size and space for a report to the MDT; space is requested if it is not known.
     pub(crate) fn size_blocks(&self, file: &FileState) -> FailureResult<KnownSize> {
         let changes = {
             let inner = file.lock();
@@ -302,7 +305,7 @@ impl Sizes {
         Ok(KnownSize { size: glimpse.size, blocks: glimpse.blocks, changes })
     }
 
-    /// Tells the MDT what it does not know of a written file that stays open.
+    /// Reports to the MDT the unreported changes of a written file that stays open.
     pub(crate) fn push_size(&self, file: &FileState) -> FailureResult<()> {
         let _turn = file.tell();
         if !file.lock().news.data_changed {
@@ -320,18 +323,19 @@ impl Sizes {
         let mut inner = file.lock();
         inner.was_told(&update, size.changes);
         inner.transno = inner.transno.max(answer.transno);
-        // The MDT keeps "ask the objects" while the file is open for writing, so the last close tells it again.
+        // The MDT keeps "ask the objects" while the file is open for writing, so the last close reports the
+        // size again.
         inner.news.data_changed |= inner.users.writers > 0;
         Ok(())
     }
 }
 
-/// Whether some objects may still say what they have.
+/// True if some objects may still report their size.
 pub(crate) fn is_partial(failure: &Failure) -> bool {
     matches!(failure.status(), Status::EIO | Status::OBJECT_LOST)
 }
 
-/// Shows in attributes that a write at `time` has changed the file.
+/// Changes attributes as a write at `time` does.
 fn show_written(attr: &mut Attr, time: Option<nacre_types::Timestamp>) {
     if let Some(time) = time {
         attr.mtime = attr.mtime.max(time);

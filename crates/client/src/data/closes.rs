@@ -1,4 +1,4 @@
-//! Closes that the MDT may not have heard of yet.
+//! Closes that may not have reached the MDT yet.
 
 use crate::file::{FileInner, OpenFile};
 use crate::node::NodeTable;
@@ -12,11 +12,12 @@ use std::time::Duration;
 pub(crate) enum Closes<'a> {
     /// The kernel reports each close. This open, which stays, does not count.
     Told(Option<&'a OpenFile>),
-    /// Nothing: each of them but one may be.
+    /// The kernel reports no closes: all opens but one may be closed.
     Untold,
 }
 
-/// Waits until the MDT knows what closes of an inode have told it: times that are set from now on are newer.
+/// Waits until the MDT has applied the reports of closes of an inode: times that are set afterwards are
+/// newer.
 ///
 /// # Errors
 /// `EINTR`, `ESHUTDOWN`.
@@ -28,8 +29,8 @@ pub(crate) fn wait_for_closes(requests: &Requests, nodes: &NodeTable, fid: Fid) 
     Ok(())
 }
 
-/// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.
-/// The kernel reports the end of an open file only after close(2) has returned.
+/// Waits until opens of the file whose descriptors are closed are released, and the MDT has the close; false
+/// if there are none. The kernel reports the end of an open file only after close(2) has returned.
 pub(crate) fn await_closes(
     requests: &Requests,
     nodes: &NodeTable,
@@ -39,7 +40,7 @@ pub(crate) fn await_closes(
 ) -> StatusResult<bool> {
     let Some(file) = nodes.file(fid.inode_number()) else { return Ok(false) };
     let is_over = |inner: &FileInner| match closes {
-        // A program that was started from this one has closed its copy of the own one.
+        // A child process of the program has closed its copy of the program's own descriptor.
         Closes::Told(own) => {
             let own = own.is_some_and(|own| own.closing.load(Ordering::Relaxed));
             inner.users.closing <= u32::from(own)
@@ -49,7 +50,7 @@ pub(crate) fn await_closes(
     if is_over(&file.lock()) {
         return Ok(false);
     }
-    // Another descriptor of the same open file may still be there, so not for ever.
+    // Another descriptor of the same open file may still exist, so the wait is bounded.
     let deadline = Instant::now() + patience;
     file.wait_for(|inner| (is_over(inner) || Instant::now() >= deadline).then_some(()))?;
     requests.mdt(fid)?.endpoint.wait_for_posts()?;

@@ -1,4 +1,4 @@
-//! Reading, and what programs say of data that they will or will not use.
+//! Reads, and advice of programs about data that they will or will not use.
 
 use crate::data::Data;
 use crate::data_locks::cover::{Fill, LockedAhead, Want};
@@ -16,42 +16,43 @@ use nacre_wire::oss::{Advice, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A reader counts as sequential if it goes on within this distance from where it stopped: the kernel's read-ahead
-/// sends several requests at once, and they arrive in any order.
+/// A reader counts as sequential if it continues within this distance from where it stopped: the kernel's
+/// read-ahead sends several requests at once, and they arrive in any order.
 const SEQUENTIAL_SLACK: u64 = 2 << 20;
-/// Bytes read in a row from which on more is asked to be had ready.
+/// Bytes read sequentially from which on reads carry the read-ahead hint.
 const SEQUENTIAL_FROM: u64 = 256 << 10;
-/// How often a read begins again because its locks were lost under it.
+/// How often a read is repeated because its locks were lost meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// The reader.
+/// The origin of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
     /// A program.
     Program,
-    /// One that does not wait for a group of this mount that has the file (`O_NONBLOCK`): `EAGAIN`.
+    /// A program that does not wait for a group of this mount that has the file (`O_NONBLOCK`): `EAGAIN`.
     Hurried,
-    /// The kernel, for pages that it keeps, and has locked until this is answered. `EAGAIN` if several pages cannot be had together
-    /// right now, but would be one by one.
+    /// The kernel, for pages that it caches, and keeps locked until the reply. `EAGAIN` if several pages
+    /// cannot be served together at the moment, but would be one by one.
     Pages,
 }
 
-/// What a read knows of its file.
+/// Known state of the file during a read.
 #[derive(Clone, Copy)]
 struct Known {
-    /// Of the file, in bytes.
+    /// Size of the file, in bytes.
     size: u64,
-    /// What keeps other clients away.
+    /// Lock that excludes other clients.
     lock: IoLock,
-    /// The range of the read is held.
+    /// True if the range of the read is held.
     has_range: bool,
 }
 
 impl Data {
-    /// Reads from open file `handle` at `offset` into `buffer`: fewer bytes than it holds only at the end of the file.
+    /// Reads from open file `handle` at `offset` into `buffer`; returns the number of bytes, fewer than
+    /// `buffer` holds only at the end of the file.
     ///
     /// # Errors
-    /// `EBADF`; `EINTR`; what an OST answers, when nothing could be read; `EAGAIN` as [`Reader`] says.
+    /// `EBADF`; `EINTR`; the error of an OST, when nothing could be read; `EAGAIN` as for [`Reader`].
     pub fn read(&self, handle: u64, offset: u64, buffer: &mut [u8], reader: Reader) -> StatusResult<usize> {
         let open = self.handles.file(handle)?;
         self.requests.faults.edge_on("read", open.file.fid, || {
@@ -116,7 +117,7 @@ impl Data {
             None => Some(self.layouts.use_layout(file)?),
         };
         let layout = used.as_ref().map_or(layout.flatten(), |used| used.layout().cloned());
-        // Only now: the end of the lease waits for those who have their ranges.
+        // Checked only under the range: the end of the lease waits for operations that have theirs.
         if !self.lease.exclusive() || file.is_grouped() {
             return Ok(None);
         }
@@ -131,7 +132,7 @@ impl Data {
         Ok(Some(len))
     }
 
-    /// Reads beside other clients, under locks.
+    /// Reads under locks, while there are other clients.
     fn read_shared(&self, open: &OpenFile, offset: u64, buffer: &mut [u8], who: Who) -> FailureResult<usize> {
         let for_pages = who == Who::Pages;
         let file = &*open.file;
@@ -144,12 +145,13 @@ impl Data {
             } else {
                 Some(file.take_range(who, Use::Shared, |_| (offset, end, ()))?.0)
             };
-            // Who is urgent waits for nothing, and what he gets is dropped again before the layout is given up.
+            // An urgent request waits for nothing, and its pages are dropped again before the layout lock is
+            // cancelled.
             let old = if urgent { file.lock().layout.clone() } else { None };
             let used = if old.is_some() { None } else { Some(self.layouts.use_layout(file)?) };
             let layout = old.or_else(|| used.as_ref().and_then(|used| used.layout().cloned()));
             let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return Ok(0) };
-            // What may be mapped and stored to has to be locked for that.
+            // Pages that may be mapped and stored to need a write lock.
             let stored_to = for_pages && !urgent && file.lock().users.writers > 0;
             let mode = if stored_to { Mode::Pw } else { Mode::Pr };
             let want = match (urgent, for_pages) {
@@ -164,7 +166,8 @@ impl Data {
                 fill.goes_on();
             }
             let size = self.sizes.size_under(file, &layout, &cover, end)?;
-            // Data never lies in a component without objects, so others have made some since, which are not locked yet.
+            // There is never data in a component without objects, so other clients have had objects allocated
+            // since, which are not locked yet.
             if !layout.is_instantiated(offset.min(size), end.min(size)) && !urgent {
                 continue;
             }
@@ -189,7 +192,7 @@ impl Data {
         }
     }
 
-    /// Reads what lies before the end of the file, which is known; gives its length.
+    /// Reads the part before the end of the file, which is known; returns its length.
     fn read_known(
         &self,
         open: &OpenFile,
@@ -228,7 +231,8 @@ impl Data {
         Ok(len)
     }
 
-    /// How much the OSTs are to have ready beyond this read. Asked for in steps, so that most requests carry none.
+    /// Returns how many bytes beyond this read the OSTs are to have ready. Requested in steps, so that most
+    /// requests carry no hint.
     fn read_ahead_hint(&self, open: &OpenFile, offset: u64, len: u64) -> u32 {
         let window = u64::from(self.config.read_ahead_bytes_max);
         let expected = open.next_read.load(Ordering::Relaxed);
@@ -249,10 +253,11 @@ impl Data {
         u32::try_from(wanted).unwrap_or(u32::MAX)
     }
 
-    /// Tells the OSTs of a file what will become of `[start, end)`. What lies behind the end of the file is left out.
+    /// Advises the OSTs of a file how a program will use `[start, end)`. The part behind the end of the file
+    /// is left out.
     ///
     /// # Errors
-    /// `EINVAL` for an empty range and for what is no regular file; what an OST answers.
+    /// `EINVAL` for an empty range and for an inode that is no regular file; the error of an OST.
     pub fn advise(&self, fid: Fid, advice: Advice, start: u64, end: u64) -> StatusResult<()> {
         self.requests.faults.edge("advise", || {
             let attr = self.inodes.getattr(fid).map_err(Failure::logged)?;
@@ -262,7 +267,7 @@ impl Data {
             let pin = self.nodes.pin(fid);
             let used = self.layouts.use_layout(&pin.file)?;
             let Some(layout) = used.layout() else { return Ok(()) };
-            // What is on an MDT is small, and in its memory as its store decides.
+            // Data on an MDT is small, and cached as its store decides.
             let ranges =
                 || object_ranges(layout, start, end.min(attr.size)).filter(|range| !range.stripe.is_on_mdt());
             self.requests
@@ -277,23 +282,26 @@ impl Data {
         })
     }
 
-    /// Says whether locks for what an open reads and writes may be on more than that, so that what comes next needs no other. Without
-    /// it clients that write by turns do not take them from each other. It counts for all opens of the file here, as they share locks,
-    /// until the last open that said so is closed or says otherwise.
+    /// Sets whether locks for the reads and writes of an open may be expanded, so that later operations need
+    /// no other lock. Without expansion, clients that write interleaved ranges do not revoke each other's
+    /// locks. It applies to all opens of the file here, as they share locks, until the last open that
+    /// switched expansion off is closed or switches it on again.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of an open file.
     pub fn expand_locks(&self, handle: u64, expand: bool) -> StatusResult<()> {
         self.handles.file(handle)?.expand_locks(expand);
         Ok(())
     }
 
-    /// Asks for locks to read or write `[start, end)` of an open file before they are needed, and for no byte more, so that clients
-    /// that write by turns do not take them from each other. With `no_wait` only for what nobody has. A file that is open for writing
-    /// gets its objects in that range first, since locks are on objects. A file that is in a group needs no other lock.
+    /// Requests locks to read or write `[start, end)` of an open file before they are needed, and for exactly
+    /// these bytes, so that clients that write interleaved ranges do not revoke each other's locks. With
+    /// `no_wait` only where there is no conflicting lock. A file that is open for writing gets its objects in
+    /// that range first, since locks are on objects. A file that is in a group needs no other lock.
     ///
     /// # Errors
-    /// `EINVAL` for an empty range and for what is no regular file; `EINTR`; what the MDT or an OST answers.
+    /// `EINVAL` for an empty range and for an inode that is no regular file; `EINTR`; the error of the MDT or
+    /// an OST.
     pub fn lock_ahead(
         &self,
         handle: u64,
@@ -311,7 +319,7 @@ impl Data {
                 return Ok(LockedAhead::Asked);
             }
             let used = if open.writable() {
-                // Held-back data decides where the head of the file lies.
+                // Held-back data decides where the head of the file is stored.
                 self.write_back.settle(file, 0, u64::MAX)?;
                 self.requests
                     .with_space(file.fid, || self.layouts.use_layout_for_writing(file, start, end))?
@@ -321,13 +329,14 @@ impl Data {
             let Some(layout) = used.layout().filter(|layout| layout.has_objects()) else {
                 return Ok(LockedAhead::Asked);
             };
-            // A lock to write may be asked for through a read-only open: the caller's permissions decide, as for a later open.
+            // A write lock may be requested through a read-only open: the caller's permissions decide, as for
+            // a later open.
             let _acting = (write && !open.writable())
                 .then(|| self.requests.capabilities.act_for(file.fid, &open.opener));
-            // Pages of a file that is written may be stored to, which takes a lock for that.
+            // Pages of a file that is written may be stored to, which needs a write lock.
             let mode = if write || file.lock().users.writers > 0 { Mode::Pw } else { Mode::Pr };
             let found = self.locks.lock_exactly(file, layout, start..end, mode, no_wait)?;
-            // The lease of a client that is alone is a lock on all bytes of the files that it has data of.
+            // The exclusive lease of a client counts as a lock on all bytes of the files that it has data of.
             let is_leased = found == LockedAhead::Asked
                 && self.lease.exclusive()
                 && self.inodes.getattr(file.fid).map_err(Failure::logged)?.size > 0;

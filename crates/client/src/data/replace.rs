@@ -1,11 +1,13 @@
-//! Files get other objects: layouts exchanged, components deleted; versions of data, and leases, which tell whether a file was left
-//! alone meanwhile.
+//! Replacement of a file's objects: layouts exchanged, components deleted; versions of data, and leases,
+//! which show whether a file was left alone meanwhile.
 //!
-//! With other clients the MDT revokes all locks on the layout, this client's too ([`crate::locks::layouts`]). Alone there are none, so
-//! this client takes the whole file and forgets what it knows of the layout ([`Data::replacing`]).
+//! With other clients the MDT revokes all locks on the layout, including this client's
+//! ([`crate::locks::layouts`]). With an exclusive lease there are none, so this client takes the range of the
+//! whole file and drops the known layout ([`Data::replacing`]).
 //!
-//! A frozen file ([`LeaseKind::Frozen`]) is read through the handle that froze it, and all others wait: those of this mount for
-//! their byte ranges, those of other mounts for the layout, of which the MDT grants no locks.
+//! A frozen file ([`LeaseKind::Frozen`]) is read through the handle that froze it, and all other operations
+//! wait: those of this mount for their byte ranges, those of other mounts for the layout, on which the MDT
+//! grants no locks.
 
 use crate::caller::Caller;
 use crate::data::Data;
@@ -20,33 +22,33 @@ use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{OssReply, OssRequest};
 use std::sync::Arc;
 
-/// What is written out before the version of a file's data is asked for (`lfs data_version -n`, `-r`, `-w`).
+/// What is written back before the version of a file's data is read (`lfs data_version -n`, `-r`, `-w`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VersionFlush {
-    /// Nothing: the version of what is on the OSTs.
+    /// Nothing: the version of the data on the OSTs.
     Nothing,
-    /// What clients hold back.
+    /// Held-back data of all clients.
     Dirty,
-    /// The same, and nobody keeps anything of the file cached.
+    /// Held-back data of all clients, which also drop everything they cache of the file.
     Everything,
 }
 
 /// Conditions of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwapConditions {
-    /// Versions that the data of both is expected to have.
+    /// Expected versions of the data of both files.
     pub versions: (Option<u64>, Option<u64>),
-    /// Times stay with the files.
+    /// True if times stay with the files.
     pub keep_times: bool,
-    /// A handle of the first file whose lease must be there.
+    /// Handle of the first file whose lease must not be broken.
     pub lease: Option<u64>,
 }
 
 impl Data {
-    /// The version of an open file's data: another number after each change, 0 if there is none.
+    /// Returns the version of an open file's data: another number after each change, 0 if there is none.
     ///
     /// # Errors
-    /// `EBADF`; `EINTR`; what an OST answers.
+    /// `EBADF`; `EINTR`; the error of an OST.
     pub fn data_version(&self, handle: u64, flush: VersionFlush) -> StatusResult<u64> {
         let open = self.handles.file(handle)?;
         self.requests.faults.edge_on("data version", open.file.fid, || {
@@ -70,10 +72,10 @@ impl Data {
         })
     }
 
-    /// The size of an open file.
+    /// Returns the size of an open file.
     ///
     /// # Errors
-    /// `EBADF`; what an OST answers.
+    /// `EBADF`; the error of an OST.
     pub fn size_of(&self, handle: u64) -> StatusResult<u64> {
         let open = self.handles.file(handle)?;
         self.requests
@@ -81,8 +83,9 @@ impl Data {
             .edge_on("get the size", open.file.fid, || self.sizes.size_up_to(&open.file, u64::MAX))
     }
 
-    /// Copies `(offset, len)` of an open file to the same place in another one that this mount has open for writing; gives the bytes copied.
-    /// While a file is frozen system calls that copy would wait for writes that wait.
+    /// Copies `(offset, len)` of an open file to the same place in another one that this mount has open for
+    /// writing; returns the bytes copied. While a file is frozen, system calls that copy would wait for
+    /// writes, which wait themselves.
     ///
     /// # Errors
     /// `EBADF` if one of them is not open; `EACCES`; as for [`Data::copy_range`].
@@ -96,7 +99,7 @@ impl Data {
         self.requests.faults.edge("copy", || {
             let is_target = |open: &Arc<OpenFile>| open.file.fid == target && open.writable();
             let open = self.handles.files().into_iter().find(is_target).ok_or(Status::EBADF)?;
-            // The handle may be somebody else's.
+            // The handle may belong to another program.
             self.requests.call(caller, target, &MdsRequest::Access { fid: target, mask: perm::WRITE })?;
             let copied = self.copy_range(caller, (source, offset), (open.handle.0, offset), len);
             copied.map_err(Failure::logged)
@@ -121,11 +124,12 @@ impl Data {
         )
     }
 
-    /// Exchanges the objects of two files, durably and at once for everybody. With one and the same file there is nothing to do.
+    /// Exchanges the objects of two files, durably and atomically for all clients. With one and the same file
+    /// there is nothing to do.
     ///
     /// # Errors
-    /// `EINVAL` for what is no regular file, `EISDIR`; `EACCES`; `EPERM` for files of different
-    /// owners; `EAGAIN` if a version is another one; `EBUSY` if the lease is gone; what an OST answers.
+    /// `EINVAL` for an inode that is no regular file, `EISDIR`; `EACCES`; `EPERM` for files of different
+    /// owners; `EAGAIN` if a version differs; `EBUSY` if the lease is broken; the error of an OST.
     pub fn swap_layouts(
         &self,
         caller: &Caller,
@@ -145,14 +149,14 @@ impl Data {
             let request = MdsRequest::SwapLayouts { first, second, versions, keep_times, lease };
             self.replacing(&[first, second], || self.requests.call(caller, first, &request).map(drop))?;
             if let (true, Some(file)) = (keep_times, self.nodes.file(first.inode_number())) {
-                // It was read to be copied, not by a program.
+                // The file was read to be copied, not by a program.
                 file.lock().news.atime = None;
             }
             Ok(())
         })
     }
 
-    /// Runs a request that gives files other objects.
+    /// Runs a request that replaces objects of files.
     ///
     /// # Errors
     /// `EINTR`; those of the request.
@@ -164,7 +168,8 @@ impl Data {
         let mut fids = fids.to_vec();
         fids.sort();
         let pins: Vec<_> = fids.iter().map(|fid| self.nodes.pin(*fid)).collect();
-        // Stores to mapped pages go where they were meant to go. The operation that has frozen a file drops its pages when it ends.
+        // Stores to mapped pages go to the objects they were meant for. The operation that has frozen a file
+        // drops its pages when it ends.
         let dropped = || pins.iter().filter(|pin| pin.file.lock().frozen.is_none());
         if let Some(kernel) = self.lease.kernel() {
             for pin in dropped() {
@@ -174,13 +179,15 @@ impl Data {
         let mut ranges = Vec::new();
         if self.lease.exclusive() {
             for pin in &pins {
-                // Before the range: what is dropped with the lock may be waiting for it.
+                // Before the range is taken: pages dropped with the lock may belong to a request that waits
+                // for the range.
                 self.lease.locks().layouts(pin.file.fid.mdt_index()).give_up(pin.file.fid)?;
                 ranges.push(pin.file.take_whole_even_frozen()?);
                 self.write_back.settle(&pin.file, 0, u64::MAX)?;
             }
         }
-        // Somebody has come: he is let in only when the ranges are free, and his locks are called back.
+        // Another client has connected: it is admitted only when the ranges are free, and then its locks are
+        // revoked.
         if !self.lease.exclusive() {
             ranges.clear();
         }
@@ -196,7 +203,7 @@ impl Data {
         outcome
     }
 
-    /// The file is everybody's again.
+    /// Unfreezes the file.
     pub(crate) fn thaw(&self, file: &FileState) {
         file.lock().frozen = None;
         self.layouts.forget_layout(file);
@@ -208,12 +215,12 @@ impl Data {
 }
 
 impl FileState {
-    /// What the handle sees that has frozen the file; `None` for all others.
+    /// Returns the state of the file that the handle sees that has frozen it; `None` for all others.
     pub(crate) fn frozen_by(&self, open: &OpenFile) -> Option<Frozen> {
         self.lock().frozen.as_ref().filter(|frozen| frozen.handle == open.handle).cloned()
     }
 
-    /// The whole file, exclusively, for who may go on although it is frozen.
+    /// Takes the whole file exclusively, for an operation that may run although the file is frozen.
     pub(crate) fn take_whole_even_frozen(&self) -> StatusResult<RangeGuard<'_>> {
         self.take_range_ungated(Use::Exclusive, |_| (0, u64::MAX, ())).map(|(range, ())| range)
     }

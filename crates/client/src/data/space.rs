@@ -1,4 +1,4 @@
-//! Sizes set, space allocated and freed, data and holes found, ranges copied.
+//! Changes of sizes, allocation and freeing of space, searches for data and holes, copies of ranges.
 
 use crate::caller::Caller;
 use crate::data::Data;
@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering;
 
 /// Bytes copied by one round of `copy_file_range`.
 const COPY_CHUNK: usize = 1 << 20;
-/// Bytes copied by one call at most; programs call again. So no request runs for minutes.
+/// Bytes copied by one call, at most; programs repeat the call. So no request runs for minutes.
 const COPY_MAX: u64 = 64 << 20;
 
 impl Data {
-    /// Sets the size (and whatever else `set` says). The MDT records it first and answers "ask the objects" from then
-    /// on; when the objects are cut the MDT is told. A crash in between shows as much of the change as was done, never
-    /// old bytes behind the new end.
+    /// Sets the size (and any other attributes in `set`). The MDT records it first and answers "ask the
+    /// objects" from then on; when the objects are truncated the new size is reported to the MDT. A crash in
+    /// between leaves a part of the change, never old bytes behind the new end.
     pub(crate) fn truncate(
         &self,
         caller: &Caller,
@@ -57,7 +57,7 @@ impl Data {
             if lease == 0 {
                 inner.size.hangs_on_locks(era);
             }
-            // The MDT has set the time of change, which is later than that of any write so far.
+            // The MDT has set the modification time, which is later than that of any write so far.
             inner.news.mtime = ModifyTime::Told;
         });
         drop(turn);
@@ -73,16 +73,17 @@ impl Data {
         Ok((attr, lease))
     }
 
-    /// Makes the objects agree with a new size: all of them are cut, or the one with the last byte is extended. The caller
-    /// holds the file from there on.
+    /// Makes the objects agree with a new size: all of them are truncated, or the one with the last byte is
+    /// extended. The caller holds the file from that offset on.
     pub(crate) fn resize_objects(&self, file: &FileState, size: u64) -> FailureResult<()> {
         if size > 0 {
-            // The byte behind the last one counts too: who cuts or extends a file to the end of a component goes on behind it.
+            // The byte behind the last one counts too: a program that truncates or extends a file to the end
+            // of a component will continue behind it.
             self.requests.with_space(file.fid, || {
                 self.layouts.use_layout_for_writing(file, size - 1, (size + 1).min(FILE_SIZE_MAX))
             })?;
         }
-        // All objects, those included that others have made since.
+        // All objects, including those that other clients have had allocated since.
         let used = self.layouts.use_layout(file)?;
         let Some(layout) = used.with_objects() else { return Ok(()) };
         let epochs: Vec<_> = layout.objects().map(|s| (*s, self.requests.epoch_of(s.ost_index))).collect();
@@ -113,7 +114,7 @@ impl Data {
     /// Allocates, frees or zeroes `[offset, offset + len)` of an open file.
     ///
     /// # Errors
-    /// `EBADF` if it is not open for writing; `EINVAL` for an empty range; `EFBIG`; what an OST answers.
+    /// `EBADF` if it is not open for writing; `EINVAL` for an empty range; `EFBIG`; the error of an OST.
     pub fn fallocate(
         &self,
         caller: &Caller,
@@ -192,7 +193,7 @@ impl Data {
             }
             match &outcome {
                 Ok(_) if grows && alone => inner.size.bytes = inner.size.bytes.max(end),
-                // What is known of the size is asked for again.
+                // The next operation requests the size again.
                 Ok(_) if grows => inner.size.locks_say_nothing(),
                 Ok(_) => {}
                 Err(_) => inner.size.hangs_on(0),
@@ -201,7 +202,8 @@ impl Data {
         outcome.map(drop)
     }
 
-    /// The next byte of data, or the next hole, at or after `offset` of an open file. The end of the file is a hole.
+    /// Returns the next byte of data, or the next hole, at or after `offset` of an open file. The end of the
+    /// file is a hole.
     ///
     /// # Errors
     /// `ENXIO` if `offset` is at or behind the end, or no data follows.
@@ -275,7 +277,7 @@ impl Data {
         Ok(None)
     }
 
-    /// Data or hole in one object; behind its end there is nothing but hole.
+    /// Finds data or a hole in one object; behind its end there is only a hole.
     fn seek_object(
         &self,
         stripe: &StripeObject,
@@ -293,10 +295,10 @@ impl Data {
         }
     }
 
-    /// Copies up to `len` bytes between two open files (or within one) and says how many were copied.
+    /// Copies up to `len` bytes between two open files (or within one) and returns how many were copied.
     ///
     /// # Errors
-    /// `EINVAL` if the ranges overlap in one file; `EBADF`; what reading or writing the first piece answers.
+    /// `EINVAL` if the ranges overlap in one file; `EBADF`; the error of reading or writing the first piece.
     pub fn copy_range(
         &self,
         caller: &Caller,
@@ -346,7 +348,7 @@ impl Data {
     }
 }
 
-/// What a seek gives that has found this in a file of that size.
+/// Returns the result of a seek that has found this position in a file of that size.
 fn position(found: Option<u64>, size: u64, kind: SeekKind) -> FailureResult<u64> {
     match (found, kind) {
         (Some(position), _) if position < size => Ok(position),

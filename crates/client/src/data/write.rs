@@ -1,4 +1,4 @@
-//! Writing.
+//! Writes to open files.
 
 use crate::caller::Caller;
 use crate::data::Data;
@@ -22,22 +22,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where a write goes, and what keeps others away from there.
+/// Where a write goes, and under which lock.
 struct Writing {
     at: u64,
     lock: IoLock,
-    /// It may be held back.
+    /// True if the write may be held back.
     may_cache: bool,
-    /// It is held back for a head that the MDT does not know of.
+    /// True if the write is held back for a head that the MDT does not know of.
     holds_head: bool,
     /// [`FileState::lock_era`] of its locks; `None` while this client is the only one.
     era: Option<u64>,
 }
 
-/// Bytes of a write that begins at `at` that a file may have.
+/// Returns how many bytes of a write that begins at `at` are within the largest file size.
 ///
 /// # Errors
-/// `EFBIG` if it has room for none.
+/// `EFBIG` if none is.
 fn writable_bytes(at: u64, len: u64) -> FailureResult<usize> {
     match len.min(FILE_SIZE_MAX.saturating_sub(at)) {
         0 => Err(Status::EFBIG.into()),
@@ -45,25 +45,26 @@ fn writable_bytes(at: u64, len: u64) -> FailureResult<usize> {
     }
 }
 
-/// True if every byte of `[at, end)` that the file can have has an object, and there is one.
+/// True if every byte of `[at, end)` within the largest file size has an object, and there is such a byte.
 fn has_room(layout: &Layout, at: u64, end: u64) -> bool {
     at < layout.end() && layout.is_instantiated(at, end)
 }
 
-/// The part of `data` at `at` that lies before the end of the last component; the next write is told that there is no more.
+/// Returns the part of `data` at `at` that is before the end of the last component; the next write gets the
+/// error.
 fn inside<'a>(layout: &Layout, at: u64, data: &'a [u8]) -> &'a [u8] {
     let room = layout.end().saturating_sub(at);
     &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))]
 }
 
 impl Data {
-    /// Writes `data` to open file `handle` at `offset` and says how much was written: all, unless something failed
-    /// after a part. The data is on its OSTs when this returns, or soon after while this client is the only one; durable
-    /// only with [`WriteOptions::sync`].
+    /// Writes `data` to open file `handle` at `offset` and returns how much was written: all, unless there
+    /// was a failure after a part. The data is on its OSTs when this returns, or soon after while it is held
+    /// back; durable only with [`WriteOptions::sync`].
     ///
     /// # Errors
-    /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; `EBUSY` or `EAGAIN` because of a group; `EIO` if a lock was lost
-    /// under which the caller writes; what an OST answers, when nothing could be written.
+    /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; `EBUSY` or `EAGAIN` because of a group; `EIO` if a
+    /// file lock was lost under which the caller writes; the error of an OST, when nothing could be written.
     pub fn write(
         &self,
         caller: &Caller,
@@ -77,7 +78,7 @@ impl Data {
             if !open.writable() {
                 return Err(Status::EBADF.into());
             }
-            // Write-back of the kernel: the data was accepted earlier, and its writer is not known.
+            // In write-back of the kernel, the data was accepted earlier, and its writer is not known.
             if !options.from_cache {
                 self.flocks.check_write(&open.file.fid, handle, options.owner)?;
             }
@@ -95,7 +96,7 @@ impl Data {
     ) -> FailureResult<usize> {
         open.file.job.note();
         if options.kill_priv && open.file.lock().privileged {
-            // The MDT may be waiting for somebody who waits for the pages of this request.
+            // The MDT may be waiting for a thread that waits for the pages of this request.
             let end = offset.saturating_add(data.len() as u64);
             let waiting = options.pages().map(|pages| Fill::begin(&open.file, offset..end, pages));
             let _ = waiting.as_ref().filter(|_| options.from_cache).map(Fill::waits);
@@ -115,7 +116,8 @@ impl Data {
                     return Err(failure)
                         .explain(|context| context.action("write").fid(open.file.fid).offset(offset));
                 }
-                // Somebody came, or the locks were lost under it: it begins again, however often that happens.
+                // Another client has connected, or the locks were lost meanwhile: the write is repeated,
+                // without limit.
                 _ if nacre_env::interrupted() => return Err(Status::EINTR.into()),
                 _ => {}
             }
@@ -132,7 +134,7 @@ impl Data {
     ) -> FailureResult<Option<usize>> {
         let file = &*open.file;
         if options.append {
-            // The range that an append takes keeps this client's own apart.
+            // The range that an append takes excludes this client's own appends.
             self.sizes.size_up_to(file, u64::MAX)?;
         }
         let len = data.len() as u64;
@@ -142,7 +144,7 @@ impl Data {
             && self.write_back.settings.is_enabled();
         let (range, (at, layout, may_cache, head)) = file.take_range(who, Use::Exclusive, |inner| {
             let at = if options.append { inner.size.bytes } else { offset };
-            // An append owns everything from the end on, so that two of them never meet.
+            // An append holds everything from the end on, so that two appends never overlap.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
             let ready = |layout: &&Arc<Layout>| has_room(layout, at, at.saturating_add(len));
             let may_cache = self.read_ahead.may_cache(file, inner).is_some();
@@ -150,7 +152,7 @@ impl Data {
             let layout = inner.layout.as_ref().filter(|_| inner.layout_warrant == warrant).filter(ready);
             (at, end, (at, layout.cloned(), may_cache, head))
         })?;
-        // Only now: the end of the lease waits for those who have their ranges.
+        // Checked only under the range: the end of the lease waits for operations that have theirs.
         if !self.lease.exclusive() || file.is_grouped() {
             return Ok(None);
         }
@@ -178,7 +180,7 @@ impl Data {
         Ok(Some(written))
     }
 
-    /// Writes beside other clients, under locks; `None` if they were lost.
+    /// Writes under locks, while there are other clients; `None` if the locks were lost.
     fn write_shared(
         &self,
         open: &OpenFile,
@@ -210,7 +212,7 @@ impl Data {
             (false, None) => {
                 let end = offset + writable_bytes(offset, data.len() as u64)? as u64;
                 let ready = |layout: &Arc<Layout>| has_room(layout, offset, end);
-                // As for reads: who is urgent waits for nothing.
+                // As for reads: an urgent request waits for nothing.
                 let old = if urgent { file.lock().layout.clone().filter(ready) } else { None };
                 let used = match old {
                     Some(layout) => LayoutUse::from(layout),
@@ -236,7 +238,8 @@ impl Data {
         };
         let outcome = self.write_under(open, layout, data, &how, options, range);
         let was_lost = outcome.is_err() && cover.as_ref().is_some_and(|cover| !cover.is_valid());
-        // Before pages are dropped: they may be locked for a request that waits for these locks to be given up.
+        // Before pages are dropped: they may be locked for a request that waits until these locks are
+        // cancelled.
         drop(cover);
         drop(used);
         if was_lost {
@@ -247,7 +250,8 @@ impl Data {
         Ok(Some(written))
     }
 
-    /// What a page is written back with that was stored to under a lock, if all of that is still here: nothing is waited for.
+    /// Returns the layout and the locks with which a page that was stored to under a lock is written back, if
+    /// all of them are still held: without waiting.
     fn in_hand(&self, file: &FileState, range: Range<u64>) -> FailureResult<Option<(LayoutUse, Cover<'_>)>> {
         if file.is_grouped() || range.end > FILE_SIZE_MAX {
             return Ok(None);
@@ -258,8 +262,8 @@ impl Data {
         Ok(cover.map(|cover| (used, cover)))
     }
 
-    /// The locks of a write. `None` if it has to do without: its pages are being dropped under a lock that is on its way out,
-    /// and they are dropped again after it.
+    /// Takes the locks of a write. `None` if it has to run without: its pages are being dropped under a lock
+    /// that is about to be cancelled, and they are dropped again after it.
     fn cover_write(
         &self,
         file: &FileState,
@@ -278,7 +282,7 @@ impl Data {
         self.locks.cover(file, layout, range, Mode::Pw, want)
     }
 
-    /// Locks all of a file for an append of `len` bytes, and says where it begins.
+    /// Locks all of a file for an append of `len` bytes, and returns where it begins.
     fn cover_append(&self, file: &FileState, len: u64) -> FailureResult<(u64, LayoutUse, Option<Cover<'_>>)> {
         let mut wanted = (0, 1);
         loop {
@@ -290,7 +294,7 @@ impl Data {
                 if has_room(layout, at, end) {
                     return Ok((at, used, Some(cover)));
                 }
-                // The end is in a component without objects, so far.
+                // The end is in a component without objects so far.
                 wanted = (at, end);
             }
             drop(used);
@@ -299,7 +303,7 @@ impl Data {
         }
     }
 
-    /// Writes under what keeps others away, and notes it.
+    /// Writes under a lock or the lease, and records the write.
     fn write_under(
         &self,
         open: &OpenFile,
@@ -322,7 +326,7 @@ impl Data {
             [] => (Ok(cached), &[][..]),
             rest => {
                 let place = Placed { at: at + cached as u64, data: rest };
-                // There was no room to hold it back.
+                // The data could not be held back.
                 let decided = if how.holds_head { self.layouts.decide_head(file, at + len) } else { Ok(()) };
                 let (through, touched) = match decided {
                     Ok(()) => {
@@ -331,7 +335,8 @@ impl Data {
                     }
                     Err(status) => (Err(status), &[][..]),
                 };
-                // What was taken already is there to stay: then less was written, and the next write tells why.
+                // Data that was cached before the failure stays: then less was written, and the next write
+                // reports the reason.
                 let outcome = through.map(|bytes| cached + bytes);
                 (outcome.or_else(|status| if cached > 0 { Ok(cached) } else { Err(status) }), touched)
             }
@@ -369,9 +374,10 @@ impl Data {
         Ok(written)
     }
 
-    /// After a write around the kernel's cache: a read through the cache may have fetched the old data meanwhile.
+    /// Drops pages after a write around the kernel's cache: a read through the cache may have fetched the old
+    /// data meanwhile.
     fn drop_pages(&self, open: &OpenFile, options: WriteOptions, at: u64, len: u64) {
-        // The pages of a write through the cache are locked until it is answered, and hold the new data anyway.
+        // The pages of a write through the cache are locked until the reply, and hold the new data anyway.
         let around = !options.from_cache && !open.cached.load(Ordering::Relaxed);
         if around
             && open.file.lock().users.cached
@@ -381,7 +387,7 @@ impl Data {
         }
     }
 
-    /// Drops set-id bits and capabilities because somebody without rights to them changes the data.
+    /// Drops set-id bits and capabilities because a user without rights to them changes the data.
     pub(crate) fn drop_privileges(&self, caller: &Caller, fid: Fid) -> FailureResult<()> {
         let valid = SetAttrValid::KILL_PRIV | SetAttrValid::OPEN_FOR_WRITE;
         let request = MdsRequest::SetAttr { fid, set: SetAttr { valid, ..SetAttr::default() } };
@@ -392,7 +398,7 @@ impl Data {
         Ok(())
     }
 
-    /// As [`Data::drop_privileges`] where the kernel does not say whether the caller may keep them.
+    /// As [`Data::drop_privileges`] if the kernel does not report whether the caller may keep them.
     pub(crate) fn drop_privileges_unless_allowed(&self, caller: &Caller, fid: Fid) -> FailureResult<()> {
         match perm::capable(&caller.full_cred(), Caps::FSETID) {
             Verdict::Granted => Ok(()),
@@ -400,21 +406,22 @@ impl Data {
         }
     }
 
-    /// The mode was changed by an operation whose answer does not carry it: the kernel has an old one.
+    /// Invalidates attributes in the kernel after the mode was changed by an operation whose reply does not
+    /// carry it.
     pub(crate) fn mode_changed(&self, fid: Fid) {
         if let Some(kernel) = self.lease.kernel() {
             kernel.drop_attributes(fid.inode_number());
         }
     }
 
-    /// Makes durable what the MDT knows of a file.
+    /// Makes durable what the MDT has recorded of a file.
     pub(crate) fn commit_file(&self, file: &FileState) -> FailureResult<()> {
         let transno = file.lock().transno;
         self.requests.commit(file.fid, transno)
     }
 
-    /// Gives an open file the objects that its first byte needs, if it is open for writing and has none: programs that write ask
-    /// for the layout first, and Lustre has one by then.
+    /// Has the objects allocated that the first byte of an open file needs, if it is open for writing and has
+    /// none: programs that write read the layout first, and on Lustre there is one by then.
     ///
     /// # Errors
     /// Those of a first write.

@@ -1,4 +1,4 @@
-//! Locks for the time of one operation.
+//! Locks for the duration of one operation.
 
 use crate::data_locks::DataLocks;
 use crate::file::FileState;
@@ -13,13 +13,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What keeps other clients away while an operation runs; ends when dropped.
+/// Locks that exclude other clients while an operation runs; released when dropped.
 pub(crate) struct Cover<'a> {
     locks: &'a Locks,
-    /// How requests name it.
+    /// How requests of the operation name the lock.
     pub io: IoLock,
     held: Vec<(Arc<Namespace>, LockHandle)>,
-    /// What it relies on without a reference ([`Want::Now`]).
+    /// Locks that it relies on without a reference ([`Want::Now`]).
     borrowed: Vec<(Arc<Namespace>, ResourceId, Need)>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Cover<'a> {
         self.io == IoLock::Held && !self.held.is_empty()
     }
 
-    /// False if a lock was lost: what was read may be old, what was written may have been refused.
+    /// False if a lock was lost: data read may be outdated, data written may have been rejected.
     pub fn is_valid(&self) -> bool {
         self.held.iter().all(|(space, handle)| space.is_valid(*handle))
             && self.borrowed.iter().all(|(space, resource, need)| space.is_still_held(resource, need))
@@ -48,52 +48,54 @@ impl Drop for Cover<'_> {
     }
 }
 
-/// A read or write that a server locks for its time is at most so long, so that it is one request.
+/// Largest read or write that a server locks for its duration, in bytes: it is one request.
 const SERVER_LOCKED_MAX: u64 = 64 << 10;
 
 /// How an operation gets its locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Want {
-    /// They are needed: what is read or written stays in a cache.
+    /// Locks are needed: the data read or written stays in a cache.
     Lock,
-    /// Where others fight for the same bytes the server may lock instead.
+    /// If other clients contend for the same bytes, the server may lock instead.
     LockOrServer,
-    /// Without waiting, under locks that may be on their way out.
+    /// Without waiting, under locks that may be about to be cancelled.
     Now,
 }
 
-/// What became of a wish for locks before they are needed. Source: reference 2.12 (`lockahead_results`).
+/// Result of a request for locks ahead of their use, one of Lustre's `lockahead_results`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockedAhead {
-    /// They were asked for, or none are needed.
+    /// The locks were requested, or none are needed.
     Asked,
-    /// There are such that serve, for other bytes too.
+    /// There are cached locks that serve, and cover other bytes too.
     Different,
-    /// There are just these.
+    /// There are cached locks on exactly these bytes.
     Same,
 }
 
-/// A request of the kernel for pages that it keeps locked until it is answered.
+/// A request of the kernel for pages that it keeps locked until the reply.
 pub(crate) struct Fill<'a> {
     file: &'a FileState,
     id: u64,
-    /// The pages are being dropped under a lock that is on its way out: nothing may be waited for.
+    /// True if the pages are being dropped under a lock that is about to be cancelled: the request must not
+    /// wait.
     pub urgent: bool,
 }
 
 impl<'a> Fill<'a> {
-    /// Such a request has come for `[start, end)`.
+    /// Records a request of the kernel for `[start, end)`.
     pub fn begin(file: &'a FileState, Range { start, end }: Range<u64>, pages: Pages) -> Fill<'a> {
         let (id, urgent) = file.folios.lock().enter((start, end), pages);
         Fill { file, id, urgent }
     }
 
-    /// A request that writes back is about to wait for something. True if it must not, as it is urgent by now.
+    /// Records that a request that writes back is about to wait. True if it must not wait, as it is urgent by
+    /// then.
     pub fn waits(&self) -> bool {
         self.file.folios.lock().waits(self.id)
     }
 
-    /// It waits for nothing any more but its data.
+    /// Records that the request waits only for its data from then on.
     pub fn goes_on(&self) {
         self.file.folios.lock().goes_on(self.id);
     }
@@ -106,20 +108,21 @@ impl Drop for Fill<'_> {
 }
 
 impl DataLocks {
-    /// What a request whose client holds no lock is to name.
+    /// Returns the lock to name in a request while this client holds none.
     pub(crate) fn server_lock(&self, file: &FileState) -> IoLock {
         match self.lease.exclusive() {
             true => IoLock::Lease,
-            // The group has a lock on every object, beside which the server's own would wait for other members.
+            // The group has a lock on every object, and a lock of the server itself would wait for other
+            // members.
             false if file.is_grouped() => IoLock::Held,
             false => IoLock::Server,
         }
     }
 
-    /// Locks `[start, end)` of a file. `None` if it cannot be had without waiting ([`Want::Now`]).
+    /// Locks `[start, end)` of a file. `None` if that needs waiting ([`Want::Now`]).
     ///
     /// # Errors
-    /// `EINTR`; `ENOLCK`; what an OST answers.
+    /// `EINTR`; `ENOLCK`; the error of an OST.
     pub(crate) fn cover(
         &self,
         file: &FileState,
@@ -133,7 +136,7 @@ impl DataLocks {
             Some((range.stripe, extent.aligned_to_pages()))
         });
         let want = match want {
-            // What is more than one request would not be atomic under locks of servers.
+            // A read or write of several requests would not be atomic under locks of servers.
             Want::LockOrServer if end.saturating_sub(start) > SERVER_LOCKED_MAX => Want::Lock,
             Want::LockOrServer if object_ranges(layout, start, end).count() > 1 => Want::Lock,
             want => want,
@@ -195,11 +198,11 @@ impl DataLocks {
         Ok(Some(cover))
     }
 
-    /// Locks `[start, end)` of a file as far as it has objects, no more than that and nothing else, and leaves the locks cached.
-    /// With `no_wait` only what nobody else has.
+    /// Locks `[start, end)` of a file as far as it has objects, exactly that range, and leaves the locks
+    /// cached. With `no_wait` only where no other client holds a conflicting lock.
     ///
     /// # Errors
-    /// `EINTR`; `ENOLCK`; what an OST answers.
+    /// `EINTR`; `ENOLCK`; the error of an OST.
     pub(crate) fn lock_exactly(
         &self,
         file: &FileState,
@@ -217,7 +220,7 @@ impl DataLocks {
             let resource = ResourceId::of_fid(&range.stripe.object);
             let space = locks.space(range.stripe.ost_index);
             if let Some(cached) = space.cached(&resource, &need) {
-                // Of several objects the one that differs counts.
+                // With several objects, one that differs decides.
                 let one = if cached == need { LockedAhead::Same } else { LockedAhead::Different };
                 found = if found == LockedAhead::Different { found } else { one };
                 continue;
@@ -228,7 +231,7 @@ impl DataLocks {
             match space.acquire(locks, endpoint, wish, home) {
                 Ok(Use::Held(handle)) => space.release(locks, handle),
                 Ok(Use::Server) => {}
-                // Somebody has it: who did not want to wait gets it when he needs it.
+                // Another client holds it: a caller that does not wait gets it when an operation needs it.
                 Err(failure) if failure == Status::EAGAIN && no_wait => {}
                 Err(failure) => return Err(failure.explain(self.requests.about_object(&range.stripe))),
             }
@@ -236,9 +239,9 @@ impl DataLocks {
         Ok(found)
     }
 
-    /// True if cached locks let `[start, end)` be read right now.
+    /// True if cached locks allow a read of `[start, end)` at this moment.
     pub(crate) fn is_covered(&self, layout: &Layout, Range { start, end }: Range<u64>, mode: Mode) -> bool {
-        // What has no objects is under no lock.
+        // Bytes without objects are under no lock.
         let mut ranges = object_ranges(layout, start, end);
         layout.is_instantiated(start, end)
             && ranges.all(|range| {
@@ -249,10 +252,11 @@ impl DataLocks {
             })
     }
 
-    /// True if locks keep others from changing the size.
+    /// True if locks prevent other clients from changing the size.
     pub(crate) fn is_locked_to_its_end(&self, file: &FileState) -> bool {
         let Some(layout) = file.lock().layout.clone() else { return false };
-        // A component without objects is nobody's: somebody may make it and write there.
+        // A component without objects is under no lock: another client may have objects allocated and write
+        // there.
         if !layout.is_complete() && !self.layouts.holds_components(file) {
             return false;
         }
@@ -263,11 +267,11 @@ impl DataLocks {
         })
     }
 
-    /// A file is opened for writing: its pages may be mapped and stored to from now on, so none may be left under a read
-    /// lock.
+    /// Cancels read locks, as a file is opened for writing: its pages may be mapped and stored to from then
+    /// on, so none may be left under a read lock.
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR` if the caller was interrupted.
     pub(crate) fn give_up_read_locks(&self, layout: &Layout) -> FailureResult<()> {
         let locks = self.lease.locks();
         for stripe in layout.objects() {

@@ -1,4 +1,5 @@
-//! Giving up a lock: what was written under it goes out, what is cached under it goes away.
+//! Flushes before a lock is cancelled: data written under it is written back, and cached data under it is
+//! dropped.
 
 use crate::data_locks::DataLocks;
 use crate::file::FileState;
@@ -17,11 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Time in which a page that nobody has locked is dropped; one that is not by then belongs to a request that waits, so it holds nothing
-/// old. Dropping takes microseconds; the rest is for a thread to come on a busy machine.
+/// Time within which an unlocked page is certainly dropped; a page that is not dropped by then belongs to a
+/// waiting request, so it holds nothing outdated. A drop takes microseconds; the rest is for a thread to
+/// start on a busy machine.
 const IN_DOUBT_WAIT: Duration = Duration::from_millis(25);
 
-/// Counts what others do.
+/// Counter of unfinished work on other threads.
 struct Countdown {
     left: Mutex<usize>,
     changed: Condvar,
@@ -41,12 +43,12 @@ impl Holder for DataLocks {
         need: &ObjectNeed,
         refused: Option<&Capability>,
     ) -> StatusResult<Option<Capability>> {
-        // The sender of the request that needs it adds what the log is to say.
+        // The sender of the request that needs it adds the context for the log.
         self.requests.capability(need, refused).map_err(|failure| failure.status())
     }
 
     fn flush_object(&self, home: &Home, object: Fid, need: &Need) {
-        // Without an open file nothing is dirty, and what the kernel caches is dropped by the next open.
+        // Without an open file nothing is dirty, and the next open drops what the kernel caches.
         let Some(file) = self.nodes.file(home.node) else { return };
         let (start, end) = bytes_of(need);
         file.lock_era.fetch_add(1, Ordering::AcqRel);
@@ -79,7 +81,7 @@ impl Holder for DataLocks {
         for stripe in layout.iter().flat_map(|layout| layout.objects()) {
             let (space, resource) = (locks.space(stripe.ost_index), ResourceId::of_fid(&stripe.object));
             for mode in [Mode::Pr, Mode::Pw] {
-                // A thread of the client's own is interrupted by nobody.
+                // A thread of the client itself is never interrupted.
                 if let Err(status) = space.surrender(locks, &resource, mode) {
                     log::warn!("a lock on {} was not waited for: {status}", stripe.object);
                 }
@@ -119,8 +121,9 @@ impl Holder for DataLocks {
 }
 
 impl DataLocks {
-    /// Drops pages from the kernel's cache, as often as requests bring some of them back under the lock that is being
-    /// given up. `of` gives what the lock covers of what may be cached, which those requests may have added to.
+    /// Drops pages from the kernel's cache, repeatedly while requests bring some of them back under the lock
+    /// that is being cancelled. `of` returns what the lock covers of the cached range, which those requests
+    /// may have extended.
     fn drop_cached(&self, file: &FileState, of: impl Fn(Range) -> Vec<Range>) {
         let Some(kernel) = self.lease.kernel() else { return };
         let covered = || file.folios.lock().hull().map_or_else(Vec::new, &of);
@@ -133,7 +136,7 @@ impl DataLocks {
             }
             in_doubt.wait(IN_DOUBT_WAIT);
             let brought_back = file.folios.lock().end_drop(round.id);
-            // What those requests took of other objects is under other locks.
+            // Pages of those requests on other objects are under other locks.
             ranges = covered()
                 .iter()
                 .flat_map(|one| brought_back.iter().filter_map(|other| common(*one, *other)))
@@ -141,7 +144,7 @@ impl DataLocks {
         }
     }
 
-    /// Has pages dropped that a waiting request may have locked, by threads that may wait for it.
+    /// Drops pages that a waiting request may have locked, on threads that may wait for it.
     fn drop_in_doubt(&self, node: u64, pages: Vec<Range>) -> Arc<Countdown> {
         let left = Arc::new(Countdown::new(pages.len()));
         let Some(kernel) = self.lease.kernel() else { return left };
@@ -151,7 +154,7 @@ impl DataLocks {
                 kernel.drop_data(node, start, end - start);
                 done.one_is_done();
             };
-            // Each has a thread: one that waits must not keep back one that would not.
+            // One thread per page: a drop that waits must not delay one that would not.
             if let Err(error) = nacre_env::thread::Builder::new().name("drop-page".into()).spawn(drop) {
                 log::warn!("a page of node {node} may be old for a moment: {error}");
                 left.one_is_done();
@@ -172,7 +175,7 @@ impl Countdown {
         self.changed.notify_all();
     }
 
-    /// Returns when nothing is left to do, or after this time.
+    /// Returns when no work is left, or after this time.
     fn wait(&self, time: Duration) {
         let mut left = self.left.lock();
         if *left > 0 {
@@ -181,13 +184,13 @@ impl Countdown {
     }
 }
 
-/// What two ranges have in common.
+/// Returns the intersection of two ranges.
 fn common(a: Range, b: Range) -> Option<Range> {
     let both = (a.0.max(b.0), a.1.min(b.1));
     (both.0 < both.1).then_some(both)
 }
 
-/// Bytes of the file that lie in `[start, end)` of an object and in `hull`.
+/// Returns the bytes of the file that are in `[start, end)` of an object and in `hull`.
 fn file_ranges(layout: &Layout, object: Fid, (start, end): (u64, u64), hull: Range) -> Vec<Range> {
     let mut found = Vec::new();
     let Some(part) = object_ranges(layout, hull.0, hull.1).find(|part| part.stripe.object == object) else {
@@ -206,7 +209,7 @@ fn file_ranges(layout: &Layout, object: Fid, (start, end): (u64, u64), hull: Ran
             let from = math.file_offset(index as u16, at);
             let piece = (from, from + (until - at));
             match found.last_mut() {
-                // A single stripe: one piece follows the other.
+                // With a single stripe the pieces are adjacent.
                 Some(last) if last.1 == piece.0 => last.1 = piece.1,
                 _ => found.push(piece),
             }

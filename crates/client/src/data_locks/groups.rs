@@ -1,20 +1,23 @@
-//! Group locks: programs that name the same number share a file, each with caches of its own, and keep all others from its data
-//! until the last of them lets go. The members of a group order their writes among themselves.
+//! Group locks: programs that name the same number share a file, each with caches of its own, and exclude all
+//! others from its data until the last of them leaves the group. The members of a group order their writes
+//! among themselves.
 //!
-//! A descriptor belongs to a group; a lock of mode GROUP on each object stands for all its members in this mount. Everything that
-//! is done here in the file goes on under it ([`DataLocks::cover`]), also while this client is alone: a client that comes then
-//! finds the locks at the OSTs. All objects are made when the lock is taken, so that nobody makes them
-//! outside of the group; components that come later are locked when a member gets to them.
+//! A descriptor belongs to a group; a lock of mode GROUP on each object stands for all its members in this
+//! mount. All I/O on the file here runs under it ([`DataLocks::cover`]), also while this client is the only
+//! one: a client that connects later finds the locks at the OSTs. All objects are allocated when the lock is
+//! taken, so that none is allocated outside of the group; components added later are locked when a member
+//! reaches them.
 //!
-//! # Others in the same mount
+//! # Other programs in the same mount
 //!
-//! They wait, as those of other mounts do at the OSTs; whose descriptor has `O_NONBLOCK` gets `EAGAIN`. Two exceptions come from the
-//! kernel. It holds the inode while a write, a truncation or an allocation waits, so that a member could not write any more:
-//! they end with `EBUSY`, as long as a member's descriptor is open for writing. And it has pages locked that it fills, which a
-//! member may want to read: they are filled.
+//! They wait, as those of other mounts do at the OSTs; a descriptor with `O_NONBLOCK` gets `EAGAIN`. Two
+//! exceptions come from the kernel. It holds the inode lock while a write, a truncation or an allocation
+//! waits, so that a member could not write any more: these end with `EBUSY`, as long as a member's descriptor
+//! is open for writing. And it has pages locked that it fills, which a member may want to read: they are
+//! filled.
 //!
-//! When the file's objects are replaced the locks on the old ones end, and the next operation of a member takes those on
-//! the new ones.
+//! When the file's objects are replaced the locks on the old ones end, and the next operation of a member
+//! takes those on the new ones.
 
 use crate::data_locks::DataLocks;
 use crate::file::group::Held;
@@ -29,16 +32,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long an operation of this mount may take to end before a group is refused to a caller that does not wait for others: one that waits
-/// for another mount takes longer.
+/// How long an operation of this mount may take to end before a group is refused to a caller that does not
+/// wait for other programs: an operation that takes longer waits for another mount.
 const OWN_OPERATIONS_END: Duration = Duration::from_secs(5);
 
 impl DataLocks {
-    /// The open file belongs to group `gid` from now on. Waits until no other group has the file and nobody uses it; with
-    /// `no_wait` says so instead.
+    /// Makes the open file a member of group `gid`. Waits until no other group has the file and no operation
+    /// uses it; with `no_wait` fails instead.
     ///
     /// # Errors
-    /// `EBADF`; `EINVAL` for group 0, and for a descriptor that belongs to a group; `EAGAIN`; `EINTR`; those of a write.
+    /// `EBADF`; `EINVAL` for group 0, and for a descriptor that belongs to a group; `EAGAIN`; `EINTR`; those
+    /// of a write.
     pub fn join_group(&self, handle: u64, gid: u64, no_wait: bool) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         self.requests.faults.edge_on("join group", open.file.fid, || {
@@ -64,7 +68,7 @@ impl DataLocks {
         })
     }
 
-    /// The open file does not belong to the group any more. With the last member its locks end.
+    /// Ends the membership of the open file. With the last member the group's locks end.
     ///
     /// # Errors
     /// `EBADF`; `EINVAL` if it does not belong to this group.
@@ -79,17 +83,17 @@ impl DataLocks {
         })
     }
 
-    /// The group that the open file belongs to, 0 if none.
+    /// Returns the group that the open file belongs to, 0 if none.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of an open file.
     pub fn group_of(&self, handle: u64) -> StatusResult<u64> {
         Ok(self.handles.file(handle)?.group.load(Ordering::Acquire))
     }
 
-    /// A descriptor of the group is gone.
+    /// Ends the membership of a descriptor that is closed.
     pub(crate) fn drop_member(&self, file: &FileState, handle: OpenHandle) {
-        // The OSTs are to have what it wrote before anybody else may read.
+        // The OSTs have to have its writes before any other program may read.
         self.write_back.settle_unheard(file, &Scope::All);
         if let Some(group) = &mut file.lock().group {
             group.members.retain(|(member, _)| *member != handle);
@@ -113,10 +117,11 @@ impl DataLocks {
         held.iter().for_each(|held| held.space.release(locks, held.handle));
     }
 
-    /// Takes the group's locks on all objects, which are made first.
+    /// Takes the group's locks on all objects, which are allocated first.
     fn lock_for_group(&self, file: &FileState, gid: u64, no_wait: bool) -> FailureResult<()> {
-        // Operations of this mount that are under way come to an end, and from here on no others begin. Write-back that follows the
-        // program's last write is one of them, so a caller that does not wait for others waits for these.
+        // Operations of this mount in progress end, and from here on no others begin. Write-back that follows
+        // the program's last write is one of them, so even a caller that does not wait for other programs
+        // waits for these.
         let deadline = no_wait.then(|| Instant::now() + OWN_OPERATIONS_END);
         let is_idle = |inner: &mut FileInner| match inner.group_in_force().is_some() || inner.ranges.is_idle()
         {
@@ -135,7 +140,7 @@ impl DataLocks {
             if has(&file.lock()) {
                 continue;
             }
-            // This client's own locks are in the way like others'.
+            // This client's own locks conflict like those of other clients.
             let mut cancelled = Vec::new();
             for mode in [Mode::Pr, Mode::Pw] {
                 cancelled.extend(space.surrender(locks, &resource, mode)?);
@@ -145,7 +150,7 @@ impl DataLocks {
         Ok(())
     }
 
-    /// Has the group keep a lock on an object, on which this client has given up the locks in `cancelled`.
+    /// Takes the group's lock on an object, on which this client has cancelled the locks in `cancelled`.
     fn lock_object(
         &self,
         file: &FileState,
@@ -169,7 +174,7 @@ impl DataLocks {
             Some(group) if group.gid == gid && !group.has(&resource) => {
                 group.held.push(Held { space, resource, handle });
             }
-            // Somebody else was faster, or the group has ended.
+            // Another thread was faster, or the group has ended.
             _ => {
                 drop(inner);
                 space.release(locks, handle);
@@ -178,7 +183,8 @@ impl DataLocks {
         Ok(())
     }
 
-    /// Under which group's locks an operation on this object goes on, if a group has the file. The group keeps the lock.
+    /// Returns the group lock under which an operation on this object runs, if a group has the file. The
+    /// group keeps the lock.
     ///
     /// # Errors
     /// As for [`DataLocks::cover`].
@@ -203,7 +209,7 @@ impl DataLocks {
         Ok(Some(Need::group(gid)))
     }
 
-    /// The file's objects are replaced: its group has no locks on the old ones any more.
+    /// Releases the group's locks on objects that are being replaced.
     pub(crate) fn leave_grouped_objects(&self, file: &FileState) -> FailureResult<()> {
         let held = file.lock().group.as_mut().map_or_else(Vec::new, |group| std::mem::take(&mut group.held));
         self.give_back(&held);

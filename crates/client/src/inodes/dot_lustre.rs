@@ -1,5 +1,5 @@
-//! `.lustre/fid/FID` in the root: any inode by its FID, for administrators. The two directories are this client's alone: no MDT has
-//! them, and no listing of the root shows them. Source: reference 1.2.
+//! `.lustre/fid/FID` in the root: any inode by its FID, for administrators. The two directories exist in this
+//! client alone: no MDT has them, and no listing of the root shows them.
 
 use crate::caller::Caller;
 use crate::inodes::{Absent, Found, Inodes, Keep};
@@ -8,13 +8,13 @@ use crate::pages::ListedEntry;
 use nacre_types::{Attr, Failure, FailureResult, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::MdsRequest;
 
-/// Name of the first one in the root, and of the second one in it.
+/// Name of the first directory in the root, and of the second one in it.
 const DOT_LUSTRE_NAME: &[u8] = b".lustre";
 const BY_FID_NAME: &[u8] = b"fid";
-/// Their FIDs, which are Lustre's: of a sequence that nobody gets.
+/// FIDs of the directories, which are Lustre's: of a sequence that is never allocated.
 const DOT_LUSTRE: Fid = Fid::new(0x2_0000_0002, 1, 0);
 const BY_FID: Fid = Fid::new(0x2_0000_0002, 2, 0);
-/// What is not there, and may be there the next time.
+/// A name that does not exist, and may exist the next time.
 const ABSENT: Absent = Absent { public: false, keep: false };
 
 /// True for the directories that no MDT has.
@@ -22,35 +22,35 @@ fn is_virtual(fid: Fid) -> bool {
     matches!(fid, DOT_LUSTRE | BY_FID)
 }
 
-/// True for names that nobody may make, move or remove.
+/// True for names that no program may create, move or remove.
 fn is_reserved(parent: Fid, name: &[u8]) -> bool {
     is_virtual(parent) || parent == Fid::ROOT && name == DOT_LUSTRE_NAME
 }
 
-/// A directory that administrators may search.
+/// Returns the attributes of a directory that administrators may search.
 fn attr_of(fid: Fid) -> Attr {
     let mode = FileKind::Directory.mode_bits() | 0o100;
     let nlink = if fid == DOT_LUSTRE { 3 } else { 2 };
     Attr { fid, mode, nlink, size: 4096, blocks: 8, ..Attr::default() }
 }
 
-/// Attributes of a directory that no MDT has.
+/// Returns the attributes of a directory that no MDT has.
 pub(crate) fn virtual_attr(fid: Fid) -> Option<Attr> {
     is_virtual(fid).then(|| attr_of(fid))
 }
 
-/// Whether names may be made, moved or removed here.
+/// Checks whether names may be created, moved or removed in a directory.
 ///
 /// # Errors
-/// `EPERM` in what no MDT has, and for its name in the root.
+/// `EPERM` in a directory that no MDT has, and for its name in the root.
 pub(crate) fn check_may_name(parent: Fid, name: &[u8]) -> StatusResult<()> {
     if is_reserved(parent, name) { Err(Status::EPERM) } else { Ok(()) }
 }
 
-/// Looks a name up that no MDT knows; `None` if it is one for an MDT.
+/// Looks up a name that no MDT knows; `None` if it is one for an MDT.
 ///
 /// # Errors
-/// `EACCES` to who may not read and search everything; what an MDT answers.
+/// `EACCES` for a caller that may not read and search everything; the error of an MDT.
 pub(crate) fn lookup(
     inodes: &Inodes,
     caller: &Caller,
@@ -87,11 +87,11 @@ pub(crate) fn lookup(
 fn lookup_fid(inodes: &Inodes, fid: Fid) -> FailureResult<Found> {
     let answer = inodes.requests.call_system(fid, &MdsRequest::GetAttr { fid })?;
     let lease = answer.lease;
-    // The name is this client's, so nobody could call it back.
+    // The name is this client's, so no MDT could revoke it.
     inodes.found(answer.attr()?, lease, false)
 }
 
-/// Checks rights to what no MDT has; `None` for an inode of an MDT.
+/// Checks rights to a directory that no MDT has; `None` for an inode of an MDT.
 pub(crate) fn access(caller: &Caller, fid: Fid, mask: u8) -> Option<StatusResult<()>> {
     is_virtual(fid).then(|| match caller.may_search_all() && mask & perm::WRITE == 0 {
         true => Ok(()),
@@ -99,7 +99,7 @@ pub(crate) fn access(caller: &Caller, fid: Fid, mask: u8) -> Option<StatusResult
     })
 }
 
-/// Lists what no MDT has, behind position `offset`.
+/// Lists a directory that no MDT has, behind position `offset`.
 ///
 /// # Errors
 /// `EOVERFLOW` never, as its FIDs are known.

@@ -1,4 +1,5 @@
-//! Questions beside other clients whose answers come with locks, so that they may be kept.
+//! Lookups and getattrs while there are other clients: the replies come with locks, so that they may be
+//! cached.
 
 use crate::caller::Caller;
 use crate::inodes::Inodes;
@@ -11,37 +12,40 @@ use nacre_types::{Attr, AttrFlags, FailureResult, Fid, Status};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::Arc;
 
-/// An answer.
+/// A reply.
 pub(crate) struct Answered {
-    /// The inode as the MDT knows it; it is in the table of nodes, and counts as a lookup if it was looked up by name.
+    /// The inode as the MDT knows it; it is in the table of nodes, and counts as a lookup if it was looked up
+    /// by name.
     pub attr: Option<Attr>,
-    /// Everybody may search the directory.
+    /// True if everybody may search the directory.
     pub public: bool,
-    /// Under what it may be kept.
+    /// Locks under which the reply may be cached.
     pub held: Held,
-    /// The name led to an inode of another MDT that was gone when that was asked.
+    /// True if the name led to an inode of another MDT that was removed before the request to that MDT.
     pub is_gone: bool,
 }
 
 impl Answered {
-    /// True if the kernel may keep the attributes. Those of a directory with shards change without its own lock.
+    /// True if the kernel may cache the attributes. Those of a directory with shards change without its own
+    /// lock.
     pub fn keeps_attr(&self) -> bool {
         let is_striped = self.attr.is_some_and(|attr| attr.flags.contains(AttrFlags::STRIPED));
         self.held.inode.is_some() && !is_striped
     }
 
-    /// True if the kernel may keep the name, or its absence, in this directory; it is dropped there with the lock.
+    /// True if the kernel may cache the name, or its absence, in this directory; it is dropped there with the
+    /// lock.
     pub fn keeps_name(&self, lease: &Lease, directory: Fid) -> bool {
         self.public && self.held.directory.is_some_and(|handle| lease.inodes(directory).keep_name(handle))
     }
 }
 
-/// Whether names in a directory stay protected while something is done there.
+/// Guard that shows whether names in a directory stay under a lock during an operation there.
 pub(crate) struct Watch(Option<(Arc<InodeSpace>, LockHandle)>);
 
 impl Watch {
-    /// True if nobody else has changed the directory since the watch began, and what is known of a name in it may be given to
-    /// the kernel.
+    /// True if no other client has changed the directory since the watch began, and names in it may be passed
+    /// to the kernel.
     pub fn still(&self) -> bool {
         self.0.as_ref().is_some_and(|(space, handle)| space.keep_name(*handle))
     }
@@ -50,7 +54,7 @@ impl Watch {
 impl Inodes {
     /// Begins to watch a directory.
     pub(crate) fn watch_names(&self, directory: Fid) -> Watch {
-        // Alone, the lease says all that is to be said.
+        // While this client is the only one, the lease is enough.
         if self.lease.exclusive() {
             return Watch(None);
         }
@@ -59,10 +63,10 @@ impl Inodes {
         Watch(handle.map(|handle| (space, handle)))
     }
 
-    /// Looks a name up, or without one asks for the attributes of an inode, which needs no caller.
+    /// Looks a name up, or without a name requests the attributes of an inode, which needs no caller.
     ///
     /// # Errors
-    /// What the MDT answers; `EPROTO` for an answer that makes no sense.
+    /// The error of the MDT; `EPROTO` for an invalid reply.
     pub(crate) fn ask_with_locks(
         &self,
         caller: Option<&Caller>,
@@ -109,11 +113,11 @@ impl Inodes {
         Ok(Answered { attr, public, held, is_gone: false })
     }
 
-    /// Goes on where a name leads to another MDT: asks that for the attributes, with a lock on them.
+    /// Continues where a name leads to another MDT: requests the attributes from that, with a lock on them.
     fn ask_elsewhere(&self, child: Fid, public: bool, on_name: Held) -> FailureResult<Answered> {
         let found = match self.ask_with_locks(None, child, None) {
             Ok(answered) => answered,
-            // Removed meanwhile.
+            // It was removed meanwhile.
             Err(failure) if failure == Status::ENOENT => {
                 let held = Held { directory: None, ..on_name };
                 return Ok(Answered { attr: None, public, held, is_gone: true });
@@ -123,7 +127,7 @@ impl Inodes {
         if let Some(attr) = &found.attr {
             self.enter(attr, found.held.inode, true);
         }
-        // It may have been called back before the node was there.
+        // The lock may have been revoked before the node was in the table.
         let inode = found.held.inode.filter(|lock| self.lease.is_in_force(Warrant::Lock(*lock), child));
         Ok(Answered { public, held: Held { inode, ..on_name }, ..found })
     }

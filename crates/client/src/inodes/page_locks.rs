@@ -1,8 +1,9 @@
-//! Questions about many inodes beside other clients: the answers come as pages whose entries have locks.
+//! Requests about many inodes while there are other clients: the replies are pages whose entries have locks.
 //!
-//! What such a page says is kept by this client, not by the kernel: a name that the kernel takes out of a listing gets the epoch
-//! of the moment in which it is taken, so one whose lock was called back meanwhile would stay. A lookup reads the epoch before it
-//! asks. So names go to the kernel alone, and the lookups that follow are answered here ([`Inodes::found_under`]).
+//! This client caches such a page, the kernel does not: a name that the kernel takes from a listing gets the
+//! epoch of the moment at which it is taken, so one whose lock was revoked in between would stay. A lookup
+//! reads the epoch before its request. So the kernel gets names only, and the lookups that follow are
+//! answered here ([`Inodes::found_under`]).
 
 use crate::inodes::{Found, Inodes, Keep};
 use crate::locks::inodes::{Granted, InodeSpace};
@@ -13,7 +14,8 @@ use nacre_types::{Attr, AttrFlags, FailureResult, Fid};
 use nacre_wire::mds::{DirPage, LockRange};
 use std::sync::Arc;
 
-/// Handles for the locks of one page; what the answer does not bring is given back when this goes.
+/// Handles reserved for the locks of one page; those that the reply does not use are released when this is
+/// dropped.
 pub(crate) struct PageHandles {
     space: Option<Arc<InodeSpace>>,
     range: LockRange,
@@ -28,13 +30,13 @@ impl Drop for PageHandles {
 }
 
 impl PageHandles {
-    /// For the request.
+    /// Returns the handles for the request.
     pub fn range(&self) -> LockRange {
         self.range
     }
 
-    /// Makes what the answer brought locks of this client. Those that were called back on the way, or that it was said to have
-    /// and has not any more, are found not to be usable when the entries are.
+    /// Adopts the locks in the reply. Those that were revoked on the way, and those that the MDT took for
+    /// held and are not held any more, prove unusable when the entries are used.
     pub fn adopt(&self, directory: Option<Fid>, page: &DirPage) {
         let Some(space) = &self.space else { return };
         let directory = directory.map(|fid| Granted { fid, handle: page.lock });
@@ -44,12 +46,13 @@ impl PageHandles {
 }
 
 impl Inodes {
-    /// True if listings and batches of names ask for locks.
+    /// True if listings and batches of names request locks.
     pub(crate) fn asks_with_page_locks(&self) -> bool {
         !self.lease.exclusive() && !self.requests.is_embedded() && self.tunables.statahead_max() > 0
     }
 
-    /// Handles for a request to the MDT of `fid` whose answer has so many entries at most; none while this client is alone.
+    /// Reserves handles for a request to the MDT of `fid` whose reply has at most this many entries; none
+    /// while this client is the only one.
     pub(crate) fn page_handles(&self, fid: Fid, entries: usize) -> PageHandles {
         if !self.asks_with_page_locks() {
             return PageHandles { space: None, range: LockRange::default() };
@@ -59,10 +62,11 @@ impl Inodes {
         PageHandles { space: Some(space), range }
     }
 
-    /// A name of a page that everybody may search, if the locks on it are still there; counts as a lookup.
+    /// Returns a name of a page that everybody may search, if the locks on it are still held; counts as a
+    /// lookup.
     ///
     /// # Errors
-    /// What completing the attributes answers.
+    /// Those of requests that complete the attributes.
     pub(crate) fn found_under(&self, attr: Attr, locks: &EntryLocks) -> FailureResult<Option<Found>> {
         let node = node_of(attr.fid)?;
         let warrant = Warrant::Lock(locks.inode);
@@ -76,7 +80,7 @@ impl Inodes {
         }
         let completed = self.sizes.complete_attr_to_keep(attr, 0);
         let (attr, is_sure) = completed.inspect_err(|_| self.nodes.forget(node, 1))?;
-        // Those of a directory with shards change without its own lock.
+        // Attributes of a directory with shards change without its own lock.
         let keep = Keep { name: true, attr: is_sure && !attr.flags.contains(AttrFlags::STRIPED) };
         Ok(Some(Found { node, attr, public: true, keep }))
     }

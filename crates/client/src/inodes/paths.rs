@@ -5,15 +5,15 @@ use crate::inodes::Inodes;
 use nacre_types::{FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 
-/// Parts of a path that lie on different MDTs one after the other, at most.
+/// Parts of a path on different MDTs, at most.
 const MDTS_ON_A_PATH_MAX: usize = 2048;
 
 impl Inodes {
-    /// One of the names of an inode and the directory that it is in: link number `link` from 0.
+    /// Returns one of the names of an inode and the directory that it is in: link number `link` from 0.
     ///
     /// # Errors
-    /// `EPERM` without the right to read and search everything, as it may be in a private directory; `ENODATA` past the last link;
-    /// `ENOENT` if it is gone.
+    /// `EPERM` without the right to read and search everything, as it may be in a private directory;
+    /// `ENODATA` past the last link; `ENOENT` if the inode is removed.
     pub fn parent_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<(Fid, Vec<u8>)> {
         self.requests.faults.edge("parent of", || {
             if !caller.may_search_all() {
@@ -26,11 +26,12 @@ impl Inodes {
         })
     }
 
-    /// One of the paths of an inode, relative to the root of the file system: the one through link number `link`.
+    /// Returns one of the paths of an inode, relative to the root of the file system: the one through link
+    /// number `link`.
     ///
     /// # Errors
-    /// `EPERM` without the right to read and search everything, as paths may lead through private directories;
-    /// `ENODATA` past the last link; `ENOENT` if it is gone; `ENAMETOOLONG`.
+    /// `EPERM` without the right to read and search everything, as paths may lead through private
+    /// directories; `ENODATA` past the last link; `ENOENT` if the inode is removed; `ENAMETOOLONG`.
     pub fn fid_to_path(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
         self.requests.faults.edge("fid to path", || {
             if !caller.may_search_all() {
@@ -40,7 +41,7 @@ impl Inodes {
         })
     }
 
-    /// The same, without a caller for the client itself.
+    /// Does the same; without a caller for the client itself.
     pub(crate) fn path_of(&self, caller: Option<&Caller>, fid: Fid, link: u32) -> FailureResult<Vec<u8>> {
         let (mut fid, mut index, mut path) = (fid, link, Vec::new());
         for _ in 0..MDTS_ON_A_PATH_MAX {
@@ -55,7 +56,7 @@ impl Inodes {
             let MdsReply::Path { top, path: mut part } = answer.reply else {
                 return Err(Status::EPROTO.into());
             };
-            // A directory that another one takes the place of has no name.
+            // A directory that another one replaces as root has no name.
             if !part.is_empty() && !path.is_empty() {
                 part.push(b'/');
             }

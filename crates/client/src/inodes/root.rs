@@ -1,5 +1,6 @@
-//! The root while an MDT that knows of it is away. Who only wants to know something about the file system opens its root and looks at
-//! it first (`df`, `lfs df`): that is answered soon, so that it can be told what is away.
+//! The root while an MDT that knows of it is unreachable. A program that only displays the state of the file
+//! system opens its root and reads its attributes first (`df`, `lfs df`): it gets a reply soon, so that it
+//! can report which servers are unreachable.
 
 use crate::base::Base;
 use crate::requests::Requests;
@@ -11,24 +12,24 @@ use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long an MDT may take for an answer before it is asked whether it is there.
+/// How long an MDT may take for a reply before it is checked whether it responds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it may take to say so: it waits for nobody.
+/// How long it may take to respond: a reply that waits for no other party.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// The root that the servers show this client, and what was last heard of it.
+/// The root that the servers present to this client, and its last known attributes.
 pub struct Root {
     requests: Arc<Requests>,
     shards: Arc<Shards>,
     attr: Mutex<Option<Attr>>,
-    /// That directory, if it is not the root of the file system.
+    /// FID of that directory, if it is not the root of the file system.
     fid: OnceLock<Fid>,
 }
 
-/// Does `work`, and gives up soon.
+/// Runs `work` with a short time-out.
 ///
 /// # Errors
-/// `ETIMEDOUT` if it was given up; those of `work`.
+/// `ETIMEDOUT` after the time-out; those of `work`.
 pub(crate) fn soon<R>(work: impl FnOnce() -> FailureResult<R>) -> FailureResult<R> {
     nacre_env::until(Instant::now() + PATIENCE, work).map_err(timed_out)
 }
@@ -43,8 +44,8 @@ impl Root {
         }
     }
 
-    /// Attributes of the root and whether they may be cached, with `ask` for both. Those last heard while an MDT that has to be
-    /// asked is away, which are not cached.
+    /// Returns the attributes of the root and whether they may be cached; `ask` requests both. While an MDT
+    /// that is needed is unreachable, returns the last known ones, which are not cached.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -54,7 +55,7 @@ impl Root {
                 let heard = *self.attr.lock();
                 match heard.filter(|_| !self.is_near()) {
                     Some(attr) => return Ok((attr, false)),
-                    // It takes its time.
+                    // There are no earlier values, or the MDT responds and is only slow.
                     None => ask(),
                 }
             }
@@ -66,12 +67,12 @@ impl Root {
         answer
     }
 
-    /// The directory that the servers show this client as the root.
+    /// Returns the directory that the servers present to this client as the root.
     pub fn fid(&self) -> Fid {
         self.fid.get().copied().unwrap_or(Fid::ROOT)
     }
 
-    /// Asks which directory that is; to be called before anything else of the file system is.
+    /// Requests which directory that is; to be called before any other request to the file system.
     ///
     /// # Errors
     /// `ENOENT` without such a directory, `EACCES` for a banned client; other errors of the MDT.
@@ -90,7 +91,7 @@ impl Root {
         })
     }
 
-    /// True if each MDT that has a part in the root answers a question that waits for nothing.
+    /// True if each MDT that has a part in the root answers a request that needs no waiting.
     pub(crate) fn is_near(&self) -> bool {
         std::iter::once(self.fid()).chain(self.shards.parts_of(self.fid())).all(|part| {
             let index = part.mdt_index();
@@ -103,7 +104,7 @@ impl Root {
     }
 }
 
-/// Nobody has interrupted the request, so it was the time that was over.
+/// Maps `EINTR`: the caller was not interrupted, so it was the time-out.
 fn timed_out(failure: Failure) -> Failure {
     if failure == Status::EINTR && !nacre_env::interrupted() { Status::ETIMEDOUT.into() } else { failure }
 }

@@ -10,19 +10,19 @@ use nacre_wire::mds::MdsRequest;
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// What is listed of an inode that has a layout and nothing else.
-/// The layout of a file or the default of a directory.
+/// The attribute listed for an inode that has a layout and nothing else: the layout of a file or the default
+/// of a directory.
 pub(crate) const LUSTRE_LOV: &[u8] = b"lustre.lov";
 const LAYOUT_ALONE: &[u8] = b"lustre.lov\0";
 
-/// What brings other names into a list.
+/// Flags of inodes with other names in their list.
 const LISTED: AttrFlags = AttrFlags::HAS_ACL
     .union(AttrFlags::HAS_DEFAULT_ACL)
     .union(AttrFlags::HAS_XATTRS)
     .union(AttrFlags::HAS_CAPABILITY);
 
-/// What must be stored for the attribute to exist; `None` if that cannot be told from flags (or a caller without read
-/// permission must be told something else).
+/// Returns the flag of an inode for which the attribute exists; `None` if flags do not decide that (or a
+/// caller without read permission must get another error).
 fn needed_flag(name: &[u8]) -> Option<AttrFlags> {
     match name {
         ACL_ACCESS => Some(AttrFlags::HAS_ACL),
@@ -34,8 +34,8 @@ fn needed_flag(name: &[u8]) -> Option<AttrFlags> {
 }
 
 impl Inodes {
-    /// The layout of a file or a directory's own default layout in Lustre's binary form, as Lustre's programs expect it: with an
-    /// object for each stripe that it names, or composite.
+    /// Returns the layout of a file or a directory's own default layout in Lustre's binary form, as Lustre's
+    /// programs expect it: with an object for each stripe that it names, or composite.
     ///
     /// # Errors
     /// `ENODATA` if there is none: also for a file of one striping before its first write.
@@ -48,16 +48,17 @@ impl Inodes {
         })
     }
 
-    /// Value of an extended attribute; inodes that were removed have none. Kernels ask for some on every write and every
-    /// `ls -l`; those that do not exist cost no request while the lease is exclusive.
+    /// Returns the value of an extended attribute; inodes that were removed have none. Kernels request some
+    /// on every write and every `ls -l`; those that do not exist cost no request while the lease is
+    /// exclusive.
     ///
     /// # Errors
-    /// `ENODATA` if it does not exist; `EACCES`; `EOPNOTSUPP` for a name space that we do not have.
+    /// `ENODATA` if it does not exist; `EACCES`; `EOPNOTSUPP` for an unknown name space.
     pub fn getxattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<Vec<u8>> {
         self.requests.faults.edge("getxattr", || {
             match self.own_xattr(caller, fid, name) {
-                // Files that are made in a directory without a default of its own get that of the root, and so it shows that one, as on
-                // Lustre. Lists of attributes leave it out.
+                // Files that are created in a directory without a default of its own get that of the root,
+                // and so it shows that one, as on Lustre. Lists of attributes leave it out.
                 Err(failure)
                     if failure == Status::ENODATA
                         && name == LUSTRE_LOV
@@ -71,7 +72,7 @@ impl Inodes {
         })
     }
 
-    /// The same without the default that a directory shows for lack of its own.
+    /// Does the same without the inherited default that a directory shows if it has none of its own.
     pub(super) fn own_xattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> FailureResult<Vec<u8>> {
         if virtual_attr(fid).is_some() {
             return Err(Status::ENODATA.into());
@@ -90,11 +91,12 @@ impl Inodes {
         }
     }
 
-    /// Names of the extended attributes that the caller may see, each ended by NUL. Newer programs that list files ask this
-    /// for each; inodes that have at most a layout cost no request while the lease is exclusive.
+    /// Returns the names of the extended attributes that the caller may see, each terminated by NUL. Newer
+    /// programs that list files request this for each; inodes that have at most a layout cost no request
+    /// while the lease is exclusive.
     ///
     /// # Errors
-    /// What the MDT answers.
+    /// The error of the MDT.
     pub fn listxattr(&self, caller: &Caller, fid: Fid) -> StatusResult<Vec<u8>> {
         self.requests.faults.edge("listxattr", || {
             if virtual_attr(fid).is_some() {

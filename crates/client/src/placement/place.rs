@@ -1,33 +1,35 @@
-//! Choosing MDTs for new directories: in turn while they are about equally full, by free space and inodes otherwise. Pure. Source:
-//! reference 1.2 and 2.3; `docs/design/dne.md` says it for everybody.
+//! Choice of MDTs for new directories: round-robin while they are about equally full, weighted by free space
+//! and inodes otherwise. Pure. `docs/design/dne.md` describes it for users.
 //!
-//! - What is full or not connected is left out.
-//! - While all are about equally full, a directory stays with its parent, unless it is to be placed in turn.
-//! - Otherwise it is drawn: chances are in proportion to weights, which are free space times free inodes, less a penalty that an MDT
-//!   gets when it is chosen and works off while others are. It stays with its parent if there is more room than elsewhere; deep in the tree that
-//!   is enough less often, so that most directories that lie elsewhere are near the root.
+//! - MDTs that are full or not connected are left out.
+//! - While all are about equally full, a directory stays with its parent, unless it is to be placed
+//!   round-robin.
+//! - Otherwise an MDT is drawn at random: chances are in proportion to weights, which are free space times
+//!   free inodes, less a penalty that an MDT gets when it is chosen and that decreases while others are. The
+//!   directory stays with its parent if there is more free space than elsewhere; deeper in the tree less of
+//!   it is enough, so that most directories on other MDTs are near the root.
 
 use fastrand::Rng;
 use nacre_env::clock::Instant;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the choice needs to know of an MDT.
+/// State of an MDT for the choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
-    /// Its index.
+    /// Index of the MDT.
     pub index: u16,
     /// Free bytes for ordinary users.
     pub bytes: u64,
     /// Free inodes.
     pub files: u64,
-    /// Answers, and takes new inodes.
+    /// True if the MDT responds, and takes new inodes.
     pub usable: bool,
 }
 
 impl Room {
     fn weight(&self) -> u128 {
-        // Units that keep sums and products far from the end of the numbers.
+        // Units in which sums and products stay far from overflow.
         u128::from(self.bytes >> 10) * u128::from(self.files)
     }
 }
@@ -35,11 +37,12 @@ impl Room {
 /// How MDTs are chosen, under Lustre's names (`lmv.*.qos_*`); may be changed at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirQos {
-    /// Difference of free space, and of free inodes, in percent up to which they count as equally full (`qos_threshold_rr`).
+    /// Difference of free space, and of free inodes, in percent up to which MDTs count as equally full
+    /// (`qos_threshold_rr`).
     pub threshold_rr_pct: u8,
-    /// How much free space counts against spreading, in percent (`qos_prio_free`).
+    /// Weight of free space in the choice, against spreading evenly, in percent (`qos_prio_free`).
     pub prio_free_pct: u8,
-    /// Age from which space is asked for again (`qos_maxage`).
+    /// Age from which on space is requested again (`qos_maxage`).
     pub maxage: Duration,
 }
 
@@ -49,34 +52,35 @@ impl Default for DirQos {
     }
 }
 
-/// A new directory.
+/// A directory to be placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// MDT of its parent.
     pub parent: u16,
     /// Levels between its parent and the root.
     pub depth: u32,
-    /// It is to go elsewhere also if there is no need to: somebody asked for it.
+    /// True if the directory is to be placed on another MDT even without need, because the request demands
+    /// it.
     pub moves: bool,
-    /// Parents like this have their directories placed in turn, also when that makes some of them remote.
+    /// True if directories of such a parent are placed round-robin, even if that makes some of them remote.
     pub in_turn: bool,
 }
 
-/// What is remembered from one choice to the next.
+/// State kept from one choice to the next.
 pub(crate) struct Chooser {
-    /// The MDT that is asked first.
+    /// Index of the MDT at which the next round-robin choice begins.
     next: u16,
     penalties: BTreeMap<u16, u128>,
     random: Rng,
 }
 
 impl Chooser {
-    /// Without memories; `seed` makes two of them differ.
+    /// Creates the state without penalties; `seed` makes two of them differ.
     pub fn new(seed: u64) -> Chooser {
         Chooser { next: seed as u16, penalties: BTreeMap::new(), random: Rng::with_seed(seed) }
     }
 
-    /// The MDT for a directory, of `rooms` in the order of their indexes; `None` if none can be used.
+    /// Returns the MDT for a directory, of `rooms` in the order of their indexes; `None` if none can be used.
     pub fn choose(&mut self, rooms: &[Room], wanted: &Wanted, qos: &DirQos) -> Option<u16> {
         let usable: Vec<Room> = rooms.iter().copied().filter(|room| room.usable).collect();
         let parent = usable.iter().find(|room| room.index == wanted.parent);
@@ -93,7 +97,7 @@ impl Chooser {
         self.draw(&usable, qos.prio_free_pct).or_else(|| self.next_of(&usable))
     }
 
-    /// The next one in turn.
+    /// Returns the next MDT in the round-robin order.
     fn next_of(&mut self, usable: &[Room]) -> Option<u16> {
         let room = usable.iter().find(|room| room.index >= self.next).or(usable.first())?;
         self.next = room.index.wrapping_add(1);
@@ -130,8 +134,8 @@ impl Chooser {
     }
 }
 
-/// MDTs for one directory, `first` first: the others follow in the order of their indexes. What cannot be used is left out,
-/// unless it is `first`.
+/// Returns the MDTs for one directory, `first` first: the others follow in the order of their indexes. Those
+/// that cannot be used are left out, except `first`.
 pub(crate) fn spread(rooms: &[Room], first: u16) -> Vec<u16> {
     let start = rooms.iter().position(|room| room.index > first).unwrap_or(0);
     let others = rooms[start..].iter().chain(&rooms[..start]);
@@ -139,7 +143,7 @@ pub(crate) fn spread(rooms: &[Room], first: u16) -> Vec<u16> {
     std::iter::once(first).chain(others).collect()
 }
 
-/// Whether neither space nor inodes differ by more than so many percent.
+/// True if neither space nor inodes differ by more than this percentage.
 fn is_even(usable: &[Room], within_pct: u8) -> bool {
     let is_even = |of: fn(&Room) -> u64| {
         let (min, max) = (usable.iter().map(of).min().unwrap_or(0), usable.iter().map(of).max().unwrap_or(0));
@@ -148,24 +152,24 @@ fn is_even(usable: &[Room], within_pct: u8) -> bool {
     is_even(|room| room.bytes) && is_even(|room| room.files)
 }
 
-/// Whether an MDT has so much more room than the average that a directory may stay there: 16 / (depth + 10) of it, so more than the
-/// average at the root, less deep in the tree.
+/// True if an MDT has so much more free space than the average that a directory may stay there: at least 16 /
+/// (depth + 10) of the average, so more than the average at the root, less deep in the tree.
 fn has_enough(room: &Room, usable: &[Room], depth: u32) -> bool {
     let total: u128 = usable.iter().map(Room::weight).sum();
     room.weight() * usable.len() as u128 * (u128::from(depth) + 10) >= total * 16
 }
 
-/// What was last heard of the room on all MDTs.
+/// Last known free space on all MDTs.
 #[derive(Default)]
 pub(crate) struct Rooms {
-    /// By index, one for each MDT that was known; empty before the first question.
+    /// By index, one for each MDT that was known; empty before the first request.
     all: Vec<Room>,
     asked: Option<Instant>,
 }
 
 impl Rooms {
-    /// What is known, if that has every one of `count` MDTs and was asked for within `maxage`. Otherwise the caller is to ask; others go on
-    /// with what is known meanwhile.
+    /// Returns the known state, if it includes all `count` MDTs and was requested within `maxage`. Otherwise
+    /// the caller has to request it; other threads continue with the known state meanwhile.
     pub fn known(&mut self, count: usize, maxage: Duration, now: Instant) -> Option<Vec<Room>> {
         let is_fresh = self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < maxage);
         if is_fresh && !self.all.is_empty() && self.all.len() >= count {
@@ -175,14 +179,14 @@ impl Rooms {
         None
     }
 
-    /// The answers to a question. Somebody may have asked more MDTs since.
+    /// Enters replies. Another thread may have asked more MDTs since.
     pub fn learn(&mut self, all: &[Room]) {
         if all.len() >= self.all.len() {
             self.all = all.to_vec();
         }
     }
 
-    /// The next one who wants to know asks.
+    /// Makes the next caller of [`Rooms::known`] request the state.
     pub fn ask_again(&mut self) {
         self.asked = None;
     }
@@ -199,15 +203,15 @@ mod tests {
         assert!(rooms.known(2, maxage, now).is_none());
         rooms.learn(&[room(0), room(1)]);
         assert_eq!(rooms.known(2, maxage, now).map(|all| all.len()), Some(2));
-        // An MDT has joined: who asks has not been answered when the next one wants to know.
+        // An MDT has joined: a thread's request is unanswered when the next thread needs the state.
         rooms.ask_again();
         assert!(rooms.known(3, maxage, now).is_none());
         assert!(rooms.known(3, maxage, now).is_none());
         rooms.learn(&[room(0), room(1), room(2)]);
-        // Who had asked before it joined is answered last.
+        // The reply to a request from before it joined comes last.
         rooms.learn(&[room(0), room(1)]);
         assert_eq!(rooms.known(3, maxage, now).map(|all| all.len()), Some(3));
-        // A caller does not wait for another one that asks again because time has passed.
+        // A caller does not wait for another one that repeats the request because the state is too old.
         assert!(rooms.known(3, maxage, now + maxage).is_none());
         assert_eq!(rooms.known(3, maxage, now + maxage).map(|all| all.len()), Some(3));
     }

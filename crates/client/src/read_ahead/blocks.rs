@@ -1,8 +1,9 @@
-//! Data fetched ahead: blocks of one file, where they come from and when they go.
+//! Data fetched ahead: blocks of one file, from creation to removal.
 //!
-//! A block is made for a range, filled once by the thread that fetches it, and read by any number of readers. It leaves its file's
-//! list when all of it was read, when somebody writes to it, and when its reader ends or goes elsewhere; its memory is
-//! given back with the last reference, so a fetch in flight keeps what it writes to.
+//! A block is created for a range, filled once by the thread that fetches it, and read by any number of
+//! readers. It is removed from its file's list when all of it was read, when a program writes to its range,
+//! and when its reader ends or continues elsewhere; its memory is freed with the last reference, so a fetch
+//! in flight keeps the memory it writes to.
 
 use crate::read_ahead::stats::{AheadStats, Counter};
 use nacre_env::sync::{Condvar, Mutex};
@@ -11,35 +12,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a wait for a fetch asks whether it was interrupted.
+/// How often a wait for a fetch checks for an interrupt.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
-/// Buffers that are kept for later, at most.
+/// Buffers that are kept for reuse, at most.
 const SPARE_BUFFERS: usize = 16;
-/// Buffers larger than this are given back to the system.
+/// Buffers larger than this are freed.
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
-/// What all files of a client share: memory, and counters.
+/// State that all files of a client share: memory, and counters.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// Bytes that blocks stand for.
+    /// Bytes of all blocks, fetched or not.
     used: AtomicU64,
     spare: Mutex<Vec<Vec<u8>>>,
     pub stats: AheadStats,
 }
 
 impl Memory {
-    /// Takes `bytes` of the budget `limit`; false if there is not so much left.
+    /// Takes `bytes` of the budget `limit`; false if less is left.
     fn reserve(&self, bytes: u64, limit: u64) -> bool {
         let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A buffer of `len` bytes with any content; its pages have been used before if possible, since new ones are dear.
+    /// Returns a buffer of `len` bytes with any content; one whose pages have been used before if possible,
+    /// since new ones are expensive.
     pub fn buffer(&self, len: usize) -> Vec<u8> {
         let mut buffer = self.spare.lock().pop().unwrap_or_default();
         buffer.resize(len, 0);
@@ -53,7 +55,7 @@ impl Memory {
         }
     }
 
-    /// Buffers are needed no more.
+    /// Frees buffers kept for reuse.
     pub fn shrink(&self) {
         self.spare.lock().clear();
     }
@@ -61,25 +63,25 @@ impl Memory {
 
 #[derive(Debug)]
 enum Content {
-    /// Made; nobody may fetch it yet.
+    /// Created, and not to be fetched yet.
     New,
     /// To be fetched.
     Queued,
     /// Being fetched.
     Fetching,
     Ready(Vec<u8>),
-    /// Not to be had.
+    /// The fetch has failed.
     Failed,
 }
 
-/// What became of a wish to read from a block.
+/// Result of a read from a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
-    /// So many bytes were copied, at once.
+    /// This many bytes were copied, without waiting.
     Copied(usize),
-    /// The same after a wait.
+    /// This many bytes were copied after a wait.
     CopiedLate(usize),
-    /// Nobody has begun to fetch it.
+    /// No thread has begun to fetch it.
     NotBegun,
     /// It has no data and will have none.
     Nothing,
@@ -87,16 +89,16 @@ pub(crate) enum Served {
     Interrupted,
 }
 
-/// `[start, end)` of a file.
+/// The range `[start, end)` of a file.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub start: u64,
     pub end: u64,
-    /// The open file for which it is fetched.
+    /// Handle of the open file for which it is fetched.
     pub owner: u64,
-    /// Exclusive lease under which it is true.
+    /// Exclusive lease under which it is valid.
     pub lease: u64,
-    /// Bytes of it that were read, those counted twice that were read twice.
+    /// Bytes of it that were read; bytes that were read twice count twice.
     read: AtomicU64,
     content: Mutex<Content>,
     changed: Condvar,
@@ -108,7 +110,7 @@ impl Block {
         (self.end - self.start) as usize
     }
 
-    /// From now on somebody may fetch it.
+    /// Lets threads fetch the block.
     pub fn enqueue(&self) {
         let mut content = self.content.lock();
         if matches!(*content, Content::New) {
@@ -116,7 +118,7 @@ impl Block {
         }
     }
 
-    /// The caller fetches it, if nobody else does or has: then [`Block::finish`] must follow.
+    /// Begins a fetch by the caller, unless another thread fetches it or has; [`Block::finish`] must follow.
     pub fn begin(&self) -> bool {
         let mut content = self.content.lock();
         let mine = matches!(*content, Content::Queued);
@@ -126,7 +128,7 @@ impl Block {
         mine
     }
 
-    /// The fetch has ended: with the data, or without.
+    /// Ends a fetch: with the data, or without.
     pub fn finish(&self, data: Option<Vec<u8>>) {
         *self.content.lock() = data.map_or(Content::Failed, Content::Ready);
         self.changed.notify_all();
@@ -158,7 +160,7 @@ impl Block {
         }
     }
 
-    /// All of it was read.
+    /// True if all of it was read.
     pub fn is_used_up(&self) -> bool {
         self.read.load(Ordering::Relaxed) >= self.end - self.start
     }
@@ -182,11 +184,11 @@ pub(crate) struct Blocks {
     list: Vec<Arc<Block>>,
 }
 
-/// On whose account blocks are made, and what they may cost.
+/// The reader for which blocks are created, and their budget.
 pub(crate) struct Origin<'a> {
     /// Handle of the open that reads.
     pub owner: u64,
-    /// Lease or locks under which they are true.
+    /// Lease or locks under which the blocks are valid.
     pub lease: u64,
     pub memory: &'a Arc<Memory>,
     /// Bytes of that memory that may be used.
@@ -194,14 +196,14 @@ pub(crate) struct Origin<'a> {
 }
 
 impl Blocks {
-    /// The block that holds the byte at `offset`.
+    /// Returns the block that holds the byte at `offset`.
     pub fn find(&self, offset: u64) -> Option<&Arc<Block>> {
         let behind = self.list.partition_point(|block| block.start <= offset);
         self.list[..behind].last().filter(|block| offset < block.end)
     }
 
-    /// Makes blocks of up to `piece` bytes, ending at multiples of it, for what is missing of `[start, end)`, as far as
-    /// `memory` goes, and adds them to `made`. False if the budget was too small for all.
+    /// Creates blocks of up to `piece` bytes, ending at multiples of it, for the missing parts of `[start,
+    /// end)`, as far as `memory` allows, and adds them to `made`. False if the budget was too small for all.
     pub fn make(
         &mut self,
         Range { start, end }: Range<u64>,
@@ -239,31 +241,31 @@ impl Blocks {
         true
     }
 
-    /// Bytes in `[start, end)` change: no block may show the old ones.
+    /// Removes blocks in `[start, end)`, whose bytes change: no block may show the old ones.
     pub fn invalidate(&mut self, start: u64, end: u64) {
         if !self.list.is_empty() {
             self.list.retain(|block| block.end <= start || end <= block.start);
         }
     }
 
-    /// A block is needed no more.
+    /// Removes a block.
     pub fn remove(&mut self, block: &Arc<Block>) {
         self.list.retain(|known| !Arc::ptr_eq(known, block));
     }
 
-    /// Blocks of an open file that ends, reads something else, or has passed `before`.
+    /// Removes blocks of an open file that ends, reads elsewhere, or has passed `before`.
     pub fn forget(&mut self, owner: u64, before: u64) {
         if !self.list.is_empty() {
             self.list.retain(|block| block.owner != owner || block.end > before);
         }
     }
 
-    /// Everything goes.
+    /// Removes all blocks.
     pub fn clear(&mut self) {
         self.list = Vec::new();
     }
 
-    /// True if there is nothing.
+    /// True if there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -329,7 +331,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set of bytes: what is found is what was made and not invalidated, and is never parted wrongly.
+        /// Compared with a set of bytes: a byte is found if and only if it was created and not invalidated,
+        /// and blocks are never split wrongly.
         #[test]
         fn blocks_cover_what_was_made_less_what_was_invalidated(
             steps in prop::collection::vec((0u64..200, 1u64..60, any::<bool>()), 1..40),

@@ -1,4 +1,5 @@
-//! What one open file's reads look like, and what to fetch because of it. Pure: a read goes in, a plan comes out.
+//! The access pattern of one open file, and what to fetch because of it. Pure: a read goes in, a plan comes
+//! out.
 //!
 //! Offsets and lengths are bytes, ranges half-open. Patterns, tried in this order:
 //!
@@ -9,72 +10,73 @@
 //! | backward | a read ends where the last one began, twice | a window before the read |
 //! | stride | distance and length of reads the same, twice | the next pieces, a window of wanted bytes |
 //!
-//! Anything else is random access: the window closes and what was fetched goes.
+//! Any other sequence is random access: the window closes and fetched data is dropped.
 //!
-//! The window begins with the next read, one RPC at least, and doubles whenever a reader had to wait for what was fetched, up
-//! to what was read in the run so far, or by one RPC: a window that already hides the way to the servers would only take
-//! memory if it grew, and what is fetched for nothing at the end of a run is bounded by what was read in it.
+//! The window begins with the next read, one RPC at least, and doubles whenever a reader had to wait for a
+//! fetch, up to the bytes read in the run so far, or by one RPC: a window that already hides the latency of
+//! the servers would only take memory if it grew, and the data fetched in vain at the end of a run is bounded
+//! by what was read in it.
 
 use std::ops::Range;
 
-/// Reads this far from the end of the last one still follow it (reference 4.13: 8 pages).
+/// Distance from the end of the last read at which a read still follows it; 8 pages, as in Lustre.
 const LOOSE: u64 = 8 * 4096;
-/// The kernel sends pieces of large reads at once, and they arrive in any order: the same for reads from
-/// [`LARGE`] bytes on.
+/// The same for reads from [`LARGE`] bytes on: the kernel sends pieces of large reads at once, and they
+/// arrive in any order.
 const LOOSE_LARGE: u64 = 2 << 20;
-/// Smallest read that is taken for a piece of a larger one.
+/// Smallest read that counts as a piece of a larger one.
 const LARGE: u64 = 128 << 10;
-/// Reads of one pattern from which on it is believed.
+/// Reads that follow one pattern before it is used.
 const SURE: u32 = 2;
-/// Pieces of a stride that are fetched ahead at most.
+/// Pieces of a stride that are fetched ahead, at most.
 const PIECES_MAX: u32 = 64;
 
 /// Bounds of a window, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Size and alignment of what is fetched at once; more than 0.
+    /// Size and alignment of one fetch; more than 0.
     pub rpc_bytes: u64,
-    /// Window of one open file at most.
+    /// Largest window of one open file.
     pub window_bytes: u64,
     /// Files of this size or less are fetched whole.
     pub whole_bytes: u64,
 }
 
-/// What a read belongs to.
+/// The access pattern of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pattern {
-    /// Not known (yet).
+    /// No known pattern (yet).
     #[default]
     Random,
-    /// One after the other.
+    /// Ascending offsets, without gaps.
     Sequential,
-    /// One before the other.
+    /// Descending offsets, without gaps.
     Backward,
-    /// Same pieces at the same distance.
+    /// Pieces of the same length at the same distance.
     Stride,
     /// A small file.
     Whole,
 }
 
-/// What to do about a read.
+/// What to fetch because of a read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
-    /// What the reads look like.
+    /// The access pattern.
     pub pattern: Pattern,
-    /// First range to fetch; empty: nothing.
+    /// First range to fetch; empty for none.
     pub first: Range<u64>,
-    /// More ranges of the same length follow at this distance.
+    /// Distance at which more ranges of the same length follow.
     pub step: u64,
-    /// How many ranges, the first one included.
+    /// Number of ranges, including the first one.
     pub count: u32,
-    /// The pattern has just been given up: what was fetched for it is of no use.
+    /// True if the pattern has just ended: data fetched for it is useless.
     pub reset: bool,
-    /// The plan goes up to the end of the file.
+    /// True if the plan reaches the end of the file.
     pub to_end: bool,
 }
 
 impl Plan {
-    /// The ranges to fetch.
+    /// Returns the ranges to fetch.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         (0..u64::from(self.count)).map(|index| {
             let shift = index * self.step;
@@ -91,35 +93,35 @@ impl Plan {
 #[derive(Debug, Default)]
 pub struct Reader {
     pattern: Pattern,
-    /// The last read.
+    /// Range of the last read.
     last: Range<u64>,
-    /// Reads that followed the pattern, one after the other.
+    /// Number of reads in a row that followed the pattern.
     run: u32,
     backward_run: u32,
     stride_run: u32,
-    /// Distance of the last two reads' beginnings.
+    /// Distance between the starts of the last two reads.
     step: u64,
-    /// Bytes to have fetched beyond a read; 0: closed.
+    /// Bytes to have fetched beyond a read; 0 if the window is closed.
     window: u64,
-    /// Fetched up to here (backward: down to here).
+    /// Offset up to which data is fetched (backward: down to which).
     fetched: u64,
-    /// Since when without a gap: reads larger than the window leave some.
+    /// Offset from which on there is no gap: reads larger than the window leave some.
     gapless: u64,
     /// Bytes read in this run.
     run_bytes: u64,
-    /// Somebody waited for a fetch since the window grew last.
+    /// True if a reader waited for a fetch since the window last grew.
     waited: bool,
-    /// The file was fetched to its end already.
+    /// True if the file was fetched to its end already.
     whole: bool,
 }
 
 impl Reader {
-    /// A reader had to wait for what this state had planned.
+    /// Records that a reader had to wait for a planned fetch.
     pub fn on_wait(&mut self) {
         self.waited = true;
     }
 
-    /// What should have been there was not: it starts again with a small window.
+    /// Records that planned data was missing: the window starts small again.
     pub fn on_miss_inside(&mut self) {
         self.window = 0;
         self.whole = false;
@@ -134,7 +136,8 @@ impl Reader {
         }
     }
 
-    /// `[offset, offset + len)` is read of a file of `size` bytes; `len` is more than 0.
+    /// Records a read of `[offset, offset + len)` in a file of `size` bytes, and returns the plan; `len` is
+    /// more than 0.
     pub fn on_read(&mut self, offset: u64, len: u64, size: u64, limits: &Limits) -> Plan {
         let read = offset..offset.saturating_add(len).min(size).max(offset);
         let found = self.classify(&read);
@@ -158,7 +161,7 @@ impl Reader {
         plan.reset = reset;
         plan.to_end = plan.count > 0 && plan.ranges().last().is_some_and(|range| range.end == size);
         self.last = match found {
-            // Pieces that arrive out of order do not take the position back.
+            // Pieces that arrive out of order do not move the position back.
             Pattern::Sequential => read.start..read.end.max(self.last.end),
             _ => read,
         };
@@ -180,7 +183,7 @@ impl Reader {
             return Pattern::Backward;
         }
         if backward {
-            // One step back: the beginning of a run that way, or pieces of one read that changed places.
+            // One step back: the beginning of a backward run, or pieces of one read in the wrong order.
             return self.pattern;
         }
         if near {
@@ -191,7 +194,7 @@ impl Reader {
         if self.stride_run >= SURE - 1 { Pattern::Stride } else { Pattern::Random }
     }
 
-    /// The window's length from now on, for reads of `len` bytes.
+    /// Computes the new length of the window, for reads of `len` bytes.
     fn grow(&mut self, limits: &Limits, crossed: bool, len: u64) -> u64 {
         let whole =
             |bytes: u64| bytes.checked_next_multiple_of(limits.rpc_bytes).unwrap_or(limits.window_bytes);
@@ -269,7 +272,7 @@ impl Reader {
         if count == 0 || (count < pieces.div_ceil(2) && until < size) {
             return Plan { pattern: Pattern::Stride, ..Plan::default() };
         }
-        // A last piece that the end of the file cuts is left to the reader.
+        // A last piece that is cut by the end of the file is left to the reader.
         if from + (count - 1) * step + len > size {
             count -= 1;
         }

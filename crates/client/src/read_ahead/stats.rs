@@ -1,4 +1,4 @@
-//! What read-ahead does, counted: `llite.*.read_ahead_stats`.
+//! Counters of read-ahead: `llite.*.read_ahead_stats`.
 
 use nacre_params::stats::time_line;
 use std::fmt::Write;
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Units of all counters, in bytes.
 const PAGE: u64 = 4096;
 
-/// What is counted, in pages, under Lustre's names.
+/// Events counted, in pages, under Lustre's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counter {
-    /// Served from what was fetched ahead.
+    /// Pages served from data fetched ahead.
     Hits,
-    /// Not there, or not in time.
+    /// Pages not fetched, or not in time.
     Misses,
-    /// Read neither in a row nor by another pattern.
+    /// Reads that follow no pattern.
     NotConsecutive,
-    /// Expected to be there, but was not: never fetched, dropped, or the fetch failed.
+    /// Pages expected to be fetched that were not: never fetched, dropped, or the fetch failed.
     MissInside,
-    /// Fetched, and never read.
+    /// Pages fetched, and never read.
     Discarded,
     /// Reads of empty files.
     ZeroLength,
@@ -26,11 +26,11 @@ pub enum Counter {
     ZeroWindow,
     /// Fetches up to the end of the file.
     ToEnd,
-    /// Not fetched because all files together may hold no more.
+    /// Pages not fetched because the limit of all files together was reached.
     MaxIssue,
-    /// Fetches that the end of the budget or an error cut short.
+    /// Fetches cut short by the end of the budget or an error.
     FailedToReachEnd,
-    /// Fetched by other threads than the reader's.
+    /// Pages fetched by other threads than the reader's.
     Async,
 }
 
@@ -73,17 +73,18 @@ impl AheadStats {
         self.counts[counter as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A counter's value.
+    /// Returns a counter's value.
     pub fn get(&self, counter: Counter) -> u64 {
         self.counts[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// All counters begin at 0 again.
+    /// Resets all counters to 0.
     pub fn clear(&self) {
         self.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// The report as `lctl get_param` shows it, taken at `now_ns` after 1970. What never happened is left out.
+    /// Returns the report as `lctl get_param` shows it, taken at `now_ns` after 1970. Counters at 0 are left
+    /// out.
     pub fn text(&self, now_ns: u64) -> String {
         let mut text = time_line("snapshot_time", now_ns);
         for (name, counter) in LINES {

@@ -1,4 +1,4 @@
-//! OSTs that do not answer, for who only looks at sizes: an `ls -l` ends also while one is away.
+//! Unresponsive OSTs and programs that only display sizes: an `ls -l` ends even while an OST is unreachable.
 
 use crate::file::{FileState, Glimpse};
 use crate::sizes::{Sizes, is_partial};
@@ -8,24 +8,25 @@ use nacre_types::{Attr, FailureResult, Status};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long sizes are waited for until the OSTs are asked whether they are there; it doubles each time that they are. An answer may
-/// take long without that: other clients have a part in it.
+/// How long to wait for sizes before checking whether the OSTs respond; it doubles each time they do. A reply
+/// may take long even then: other clients take part in it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Sizes {
-    /// [`Sizes::complete_attr`], and whether what it gives may be kept as far as that is up to the sizes of objects.
+    /// As [`Sizes::complete_attr`]; also returns whether the result may be cached as far as sizes of objects
+    /// decide that.
     ///
     /// # Errors
     /// As there.
     pub(crate) fn complete_attr_to_keep(&self, attr: Attr, lease: u64) -> FailureResult<(Attr, bool)> {
         let guesses = self.guesses.load(Ordering::Acquire);
         let attr = self.complete_attr(attr, lease)?;
-        // Guesses of others count too: they are rare.
+        // Guesses of other threads count too: they are rare.
         Ok((attr, guesses == self.guesses.load(Ordering::Acquire)))
     }
 
-    /// The size for who only looks at it: [`Sizes::refresh_size`], but where an OST does not answer what the others say. The flag
-    /// is true for a size that all objects stand for.
+    /// Returns the size for display: as [`Sizes::refresh_size`], but if an OST does not respond, the size
+    /// according to the others. The flag is true for a size that all objects confirm.
     ///
     /// # Errors
     /// As for [`Sizes::refresh_size`].
@@ -40,7 +41,8 @@ impl Sizes {
                     return Ok((self.guess_size(file, layout, attr)?, false));
                 }
             }
-            // Without a limit: what was sent and given up might overtake what is written to the same place later.
+            // Without a time-out: a write that was sent and abandoned might overtake a later one to the same
+            // place.
             let settled = self.write_back.settle(file, 0, u64::MAX);
             let until = Instant::now() + patience;
             let ask = || nacre_env::until(until, || self.refresh_size_after(file, |_| Ok(())));
@@ -62,7 +64,8 @@ impl Sizes {
         }
     }
 
-    /// The size as far as it is known without the OSTs that do not answer: at least what the MDT was told, and what was written here.
+    /// Returns the size as far as it is known without the unresponsive OSTs: at least the one reported to the
+    /// MDT, and the end of data written here.
     fn guess_size(&self, file: &FileState, layout: &Layout, attr: &Attr) -> FailureResult<Glimpse> {
         self.guesses.fetch_add(1, Ordering::AcqRel);
         let rest = self.objects.glimpse_some(layout, |stripe| {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 const MIB: u64 = 1 << 20;
 const LIMITS: Limits = Limits { rpc_bytes: MIB, window_bytes: 8 * MIB, whole_bytes: 4 * MIB };
 
-/// Reads pieces of `len` from `start`, `step` apart, and gives what was planned.
+/// Reads pieces of `len` from `start`, `step` apart, and returns the planned ranges.
 fn run(reader: &mut Reader, start: u64, len: u64, step: i64, count: u64, size: u64) -> Vec<Range<u64>> {
     let offset = |index: u64| start.wrapping_add_signed(step * index as i64);
     (0..count)
@@ -24,7 +24,7 @@ fn the_second_read_in_a_row_opens_the_window() {
     let mut reader = Reader::default();
     assert_eq!(run(&mut reader, 0, 4096, 4096, 1, 100 * MIB), []);
     assert_eq!(run(&mut reader, 4096, 4096, 4096, 1, 100 * MIB), one(8192..MIB));
-    // The next RPC is asked for when the reader comes near it, once.
+    // The next RPC is planned when the reader comes near it, once.
     let planned = run(&mut reader, 8192, 4096, 4096, 254, 100 * MIB);
     assert_eq!(planned, one(MIB..2 * MIB));
 }
@@ -116,8 +116,8 @@ fn a_stride_that_overflows_is_no_stride() {
 }
 
 proptest! {
-    /// Whatever is read: plans stay inside the file and the window, and ahead of the reader nothing is planned twice
-    /// in a run.
+    /// For any sequence of reads, plans stay inside the file and the window, and no range ahead of the reader
+    /// is planned twice in a run.
     #[test]
     fn plans_stay_inside_the_file_and_the_window(
         reads in prop::collection::vec((0u64..64, 1u64..300, any::<bool>(), any::<bool>()), 1..200),
@@ -145,7 +145,8 @@ proptest! {
         }
     }
 
-    /// Read from its start to its end, every byte behind the second read is planned once, in order.
+    /// If a file is read from its start to its end, every byte behind the second read is planned once, in
+    /// order.
     #[test]
     fn a_sequential_reader_has_everything_planned_once(
         pages in 1u64..600, size in 5 * MIB..40 * MIB, waits in prop::collection::vec(any::<bool>(), 64),
@@ -168,7 +169,7 @@ proptest! {
                 expected = Some(range.end);
             }
         }
-        // Larger reads may get to the end before the window does.
+        // Larger reads may reach the end before the window does.
         prop_assert!(expected == Some(size) || len * 2 > LIMITS.rpc_bytes);
     }
 }
