@@ -1,4 +1,4 @@
-//! Directories read.
+//! Listings of directories.
 
 use crate::base::Base;
 use crate::caller::Caller;
@@ -27,14 +27,14 @@ const AFTER_DOT: u64 = 1;
 /// Position behind `..`, where the MDT's own positions begin.
 const AFTER_DOT_DOT: u64 = 2;
 
-/// Where names come from.
+/// Source of the names of a listing.
 enum Source {
     Page(Page),
-    /// The shards.
+    /// The merged listings of the shards.
     Merge(Box<Merge>),
 }
 
-/// Directories that are open, and what is read of them.
+/// Open directories and their listings.
 pub struct Listings {
     requests: Arc<Requests>,
     shards: Arc<Shards>,
@@ -65,8 +65,8 @@ impl Listings {
         }
     }
 
-    /// Opens a directory for listing. The root is also opened while its MDT is away: what is asked about the file system goes that
-    /// way. Whether it may be listed is then found out by [`Listings::check_listing`].
+    /// Opens a directory for listing. The root is also opened while its MDT is unreachable: requests about
+    /// the file system use it. [`Listings::check_listing`] checks later whether it may be listed.
     ///
     /// # Errors
     /// `EACCES` without read permission; `ENOTDIR`.
@@ -110,23 +110,23 @@ impl Listings {
         handle
     }
 
-    /// True if everybody may list the directory, as far as is known: then the MDT need not be asked, which also lets
-    /// programs that only want the file system's figures go on while it is away.
+    /// True if everybody may list the directory, as far as is known: then no request to the MDT is needed, so
+    /// that programs that only want the file system's statistics continue while it is unreachable.
     fn is_listable(&self, fid: Fid) -> bool {
         self.inodes.hints(fid).is_some_and(|hints| hints.listable)
     }
 
-    /// Lists names behind position `offset` (0: the beginning), about `size` bytes of them. `take` says whether it took an
-    /// entry; after the first refusal the listing stops. With `plus` entries carry attributes,
-    /// unless `statahead_max` is 0.
+    /// Lists names behind position `offset` (0: the beginning), about `size` bytes of them. `take` returns
+    /// whether it took an entry; after the first refusal the listing stops. With `plus` entries carry
+    /// attributes, unless `statahead_max` is 0.
     ///
-    /// A directory that was removed while open has no names left, `.` and `..` included.
+    /// A directory that was removed while open has no names left, not even `.` and `..`.
     ///
-    /// The next page is fetched meanwhile ([`ahead`]); any page is true when it is handed out, so attributes in it may be
-    /// cached.
+    /// The next page is fetched meanwhile ([`ahead`]); any page is valid when it is handed out, so attributes
+    /// in it may be cached.
     ///
     /// # Errors
-    /// `EBADF`; what the MDT answers; `EINTR`.
+    /// `EBADF`; the error of the MDT; `EINTR`.
     pub fn readdir(
         &self,
         handle: u64,
@@ -174,13 +174,13 @@ impl Listings {
         })
     }
 
-    /// True if names that are listed without attributes are remembered for later requests for the attributes.
+    /// True if names that are listed without attributes are recorded for later lookups of the attributes.
     fn notes_names(&self, plus: bool, lease: u64) -> bool {
         let with_attributes = plus && lease != 0;
         !with_attributes && self.tunables.statahead_max() > 0 && !self.requests.is_embedded()
     }
 
-    /// Where the next names of a directory come from, with shards or without.
+    /// Returns the source of the next names of a directory, with shards or without.
     fn source(&self, dir: &OpenDir, wanted: &Wanted) -> FailureResult<Source> {
         self.shards.at_home(dir.fid, b"", |_| match self.shards.lists.get(dir.fid) {
             Some(layout) if layout.change().is_some() => {
@@ -191,7 +191,7 @@ impl Listings {
         })
     }
 
-    /// Hands a page out. Gives the position behind the last entry that was taken, and whether all were.
+    /// Hands a page out. Returns the position behind the last entry that was taken, and whether all were.
     fn list_page(
         &self,
         page: &DirPage,
@@ -210,7 +210,7 @@ impl Listings {
         Ok((next, true))
     }
 
-    /// Hands an entry out, with the attributes that it has if they are known for sure; false if it was not taken.
+    /// Hands an entry out, with its attributes if they are exact; false if it was not taken.
     #[inline]
     fn list_entry(
         &self,
@@ -220,7 +220,8 @@ impl Listings {
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
     ) -> FailureResult<bool> {
         let node = node_of(entry.fid)?;
-        // The attributes of a striped directory need those of its shards: that is left to a request. Attributes under a lock serve lookups.
+        // The attributes of a striped directory need those of its shards: a request of its own fetches them.
+        // Attributes under a lock serve lookups.
         let attr = entry.attr.filter(|attr| !attr.flags.contains(AttrFlags::STRIPED) && entry.lock.0 == 0);
         let attr = attr.and_then(|attr| self.pages.sure_attr(attr, lease));
         let listed = ListedEntry {
@@ -232,7 +233,7 @@ impl Listings {
             public,
             keep: self.inodes.keep_of(lease),
         };
-        // Counted first: once taken, the entry may come back as a forget at any time.
+        // Counted first: once the entry is taken, the kernel may forget it at any time.
         if let Some(attr) = &attr {
             self.nodes.remember(node, attr, lease.into(), 1);
         }
@@ -243,7 +244,7 @@ impl Listings {
         Ok(taken)
     }
 
-    /// Lists `.` and `..`; false if the receiver has no room left.
+    /// Lists `.` and `..`; false if the receiver has no space left.
     fn list_dots(
         &self,
         fid: Fid,
@@ -285,10 +286,11 @@ impl Listings {
         self.shards.sync_namespace(self.handles.dir(handle)?.fid)
     }
 
-    /// Hands names out until no more are taken, and keeps what is left for the next call.
+    /// Hands names out until no more are taken, and keeps the rest for the next call.
     ///
     /// # Errors
-    /// What MDTs answer; `EINTR`; `EINVAL` for more names of one position than fit. Never after a name was taken: the next call tells.
+    /// The errors of MDTs; `EINTR`; `EINVAL` for more names of one position than fit. Never after a name was
+    /// taken: the next call reports the error.
     fn list_merged(
         &self,
         dir: &OpenDir,
@@ -318,11 +320,11 @@ impl Listings {
         Ok(())
     }
 
-    /// Checks whether a directory may be listed that was opened while its MDT was away. To be called before names of it are handed
-    /// out, for who wants them.
+    /// Checks whether a directory may be listed that was opened while its MDT was unreachable. To be called
+    /// before names of it are handed out.
     ///
     /// # Errors
-    /// `EACCES` without read permission; what the MDT answers.
+    /// `EACCES` without read permission; the error of the MDT.
     pub fn check_listing(&self, caller: &Caller, handle: u64) -> StatusResult<()> {
         self.requests.faults.edge("check listing", || {
             if let Ok(dir) = self.handles.dir(handle)

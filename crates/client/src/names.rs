@@ -1,4 +1,4 @@
-//! Names: found, made, moved and removed.
+//! Names: lookups, creates, renames and removals.
 
 pub(crate) mod attr;
 pub(crate) mod migrate;
@@ -25,13 +25,14 @@ use nacre_types::{Attr, AttrFlags, Failure, FailureResult, Fid, FileKind, Status
 use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
 use std::sync::Arc;
 
-/// How often a name is looked up that leads to an inode which is gone. It moves or is removed; one look more says which.
+/// How often a name is looked up again that leads to a missing inode. The inode is being moved or removed;
+/// another lookup shows which.
 const FOLLOWED: usize = 8;
 
-/// What is to be made, beside its name.
+/// What to create, in addition to its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created<'a> {
-    /// What to make.
+    /// Kind of the new inode.
     pub new: NewFile<'a>,
     /// Type and permission bits, before the umask.
     pub mode: u32,
@@ -49,7 +50,7 @@ struct Place<'a> {
     name: &'a [u8],
 }
 
-/// Names and attributes, looked up and changed.
+/// Lookups and changes of names and attributes.
 pub struct Names {
     requests: Arc<Requests>,
     layouts: Arc<Layouts>,
@@ -91,7 +92,8 @@ impl Names {
         }
     }
 
-    /// Looks a name up. Found names count as one lookup of their node (see [`Inodes::forget`](crate::inodes::Inodes::forget)).
+    /// Looks a name up. Found names count as one lookup of their node (see
+    /// [`Inodes::forget`](crate::inodes::Inodes::forget)).
     ///
     /// # Errors
     /// `EACCES` without search permission; `ENOTDIR`.
@@ -117,8 +119,9 @@ impl Names {
         })
     }
 
-    /// Looks a name up that is stored with `home`: the directory or a shard of it. What it leads to on another MDT may be gone: removed, or
-    /// moved, so that the name leads elsewhere by now.
+    /// Looks a name up that is stored with `home`: the directory or a shard of it. The inode that it leads to
+    /// on another MDT may be missing (`is_gone`): removed, or moved, so that the name leads elsewhere by
+    /// then.
     fn lookup_at(
         &self,
         caller: &Caller,
@@ -128,7 +131,8 @@ impl Names {
         if let Some(found) = dot_lustre::lookup(&self.inodes, caller, parent, name)? {
             return Ok(found);
         }
-        // Into a shard, names come without anybody's doing; a lock on it that a restart of its MDT has ended would hide them.
+        // Names move into a shard without a request of a client; if a restart of its MDT has ended the lock
+        // on the shard, they would stay hidden.
         if self.shards.lists.get(parent).is_none() && self.shards.is_absent(home, name) {
             return Ok(Err(Absent { public: true, keep: true }));
         }
@@ -149,7 +153,7 @@ impl Names {
             MdsReply::Remote { fid, public, .. } => {
                 self.inodes.note_public(parent, public, lease);
                 return match self.inodes.elsewhere(fid)? {
-                    // Both answers are true together as long as one lease was in force.
+                    // Both replies are true at the same time as long as one lease was in force.
                     Some((attr, then)) => {
                         self.inodes.found(attr, if then == lease { lease } else { 0 }, public).map(Ok)
                     }
@@ -171,7 +175,7 @@ impl Names {
         }
     }
 
-    /// Looks a name up beside other clients: what comes with a lock may be kept.
+    /// Looks a name up while there are other clients: a reply with a lock may be cached.
     fn lookup_with_locks(
         &self,
         caller: &Caller,
@@ -193,7 +197,8 @@ impl Names {
         Ok(Ok(Found { node, attr, public: answered.public, keep }))
     }
 
-    /// Makes a directory, symbolic link, device, pipe or socket, or a file that is not opened. Counts as one lookup.
+    /// Creates a directory, symbolic link, device, pipe or socket, or a file that is not opened. Counts as
+    /// one lookup.
     ///
     /// # Errors
     /// `EEXIST`, `EACCES`, `EPERM`, `ENOSPC`, `ENAMETOOLONG`, `EMLINK`.
@@ -211,7 +216,8 @@ impl Names {
         self.create_on(caller, (parent, name), what, None)
     }
 
-    /// As [`Names::create`], with the inode on a certain MDT instead of that of its name: only a directory may lie on another one.
+    /// As [`Names::create`], with the inode on a certain MDT instead of that of its name: only a directory
+    /// may be on another one.
     ///
     /// # Errors
     /// As [`Names::create`]; `EPERM` without the right to choose; `EINVAL` if there is no such MDT.
@@ -267,7 +273,7 @@ impl Names {
         Ok(found)
     }
 
-    /// Gives an inode another name. Counts as one lookup.
+    /// Adds a name to an inode. Counts as one lookup.
     ///
     /// # Errors
     /// `EPERM` for directories, `EEXIST`, `EMLINK`, `EXDEV`, `EACCES`.
@@ -293,7 +299,8 @@ impl Names {
         })
     }
 
-    /// Removes a name; `directory` for `rmdir`. What the kernel still holds of an inode without names stays readable.
+    /// Removes a name; `directory` for `rmdir`. An inode without names stays readable while the kernel holds
+    /// it.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EACCES`, `EPERM`.
@@ -307,7 +314,8 @@ impl Names {
         })
     }
 
-    /// Removes the first name of a file by that name. Who moves another file there at the same instant loses that one, as with `rm`.
+    /// Removes the first name of a file by that name. If another file is moved to that name at the same
+    /// instant, that one is lost, as with `rm`.
     fn remove_named(&self, caller: &Caller, fid: Fid) -> FailureResult<Answer> {
         let (parent, name) = self.inodes.parent_of(caller, fid, 0).map_err(Failure::logged)?;
         self.shards.at_home(parent, &name, |home| {
@@ -334,8 +342,8 @@ impl Names {
     /// Removes all names of a file that is known by its FID, each only if it is the file's.
     ///
     /// # Errors
-    /// `EPERM` without the right to read and search everything; `EISDIR`, `EBUSY` of the root; `ENOENT`; those of [`Names::unlink`].
-    /// Names that were removed before stay removed.
+    /// `EPERM` without the right to read and search everything; `EISDIR`, `EBUSY` of the root; `ENOENT`;
+    /// those of [`Names::unlink`]. Names that were removed before an error stay removed.
     pub fn remove_fid(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
         self.requests.faults.edge("remove", || {
             if !caller.may_search_all() {
@@ -344,7 +352,7 @@ impl Names {
             loop {
                 let parent = self.inodes.parent_of(caller, fid, 0);
                 let answer = match self.requests.call(caller, fid, &MdsRequest::RemoveFid { fid }) {
-                    // The name lies on another MDT.
+                    // The name is stored on another MDT.
                     Err(failure)
                         if matches!(failure.status(), Status::WRONG_TARGET | Status::WRONG_SHARD) =>
                     {
@@ -355,7 +363,7 @@ impl Names {
                 let MdsReply::Removed { attr, .. } = &answer.reply else { return Err(Status::EPROTO.into()) };
                 let is_last = attr.as_ref().is_none_or(|attr| attr.nlink == 0);
                 self.note_removed(answer)?;
-                // The kernel sees to that only where it removes a name itself.
+                // The kernel does that only if it removes a name itself.
                 if let (Some(kernel), Ok((parent, _))) = (self.lease.kernel(), parent) {
                     kernel.drop_attributes(parent.inode_number());
                     kernel.drop_attributes(fid.inode_number());
@@ -367,8 +375,8 @@ impl Names {
         })
     }
 
-    /// Moves a name. The kernel moves what it knows of it too, with the promise that was given where it was: false if that does not hold
-    /// where it is now, so that names must be looked up again.
+    /// Renames. The kernel moves its cached name too, which stays valid under the promise for the old
+    /// directory: returns false if that does not hold in the new one, so that names must be looked up again.
     ///
     /// # Errors
     /// As [`Names::unlink`]; `EINVAL` for a directory into itself; `EEXIST` with `NOREPLACE`.
@@ -414,7 +422,7 @@ impl Names {
         let keeps = |place: &Place<'_>, watch: &Watch| {
             self.inodes.is_public(place.parent) && (self.lease.exclusive() || watch.still())
         };
-        // Names of a directory that not everybody may search are never kept.
+        // Names of a directory that not everybody may search are never cached.
         let was_kept = |directory: Fid| self.inodes.hints(directory).is_none_or(|hints| hints.public);
         let back = flags.contains(RenameFlags::EXCHANGE);
         Ok((keeps(&to, &to_watch) || !was_kept(from.parent))
@@ -437,7 +445,8 @@ impl Names {
         Ok(())
     }
 
-    /// A directory is a level below another one: how far a default reaches need not be asked then.
+    /// Records the depth of a directory as one more than its parent's, which saves a request when the reach
+    /// of a default is needed.
     fn note_depth_below(&self, parent: Fid, attr: &Attr) {
         if attr.is_dir()
             && self.requests.mdts.len() > 1
@@ -447,11 +456,12 @@ impl Names {
         }
     }
 
-    /// A directory by its path from the root that this client sees; the kernel may be given it as the root of a mount. Counts as one lookup,
-    /// for as long as the client is there.
+    /// Finds a directory by its path from the root that this client sees; the kernel may get it as the root
+    /// of a mount. Counts as one lookup, for as long as the client exists.
     ///
     /// # Errors
-    /// `ENOENT`; `ENOTDIR`, also for symbolic links, which may lead anywhere; `EACCES`; what servers answer.
+    /// `ENOENT`; `ENOTDIR`, also for symbolic links, which may lead anywhere; `EACCES`; the errors of
+    /// servers.
     pub fn find_directory(&self, caller: &Caller, path: &str) -> StatusResult<Fid> {
         self.requests.faults.edge("find directory", || {
             let mut at = self.inodes.root.fid();
@@ -476,7 +486,7 @@ impl Names {
 }
 
 impl Created<'_> {
-    /// A file, device, pipe or socket with these type and permission bits.
+    /// Describes a new file, device, pipe or socket with these type and permission bits.
     ///
     /// # Errors
     /// `EINVAL` for bits that no file has, `EPERM` for a directory.

@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An open directory.
 pub(crate) struct OpenDir {
-    /// Version of the list of shards that it is in, if it stands for a shard.
+    /// Version of the list of shards that it is in, if it is a shard.
     pub version: Option<u32>,
     pub fid: Fid,
     /// Credentials of the open; an MDT that does not trust this client checks them again for each page.
     pub opener: Caller,
     pub ahead: PageAhead,
-    /// Of a directory with shards.
+    /// Merged listing of a directory with shards.
     pub merge: Mutex<Option<Merge>>,
-    /// Nobody knows yet whether it may be listed.
+    /// True if the permission to list it is not checked yet.
     pub unchecked: AtomicBool,
 }
 

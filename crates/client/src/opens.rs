@@ -1,4 +1,4 @@
-//! Files opened and closed.
+//! Opens and closes of files.
 
 pub(crate) mod closing;
 pub(crate) mod leases;
@@ -44,21 +44,19 @@ pub struct OpenedFile {
     pub handle: u64,
     /// Attributes at the open.
     pub attr: Attr,
-    /// The file was made by this open.
+    /// True if this open created the file.
     pub created: bool,
 }
 
-/// An open that an MDT is asked for.
+/// An open whose request is in flight.
 struct Asking {
     asked: Asked,
     handle: OpenHandle,
-    /// [`Mdt::recoveries`] before that.
-    ///
-    /// [`Mdt::recoveries`]: crate::client::Mdt::recoveries
+    /// [`Mdt::recoveries`](crate::requests::mdt::Mdt::recoveries) before the request.
     recoveries: u64,
 }
 
-/// Tells, with its end, those who wait for a close that the MDT hears of it.
+/// Guard whose end wakes threads that wait until a close has been sent to the MDT.
 struct Closing<'a>(&'a OpenFile);
 
 struct Opening {
@@ -66,32 +64,34 @@ struct Opening {
     handle: OpenHandle,
     flags: OpenFlags,
     sync: bool,
-    /// Lease under which the MDT was asked.
+    /// Lease under which the request was sent.
     lease: u64,
-    /// What [`Relayouts::count`] was before that, if it was asked.
+    /// [`Relayouts::count`] before the request, if it was read.
     changes: Option<u64>,
-    /// The lock on the layout that was asked for, and the one that came.
+    /// The lock on the layout that was requested, and the one in the reply.
     lock: OpenedLock,
     created: bool,
-    /// The file's bytes, if they came with the answer and nobody here had it open before, with [`OpenedBytes::changes`](crate::file::opened::OpenedBytes::changes) of then.
+    /// The file's bytes, if they came with the reply and no open here had the file before, with
+    /// [`OpenedBytes::changes`](crate::file::opened::OpenedBytes::changes) from before the request.
     data: Option<(Vec<u8>, u64)>,
 }
 
-/// First part of the name under which Lustre makes a file without a name: ".", four control characters, a word.
+/// First part of the name under which Lustre creates a file without a name: ".", four control characters, a
+/// word.
 const VOLATILE: &[u8] = b".\x0c\x13\x14\x12:VOLATILE:";
-/// Word before the FID of the file beside which one without a name is to be.
+/// Word before the FID of the file on whose MDT a file without a name is created.
 const BESIDE: &[u8] = b":beside=";
 
-/// Where a file without a name is to be.
+/// Where a file without a name is to be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Volatile {
-    /// The MDT, as Lustre's tools say it.
+    /// The MDT, as Lustre's tools name it.
     pub mdt: Option<u16>,
-    /// The file whose data it is for, as our own say it.
+    /// The file whose data it is for, as this project's tools name it.
     pub beside: Option<Fid>,
 }
 
-/// Files that are open, as MDTs know them.
+/// Open files, at the MDTs and here.
 pub struct Opens {
     requests: Arc<Requests>,
     layouts: Arc<Layouts>,
@@ -140,8 +140,8 @@ impl Opens {
         }
     }
 
-    /// Has this thread work for the job of a caller, until the guard is dropped. `handle` is the open file that it is about,
-    /// if any. `None`, and nothing is done, while jobs are not named.
+    /// Makes this thread work for the job of a caller, until the guard is dropped. `handle` is the open file
+    /// concerned, if any. `None`, and nothing is done, while jobs are not named.
     pub fn enter_job(&self, caller: &Caller, handle: Option<u64>, source: JobSource) -> Option<JobGuard> {
         if !self.jobs.is_enabled() {
             return None;
@@ -157,11 +157,12 @@ impl Opens {
     /// Opens a regular file. `sync`: every write is durable when it returns.
     ///
     /// # Errors
-    /// `EACCES`, `EISDIR`, `ESTALE`; what OSTs answer when the file is cut.
+    /// `EACCES`, `EISDIR`, `ESTALE`; the errors of OSTs when the file is truncated.
     pub fn open(&self, caller: &Caller, fid: Fid, flags: OpenFlags, sync: bool) -> StatusResult<OpenedFile> {
         self.requests.faults.edge_on("open", fid, || {
             let node = node_of(fid)?;
-            // The kernel refuses to open a running program for writing, but finds out about O_RDONLY | O_TRUNC too late.
+            // The kernel refuses to open a running program for writing, but checks O_RDONLY | O_TRUNC too
+            // late.
             if flags.contains(OpenFlags::TRUNCATE)
                 && !flags.contains(OpenFlags::WRITE)
                 && self.nodes.file(node).is_some_and(|file| file.lock().users.executors > 0)
@@ -195,8 +196,8 @@ impl Opens {
         })
     }
 
-    /// Makes a file and opens it, or opens the one that is there unless `exclusive`. Counts as one lookup. With an empty
-    /// name the file has none (`O_TMPFILE`).
+    /// Creates a file and opens it, or opens the existing one unless `exclusive`. Counts as one lookup. With
+    /// an empty name the file has none (`O_TMPFILE`).
     ///
     /// # Errors
     /// `EEXIST`, `EISDIR`, and as [`Names::create`](crate::names::Names::create) and [`Opens::open`].
@@ -210,7 +211,8 @@ impl Opens {
         exclusive: bool,
     ) -> StatusResult<(Found, OpenedFile)> {
         if let Some(volatile) = volatile(name).filter(|_| what.new != NewFile::Unnamed) {
-            // Lustre's way to make a file without a name. The kernel looks this one up in vain the next time.
+            // Lustre's way to create a file without a name. The kernel's next lookup of this name finds
+            // nothing.
             let what = Created { new: NewFile::Unnamed, ..*what };
             let shards = self.shards.parts_of(parent);
             let on_mdt = shards.into_iter().find(|shard| Some(shard.mdt_index()) == volatile.mdt);
@@ -273,7 +275,7 @@ impl Opens {
         Ok((found, opened))
     }
 
-    /// A file without a name in the file system of directory `parent`.
+    /// Creates a file without a name in the file system of directory `parent`.
     ///
     /// # Errors
     /// As [`Opens::create_open`].
@@ -289,7 +291,7 @@ impl Opens {
         self.create_open(caller, parent, b"", &what, open, true)
     }
 
-    /// Enters an open that the MDT granted; gives it back if it cannot be completed.
+    /// Enters an open that the MDT granted; closes it if it cannot be completed.
     fn attach_open(
         &self,
         attr: Attr,
@@ -325,8 +327,9 @@ impl Opens {
         }
     }
 
-    /// The attributes that came with an open, unless the file may have got objects here while the answer was on its way: it may have
-    /// been written and closed since, and of that nothing would be known any more. To be called when the file is attached.
+    /// Returns the attributes that came with an open, unless the file may have got objects here while the
+    /// reply was on its way: it may have been written and closed since, and have left no state here. To be
+    /// called when the file is attached.
     fn attributes_of_open(&self, mut attr: Attr, opening: &mut Opening) -> FailureResult<Attr> {
         let fid = attr.fid;
         if opening.changes != Some(self.layouts.relayouts.count(fid)) {
@@ -380,13 +383,13 @@ impl Opens {
             self.data.opened.note_change();
         }
         if writes {
-            // What was fetched before this open says nothing of what it will write.
+            // Information fetched before this open does not cover its writes.
             self.requests.changes.fetch_add(1, Ordering::Release);
             file.lock().users.writers += 1;
         }
         let ready = if writes { self.prepare_stores(file) } else { Ok(()) };
         let outcome = match ready {
-            // Who made the file need not ask what is in it.
+            // The creator of the file needs no request for its content.
             Ok(()) if cut || (opening.created && attr.size_source == SizeSource::Exact) => Ok(attr),
             Ok(()) => self.sizes.complete_attr(attr, opening.lease),
             Err(status) => Err(status),
@@ -399,8 +402,8 @@ impl Opens {
         outcome
     }
 
-    /// What is open for writing may be mapped and stored to, of which nobody is told: no page may be left that is only under
-    /// a lock for reading. Those that come from now on are locked for writing.
+    /// Prepares an open for writing, whose pages may be mapped and stored to without a notification: no page
+    /// may be left that is only under a read lock. Pages cached later are locked for writing.
     fn prepare_stores(&self, file: &FileState) -> FailureResult<()> {
         if self.lease.exclusive() || file.folios.lock().hull().is_none() {
             return Ok(());
@@ -409,27 +412,28 @@ impl Opens {
         layout.map_or(Ok(()), |layout| self.locks.give_up_read_locks(&layout))
     }
 
-    /// The MDT has recorded size 0 and the time, and gave these attributes; now the objects go.
+    /// Truncates the objects after the MDT has recorded size 0 and the time, and returned these attributes.
     fn cut_at_open(&self, file: &FileState, attr: &Attr, lease: u64) -> FailureResult<()> {
         self.write_back.close_head(file, 0)?;
         let (range, ()) = file.take_range(Who::Name, Use::Exclusive, |_| (0, u64::MAX, ()))?;
         if file.lock().layout.as_ref().is_some_and(|layout| layout.has_objects()) {
             self.data.resize_objects(file, 0)?;
         }
-        // What an earlier close is telling is old now.
+        // Values of an earlier close on its way are outdated.
         self.nodes.forget_told(file.node);
         range.finish(|inner| {
             inner.on_truncated(0, lease, true);
-            // To be told again, since what such a close tells may reach the MDT later than this open.
+            // To be reported again, since such a close may reach the MDT later than this open.
             inner.news.mtime = ModifyTime::Here(attr.mtime);
         });
         Ok(())
     }
 
-    /// Reads and writes of an open go through the kernel's page cache. To be told before the first of them.
+    /// Records that reads and writes of an open go through the kernel's page cache. To be called before the
+    /// first of them.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of an open file.
     pub fn note_cached(&self, handle: u64) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         open.cached.store(true, Ordering::Relaxed);
@@ -437,10 +441,10 @@ impl Opens {
         Ok(())
     }
 
-    /// Whether reads of an open count as accesses from now on (`O_NOATIME`: they do not).
+    /// Sets whether reads of an open leave the access time alone (`O_NOATIME`).
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of an open file.
     pub fn keep_access_time(&self, handle: u64, keeps: bool) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         if open.keeps_access_time.load(Ordering::Relaxed) != keeps {
@@ -449,25 +453,26 @@ impl Opens {
         Ok(())
     }
 
-    /// The last descriptor of an open is closed: the MDT gets the handle back and, from the last writer, the size.
+    /// Handles the close of the last descriptor of an open: closes the handle at the MDT and reports the size
+    /// if this was the last writer.
     ///
     /// # Errors
-    /// `EBADF`. Failures to tell the size are logged: the MDT then asks the objects.
+    /// `EBADF`. Failures to report the size are logged: the MDT then requests it from the objects.
     pub fn release(&self, handle: u64) -> StatusResult<()> {
         self.requests.faults.edge("release", || {
             let open = self.handles.take_file(handle)?;
             let _closing = Closing(&open);
             let (file, writes) = (&*open.file, open.writable());
             if file.frozen_by(&open).is_some() {
-                // The MDT hears of it with the close.
+                // The close ends the freeze at the MDT.
                 self.data.thaw(file);
             }
             if open.group.swap(0, Ordering::AcqRel) != 0 {
                 self.locks.drop_member(file, open.handle);
             }
             open.expand_locks(true);
-            // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
-            // belongs, so that the size it is told is true and the objects are there.
+            // No program waits for this: the descriptor is closed already. The MDT keeps the handle until the
+            // data is on its objects, so that the reported size is true and the objects exist.
             let closing = self.data_for_close(&open);
             if closing.is_none() {
                 self.settle_at_close(&open);
@@ -480,7 +485,8 @@ impl Opens {
                     inner.users.writers -= 1;
                 }
                 inner.users.executors -= u32::from(open.flags.contains(OpenFlags::EXEC));
-                // Who wrote nothing says what it knows, but asks nobody: the MDT remembers what was exact before.
+                // An open that wrote nothing reports a known size, but sends no request for it: the MDT
+                // remembers the last exact one.
                 let knows = inner.size.is_of(self.lease.number()) && inner.known_blocks().is_some();
                 writes && inner.users.writers == 0 && (inner.news.data_changed || knows)
             };
@@ -514,7 +520,8 @@ impl Opens {
             self.nodes.note_told(file.node, &update, self.lease.number());
             self.requests.changes.fetch_add(1, Ordering::Release);
             self.post_close(file.fid, open.handle, update, written);
-            // Not before: a thread that finds no error to report in the state has to find it among the reported ones.
+            // Not earlier: a thread that finds no report due in the state has to find it among the recorded
+            // reports.
             file.lock().was_told(&update, size.and_then(|size| size.changes));
             drop(turn);
             self.nodes.detach(file.node);
@@ -522,7 +529,7 @@ impl Opens {
         })
     }
 
-    /// An MDT is about to be asked to open a file: until that has ended one way or the other, a recovery opens it too.
+    /// Prepares a request to open a file: until its outcome is known, a recovery re-opens it too.
     fn ask_to_open(&self, caller: &Caller, fid: Fid, flags: OpenFlags) -> Asking {
         let asked = Asked { fid, flags, opener: *caller };
         let asking =
@@ -531,17 +538,17 @@ impl Opens {
         asking
     }
 
-    /// An open was answered with an error, or not at all.
+    /// Handles an open that failed, or got no reply.
     fn was_refused(&self, asking: &Asking, status: Status) {
         match status {
-            // Nobody has waited for the outcome.
+            // The thread did not wait for the outcome.
             Status::EINTR | Status::ETIMEDOUT => self.close_unused(asking.asked.fid, asking.handle),
             _ => self.let_go(asking.asked.fid, asking.handle, asking.recoveries),
         }
     }
 
-    /// The MDT has no file open by a handle, as far as it was heard since there were so many recoveries: one since may have opened it all the
-    /// same. Whichever found the handle in the table has counted before.
+    /// Removes a handle under which the MDT has no file open, as of the time with this number of recoveries:
+    /// a later recovery may have opened it nevertheless, and is counted before it reads the table of handles.
     pub(crate) fn let_go(&self, fid: Fid, handle: OpenHandle, recoveries: u64) {
         self.handles.remove_pending(handle);
         if self.requests.recoveries(fid) != recoveries {
@@ -549,11 +556,12 @@ impl Opens {
         }
     }
 
-    /// The MDT has opened `fid`. The answer may be one of before a restart, and a recovery since may have known of another file, or of one that
-    /// was not there yet.
+    /// Enters that the MDT has opened `fid`. The reply may be from before a restart, and a recovery since may
+    /// have re-opened another file, or one that did not exist yet.
     ///
     /// # Errors
-    /// `ESTALE` if the file has gone meanwhile: a name that others have removed while nobody knew of this open. `EINTR`.
+    /// `ESTALE` if the file was removed meanwhile: another client removed its name while no MDT knew of this
+    /// open. `EINTR`.
     fn was_granted(&self, asking: &Asking, fid: Fid) -> FailureResult<()> {
         let Asked { flags, opener, .. } = asking.asked;
         if fid != asking.asked.fid {
@@ -575,12 +583,12 @@ impl Opens {
         })
     }
 
-    /// Closes what no program has got.
+    /// Closes an open that no program got.
     fn close_unused(&self, fid: Fid, handle: OpenHandle) {
         self.post_close(fid, handle, DataUpdate::default(), Vec::new());
     }
 
-    /// Tells the MDT of a close. A recovery from now on does not open the file for this handle.
+    /// Sends a close to the MDT. A recovery from then on does not open the file for this handle.
     fn post_close(&self, fid: Fid, handle: OpenHandle, update: DataUpdate, written: Vec<Fid>) {
         self.handles.remove_pending(handle);
         if let Ok(mdt) = self.requests.mdt(fid) {
@@ -589,20 +597,21 @@ impl Opens {
         }
     }
 
-    /// Has what an open wrote arrive, before it is closed.
+    /// Flushes the writes of an open, before it is closed.
     fn settle_at_close(&self, open: &OpenFile) {
         let file = &*open.file;
         self.write_back.settle_unheard(file, &Scope::All);
         self.write_back.keep_error(open);
     }
 
-    /// Files and directories that are open now, those included that the kernel closes without waiting.
+    /// Returns how many files and directories are open, including those that the kernel closes without
+    /// waiting.
     pub fn open_count(&self) -> usize {
         self.handles.count()
     }
 
-    /// Sets the file locks of this mount's programs again at an MDT that has restarted and forgot them, over `endpoint`: before it is told
-    /// that this client has brought back all its locks.
+    /// Replays the file locks of this mount's programs over `endpoint` at an MDT that has restarted: before
+    /// the MDT gets the message that this client has replayed all its locks.
     ///
     /// # Errors
     /// As [`Opens::reopen_handles`].
@@ -610,18 +619,20 @@ impl Opens {
         self.flocks.replay(mdt_index, endpoint)
     }
 
-    /// An MDT has dropped this client: file locks there are lost, which their holders learn as `EIO`.
+    /// Handles an eviction by an MDT: file locks there are lost, which their holders see as `EIO`.
     pub fn lose_file_locks(&self, mdt_index: u16) {
         self.flocks.lose(mdt_index);
     }
 
-    /// Opens all handles of an MDT again over `endpoint`, after it restarted and forgot them, those included that are just being opened or
-    /// closed. Handles that the MDT refuses are logged; I/O goes on, since objects are named by the layout.
+    /// Re-opens all handles of an MDT over `endpoint` after it restarted, including those that are being
+    /// opened or closed. Handles that the MDT rejects are logged; I/O continues, since the layout names the
+    /// objects.
     ///
     /// # Errors
-    /// If the connection is lost meanwhile or the thread interrupted: what is left is to be opened then, before anything else is asked for.
+    /// If the connection is lost meanwhile or the thread interrupted: the rest has to be re-opened then,
+    /// before any other request.
     pub fn reopen_handles(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
-        // Before the list is made: who is not on it finds out by this.
+        // Before the list is made: an open that is not in it detects the recovery by this count.
         if let Some(mdt) = self.requests.mdts.get(usize::from(mdt_index)) {
             mdt.recoveries.fetch_add(1, Ordering::AcqRel);
         }
@@ -650,8 +661,8 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// What a name says that stands for no name; `None` for all others. Source: reference 3.4: the MDT and a
-/// random number in hexadecimal follow.
+/// Parses a name that Lustre uses for a file without a name: the prefix, the MDT and a random number in
+/// hexadecimal; `None` for all others.
 pub(crate) fn volatile(name: &[u8]) -> Option<Volatile> {
     let rest = name.strip_prefix(VOLATILE)?;
     let mdt = rest.get(..4).and_then(|digits| std::str::from_utf8(digits).ok());

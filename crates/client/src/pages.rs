@@ -1,4 +1,4 @@
-//! Pages of directories: fetched, fetched ahead, and completed with what other MDTs know.
+//! Pages of directories: fetched, fetched ahead, and completed with attributes from other MDTs.
 
 pub(crate) mod merge;
 pub(crate) mod scan;
@@ -29,14 +29,14 @@ pub struct ListedEntry<'a> {
     pub node: u64,
     /// Its kind.
     pub kind: FileKind,
-    /// Position with which the listing goes on.
+    /// Position at which the listing continues.
     pub next: u64,
-    /// Attributes, if they were asked for and are known for sure. An entry with attributes that the receiver takes counts
-    /// as one lookup of its node.
+    /// Attributes, if they were requested and are exact. An entry with attributes that the receiver takes
+    /// counts as one lookup of its node.
     pub attr: Option<Attr>,
-    /// Everybody may search the directory.
+    /// True if everybody may search the directory.
     pub public: bool,
-    /// What may be cached until it is called back.
+    /// What may be cached until it is revoked.
     pub keep: Keep,
 }
 
@@ -50,9 +50,9 @@ pub struct Pages {
     lease: Arc<Lease>,
     tunables: Arc<Tunables>,
     tasks: Arc<Tasks>,
-    /// Pages that are fetched ahead.
+    /// Number of pages that are fetched ahead.
     places: Arc<AtomicUsize>,
-    /// For pages that other threads fetch.
+    /// Handle to this, for pages that other threads fetch.
     me: Weak<Pages>,
 }
 
@@ -72,7 +72,7 @@ impl Pages {
         })
     }
 
-    /// Attributes of a listed file, unless its objects would have to be asked one file at a time.
+    /// Returns attributes of a listed file, unless they would need a request to its objects for each file.
     pub(crate) fn sure_attr(&self, attr: Attr, lease: u64) -> Option<Attr> {
         let is_alone = !attr.flags.contains(AttrFlags::STRIPED);
         if is_alone
@@ -87,10 +87,10 @@ impl Pages {
         self.sizes.complete_attr_to_keep(attr, lease).ok().and_then(|(attr, is_sure)| is_sure.then_some(attr))
     }
 
-    /// A page of a directory: one that was fetched ahead, if it is still true, or else the MDT's.
+    /// Returns a page of a directory: one that was fetched ahead, if it is still true, or else the MDT's.
     ///
     /// # Errors
-    /// What the MDT answers; `EINTR`.
+    /// The error of the MDT; `EINTR`.
     pub(super) fn dir_page(&self, dir: &OpenDir, wanted: &Wanted) -> FailureResult<Page> {
         if let Some(page) = dir.ahead.take(wanted)?
             && self.is_true(dir.fid, &page)
@@ -119,7 +119,7 @@ impl Pages {
         let page = match (answer.reply, dir.version) {
             (MdsReply::Directory(page), None) => page,
             (MdsReply::Shard { page, version, .. }, Some(expected)) if version == expected => page,
-            // The list that it is in is not the one that is known, or it is in none.
+            // The shard is in another list than the known one, or in none.
             (MdsReply::Directory(_) | MdsReply::Shard { .. }, _) => return Err(Status::WRONG_SHARD.into()),
             _ => return Err(Status::EPROTO.into()),
         };
@@ -128,7 +128,8 @@ impl Pages {
         Ok(Page { page, lease, changes })
     }
 
-    /// `page` was handed out up to `next`, all of it if `whole`: gets what will be asked for next.
+    /// Handles that `page` was handed out up to `next`, all of it if `whole`: fetches the page that will be
+    /// requested next.
     pub(super) fn page_handed_out(&self, dir: &Arc<OpenDir>, page: &Page, next: Wanted, whole: bool) {
         if !page.can_be_kept() || self.requests.is_embedded() || self.tunables.statahead_max() == 0 {
             return;
@@ -141,7 +142,7 @@ impl Pages {
         }
     }
 
-    /// Has a page fetched by another thread.
+    /// Fetches a page on another thread.
     pub(super) fn fetch_ahead(&self, dir: &Arc<OpenDir>, next: Wanted) {
         if self.requests.is_embedded() || self.tunables.statahead_max() == 0 {
             return;

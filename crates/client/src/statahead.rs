@@ -1,31 +1,36 @@
-//! Attributes fetched before they are asked for: a program that lists a directory looks at its files next.
+//! Attributes fetched ahead: a program that lists a directory probably reads the attributes of its files
+//! next.
 //!
-//! While a program asks for attributes, listings carry them ([`Listings::readdir`](crate::listings::Listings::readdir) with `plus`). While this client is alone the
-//! kernel takes them, and nothing is left to do here; beside other clients they wait here for its lookups
-//! ([`page_locks`](crate::inodes::page_locks)). Kernels change to names alone when a program lists first and asks afterwards (`du` of a large directory, `stat` of
-//! what a script or a shell has listed). Then each file would be a request. So names that were listed without attributes
-//! are remembered, and a lookup brings a batch in one request: the name, and those that will follow.
+//! While a program requests attributes, listings carry them
+//! ([`Listings::readdir`](crate::listings::Listings::readdir) with `plus`). While this client is the only one
+//! the kernel takes them, and nothing is left to do here; with other clients they wait here for the kernel's
+//! lookups ([`page_locks`](crate::inodes::page_locks)). Kernels switch to names alone when a program lists
+//! first and requests attributes afterwards (`du` of a large directory, `stat` of names that a script or a
+//! shell has listed). Then each file would cost a request. So names that were listed without attributes are
+//! recorded, and a lookup fetches a batch in one request: the name, and those that will follow.
 //!
-//! | names are asked for | the batch | from |
+//! | names are looked up | the batch | from |
 //! | --- | --- | --- |
 //! | in the order of their listing, with gaps | a page of the directory with attributes | the first name on |
 //! | sorted by their bytes, with gaps | names (`LookupMany`) | the second |
 //! | numbered upwards, listed or not | names | the fourth |
 //!
-//! In any other order batches are pages, which find little, and stop soon.
+//! In any other order batches are pages, which are rarely used, and stop soon.
 //!
-//! # When it is true
+//! # Validity
 //!
-//! What was fetched is served only under the exclusive lease of its request, or beside other clients only under the locks on the
-//! directory's names and on the inode that came with it; only if this client has changed nothing since, and only in directories
-//! that everybody may search. Sizes that the MDT does not know, and files that are open, are left out.
+//! Fetched attributes are served only under the exclusive lease of their request, or with other clients only
+//! under the locks on the directory's names and on the inode that came with them; only if this client has
+//! changed nothing since, and only in directories that everybody may search. Sizes that the MDT does not
+//! know, and files that are open, are left out.
 //!
 //! # Bounds
 //!
-//! Directories: [`DIRS_MAX`], the oldest goes. Names remembered: see [`names`]. Attributes kept: `statahead_max` for each, or for each of its
-//! shards, and those of the page that was listed last. Locks that come along are among those that `lru_size` bounds.
-//! Batches begin at 8 entries, double while they are used, and stop (reference 4.26) after 32 lookups in a row that found
-//! nothing ready, or when fewer than four of five do.
+//! Directories: [`DIRS_MAX`], the oldest is dropped. Names recorded: see [`names`]. Attributes kept:
+//! `statahead_max` for each directory, or for each of its shards, and those of the page that was listed last.
+//! Locks that come along count towards `lru_size`. Batches begin at 8 entries, double while they are used,
+//! and stop after 32 lookups in a row that found nothing ready, or when fewer than four of five find
+//! something.
 
 pub(crate) mod names;
 pub(crate) mod series;
@@ -52,16 +57,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Directories at a time (`statahead_running_max`).
+/// Directories at a time, at most (`statahead_running_max`).
 const DIRS_MAX: usize = 16;
 /// Bytes of an entry with attributes and a name of common length, and of one with a lock.
 const ENTRY_BYTES: u32 = 28 + ATTR_BYTES as u32 + 20;
 const LOCKED_ENTRY_BYTES: u32 = ENTRY_BYTES + LOCK_BYTES as u32;
 
-/// What is known of one directory.
+/// Names and attributes of one directory.
 struct Listing {
     node: u64,
-    /// Number of the exclusive lease, 0 beside other clients.
+    /// Number of the exclusive lease, 0 with other clients.
     lease: u64,
     names: ListedNames,
     ready: IdMap<Ready>,
@@ -74,12 +79,13 @@ impl Listing {
     }
 }
 
-/// Notes names of a directory while they go out, in their order, and keeps the attributes that came with locks.
+/// Records names of a directory while they are handed out, in their order, and keeps the attributes that came
+/// with locks.
 pub(crate) struct Listed {
     listing: Listing,
-    /// Position of the last one.
+    /// Position of the last name.
     before: u64,
-    /// Attributes of earlier pages that may stay; `None` once those of this one come in.
+    /// How many attributes of earlier pages may stay; `None` once those of this one are entered.
     kept_max: Option<usize>,
     hasher: RandomState,
 }
@@ -94,7 +100,7 @@ impl Listed {
         }
         let ready = &mut self.listing.ready;
         if self.kept_max.take().is_some_and(|max| ready.len() > max) {
-            // What was not asked for so far will hardly be.
+            // Attributes that were not requested so far will hardly be.
             ready.clear();
         }
         let (name, changes) = (entry.name.into(), origin.changes);
@@ -102,13 +108,13 @@ impl Listed {
     }
 }
 
-/// An entry that waits to be asked for.
+/// An entry that waits for its lookup.
 struct Ready {
     name: Box<[u8]>,
     attr: Attr,
     /// [`Requests::changes`](crate::requests::Requests) before it was fetched.
     changes: u64,
-    /// What says that it is true, if it is not the lease of the listing.
+    /// Locks that prove it valid, if the lease of the listing does not.
     locks: Option<EntryLocks>,
 }
 
@@ -126,11 +132,11 @@ pub struct Statahead {
     /// Length of `dirs`, so that most lookups take no lock.
     count: AtomicUsize,
     hasher: RandomState,
-    /// Entries fetched.
+    /// Number of entries fetched.
     total: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
-    /// Directories given up.
+    /// Number of directories for which statahead has stopped.
     wrong: AtomicU64,
     requests: Arc<Requests>,
     shards: Arc<Shards>,
@@ -166,8 +172,9 @@ impl Statahead {
         self.hasher.hash_one(name)
     }
 
-    /// Names alone go out, from behind position `from` on: what is noted of them takes part when it is given back by
-    /// [`Statahead::on_listed`]. Up to `kept_max` entries stay that are ready from earlier pages.
+    /// Begins a listing of names alone, from behind position `from` on: its names count once
+    /// [`Statahead::on_listed`] returns them. Up to `kept_max` entries stay that are ready from earlier
+    /// pages.
     pub(crate) fn listing(&self, dir: Fid, lease: u64, from: u64, kept_max: u32) -> Listed {
         let node = dir.inode_number();
         let mut dirs = self.dirs.lock();
@@ -175,14 +182,14 @@ impl Statahead {
         let known = known.and_then(|index| dirs.remove(index));
         let mut listing = known.unwrap_or_else(|| Listing::new(node, lease));
         if listing.window.misses_in_row > 0 || from == 0 {
-            // It is listed once more: whatever follows may follow another order.
+            // It is listed once more: the lookups that follow may come in another order.
             listing.window = Window::NEW;
         }
         let (kept_max, hasher) = (Some(kept_max as usize), self.hasher.clone());
         Listed { listing, before: from, kept_max, hasher }
     }
 
-    /// The names that were noted have gone out.
+    /// Enters the recorded names, which have been handed out.
     pub(crate) fn on_listed(&self, listed: Listed) {
         let mut dirs = self.dirs.lock();
         dirs.retain(|listing| listing.node != listed.listing.node);
@@ -197,7 +204,7 @@ impl Statahead {
         self.count.store(dirs.len(), Ordering::Relaxed);
     }
 
-    /// A name was found, by whatever way.
+    /// Records that a name was found, in any way.
     fn on_found(&self, node: u64, lease: u64, name: &[u8]) {
         let mut all = self.series.lock();
         let known = all.iter().rposition(|(dir, under, _)| (*dir, *under) == (node, lease));
@@ -214,7 +221,7 @@ impl Statahead {
         all.push_back((node, lease, series));
     }
 
-    /// Asks the series of a directory, if `name` is the next one in it.
+    /// Calls `act` with the series of a directory, if `name` is the next one in it.
     fn with_series<R>(
         &self,
         node: u64,
@@ -227,7 +234,7 @@ impl Statahead {
         series.predicts(name).then(|| act(series))
     }
 
-    /// Everything goes.
+    /// Drops everything.
     pub(crate) fn clear(&self) {
         self.series.lock().clear();
         self.dirs.lock().clear();
@@ -235,44 +242,45 @@ impl Statahead {
     }
 }
 
-/// What to ask for.
+/// What to request.
 enum Batch {
-    /// Entries behind a position.
+    /// A page of entries behind a position.
     Page { cookie: u64, entries: u32 },
-    /// These, each ended by NUL.
+    /// These names, each terminated by NUL.
     Names(Vec<u8>),
 }
 
 impl Batch {
-    /// Most entries that an answer has.
+    /// Returns the most entries of a reply.
     fn entries(&self) -> usize {
         match self {
-            // Names may be shorter than a common one.
+            // Names may be shorter than the common length.
             Batch::Page { entries, .. } => 2 * *entries as usize,
             Batch::Names(names) => names.iter().filter(|byte| **byte == 0).count(),
         }
     }
 }
 
-/// What became of a lookup.
+/// How to answer a lookup.
 enum Verdict {
     Ready(Attr, Option<EntryLocks>),
     Fetch(Batch),
-    /// Nothing is known.
+    /// Nothing is known: the name is looked up alone.
     Alone,
 }
 
 impl Statahead {
-    /// Answers a lookup from what was fetched, or fetches it together with its neighbours. `None`: ask for it alone.
+    /// Answers a lookup from fetched attributes, or fetches them together with those of the neighbours.
+    /// `None`: the name has to be looked up alone.
     ///
     /// # Errors
-    /// What completing the attributes of a found name answers.
+    /// Those of requests that complete the attributes of a found name.
     pub(crate) fn lookup_ahead(&self, parent: Fid, name: &[u8]) -> FailureResult<Option<Found>> {
         let lease = self.lease.number();
         if !self.looks_ahead() {
             return Ok(None);
         }
-        // The lock on the names that an entry came with says this for the entry.
+        // For an entry with a lock on the names of its directory, that lock proves it.
         let public = self.inodes.is_public(parent);
         if lease != 0 && !public {
             return Ok(None);
@@ -294,7 +302,7 @@ impl Statahead {
         self.tunables.statahead_max() > 0 && !self.requests.is_embedded()
     }
 
-    /// A name was looked up alone, and found.
+    /// Records that a name was looked up alone, and found.
     pub(crate) fn note_looked_up(&self, parent: Fid, lease: u64, name: &[u8]) {
         if self.looks_ahead() {
             self.on_found(parent.inode_number(), lease, name);
@@ -331,7 +339,7 @@ impl Statahead {
         let limit = self.tunables.statahead_max().min(self.tunables.statahead_batch_max());
         let entries = if limit > 1 { listing.window.on_miss(limit) } else { 0 };
         if entries == 0 {
-            // Left alone from here on; listing it again gives it another chance.
+            // Statahead has stopped for the directory; another listing starts it again.
             dirs.retain(|listing| listing.node != node);
             ahead.count.store(dirs.len(), Ordering::Relaxed);
             ahead.wrong.fetch_add(1, Ordering::Relaxed);
@@ -350,8 +358,8 @@ impl Statahead {
         }
     }
 
-    /// Fetches a batch from a directory that everybody may search, a page of each shard, with the lease under which it is true; 0 if the
-    /// entries have locks instead.
+    /// Fetches a batch from a directory that everybody may search, a page of each shard; also returns the
+    /// lease under which it is valid; 0 if the entries have locks instead.
     fn fetch_pages(&self, parent: Fid, batch: &Batch) -> Option<(Vec<Fetched>, u64)> {
         let list = self.shards.lists.get(parent);
         if list.as_ref().is_some_and(|list| list.change().is_some()) {
@@ -383,7 +391,7 @@ impl Statahead {
                     MdsRequest::LookupMany { parent: fid, names: &own, locks }
                 }
             };
-            // A failure is the lookup's to find.
+            // The lookup itself will report the failure.
             let answer = self.requests.call_system(fid, &request).ok()?;
             let page = match answer.reply {
                 MdsReply::Directory(page) => page,
@@ -407,8 +415,8 @@ impl Statahead {
         Some((pages, lease?))
     }
 
-    /// Fetches a batch, keeps it, and gives the one called `name` if it is among them, with what says that it is true: its locks, or
-    /// the lease of the request.
+    /// Fetches a batch, keeps it, and returns the entry called `name` if it is among them, with its proof of
+    /// validity: its locks, or the lease of the request.
     fn fetch_batch(
         &self,
         parent: Fid,
@@ -421,7 +429,7 @@ impl Statahead {
         let mut dirs = ahead.dirs.lock();
         let listing = dirs.iter_mut().find(|listing| listing.node == parent.inode_number());
         let listing = listing.filter(|listing| listing.lease == lease)?;
-        // Of each shard.
+        // The limit is for each shard.
         let room = self.tunables.statahead_max() as usize * pages.len();
         let entries = pages.iter().flat_map(|own| own.page.entries().map(|entry| (entry, own.origin)));
         for (entry, origin) in entries {
@@ -434,7 +442,7 @@ impl Statahead {
                 continue;
             }
             if listing.ready.len() >= room {
-                // What was not asked for so far will hardly be.
+                // Attributes that were not requested so far will hardly be.
                 listing.ready.clear();
             }
             let ready = Ready { name: entry.name.into(), attr, changes, locks };
@@ -447,7 +455,8 @@ impl Statahead {
         Some((attr, locks, lease))
     }
 
-    /// `llite.*.statahead_stats`: entries fetched, directories given up, and lookups that found something ready or not.
+    /// Returns the text of `llite.*.statahead_stats`: entries fetched, directories stopped, and lookups that
+    /// found something ready or not.
     pub fn statahead_report(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ahead = self;

@@ -1,4 +1,4 @@
-//! Attributes and extended attributes set and removed.
+//! Changes of attributes and extended attributes.
 
 use crate::caller::Caller;
 use crate::data::closes::wait_for_closes;
@@ -14,25 +14,25 @@ use nacre_wire::mds::{MdsRequest, XattrFlags};
 const TIMES: SetAttrValid = SetAttrValid::MTIME.union(SetAttrValid::MTIME_NOW);
 const ACCESS_TIMES: SetAttrValid = SetAttrValid::ATIME.union(SetAttrValid::ATIME_NOW);
 
-/// True for the names of what new directories get.
+/// True for the names of the default for new directories.
 fn is_dir_default(name: &[u8]) -> bool {
     matches!(name, b"lustre.dmv" | b"trusted.dmv")
 }
 
-/// Takes components with their objects from a file.
+/// Name under which components are deleted from a file with their objects.
 const COMPONENTS_GO: &[u8] = b"lustre.lov.del";
 
 impl Names {
-    /// Changes attributes; gives them afterwards, and whether everybody could search the directory before but cannot
-    /// now (then names in it must not stay cached).
+    /// Changes attributes; returns them, and whether everybody could search the directory before but cannot
+    /// after the change (then names in it must not stay cached).
     ///
     /// # Errors
-    /// `EPERM`, `EACCES`; for a size also `EFBIG`, `EISDIR` and what OSTs answer.
+    /// `EPERM`, `EACCES`; for a size also `EFBIG`, `EISDIR` and the errors of OSTs.
     pub fn setattr(&self, caller: &Caller, fid: Fid, set: SetAttr) -> StatusResult<(Attr, bool)> {
         self.setattr_through(caller, fid, None, set)
     }
 
-    /// The same through the open `handle`.
+    /// Does the same through the open `handle`.
     ///
     /// # Errors
     /// As for [`Names::setattr`].
@@ -69,7 +69,7 @@ impl Names {
             let was_public = self.nodes.note(node, &attr, lease.into()).is_none_or(|old| old.public);
             if let Some(file) = &file {
                 let mut inner = file.lock();
-                // A time that was set counts, not the time of writes before that.
+                // A time that was set wins over the time of earlier writes.
                 if set.valid.intersects(TIMES) {
                     inner.news.mtime = ModifyTime::Told;
                 }
@@ -87,7 +87,8 @@ impl Names {
         })
     }
 
-    /// Sets an extended attribute. True if everybody could search the directory before but cannot now.
+    /// Sets an extended attribute. True if everybody could search the directory before but cannot after the
+    /// change.
     ///
     /// # Errors
     /// `EEXIST`, `ENODATA` according to `flags`; `EPERM`, `EACCES`, `ENOSPC`, `E2BIG`, `EOPNOTSUPP`.
@@ -115,22 +116,23 @@ impl Names {
             if matches!(name, b"lustre.lov" | b"trusted.lov")
                 && let Some(file) = self.nodes.file(fid.inode_number())
             {
-                // It may have begun on the MDT before. One that has objects elsewhere has stayed as it was, with what is held back
-                // for them.
+                // The file may have begun on the MDT before. One that has objects elsewhere is unchanged,
+                // with the data held back for them.
                 self.layouts.ask_layout_again(&file)?;
             }
             if is_dir_default(name) {
                 self.placement.forget(fid);
             }
             if name == ACL_ACCESS {
-                // Its first three entries are the mode.
+                // The first three entries of an access ACL are the mode.
                 self.data.mode_changed(fid);
             }
             Ok(closed)
         })
     }
 
-    /// Removes an extended attribute. True if everybody could search the directory before but cannot now.
+    /// Removes an extended attribute. True if everybody could search the directory before but cannot after
+    /// the change.
     ///
     /// # Errors
     /// `ENODATA`, `EPERM`, `EACCES`, `EOPNOTSUPP`.
@@ -138,7 +140,8 @@ impl Names {
         self.requests.faults.edge("removexattr", || {
             let request = MdsRequest::RemoveXattr { fid, name };
             if name == CAPABILITY {
-                // The kernel has checked that the caller may, or takes it off itself because the caller writes to the file.
+                // The kernel has checked the caller's permission, or removes the attribute itself because the
+                // caller writes to the file.
                 let answer = self.requests.call_system(fid, &request)?;
                 return self.xattr_changed(fid, answer);
             }

@@ -1,7 +1,7 @@
-//! Inodes that get another MDT, and with that another FID.
+//! Inodes that move to another MDT, and so get another FID.
 //!
-//! Who asks chooses the FID, as for what is made. What this client and the kernel keep under the one before is dropped here: beside other
-//! clients it is called back as well.
+//! The client that requests the move chooses the FID, as for a create. What this client and the kernel cache
+//! under the old FID is dropped here: with other clients, locks on it are revoked as well.
 
 use crate::caller::Caller;
 use crate::names::Names;
@@ -13,13 +13,15 @@ use nacre_types::{Attr, Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{InodeKind, MdsReply, MdsRequest};
 
 impl Names {
-    /// Moves what a name leads to to the first MDT of a wish; of a directory, the names to the MDTs of it. A file goes to the MDT of its name,
-    /// if there are several. It returns when it has moved; for a directory, when its names begin to.
+    /// Moves the inode that a name leads to to the first MDT of a specification; for a directory, its names
+    /// to the MDTs of it. A file goes to the MDT of its name, if there are several. It returns when the inode
+    /// has moved; for a directory, when its names begin to move.
     ///
     /// # Errors
-    /// `EALREADY` if it lies so; `EPERM` without the right to choose MDTs, or to who does not own it; `EINVAL` if there is no such MDT;
-    /// `EBUSY` for the root, for a file that is open, and for a directory whose names move; `EMLINK` for a file with too many names; `EAGAIN`
-    /// if a directory is to be spread and all other MDTs are away or take nothing new.
+    /// `EALREADY` if it is placed like that; `EPERM` without the right to choose MDTs, or for a caller that
+    /// does not own it; `EINVAL` if there is no such MDT; `EBUSY` for the root, for a file that is open, and
+    /// for a directory whose names move; `EMLINK` for a file with too many names; `EAGAIN` if a directory is
+    /// to be spread and all other MDTs are unreachable or take no new inodes.
     pub fn migrate(
         &self,
         caller: &Caller,
@@ -88,7 +90,7 @@ impl Names {
         Ok(())
     }
 
-    /// MDTs of the shards that a directory is to have; none if it is to be whole.
+    /// Returns the MDTs of the shards that a directory is to have; none if it is to have no shards.
     fn mdts_of(&self, wish: &DirDefault, first: u16) -> FailureResult<Vec<u16>> {
         let count = self.placement.shard_count(wish);
         Ok(match &wish.mdts[..] {
@@ -103,11 +105,11 @@ impl Names {
         Ok(outcome.unwrap_or(Err(Status::EPROTO))?)
     }
 
-    /// Moves inodes of one MDT that hold no names to another one; gives the outcome of each.
+    /// Moves inodes of one MDT, except directories, to another one; returns the outcome of each.
     ///
     /// # Errors
-    /// Of all of them: `EPERM`; `EINVAL` if there is no such MDT, or if they are on several. Of each: those of [`Names::migrate`], and
-    /// `EISDIR` for a directory.
+    /// Of all of them: `EPERM`; `EINVAL` if there is no such MDT, or if they are on several. Of each: those
+    /// of [`Names::migrate`], and `EISDIR` for a directory.
     pub fn migrate_files(
         &self,
         caller: &Caller,
@@ -126,14 +128,14 @@ impl Names {
             if first.mdt_index() == mdt {
                 return Ok(vec![Err(Status::EALREADY); fids.len()]);
             }
-            // Files that this mount has open, or still writes back, stay: the MDT is not asked for them.
+            // Files that this mount has open, or still writes back, stay: the request leaves them out.
             let is_in_use = |fid: &Fid| self.nodes.file(fid.inode_number()).is_some();
             let with_target = |fid: &Fid| Ok((*fid, self.requests.fresh_fid(mdt)?));
             let free = fids.iter().filter(|fid| !is_in_use(fid));
             let moves = free.map(with_target).collect::<FailureResult<Vec<(Fid, Fid)>>>()?;
             let mut moved = Vec::new();
             if !moves.is_empty() {
-                // What this client has closed is not open any more when the MDT hears of it; its data has arrived before.
+                // After this, the MDT has processed all closes of this client; the data has arrived before.
                 self.requests.mdt(*first)?.endpoint.wait_for_posts()?;
                 let request = MdsRequest::MigrateFiles { moves: moves.clone() };
                 let MdsReply::Outcomes(outcomes) = self.requests.call(caller, *first, &request)?.reply else {
@@ -151,7 +153,7 @@ impl Names {
         })
     }
 
-    /// Inodes have other FIDs now.
+    /// Drops cached information about inodes that have other FIDs.
     fn forget_inodes(&self, fids: impl Iterator<Item = Fid>) {
         let Some(kernel) = self.lease.kernel() else { return };
         let mut fids = fids.peekable();
@@ -163,10 +165,11 @@ impl Names {
         }
     }
 
-    /// Inodes of an MDT after one, in the order of FIDs, that have names; and after which to ask again.
+    /// Returns inodes of an MDT behind `after`, in the order of FIDs, that have names; and the FID to
+    /// continue behind.
     ///
     /// # Errors
-    /// `EPERM` to who is no administrator; `EINVAL` if there is no such MDT.
+    /// `EPERM` for a caller that is no administrator; `EINVAL` if there is no such MDT.
     pub fn inodes_on(
         &self,
         caller: &Caller,
@@ -186,11 +189,12 @@ impl Names {
         })
     }
 
-    /// A page of the files that have objects on an OST, after `after`; and from where to go on. A FID names its MDT, so a page of one MDT
-    /// after the other covers the file system.
+    /// Returns a page of the files that have objects on an OST, behind `after`; and the FID to continue
+    /// behind. A FID names its MDT, so pages of one MDT after the other cover the file system.
     ///
     /// # Errors
-    /// `EPERM` for others than administrators; `ETIMEDOUT` if the MDT does not answer soon; what it answers.
+    /// `EPERM` for a caller that is no administrator; `ETIMEDOUT` if the MDT does not respond soon; the error
+    /// of the MDT.
     pub fn files_on(
         &self,
         caller: &Caller,
@@ -226,7 +230,7 @@ impl Names {
     }
 }
 
-/// The MDT of the directory itself.
+/// Returns the MDT of the directory itself.
 fn first_of(wish: &DirDefault) -> StatusResult<u16> {
     let named = u16::try_from(wish.index).ok();
     wish.mdts.first().copied().or(named).ok_or(Status::EINVAL)

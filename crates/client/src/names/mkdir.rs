@@ -1,4 +1,5 @@
-//! Directories made where somebody asks for them, or where the default of the parent puts them. See `docs/design/dne.md`.
+//! Creates of directories on requested MDTs, or where the default of the parent places them. See
+//! `docs/design/dne.md`.
 
 use crate::caller::Caller;
 use crate::inodes::Found;
@@ -10,18 +11,18 @@ use nacre_types::{Failure, FailureResult, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsRequest, NewFile};
 use std::sync::Arc;
 
-/// A directory that is to be made: where, and on whose behalf.
+/// A directory that is to be created: where, and for which caller.
 pub(crate) struct Making<'a> {
     caller: &'a Caller,
     parent: Fid,
     name: &'a [u8],
     what: &'a Created<'a>,
-    /// Somebody asked for certain MDTs, so that it takes the right to.
+    /// True if the request names MDTs, which needs the right to choose them.
     is_chosen: bool,
 }
 
 impl Names {
-    /// Makes a directory as somebody asked for it. Counts as one lookup.
+    /// Creates a directory as requested. Counts as one lookup.
     ///
     /// # Errors
     /// As [`Names::create`]; `EPERM` without the right to choose MDTs; `EINVAL` if there is no such MDT.
@@ -39,11 +40,12 @@ impl Names {
         })
     }
 
-    /// Spreads the names of a directory over as many MDTs as somebody asked for. It returns when that has begun.
+    /// Spreads the names of a directory over the requested number of MDTs. It returns when that has begun.
     ///
     /// # Errors
-    /// `EPERM` without the right to choose MDTs, and where it is turned off; `EINVAL` if there is no such MDT, or more shards than they
-    /// may have; `EBUSY` while its names move; `EALREADY` if they lie so; `EAGAIN` if all other MDTs are away or take nothing new.
+    /// `EPERM` without the right to choose MDTs, and where it is turned off; `EINVAL` if there is no such
+    /// MDT, or more shards than they may have; `EBUSY` while its names move; `EALREADY` if they are placed
+    /// like that; `EAGAIN` if all other MDTs are unreachable or take no new inodes.
     pub fn restripe(&self, caller: &Caller, fid: Fid, wish: &DirDefault) -> StatusResult<()> {
         self.requests.faults.edge("restripe", || {
             self.placement.check_mdts(wish)?;
@@ -63,7 +65,7 @@ impl Names {
         })
     }
 
-    /// Makes a directory where the default of its parent puts it.
+    /// Creates a directory where the default of its parent places it.
     pub(crate) fn make_directory_by_default(
         &self,
         caller: &Caller,
@@ -78,7 +80,7 @@ impl Names {
     }
 
     fn make_by(&self, making: &Making<'_>, wish: &DirDefault) -> FailureResult<Found> {
-        // Each time one MDT less is left to choose from.
+        // Each failed try leaves one MDT less to choose from.
         for _ in 0..self.requests.mdts.len() {
             let plan = self.placement.plan((making.parent, making.name), making.is_chosen, wish)?;
             let result = match plan.mdts[..] {
@@ -86,7 +88,7 @@ impl Names {
                 _ => self.make_striped(making, &plan),
             };
             match result {
-                // It is full, or has gone away just now.
+                // It is full, or has just become unreachable.
                 Err(failure)
                     if matches!(failure.status(), Status::ENOSPC | Status::ETIMEDOUT)
                         && plan.is_balanced
@@ -102,7 +104,7 @@ impl Names {
         if !making.is_chosen {
             return self.create_on(making.caller, at, making.what, Some(mdt)).map_err(Failure::logged);
         }
-        // Directories in it stay with it, whatever the root's default says.
+        // Directories in the new one stay on its MDT, whatever the root's default specifies.
         let (count, index) = match wish.places() && matches!(wish.count, 0 | 1) {
             true => (wish.count, mdt.into()),
             false => (0, -1),
@@ -123,10 +125,10 @@ impl Names {
         self.create_striped(making.caller, (making.parent, making.name), (mode, umask), &striping)
     }
 
-    /// Makes a directory whose names lie in shards. Counts as one lookup.
+    /// Creates a directory whose names are in shards. Counts as one lookup.
     ///
     /// # Errors
-    /// As [`Names::create_on`]; `EINVAL` for a hash or MDTs that there are not, none, or too many shards on one.
+    /// As [`Names::create_on`]; `EINVAL` for an unknown hash or MDT, no MDT, or too many shards on one.
     pub(crate) fn create_striped(
         &self,
         caller: &Caller,
@@ -163,15 +165,15 @@ impl Names {
     }
 }
 
-/// What a new directory with shards is to be like.
+/// Specification of a new directory with shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Striping<'a> {
-    /// How names are spread, as Lustre numbers it; 0: as usual.
+    /// How names are spread, by Lustre's number; 0 for the default.
     pub hash: u32,
-    /// MDT of each shard; the directory itself lies on the first.
+    /// MDT of each shard; the first also has the directory itself.
     pub mdts: &'a [u16],
-    /// It is never split by itself.
+    /// True if the directory is never split automatically.
     pub is_fixed: bool,
-    /// Somebody has chosen the MDTs, which takes the right to.
+    /// True if the request has chosen the MDTs, which needs the right to.
     pub is_chosen: bool,
 }

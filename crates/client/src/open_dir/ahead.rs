@@ -1,13 +1,15 @@
-//! The next page of a listing, fetched while the one before is taken in.
+//! The next page of a listing, fetched while the kernel processes the one before.
 //!
-//! A listing is a chain: a page is asked for with the position at which the page before ended. So a program that lists a
-//! large directory waits for the MDT once for each page, and the MDT for the program. Here the next request goes out as
-//! soon as a page is handed over. The end of a directory, which kernels ask for once more, costs no request either.
+//! A listing is a chain: a page is requested with the position at which the page before ended. So a program
+//! that lists a large directory would wait for the MDT once for each page, and the MDT for the program. Here
+//! the next request is sent as soon as a page is handed over. The end of a directory, which kernels request
+//! once more, costs no request either.
 //!
-//! # When it is true
+//! # Validity
 //!
-//! A page that was fetched ahead is handed out only under the exclusive lease of its request, or beside other clients under the
-//! lock on the directory that came with it, and only if this client has changed nothing since.
+//! A page that was fetched ahead is handed out only under the exclusive lease of its request, or with other
+//! clients under the lock on the directory that came with it, and only if this client has changed nothing
+//! since.
 //!
 //! # Bounds
 //!
@@ -21,12 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Pages at a time (as many as directories may have statahead, reference 4.26).
+/// Pages fetched ahead at a time, at most (as many as directories may have statahead).
 const PAGES_MAX: usize = 16;
-/// How often a wait asks whether it was interrupted.
+/// How often a wait checks for an interrupt.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
 
-/// Which page of a directory.
+/// Describes a page of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     /// Position behind which it begins.
@@ -36,29 +38,30 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// A page of this kind does for `other` too: attributes can be left out, and a size is a wish.
+    /// True if a page of this kind also serves `other`: attributes can be left out, and a size is only a
+    /// hint.
     fn serves(&self, other: &Wanted) -> bool {
         self.cookie == other.cookie && (self.plus || !other.plus)
     }
 }
 
-/// A page, and when it was true.
+/// A page, and its validity.
 pub(crate) struct Page {
     pub page: DirPage,
-    /// Number of the lease under which it was asked for, 0 if that was not exclusive.
+    /// Number of the lease under which it was requested, 0 if that was not exclusive.
     pub lease: u64,
     /// [`Requests::changes`](crate::requests::Requests) before it was asked for.
     pub changes: u64,
 }
 
 impl Page {
-    /// True if there is something by which it can be known later whether the page is still true.
+    /// True if it can be checked later whether the page is still valid.
     pub(crate) fn can_be_kept(&self) -> bool {
         self.lease != 0 || self.page.lock.0 != 0
     }
 }
 
-/// One of [`PAGES_MAX`].
+/// One of [`PAGES_MAX`] places for pages fetched ahead.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -79,7 +82,7 @@ impl Drop for Place {
 pub(crate) enum State {
     #[default]
     Idle,
-    /// No thread has begun: a reader that needs the page had better ask for it.
+    /// No thread has begun: a reader that needs the page requests it itself.
     Queued(Wanted, Place),
     Fetching(Wanted),
     Ready {
@@ -90,7 +93,7 @@ pub(crate) enum State {
     },
 }
 
-/// What an open directory has ahead.
+/// The page fetched ahead for an open directory.
 #[derive(Default)]
 pub(crate) struct PageAhead {
     state: Mutex<State>,
@@ -98,7 +101,7 @@ pub(crate) struct PageAhead {
 }
 
 impl PageAhead {
-    /// The page, if it was fetched; waits if it is on its way.
+    /// Takes the page, if it was fetched; waits if it is being fetched.
     ///
     /// # Errors
     /// `EINTR` if the program was interrupted meanwhile.
@@ -125,7 +128,7 @@ impl PageAhead {
         }
     }
 
-    /// Notes which page will be wanted; false if another one is being fetched.
+    /// Queues the page that will be wanted; false if another one is being fetched.
     pub fn queue(&self, wanted: Wanted, place: Place) -> bool {
         let mut state = self.state.lock();
         if matches!(*state, State::Fetching(_)) {
@@ -135,7 +138,7 @@ impl PageAhead {
         true
     }
 
-    /// Fetches with `fetch` what is queued, if nobody was faster.
+    /// Fetches the queued page with `fetch`, unless another thread was faster.
     pub fn serve(&self, fetch: impl FnOnce(&Wanted) -> Option<Page>) {
         struct Ending<'a>(&'a PageAhead, State);
         impl Drop for Ending<'_> {
@@ -163,7 +166,7 @@ impl PageAhead {
         }
     }
 
-    /// There is nothing behind `wanted`, which is as true as `last` was.
+    /// Records that there is nothing behind `wanted`, which is as valid as `last` is.
     pub fn note_end(&self, wanted: Wanted, last: &Page) {
         let DirPage { public, lock, .. } = last.page;
         let page = DirPage { bytes: Vec::new(), end: true, public, lock };

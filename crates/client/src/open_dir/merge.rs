@@ -1,8 +1,9 @@
 //! A listing of a directory with shards: their listings merged by position.
 //!
-//! All MDTs hash names alike, so the order depends on nobody, and a name keeps its position when it moves to another shard. What was
-//! fetched of a shard and does not fit into a page is kept for the next one; names in it may be as old as the page (POSIX lets a
-//! listing show what was there when it began), attributes may not.
+//! All MDTs use the same hash of names, so the order is the same for all readers, and a name keeps its
+//! position when it moves to another shard. Fetched entries of a shard that do not fit into a page are kept
+//! for the next one; names among them may be as old as the page (POSIX lets a listing show the names that
+//! existed when it began), attributes may not.
 //!
 //! Entries go from the pages of the shards to the reader one by one, with no page in between.
 
@@ -16,54 +17,56 @@ use nacre_types::{FailureResult, Fid, Status};
 use nacre_wire::mds::DirEntry;
 use std::sync::Arc;
 
-/// Least size of a shard's page: one with a name of any length has room.
+/// Least size of a shard's page: it has space for a name of any length.
 const SHARD_PAGE_MIN: u32 = 4 << 10;
 /// Position of a shard that has no more entries; behind all others.
 pub(crate) const END: u64 = u64::MAX;
 
-/// Where the listing of one shard is.
+/// Progress of the listing of one shard.
 pub(crate) struct Cursor {
     pub dir: Arc<OpenDir>,
-    /// What was fetched last.
+    /// The page that was fetched last.
     pub page: Option<Page>,
-    /// Where its next entry begins.
+    /// Offset of its next entry.
     pub at: usize,
     /// Position behind which the page begins, and that of the last entry that was passed.
     pub began: u64,
     pub passed: u64,
-    /// Bytes of the next page. The first is the shard's part of what is wanted, as a reader of few names, or one that wants attributes
-    /// at the beginning and not later, would have fetched the rest in vain.
+    /// Bytes of the next page. The first is the shard's share of the requested size: for a reader of few
+    /// names, or one that wants attributes at the beginning and not later, the rest would have been fetched
+    /// in vain.
     pub next_bytes: u32,
 }
 
-/// Where a listing is.
+/// Progress of a merged listing.
 pub(crate) struct Merge {
-    /// Version of the list, and what it lists.
+    /// Version of the list, and the shards in it.
     pub version: u32,
     pub shards: Vec<Fid>,
     /// Positions behind which the last page began, and at which it ended.
     pub began: u64,
     pub cookie: u64,
     pub cursors: Vec<Cursor>,
-    /// Position of the next entry of each cursor, or [`END`]: beside each other, as all are compared for each name.
+    /// Position of the next entry of each cursor, or [`END`]; in one array, as all are compared for each
+    /// name.
     pub heads: Vec<u64>,
-    /// Lease and number of changes of this client under which attributes are true.
+    /// Lease and number of changes of this client under which attributes are valid.
     pub lease: u64,
     pub changes: u64,
-    /// Everybody may search all shards.
+    /// True if everybody may search all shards.
     pub public: bool,
 }
 
-/// The next entry of all shards.
+/// The next entry among all shards.
 pub(crate) struct Least {
     pub cookie: u64,
-    /// Which cursor has it, and the least position of the others.
+    /// Index of its cursor, and the least position of the others.
     pub which: usize,
     pub other: u64,
 }
 
 impl Least {
-    /// Without branches that depend on the positions, which no processor can foresee.
+    /// Finds it without branches that depend on the positions, which no processor can predict.
     #[inline]
     pub(crate) fn of(heads: &[u64]) -> Least {
         let mut least = Least { cookie: END, which: 0, other: END };
@@ -84,29 +87,29 @@ impl Cursor {
         Cursor { dir, page: None, at: 0, began: cookie, passed: cookie, next_bytes }
     }
 
-    /// There is something to fetch before the next entry is known.
+    /// True if a page has to be fetched before the next entry is known.
     pub(crate) fn is_due(&self) -> bool {
         self.page.as_ref().is_none_or(|page| self.at >= page.page.bytes.len() && !page.page.end)
     }
 
-    /// What is to be fetched next, behind a position.
+    /// Returns the next page to fetch, behind a position.
     pub(crate) fn ask(&self, cookie: u64, wanted: &Wanted) -> Wanted {
         Wanted { cookie, max_bytes: self.next_bytes.min(wanted.max_bytes), ..*wanted }
     }
 
-    /// Takes a page in.
+    /// Takes over a fetched page.
     pub(crate) fn take(&mut self, page: Page, max_bytes: u32) {
         (self.began, self.at, self.page) = (self.passed, 0, Some(page));
         self.next_bytes = self.next_bytes.saturating_mul(2).min(max_bytes).max(SHARD_PAGE_MIN);
     }
 
-    /// Position of the last entry of the page.
+    /// Returns the position of the last entry of the page.
     pub(crate) fn last(&self) -> u64 {
         let last = self.page.as_ref().and_then(|page| page.page.places().last());
         last.map_or(self.passed, |(cookie, _)| cookie)
     }
 
-    /// Goes back to a position: the reader has stopped before the end of a page.
+    /// Moves back to a position: the reader has stopped before the end of a page.
     pub(crate) fn rewind(&mut self, cookie: u64) {
         if self.passed <= cookie {
             return;
@@ -119,7 +122,7 @@ impl Cursor {
                 let next = page.page.places().find(|place| !is_passed(place));
                 self.at = next.map_or(page.page.bytes.len(), |(_, at)| at);
             }
-            // What came before the page that is here has to be fetched again.
+            // Entries before the current page have to be fetched again.
             _ => {
                 let dir = OpenDir::new(self.dir.fid, self.dir.version, self.dir.opener);
                 *self = Cursor::new(dir, cookie, self.next_bytes);
@@ -127,7 +130,7 @@ impl Cursor {
         }
     }
 
-    /// Position of the entry that begins at a byte of the page.
+    /// Returns the position of the entry that begins at a byte of the page.
     #[inline]
     pub(crate) fn cookie_at(&self, at: usize) -> u64 {
         self.page.as_ref().and_then(|page| page.page.cookie_at(at)).unwrap_or(END)
@@ -157,9 +160,9 @@ impl Merge {
         }
     }
 
-    /// True if the page that is wanted begins where the last one did, or where the reader has stopped in it.
+    /// True if the wanted page begins where the last one did, or where the reader has stopped in it.
     pub(crate) fn leads_to(&self, layout: &DirLayout, wanted: &Wanted) -> bool {
-        // From the beginning everything is listed as it is now.
+        // A listing from the beginning shows the current state.
         let is_near = wanted.cookie != 0 && (self.began..=self.cookie).contains(&wanted.cookie);
         is_near && self.version == layout.version && self.shards == layout.shards
     }
@@ -169,7 +172,8 @@ impl Merge {
         self.lease != 0 && page.lease == self.lease && page.changes == self.changes
     }
 
-    /// The next entry of a cursor, with attributes if they are wanted and true, and where the one behind it begins.
+    /// Returns the next entry of a cursor, with attributes if they are wanted and valid, and the offset of
+    /// the one behind it.
     ///
     /// # Errors
     /// `EPROTO`: there is none, though pages were checked when they came.
@@ -178,14 +182,14 @@ impl Merge {
         let cursor = &self.cursors[which];
         let page = cursor.page.as_ref().ok_or(Status::EPROTO)?;
         let (mut entry, next) = page.page.entry_from(cursor.at).ok_or(Status::EPROTO)?;
-        // What came with a lock says by itself whether it is still true.
+        // The lock of an entry shows whether the entry is still valid.
         if entry.attr.is_some() && !(plus && (entry.lock.0 != 0 || self.is_true(page))) {
             entry.attr = None;
         }
         Ok((entry, next))
     }
 
-    /// Where the entries of a cursor come from.
+    /// Returns the origin of the entries of a cursor.
     #[inline]
     pub(crate) fn origin(&self, which: usize) -> Origin {
         let cursor = &self.cursors[which];
@@ -194,8 +198,8 @@ impl Merge {
         Origin { home: cursor.dir.fid, names, changes, public: self.public }
     }
 
-    /// Hands out the entries of one position, which are never parted: the first ones however many they are. Says whether a page is due,
-    /// or `None` if they have no room.
+    /// Hands out the entries of one position, which are never separated: the first ones however many they
+    /// are. Returns whether a page is due, or `None` if there is no space for them.
     ///
     /// # Errors
     /// `EINVAL` if they do not fit at all.
@@ -232,7 +236,7 @@ impl Merge {
         Ok(Some(is_due))
     }
 
-    /// Notes that the next entry of a cursor was taken; true if its next page is due.
+    /// Records that the next entry of a cursor was taken; true if its next page is due.
     #[inline]
     pub(crate) fn pass(&mut self, which: usize, cookie: u64, next: usize) -> bool {
         let cursor = &mut self.cursors[which];
@@ -243,13 +247,13 @@ impl Merge {
     }
 }
 
-/// Bytes that a name takes at the reader, with or without attributes: what the kernel's listings have.
+/// Returns the bytes of a name at the reader, with or without attributes: as in the kernel's listings.
 pub(crate) fn room_of(name_len: usize, plus: bool) -> usize {
     let head = if plus { 152 } else { 24 };
     head + name_len.next_multiple_of(8)
 }
 
-/// Takes an entry; false if it has no room for it.
+/// Takes an entry; false if there is no space for it.
 pub(crate) type Take<'a> = dyn FnMut(&DirEntry<'_>, &Origin) -> FailureResult<bool> + 'a;
 
 #[cfg(test)]
@@ -259,7 +263,7 @@ mod tests {
     use nacre_wire::dir::DIR_PAGE_MAX;
     use nacre_wire::mds::{DirPage, ListedLayout};
 
-    /// A merge of shards that have these names at these positions, all of them fetched.
+    /// Returns a merge of shards that have these names at these positions, all of them fetched.
     fn merge(shards: &[&[(u64, &str)]]) -> Merge {
         let fid = |place: usize| Fid::new(5, place as u32 + 1, 0);
         let cursor = |(place, names): (usize, &&[(u64, &str)])| {
@@ -283,7 +287,7 @@ mod tests {
         Merge { version: 1, shards: fids, began, cookie, cursors, heads, lease, changes, public: true }
     }
 
-    /// The names of a merge until there is no more room.
+    /// Returns the names of a merge that fit into the space.
     fn list(merge: &mut Merge, mut room: usize) -> Vec<String> {
         let mut names = Vec::new();
         while let Least { cookie, .. } = Least::of(&merge.heads)
@@ -327,7 +331,7 @@ mod tests {
             [&[(10, "a"), (30, "d"), (30, "e")], &[(20, "c"), (30, "f"), (40, "g")], &[(10, "b")]];
         let all = ["a", "b", "c", "d", "e", "f", "g"];
         assert_eq!(list(&mut merge(&shards), 1000), all);
-        // Each takes 32 bytes.
+        // Each entry takes 32 bytes.
         for (room, names) in [(64, 2), (95, 2), (96, 3), (191, 3), (192, 6), (224, 7)] {
             let mut merge = merge(&shards);
             assert_eq!(list(&mut merge, room), all[..names], "{room}");

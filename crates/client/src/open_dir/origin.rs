@@ -1,10 +1,10 @@
-//! Where an entry of a listing comes from, and what says that it is true.
+//! The origin of an entry of a listing, and the proof that the entry is valid.
 
 use nacre_lock::LockHandle;
 use nacre_types::Fid;
 use nacre_wire::mds::DirEntry;
 
-/// What says that an entry of a page is true.
+/// Locks that prove an entry of a page valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryLocks {
     /// The directory or shard that has the name, and the lock on its names.
@@ -14,7 +14,7 @@ pub(crate) struct EntryLocks {
     pub inode: LockHandle,
 }
 
-/// Where entries come from.
+/// Origin of entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     /// The directory or shard that has the names, and the lock on them; 0 if there is none.
@@ -22,12 +22,12 @@ pub(crate) struct Origin {
     pub names: LockHandle,
     /// [`Requests::changes`](crate::requests::Requests) before they were fetched.
     pub changes: u64,
-    /// Everybody may search the directory.
+    /// True if everybody may search the directory.
     pub public: bool,
 }
 
 impl Origin {
-    /// What says that an entry is true, if it came with a lock.
+    /// Returns the locks that prove an entry valid, if it came with a lock.
     pub(crate) fn locks_of(&self, entry: &DirEntry<'_>) -> Option<EntryLocks> {
         let Origin { home, names, .. } = *self;
         (names.0 != 0 && entry.lock.0 != 0).then_some(EntryLocks { home, names, inode: entry.lock })

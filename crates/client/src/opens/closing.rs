@@ -1,7 +1,9 @@
-//! Data of a small file on an MDT that goes with the close: one request and one transaction for data, size and times.
+//! Data of a small file on an MDT that goes with the close: one request and one transaction for data, size
+//! and times.
 //!
-//! Only while this client is the only one, and if the file's only object is there. The MDT may refuse (it was restarted and does
-//! not know the handle, somebody else is coming); then the data is written like any other and the close follows.
+//! Only while this client is the only one, and if the file's only object is there. The MDT may refuse (it was
+//! restarted and does not know the handle, or another client is connecting); then the data is written like
+//! any other and the close follows.
 
 use crate::file::{KnownSize, OpenFile};
 use crate::opens::Opens;
@@ -18,7 +20,7 @@ pub(crate) struct Closing {
 }
 
 impl Opens {
-    /// What the close of the last open for writing can carry, for [`Opens::close_with`].
+    /// Takes the data that the close of the last open for writing can carry, for [`Opens::close_with`].
     pub(crate) fn data_for_close(&self, open: &OpenFile) -> Option<Closing> {
         let file = &*open.file;
         let lease = self.lease.number();
@@ -47,7 +49,7 @@ impl Opens {
         None
     }
 
-    /// Closes with the data. False if the MDT did not take it: then it is dirty as before.
+    /// Closes with the data. False if the MDT did not take it: then it is dirty again.
     pub(crate) fn close_with(&self, open: &OpenFile, closing: Closing) -> bool {
         let file = &*open.file;
         let Closing { job, size } = closing;
@@ -57,8 +59,8 @@ impl Opens {
         };
         let _turn = file.tell();
         let update = file.lock().update_to_tell(Some(size));
-        // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table, which
-        // does so only when nobody fills it, so nobody changes them while the job exists.
+        // SAFETY: spans end within the buffer and name bytes that were written; the table gave the window out
+        // while no thread filled it, so no thread changes the bytes while the job exists.
         let bytes = unsafe {
             std::slice::from_raw_parts(job.window.buffer.start().add(start as usize), (end - start) as usize)
         };
@@ -79,9 +81,9 @@ impl Opens {
                 return false;
             }
         };
-        // If that was the answer of before a restart, a recovery has opened the file again since.
+        // If the reply was from before a restart, a recovery has opened the file again since.
         self.let_go(file.fid, open.handle, recoveries);
-        // Answers to earlier questions may still be on their way, and the inode may have been removed.
+        // Replies to earlier requests may still be on their way, and the inode may have been removed.
         let known = DataUpdate { size_blocks: Some((size_told, blocks_told)), ..update };
         self.nodes.note_told(file.node, &known, self.lease.number());
         {

@@ -1,4 +1,4 @@
-//! Leases on open files, and files that one open has to itself.
+//! Leases on open files, and freezing of files by one open.
 
 use crate::caller::Caller;
 use crate::data::closes::{Closes, await_closes};
@@ -11,16 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long the release of a descriptor that was closed may take to arrive before a lease is refused: a process that was just started
-/// has copies of descriptors until it runs its own program.
+/// How long the release of a descriptor that was closed may take to arrive before a lease is refused: a
+/// process that was just started has copies of descriptors until it runs its own program.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Opens {
-    /// Takes a lease for an open file that has none. `closes_are_told`: the kernel says when a descriptor is closed ([`Data::flush`](crate::data::Data::flush)).
+    /// Takes a lease for an open file that has none. `closes_are_told`: the kernel reports when a descriptor
+    /// is closed ([`Data::flush`](crate::data::Data::flush)).
     ///
     /// # Errors
-    /// `EPERM` for a write lease on a file that is not open for writing, and a read lease on one that is not open for reading; `EBUSY` if
-    /// there is one already, and as for [`Opens::open_lease`].
+    /// `EPERM` for a write lease on a file that is not open for writing, and a read lease on one that is not
+    /// open for reading; `EBUSY` if there is one already, and as for [`Opens::open_lease`].
     pub fn take_lease(
         &self,
         caller: &Caller,
@@ -39,7 +40,7 @@ impl Opens {
             }
             let ask = || self.open_lease(caller, handle, Some(kind)).map(drop);
             let taken = match ask() {
-                // What is in the way may be an open of this mount whose descriptor was closed before.
+                // The conflicting open may be one of this mount whose descriptor was closed before.
                 Err(Status::EBUSY) => {
                     let closes = if closes_are_told { Closes::Told(Some(&open)) } else { Closes::Untold };
                     let waited =
@@ -55,7 +56,8 @@ impl Opens {
         })
     }
 
-    /// Gives up the lease that [`Opens::take_lease`] has taken. Says what was left of it: none if somebody has broken it.
+    /// Releases the lease that [`Opens::take_lease`] has taken. Returns what was left of it: none if it was
+    /// broken.
     ///
     /// # Errors
     /// `ENOLCK` if none was taken; as for [`Opens::open_lease`].
@@ -69,18 +71,19 @@ impl Opens {
         })
     }
 
-    /// True if the open file has a lease, also one that was broken since.
+    /// True if the open file has a lease, even one that was broken since.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of an open file.
     pub fn has_lease(&self, handle: u64) -> StatusResult<bool> {
         Ok(self.handles.file(handle)?.leased.load(Ordering::Acquire))
     }
 
-    /// Takes a lease on an open file, gives it up ([`LeaseKind::None`]), or asks what there is (`None`). Gives what there was.
+    /// Takes a lease on an open file, releases it ([`LeaseKind::None`]), or reads it (`None`). Returns the
+    /// previous one.
     ///
     /// # Errors
-    /// `EBADF`; `EBUSY` if others have the file open in a way that the lease excludes, `EACCES`; `EINTR`.
+    /// `EBADF`; `EBUSY` if the file has other opens that the lease excludes, `EACCES`; `EINTR`.
     pub fn open_lease(
         &self,
         caller: &Caller,
@@ -128,7 +131,7 @@ impl Opens {
                 Ok(before)
             }
             Err(status) => {
-                // Perhaps the MDT has heard of it.
+                // The request may have reached the MDT.
                 let _ = self.ask_lease(caller, open, Some(LeaseKind::None));
                 self.data.thaw(file);
                 Err(status)
@@ -136,7 +139,8 @@ impl Opens {
         }
     }
 
-    /// Nobody of this mount begins to use the file: waits for those who do, then has the MDT keep the others away.
+    /// Freezes a file that no new operation of this mount uses: waits for those in progress, then has the MDT
+    /// exclude other clients.
     fn freeze_begun(
         &self,
         caller: &Caller,

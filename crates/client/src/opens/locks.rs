@@ -1,4 +1,4 @@
-//! File locks that all mounts share.
+//! File locks, which all mounts share.
 
 use crate::caller::Caller;
 use crate::data::closes::{Closes, await_closes};
@@ -11,17 +11,19 @@ use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRe
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-/// How long a release may take to arrive after its descriptor was closed. Who asks for a lock without waiting is answered soon.
+/// How long a release may take to arrive after its descriptor was closed. Short, since a lock request without
+/// waiting has to return soon.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
-/// First and longest pause between questions to an MDT that waits for clients of its last run.
+/// First and longest pause between requests to an MDT that waits for clients of its last run.
 const RECOVERY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
 impl Opens {
-    /// Sets or releases a lock through open file `handle`; with `wait` until it is granted.
+    /// Sets or releases a lock through open file `handle`; with `wait` waits until it is granted.
     ///
     /// # Errors
-    /// `EBADF`; `EAGAIN` if another holds it and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`; `EIO` for a lock if its owner
-    /// has lost others on the file, as the MDT had dropped this client, and has not unlocked them yet.
+    /// `EBADF`; `EAGAIN` if there is a conflicting lock and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`;
+    /// `EIO` for a lock if its owner has lost others on the file, as the MDT had evicted this client, and has
+    /// not unlocked them yet.
     pub fn set_lock(&self, caller: &Caller, handle: u64, lock: FileLock, wait: bool) -> StatusResult<()> {
         self.requests.faults.edge("set lock", || {
             let fid = self.fid_of_handle(handle)?;
@@ -29,7 +31,8 @@ impl Opens {
                 && lock.mode != LockMode::Unlock
                 && let Some(file) = self.nodes.file(fid.inode_number())
             {
-                // Before the request: a lock that was granted although the answer got lost must be given back too.
+                // Before the request: a lock that was granted although the reply got lost must be released
+                // too.
                 file.lock().users.range_locked = true;
             }
             let asked = nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -38,7 +41,7 @@ impl Opens {
             let call = self.flocks.begin(&fid, &lock, handle)?;
             loop {
                 let outcome = match self.ask_for_lock(caller, fid, &request) {
-                    // What is in the way may belong to a descriptor that was closed before.
+                    // The conflicting lock may belong to a descriptor that was closed before.
                     Err(failure) if failure == Status::EAGAIN => match self.await_unlocks(fid, lock.family) {
                         Ok(true) => self.ask_for_lock(caller, fid, &request),
                         Ok(false) => Err(failure),
@@ -54,7 +57,7 @@ impl Opens {
         })
     }
 
-    /// Asks the MDT about a lock, again and again while it waits for clients of its last run.
+    /// Sends a lock request to the MDT, and repeats it while the MDT waits for clients of its last run.
     fn ask_for_lock(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> FailureResult<MdsReply> {
         let mut pause = RECOVERY_PAUSE.0;
         loop {
@@ -76,8 +79,8 @@ impl Opens {
         }
     }
 
-    /// Waits until locks that go with the end of an open file are given back, if its descriptors may be closed already; false if
-    /// there are none.
+    /// Waits until locks that end with an open file are released, if its descriptors may be closed already;
+    /// false if there are none.
     fn await_unlocks(&self, fid: Fid, family: LockFamily) -> StatusResult<bool> {
         let leaves = |file: &FileState| file.lock().users.leaving_locks > 0;
         let may_come = family == LockFamily::File
@@ -85,13 +88,13 @@ impl Opens {
         Ok(may_come && await_closes(&self.requests, &self.nodes, fid, &Closes::Told(None), RELEASE_PATIENCE)?)
     }
 
-    /// Notes that `owner` is about to set locks through an open file.
+    /// Records that `owner` is about to set locks through an open file.
     ///
-    /// The kernel tells of the end of an open file late, and may have given its number as an owner to the next one by then: what that
-    /// one locks from now on does not go with the one before.
+    /// The kernel reports the end of an open file late, and may have given its number as an owner to the next
+    /// one by then: locks that this one sets from then on do not end with the earlier one.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of an open file.
     pub fn note_locker(&self, handle: u64, family: LockFamily, owner: LockOwner) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         let mut lockers = open.file.lockers.lock();
@@ -100,11 +103,11 @@ impl Opens {
         Ok(())
     }
 
-    /// Notes that `owner` has closed a descriptor of an open file, which releases all `fcntl` locks that it held on
-    /// the file.
+    /// Records that `owner` has closed a descriptor of an open file, which releases all `fcntl` locks that it
+    /// held on the file.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of an open file.
     pub fn forget_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         let mut lockers = open.file.lockers.lock();
@@ -120,9 +123,9 @@ impl Opens {
         Ok(())
     }
 
-    /// Has `unlock` give back the locks that go with an open file: `flock`s, and those of open file descriptions (`F_OFD_SETLK`), of whose end
-    /// the kernel says nothing else. Processes have given theirs back, each when it closed its descriptor. Until it is done nobody sets locks
-    /// in their names.
+    /// Calls `unlock` to release the locks that end with an open file: `flock`s, and those of open file
+    /// descriptions (`F_OFD_SETLK`), whose end the kernel reports in no other way. Processes have released
+    /// theirs, each when it closed its descriptor. Meanwhile no other thread sets locks for these owners.
     ///
     /// # Errors
     /// `EBADF`; the first of `unlock`.
@@ -137,16 +140,16 @@ impl Opens {
         own.into_iter().try_for_each(|((family, owner), _)| unlock(family, owner))
     }
 
-    /// True if closing a descriptor of the open file may have to give `fcntl` locks back. Most files never have one, so
-    /// most closes need no server.
+    /// True if closing a descriptor of the open file may have to release `fcntl` locks. Most files never have
+    /// one, so most closes need no request.
     pub fn may_hold_range_locks(&self, handle: u64) -> bool {
         self.handles.file(handle).is_ok_and(|open| open.file.lock().users.range_locked)
     }
 
-    /// The lock that keeps `lock` from being granted, if there is one.
+    /// Returns a lock that conflicts with `lock`, if there is one.
     ///
     /// # Errors
-    /// What the MDT answers.
+    /// The error of the MDT.
     pub fn get_lock(&self, caller: &Caller, fid: Fid, lock: FileLock) -> StatusResult<Option<FileLock>> {
         self.requests.faults.edge("get lock", || {
             let ask = || match self.ask_for_lock(caller, fid, &MdsRequest::GetLock { fid, lock })? {
@@ -160,10 +163,10 @@ impl Opens {
         })
     }
 
-    /// FID of an open file or directory.
+    /// Returns the FID of an open file or directory.
     ///
     /// # Errors
-    /// `EBADF`.
+    /// `EBADF` if the handle is not that of one.
     pub fn fid_of_handle(&self, handle: u64) -> StatusResult<Fid> {
         match self.handles.file(handle) {
             Ok(open) => Ok(open.file.fid),

@@ -13,12 +13,13 @@ use nacre_wire::mds::{LockRange, MdsRequest};
 use std::sync::atomic::Ordering;
 
 impl Pages {
-    /// The merge of a directory with shards, ready to go on where a page is wanted.
+    /// Returns the merge of a directory with shards, positioned where a page is wanted.
     ///
     /// # Errors
-    /// What MDTs answer; `WRONG_SHARD` if the list is old; `EINTR`.
+    /// The errors of MDTs; `WRONG_SHARD` if the list is outdated; `EINTR`.
     pub(crate) fn merge(&self, dir: &OpenDir, layout: &DirLayout, wanted: &Wanted) -> FailureResult<Merge> {
-        // Taken out meanwhile: another reader begins on his own, and need not wait for an MDT that this one waits for.
+        // Taken out meanwhile: another reader begins a merge of its own, and need not wait for an MDT that
+        // this one waits for.
         let goes_on = dir.merge.lock().take().filter(|merge| merge.leads_to(layout, wanted));
         let mut merge = goes_on.unwrap_or_else(|| Merge::new(dir.opener, layout, wanted));
         (merge.lease, merge.changes) = (self.lease.number(), self.requests.changes.load(Ordering::Acquire));
@@ -33,10 +34,11 @@ impl Pages {
         Ok(merge)
     }
 
-    /// A page of a directory whose names move. Nothing in it may be kept.
+    /// Returns a page of a directory whose names move. Nothing in it may be cached.
     ///
     /// # Errors
-    /// What MDTs answer; `EINTR`; `EINVAL` for more names of one position than fit into any page; `WRONG_SHARD` if the list is old.
+    /// The errors of MDTs; `EINTR`; `EINVAL` for more names of one position than fit into any page;
+    /// `WRONG_SHARD` if the list is outdated.
     pub(crate) fn moving_page(
         &self,
         opener: &Caller,
@@ -58,9 +60,10 @@ impl Pages {
         Ok(Page { page, lease: 0, changes: 0 })
     }
 
-    /// Fetches of each shard of which nothing is left; at the beginning of all but one in the background.
+    /// Fetches a page of each shard of which nothing is left; at the beginning all but one in the background.
     fn fill(&self, merge: &mut Merge, wanted: &Wanted) -> FailureResult<()> {
-        // Readers change from one to the other on the way; who wants attributes does without where they were not fetched.
+        // Readers switch between the kinds of listing on the way; one that wants attributes does without
+        // where they were not fetched.
         let due = merge.cursors.iter().filter(|cursor| cursor.is_due());
         for cursor in due.skip(1).filter(|cursor| cursor.page.is_none()) {
             self.fetch_ahead(&cursor.dir, cursor.ask(cursor.passed, wanted));
@@ -85,7 +88,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Hands out entries from the least position on, as long as they are taken and there is room for them.
+    /// Hands out entries from the least position on, as long as they are taken and there is space for them.
     pub(crate) fn hand_out(
         &self,
         merge: &mut Merge,

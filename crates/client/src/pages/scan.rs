@@ -1,4 +1,4 @@
-//! Directories read by programs that look at every entry.
+//! Scans of directories for programs that read every entry.
 
 use crate::caller::Caller;
 use crate::inodes::page_locks::PageHandles;
@@ -12,10 +12,10 @@ use nacre_wire::dir::DIR_PAGE_MAX;
 use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, LockRange, MdsReply, MdsRequest};
 use std::collections::{BTreeMap, HashMap};
 
-/// A page of a shard that a program's request is divided into has at least so many bytes.
+/// Least size of a shard's page when a program's request is divided over shards, in bytes.
 const SHARD_PAGE_MIN: usize = 16 << 10;
 
-/// What listings say of inodes of other MDTs, and under which lease; 0 if under none.
+/// Entries for inodes of other MDTs, and the lease under which they were requested; 0 if under none.
 struct ListedInodes {
     pages: Vec<DirPage>,
     lease: u64,
@@ -27,19 +27,19 @@ impl ListedInodes {
     }
 }
 
-/// A page of a shard, and when it was true.
+/// A page of a shard, and its validity.
 pub(crate) struct ShardPage {
     pub page: DirPage,
     pub lease: u64,
-    /// Names before this position may have left the shard before the page was read to its end.
+    /// Position before which names may have left the shard until the page was read to its end.
     pub moved: u64,
 }
 
 impl ShardPage {
-    /// The page in an answer about a shard in a list with a version.
+    /// Extracts the page from a reply about a shard in a list with a version.
     ///
     /// # Errors
-    /// `WRONG_SHARD` if it is in another one; `EPROTO`.
+    /// `WRONG_SHARD` if it is in another list; `EPROTO`.
     pub fn of(answer: Answer, expected: u32) -> FailureResult<ShardPage> {
         match answer.reply {
             MdsReply::Shard { page, version, moved } if version == expected => {
@@ -51,20 +51,22 @@ impl ShardPage {
     }
 }
 
-/// The entries of all shards behind position `cookie`, up to where the first of their pages ends, with `ask` for a page of one.
+/// Returns the entries of all shards behind position `cookie`, up to where the first of their pages ends;
+/// `ask` requests a page of one shard.
 ///
-/// While names move, one that goes from a shard whose page was read after it had left to one whose page was read before would be
-/// missed. So the pages count only if no shard has passed their positions meanwhile; a name that was seen twice is listed once.
+/// While names move, one that moves from a shard whose page was read after it had left to one whose page was
+/// read before would be missed. So the pages count only if no shard has passed their positions meanwhile; a
+/// name that was seen twice is listed once.
 ///
 /// # Errors
-/// What `ask` gives; `E2BIG` if names of one position do not fit; `EINTR`.
+/// The error of `ask`; `E2BIG` if names of one position do not fit; `EINTR`.
 pub(crate) fn scan_shards(
     layout: &DirLayout,
     cookie: u64,
     max_bytes: usize,
     ask: impl Fn(Fid, usize) -> FailureResult<ShardPage>,
 ) -> FailureResult<(DirPage, u64)> {
-    // All pages together fit, and one with a name of any length and its layout.
+    // Sized so that all pages together fit, and each has space for a name of any length and its layout.
     let each = (max_bytes / layout.shards.len().max(1)).max(SHARD_PAGE_MIN).min(max_bytes);
     let mut before: Option<Vec<u64>> = None;
     loop {
@@ -83,7 +85,8 @@ pub(crate) fn scan_shards(
     }
 }
 
-/// True if no shard has moved names behind position `from` up to `bound` between two looks at how far they are.
+/// True if no shard has moved names behind position `from` up to `bound` between two readings of its
+/// progress.
 pub(crate) fn is_sure(before: Option<&[u64]>, moved: &[u64], (from, bound): (u64, Option<u64>)) -> bool {
     let before = |place: usize| before.map_or(0, |before| before[place]);
     moved.iter().enumerate().all(|(place, &moved)| {
@@ -114,17 +117,17 @@ fn join(pages: &[ShardPage], bound: Option<u64>, max_bytes: usize) -> FailureRes
 }
 
 impl Pages {
-    /// Puts in what lies on other MDTs than its name. The page may end earlier then.
+    /// Completes a page with inodes that are on other MDTs than their names. The page may end earlier then.
     fn with_those_elsewhere(&self, page: &DirPage, max_bytes: u32, layouts: bool) -> FailureResult<DirPage> {
         let missing = page.entries().filter(|entry| entry.attr.is_none()).map(|entry| entry.fid);
         let inodes = self.list_inodes(missing, layouts, false)?;
         let found = inodes.by_fid();
         let mut filled = DirPage { bytes: Vec::with_capacity(max_bytes as usize), ..*page };
-        // Where the names begin that have the position of the last one.
+        // Where the names with the position of the last one begin.
         let (mut group, mut group_at) = (0, 0);
         for mut entry in page.entries() {
             if entry.attr.is_none() {
-                // Removed meanwhile, if it is not there.
+                // An inode that was not found was removed meanwhile.
                 let Some(inode) = found.get(&entry.fid) else { continue };
                 (entry.attr, entry.layout) = (inode.attr, inode.layout);
                 if entry.encoded_len() > max_bytes as usize {
@@ -143,11 +146,12 @@ impl Pages {
         if filled.is_empty() && !filled.end { Err(Status::E2BIG.into()) } else { Ok(filled) }
     }
 
-    /// The same for a page of names of `home`, which was asked for under a lease or with locks: attributes of inodes of other MDTs come
-    /// under the same lease, or each with a lock, or not at all. The page may grow.
+    /// Does the same for a page of names of `home`, which was requested under a lease or with locks:
+    /// attributes of inodes of other MDTs come under the same lease, or each with a lock, or not at all. The
+    /// page may grow.
     ///
     /// # Errors
-    /// What an MDT answers.
+    /// The error of an MDT.
     pub(crate) fn with_attributes(&self, page: DirPage, home: Fid, lease: u64) -> FailureResult<DirPage> {
         let with_locks = page.lock.0 != 0;
         let is_elsewhere = |entry: &DirEntry<'_>| entry.fid.mdt_index() != home.mdt_index();
@@ -176,7 +180,7 @@ impl Pages {
         Ok(filled)
     }
 
-    /// What listings say of inodes, asked of their MDTs many at a time.
+    /// Requests entries for inodes from their MDTs, many at a time.
     fn list_inodes(
         &self,
         fids: impl Iterator<Item = Fid>,
@@ -187,7 +191,7 @@ impl Pages {
         fids.for_each(|fid| by_mdt.entry(fid.mdt_index()).or_default().push(fid));
         let (mut pages, mut lease) = (Vec::new(), None);
         for fids in by_mdt.values_mut() {
-            // One with several names in the directory is asked for once.
+            // An inode with several names in the directory is requested once.
             fids.sort_unstable();
             fids.dedup();
             let mut rest = &fids[..];
@@ -205,7 +209,7 @@ impl Pages {
                 let last = page.entries().last().map(|entry| entry.fid);
                 rest = match (page.end, last) {
                     (true, _) => &rest[asked..],
-                    // Those behind the last one did not fit.
+                    // The inodes behind the last one did not fit.
                     (false, Some(last)) => &rest[rest.partition_point(|fid| *fid <= last)..],
                     (false, None) => return Err(Status::EPROTO.into()),
                 };
@@ -215,7 +219,7 @@ impl Pages {
         Ok(ListedInodes { pages, lease: lease.unwrap_or(0) })
     }
 
-    /// Puts in what this client knows better than the MDT.
+    /// Puts in values that are newer at this client than at the MDT.
     fn with_sizes(&self, page: DirPage, lease: u64) -> DirPage {
         let unsure = |attr: &Attr| match attr.is_regular() {
             true => {
@@ -229,17 +233,18 @@ impl Pages {
         let mut changed = DirPage { bytes: Vec::with_capacity(page.bytes.len()), ..page };
         for entry in page.entries() {
             let attr = entry.attr.map(|attr| self.sure_attr(attr, lease).unwrap_or(attr));
-            // The same length as before, so it fits.
+            // Of the same length as the original, so it fits.
             changed.push(&DirEntry { attr, ..entry }, u32::MAX);
         }
         changed
     }
 
-    /// The entries of a directory behind position `cookie` with their attributes, and with what is `wanted` beside them: at
-    /// most `max_bytes` of them. Nothing of it is kept.
+    /// Returns the entries of a directory behind position `cookie` with their attributes and the further data
+    /// `wanted`: at most `max_bytes` of them. Nothing of it is cached.
     ///
     /// # Errors
-    /// `EACCES` without permission to search; `E2BIG` if names of equal hash do not fit; what the MDT answers; `EINTR`.
+    /// `EACCES` without permission to search; `E2BIG` if names of equal hash do not fit; the error of the
+    /// MDT; `EINTR`.
     pub fn scan(
         &self,
         caller: &Caller,

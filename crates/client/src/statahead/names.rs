@@ -1,13 +1,14 @@
-//! The names of a listed directory, and in which order they are asked for. Pure.
+//! The names of a listed directory, and in which order they are looked up. Pure.
 
-/// Names remembered of one directory: with names of 16 bytes 8 MiB.
+/// Names recorded of one directory: with names of 16 bytes 8 MiB.
 const NAMES_MAX: usize = 1 << 18;
 /// Bytes of all names of one directory.
 const BYTES_MAX: usize = 8 << 20;
-/// How far the next name may be from the last one: programs leave some out (hidden ones, those of another suffix).
+/// Distance up to which a name counts as the next one: programs leave some out (hidden ones, those of another
+/// suffix).
 const JUMP_MAX: usize = 8;
 
-/// How a name follows the one that was asked for before it.
+/// How a name follows the previously looked up one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Follows {
     /// In the order of the listing.
@@ -19,17 +20,17 @@ pub(crate) enum Follows {
 }
 
 struct Listed {
-    /// Where its bytes begin; they end where the next one's begin.
+    /// Offset of its first byte; the name ends where the next one begins.
     start: u32,
     /// Position before it.
     before: u64,
 }
 
-/// The name that was asked for last.
+/// The name that was looked up last.
 #[derive(Clone, Copy)]
 struct At {
     listed: usize,
-    /// Its place among the sorted ones, if that was looked for.
+    /// Its place among the sorted names, if that was searched for.
     rank: Option<usize>,
 }
 
@@ -38,15 +39,17 @@ struct At {
 pub(crate) struct ListedNames {
     bytes: Vec<u8>,
     listed: Vec<Listed>,
-    /// Numbers of `listed` in the order of the names, made when they are first asked for in another order than listed.
+    /// Indexes into `listed` in the order of the names, sorted when names are first looked up in another
+    /// order than listed.
     sorted: Vec<u32>,
     at: Option<At>,
-    /// Position before the last one.
+    /// Position before the last name.
     last: u64,
 }
 
 impl ListedNames {
-    /// The next name of the listing, behind position `before`. A listing that begins anew replaces the old one.
+    /// Adds the next name of the listing, behind position `before`. A listing that restarts replaces the old
+    /// one.
     pub fn push(&mut self, name: &[u8], before: u64) {
         if before < self.last {
             *self = ListedNames::default();
@@ -73,7 +76,7 @@ impl ListedNames {
         self.name(*self.sorted.get(rank)? as usize)
     }
 
-    /// Takes note that `name` is asked for; `None` if it was not listed.
+    /// Records that `name` is looked up; `None` if it was not listed.
     pub fn on_asked(&mut self, name: &[u8]) -> Option<Follows> {
         let next = self.at.map_or(0, |at| at.listed + 1);
         if let Some(listed) = (next..next + JUMP_MAX).find(|&number| self.name(number) == Some(name)) {
@@ -101,12 +104,13 @@ impl ListedNames {
         self.sorted.binary_search_by_key(&Some(name), |&number| self.name(number as usize)).ok()
     }
 
-    /// Position before the name that was asked for last.
+    /// Returns the position before the name that was looked up last.
     pub fn position(&self) -> Option<u64> {
         self.at.and_then(|at| self.listed.get(at.listed)).map(|listed| listed.before)
     }
 
-    /// The name that was asked for last and those behind it in the order of their bytes: up to `count`, each ended by NUL.
+    /// Returns the name that was looked up last and those behind it in the order of their bytes: up to
+    /// `count`, each terminated by NUL.
     pub fn sorted_names(&self, count: u32) -> Vec<u8> {
         let Some(rank) = self.at.and_then(|at| at.rank) else { return Vec::new() };
         let mut names = Vec::new();

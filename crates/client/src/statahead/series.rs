@@ -1,11 +1,12 @@
 //! Numbered names (`file0001`, `file0002`, `file0003`), recognized without a listing. Pure.
 //!
-//! The number may stand anywhere in the name; what is around it stays the same. It grows by one, and keeps its leading
-//! zeros.
+//! The number may be anywhere in the name; the text around it stays the same. It grows by one, and keeps its
+//! leading zeros.
 
-/// Steps of one after which the next one is expected: with them three names were asked for (reference 4.26: 2 to 4).
+/// Steps of one after which the next name is expected: by then three names were looked up. Lustre takes 2 to
+/// 4.
 const STEPS_MIN: u32 = 2;
-/// Longest number that is understood: all of them fit 64 bits.
+/// Most digits of a number: all such numbers fit 64 bits.
 const DIGITS_MAX: usize = 18;
 
 /// Names that were found in a directory, as far as they are numbered.
@@ -23,7 +24,7 @@ struct Number {
     value: u64,
 }
 
-/// Where `name` has its number if it is the one after `last`.
+/// Returns where `name` has its number if it is the one after `last`.
 fn successor(last: &[u8], name: &[u8]) -> Option<Number> {
     let mut start = last.iter().zip(name).take_while(|(a, b)| a == b).count();
     while start > 0 && last[start - 1].is_ascii_digit() {
@@ -47,7 +48,7 @@ fn number_at(name: &[u8], start: usize) -> Option<Number> {
 }
 
 impl Series {
-    /// A name was asked for and is there.
+    /// Records that a name was looked up and exists.
     pub fn on_found(&mut self, name: &[u8]) {
         match successor(&self.last, name) {
             Some(_) => self.steps = self.steps.saturating_add(1),
@@ -57,12 +58,12 @@ impl Series {
         self.last.extend_from_slice(name);
     }
 
-    /// True if `name` is what was to be expected.
+    /// True if `name` is the expected next one.
     pub fn predicts(&self, name: &[u8]) -> bool {
         self.steps >= STEPS_MIN && successor(&self.last, name).is_some()
     }
 
-    /// `name`, which was expected, and those after it: `count` in all, each ended by NUL.
+    /// Returns `name`, which was expected, and those after it: `count` in all, each terminated by NUL.
     pub fn names(&self, name: &[u8], count: u32) -> Vec<u8> {
         let Some(number) = successor(&self.last, name) else { return Vec::new() };
         let width = number.end - number.start;

@@ -2,10 +2,11 @@
 
 /// Entries of the first batch.
 const WINDOW_MIN: u32 = 8;
-/// Lookups that found nothing ready, in a row or beside the fourfold of others, after which a directory is left alone.
+/// Lookups that found nothing ready after which statahead stops for a directory: in a row, or in total while
+/// there are fewer than four times as many that found something.
 const MISSES_MAX: u32 = 32;
 
-/// How much to fetch, from what became of it so far.
+/// How much to fetch, adapted to how much of it was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
     /// Entries of the next batch.
@@ -23,7 +24,8 @@ impl Window {
         self.misses_in_row = 0;
     }
 
-    /// Nothing was ready: entries to fetch now, of which the first one is asked for; 0: none.
+    /// Records a lookup that found nothing ready; returns how many entries to fetch, of which the first one
+    /// is being looked up; 0 for none.
     pub fn on_miss(&mut self, limit: u32) -> u32 {
         let used = self.misses_in_row == 0 && self.misses > 0;
         self.misses += 1;

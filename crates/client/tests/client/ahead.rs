@@ -1,4 +1,4 @@
-//! Reading ahead.
+//! Read-ahead.
 
 use crate::{READ_WRITE, World, create, open, read, root, write};
 use nacre_client::{Client, Counter, OpenFlags};
@@ -14,7 +14,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at / 97) as u8 ^ (at as u8).wrapping_mul(7) ^ seed).collect()
 }
 
-/// A file of `len` bytes, open for reading and writing, all of which are on the OSTs.
+/// Creates a file of `len` bytes, open for reading and writing, all of which are on the OSTs.
 fn filled(client: &Client, name: &str, len: usize) -> (Fid, u64, Vec<u8>) {
     let (fid, handle) = create(client, name);
     let data = pattern(len, 0);
@@ -29,7 +29,7 @@ fn requests(world: &World) -> u64 {
     world.osts.iter().map(|ost| ost.reads.load(Ordering::Relaxed)).sum()
 }
 
-/// Waits until fetches that nobody wants any more have given their memory back.
+/// Waits until fetches for which no reader waits have freed their memory.
 fn assert_memory_comes_back(client: &Client) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while client.read_ahead.read_ahead_bytes() > 0 {
@@ -111,7 +111,7 @@ fn no_more_data_is_kept_than_max_cached_mb_and_a_lower_bound_counts_at_once() {
     let world = World::new(1 << 20, 1);
     let client = world.client();
     let (_, handle, data) = filled(&client, "file", 16 * MIB);
-    // What is held back already stays until it is written.
+    // Data that is held back already stays until it is written.
     client.data.fsync(handle).expect("synced");
     client.write_back.set_max_cached_mb(2).expect("in range");
     for offset in (0..64 * PAGE).step_by(PAGE) {
@@ -151,7 +151,8 @@ fn nothing_is_kept_when_the_lease_is_shared() {
     other.opens.release(theirs).expect("open");
 }
 
-/// Reads in a row, with writes, cuts and holes in between, by two opens of one file, against a vector.
+/// Checks sequential reads, with writes, truncations and holes in between, by two opens of one file, against
+/// a vector.
 #[test]
 fn readers_see_every_change_made_here() {
     let world = World::new(256 << 10, 3);

@@ -1,4 +1,4 @@
-//! An MDT in memory: enough of one to run the client against, without durability.
+//! An MDT in memory with as much as clients under test need, without durability.
 
 use super::fake_oss::FakeOss;
 use nacre_layout::{
@@ -29,7 +29,7 @@ struct Inode {
     layout: Option<Arc<Layout>>,
     /// Open handles by client and number.
     opens: BTreeMap<(usize, u64), OpenFlags>,
-    /// Locks on the layout that say that no objects come.
+    /// Locks on the layout that guarantee that no objects are added.
     layout_locks: BTreeSet<(usize, LockHandle)>,
 }
 
@@ -50,7 +50,7 @@ struct State {
     next_sequence: u64,
 }
 
-/// Called at an event, which it may have refused.
+/// Called at an event; an error refuses it.
 pub type Refusal = Box<dyn FnOnce() -> StatusResult<()> + Send>;
 
 /// The MDT.
@@ -58,38 +58,38 @@ pub struct FakeMds {
     state: Mutex<State>,
     spec: LayoutSpec,
     osts: u16,
-    /// Where data on this MDT lies, if the file system's default begins there.
+    /// The data part of this MDT, if the file system's default begins there.
     data: Option<Arc<FakeOss>>,
     pub commits: std::sync::atomic::AtomicU64,
-    /// Names looked up, pages listed.
+    /// Number of names looked up and pages listed.
     pub lookups: std::sync::atomic::AtomicU64,
     pub pages: std::sync::atomic::AtomicU64,
-    /// Layouts asked for.
+    /// Number of layouts requested.
     pub layouts: std::sync::atomic::AtomicU64,
-    /// Layouts instantiated.
+    /// Number of layouts instantiated.
     pub intents: std::sync::atomic::AtomicU64,
-    /// No close may bring data.
+    /// True to refuse data with closes.
     pub refuses_data: std::sync::atomic::AtomicBool,
-    /// The next create fails with this.
+    /// Status with which the next create fails.
     pub fail_create: Mutex<Option<Status>>,
-    /// Called when the next update of data arrives, before it counts.
+    /// Called when the next report of sizes and times arrives, before it is applied.
     pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// Called when the next open arrives, before it counts; it is refused with what that says.
+    /// Called when the next open arrives, before it is applied; an error refuses the open.
     pub at_open: Mutex<Option<Refusal>>,
-    /// Called when the next answer to an open is on its way.
+    /// Called when the next reply to an open is on its way.
     pub after_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// Called when the next answer to a close with data is on its way.
+    /// Called when the next reply to a close with data is on its way.
     pub after_close: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when a close arrives.
     pub at_close: Mutex<Option<Box<dyn Fn() + Send>>>,
-    /// While there is a list, closes that nobody waits for stay in it.
+    /// While there is a list, closes without a waiting caller are held in it.
     pub held_closes: Mutex<Option<Vec<HeldClose>>>,
 }
 
-/// A close on its way: client, file, handle, and what it tells.
+/// A close on its way: client, file, handle, and the values it reports.
 pub type HeldClose = (usize, Fid, OpenHandle, DataUpdate);
 
-/// One client's way to it.
+/// Endpoint of one client.
 pub struct FakeEndpoint {
     mds: Arc<FakeMds>,
     client: usize,
@@ -135,7 +135,8 @@ impl FakeMds {
         self.state.lock().expect("no test panics inside")
     }
 
-    /// A new client. The second one takes exclusivity from the first and waits until that has let go.
+    /// Connects a new client. The second one revokes the exclusive lease of the first and waits until that
+    /// has released it.
     pub fn connect(self: &Arc<FakeMds>, callbacks: Arc<dyn ClientCallbacks>) -> Arc<FakeEndpoint> {
         let (first, epoch, client) = {
             let mut state = self.lock();
@@ -156,39 +157,40 @@ impl FakeMds {
         Arc::new(FakeEndpoint { mds: self.clone(), client })
     }
 
-    /// Every client so far is dead: its handles are closed, and nobody waits for it.
+    /// Evicts every client so far: its handles are closed, and no request waits for it.
     pub fn evict_all(&self) {
         let mut state = self.lock();
         state.clients.clear();
         state.inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
-    /// It restarts and knows no more who has what open, until clients say so. What has no name stays until [`Self::end_recovery`].
+    /// Simulates a restart: forgets all opens until clients replay them. Files without a name stay until
+    /// [`Self::end_recovery`].
     pub fn forget_opens(&self) {
         self.lock().inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
-    /// All clients are back: what has no name and is not open goes.
+    /// Ends the recovery: removes files without a name that are not open.
     pub fn end_recovery(&self) {
         self.lock().inodes.retain(|_, inode| inode.attr.nlink > 0 || !inode.opens.is_empty());
     }
 
-    /// How often a file is open.
+    /// Returns how often a file is open.
     pub fn opens(&self, fid: Fid) -> usize {
         self.lock().inodes.get(&fid).map_or(0, |inode| inode.opens.len())
     }
 
-    /// Whether an object of a file counts as written to.
+    /// True if an object of a file is recorded as written.
     pub fn is_written(&self, fid: Fid) -> bool {
         self.lock().inodes[&fid].layout.as_ref().is_some_and(|layout| layout.is_written())
     }
 
-    /// Whether a file is there, with a name or without.
+    /// True if a file exists, with a name or without.
     pub fn has(&self, fid: Fid) -> bool {
         self.lock().inodes.contains_key(&fid)
     }
 
-    /// Closes that were held arrive, and later ones at once.
+    /// Delivers the closes that were held, and later ones at once.
     pub fn let_closes_arrive(&self) {
         let held = self.held_closes.lock().expect("no panic inside").take();
         for (client, fid, handle, update) in held.unwrap_or_default() {
@@ -201,7 +203,7 @@ impl FakeMds {
         LeaseGrant { exclusive: state.clients.len() == 1, epoch: state.epoch }
     }
 
-    /// Has the others give up that no objects come, and waits until they have.
+    /// Revokes the `COMPONENTS` locks of the other clients, and waits until they have cancelled them.
     fn call_back_components(&self, client: usize, fid: Fid) {
         let others = |state: &State| -> Vec<(usize, LockHandle)> {
             let held = state.inodes.get(&fid).map(|inode| inode.layout_locks.clone()).unwrap_or_default();
@@ -222,7 +224,7 @@ impl FakeMds {
         }
     }
 
-    /// What a file gets of which nobody says anything: on this MDT 64 KiB of it.
+    /// Returns the layout of a file without a requested one: on this MDT the first 64 KiB of it.
     fn fresh_layout(&self) -> Layout {
         const HEAD: u64 = 64 << 10;
         let part = |start, end, spec| ComponentSpec {
@@ -240,7 +242,7 @@ impl FakeMds {
         }
     }
 
-    /// What [`Self::instantiate`] does if files may begin on this MDT.
+    /// Does what [`Self::instantiate`] does if files may begin on this MDT.
     fn instantiate_composite(
         &self,
         state: &mut State,
@@ -275,7 +277,7 @@ impl FakeMds {
         inode.layout.clone()
     }
 
-    /// The layout of a file.
+    /// Returns the layout of a file.
     pub fn layout(&self, fid: Fid) -> Option<Arc<Layout>> {
         self.lock().inodes.get(&fid)?.layout.clone()
     }
@@ -441,7 +443,8 @@ impl FakeMds {
         let inode = state.inodes.get(&fid).ok_or(Status::ENOENT)?;
         let mut page =
             DirPage { end: true, public: perm::searchable_by_all(&inode.attr), ..DirPage::default() };
-        // Positions are ranks, backwards since no order may be relied on: good enough where no names change between two pages.
+        // Positions are ranks, backwards since no order may be relied on: good enough where no names change
+        // between two pages.
         for (rank, (name, fid)) in inode.names.iter().rev().enumerate() {
             let position = rank as u64 + 4;
             let attr = state.inodes[fid].attr;
@@ -507,7 +510,7 @@ impl FakeMds {
                 Ok(MdsReply::Entry { attr, public })
             }
             MdsRequest::GetAttr { fid } => attr_reply(inode!(fid)),
-            // Gives no locks, as one may: then nothing is kept.
+            // Grants no locks, as an MDT may: then nothing is cached.
             MdsRequest::Intent { fid, name, .. } => {
                 let inode = inode!(fid);
                 let none = LockHandle(0);

@@ -1,4 +1,4 @@
-//! An OST in memory that counts what it is asked and fails on demand. Its locks are real.
+//! An OST in memory that counts requests and fails on demand. Its locks are real.
 
 use nacre_dlm::{LockOwner, LockService};
 use nacre_lock::server::ServerConfig;
@@ -104,21 +104,21 @@ pub struct FakeOss {
     locks: LockService,
     /// Number of the last power failure.
     pub epoch: AtomicU64,
-    /// The next write fails with this.
+    /// Status with which the next write fails.
     pub fail_write: Mutex<Option<Status>>,
-    /// Called when the next write arrives, before it counts.
+    /// Called when the next write arrives, before it is applied.
     pub at_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub syncs: AtomicU64,
     pub writes: AtomicU64,
-    /// Bytes that are never granted: what a client may have is what it wants less this.
+    /// Bytes that are never granted: a client gets what it requests less this.
     pub ungranted: AtomicU64,
-    /// Bytes granted now.
+    /// Bytes granted.
     pub granted: AtomicU64,
     pub attrs: AtomicU64,
     pub reads: AtomicU64,
-    /// Reads of more than a page fail.
+    /// True to fail reads of more than a page.
     pub fail_large_reads: AtomicBool,
-    /// Reads fail with this.
+    /// Status with which reads fail.
     pub fail_reads: Mutex<Option<Status>>,
 }
 
@@ -153,7 +153,7 @@ impl LockOwner for FakeOss {
     fn on_evicted(&self, _: &Arc<Export>) {}
 }
 
-/// One client's way to it.
+/// Endpoint of one client.
 pub struct Way {
     oss: Arc<FakeOss>,
     export: Arc<Export>,
@@ -167,7 +167,7 @@ impl Way {
     }
 }
 
-/// What a request reads or changes, and how.
+/// Returns what a request reads or changes, and how it is locked.
 fn need_of(request: &OssRequest) -> Option<(Fid, Need, IoLock)> {
     let need = |mode, start: u64, len: u64| {
         let last = start.saturating_add(len).max(1) - 1;
@@ -224,7 +224,7 @@ impl OssEndpoint for Way {
     }
 }
 
-/// The object that a request says was written to before.
+/// Returns the object that a request names as written before.
 fn has_to_be_there(request: &OssRequest) -> Option<Fid> {
     match request {
         OssRequest::Write { object, written: true, .. }
@@ -237,7 +237,7 @@ fn has_to_be_there(request: &OssRequest) -> Option<Fid> {
 }
 
 impl FakeOss {
-    /// Objects that are there.
+    /// Returns the existing objects.
     pub fn names(&self) -> Vec<Fid> {
         self.objects.lock().expect("no test panics inside").keys().copied().collect()
     }
@@ -283,7 +283,7 @@ impl FakeOss {
                 let rest = data.get(*offset as usize..).unwrap_or(&[]);
                 let bytes = rest.len().min(buffer.len());
                 buffer[..bytes].copy_from_slice(&rest[..bytes]);
-                // What is not claimed must not be trusted.
+                // Bytes beyond the reported length must not be trusted.
                 buffer[bytes..].fill(0xee);
                 Ok(OssReply::Read(bytes as u32))
             }

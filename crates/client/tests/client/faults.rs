@@ -1,4 +1,4 @@
-//! What the log says of faults.
+//! Lines in the log about faults.
 
 use super::*;
 use nacre_rpc::Recovery;
@@ -9,7 +9,7 @@ use std::sync::Once;
 const MIB: usize = 1 << 20;
 
 thread_local! {
-    /// What this thread has logged: operations run on the thread of their caller.
+    /// Lines that this thread has logged: operations run on the thread of their caller.
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -29,7 +29,7 @@ impl log::Log for Recorder {
     fn flush(&self) {}
 }
 
-/// Does something, and gives what it has logged.
+/// Runs `work`, and returns the lines that it has logged.
 fn logged(work: impl FnOnce()) -> Vec<String> {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -41,13 +41,13 @@ fn logged(work: impl FnOnce()) -> Vec<String> {
     LINES.take()
 }
 
-/// The only line, which names all of these.
+/// Checks that there is one line, which contains all of these parts.
 fn one_line(lines: &[String], parts: &[&str]) {
     assert_eq!(lines.len(), 1, "{lines:?}");
     parts.iter().for_each(|part| assert!(lines[0].contains(part), "{part:?} is not in {:?}", lines[0]));
 }
 
-/// A client with a file of 3 MiB on two OSTs whose data this client does not have.
+/// Creates a client with a file of 3 MiB on two OSTs whose data this client does not have.
 fn world_with_file() -> (World, Arc<Client>, Fid, u64) {
     let world = World::new(MIB as u32, 2);
     let client = world.client();

@@ -152,7 +152,7 @@ fn groups_and_capabilities_are_looked_up_when_the_server_needs_them() {
     client.names.setattr(&root(), fid, set).expect("set");
     let stranger = Caller { uid: 4242, gid: 4242, pid: u32::MAX - 1 };
     assert_eq!(client.inodes.access(&stranger, fid, 4), Err(Status::EACCES));
-    // In its own name a process has its capabilities, in another's none.
+    // A process has its capabilities when it acts for its own user, and none for another one.
     let borrowed = Caller { uid: 4242, gid: 4242, pid: std::process::id() };
     assert_eq!(client.inodes.access(&borrowed, fid, 4), Err(Status::EACCES));
     let set = SetAttr { valid: SetAttrValid::UID, uid: 4242, ..SetAttr::default() };
@@ -238,7 +238,7 @@ fn limits_are_refused_and_not_wrapped() {
     assert_eq!(client.opens.release(9999), Err(Status::EBADF));
 }
 
-/// Times and size of a file, and whether they count as exact.
+/// Returns times and size of a file.
 fn shown(client: &Client, fid: Fid) -> (Timestamp, Timestamp, Timestamp, u64, u64) {
     let attr = client.inodes.getattr(fid).expect("it is there");
     (attr.atime, attr.mtime, attr.ctime, attr.size, attr.blocks)
@@ -253,7 +253,8 @@ fn what_stat_shows_of_a_written_file_stays_while_its_close_is_on_its_way() {
     let (_, mtime, ctime, size, _) = shown(&client, fid);
     assert_eq!((mtime, size), (ctime, 100_000));
 
-    // The kernel tells of a close when it likes, and programs go on meanwhile: at the close itself, ...
+    // The kernel reports a close at some later time, and programs continue meanwhile: checked at the close
+    // itself, ...
     let (asking, seen) = (client.clone(), Arc::new(std::sync::Mutex::new(None)));
     let inside = seen.clone();
     *world.mds.at_close.lock().expect("no panic") = Some(Box::new(move || {
@@ -265,7 +266,7 @@ fn what_stat_shows_of_a_written_file_stays_while_its_close_is_on_its_way() {
     assert_eq!((during.1, during.2, during.3), (mtime, ctime, size), "while the file stays open");
     *world.mds.at_close.lock().expect("no panic") = None;
 
-    // ... and while the MDT does not know of it.
+    // ... and while the MDT has not got it.
     write(&client, late, 100_000, b"more").expect("written");
     let (_, mtime, ctime, size, _) = shown(&client, fid);
     *world.mds.held_closes.lock().expect("no panic") = Some(Vec::new());
@@ -304,7 +305,8 @@ fn times_that_are_set_after_a_close_are_not_undone_by_it() {
     }
 }
 
-/// A file that another thread has open gets its first objects, and is closed, while the answer to an open of it is on its way.
+/// Checks a file that another thread has open and that gets its first objects, and is closed, while the reply
+/// to an open of it is on its way.
 fn is_read_by_who_opened_it_meanwhile(world: &World, client: &Arc<Client>, name: &'static str, len: usize) {
     let (fid, handle) = create(client, name);
     let bytes: Vec<u8> = (0..len).map(|at| (at / 100 % 250) as u8 + 1).collect();
@@ -341,7 +343,7 @@ fn an_open_whose_answer_is_late_finds_what_was_written_meanwhile() {
     }
 }
 
-/// The kernel tells of the end of an open file late, and may have given its number to the next one by then.
+/// The kernel reports the end of an open file late, and may have given its number to the next one by then.
 #[test]
 fn the_late_end_of_an_open_file_leaves_the_locks_of_the_next_one_with_its_number() {
     let world = World::new(65536, 1);
@@ -364,7 +366,7 @@ fn the_late_end_of_an_open_file_leaves_the_locks_of_the_next_one_with_its_number
     client.opens.note_locker(next, family, LockOwner(7)).expect("open");
     assert_eq!(unlocked(first), [8]);
     assert_eq!((unlocked(first), unlocked(next)), (Vec::new(), vec![7]));
-    // A process that closes a descriptor gives back what it has on the file, through whatever open it locked.
+    // A process that closes a descriptor releases its locks on the file, through whichever open it locked.
     client.opens.note_locker(next, family, LockOwner(9)).expect("open");
     client.opens.note_locker(next, LockFamily::File, LockOwner(9)).expect("open");
     client.opens.forget_locker(first, LockOwner(9)).expect("open");

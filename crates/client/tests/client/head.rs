@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const KIB: u64 = 1 << 10;
 
-/// Whether a file has a head, by what the MDT says, and how often it was asked for objects.
+/// Returns whether a file has a head according to the MDT, and how often the MDT was asked for objects.
 fn told(world: &World, fid: Fid) -> (bool, u64) {
     let layout = world.mds.layout(fid).expect("it has objects");
     (layout.object_on_mdt().is_some(), world.mds.intents.load(Relaxed))

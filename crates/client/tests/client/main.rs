@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Root of this machine, whose capabilities can be looked up.
+/// Root of this machine, whose capabilities can be read.
 fn root() -> Caller {
     Caller { uid: 0, gid: 0, pid: std::process::id() }
 }
@@ -35,11 +35,11 @@ fn root() -> Caller {
 struct World {
     mds: Arc<FakeMds>,
     osts: Vec<Arc<FakeOss>>,
-    /// Of the MDT, if the file system's default begins there.
+    /// Data part of the MDT, if the file system's default begins there.
     data: Option<Arc<FakeOss>>,
 }
 
-/// Counts what the client tells the kernel.
+/// Counts the invalidations that the client sends to the kernel.
 #[derive(Default)]
 struct Kernel {
     expired: AtomicU64,
@@ -67,7 +67,7 @@ impl World {
         World::made(stripe_size, stripe_count, None)
     }
 
-    /// One whose files begin on the MDT if their first data is small.
+    /// Creates a world whose files begin on the MDT if their first data is small.
     fn with_heads(stripe_size: u32, stripe_count: u16) -> World {
         World::made(stripe_size, stripe_count, Some(Arc::default()))
     }
@@ -106,7 +106,7 @@ impl World {
 
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Makes and opens a file in the root directory.
+/// Creates and opens a file in the root directory.
 fn create(client: &Client, name: &str) -> (Fid, u64) {
     let what = Created { new: NewFile::Node { rdev: 0 }, mode: 0o100644, umask: 0o22 };
     let (found, opened) = client

@@ -68,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Steps around the first data of a file.
+/// Returns steps around the first data of a file.
 fn small_step() -> impl Strategy<Value = Step> {
     const SPAN: u64 = 80_000;
     let byte = 1..=255u8;
@@ -211,7 +211,7 @@ fn run(world: &World, sharers: usize, steps: &[Step]) {
     let all = read(&run.client, run.handle, 0, run.model.len() + 10);
     assert!(all == run.model, "the whole file after all steps");
     run.client.opens.release(run.handle).expect("open");
-    // Somebody who was never there before sees the same.
+    // A new client sees the same.
     let fresh = world.client();
     let handle = open(&fresh, fid, OpenFlags::READ);
     assert!(read(&fresh, handle, 0, run.model.len() + 10) == run.model, "as another client sees it");

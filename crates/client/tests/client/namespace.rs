@@ -149,7 +149,7 @@ fn an_inode_that_has_at_most_a_layout_is_listed_without_a_request() {
     assert_eq!(client.inodes.listxattr(&root(), fid).as_deref(), Ok(&b"lustre.lov\0"[..]));
     let flags = nacre_client::XattrFlags::empty();
     client.names.setxattr(&root(), fid, b"user.a", b"b", flags).expect("set");
-    // The MDT of this test has no lists.
+    // The MDT of this test has no lists of xattrs.
     assert_eq!(client.inodes.listxattr(&root(), fid), Err(Status::EOPNOTSUPP));
     let second = world.client();
     assert_eq!(second.inodes.listxattr(&root(), fid), Err(Status::EOPNOTSUPP));

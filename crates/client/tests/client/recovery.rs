@@ -1,10 +1,10 @@
-//! An MDT that is killed knows afterwards what the client says that it has open.
+//! After an MDT was killed, it knows the opens that the client replays.
 
 use super::*;
 use nacre_types::{Cred, Status};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
 
-/// The MDT restarts, and the client opens again what it has open there, as its connection has it do.
+/// Restarts the MDT, and replays the client's opens there, as the connection does.
 fn restart(mds: &FakeMds, client: &Client) {
     mds.forget_opens();
     client
@@ -14,13 +14,13 @@ fn restart(mds: &FakeMds, client: &Client) {
     mds.end_recovery();
 }
 
-/// The same at a moment to come.
+/// Returns a closure that does the same later.
 fn restarting(world: &World, client: &Arc<Client>) -> Box<dyn FnOnce() + Send> {
     let (mds, client) = (world.mds.clone(), client.clone());
     Box::new(move || restart(&mds, &client))
 }
 
-/// Writes what is held back until the file is closed.
+/// Writes data that is held back until the file is closed.
 fn write_pieces(client: &Client, handle: u64) -> Vec<u8> {
     client.write_back.settings.set_age(std::time::Duration::from_secs(3600));
     let bytes: Vec<u8> = (0..32 << 10).map(|at| (at / 100 % 250) as u8 + 1).collect();
@@ -62,7 +62,7 @@ fn a_file_that_is_made_is_open_at_an_mdt_that_restarts_before_the_open_ends() {
     assert_eq!(world.mds.opens(found.attr.fid), 0);
 }
 
-/// The client has asked for a file of its own making, and the restart finds that open.
+/// The client requests a create, and the restart replays the existing file as open.
 #[test]
 fn a_file_that_was_there_is_open_at_an_mdt_that_restarts_before_it_is_opened_instead_of_made() {
     let world = World::new(65536, 1);
@@ -111,7 +111,7 @@ fn an_open_that_is_refused_after_a_restart_leaves_nothing_open() {
     assert_eq!(world.mds.opens(fid), 0);
 }
 
-/// Whether the MDT has opened it is not known then.
+/// The client does not know then whether the MDT has opened it.
 #[test]
 fn an_open_that_was_interrupted_is_closed_at_the_mdt() {
     let world = World::new(65536, 1);
@@ -143,7 +143,7 @@ fn a_file_stays_open_at_an_mdt_that_restarts_until_what_was_written_has_arrived(
     assert!(!world.mds.has(fid));
 }
 
-/// The answer may be the one that the MDT has kept from before.
+/// The reply may be the one that the MDT has kept from before.
 #[test]
 fn a_close_with_data_that_is_answered_after_a_restart_leaves_nothing_open() {
     let world = World::with_heads(65536, 1);
@@ -158,7 +158,7 @@ fn a_close_with_data_that_is_answered_after_a_restart_leaves_nothing_open() {
     assert!(read(&client, reader, 0, 100_000) == bytes);
 }
 
-/// The way to an MDT on a thread whose program is interrupted: the second request is not answered.
+/// The endpoint of an MDT on a thread whose program is interrupted: the second request gets no reply.
 struct Interrupted(Arc<Client>, AtomicU64);
 
 impl MdsEndpoint for Interrupted {

@@ -29,12 +29,13 @@ fn a_size_that_only_the_first_client_knew_is_told_when_the_second_comes() {
     write(&first, handle, 0, &[7; 100_000]).expect("written");
     let second = world.client();
     assert_eq!(second.inodes.getattr(fid).expect("there").size, 100_000);
-    // The first client still writes; its close is not needed to see more.
+    // The first client still writes; other clients see its data without its close.
     append(&first, handle, &[8; 5]).expect("written");
     assert_eq!(second.inodes.getattr(fid).expect("there").size, 100_005);
 }
 
-/// An MDT takes a last writer who closes without a word for one that wrote nothing: the file would be empty.
+/// An MDT takes a last writer whose close carries no size for one that wrote nothing: the file would be
+/// empty.
 #[test]
 fn a_close_does_not_overtake_the_size_that_is_told_because_another_client_comes() {
     struct Tell(mpsc::Sender<&'static str>);
@@ -68,8 +69,8 @@ fn a_close_does_not_overtake_the_size_that_is_told_because_another_client_comes(
     assert_eq!(second.inodes.getattr(fid).expect("there").size, 100_000);
 }
 
-/// A request that comes for pages which are being dropped is served under the lock that is on its way out. It may go beyond everything
-/// that was asked for before, and nothing of what it brings may stay.
+/// A request for pages that are being dropped is served under the lock that is about to be cancelled. It may
+/// exceed every range requested before, and none of its pages may stay.
 #[test]
 fn pages_that_come_while_others_are_dropped_are_dropped_too() {
     const PAGE: u64 = 4096;
@@ -183,7 +184,7 @@ fn a_writer_that_vanished_leaves_a_size_that_can_be_found() {
     let first = world.client();
     let (fid, handle) = create(&first, "file");
     write(&first, handle, 0, &[1; 100_000]).expect("written");
-    // No close: this client and what it knew are gone.
+    // No close: this client and its state are gone.
     drop(first);
     world.mds.evict_all();
     let second = world.client();

@@ -1,11 +1,12 @@
-//! Attributes fetched before they are asked for.
+//! Attributes fetched ahead of their lookups.
 
 use crate::{READ_WRITE, World, create, open, root, write};
 use nacre_client::Client;
 use nacre_types::{Fid, SetAttr, SetAttrValid};
 use std::sync::atomic::Ordering;
 
-/// Makes `count` files of one byte each and lists their names alone, which the directory of these tests does backwards.
+/// Creates `count` files of one byte each and lists their names alone, which the directory of these tests
+/// does in reverse order.
 fn listed(client: &Client, count: usize) -> Vec<String> {
     let names: Vec<String> = (0..count).rev().map(|number| format!("file{number:05}")).collect();
     for name in &names {
@@ -52,7 +53,7 @@ fn requests(world: &World) -> u64 {
 fn names_looked_up_in_the_order_of_their_listing_come_in_batches() {
     let world = World::new(65536, 1);
     let client = world.client();
-    // The root's attributes have to be known, as they are to a kernel.
+    // The root's attributes have to be known, as they are when a kernel uses the client.
     client.inodes.getattr(Fid::ROOT).expect("there");
     let names = listed(&client, 2000);
     let before = requests(&world);
@@ -104,10 +105,10 @@ fn numbered_names_come_in_batches_without_a_listing() {
     let batched = requests(&world) - before;
     assert!(batched < 30, "{batched} requests");
     assert_eq!(size(&client, &name(500)), None, "the end");
-    // What is there changes at once.
+    // A removal is visible at once.
     client.names.unlink(&root(), Fid::ROOT, name(3).as_bytes(), false).expect("removed");
     assert!((0..4).all(|number| size(&client, &name(number)).is_some() == (number < 3)));
-    // A request brings no more than one may.
+    // A request fetches no more than the limit.
     client.tunables.set_statahead_batch_max(5).expect("in range");
     let before = requests(&world);
     assert!((104..204).all(|number| size(&client, &name(number)) == Some(0)));
@@ -176,7 +177,7 @@ fn names_looked_up_in_another_order_are_soon_asked_for_one_by_one() {
     );
 }
 
-/// Lists the root in small pages with attributes and calls `between` after each; gives names and sizes.
+/// Lists the root in small pages with attributes and calls `between` after each; returns names and sizes.
 fn list_plus(client: &Client, mut between: impl FnMut(usize)) -> Vec<(String, Option<u64>)> {
     let handle = client.listings.opendir(&root(), Fid::ROOT).expect("a directory");
     let (mut position, mut found) = (0, Vec::new());
@@ -219,7 +220,7 @@ fn pages_fetched_ahead_list_every_name_once_and_the_end_costs_nothing() {
     let before = pages();
     assert!(list_plus(&client, |_| ()).iter().all(|(_, size)| size.is_none()));
     client.tunables.set_statahead_max(128).expect("in range");
-    // 500 entries of 157 bytes, 26 in a page. A reader that is faster than the thread asks twice for a page.
+    // 500 entries of 157 bytes, 26 in a page. A reader that is faster than the thread requests a page twice.
     assert!((20..=40).contains(&ahead), "{ahead} pages");
     assert!(pages() > before);
 }
@@ -234,7 +235,7 @@ fn what_changes_between_two_pages_shows_in_the_second() {
         let mut grown = None;
         let found = list_plus(&client, |count| {
             if grown.is_none() {
-                // The next page is on its way or there.
+                // The next page is being fetched or has arrived.
                 let name = &names[count + 5];
                 let found = changer.names.lookup(&root(), Fid::ROOT, name.as_bytes()).expect("searched");
                 let handle = open(&changer, found.expect("there").attr.fid, READ_WRITE);

@@ -1,4 +1,4 @@
-//! Data that is held back: what the OSTs and programs see of it.
+//! Held-back data: what the OSTs and programs see of it.
 
 use super::*;
 use nacre_types::{SetAttr, SetAttrValid, Status, TargetId};
@@ -10,7 +10,7 @@ fn writes(world: &World) -> u64 {
     world.osts.iter().map(|ost| ost.writes.load(Ordering::Relaxed)).sum()
 }
 
-/// A client that writes nothing out by age.
+/// Creates a client that does not write data out by age.
 fn patient(world: &World) -> Arc<Client> {
     let client = world.client();
     client.write_back.settings.set_age(Duration::from_secs(3600));
@@ -91,7 +91,7 @@ fn reads_of_dirty_data_alone_are_copies_and_others_have_it_sent() {
     let client = patient(&world);
     let (_, handle) = create(&client, "file");
     let mut data = pattern(2 * MIB + 300_000, 5);
-    // From here on it is dirty, over the end of a stripe.
+    // From here on the data is dirty, beyond the end of a stripe.
     let tail = 2 * MIB - 50_000;
     stream(&client, handle, &data[..tail], 100_000);
     client.data.fsync(handle).expect("synced");
