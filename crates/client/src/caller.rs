@@ -57,7 +57,7 @@ fn read_process(caller: &Caller) -> Option<FullCred> {
 /// Credentials in `/proc/<pid>/status` of a thread.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ProcessStatus {
-    /// User id for file systems.
+    /// User id for file system access.
     fs_uid: Option<u32>,
     groups: Vec<u32>,
     permitted: Caps,

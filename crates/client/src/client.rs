@@ -61,7 +61,7 @@ pub struct Client {
     pub placement: Arc<Placement>,
     /// Attributes that are fetched before programs ask for them.
     pub statahead: Arc<Statahead>,
-    /// Pages of directories.
+    /// Pages of directories, fetched and fetched ahead.
     pub pages: Arc<Pages>,
     /// Listings of directories.
     pub listings: Listings,

@@ -1,4 +1,4 @@
-//! State of open files.
+//! State of open files: sizes, layouts, unreported and unsynced changes.
 
 pub(crate) mod folios;
 pub(crate) mod group;
@@ -40,7 +40,7 @@ static UPDATES: AtomicU64 = AtomicU64::new(1);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KnownSize {
     pub size: u64,
-    /// In units of 512 bytes.
+    /// Space in units of 512 bytes.
     pub blocks: u64,
     /// [`FileInner::changes`] from before the size was fetched.
     pub changes: Option<u64>,
@@ -59,7 +59,7 @@ pub(crate) struct FileState {
     pub fid: Fid,
     pub node: u64,
     inner: Mutex<FileInner>,
-    /// Written data that has not reached its objects.
+    /// Windows of written data that has not reached its objects.
     pub dirty: Table,
     /// Grows whenever a lock on data of the file is granted or released: information obtained under earlier
     /// locks is then invalid.
@@ -114,7 +114,7 @@ pub(crate) struct DirtyObject {
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     pub handle: OpenHandle,
-    /// `None` if there are no objects.
+    /// Layout of the file; `None` if there are no objects.
     pub layout: Option<Arc<Layout>>,
     /// Sizes and times of the objects.
     pub seen: Glimpse,
@@ -473,7 +473,7 @@ impl OpenFile {
         self.flags.contains(OpenFlags::WRITE)
     }
 
-    /// See [`Data::expand_locks`](crate::data::Data::expand_locks).
+    /// Sets whether locks may be expanded, see [`Data::expand_locks`](crate::data::Data::expand_locks).
     pub(crate) fn expand_locks(&self, expand: bool) {
         match (self.unexpanded.swap(!expand, Ordering::AcqRel), !expand) {
             (false, true) => drop(self.file.unexpanded.fetch_add(1, Ordering::AcqRel)),
@@ -502,9 +502,9 @@ impl OpenFile {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Glimpse {
     pub size: u64,
-    /// In units of 512 bytes.
+    /// Space in units of 512 bytes.
     pub blocks: u64,
-    /// Last change of data, if there was one.
+    /// Time of the last change of data, if there was one.
     pub mtime: Option<Timestamp>,
 }
 

@@ -40,7 +40,7 @@ pub struct Found {
 pub struct Keep {
     /// The existence or absence of the name, for users who may search the directory.
     pub name: bool,
-    /// The attributes.
+    /// The attributes of the inode.
     pub attr: bool,
 }
 

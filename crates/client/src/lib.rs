@@ -27,13 +27,13 @@
 //! | `lease`, `locks` | the right to cache; parts that cache under locks are called through `locks::Holder` |
 //! | `requests` | servers (MDTs, OSTs, joining and unresponsive ones), capabilities, losses; every request |
 //! | `faults` | the edge: failures leave as a status and, for faults, one line in the log |
-//! | `layouts`, `objects`, `shards` | layouts of files, bytes to and from their objects, shards of directories |
+//! | `layouts`, `objects`, `shards` | layouts of files, I/O on their objects, shards of directories |
 //! | `write_back` | data that is held back |
 //! | `data_locks` | locks of operations and groups on data; dropping of what is cached under them |
 //! | `sizes`, `read_ahead` | sizes and attributes newer than the MDT's; data fetched ahead |
 //! | `inodes` | lookups of attributes, names and paths; the root |
 //! | `data` | reads, writes, truncation, copies, syncs |
-//! | `placement`, `pages`, `statahead`, `listings` | places of new directories; directories read, ahead and merged |
+//! | `placement`, `pages`, `statahead`, `listings` | places of new directories; listings, statahead |
 //! | `names`, `opens` | changes of names and attributes; files opened, closed, locked and leased |
 //! | `client` | construction and shutdown of all parts, and release of the lease |
 

@@ -281,7 +281,7 @@ impl Listings {
     /// Makes the changes of this client in a directory durable.
     ///
     /// # Errors
-    /// `EBADF`; what the MDT answers.
+    /// `EBADF`; the error of the MDT.
     pub fn fsyncdir(&self, handle: u64) -> StatusResult<()> {
         self.shards.sync_namespace(self.handles.dir(handle)?.fid)
     }

@@ -78,9 +78,9 @@ pub fn fid_of(node: u64) -> Option<Fid> {
 pub struct Hints {
     /// Flags of further data of the inode, such as xattrs and ACLs.
     pub flags: AttrFlags,
-    /// Everybody may search this directory.
+    /// True if everybody may search this directory.
     pub public: bool,
-    /// Everybody may list this directory.
+    /// True if everybody may list this directory.
     pub listable: bool,
     /// Proof that the hints are still true.
     pub warrant: Warrant,
@@ -138,7 +138,7 @@ impl Told {
 
 #[derive(Default)]
 struct Node {
-    /// Lookups that the kernel has not forgotten.
+    /// Lookup references that the kernel has not released.
     lookups: u64,
     hints: Option<Hints>,
     /// Last attributes of an inode whose last name this client removed.
@@ -146,7 +146,7 @@ struct Node {
     /// Values reported with the last closes, until attributes of the MDT reflect them: an unlink or a getattr
     /// may overtake a close.
     told: Option<Box<Told>>,
-    /// Opens that hold `file`.
+    /// Number of opens that hold `file`.
     opens: u32,
     /// Levels between a directory and the root, plus one; 0 if that is not known.
     depth: u16,

@@ -1,4 +1,4 @@
-//! Requests to the objects of a file: one directly, several at once.
+//! Requests to the objects of a file: to one directly, to several at once.
 
 pub(crate) mod idle;
 pub(crate) mod parallel;
@@ -126,7 +126,7 @@ impl Objects {
         Ok(sum)
     }
 
-    /// Sets the sizes of objects to what a file of `size` bytes has there.
+    /// Sets the sizes of objects to their parts of a file of `size` bytes.
     pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> FailureResult<()> {
         let requests = || {
             object_sizes(layout, size).map(|(stripe, size)| {

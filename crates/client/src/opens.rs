@@ -40,7 +40,7 @@ use std::sync::atomic::Ordering;
 /// A file that was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedFile {
-    /// Number for reads, writes and the close.
+    /// Number that names the open in reads, writes and the close.
     pub handle: u64,
     /// Attributes at the open.
     pub attr: Attr,

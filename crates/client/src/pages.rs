@@ -27,7 +27,7 @@ pub struct ListedEntry<'a> {
     pub name: &'a [u8],
     /// Node id of the inode, which is its inode number too.
     pub node: u64,
-    /// Its kind.
+    /// Kind of the inode.
     pub kind: FileKind,
     /// Position at which the listing continues.
     pub next: u64,

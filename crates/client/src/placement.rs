@@ -32,7 +32,7 @@ const ROOT_AGE_MAX: Duration = Duration::from_secs(1);
 /// The xattr with the default of a directory.
 const DEFAULT: &[u8] = b"lustre.dmv";
 
-/// The default of a directory.
+/// Cached default of a directory.
 #[derive(Clone)]
 struct Kept {
     default: Option<Arc<DirDefault>>,

@@ -182,8 +182,8 @@ impl Requests {
         self.call_as(&Cred::system(), fid, request)
     }
 
-    /// Makes changes durable that other MDTs coordinated for directories of several MDTs: a coordinator's
-    /// commit covers all participants.
+    /// Makes changes of directories durable that another MDT than the directory's coordinated: the commit of
+    /// a coordinator covers all participants.
     pub(crate) fn commit_elsewhere(&self) -> FailureResult<()> {
         for index in 0..self.mdts.len() as u16 {
             let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);

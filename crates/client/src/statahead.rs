@@ -280,7 +280,7 @@ impl Statahead {
         if !self.looks_ahead() {
             return Ok(None);
         }
-        // For an entry with a lock on the names of its directory, that lock proves it.
+        // An entry with locks does not need this: the lock on the names of its directory stands for it.
         let public = self.inodes.is_public(parent);
         if lease != 0 && !public {
             return Ok(None);

@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 8;
 /// The origin of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
-    /// A program.
+    /// A program, which waits for groups.
     Program,
     /// A program that does not wait for a group of this mount that has the file (`O_NONBLOCK`): `EAGAIN`.
     Hurried,

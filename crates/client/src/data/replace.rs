@@ -33,7 +33,7 @@ pub enum VersionFlush {
     Everything,
 }
 
-/// Conditions of an exchange.
+/// Conditions of an exchange of layouts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwapConditions {
     /// Expected versions of the data of both files.

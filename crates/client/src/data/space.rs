@@ -45,7 +45,7 @@ impl Data {
         let era = file.lock_era.load(Ordering::Acquire);
         let turn = file.tell_unless_interrupted()?;
         wait_for_closes(&self.requests, &self.nodes, fid)?;
-        // truncate(2) names a file that its caller need not have open.
+        // truncate(2) names a file that its caller may not have open.
         let _acting = self.requests.capabilities.act_for(fid, caller);
         let answer = self.requests.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;

@@ -51,7 +51,7 @@ impl Drop for Cover<'_> {
 /// Largest read or write that a server locks for its duration, in bytes: it is one request.
 const SERVER_LOCKED_MAX: u64 = 64 << 10;
 
-/// How an operation gets its locks.
+/// What an operation needs of its locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Want {
     /// Locks are needed: the data read or written stays in a cache.

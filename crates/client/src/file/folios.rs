@@ -98,7 +98,7 @@ struct Drop {
     served: Vec<Range>,
 }
 
-/// The table of one file.
+/// Requests for pages and drops of pages of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Folios {
     next: u64,

@@ -27,7 +27,7 @@ pub(crate) struct Opened {
     bytes: Vec<u8>,
     /// Lease under which they were requested.
     lease: u64,
-    /// [`OpenedBytes::changes`] of the file at that time.
+    /// [`FileInner::changes`](crate::file::FileInner::changes) when the bytes were taken over.
     changes: u64,
     kept: Arc<AtomicU64>,
 }

@@ -56,7 +56,7 @@ impl Inodes {
             let MdsReply::Path { top, path: mut part } = answer.reply else {
                 return Err(Status::EPROTO.into());
             };
-            // A directory that another one replaces as root has no name.
+            // A directory that a migration replaces by another one has no name of its own.
             if !part.is_empty() && !path.is_empty() {
                 part.push(b'/');
             }

@@ -1,4 +1,4 @@
-//! Extended attributes.
+//! Extended attributes of inodes, and layouts in their binary form.
 
 use crate::caller::Caller;
 use crate::inodes::Inodes;

@@ -1,4 +1,4 @@
-//! Forms of job names.
+//! Formats of job names.
 
 use nacre_types::job::JOB_ID_MAX;
 use nacre_types::{JobId, Status};
@@ -19,7 +19,7 @@ pub enum JobVar {
     ProcnameUid,
     /// The format alone, for all programs of the host.
     NodeLocal,
-    /// A variable of the program's environment.
+    /// The value of this variable in the program's environment.
     Variable(String),
 }
 

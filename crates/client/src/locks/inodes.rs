@@ -59,7 +59,7 @@ struct Work {
 struct State {
     engine: LockClient,
     work: Work,
-    /// Locks under which names were given to the kernel.
+    /// Locks under which the kernel caches names.
     with_names: HashSet<LockHandle>,
     is_started: bool,
     is_stopped: bool,
@@ -475,7 +475,7 @@ fn leave(locks: &Locks, leaving: Vec<Leaving>) -> (Vec<LockHandle>, Vec<Leaving>
     (gone, left)
 }
 
-/// Body of the thread.
+/// Body of the thread that drops what is cached under locks, and cancels them.
 fn run(space: &Weak<InodeSpace>) {
     loop {
         let Some(space) = space.upgrade() else { return };

@@ -69,7 +69,7 @@ pub(crate) struct LayoutSpace {
     mdt_index: u16,
     locks: Weak<Locks>,
     state: Mutex<State>,
-    /// Signalled when a lock is gone.
+    /// Signalled when a lock is cancelled or lost.
     gone: Condvar,
 }
 
@@ -180,7 +180,7 @@ impl LayoutSpace {
         }
     }
 
-    /// Cancels all locks on the layout of a file, and waits until they are gone.
+    /// Cancels all locks on the layout of a file, and waits until none is left.
     ///
     /// # Errors
     /// `EINTR` if the caller was interrupted.

@@ -23,7 +23,7 @@ const REFUSALS_MAX: usize = 1024;
 /// Rounds of replay before the reconnection is abandoned and started again.
 const REPLAY_ROUNDS: usize = 8;
 
-/// Where the data of an object is cached.
+/// The file and the layout under which the data of an object is cached.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
     /// Node id of the file.
@@ -45,7 +45,7 @@ pub(crate) type LostLock = (ResourceId, Need, Option<Home>);
 
 /// The locks of one client at one OST.
 pub(crate) struct Namespace {
-    /// The OST.
+    /// Index of the OST.
     pub ost_index: u16,
     state: Mutex<State>,
     changed: Condvar,
@@ -239,7 +239,7 @@ impl Namespace {
         self.state.lock().engine.is_still_held(resource, need)
     }
 
-    /// Cancels all locks of a mode on an object and waits until they are gone here; returns which they were.
+    /// Cancels all locks of a mode on an object and waits until none is left here; returns which they were.
     /// Another thread sends the cancels to the OST: a request that must not conflict with the locks there
     /// names them.
     ///
@@ -486,7 +486,7 @@ pub(crate) fn answer_glimpse(endpoint: &dyn OssEndpoint, glimpse: u64, handle: L
     }
 }
 
-/// The bytes that an extent lock covers, `[start, end)`.
+/// Returns the bytes that an extent lock covers, `[start, end)`.
 pub(crate) fn bytes_of(need: &Need) -> (u64, u64) {
     match need.policy {
         Policy::Extent(extent) => (extent.start, extent.last.saturating_add(1)),

@@ -1,4 +1,4 @@
-//! Bytes between buffers and the objects of a layout.
+//! Transfers between buffers and the objects of a layout.
 
 use crate::objects::idle::Pace;
 use crate::objects::{LARGE_BYTES, Objects};

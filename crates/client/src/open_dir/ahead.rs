@@ -50,7 +50,7 @@ pub(crate) struct Page {
     pub page: DirPage,
     /// Number of the lease under which it was requested, 0 if that was not exclusive.
     pub lease: u64,
-    /// [`Requests::changes`](crate::requests::Requests) before it was asked for.
+    /// [`Requests::changes`](crate::requests::Requests) before the request.
     pub changes: u64,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Origin {
     /// The directory or shard that has the names, and the lock on them; 0 if there is none.
     pub home: Fid,
     pub names: LockHandle,
-    /// [`Requests::changes`](crate::requests::Requests) before they were fetched.
+    /// [`Requests::changes`](crate::requests::Requests) before the request for them.
     pub changes: u64,
     /// True if everybody may search the directory.
     pub public: bool,

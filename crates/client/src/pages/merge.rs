@@ -1,4 +1,4 @@
-//! Listings of directories with shards, merged.
+//! Merged listings of directories with shards.
 
 use crate::caller::Caller;
 use crate::open_dir::OpenDir;

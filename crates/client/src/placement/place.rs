@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(crate) struct Room {
     /// Index of the MDT.
     pub index: u16,
-    /// Free bytes for ordinary users.
+    /// Bytes free for ordinary users.
     pub bytes: u64,
     /// Free inodes.
     pub files: u64,
@@ -55,7 +55,7 @@ impl Default for DirQos {
 /// A directory to be placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// MDT of its parent.
+    /// Index of the MDT of its parent.
     pub parent: u16,
     /// Levels between its parent and the root.
     pub depth: u32,

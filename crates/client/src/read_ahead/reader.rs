@@ -54,7 +54,7 @@ pub enum Pattern {
     Backward,
     /// Pieces of the same length at the same distance.
     Stride,
-    /// A small file.
+    /// A small file that is read whole.
     Whole,
 }
 
@@ -89,7 +89,7 @@ impl Plan {
     }
 }
 
-/// The state of one open file.
+/// State of the access pattern of one open file.
 #[derive(Debug, Default)]
 pub struct Reader {
     pattern: Pattern,

@@ -4,7 +4,7 @@ use nacre_params::stats::time_line;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Units of all counters, in bytes.
+/// Size of a page, the unit of the counters, in bytes.
 const PAGE: u64 = 4096;
 
 /// Events counted, in pages, under Lustre's names.

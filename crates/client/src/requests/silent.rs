@@ -13,7 +13,7 @@ use std::time::Duration;
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// The same for an OST that was unresponsive lately: a directory may be full of files on it.
 const ANSWER_SOON: Duration = Duration::from_millis(20);
-/// What "lately" is.
+/// How long ago "lately" is at most.
 const SILENT_AGE: Duration = Duration::from_secs(5);
 
 /// Unresponsive OSTs, and when the last wait for each timed out.

@@ -11,7 +11,7 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 /// A target and its space, if it responded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TargetState {
-    /// Which target.
+    /// The target that was asked.
     pub target: TargetId,
     /// Its space, or why that is not known.
     pub statfs: StatusResult<Statfs>,

@@ -22,7 +22,7 @@ pub(crate) enum Follows {
 struct Listed {
     /// Offset of its first byte; the name ends where the next one begins.
     start: u32,
-    /// Position before it.
+    /// Position before the name.
     before: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How much to fetch ahead. Pure.
+//! How much statahead fetches. Pure.
 
 /// Entries of the first batch.
 const WINDOW_MIN: u32 = 8;

@@ -92,7 +92,7 @@ impl Window {
 #[derive(Default)]
 struct Slot {
     window: Option<Window>,
-    /// `born` of the window that is being sent.
+    /// Number (`born`) of the window that is being sent.
     in_flight: Option<u64>,
     /// Where the last span of that window ends.
     in_flight_end: u32,

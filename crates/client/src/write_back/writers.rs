@@ -117,7 +117,7 @@ impl WriteBack {
         }
     }
 
-    /// Waits for work. `None` when the thread is to end.
+    /// Waits for work. `None` if the thread is to end.
     fn next(&self) -> Option<Work> {
         let mut queue = self.queue.lock();
         loop {
@@ -209,7 +209,7 @@ impl WriteBack {
         self.work.notify_all();
     }
 
-    /// Body of a thread.
+    /// Body of a thread that writes dirty data out.
     fn serve(&self) {
         while let Some(work) = self.next() {
             match work {

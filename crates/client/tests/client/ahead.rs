@@ -1,4 +1,4 @@
-//! Read-ahead.
+//! Tests of read-ahead.
 
 use crate::{READ_WRITE, World, create, open, read, root, write};
 use nacre_client::{Client, Counter, OpenFlags};

@@ -53,7 +53,7 @@ struct State {
 /// Called at an event; an error refuses it.
 pub type Refusal = Box<dyn FnOnce() -> StatusResult<()> + Send>;
 
-/// The MDT.
+/// The MDT under test, shared by its clients' endpoints.
 pub struct FakeMds {
     state: Mutex<State>,
     spec: LayoutSpec,

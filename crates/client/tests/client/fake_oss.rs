@@ -98,7 +98,7 @@ fn statfs() -> Statfs {
     }
 }
 
-/// The OST.
+/// The OST under test, shared by its clients' endpoints.
 pub struct FakeOss {
     objects: Mutex<BTreeMap<Fid, Object>>,
     locks: LockService,

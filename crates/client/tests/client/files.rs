@@ -1,4 +1,4 @@
-//! Errors, durability, permissions and concurrency of open files.
+//! Tests of open files: errors, durability, permissions and concurrency.
 
 use super::*;
 use nacre_client::{LockFamily, LockOwner};

@@ -1,4 +1,4 @@
-//! The client against servers in memory.
+//! Tests of the client against servers in memory.
 
 mod ahead;
 mod fake_mds;

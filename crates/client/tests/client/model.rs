@@ -1,4 +1,4 @@
-//! A striped file behaves like a vector of bytes.
+//! Model-based test: a striped file behaves like a vector of bytes.
 
 use super::*;
 use nacre_client::{FallocateKind, SeekKind};

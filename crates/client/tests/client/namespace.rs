@@ -1,4 +1,4 @@
-//! Names and directories.
+//! Tests of names and directories.
 
 use super::*;
 use nacre_types::{SetAttr, SetAttrValid, Status};

@@ -1,4 +1,4 @@
-//! Attributes fetched ahead of their lookups.
+//! Tests of attributes that are fetched ahead of their lookups.
 
 use crate::{READ_WRITE, World, create, open, root, write};
 use nacre_client::Client;
