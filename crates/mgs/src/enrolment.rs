@@ -1,4 +1,4 @@
-//! Issuing of keys: the authority signs certificates for tokens and renewals, and keeps a registry of them.
+//! Enrolment: the authority signs certificates for tokens and renewals, and registers the keys.
 
 use nacre_env::sync::Mutex;
 use nacre_keys::{
@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Shortest life of a certificate that a token may ask for.
+/// Shortest lifetime of a certificate that a token may request.
 const LIFETIME_MIN: Duration = Duration::from_secs(60);
-/// Longest life of a certificate or token.
+/// Longest lifetime of a certificate or token.
 const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
-/// Longest name of a host or process that is kept, in bytes; longer ones are cut.
+/// Longest stored name of a host or process, in bytes; longer ones are truncated.
 const NAME_MAX: usize = 128;
 
-/// What a token is to be, as the request says.
+/// Requested properties of a token.
 pub(crate) struct TokenWish<'a> {
     pub(crate) grants: &'a Identity,
     pub(crate) expires_s: u64,
@@ -28,12 +28,12 @@ pub(crate) struct TokenWish<'a> {
 /// The authority of a file system, on the host of its management server.
 pub struct Enrolment {
     authority: Authority,
-    /// Held while a token is redeemed.
+    /// Held while a token is redeemed, so that it is redeemed once.
     registry: Mutex<Registry>,
 }
 
 impl Enrolment {
-    /// Reads the authority in `dir`.
+    /// Loads the authority in `dir`.
     ///
     /// # Errors
     /// As [`Authority::load`].
@@ -41,7 +41,7 @@ impl Enrolment {
         Ok(Enrolment { authority: Authority::load(dir, fsname)?, registry: Mutex::new(Registry::of(dir)) })
     }
 
-    /// A token, as the text that is given to the side that enrols.
+    /// Creates a token, in its text form for the host that enrols.
     pub(crate) fn make_token(&self, fsname: &str, wish: &TokenWish<'_>) -> StatusResult<MgsReply> {
         let lifetime = match wish.lifetime_s {
             0 => LIFETIME,
@@ -78,7 +78,7 @@ impl Enrolment {
         Ok(MgsReply::Token(Hidden(token.reveal().into_bytes())))
     }
 
-    /// A certificate for the holder of a token.
+    /// Redeems a token for a certificate.
     pub(crate) fn enrol(
         &self,
         token: u64,
@@ -90,7 +90,8 @@ impl Enrolment {
         let (token, now_s) = (TokenId(token), now_s());
         let secret = secret.0.as_slice().try_into().map(Secret).map_err(|_| refused)?;
         let registry = self.registry.lock();
-        // Before the signature of the request is verified: everybody may send one.
+        // Checked before the signature of the request is verified: any host may send a request, and this is
+        // the cheaper check.
         if !registry.accepts(token, &secret, now_s).map_err(|error| failed(&error))? {
             return Err(refused);
         }
@@ -110,7 +111,7 @@ impl Enrolment {
         Ok(reply)
     }
 
-    /// A certificate with a new end for a key that has one.
+    /// Issues a certificate with a new expiry for a key that has one.
     pub(crate) fn renew(&self, identity: &Identity, csr: &[u8]) -> StatusResult<MgsReply> {
         if identity.is_final {
             return Err(Status::EKEYEXPIRED);
@@ -135,7 +136,7 @@ impl Enrolment {
         Ok(MgsReply::Certificate { certificate: certificate.to_vec(), authority })
     }
 
-    /// All keys that were issued.
+    /// Lists all keys ever issued, with the revoked ones among `revoked`.
     pub(crate) fn keys(&self, revoked: &[KeyId]) -> StatusResult<MgsReply> {
         let keys = self.registry.lock().keys().map_err(|error| failed(&error))?;
         let revoked: BTreeSet<_> = revoked.iter().collect();
@@ -143,12 +144,12 @@ impl Enrolment {
         Ok(MgsReply::Keys(keys.into_iter().map(issued).collect()))
     }
 
-    /// True for a key that was issued.
+    /// Returns whether a key was issued by this authority.
     pub(crate) fn knows(&self, id: KeyId) -> StatusResult<bool> {
         self.registry.lock().key(id).map(|key| key.is_some()).map_err(|error| failed(&error))
     }
 
-    /// True for a key of the owner of the file system on this host.
+    /// Returns whether a key belongs to the owner of the file system on this host.
     pub(crate) fn is_home(&self, id: KeyId) -> StatusResult<bool> {
         self.registry
             .lock()
@@ -157,13 +158,14 @@ impl Enrolment {
             .map_err(|error| failed(&error))
     }
 
-    /// What tokens name the authority by.
+    /// Returns the fingerprint of the authority, which tokens contain.
     pub fn fingerprint(&self) -> Fingerprint {
         self.authority.fingerprint()
     }
 }
 
-/// A bound that the roles do not obey would be no bound.
+/// Returns whether the roles obey the bounds: only clients are bounded, so bounds with another role would
+/// have no effect.
 fn is_consistent(grants: &Identity) -> bool {
     let is_bounded = grants.uid.is_some() || grants.root.is_some() || grants.read_only;
     !is_bounded || grants.roles == Roles::CLIENT

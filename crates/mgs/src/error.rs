@@ -1,4 +1,4 @@
-//! What can go wrong when the configuration is read or stored.
+//! Errors of reading and storing the configuration.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// Verb phrase of what was tried.
+        /// The failed action, as a verb phrase.
         action: &'static str,
         /// File or directory concerned.
         path: PathBuf,
@@ -17,26 +17,26 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The file is there but does not say what it should.
+    /// The file exists but is malformed.
     #[error("{} is damaged at line {line}: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Line, from 1; 0 if it concerns the whole.
+        /// Line, from 1; 0 if the file as a whole is malformed.
         line: usize,
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
     /// The directory holds no configuration.
     #[error("there is no configuration in {}", dir.display())]
     Missing {
-        /// Directory looked at.
+        /// Directory that was searched.
         dir: PathBuf,
     },
     /// The directory holds a configuration already.
     #[error("there is a configuration in {} already", dir.display())]
     Exists {
-        /// Directory looked at.
+        /// Directory that was searched.
         dir: PathBuf,
     },
 }

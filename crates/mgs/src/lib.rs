@@ -1,16 +1,15 @@
-//! The management server: the one place that knows which targets a file system has, where they are served, and which
-//! parameters all nodes share.
+//! The management server: the authoritative list of the targets of a file system, their addresses, and the
+//! parameters that all nodes share.
 //!
-//! Owns one directory with one file, `config`. Every change is durable before anybody sees it, and the configuration
-//! has one version that grows with every change, so that a client which has version N asks for "newer than N" and
-//! waits.
+//! It owns a directory with one file, `config`. A change is durable before it is visible. The configuration
+//! has one version, which grows with every change: a client with version N requests "newer than N" and waits.
 //!
 //! - [`state`]: the rules, as plain functions on [`nacre_wire::mgs::FsConfig`];
-//! - [`params`]: the parameters that exist, with their ranges;
-//! - [`nodemaps`]: the rules for these;
+//! - [`params`]: the shared parameters, with their ranges;
+//! - [`nodemaps`]: the rules for nodemaps;
 //! - [`record`]: the file's text form;
 //! - [`enrolment`]: the authority of the file system, and the keys that it issues;
-//! - [`service`]: the thin part that locks, stores and wakes who waits.
+//! - [`service`]: the thin part that locks, stores and wakes waiting requests.
 
 pub mod enrolment;
 pub mod error;

@@ -5,11 +5,13 @@ use nacre_types::{Status, StatusResult};
 use nacre_wire::mgs::FsConfig;
 use std::sync::Arc;
 
-/// The configuration after a change of a nodemap; `None` if nothing changes. The name does not count where all are meant.
+/// Returns the configuration after a change of a nodemap; `None` if nothing changes. Changes of all nodemaps
+/// ignore the name.
 ///
 /// # Errors
-/// `EINVAL` for a name that no nodemap can have, and for clients of the one that all others are in; `ENOENT` without it or
-/// the part that is to go; `EEXIST` for a nodemap or part that is there, also in another one; `ENOSPC` for more than there can be.
+/// `EINVAL` for an invalid name, and for clients of the default nodemap; `ENOENT` if the nodemap or the part
+/// to remove does not exist; `EEXIST` if the nodemap exists, or the part does in this or another one;
+/// `ENOSPC` beyond the limits.
 pub fn plan_change(config: &FsConfig, name: &str, change: &Change) -> StatusResult<Option<FsConfig>> {
     let mut next = config.clone();
     next.version += 1;

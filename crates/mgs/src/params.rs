@@ -12,9 +12,9 @@ pub struct Param {
     pub name: &'static str,
     /// One line for people.
     pub help: &'static str,
-    /// Value while it is not set.
+    /// Value of a parameter that is not set.
     pub default: &'static str,
-    /// The stored form of what a user wrote; `None` if it is out of range.
+    /// Converts a user's text to the stored form; `None` if it is malformed or out of range.
     normal_form: fn(&str) -> Option<String>,
 }
 
@@ -50,13 +50,13 @@ pub const PARAMS: &[Param] = &[
 ];
 
 impl Param {
-    /// The parameter with this name.
+    /// Returns the parameter with this name.
     pub fn find(name: &str) -> Option<&'static Param> {
         PARAMS.iter().find(|param| param.name == name)
     }
 
-    /// The parameter that the name of one of its faces stands for: `lov.stripesize`, `lov.nacre-clilov-*.stripesize` and
-    /// `lod.*.stripesize` are the same.
+    /// Returns the parameter that a node shows under this name: `lov.stripesize`,
+    /// `lov.nacre-clilov-*.stripesize` and `lod.*.stripesize` are the same one.
     pub fn shown_as(name: &str) -> Option<&'static Param> {
         let mut parts = name.split(['.', '/']);
         let (kind, leaf) = (parts.next()?, parts.next_back()?);
@@ -64,7 +64,7 @@ impl Param {
         PARAMS.iter().find(has_leaf).filter(|_| matches!(kind, "lov" | "lod"))
     }
 
-    /// The stored form of a value; `None` if it is out of range.
+    /// Converts a value to the stored form; `None` if it is malformed or out of range.
     pub fn normal_form(&self, value: &str) -> Option<String> {
         (self.normal_form)(value.trim())
     }
@@ -94,7 +94,7 @@ fn stripe_size(value: &str) -> Option<String> {
     good.then(|| bytes.to_string())
 }
 
-/// A number of bytes with an optional suffix k, M, G or T (powers of 1024).
+/// Parses a number of bytes with an optional suffix k, M, G or T (powers of 1024).
 fn parse_size(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 10),

@@ -1,4 +1,5 @@
-//! The configuration as a text file: one line for each fact, so that it can be read with `cat` when nothing runs.
+//! The configuration as a text file: one line for each fact, so that it can be read with `cat` when no server
+//! runs.
 //!
 //! ```text
 //! nacre-config 1
@@ -28,16 +29,16 @@ use std::sync::Arc;
 
 const HEADER: &str = "nacre-config 1";
 
-/// Where and why a text is no configuration. Line 0 concerns the whole.
+/// Why a text is not a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordError {
-    /// Line, from 1.
+    /// Line, from 1; 0 if the text as a whole is malformed.
     pub line: usize,
-    /// What is wrong.
+    /// The defect.
     pub what: &'static str,
 }
 
-/// The text that is stored.
+/// Encodes the configuration as text.
 pub fn encode(config: &FsConfig) -> String {
     let mut text = format!("{HEADER}\nversion {}\nfsname {}\nuuid ", config.version, config.fsname);
     for byte in config.fs_uuid {
@@ -69,7 +70,8 @@ pub fn encode(config: &FsConfig) -> String {
     text
 }
 
-/// What a file system with keys has in addition. Earlier programs read the configuration of one without.
+/// Appends the lines that only a file system with keys has. Programs without support for keys can read the
+/// configuration of a file system without keys.
 fn write_keys(config: &FsConfig, text: &mut String) {
     for target in &config.targets {
         if let Some(key) = target.key {
@@ -85,10 +87,10 @@ fn write_keys(config: &FsConfig, text: &mut String) {
     }
 }
 
-/// Reads a stored text back.
+/// Decodes a stored text.
 ///
 /// # Errors
-/// The first line that cannot be, or a checksum that does not match.
+/// The first malformed line, or a checksum that does not match.
 pub fn decode(text: &str) -> Result<FsConfig, RecordError> {
     let fail = |line, what| RecordError { line, what };
     if text.lines().next() != Some(HEADER) {
@@ -129,7 +131,7 @@ pub fn decode(text: &str) -> Result<FsConfig, RecordError> {
     Ok(config)
 }
 
-/// Everything before the checksum line, if that is the last line and matches.
+/// Returns the text before the checksum line, if that is the last line and matches.
 fn checked_body(text: &str) -> Option<&str> {
     let at = text.rfind("crc32c ")?;
     let (body, last) = text.split_at(at);
@@ -153,7 +155,7 @@ fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Which key serves a target.
+/// Parses the key that serves a target.
 fn parse_server(text: &str, targets: &mut [TargetConfig]) -> Option<()> {
     let (target, key) = text.split_once(' ')?;
     let target: TargetId = target.parse().ok()?;

@@ -1,4 +1,5 @@
-//! The management service: keeps the configuration in memory and on disk, and wakes callers that wait for a change.
+//! The management service: holds the configuration in memory and on disk, and wakes callers that wait for a
+//! change.
 
 use crate::enrolment::{Enrolment, TokenWish};
 use crate::error::Error;
@@ -19,9 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Longest time that `GetConfig` waits for a change.
+/// Longest time for which `GetConfig` waits for a change.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// How often a wait looks whether it was interrupted or the service stops.
+/// Interval at which a waiting request checks for an interrupt and for the end of the service.
 const WAIT_STEP: Duration = Duration::from_secs(1);
 const CONFIG_FILE: &str = "config";
 
@@ -29,7 +30,7 @@ const fn requests(name: &'static str) -> Event {
     Event { name, unit: "reqs" }
 }
 
-/// Requests by the names that they have in Lustre.
+/// Counted requests, under Lustre's names.
 const EVENTS: &[Event] = &[
     requests("mgs_config_read"),
     requests("mgs_target_reg"),
@@ -44,9 +45,9 @@ pub struct Mgs {
     dir: PathBuf,
     shared: Mutex<Shared>,
     changed: Condvar,
-    /// Issues keys, if the file system has an authority.
+    /// Issues keys; set if the file system has an authority.
     enrolment: OnceLock<Enrolment>,
-    /// What all servers count by.
+    /// Time base that all servers of the file system share.
     clock: SharedClock,
 }
 
@@ -56,7 +57,7 @@ struct Shared {
 }
 
 impl Mgs {
-    /// Makes the directory's first configuration, without targets.
+    /// Creates the first configuration of a file system, without targets.
     ///
     /// # Durability
     /// Durable on return.
@@ -71,7 +72,7 @@ impl Mgs {
         persist(dir, &state::new_config(fsname, fs_uuid))
     }
 
-    /// Opens the configuration that is stored in `dir`.
+    /// Opens the configuration that is stored in `dir`, and restores a damaged copy of it.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Damaged`], [`Error::Io`].
@@ -91,7 +92,8 @@ impl Mgs {
         })
     }
 
-    /// Issues keys from now on, and gives servers the keys of capabilities. Only the first call counts.
+    /// Enables enrolment, and the distribution of capability keys to servers. Only the first call has an
+    /// effect.
     ///
     /// # Errors
     /// Those of storing the configuration.
@@ -100,8 +102,8 @@ impl Mgs {
         self.rotate_capability_keys()
     }
 
-    /// Forgets what belongs to the keys of an authority that is replaced: which key serves each target, which are revoked, and the keys of
-    /// capabilities.
+    /// Removes all state of an authority that is being replaced: the key of each target, the revoked keys,
+    /// and the capability keys.
     ///
     /// # Errors
     /// Those of storing the configuration.
@@ -109,7 +111,7 @@ impl Mgs {
         self.change(|config| Ok(state::plan_forget_keys(config))).map(drop)
     }
 
-    /// Has capabilities signed with another key if the one before is old; to be called now and then.
+    /// Adds a new capability key if the newest is due for rotation; to be called periodically.
     ///
     /// # Errors
     /// Those of storing the configuration.
@@ -131,7 +133,7 @@ impl Mgs {
         self.enrolment.get().ok_or(Status::EOPNOTSUPP)
     }
 
-    /// Refuses a key from now on.
+    /// Revokes a key.
     fn revoke(&self, id: KeyId) -> StatusResult<MgsReply> {
         if !self.enrolment()?.knows(id)? {
             return Err(Status::ENOENT);
@@ -140,18 +142,18 @@ impl Mgs {
         self.change(|config| Ok(state::plan_revoke(config, id)))
     }
 
-    /// Requests by kind, those that fail too.
+    /// Returns the counts of requests by kind, failed ones included.
     pub fn stats(&self) -> &EventStats {
         &self.stats
     }
 
-    /// The configuration as it is.
+    /// Returns the current configuration.
     pub fn config(&self) -> FsConfig {
         self.shared.lock().config.clone()
     }
 
-    /// Ends all waits with `ESHUTDOWN`, and later ones too. To be called before the server that offers this service is
-    /// stopped, which waits for running requests.
+    /// Ends all current and future waits with `ESHUTDOWN`. To be called before the stop of the server that
+    /// offers this service: that waits for running requests.
     pub fn stop(&self) {
         self.shared.lock().stopping = true;
         self.changed.notify_all();
@@ -160,7 +162,7 @@ impl Mgs {
     /// Waits until the configuration is newer than `version` or `wait` has passed.
     ///
     /// # Errors
-    /// `EINTR` if the caller's request was interrupted, `ESHUTDOWN` if the service stops meanwhile.
+    /// `EINTR` if the caller's request is interrupted, `ESHUTDOWN` if the service stops.
     pub fn wait_newer(&self, version: u64, wait: Duration) -> StatusResult<FsConfig> {
         let deadline = Instant::now() + wait.min(WAIT_MAX);
         let mut shared = self.shared.lock();
@@ -185,8 +187,8 @@ impl Mgs {
         })
     }
 
-    /// Computes a new configuration, stores it, then shows it. Changes are rare, so the lock is held meanwhile: nobody
-    /// may see or build on what is not durable.
+    /// Computes a new configuration, stores it, then publishes it. The lock is held across the write, as
+    /// changes are rare: no request may see, or build on, a configuration that is not durable.
     fn change(
         &self,
         plan: impl FnOnce(&FsConfig) -> StatusResult<Option<FsConfig>>,
@@ -211,8 +213,8 @@ impl Mgs {
     }
 }
 
-/// The target as it is registered: its key is the one that the sender has proved. A process with the management server in it says so
-/// itself.
+/// Returns the target with the key that its server has proved to have. A process that contains the management
+/// server is trusted to state its own key.
 fn proved(target: &TargetConfig, peer: MgsPeer<'_>) -> StatusResult<TargetConfig> {
     let key = match peer {
         MgsPeer::Local => target.key,
@@ -233,13 +235,13 @@ fn proved(target: &TargetConfig, peer: MgsPeer<'_>) -> StatusResult<TargetConfig
     Ok(TargetConfig { key, ..target.clone() })
 }
 
-/// Takes out of an answer what is for servers alone.
+/// Removes the parts of a reply that are for servers only.
 fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
     let MgsReply::Config { mut config, now_s } = reply else { return reply };
     match peer {
         MgsPeer::Local => {}
         MgsPeer::Known(identity) if identity.roles.intersects(Roles::MDS | Roles::OSS | Roles::MGS) => {}
-        // An open address cannot distinguish servers, which need nodemaps, from clients.
+        // Without keys servers, which need nodemaps, cannot be distinguished from clients.
         MgsPeer::Open => config.capability_keys.clear(),
         MgsPeer::Unknown | MgsPeer::Known(_) => config = config.without_secrets(),
     }
@@ -247,7 +249,8 @@ fn for_peer(reply: MgsReply, peer: MgsPeer<'_>) -> MgsReply {
 }
 
 impl Mgs {
-    /// True if a target may go from the key that registered it to that of the sender: both are of the owner, on this host.
+    /// Returns whether the sender's key may replace the key that registered a target: both must belong to the
+    /// owner of the file system, on this host.
     fn may_take_over(
         &self,
         config: &FsConfig,
@@ -336,7 +339,7 @@ impl MgsService for Mgs {
     }
 }
 
-/// The stored configuration of `dir`, without opening a service; for tools that look at a stopped file system.
+/// Loads the stored configuration of `dir` without a service; for tools that inspect a stopped file system.
 ///
 /// # Errors
 /// [`Error::Missing`], [`Error::Damaged`], [`Error::Io`].
@@ -344,7 +347,7 @@ pub fn load(dir: &Path) -> Result<FsConfig, Error> {
     Ok(load_copies(dir)?.value)
 }
 
-/// As [`load`], and which of the two copies of the configuration are damaged.
+/// Loads as [`load`] does, and reports which of the two copies of the configuration are damaged.
 ///
 /// # Errors
 /// As [`load`].
@@ -361,7 +364,7 @@ pub fn load_copies(dir: &Path) -> Result<twice::Found<FsConfig>, Error> {
     twice::read(dir, CONFIG_FILE, &format)?.ok_or_else(|| Error::Missing { dir: dir.into() })
 }
 
-/// Writes a damaged copy of the configuration anew, from the other one.
+/// Restores a damaged copy of the configuration from the other one.
 ///
 /// # Durability
 /// Durable on return.
@@ -373,7 +376,7 @@ pub fn restore(dir: &Path) -> Result<(), Error> {
     twice::restore(dir, CONFIG_FILE, &load_copies(dir)?).map_err(fail)
 }
 
-/// Writes the whole file anew and renames it into place, each step made durable.
+/// Writes a new file and renames it into place; each step is made durable.
 fn persist(dir: &Path, config: &FsConfig) -> Result<(), Error> {
     let path = dir.join(CONFIG_FILE);
     let fresh = dir.join("config.new");
@@ -387,7 +390,8 @@ fn persist(dir: &Path, config: &FsConfig) -> Result<(), Error> {
     file.sync_all().map_err(fail("sync", &fresh))?;
     fs::rename(&fresh, &path).map_err(fail("rename into place", &path))?;
     File::open(dir).and_then(|d| d.sync_all()).map_err(fail("sync", dir))?;
-    // The configuration is what was just written, whatever becomes of its copy; opening it writes that, too.
+    // The new configuration is already in effect; a failure to write its copy does not change that. The next
+    // open writes the copy too.
     if let Err(error) = twice::write_copy(dir, CONFIG_FILE, record::encode(config).as_bytes()) {
         log::warn!("cannot write the copy of {}: {error}", path.display());
     }

@@ -1,4 +1,5 @@
-//! The rules of the configuration: what a registration or a parameter changes, and what is refused. Pure.
+//! The rules of the configuration: effects of registrations and parameters, and the reasons to refuse them.
+//! Pure.
 
 use crate::params::Param;
 use nacre_layout::PoolName;
@@ -7,21 +8,21 @@ use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::{KeyId, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{CapabilityKey, FsConfig, PoolChange, PoolConfig, TargetConfig};
 
-/// NIDs that one target may have.
+/// Most NIDs of one target.
 pub const NIDS_MAX: usize = 32;
 
-/// A fresh configuration of a file system without targets.
+/// Returns the initial configuration of a file system, without targets.
 pub fn new_config(fsname: &str, fs_uuid: [u8; 16]) -> FsConfig {
     FsConfig { version: 1, fsname: fsname.to_owned(), fs_uuid, ..FsConfig::default() }
 }
 
-/// The configuration after a server said that it serves `target`; `None` if that was known.
+/// Returns the configuration after the registration of a server for `target`; `None` if nothing changes.
 ///
-/// An administrator's decision that a target is not in use survives the restart of its server.
+/// A target that an administrator has marked inactive stays so when its server restarts.
 ///
 /// # Errors
-/// `WRONG_FSNAME` for a file system of another name, `EINVAL` for another identity or a target that cannot be, `EPERM` for a
-/// target that the key of another server has registered, unless `may_take_over`.
+/// `WRONG_FSNAME` for a file system of another name, `EINVAL` for another file system UUID or an invalid
+/// target, `EPERM` for a target that another server's key has registered, unless `may_take_over`.
 pub fn plan_register(
     config: &FsConfig,
     fsname: &str,
@@ -55,11 +56,12 @@ pub fn plan_register(
     Ok(Some(next))
 }
 
-/// The configuration after a server said that it serves a target that was just made; `None` if it said so before.
+/// Returns the configuration after the registration of a newly formatted target; `None` if its server
+/// registered it before.
 ///
 /// # Errors
-/// As [`plan_register`]; `EEXIST` if another server has the index, `ENXIO` if one below is missing, `ERANGE` if there are as many
-/// as there can be.
+/// As [`plan_register`]; `EEXIST` if the index is in use by another server, `ENXIO` if a lower index is
+/// missing, `ERANGE` beyond the limit.
 pub fn plan_add(
     config: &FsConfig,
     fsname: &str,
@@ -69,7 +71,8 @@ pub fn plan_add(
     let planned = plan_register(config, fsname, fs_uuid, target, false)?;
     let TargetId { kind, index } = target.target;
     if let Some(known) = config.targets.iter().find(|known| known.target == target.target) {
-        // One that nobody can reach from outside has only been given its index.
+        // A target that only has `0@lo` is not reachable from other hosts: its index was reserved, it is not
+        // in use.
         let is_other = planned.is_some() && known.nids != [Nid::Lo];
         return if is_other { Err(Status::EEXIST) } else { Ok(planned) };
     }
@@ -80,15 +83,15 @@ pub fn plan_add(
     if below.count() < usize::from(index) { Err(Status::ENXIO) } else { Ok(planned) }
 }
 
-/// Pools of one file system; as many as a message can carry. Guess: far above any use.
+/// Most pools of one file system: all must fit into a message. Estimate, far above any use.
 pub const POOLS_MAX: usize = 4096;
 
-/// The configuration after a pool was made, changed or taken away.
+/// Returns the configuration after a pool is created, changed or destroyed.
 ///
 /// # Errors
-/// `EINVAL` for a name that no pool can have, `EEXIST` for a pool that is there or an OST that it has, `ENOENT` without the
-/// pool, `ENOTEMPTY` if one with OSTs is to go, `ENODEV` for an OST that the file system or the pool does not have, `ENOSPC`
-/// for more pools than there can be.
+/// `EINVAL` for an invalid name, `EEXIST` if the pool exists or contains the OST already, `ENOENT` without
+/// the pool, `ENOTEMPTY` for the destruction of a pool with OSTs, `ENODEV` for an OST that is not in the file
+/// system or the pool, `ENOSPC` beyond [`POOLS_MAX`].
 pub fn plan_change_pool(config: &FsConfig, pool: &PoolName, change: PoolChange) -> StatusResult<FsConfig> {
     PoolName::for_pool(pool.as_str()).map_err(|_| Status::EINVAL)?;
     let known = config.pools.iter().position(|known| known.name == *pool);
@@ -128,7 +131,7 @@ pub fn plan_change_pool(config: &FsConfig, pool: &PoolName, change: PoolChange) 
     Ok(next)
 }
 
-/// The configuration after a key was revoked; `None` if it was before.
+/// Returns the configuration with a key revoked; `None` if it already was.
 pub fn plan_revoke(config: &FsConfig, id: KeyId) -> Option<FsConfig> {
     let place = config.revoked.binary_search(&id).err()?;
     let mut next = config.clone();
@@ -137,7 +140,7 @@ pub fn plan_revoke(config: &FsConfig, id: KeyId) -> Option<FsConfig> {
     Some(next)
 }
 
-/// The configuration without what belongs to the keys of an authority; `None` if there is nothing of it.
+/// Returns the configuration without the state of an authority; `None` if it has none.
 pub fn plan_forget_keys(config: &FsConfig) -> Option<FsConfig> {
     let mut next = config.clone();
     next.targets.iter_mut().for_each(|target| target.key = None);
@@ -150,20 +153,20 @@ pub fn plan_forget_keys(config: &FsConfig) -> Option<FsConfig> {
     Some(next)
 }
 
-/// How long metadata servers sign capabilities with one key.
+/// Seconds for which metadata servers sign capabilities with one key.
 pub const CAPABILITY_KEY_LIFE_S: u64 = 24 * 60 * 60;
-/// Keys that are kept: the newest signs, and what the one before has signed is honoured until it ends.
+/// Keys kept: the newest signs; capabilities signed with its predecessor are honoured until they expire.
 const CAPABILITY_KEYS_KEPT: usize = 2;
 
-/// True if capabilities are to be signed with another key from now on.
+/// Returns whether a new capability key is due.
 pub fn is_capability_key_due(config: &FsConfig, now_s: u64) -> bool {
-    // A clock that was set back makes no key older.
+    // A key made in the future is not current: the clock was set back.
     let is_current =
         |key: &CapabilityKey| key.made_s.saturating_add(CAPABILITY_KEY_LIFE_S) > now_s && key.made_s <= now_s;
     !config.capability_keys.first().is_some_and(is_current)
 }
 
-/// The configuration with another key for capabilities.
+/// Returns the configuration with a new capability key.
 pub fn plan_capability_key(config: &FsConfig, now_s: u64, secret: [u8; 32]) -> FsConfig {
     let mut next = config.clone();
     let epoch = next.capability_keys.first().map_or(1, |key| key.epoch.wrapping_add(1));
@@ -176,11 +179,13 @@ pub fn plan_capability_key(config: &FsConfig, now_s: u64, secret: [u8; 32]) -> F
 /// Longest name and longest value of a parameter in bytes.
 pub const PARAM_TEXT_MAX: usize = 4096;
 
-/// The configuration after a parameter was set, or removed by an empty value; `None` if nothing changes. Names that are
-/// not in the table are patterns for parameters of nodes: what none of them takes is refused.
+/// Returns the configuration after a parameter is set, or removed by an empty value; `None` if nothing
+/// changes. Names that are not in the table are patterns for parameters of nodes: a value that none of them
+/// accepts is refused.
 ///
 /// # Errors
-/// `ENOENT` for a name that does not exist, `EINVAL` or `ERANGE` for a value that is not taken, `EINVAL` for a text that cannot be kept.
+/// `ENOENT` for an unknown name, `EINVAL` or `ERANGE` for a value that is not accepted, `EINVAL` for a text
+/// that cannot be stored.
 pub fn plan_set_param(config: &FsConfig, name: &str, value: &str) -> StatusResult<Option<FsConfig>> {
     let param = Param::find(name);
     if param.is_none() && !known::may_be_set(name) {

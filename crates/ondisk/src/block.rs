@@ -1,4 +1,5 @@
-//! Records of an object target on a device of its own: what the device is, and where the data of objects lies on it.
+//! Records of an object target on a block device: identity of the device, and the map from objects to its
+//! blocks.
 //!
 //! Byte tables and the invariants between them: `docs/formats/block.md`.
 
@@ -10,37 +11,37 @@ use nacre_types::Timestamp;
 pub const BLOCK_VERSION: u8 = 1;
 /// Blocks that one [`BlockMapRecord`] maps: 256 KiB.
 pub const MAP_BLOCKS: usize = 64;
-/// Most bytes of an object that lie in its [`BlockHeadRecord`].
+/// Most bytes of an object that are stored in its [`BlockHeadRecord`].
 pub const INLINE_MAX: usize = 4096;
 
-/// An object. Key: the FID in key form.
+/// Attributes of an object. Key: the FID in key form.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BlockHeadRecord {
-    /// Size in bytes.
+    /// Size of the object in bytes.
     pub size: u64,
-    /// Blocks on the device.
+    /// Blocks allocated on the device.
     pub blocks: u64,
     /// Last change of data.
     pub mtime: Timestamp,
-    /// Bytes in the record itself.
+    /// Data of the object that is stored in the record itself.
     pub inline: Inline,
 }
 
-/// Bytes of an object in its record.
+/// Data of an object in its record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Inline {
-    /// None; the data is on the device.
+    /// No data in the record; it is on the device.
     #[default]
     Nothing,
-    /// The first bytes of the object, which has no blocks; what is missing to the size is zeros.
+    /// All data: the object has no blocks. Bytes from the end of these up to the size are zeros.
     All(Vec<u8>),
-    /// What was in the record until the object got blocks in a generation: block 0 if that generation is not durable and the
-    /// block is not on the medium.
+    /// Former inline data of an object that got blocks in this generation. It is the content of block 0 if
+    /// the generation is not durable and the block is not on the medium.
     Kept(u64, Vec<u8>),
 }
 
 impl Inline {
-    /// The bytes, current or not.
+    /// Returns the bytes, current or not.
     fn bytes(&self) -> &[u8] {
         match self {
             Inline::Nothing => &[],
@@ -54,7 +55,7 @@ const FLAG_INLINE: u8 = 1;
 const FLAG_KEPT: u8 = 2;
 
 impl BlockHeadRecord {
-    /// Puts the record's bytes into `out`, which is emptied before.
+    /// Encodes the record into `out`, which is cleared first.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
         let (flags, generation) = match &self.inline {
@@ -101,20 +102,20 @@ impl BlockHeadRecord {
     }
 }
 
-/// Where a block of an object is.
+/// Location of a block of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Place {
-    /// Nowhere: zeros.
+    /// Not allocated; the data is zeros.
     #[default]
     Hole,
-    /// Space is set aside at this block of the device; the data is zeros.
+    /// Allocated at this block of the device but not written; the data is zeros.
     Reserved(u64),
-    /// At a block of the device, whose CRC-32C is known.
+    /// Stored at this block of the device, with this CRC-32C.
     Data(u64, u32),
 }
 
 impl Place {
-    /// The block of the device.
+    /// Returns the block of the device, if one is allocated.
     pub fn block(self) -> Option<u64> {
         match self {
             Place::Hole => None,
@@ -130,29 +131,31 @@ impl Place {
         }
     }
 
-    /// Does `next` belong to the same run, as the block after this one?
+    /// Returns whether `next` continues a run: the same kind, at the next block of the device.
     fn goes_on(self, next: Place) -> bool {
         self.kind() == next.kind() && next.block() == self.block().map(|block| block + 1)
     }
 }
 
-/// Where a block was before a generation in which it was changed.
+/// Location of a block before the generation that changed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Before {
-    /// The generation.
+    /// Generation that changed the block.
     pub generation: u64,
-    /// Number of the block in its map.
+    /// Index of the block in its map.
     pub index: u8,
-    /// Where it was.
+    /// Location before the change.
     pub place: Place,
 }
 
-/// Where [`MAP_BLOCKS`] blocks of an object are. Key: the FID in key form, then the number of the map, 8 bytes, big-endian.
+/// Locations of [`MAP_BLOCKS`] blocks of an object. Key: the FID in key form, then the number of the map, 8
+/// bytes, big-endian.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockMapRecord {
-    /// The blocks.
+    /// Current location of each block.
     pub places: [Place; MAP_BLOCKS],
-    /// Where those were that changed in generations that may not be durable, by generation and then index.
+    /// Former locations of blocks that changed in generations that may not be durable, ordered by generation,
+    /// then index.
     pub before: Vec<Before>,
 }
 
@@ -165,7 +168,7 @@ impl Default for BlockMapRecord {
 const MAP_HEADER_LEN: usize = 8;
 
 impl BlockMapRecord {
-    /// Puts the record's bytes into `out`, which is emptied before.
+    /// Encodes the record into `out`, which is cleared first.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&[BLOCK_VERSION, 0, 0, 0, 0, 0, 0, 0]);
@@ -231,13 +234,13 @@ impl BlockMapRecord {
         Ok(map)
     }
 
-    /// No block is anywhere, or was.
+    /// Returns whether no block has a current or former location.
     pub fn is_empty(&self) -> bool {
         self.before.is_empty() && self.places.iter().all(|place| *place == Place::Hole)
     }
 }
 
-/// Places at the beginning that make one run.
+/// Returns the number of leading places that form one run.
 fn run_len(places: impl Iterator<Item = Place>) -> usize {
     let mut last = None;
     places
@@ -292,11 +295,11 @@ fn take_run(
 /// State of the index as a whole; one per store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockStoreRecord {
-    /// Identity of the device that the index belongs to.
+    /// Identity of the device to which the index belongs.
     pub uuid: [u8; 16],
-    /// The last run stopped in order.
+    /// The last run was shut down in order.
     pub clean: bool,
-    /// All data of this generation and those before is durable.
+    /// Last durable generation: all data of it and of earlier ones is on the medium.
     pub generation: u64,
 }
 
@@ -304,7 +307,7 @@ pub struct BlockStoreRecord {
 pub const BLOCK_STORE_LEN: usize = 32;
 
 impl BlockStoreRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; BLOCK_STORE_LEN] {
         let mut out = [0u8; BLOCK_STORE_LEN];
         out[0] = BLOCK_VERSION;
@@ -334,38 +337,39 @@ impl BlockStoreRecord {
 
 /// First bytes of a [`BlockLabel`].
 pub const BLOCK_LABEL_MAGIC: [u8; 8] = *b"NACREBLK";
-/// Format of devices that this program makes and the only one that it reads.
+/// Format version of devices that this program writes, and the only one that it reads.
 pub const BLOCK_LABEL_VERSION: u32 = 1;
-/// Bytes of an encoded [`BlockLabel`]: one sector, so that it is never torn.
+/// Bytes of an encoded [`BlockLabel`]: one sector, so that it cannot be torn.
 pub const BLOCK_LABEL_LEN: usize = 512;
 const LABEL: Form<BLOCK_LABEL_LEN> =
     Form { magic: BLOCK_LABEL_MAGIC, version: BLOCK_LABEL_VERSION, label_at: 64 };
 
-/// What a device is: its first sector, the first of its last block, and the file `superblock` in the target's directory.
+/// Identity of a device. Stored in its first sector, in the first sector of its last block, and as the file
+/// `superblock` in the target's directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockLabel {
-    /// Random identity, also in the index.
+    /// Random identity, stored in the index too.
     pub uuid: [u8; 16],
-    /// When it was made.
+    /// Time of the format.
     pub created: Timestamp,
-    /// Size of the device in bytes when it was made.
+    /// Size of the device in bytes at the time of the format.
     pub size: u64,
-    /// Bytes of a block.
+    /// Bytes per block.
     pub block_size: u32,
-    /// Name of the target, such as `nacre-OST0001`; printable ASCII, empty if none was given.
+    /// Name of the target, such as `nacre-OST0001`: printable ASCII, empty if none was given.
     pub label: String,
 }
 
-/// Why bytes are no label that can be used.
+/// Why bytes are not a usable label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BlockLabelError {
-    /// Something else: wrong magic.
+    /// Wrong magic: the device belongs to something else.
     #[error("it does not begin like a device of an object store")]
     Foreign,
-    /// It was one, but its bytes have changed.
+    /// The magic is right, the rest is damaged.
     #[error("its label is damaged: {0}")]
     Damaged(&'static str),
-    /// Another format.
+    /// Unknown format version.
     #[error("its format {found} is not the one that this program reads ({BLOCK_LABEL_VERSION})")]
     Version {
         /// Version found.
@@ -384,7 +388,7 @@ impl From<HeadError> for BlockLabelError {
 }
 
 impl BlockLabel {
-    /// The bytes that are stored. A label that is too long is cut.
+    /// Encodes the label. A name longer than its field is truncated.
     pub fn encode(&self) -> [u8; BLOCK_LABEL_LEN] {
         LABEL.encode((&self.uuid, self.created, &self.label), |out| {
             out[44..48].copy_from_slice(&self.block_size.to_le_bytes());
@@ -392,10 +396,10 @@ impl BlockLabel {
         })
     }
 
-    /// Reads a label back.
+    /// Decodes a label.
     ///
     /// # Errors
-    /// The version is looked at before the checksum, so that another format is named as such.
+    /// The version is checked before the checksum, so that an unknown format is reported as such.
     pub fn decode(bytes: &[u8]) -> Result<BlockLabel, BlockLabelError> {
         let (Head { uuid, created, label }, bytes) = LABEL.decode(bytes)?;
         let block_size = u32::from_le_bytes(head::field(bytes, 44));

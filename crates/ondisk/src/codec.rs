@@ -12,7 +12,7 @@ pub enum DecodeError {
     /// Bytes follow the end of the record.
     #[error("bytes follow the end of the record")]
     Trailing,
-    /// Written by another version of the program.
+    /// The format version is not known to this program.
     #[error("record version {0} is not known to this program")]
     Version(u8),
     /// A field has a value that it cannot have.
@@ -20,7 +20,7 @@ pub enum DecodeError {
     Field(&'static str),
 }
 
-/// The checksum of what is read as a whole.
+/// Returns the checksum of records and headers.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -76,17 +76,17 @@ impl<'a> Reader<'a> {
         Ok(Fid::from_le_bytes(&self.array::<FID_BYTES>()?))
     }
 
-    /// Reserved bytes, which must be zero.
+    /// Skips reserved bytes, which must be zero.
     pub(crate) fn reserved<const N: usize>(&mut self) -> Result<(), DecodeError> {
         if self.array::<N>()?.iter().any(|&b| b != 0) { Err(DecodeError::Field("reserved")) } else { Ok(()) }
     }
 
-    /// All that is left.
+    /// Returns all bytes that are left.
     pub(crate) fn remainder(self) -> &'a [u8] {
         self.rest
     }
 
-    /// The record must end here.
+    /// Checks that the record ends here.
     pub(crate) fn end(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }

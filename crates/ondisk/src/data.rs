@@ -1,28 +1,28 @@
-//! The head of an object whose bytes lie in records of a metadata store.
+//! The head of an object whose data is stored in records of a metadata store.
 
 use crate::codec::{DecodeError, Reader};
 use nacre_types::Timestamp;
 
 /// Format version of [`DataRecord`].
 pub const DATA_VERSION: u8 = 1;
-/// Bytes before the data.
+/// Bytes of the head before inline data.
 pub const DATA_HEAD_LEN: usize = 32;
 
-/// Attributes of an object, and its bytes if they are few. Key: the FID in key form.
+/// Attributes of an object, and its data if it is small. Key: the FID in key form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataRecord<'a> {
-    /// Size in bytes; what no record holds is zeros.
+    /// Size in bytes; ranges without a record read as zeros.
     pub size: u64,
-    /// Bytes that its records hold, each rounded up to 4096.
+    /// Bytes that the object's data records hold, each rounded up to 4096.
     pub allocated: u64,
     /// Last change of data.
     pub mtime: Timestamp,
-    /// The bytes from 0 on, if there are no others; `None` if they lie in records of their own.
+    /// All data of the object, from offset 0; `None` if it is stored in records of its own.
     pub inline: Option<&'a [u8]>,
 }
 
 impl<'a> DataRecord<'a> {
-    /// Appends the record to `out`.
+    /// Appends the encoded record to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let data = self.inline.unwrap_or(&[]);
         out.reserve(DATA_HEAD_LEN + data.len());

@@ -1,4 +1,4 @@
-//! Names, extra links and extended attributes.
+//! Directory entries, additional hard links and extended attributes.
 
 use crate::codec::{DecodeError, Reader};
 use nacre_types::limits::XATTR_VALUE_MAX;
@@ -7,12 +7,12 @@ use nacre_types::{Fid, FileKind};
 /// Format version of all three records.
 pub const NAME_VERSION: u8 = 1;
 
-/// What a name in a directory stands for. The key holds directory, hash and name.
+/// A directory entry. The key holds directory, hash and name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirentRecord {
-    /// The inode, on this MDT or another.
+    /// FID of the inode, on this MDT or another.
     pub fid: Fid,
-    /// Its kind, so that a listing need not read inodes.
+    /// Kind of the inode, so that a listing does not read inodes.
     pub kind: FileKind,
 }
 
@@ -20,7 +20,7 @@ pub struct DirentRecord {
 pub const DIRENT_LEN: usize = 20;
 
 impl DirentRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; DIRENT_LEN] {
         let mut out = [0u8; DIRENT_LEN];
         out[0] = NAME_VERSION;
@@ -46,12 +46,13 @@ impl DirentRecord {
     }
 }
 
-/// A name beyond an inode's first. All of it is in the key; the value only carries the version.
+/// A hard link in addition to an inode's first name. The key holds everything; the value only carries the
+/// version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkRecord;
 
 impl LinkRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub const fn encode() -> [u8; 1] {
         [NAME_VERSION]
     }
@@ -74,7 +75,7 @@ pub struct XattrRecord<'a> {
 }
 
 impl<'a> XattrRecord<'a> {
-    /// Appends the record to `out`.
+    /// Appends the encoded record to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(1 + self.value.len());
         out.push(NAME_VERSION);

@@ -1,5 +1,5 @@
-//! What the superblocks of object directories and of devices of object stores have in common: magic, version, length, identity and time
-//! at the begin, a label somewhere, a checksum at the end.
+//! The common form of the superblocks of object directories and of block devices: magic, version, length,
+//! identity and time of creation at the beginning, a label at an offset of its own, a checksum at the end.
 
 use crate::codec::crc32c;
 use nacre_types::Timestamp;
@@ -7,23 +7,23 @@ use nacre_types::Timestamp;
 /// Longest label in bytes.
 pub(crate) const LABEL_MAX: usize = 48;
 
-/// One kind of them, of `N` bytes.
+/// A kind of superblock, of `N` bytes.
 pub(crate) struct Form<const N: usize> {
     pub magic: [u8; 8],
-    /// The version that is written and the only one that is read.
+    /// Version that is written, and the only one that is read.
     pub version: u32,
-    /// Where the label is; what lies between it and the time is the kind's own.
+    /// Offset of the label in bytes; the bytes between the time and the label are specific to the kind.
     pub label_at: usize,
 }
 
-/// The fields that all kinds have.
+/// Fields that all kinds have.
 pub(crate) struct Head {
     pub uuid: [u8; 16],
     pub created: Timestamp,
     pub label: String,
 }
 
-/// Why bytes are none of a kind.
+/// Why bytes are not a superblock of the kind.
 pub(crate) enum HeadError {
     Foreign,
     Damaged(&'static str),
@@ -33,7 +33,8 @@ pub(crate) enum HeadError {
 impl<const N: usize> Form<N> {
     const CRC_AT: usize = N - 4;
 
-    /// The bytes with what `own` adds. A label that is too long is cut.
+    /// Encodes a superblock; `own` adds the fields of the kind. A label longer than [`LABEL_MAX`] is
+    /// truncated.
     pub fn encode(
         &self,
         (uuid, created, label): (&[u8; 16], Timestamp, &str),
@@ -54,10 +55,10 @@ impl<const N: usize> Form<N> {
         out
     }
 
-    /// Reads the fields that all kinds have, and gives the bytes for the others.
+    /// Decodes the common fields, and returns all bytes for the fields of the kind.
     ///
     /// # Errors
-    /// The version is looked at before the checksum, so that another format is named as such.
+    /// The version is checked before the checksum, so that an unknown format is reported as such.
     pub fn decode<'a>(&self, bytes: &'a [u8]) -> Result<(Head, &'a [u8; N]), HeadError> {
         if bytes.get(..8) != Some(&self.magic[..]) {
             return Err(HeadError::Foreign);
@@ -84,16 +85,16 @@ impl<const N: usize> Form<N> {
     }
 }
 
-/// A number of bytes that may be fewer than they should be.
+/// Reads a number from bytes that may end too early.
 fn number(bytes: &[u8], at: usize) -> Result<u32, HeadError> {
     let field = bytes.get(at..at + 4).and_then(|part| part.try_into().ok());
     field.map(u32::from_le_bytes).ok_or(HeadError::Damaged("cut off"))
 }
 
-/// A field of bytes whose length is known.
+/// Returns `M` bytes at offset `at`.
 ///
 /// # Panics
-/// If it does not lie in them: places are constants.
+/// If the field ends beyond the bytes: offsets are constants.
 pub(crate) fn field<const N: usize, const M: usize>(bytes: &[u8; N], at: usize) -> [u8; M] {
     *bytes[at..].first_chunk().expect("fields lie inside")
 }

@@ -1,12 +1,12 @@
-//! The inode record: everything that `stat`, an open and a path search need, in one value.
+//! The inode record: everything that `stat`, an open and a path lookup need, in one value.
 
 use crate::codec::{DecodeError, Reader};
 use nacre_types::limits::{NAME_MAX, SYMLINK_MAX};
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Timestamp};
 
-/// Format version of most inodes.
+/// Format version of inodes without a part for directories.
 pub const INODE_VERSION: u8 = 1;
-/// Format version of directories with something beyond that: shards, or a default for new directories.
+/// Format version of directories with shards or with a default for new subdirectories.
 pub const INODE_VERSION_DIRECTORY: u8 = 2;
 /// Bytes before the variable part.
 pub const INODE_HEADER_LEN: usize = 128;
@@ -14,38 +14,41 @@ pub const INODE_HEADER_LEN: usize = 128;
 const LMV_LEN_MAX: usize = 48 << 10;
 /// Longest access ACL in bytes (8188 entries of 8 bytes and a header).
 const ACL_LEN_MAX: usize = 4 + 8 * nacre_types::limits::ACL_ENTRIES_MAX;
-/// Longest layout in bytes (2000 stripes of 24 bytes and a header, with room for composite ones).
+/// Longest layout in bytes (2000 stripes of 24 bytes and a header, with a reserve for composite ones).
 const BODY_LEN_MAX: usize = 256 << 10;
 
-/// One inode. The key is its FID, which therefore is not part of the value.
+/// An inode. The key is its FID, so the value does not repeat it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InodeRecord {
-    /// Attributes as stored. For directories `size` is the number of entries; see [`InodeRecord::shown`].
+    /// Attributes as stored. `size` of a directory is its number of entries; see [`InodeRecord::shown`].
     pub attr: Attr,
-    /// Directory of the first name, [`Fid::ZERO`] if the inode has no name.
+    /// Directory that holds the first name; [`Fid::ZERO`] if the inode has no name.
     pub parent: Fid,
-    /// The first name; empty if there is none, and for the root.
+    /// First name; empty if the inode has none, and for the root.
     pub name: Vec<u8>,
-    /// Access ACL in the kernel's xattr form, empty if the mode says all.
+    /// Access ACL in the kernel's xattr form; empty if the mode bits are equivalent to it.
     pub acl: Vec<u8>,
-    /// How often an object on the MDT that was made for this file went to another one: version of the FID of the next.
+    /// Version in the FID of this file's next object on the MDT: how often such an object was passed to
+    /// another file.
     pub data_generation: u32,
-    /// Target of a symlink; layout of a file or default layout of a directory as `lov_user_md`; otherwise empty.
-    pub body: Vec<u8>,
-    /// Of a directory whose names lie in shards: which these are; of a shard: which of them it is. As `lmv_mds_md_v1`; otherwise
+    /// Target of a symlink; layout of a file or default layout of a directory, as `lov_user_md`; otherwise
     /// empty.
+    pub body: Vec<u8>,
+    /// As `lmv_mds_md_v1`: the list of shards in the master of a striped directory; the shard's own index in
+    /// a shard; otherwise empty.
     pub lmv: Vec<u8>,
-    /// Where directories that are made in this directory go, as `lmv_user_md`; empty if it says nothing.
+    /// Default placement of new subdirectories, as `lmv_user_md`; empty if there is none.
     pub default_lmv: Vec<u8>,
 }
 
-/// Size that directories show, in bytes.
+/// Size that `stat` reports for directories, in bytes.
 pub const DIRECTORY_SIZE: u64 = 4096;
-/// Space that directories show, in units of 512 bytes.
+/// Space that `stat` reports for directories, in units of 512 bytes.
 pub const DIRECTORY_BLOCKS: u64 = 8;
 
 impl InodeRecord {
-    /// Attributes as programs see them: directories have a constant size, which stays stable while entries come and go.
+    /// Returns the attributes as programs see them: directories have a constant size, which does not change
+    /// with their entries.
     pub fn shown(&self) -> Attr {
         let mut attr = self.attr;
         if attr.is_dir() {
@@ -55,25 +58,25 @@ impl InodeRecord {
         attr
     }
 
-    /// Number of entries of a directory.
+    /// Returns the number of entries of a directory.
     pub fn entries(&self) -> u64 {
         self.attr.size
     }
 
-    /// True if the first name is `name` in `parent`.
+    /// Returns whether the first name is `name` in `parent`.
     pub fn is_first_link(&self, parent: &Fid, name: &[u8]) -> bool {
         self.parent == *parent && self.name == name
     }
 
-    /// True for records that need [`INODE_VERSION_DIRECTORY`].
+    /// Returns whether the record needs [`INODE_VERSION_DIRECTORY`].
     fn has_directory_part(&self) -> bool {
         !self.lmv.is_empty() || !self.default_lmv.is_empty()
     }
 
-    /// Appends the record to `out`.
+    /// Appends the encoded record to `out`.
     ///
     /// # Panics
-    /// If a part is longer than the rules of the file system allow; callers check names, ACLs and layouts first.
+    /// If a part is longer than the limits of the file system; callers check names, ACLs and layouts first.
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.name.len() <= NAME_MAX, "a name longer than NAME_MAX reached the disk");
         assert!(self.acl.len() <= ACL_LEN_MAX, "an ACL with too many entries reached the disk");
@@ -118,7 +121,7 @@ impl InodeRecord {
         }
     }
 
-    /// Reads the record of inode `fid`.
+    /// Decodes the record of inode `fid`.
     ///
     /// # Errors
     /// If the bytes are not a record of this version.
@@ -261,7 +264,7 @@ mod tests {
         let expected = [&plain[..], &[3, 0, 0, 0, 7, 8, 9, 1, 0, 0, 0, 5]].concat();
         assert_eq!(bytes, expected);
         assert_eq!(InodeRecord::decode(directory().attr.fid, &bytes), Ok(directory()));
-        // Flags and what they speak of belong together, and only directories have them.
+        // Each flag requires its field and vice versa, and only directories have either.
         for change in [
             |record: &mut InodeRecord| record.default_lmv.clear(),
             |record: &mut InodeRecord| record.attr.flags -= AttrFlags::HAS_DIR_DEFAULT,

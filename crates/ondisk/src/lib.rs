@@ -1,9 +1,9 @@
-//! Records as they lie in stores: bytes we specify, never a serializer's default.
+//! Records as they are stored on disk: their bytes are specified, never a serializer's default.
 //!
-//! Little-endian, fixed widths, no padding; the first byte of every record is its format version; reserved bytes are
-//! written as zero and refused otherwise, so that they can get a meaning later. Decoders take bytes from anywhere and
-//! never panic. Byte tables: `docs/formats/mdt.md`. The bytes of each record are pinned by tests: a change of
-//! them needs a new version number.
+//! Little-endian, fixed widths, no padding; the first byte of every record is its format version; reserved
+//! bytes are written as zero and otherwise refused, so that a later version can use them. Decoders accept
+//! untrusted bytes and never panic. Byte tables: `docs/formats/mdt.md`. Tests pin the bytes of each record: a
+//! change of them needs a new version number.
 
 pub mod block;
 mod codec;

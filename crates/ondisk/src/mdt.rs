@@ -1,32 +1,34 @@
-//! State of an MDT as a whole, and how far it has used each OST.
+//! Global state of an MDT, and its high-water mark on each OST.
 
 use crate::codec::{DecodeError, Reader};
 
-/// Format version of [`MdtRecord`] of an MDT that keeps data of files in its own records. Version 1 had no count of inodes.
+/// Format version of [`MdtRecord`] of an MDT that stores data of files in its metadata store. Version 1 had
+/// no count of inodes.
 pub const MDT_VERSION: u8 = 2;
-/// Format version of [`MdtRecord`] of one that keeps it in an object store of its own: who does not know that is to refuse it.
+/// Format version of [`MdtRecord`] of an MDT with a separate object store for data of files. Its own number
+/// makes programs without support for that refuse the MDT.
 pub const MDT_APART_VERSION: u8 = 3;
 /// Format version of [`OstMarkRecord`].
 pub const OST_MARK_VERSION: u8 = 1;
-/// Stands for a count of inodes that is not known.
+/// Encodes an unknown count of inodes.
 const UNKNOWN: u64 = u64::MAX;
 
-/// One per MDT.
+/// State of an MDT; one record per MDT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MdtRecord {
     /// Index of this MDT.
     pub index: u16,
-    /// Seed of the name hash; random, fixed when the MDT was made.
+    /// Seed of the name hash: random, fixed when the MDT is formatted.
     pub hash_seed: u64,
-    /// Times that the MDT was started, this one included.
+    /// Starts of the MDT, this one included.
     pub boot_count: u64,
-    /// Next FID sequence to give out. Sequences below may all be in use.
+    /// Next FID sequence to allocate. Any lower sequence may be in use.
     pub next_sequence: u64,
-    /// The last run stopped in order, so nothing needs to be recovered.
+    /// The last run was shut down in order, so no recovery is needed.
     pub clean: bool,
-    /// Inodes in the store; only known after a run that stopped in order.
+    /// Inodes in the store; only known after an orderly shutdown.
     pub inodes: Option<u64>,
-    /// Data of files is in an object store of its own, beside the metadata store.
+    /// Data of files is in an object store of its own, next to the metadata store.
     pub data_apart: bool,
 }
 
@@ -34,7 +36,7 @@ pub struct MdtRecord {
 pub const MDT_LEN: usize = 40;
 
 impl MdtRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; MDT_LEN] {
         let mut out = [0u8; MDT_LEN];
         out[0] = if self.data_apart { MDT_APART_VERSION } else { MDT_VERSION };
@@ -81,12 +83,12 @@ impl MdtRecord {
     }
 }
 
-/// How far an MDT has used the objects of one OST; written with each layout that uses them.
+/// High-water mark of an MDT on one OST; written with each layout that uses objects of the OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OstMarkRecord {
-    /// Sequence that the MDT takes objects from on this OST.
+    /// Sequence of the MDT's objects on this OST.
     pub sequence: u64,
-    /// Largest object id that a file uses, 0 for none.
+    /// Largest object id that a layout uses; 0 for none.
     pub last_used: u32,
 }
 
@@ -94,7 +96,7 @@ pub struct OstMarkRecord {
 pub const OST_MARK_LEN: usize = 16;
 
 impl OstMarkRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; OST_MARK_LEN] {
         let mut out = [0u8; OST_MARK_LEN];
         out[0] = OST_MARK_VERSION;

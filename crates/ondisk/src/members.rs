@@ -1,5 +1,5 @@
-//! Which targets the directory of a file system holds, where its superblock does not count them: text, so that it can be read with
-//! `cat`.
+//! The list of targets that a directory of a file system holds, for superblocks that do not count them: text,
+//! readable with `cat`.
 //!
 //! ```text
 //! nacre-targets 1
@@ -15,7 +15,7 @@ use std::fmt::Write;
 
 const HEADER: &str = "nacre-targets 1";
 
-/// The text that is stored.
+/// Encodes the list as text.
 pub fn encode(targets: &[TargetId]) -> String {
     let mut text = format!("{HEADER}\n");
     for target in targets {
@@ -26,7 +26,7 @@ pub fn encode(targets: &[TargetId]) -> String {
     text
 }
 
-/// Reads a stored text back, in its order; `None` if it is none, was changed, or names something twice.
+/// Decodes the text, in its order; `None` if it is malformed, was changed, or names a target twice.
 pub fn decode(text: &str) -> Option<Vec<TargetId>> {
     let (body, last) = text.split_at(text.rfind("crc32c ")?);
     let crc = last.strip_prefix("crc32c ")?.strip_suffix('\n')?;

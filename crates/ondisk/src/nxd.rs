@@ -1,4 +1,5 @@
-//! Records of a cache of small writes: what its device is, the batches of its log, and what the store below knows of it.
+//! Records of the cache of small writes: its device, the batches of its log, and the mark in the store that
+//! it caches.
 //!
 //! Byte tables and the invariants between them: `docs/formats/nxd.md`.
 
@@ -6,7 +7,7 @@ use crate::codec::{DecodeError, Reader, crc32c};
 use nacre_types::Fid;
 use nacre_types::Timestamp;
 
-/// Format version of superblocks and batches; those of version 1 are read, too.
+/// Format version of superblocks and batches that is written; version 1 is read too.
 pub const NXD_VERSION: u8 = 2;
 /// Format version of marks.
 pub const NXD_MARK_VERSION: u8 = 1;
@@ -20,7 +21,7 @@ pub const NXD_MARK_MAGIC: [u8; 8] = *b"NACRENXM";
 pub const NXD_SUPERBLOCK_LEN: usize = 96;
 /// Bytes of the header of a batch; its data follows.
 pub const NXD_HEADER_LEN: usize = 4096;
-/// Most entries of a batch.
+/// Most entries in a batch.
 pub const NXD_ENTRIES_MAX: usize = (NXD_HEADER_LEN - FIXED_LEN) / ENTRY_LEN;
 /// Longest path in a [`NxdMark`].
 const PATH_MAX: usize = 4096;
@@ -30,95 +31,95 @@ const ENTRY_LEN: usize = 64;
 const KIND_DATA: u8 = 1;
 const KIND_FORGET: u8 = 2;
 
-/// Why bytes are no record of a cache that can be used.
+/// Why bytes are not a usable record of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NxdError {
-    /// Something else: wrong magic.
+    /// Wrong magic: the bytes belong to something else.
     #[error("it does not begin like a cache of small writes")]
     Foreign,
-    /// It was one, but its bytes have changed.
+    /// The magic is right, the rest is damaged.
     #[error("its superblock is damaged")]
     Damaged,
-    /// Another format, or a field that cannot be.
+    /// Unknown format version, or a field with an impossible value.
     #[error("{0}")]
     Record(#[from] DecodeError),
 }
 
-/// The device of a cache. In its first and its last block.
+/// Superblock of a cache's device, stored in its first and its last block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NxdSuperblock {
-    /// Identity of the cache; drawn when it is made.
+    /// Random identity of the cache.
     pub cache: [u8; 16],
-    /// Identity of the store in front of which it stands.
+    /// Identity of the store that is cached.
     pub store: [u8; 16],
-    /// Size of the device in bytes when it was made.
+    /// Size of the device in bytes at the time of the format.
     pub size: u64,
-    /// Grows with each version of the superblock.
+    /// Incremented with each write of the superblock.
     pub counter: u64,
-    /// Grows each time that the cache is opened.
+    /// Incremented each time the cache is opened.
     pub epoch: u64,
-    /// Where the log begins: blocks of 4 KiB since the cache was made.
+    /// Start of the live log, in blocks of 4 KiB ever written to the log.
     pub tail: u64,
-    /// Position up to which the log was durable; 0 if that is not known.
+    /// Position up to which the log was durable; 0 if unknown.
     pub durable: u64,
 }
 
 /// An entry of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NxdEntry {
-    /// Bytes of an object.
+    /// Data of an object.
     Data {
         /// The object.
         object: Fid,
-        /// Where in it, in bytes.
+        /// Offset in the object in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         len: u32,
-        /// Where in the batch, in bytes.
+        /// Offset of the data in the batch in bytes.
         at: u32,
-        /// CRC-32C of the bytes.
+        /// CRC-32C of the data.
         crc: u32,
-        /// When they were written.
+        /// Time of the write.
         mtime: Timestamp,
     },
-    /// What batches and entries before this one hold of a range is not to be used any more.
+    /// Invalidates a range of an object in earlier batches and entries.
     Forget {
         /// The object.
         object: Fid,
-        /// First byte.
+        /// First byte of the range.
         offset: u64,
-        /// Byte after the last; `u64::MAX` is no limit.
+        /// Byte after the range; `u64::MAX` for no limit.
         end: u64,
     },
 }
 
-/// The header of a batch: what was written to the log at once.
+/// Header of a batch: the unit in which the log is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NxdBatch {
-    /// Identity of the cache.
+    /// Identity of the cache; batches of an earlier cache on the device have another.
     pub cache: [u8; 16],
-    /// Epoch in which it was written.
+    /// Epoch of the superblock at the time of the write.
     pub epoch: u64,
-    /// Where it begins: blocks of 4 KiB since the cache was made.
+    /// Start of the batch, in blocks of 4 KiB ever written to the log.
     pub position: u64,
-    /// Position up to which the log was durable before it was written; 0 if that is not known.
+    /// Position up to which the log was durable before this write; 0 if unknown.
     pub durable: u64,
-    /// Blocks of header and data.
+    /// Blocks of header and data, of 4 KiB each.
     pub blocks: u32,
-    /// In the order of their validity.
+    /// Entries, oldest first: a later one overrides an earlier one.
     pub entries: Vec<NxdEntry>,
 }
 
-/// In the directory of a store: which cache stands in front of it.
+/// File in the directory of a store that names the cache in front of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NxdMark {
     /// Identity of the cache.
     pub cache: [u8; 16],
     /// Identity of the store.
     pub store: [u8; 16],
-    /// The cache may hold data that the store does not hold.
+    /// The cache may hold data that the store does not have.
     pub is_dirty: bool,
-    /// When that was last changed.
+    /// Time of the last change of `is_dirty`.
     pub changed: Timestamp,
     /// Size of the device in bytes.
     pub size: u64,
@@ -126,14 +127,15 @@ pub struct NxdMark {
     pub device: String,
 }
 
-/// Puts the checksum of all before the last four bytes there.
+/// Sets the last four bytes to the checksum of all bytes before them.
 fn seal(bytes: &mut [u8]) {
     let at = bytes.len() - 4;
     let crc = crc32c(&bytes[..at]);
     bytes[at..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks magic, version and the checksum in the last four bytes, in this order. The version is given, too.
+/// Checks magic, version and the checksum in the last four bytes, in this order. Returns a reader behind the
+/// version, and the version.
 fn unseal<'a>(bytes: &'a [u8], magic: &[u8; 8], newest: u8) -> Result<(Reader<'a>, u8), NxdError> {
     let rest = bytes.strip_prefix(magic.as_slice()).ok_or(NxdError::Foreign)?;
     let version = *rest.first().ok_or(NxdError::Damaged)?;
@@ -147,7 +149,7 @@ fn unseal<'a>(bytes: &'a [u8], magic: &[u8; 8], newest: u8) -> Result<(Reader<'a
     Ok((Reader::new(&body[magic.len()..], version)?, version))
 }
 
-/// A position that version 1 does not have yet, and what is reserved behind it.
+/// Reads a durable position, which version 1 does not have, and the reserved bytes behind it.
 fn durable_position(reader: &mut Reader<'_>, version: u8) -> Result<u64, DecodeError> {
     if version == 1 {
         reader.reserved::<12>()?;
@@ -158,13 +160,13 @@ fn durable_position(reader: &mut Reader<'_>, version: u8) -> Result<u64, DecodeE
     Ok(durable)
 }
 
-/// CRC-32C of the bytes of an entry.
+/// Returns the CRC-32C of the data of an entry.
 pub fn data_crc(bytes: &[u8]) -> u32 {
     crc32c(bytes)
 }
 
 impl NxdSuperblock {
-    /// The bytes that are stored.
+    /// Encodes the superblock.
     pub fn encode(&self) -> [u8; NXD_SUPERBLOCK_LEN] {
         let mut out = Vec::with_capacity(NXD_SUPERBLOCK_LEN);
         out.extend_from_slice(&NXD_MAGIC);
@@ -180,10 +182,10 @@ impl NxdSuperblock {
         bytes
     }
 
-    /// Reads it back.
+    /// Decodes a superblock.
     ///
     /// # Errors
-    /// The version is looked at before the checksum, so that another format is named as such.
+    /// The version is checked before the checksum, so that an unknown format is reported as such.
     pub fn decode(bytes: &[u8]) -> Result<NxdSuperblock, NxdError> {
         let bytes = bytes.get(..NXD_SUPERBLOCK_LEN).ok_or(NxdError::Foreign)?;
         let (mut reader, version) = unseal(bytes, &NXD_MAGIC, NXD_VERSION)?;
@@ -252,7 +254,7 @@ impl NxdEntry {
 }
 
 impl NxdBatch {
-    /// The bytes that are stored. There are no more than [`NXD_ENTRIES_MAX`] entries.
+    /// Encodes the header. The caller limits the entries to [`NXD_ENTRIES_MAX`].
     pub fn encode(&self) -> Vec<u8> {
         debug_assert!(self.entries.len() <= NXD_ENTRIES_MAX);
         let mut out = Vec::with_capacity(NXD_HEADER_LEN);
@@ -264,7 +266,7 @@ impl NxdBatch {
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.position.to_le_bytes());
         out.extend_from_slice(&self.durable.to_le_bytes());
-        // The checksum of all ends the header; this is the place of bytes that have no meaning yet.
+        // Reserved bytes up to the table of entries; the checksum is at the end of the header.
         out.extend_from_slice(&[0; FIXED_LEN - 4 - 56]);
         for entry in &self.entries {
             entry.encode(&mut out);
@@ -274,10 +276,11 @@ impl NxdBatch {
         out
     }
 
-    /// Reads a header back.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// If the bytes are no header of this version, were changed, or say something that cannot be.
+    /// If the bytes are not a header of a known version, are damaged, or have a field with an impossible
+    /// value.
     pub fn decode(bytes: &[u8]) -> Result<NxdBatch, NxdError> {
         let bytes = bytes.get(..NXD_HEADER_LEN).ok_or(NxdError::Foreign)?;
         let (mut reader, version) = unseal(bytes, &NXD_BATCH_MAGIC, NXD_VERSION)?;
@@ -299,8 +302,8 @@ impl NxdBatch {
         Ok(NxdBatch { cache, epoch, position, durable, blocks, entries })
     }
 
-    /// What a header of which some bytes have changed still seems to say: entries up to the first one that cannot be. They are a
-    /// hint at what is lost, and nothing to be used.
+    /// Returns the entries that a damaged header still seems to have, up to the first invalid one. They are a
+    /// hint at the lost ranges and must not be used as data.
     pub fn entries_of_damaged(bytes: &[u8]) -> Vec<NxdEntry> {
         let Some(bytes) = bytes.get(..NXD_HEADER_LEN) else { return Vec::new() };
         let batch_len = u64::from(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]))
@@ -316,7 +319,7 @@ impl NxdBatch {
 }
 
 impl NxdMark {
-    /// The bytes that are stored.
+    /// Encodes the mark.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(88 + self.device.len());
         out.extend_from_slice(&NXD_MARK_MAGIC);
@@ -332,7 +335,7 @@ impl NxdMark {
         out
     }
 
-    /// Reads it back.
+    /// Decodes a mark.
     ///
     /// # Errors
     /// As [`NxdSuperblock::decode`].
@@ -425,7 +428,8 @@ mod tests {
         );
     }
 
-    /// The bytes of version 1 of records that end with a checksum: the place of a position is reserved there.
+    /// Converts a record with a checksum at its end to version 1, which has reserved bytes where version 2
+    /// has the durable position.
     fn as_version_1(mut bytes: Vec<u8>, position: usize) -> Vec<u8> {
         bytes[8] = 1;
         bytes[position..position + 8].fill(0);

@@ -1,4 +1,5 @@
-//! Records of an object target: which slot file holds an object, which ids were given out, what the directory is.
+//! Records of an object target: the slot file of each object, the ids already allocated, and the identity of
+//! the directory.
 //!
 //! Byte tables and the invariants between them: `docs/formats/ost.md`.
 
@@ -9,7 +10,7 @@ use nacre_types::Timestamp;
 /// Format version of [`ObjectRecord`], [`SequenceRecord`] and [`ObjectStoreRecord`].
 pub const OBJECT_VERSION: u8 = 1;
 
-/// Where the data of an object is. Key: the FID in key form.
+/// Location of the data of an object. Key: the FID in key form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectRecord {
     /// Number of the slot file.
@@ -20,7 +21,7 @@ pub struct ObjectRecord {
 pub const OBJECT_LEN: usize = 8;
 
 impl ObjectRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; OBJECT_LEN] {
         let mut out = [0u8; OBJECT_LEN];
         out[0] = OBJECT_VERSION;
@@ -41,10 +42,10 @@ impl ObjectRecord {
     }
 }
 
-/// How far the ids of a sequence were given out. Key: the sequence, 8 bytes, big-endian.
+/// High-water mark of the object ids of a sequence. Key: the sequence, 8 bytes, big-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SequenceRecord {
-    /// Largest id that was ever reserved, 0 for none.
+    /// Largest id ever reserved; 0 for none.
     pub last_reserved: u32,
 }
 
@@ -52,7 +53,7 @@ pub struct SequenceRecord {
 pub const SEQUENCE_LEN: usize = 8;
 
 impl SequenceRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; SEQUENCE_LEN] {
         let mut out = [0u8; SEQUENCE_LEN];
         out[0] = OBJECT_VERSION;
@@ -73,7 +74,8 @@ impl SequenceRecord {
     }
 }
 
-/// Space may be reserved ahead of an object: whatever is allocated behind its end is nobody's. Key: the FID in key form.
+/// Marks an object for which space may be preallocated behind its end, for a stream and not on a user's
+/// request. The next start releases it. Key: the FID in key form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AheadRecord;
 
@@ -81,7 +83,7 @@ pub struct AheadRecord;
 pub const AHEAD_LEN: usize = 4;
 
 impl AheadRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; AHEAD_LEN] {
         [OBJECT_VERSION, 0, 0, 0]
     }
@@ -98,13 +100,13 @@ impl AheadRecord {
     }
 }
 
-/// Bytes that one checksum is of.
+/// Bytes that one checksum covers.
 pub const SUM_BLOCK: u64 = 4096;
-/// Checksums of one record.
+/// Checksums per record.
 pub const SUMS_MAX: usize = 256;
 
-/// Checksums (CRC-32C) of the blocks of 1 MiB of an object that are known; what lies behind its end counts as zeros. Key: the FID in key
-/// form, and the number of the MiB, 4 bytes, big-endian.
+/// Known checksums (CRC-32C) of the blocks of 1 MiB of an object; bytes behind its end count as zeros. Key:
+/// the FID in key form, and the number of the MiB, 4 bytes, big-endian.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SumsRecord {
     known: [u64; SUMS_MAX / 64],
@@ -118,13 +120,13 @@ impl Default for SumsRecord {
 }
 
 impl SumsRecord {
-    /// The checksum of a block, if it is known.
+    /// Returns the checksum of a block, if it is known.
     pub fn get(&self, block: usize) -> Option<u32> {
         let is_known = self.known.get(block / 64)? & (1 << (block % 64)) != 0;
         is_known.then(|| self.sums[block])
     }
 
-    /// Makes the checksum of a block known.
+    /// Sets the checksum of a block.
     ///
     /// # Panics
     /// If there is no such block.
@@ -142,12 +144,12 @@ impl SumsRecord {
         self.sums[block] = 0;
     }
 
-    /// No checksum is known.
+    /// Returns whether no checksum is known.
     pub fn is_empty(&self) -> bool {
         self.known == [0; SUMS_MAX / 64]
     }
 
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![OBJECT_VERSION, 0, 0, 0];
         self.known.iter().for_each(|word| out.extend(word.to_le_bytes()));
@@ -179,9 +181,9 @@ impl SumsRecord {
 /// State of the index as a whole; one per store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectStoreRecord {
-    /// Identity of the object directory that the index belongs to.
+    /// Identity of the object directory to which the index belongs.
     pub uuid: [u8; 16],
-    /// The last run stopped in order: every slot without an owner is empty, durably.
+    /// The last run was shut down in order: every slot without an owner is durably empty.
     pub clean: bool,
 }
 
@@ -189,7 +191,7 @@ pub struct ObjectStoreRecord {
 pub const OBJECT_STORE_LEN: usize = 24;
 
 impl ObjectStoreRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; OBJECT_STORE_LEN] {
         let mut out = [0u8; OBJECT_STORE_LEN];
         out[0] = OBJECT_VERSION;
@@ -218,7 +220,7 @@ impl ObjectStoreRecord {
 
 /// First bytes of an [`ObjectDirectoryHeader`].
 pub const OBJECT_DIRECTORY_MAGIC: [u8; 8] = *b"NACREOST";
-/// Format of object directories that this program makes and the only one that it reads.
+/// Format version of object directories that this program writes, and the only one that it reads.
 pub const OBJECT_DIRECTORY_VERSION: u32 = 1;
 /// Bytes of an encoded [`ObjectDirectoryHeader`].
 pub const OBJECT_DIRECTORY_LEN: usize = 128;
@@ -228,33 +230,33 @@ pub const OBJECT_LABEL_MAX: usize = LABEL_MAX;
 const FORM: Form<OBJECT_DIRECTORY_LEN> =
     Form { magic: OBJECT_DIRECTORY_MAGIC, version: OBJECT_DIRECTORY_VERSION, label_at: 48 };
 
-/// What an object directory is: the file `superblock` at its top.
+/// Identity of an object directory: the file `superblock` at its top.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectDirectoryHeader {
-    /// Random identity, also in the index.
+    /// Random identity, stored in the index too.
     pub uuid: [u8; 16],
-    /// When it was made.
+    /// Time of the format.
     pub created: Timestamp,
-    /// Name of the target, such as `nacre-OST0001`; printable ASCII, empty if none was given.
+    /// Name of the target, such as `nacre-OST0001`: printable ASCII, empty if none was given.
     pub label: String,
     /// The index holds checksums of data ([`SumsRecord`]).
     pub checksums: bool,
 }
 
-/// Where the header says whether there are checksums: bit 0.
+/// Offset of the flags in the header; bit 0: the index holds checksums.
 const FLAGS_AT: usize = 44;
 const FLAG_CHECKSUMS: u8 = 1;
 
-/// Why bytes are no header of an object directory that can be used.
+/// Why bytes are not a usable header of an object directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectDirectoryError {
-    /// Something else: wrong magic.
+    /// Wrong magic: the directory belongs to something else.
     #[error("it does not begin like an object directory's superblock")]
     Foreign,
-    /// It was one, but its bytes have changed.
+    /// The magic is right, the rest is damaged.
     #[error("its superblock is damaged: {0}")]
     Damaged(&'static str),
-    /// Another format.
+    /// Unknown format version.
     #[error("its format {found} is not the one that this program reads ({OBJECT_DIRECTORY_VERSION})")]
     Version {
         /// Version found.
@@ -273,17 +275,17 @@ impl From<HeadError> for ObjectDirectoryError {
 }
 
 impl ObjectDirectoryHeader {
-    /// The bytes that are stored. A label that is too long is cut.
+    /// Encodes the header. A label longer than [`OBJECT_LABEL_MAX`] is truncated.
     pub fn encode(&self) -> [u8; OBJECT_DIRECTORY_LEN] {
         FORM.encode((&self.uuid, self.created, &self.label), |out| {
             out[FLAGS_AT] = if self.checksums { FLAG_CHECKSUMS } else { 0 };
         })
     }
 
-    /// Reads a header back.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// The version is looked at before the checksum, so that another format is named as such.
+    /// The version is checked before the checksum, so that an unknown format is reported as such.
     pub fn decode(bytes: &[u8]) -> Result<ObjectDirectoryHeader, ObjectDirectoryError> {
         let (Head { uuid, created, label }, bytes) = FORM.decode(bytes)?;
         let flags = bytes[FLAGS_AT];

@@ -1,4 +1,4 @@
-//! What a server remembers of its clients over a restart (Lustre's `last_rcvd` and `reply_data`).
+//! State of clients that a server keeps over a restart (Lustre's `last_rcvd` and `reply_data`).
 
 use crate::codec::{DecodeError, Reader};
 use nacre_types::{Fid, OpenHandle, ProcessIdentity, Timestamp, Xid};
@@ -6,19 +6,19 @@ use nacre_types::{Fid, OpenHandle, ProcessIdentity, Timestamp, Xid};
 /// Format version of both records.
 pub const SERVER_VERSION: u8 = 1;
 
-/// A connected client. The key is its UUID; the record goes when it leaves or is evicted.
+/// A connected client. The key is its UUID; the record is removed when the client disconnects or is evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientRecord {
-    /// When it connected first.
+    /// Time of its first connect.
     pub connected: Timestamp,
-    /// Boot count of the server then.
+    /// Boot count of the server at that time.
     pub boot_count: u64,
-    /// Its process, if it ran on the server's host.
+    /// Process of the client, if it ran on the server's host.
     pub process: Option<ProcessIdentity>,
 }
 
 impl ClientRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![SERVER_VERSION, u8::from(self.process.is_some()), 0, 0];
         out.extend_from_slice(&self.connected.nsec.to_le_bytes());
@@ -67,31 +67,31 @@ impl ClientRecord {
     }
 }
 
-/// A handle that a request opened, so that it is open again when the answer is asked for after a restart: its client
-/// cannot re-open what it does not know to be open.
+/// An open handle that a request created. It is open again when a client resends the request after a restart:
+/// the client cannot re-open a handle that it does not know of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedRecord {
     /// The file.
     pub fid: Fid,
     /// The handle.
     pub handle: OpenHandle,
-    /// How, as in the protocol.
+    /// Open flags as in the protocol.
     pub flags: u32,
 }
 
-/// The answer to the last modifying request in one slot of a client. The key is UUID and tag.
+/// Reply slot: the reply to the last modifying request in one slot of a client. The key is UUID and tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyRecord<'a> {
-    /// The request.
+    /// Xid of the request.
     pub xid: Xid,
-    /// What it opened, if it did.
+    /// Handle that the request opened, if any.
     pub opened: Option<OpenedRecord>,
-    /// The encoded answer (`docs/protocol`), with transno 0: it is not known before the commit.
+    /// The encoded reply (`docs/protocol`), with transno 0: it is not known before the commit.
     pub answer: &'a [u8],
 }
 
 impl<'a> ReplyRecord<'a> {
-    /// Appends the record to `out`.
+    /// Appends the encoded record to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[SERVER_VERSION, u8::from(self.opened.is_some()), 0, 0]);
         out.extend_from_slice(&self.xid.0.to_le_bytes());

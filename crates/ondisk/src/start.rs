@@ -1,4 +1,4 @@
-//! How the directory of a file system was started last: text, so that it can be read with `cat`.
+//! The options with which a file system directory was last started: text, readable with `cat`.
 //!
 //! ```text
 //! nacre-start 1
@@ -10,26 +10,27 @@
 //! crc32c 0123abcd
 //! ```
 //!
-//! `listen` lines are in the order of preference; `mount`, `options` and `security` may be missing. Bytes of a value outside of printable ASCII,
-//! and `%`, are `%` and two hexadecimal digits. The checksum is over all bytes before its line.
+//! `listen` lines are in the order of preference; `mount`, `options` and `security` are optional. Bytes of a
+//! value outside printable ASCII, and `%`, are `%` and two hexadecimal digits. The checksum is over all bytes
+//! before its line.
 
 use crate::codec::crc32c;
 use std::fmt::Write;
 
 const HEADER: &str = "nacre-start 1";
 
-/// What a start is made of.
+/// Options of a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartRecord {
-    /// One process per server.
+    /// Each server runs in a process of its own.
     pub is_separate: bool,
     /// Addresses for other hosts, as users write them.
     pub listen: Vec<String>,
-    /// Mount point, the bytes of an absolute path.
+    /// Mount point: the bytes of an absolute path.
     pub mount: Option<Vec<u8>>,
     /// Mount options, separated by commas.
     pub options: String,
-    /// Protection of connections, as users write it; empty for the usual one.
+    /// Protection of connections, as users write it; empty for the default.
     pub security: String,
 }
 
@@ -62,7 +63,7 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The text that is stored.
+/// Encodes the options as text.
 pub fn encode(start: &StartRecord) -> String {
     let mut text = format!("{HEADER}\n");
     let mut line = |word: &str, value: &[u8]| {
@@ -84,12 +85,12 @@ pub fn encode(start: &StartRecord) -> String {
     text
 }
 
-/// Reads a stored text back; `None` if it is none or was changed.
+/// Decodes the text; `None` if it is malformed or was changed.
 pub fn decode(text: &str) -> Option<StartRecord> {
     let (body, last) = text.split_at(text.rfind("crc32c ")?);
     let crc = last.strip_prefix("crc32c ")?.strip_suffix('\n')?;
     let lines = body.strip_prefix(HEADER)?.strip_prefix('\n')?;
-    // As text: the same number in capitals is a change.
+    // Compared as text: upper-case digits of the same value count as a change.
     if crc != format!("{:08x}", crc32c(body.as_bytes())) {
         return None;
     }

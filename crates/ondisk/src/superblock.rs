@@ -1,7 +1,7 @@
-//! The superblock of a file system directory: what was formatted, by which format, under which name.
+//! The superblock of a file system directory: format, name and identity of the file system in it.
 //!
-//! One small file at the top of the directory that `nacre up` is given. Nothing in a directory without a valid one is
-//! ever touched. All numbers are little-endian:
+//! A small file at the top of the directory that is passed to `nacre up`. A directory without a valid one is
+//! never modified. All numbers are little-endian:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | 16 | 16 | file system UUID |
 //! | 32 | 8 | created, seconds since 1970 |
 //! | 40 | 4 | created, nanoseconds |
-//! | 44 | 2 | MDTs that it was made with |
-//! | 46 | 2 | OSTs that it was made with |
+//! | 44 | 2 | MDTs at the time of the format |
+//! | 46 | 2 | OSTs at the time of the format |
 //! | 48 | 8 | file system name, padded with NUL |
 //! | 56 | 68 | zero |
 //! | 124 | 4 | CRC32C of bytes 0 to 123 |
@@ -26,11 +26,13 @@ use nacre_types::nid::check_fsname;
 pub const SUPERBLOCK_BYTES: usize = 128;
 /// First bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"NACREFS\n";
-/// Format of directories that hold the targets that the superblock counts: all of a file system as it was made.
+/// Format version of directories that hold all targets of a file system as it was formatted: those that the
+/// superblock counts.
 pub const FORMAT_VERSION: u32 = 1;
-/// Format of directories that say in a file of their own which targets they hold: targets were added, or others are elsewhere.
+/// Format version of directories with a separate list of their targets: some were added, or others are
+/// elsewhere.
 pub const FORMAT_VERSION_LISTED: u32 = 2;
-/// Oldest format that this program still opens.
+/// Oldest format version that this program reads.
 pub const FORMAT_VERSION_OLDEST: u32 = 1;
 
 const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
@@ -39,51 +41,51 @@ const NAME_AT: usize = 48;
 /// Identity and shape of a file system directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// Format that the directory was made with.
+    /// Format version of the directory.
     pub version: u32,
     /// Random identity of the file system.
     pub fs_uuid: [u8; 16],
-    /// When it was formatted.
+    /// Time of the format.
     pub created: Timestamp,
-    /// Metadata targets that it was made with, at least 1 in the first format.
+    /// MDTs at the time of the format; at least 1 in format 1.
     pub mdt_count: u16,
-    /// Object targets that it was made with, at least 1 in the first format.
+    /// OSTs at the time of the format; at least 1 in format 1.
     pub ost_count: u16,
-    /// File system name.
+    /// Name of the file system.
     pub fsname: String,
 }
 
-/// Why bytes are no superblock that can be used.
+/// Why bytes are not a usable superblock.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
-    /// Something else: wrong length or magic.
+    /// Wrong length or magic: the file belongs to something else.
     #[error("it does not begin with a NacreFS superblock")]
     Foreign,
-    /// It was one, but its bytes have changed.
+    /// The magic is right, the rest is damaged.
     #[error("its superblock is damaged: {0}")]
     Damaged(&'static str),
-    /// Made by a newer program.
+    /// Written by a newer program.
     #[error("its format {found} is newer than this program knows ({supported}): use a newer nacre")]
     TooNew {
         /// Version found.
         found: u32,
-        /// Newest version known.
+        /// Newest version that this program reads.
         supported: u32,
     },
-    /// Made by a program whose format is no longer read.
+    /// Written by an older program, in a format that is not read.
     #[error(
         "its format {found} is older than this program reads ({supported}): copy the data with an older nacre"
     )]
     TooOld {
         /// Version found.
         found: u32,
-        /// Oldest version read.
+        /// Oldest version that this program reads.
         supported: u32,
     },
 }
 
 impl Superblock {
-    /// The bytes that are stored.
+    /// Encodes the superblock.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = [0u8; SUPERBLOCK_BYTES];
         bytes[..8].copy_from_slice(&SUPERBLOCK_MAGIC);
@@ -102,10 +104,10 @@ impl Superblock {
         bytes
     }
 
-    /// Reads a superblock back.
+    /// Decodes a superblock.
     ///
     /// # Errors
-    /// The version is looked at before the checksum, so that another format is named as such.
+    /// The version is checked before the checksum, so that an unknown format is reported as such.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         if bytes.get(..8) != Some(&SUPERBLOCK_MAGIC[..]) {
             return Err(SuperblockError::Foreign);

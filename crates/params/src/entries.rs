@@ -1,11 +1,11 @@
-//! Entering the parameters of one thing: each is read from it and set in it.
+//! Registration of the parameters of one subject, with functions that read and set each.
 
 use crate::{Tree, value};
 use nacre_types::StatusResult;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Enters parameters that lie below one name and are read from, and set in, one subject.
+/// Registers parameters below one name that read and set a common subject.
 pub struct Entries<'a, T> {
     tree: &'a Tree,
     below: String,
@@ -13,13 +13,13 @@ pub struct Entries<'a, T> {
 }
 
 impl Tree {
-    /// Parameters below `below` that are those of `subject`.
+    /// Returns a registrar for parameters of `subject` below the name `below`.
     pub fn of<T>(&self, below: &str, subject: &Arc<T>) -> Entries<'_, T> {
         Entries { tree: self, below: below.to_owned(), subject: subject.clone() }
     }
 }
 
-/// One of the settings that a subject keeps together: how it is shown and set.
+/// Type of a field of a settings structure: how it is shown and set.
 pub enum Form<S> {
     /// 0 or 1.
     Flag(fn(&mut S) -> &mut bool),
@@ -33,16 +33,16 @@ pub enum Form<S> {
     Other {
         /// The value as text.
         show: fn(&S) -> String,
-        /// Takes a text over.
+        /// Parses the text and stores the value.
         set: fn(&mut S, &str) -> StatusResult<()>,
     },
 }
 
-/// A setting by the last component of its name.
+/// A field with the last component of its parameter's name.
 pub type Field<S> = (&'static str, Form<S>);
 
 impl<S> Form<S> {
-    /// The value as text.
+    /// Returns the value as text.
     pub fn show(&self, settings: &mut S) -> String {
         match self {
             Form::Flag(field) => u8::from(*field(settings)).to_string(),
@@ -52,10 +52,10 @@ impl<S> Form<S> {
         }
     }
 
-    /// Takes a text over.
+    /// Parses the text and stores the value.
     ///
     /// # Errors
-    /// `EINVAL` if it is no value, `ERANGE` outside of the bounds.
+    /// `EINVAL` if it is not a value, `ERANGE` out of bounds.
     pub fn set(&self, settings: &mut S, text: &str) -> StatusResult<()> {
         match self {
             Form::Flag(field) => *field(settings) = value::truth(text)?,
@@ -69,7 +69,7 @@ impl<S> Form<S> {
 }
 
 impl<T: Send + Sync + 'static> Entries<'_, T> {
-    /// One that can only be read.
+    /// Registers a read-only parameter whose read can fail.
     pub fn read<V: ToString>(
         &self,
         leaf: &str,
@@ -79,12 +79,12 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         self.tree.add_read(&self.name(leaf), move || Ok(read(&subject)?.to_string()));
     }
 
-    /// One that can only be read, and always can.
+    /// Registers a read-only parameter.
     pub fn show<V: ToString>(&self, leaf: &str, show: impl Fn(&T) -> V + Send + Sync + 'static) {
         self.read(leaf, move |subject| Ok(show(subject)));
     }
 
-    /// One that can be read and set.
+    /// Registers a parameter that can be read and set, and whose read can fail.
     pub fn both<V: ToString>(
         &self,
         leaf: &str,
@@ -96,7 +96,7 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         self.tree.add_both(&self.name(leaf), move || Ok(read(&get)?.to_string()), write);
     }
 
-    /// One that can always be read, and set.
+    /// Registers a parameter that can be read and set.
     pub fn setting<V: ToString>(
         &self,
         leaf: &str,
@@ -106,7 +106,7 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         self.both(leaf, move |subject| Ok(show(subject)), set);
     }
 
-    /// A truth value, shown as 0 or 1.
+    /// Registers a truth value, shown as 0 or 1.
     pub fn flag(
         &self,
         leaf: &str,
@@ -123,7 +123,7 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         );
     }
 
-    /// A whole number within bounds.
+    /// Registers a whole number within bounds.
     pub fn integer<V: ToString>(
         &self,
         leaf: &str,
@@ -137,7 +137,7 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         });
     }
 
-    /// Counters: setting them to anything clears them.
+    /// Registers counters; writing any value clears them.
     pub fn counters(
         &self,
         leaf: &str,
@@ -150,7 +150,7 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         });
     }
 
-    /// Settings that are read and set together.
+    /// Registers the fields of a settings structure, which is read and replaced as a whole.
     pub fn fields<S: 'static>(
         &self,
         fields: &'static [Field<S>],
@@ -170,13 +170,13 @@ impl<T: Send + Sync + 'static> Entries<'_, T> {
         }
     }
 
-    /// Something that is done by setting it.
+    /// Registers a write-only parameter: writing it runs an action.
     pub fn write(&self, leaf: &str, write: impl Fn(&T, &str) -> StatusResult<()> + Send + Sync + 'static) {
         let subject = self.subject.clone();
         self.tree.add_write(&self.name(leaf), move |text| write(&subject, text));
     }
 
-    /// Whether the subject has what some of its parameters are about.
+    /// Returns whether the subject has the part that optional parameters are about.
     pub fn has(&self, ask: impl FnOnce(&T) -> bool) -> bool {
         ask(&self.subject)
     }

@@ -1,7 +1,7 @@
 //! Operations of a target by job: `job_stats`.
 //!
-//! Threads count in tables of their own, so that two CPUs do not fight over a lock; a count is one look into a hash table
-//! and allocates only for a job that is new there. Jobs that were not heard of for a while are forgotten.
+//! Threads count in sharded tables, so that two CPUs do not contend for a lock. A count is one hash lookup
+//! and allocates only for a job that is new in its table. Jobs that have been idle for a while are dropped.
 
 use crate::stats::{Event, now_ns, thread_number};
 use nacre_env::sync::Mutex;
@@ -11,13 +11,14 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tables; a power of two.
+/// Number of tables; a power of two.
 const SHARDS: usize = 8;
-/// Jobs in one table at most; beyond, the one goes that was not heard of for longest.
+/// Most jobs in one table; the job that has been idle longest makes way for a new one.
 const JOBS_MAX: usize = 4096;
-/// Rows of a histogram: amounts up to 2^31.
+/// Rows of a histogram; the last one is for amounts of 2^31 and more.
 const BUCKETS: usize = 32;
-/// Seconds after which a job is forgotten, if nobody says otherwise. Source: Lustre's `job_cleanup_interval`.
+/// Default for the seconds without an operation after which a job is dropped; as Lustre's
+/// `job_cleanup_interval`.
 const INTERVAL_S: u64 = 600;
 /// Longest interval that can be set, in seconds.
 pub const INTERVAL_S_MAX: u64 = 7 * 24 * 3600;
@@ -28,7 +29,7 @@ struct Row {
     min: u64,
     max: u64,
     sum: u64,
-    /// Wraps.
+    /// Sum of the squares of the amounts; wraps.
     sum_of_squares: u64,
 }
 
@@ -53,29 +54,29 @@ impl Row {
     }
 }
 
-/// What was counted of one job.
+/// Counts of one job.
 #[derive(Clone)]
 struct Job {
     first_ns: u64,
     last_ns: u64,
     rows: Box<[Row]>,
-    /// Of the events whose amounts are bytes, in their order.
+    /// Histograms of the events whose amounts are bytes, in their order.
     histograms: Box<[[u64; BUCKETS]]>,
 }
 
 /// Counters by job for a fixed list of events; see the [module documentation](self).
 pub struct JobStats {
     events: &'static [Event],
-    /// Number of the histogram of each event.
+    /// Index of the histogram of each event, if it has one.
     histogram_of: Box<[Option<usize>]>,
     shards: [Mutex<HashMap<JobId, Job>>; SHARDS],
     interval_s: AtomicU64,
-    /// When jobs were last looked through for those to forget.
+    /// Time of the last sweep for idle jobs, in nanoseconds since 1970.
     swept_ns: AtomicU64,
 }
 
 impl JobStats {
-    /// Counters for `events`, without any job yet.
+    /// Creates counters for `events`, without any job.
     pub fn new(events: &'static [Event]) -> JobStats {
         let mut next = 0;
         let number = |event: &Event| {
@@ -93,7 +94,8 @@ impl JobStats {
         }
     }
 
-    /// Counts events of a job: numbers in the list, with their amounts. A number that is not in the list is ignored.
+    /// Counts events of a job, each as an index into the list and an amount. An index beyond the list is
+    /// ignored.
     pub fn count(&self, job: &JobId, events: &[(usize, u64)]) {
         self.count_at(now_ns(), job, events);
     }
@@ -130,7 +132,7 @@ impl JobStats {
         }
     }
 
-    /// Forgets jobs that were not heard of for the interval, at most twice in one.
+    /// Drops jobs that have been idle for the interval; runs at most twice per interval.
     fn sweep(&self, now_ns: u64) {
         let interval_ns = self.interval_s().saturating_mul(1_000_000_000);
         let swept = self.swept_ns.load(Ordering::Relaxed);
@@ -143,7 +145,7 @@ impl JobStats {
         }
     }
 
-    /// Seconds without an operation after which a job is forgotten; 0 for never.
+    /// Returns the seconds without an operation after which a job is dropped; 0 for never.
     pub fn interval_s(&self) -> u64 {
         self.interval_s.load(Ordering::Relaxed)
     }
@@ -160,7 +162,7 @@ impl JobStats {
         Ok(())
     }
 
-    /// What setting the parameter does: `clear` forgets all jobs, a name that job.
+    /// Carries out a write to the parameter: `clear` drops all jobs, the name of a job drops that job.
     ///
     /// # Errors
     /// `EINVAL` if there is no such job.
@@ -175,7 +177,7 @@ impl JobStats {
         if removed > 0 { Ok(()) } else { Err(Status::EINVAL) }
     }
 
-    /// Jobs with what was counted, those that began first in front.
+    /// Merges the tables into a list of jobs, ordered by the time of their first operation.
     fn merged(&self, now_ns: u64) -> Vec<(JobId, Job)> {
         let interval_ns = self.interval_s().saturating_mul(1_000_000_000);
         let mut all: HashMap<JobId, Job> = HashMap::new();
@@ -200,7 +202,7 @@ impl JobStats {
         jobs
     }
 
-    /// The text of the parameter, which is YAML.
+    /// Returns the text of the parameter, which is YAML.
     pub fn text(&self) -> String {
         let now_ns = now_ns();
         self.sweep(now_ns);
@@ -250,7 +252,7 @@ fn write_row(out: &mut String, event: &Event, row: &Row, histogram: Option<&[u64
     out.push_str(" }\n");
 }
 
-/// The row for an amount: the least power of two that is not below it.
+/// Returns the row for an amount: the exponent of the least power of two that is not below it.
 fn bucket(amount: u64) -> usize {
     let exponent = amount.checked_next_power_of_two().map_or(u64::BITS, u64::trailing_zeros);
     (exponent as usize).min(BUCKETS - 1)
@@ -261,7 +263,7 @@ fn label(row: usize) -> String {
     format!("{}{}", 1u64 << (row % 10), suffixes[(row / 10).min(3)])
 }
 
-/// A name as YAML can hold it: in quotes, with `\xHH` for what is none of letters, digits and `.@-_:/`.
+/// Returns a name as a YAML scalar: in quotes, with `\xHH` for bytes other than letters, digits and `.@-_:/`.
 fn shown(job: &JobId) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".@-_:/".contains(byte);
     let name = job.as_bytes();

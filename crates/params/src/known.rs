@@ -1,7 +1,7 @@
-//! Which parameters exist at all, wherever they are.
+//! All parameters that exist, on any kind of node.
 //!
-//! A management server keeps settings for nodes that it does not see; this is how it tells a slip of the pen from a
-//! parameter, and a value that some node may take from one that none does.
+//! A management server stores settings for nodes that it cannot query. With this list it detects misspelt
+//! names, and values that no node accepts.
 
 use crate::jobs::INTERVAL_S_MAX;
 use crate::pattern::Pattern;
@@ -11,10 +11,10 @@ use crate::rule::{
 };
 use nacre_types::Status;
 
-/// What parameters lie below, and with each what it takes; `*` stands for an instance.
+/// Common prefix of parameters, and the rule of each below it; `*` stands for an instance.
 type Group = (&'static str, &'static [(&'static str, Rule)]);
 
-/// What can only be cleared, or what takes texts that its owner alone understands.
+/// For parameters that can only be cleared, and for texts that only their owner can check.
 const ANY: Rule = Rule::Anything;
 const PERCENT: Rule = Rule::Percent;
 const BYTES: Rule = Rule::Size { unit: 1, min: 0, max: SIZE_MAX, step: 1 };
@@ -22,9 +22,9 @@ const MEBIBYTES: Rule = Rule::Size { unit: MIB, min: 0, max: SIZE_MAX, step: 1 }
 const COUNT: Rule = Rule::Number(0, i64::MAX);
 const FLAG: Rule = Rule::Number(0, 1);
 const U32: i64 = u32::MAX as i64;
-/// Longest time in seconds that clients may be given to answer.
+/// Time in seconds that a client may be given to answer.
 const TIMEOUT: Rule = Rule::Number(1, 600);
-/// What is transferred in one piece through a page cache at most.
+/// Largest piece that is transferred through a page cache.
 const CACHED_IO: Rule = Rule::Size { unit: MIB, min: 0, max: 64 * MIB, step: 1 };
 const POOL: Rule = Rule::Form(is_pool_or_none, "the name of a pool, or none");
 const HELD: Rule =
@@ -208,7 +208,7 @@ const SETTABLE: &[Group] = &[
     ("osp.*", &[("active", Rule::Truth), ("max_create_count", Rule::Number(0, 20_000))]),
 ];
 
-/// What may be meant by a pattern, with or without its instance: what each of the parameters that can be set takes.
+/// Returns each settable parameter that a pattern may match, with or without its instance, and its rule.
 fn rules_of(pattern: &str) -> Vec<(String, Rule)> {
     let Ok(pattern) = Pattern::parse(pattern) else { return Vec::new() };
     let pattern = pattern.with_any_instance().unwrap_or(pattern);
@@ -217,7 +217,7 @@ fn rules_of(pattern: &str) -> Vec<(String, Rule)> {
         let Some((leaf, above)) = parts.split_last() else { continue };
         for (below, leaves) in SETTABLE {
             let below: Vec<&str> = below.split('.').filter(|part| !part.is_empty()).collect();
-            // The instance is whatever the pattern says.
+            // A pattern for the instance matches any instance.
             let fits = |(part, known): (&String, &&str)| *known == "*" || stands_for(part, known);
             if below.len() == above.len() && above.iter().zip(&below).all(fits) {
                 let meant = leaves.iter().filter(|(known, _)| stands_for(leaf, known));
@@ -229,12 +229,12 @@ fn rules_of(pattern: &str) -> Vec<(String, Rule)> {
     rules
 }
 
-/// Whether a pattern stands for some parameter that can be set, with or without its instance.
+/// Returns whether a pattern matches a settable parameter, with or without its instance.
 pub fn may_be_set(pattern: &str) -> bool {
     !rules_of(pattern).is_empty()
 }
 
-/// The parameters that a pattern may stand for and that can be set, and what each takes, for people.
+/// Returns the settable parameters that a pattern may match, with a description of the values of each.
 pub fn help(pattern: &str) -> Vec<(String, String)> {
     rules_of(pattern).into_iter().map(|(name, rule)| (name, rule.to_string())).collect()
 }
@@ -242,17 +242,17 @@ pub fn help(pattern: &str) -> Vec<(String, String)> {
 /// Why a setting is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// `ENOENT` if nothing is meant, `EINVAL` for a value that is none, `ERANGE` for one out of range.
+    /// `ENOENT` if no parameter matches, `EINVAL` for a malformed value, `ERANGE` for one out of range.
     pub status: Status,
-    /// The reason, for people; empty if nothing is meant.
+    /// The reason, for people; empty if no parameter matches.
     pub reason: String,
 }
 
-/// Checks that at least one of the parameters that a pattern may stand for takes a value. What depends on a node, such as
-/// its memory, is checked there.
+/// Checks that at least one of the parameters that a pattern may match accepts a value. Limits that depend on
+/// a node, such as its memory, are checked on that node.
 ///
 /// # Errors
-/// The first reason why none does.
+/// The first refusal, if all parameters refuse the value.
 pub fn check(pattern: &str, value: &str) -> Result<(), Refusal> {
     let rules = rules_of(pattern);
     let mut first = Refusal { status: Status::ENOENT, reason: String::new() };
@@ -268,7 +268,7 @@ pub fn check(pattern: &str, value: &str) -> Result<(), Refusal> {
     Err(first)
 }
 
-/// Whether a component of a pattern stands for a name.
+/// Returns whether a component of a pattern matches a name.
 fn stands_for(part: &str, name: &str) -> bool {
     Pattern::parse(part).is_ok_and(|part| part.matches(name))
 }
@@ -327,7 +327,7 @@ mod tests {
             ("debug", "+rpctrace -INODE"),
             ("debug", "-1"),
             ("mdd.*.append_pool", "none"),
-            // One of those that are meant takes it.
+            // One of the matching parameters accepts the value.
             ("osc.*.{active,max_rpcs_in_flight}", "9"),
             ("obdfilter.*.stats", "clear"),
         ] {

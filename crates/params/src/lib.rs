@@ -1,9 +1,9 @@
 //! Lustre's parameters: a tree of named values that can be read and set while a process runs.
 //!
-//! A name has components with dots between them: `osc.nacre-OST0000-osc-5f1c0d2e.max_dirty_mb` is the kind of thing, which one,
-//! and what of it. The node of a process enters each parameter in a [`Tree`] with functions that read and set
-//! it; `lctl` finds them by [`Pattern`]s. Values are text; [`value`] reads numbers the way that Lustre's users write them.
-//! Nothing here knows what a parameter means.
+//! A name consists of components, separated by dots: `osc.nacre-OST0000-osc-5f1c0d2e.max_dirty_mb` is the
+//! subsystem, the instance, and the parameter. The node of a process registers each parameter in a [`Tree`],
+//! with functions that read and set it; `lctl` finds them by [`Pattern`]s. Values are text; [`value`] parses
+//! numbers as Lustre's users write them. This crate does not know the meaning of any parameter.
 
 mod entries;
 pub mod jobs;

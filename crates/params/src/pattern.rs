@@ -6,12 +6,12 @@
 
 use nacre_types::{Status, StatusResult};
 
-/// Alternatives that a pattern may stand for, so that braces in braces end.
+/// Most alternatives of a pattern, which bounds the expansion of nested braces.
 const ALTERNATIVES_MAX: usize = 1024;
 /// Longest pattern in bytes.
 const LENGTH_MAX: usize = 4096;
 
-/// A pattern, ready to match.
+/// A parsed pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     alternatives: Vec<Vec<String>>,
@@ -35,30 +35,30 @@ impl Pattern {
         }
     }
 
-    /// Does the pattern stand for this name, component by component?
+    /// Returns whether the pattern matches the whole name, component by component.
     pub fn matches(&self, name: &str) -> bool {
         let names = components(name);
         self.alternatives.iter().any(|parts| parts.len() == names.len() && all_match(parts, &names))
     }
 
-    /// Does the pattern stand for this name or for something that it lies below?
+    /// Returns whether the pattern matches the name or one of its ancestors.
     pub fn matches_above(&self, name: &str) -> bool {
         let names = components(name);
         self.alternatives.iter().any(|parts| parts.len() <= names.len() && all_match(parts, &names))
     }
 
-    /// How many components names have that the pattern stands for, one number for each alternative.
+    /// Returns the number of components of each alternative.
     pub fn depths(&self) -> impl Iterator<Item = usize> + '_ {
         self.alternatives.iter().map(Vec::len)
     }
 
-    /// The components of each alternative.
+    /// Returns the components of each alternative.
     pub fn parts(&self) -> impl Iterator<Item = &[String]> {
         self.alternatives.iter().map(Vec::as_slice)
     }
 
-    /// The pattern with an instance that may be any: `osc.max_dirty_mb` as `osc.*.max_dirty_mb`. `None` if there is no
-    /// place for it.
+    /// Inserts a wildcard instance: `osc.max_dirty_mb` becomes `osc.*.max_dirty_mb`. `None` if there is no
+    /// place for one.
     pub fn with_any_instance(&self) -> Option<Pattern> {
         let alternatives: Vec<Vec<String>> = self
             .alternatives
@@ -74,7 +74,7 @@ fn all_match(parts: &[String], names: &[String]) -> bool {
     parts.iter().zip(names).all(|(part, name)| glob(part.as_bytes(), name.as_bytes()))
 }
 
-/// Writes out `{a,b}`.
+/// Expands `{a,b}` into alternatives.
 fn expand(text: &str, out: &mut Vec<String>) -> StatusResult<()> {
     let Some((open, close)) = braces(text) else {
         if out.len() == ALTERNATIVES_MAX {
@@ -89,7 +89,7 @@ fn expand(text: &str, out: &mut Vec<String>) -> StatusResult<()> {
     Ok(())
 }
 
-/// The first pair of braces that belong together.
+/// Finds the first matching pair of braces.
 fn braces(text: &str) -> Option<(usize, usize)> {
     let open = text.find('{')?;
     let mut depth = 0;
@@ -104,7 +104,7 @@ fn braces(text: &str) -> Option<(usize, usize)> {
     None
 }
 
-/// Splits at commas outside of inner braces.
+/// Splits at commas outside inner braces.
 fn choices(text: &str) -> Vec<&str> {
     let mut depth = 0;
     text.split(|letter| {
@@ -118,12 +118,12 @@ fn choices(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// A name with `/` between its components instead of dots.
+/// Returns a name with `/` instead of dots between its components.
 pub fn path_of(name: &str) -> String {
     components(name).join("/")
 }
 
-/// The components of a name.
+/// Splits a name into its components.
 pub(crate) fn components(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for word in text.split('/') {
@@ -143,10 +143,10 @@ pub(crate) fn components(text: &str) -> Vec<String> {
     parts
 }
 
-/// Length of the address `A.B.C.D@NET` at the beginning of the text, 0 if there is none.
+/// Returns the length of the address `A.B.C.D@NET` at the start of the text; 0 if there is none.
 fn address(text: &str) -> usize {
     let Some((host, net)) = text.split_once('@') else { return 0 };
-    // The way to a management server is named after its address.
+    // The instance of a connection to a management server is named `MGC` and the address.
     let numbers: Vec<&str> = host.strip_prefix("MGC").unwrap_or(host).split('.').collect();
     let is_number = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if numbers.len() != 4 || !numbers.iter().all(is_number) {
@@ -155,7 +155,8 @@ fn address(text: &str) -> usize {
     host.len() + 1 + net.find('.').unwrap_or(net.len())
 }
 
-/// Matches one component. Goes back to the last `*` only, which is enough, so that no pattern takes long.
+/// Matches one component. Backtracking to the last `*` alone is sufficient, and bounds the time by the
+/// product of the lengths.
 fn glob(mut pattern: &[u8], mut text: &[u8]) -> bool {
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
@@ -182,7 +183,7 @@ fn glob(mut pattern: &[u8], mut text: &[u8]) -> bool {
     }
 }
 
-/// Matches one character; what is left of pattern and text.
+/// Matches one character; returns the rest of the pattern and of the text.
 fn one<'p, 't>(pattern: &'p [u8], text: &'t [u8]) -> Option<(&'p [u8], &'t [u8])> {
     let (&first, rest) = pattern.split_first()?;
     let (&letter, left) = text.split_first()?;
@@ -196,7 +197,7 @@ fn one<'p, 't>(pattern: &'p [u8], text: &'t [u8]) -> Option<(&'p [u8], &'t [u8])
     }
 }
 
-/// What is between brackets, and what follows. The first member may be `]`.
+/// Splits a bracket expression into its members and the rest after it. The first member may be `]`.
 fn set(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let skip = if text.first() == Some(&b'!') { 2 } else { 1 };
     let close = skip + text.get(skip..)?.iter().position(|&byte| byte == b']')?;

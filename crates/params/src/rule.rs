@@ -1,4 +1,4 @@
-//! What parameters take, as far as that is the same on every node.
+//! The values that parameters accept, as far as the rule is the same on every node.
 
 use crate::value;
 use nacre_types::limits::POOL_NAME_MAX;
@@ -8,17 +8,17 @@ use std::fmt;
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
-/// Largest size that can be written.
+/// Largest size that can be written, in bytes.
 pub(crate) const SIZE_MAX: u64 = 1 << 63;
-/// How "without bound" is shown.
+/// Text for "unlimited".
 pub(crate) const U64_MAX: &str = "18446744073709551615";
-/// Longest name of a variable that names jobs, in bytes.
+/// Longest name of an environment variable that contains a job id, in bytes.
 const VARIABLE_MAX: usize = 64;
 
-/// Longest form of the names of jobs, in bytes.
+/// Longest format of job ids, in bytes.
 const JOB_FORMAT_MAX: usize = 64;
 
-/// Words of Lustre's `debug`, by the level of the log that they stand for, from what says least to what says most.
+/// Words of Lustre's `debug` for each level of the log, from the least to the most verbose.
 pub const LOG_WORDS: [&[&str]; 5] = [
     &["error", "emerg", "0"],
     &["warn", "warning"],
@@ -27,34 +27,36 @@ pub const LOG_WORDS: [&[&str]; 5] = [
     &["trace", "vfstrace", "rpctrace", "malloc", "page", "-1"],
 ];
 
-/// What a parameter takes.
+/// The values that a parameter accepts.
 #[derive(Clone, Copy)]
 pub(crate) enum Rule {
-    /// Every text, as far as can be told here.
+    /// Any text: only the node can check it.
     Anything,
-    /// 0 or 1, in one of the ways to say so.
+    /// 0 or 1, in any of the accepted spellings.
     Truth,
-    /// A whole number from the first to the second.
+    /// A whole number from the first to the second, inclusive.
     Number(i64, i64),
-    /// The word, or a number.
+    /// The word, or a whole number from the first to the second, inclusive.
     NumberOr(&'static str, i64, i64),
-    /// 0 to 100, with or without the sign.
+    /// 0 to 100, with or without a percent sign.
     Percent,
-    /// Seconds up to so many, with or without `Sec`.
+    /// Seconds up to this bound, with or without `Sec`.
     Seconds(i64),
-    /// A number of bytes, counted in units if there is no suffix; bounds and step are bytes.
+    /// A number of bytes; without a suffix in multiples of `unit`. Bounds and step are in bytes.
     Size { unit: u64, min: u64, max: u64, step: u64 },
     /// The word, or a number of bytes.
     SizeOr(&'static str, u64, u64),
     /// One of the words.
     Words(&'static [&'static str]),
-    /// What a function takes, and what that is.
+    /// Texts that the function accepts, and a description of them.
     Form(fn(&str) -> bool, &'static str),
 }
 
 impl Rule {
+    /// Checks a value.
+    ///
     /// # Errors
-    /// `EINVAL` for what is no value at all, `ERANGE` for one out of range.
+    /// `EINVAL` for a malformed value, `ERANGE` for one out of range.
     pub(crate) fn check(self, text: &str) -> StatusResult<()> {
         let text = text.trim();
         match self {
@@ -76,7 +78,7 @@ impl Rule {
     }
 }
 
-/// A size in the largest unit that leaves nothing over.
+/// Formats a size in the largest unit that divides it.
 fn size(bytes: u64) -> String {
     let units = [(60, "E"), (50, "P"), (40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let fits = units.iter().find(|(shift, _)| bytes != 0 && bytes.is_multiple_of(1 << shift));
@@ -131,7 +133,8 @@ pub(crate) fn is_job_variable(text: &str) -> bool {
         && text != "session"
 }
 
-/// Whether this is a form of the names of jobs (`jobid_name`): a text with the codes `%e`, `%u`, `%g`, `%p`, `%h`, `%H`, `%j`, `%?` and `%%`.
+/// Returns whether this is a format of job ids (`jobid_name`): a text with the codes `%e`, `%u`, `%g`, `%p`,
+/// `%h`, `%H`, `%j`, `%?` and `%%`.
 pub fn is_job_format(text: &str) -> bool {
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {

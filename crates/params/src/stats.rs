@@ -1,16 +1,16 @@
 //! Counters of operations with their sums, for files like `llite.*.stats`.
 //!
-//! Threads count in shards of their own, so that two CPUs do not fight over a cache line. Nothing is locked and nothing
-//! allocated when something is counted.
+//! Threads count in shards, so that two CPUs do not contend for a cache line. Counting takes no lock and
+//! allocates nothing.
 
 use nacre_env::clock::Instant;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Shards of the counters; a power of two.
+/// Number of shards; a power of two.
 const SHARDS: usize = 8;
 
-/// A kind of event: its name, and what is summed.
+/// A kind of event: its name, and the unit of its amounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     /// Name of the row.
@@ -20,10 +20,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// Number of the event of this name, found while compiling.
+    /// Returns the index of the event with this name, at compile time.
     ///
     /// # Panics
-    /// If there is none of this name.
+    /// If no event has this name.
     pub const fn index_of(events: &[Event], name: &str) -> usize {
         let name = name.as_bytes();
         let mut index = 0;
@@ -47,12 +47,12 @@ struct Counter {
     samples: AtomicU64,
     sum: AtomicU64,
     sum_of_squares: AtomicU64,
-    /// Complement of the smallest amount, so that 0 means none yet.
+    /// Complement of the smallest amount, so that 0 stands for none.
     inverse_min: AtomicU64,
     max: AtomicU64,
 }
 
-/// 128 because CPUs fetch cache lines in pairs.
+/// Aligned to 128 bytes because CPUs prefetch cache lines in pairs.
 #[repr(align(128))]
 struct Shard(Box<[Counter]>);
 
@@ -63,23 +63,23 @@ pub struct EventStats {
     started: AtomicU64,
 }
 
-/// What was counted of one event.
+/// Counts of one event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Row {
-    /// How often.
+    /// Number of events.
     pub samples: u64,
     /// Sum of the amounts.
     pub sum: u64,
-    /// Sum of their squares; wraps.
+    /// Sum of the squares of the amounts; wraps.
     pub sum_of_squares: u64,
-    /// Smallest amount, 0 if there was none.
+    /// Smallest amount; 0 if there was none.
     pub min: u64,
     /// Largest amount.
     pub max: u64,
 }
 
 impl EventStats {
-    /// Counters for `events`, all zero.
+    /// Creates counters for `events`, all zero.
     pub fn new(events: &'static [Event]) -> EventStats {
         let shard = || Shard(events.iter().map(|_| Counter::default()).collect());
         EventStats {
@@ -89,7 +89,7 @@ impl EventStats {
         }
     }
 
-    /// Counts one event of number `index` in the list; one that is not in the list is ignored.
+    /// Counts an event with this index in the list; an index beyond the list is ignored.
     pub fn count(&self, index: usize, amount: u64) {
         let shard = &self.shards[thread_number() % SHARDS];
         let Some(counter) = shard.0.get(index) else { return };
@@ -104,12 +104,12 @@ impl EventStats {
         }
     }
 
-    /// Counts an event by the time since `start`, in microseconds.
+    /// Counts an event with the time since `start` in microseconds as its amount.
     pub fn count_since(&self, index: usize, start: Instant) {
         self.count(index, start.elapsed().as_micros() as u64);
     }
 
-    /// What was counted of event number `index`.
+    /// Returns the counts of the event with this index.
     pub fn row(&self, index: usize) -> Row {
         let mut row = Row::default();
         let mut inverse_min = 0;
@@ -125,7 +125,7 @@ impl EventStats {
         row
     }
 
-    /// Sets everything to zero, as writing to the parameter does.
+    /// Sets all counts to zero, as a write to the parameter does.
     pub fn clear(&self) {
         for counter in self.shards.iter().flat_map(|shard| &*shard.0) {
             let values =
@@ -135,13 +135,13 @@ impl EventStats {
         self.started.store(now_ns(), Ordering::Relaxed);
     }
 
-    /// The text of the parameter: a head with times, then a row for each event that happened.
+    /// Returns the text of the parameter: a header with times, then a row for each event that happened.
     pub fn text(&self) -> String {
         EventStats::sum_text(&[self], |_| true)
     }
 
-    /// The text of several counters of the same events as one, with those rows alone that are wanted. Without counters it
-    /// has a head that begins now.
+    /// Returns the text for the sum of several counters of the same events, with the rows that `is_wanted`
+    /// selects. Without counters, the header has the current time as its start.
     pub fn sum_text(all: &[&EventStats], is_wanted: impl Fn(&str) -> bool) -> String {
         let started = all.iter().map(|stats| stats.started.load(Ordering::Relaxed)).min();
         let events = all.first().map_or(&[][..], |stats| stats.events);
@@ -170,7 +170,8 @@ impl Row {
     }
 }
 
-/// Lustre's form of counters that began at `started_ns` after 1970: rows without samples are left out.
+/// Formats counters as Lustre does, with a start time in nanoseconds since 1970. Rows without samples are
+/// left out.
 fn stats_text(started_ns: u64, rows: impl Iterator<Item = (Event, Row)>) -> String {
     let mut text = times(["snapshot_time", "start_time", "elapsed_time"], now_ns(), started_ns);
     for (event, row) in rows.filter(|(_, row)| row.samples > 0) {
@@ -184,30 +185,30 @@ fn stats_text(started_ns: u64, rows: impl Iterator<Item = (Event, Row)>) -> Stri
     text
 }
 
-/// The first lines of most reports: now, when counting began, and how long ago that is, with the names that the report
-/// has for them.
+/// Formats the first lines of most reports under the given names: the current time, the start of the
+/// counting, and the time between them.
 pub fn times(names: [&str; 3], now_ns: u64, started_ns: u64) -> String {
     let values = [now_ns, started_ns, now_ns.saturating_sub(started_ns)];
     names.iter().zip(values).map(|(name, ns)| time_line(name, ns)).collect()
 }
 
-/// One line with a time.
+/// Formats one line with a time.
 pub fn time_line(name: &str, ns: u64) -> String {
     format!("{name:<25} {}.{:09} secs.nsecs\n", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// Nanoseconds since 1970.
+/// Returns nanoseconds since 1970.
 pub fn now_ns() -> u64 {
     nacre_env::clock::wall().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64
 }
 
-/// A number of the calling thread, counted from 0: threads with different remainders count in different places.
+/// Returns the number of the calling thread, counted from 0, which selects its shard.
 pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A thread that is being torn down counts with the first.
+    // A thread whose thread-local storage is already destroyed counts as the first thread.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 

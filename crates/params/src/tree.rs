@@ -14,7 +14,7 @@ struct Entry {
     write: Option<Write>,
 }
 
-/// What may be done with a parameter.
+/// Operations that a parameter permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
     /// It has a value.
@@ -23,62 +23,63 @@ pub struct Access {
     pub writable: bool,
 }
 
-/// What a name stands for.
+/// Kind of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Others lie below it.
+    /// Has names below it.
     Directory,
-    /// It is a parameter.
+    /// A parameter.
     Parameter(Access),
 }
 
-/// A name that a pattern stands for.
+/// A name that a pattern matches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The name, with dots.
     pub name: String,
-    /// What it stands for.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// Parameters that come and go by themselves, such as those of clients.
+/// Parameters that appear and vanish at run time, such as those of each client.
 pub trait Family: Send + Sync {
-    /// Names below that of the family, with dots, and what may be done with each. In any order.
+    /// Returns the names below that of the family, with dots, and the operations on each. In any order.
     fn names(&self) -> Vec<(String, Access)>;
 
-    /// The value of one of them.
+    /// Returns the value of a parameter of the family.
     ///
     /// # Errors
-    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be read.
+    /// `ENOENT` if there is none of this name, `EACCES` if it is not readable.
     fn read(&self, name: &str) -> StatusResult<String>;
 
-    /// Sets one of them.
+    /// Sets a parameter of the family.
     ///
     /// # Errors
-    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be set, what is wrong with the value.
+    /// `ENOENT` if there is none of this name, `EACCES` if it is not writable, otherwise the error of the
+    /// value.
     fn write(&self, name: &str, value: &str) -> StatusResult<()>;
 }
 
-/// Parameters by name. Any thread may call any method; readers and setters are called without a lock held.
+/// Parameters by name. Any thread may call any method; readers and setters run without a lock held.
 #[derive(Default)]
 pub struct Tree {
     entries: RwLock<BTreeMap<String, Arc<Entry>>>,
-    /// By what they lie below.
+    /// Families by the name above their parameters.
     families: RwLock<BTreeMap<String, Arc<dyn Family>>>,
 }
 
 impl Tree {
-    /// A tree without parameters.
+    /// Creates a tree without parameters.
     pub fn new() -> Tree {
         Tree::default()
     }
 
-    /// Enters a parameter that can only be read. Replaces one of the same name.
+    /// Registers a read-only parameter. Replaces one of the same name.
     pub fn add_read(&self, name: &str, read: impl Fn() -> StatusResult<String> + Send + Sync + 'static) {
         self.add(name, Entry { read: Some(Box::new(read)), write: None });
     }
 
-    /// Enters a parameter that can be read and set.
+    /// Registers a parameter that can be read and set. Replaces one of the same name.
     pub fn add_both(
         &self,
         name: &str,
@@ -88,12 +89,12 @@ impl Tree {
         self.add(name, Entry { read: Some(Box::new(read)), write: Some(Box::new(write)) });
     }
 
-    /// Enters something that is done by setting it.
+    /// Registers a write-only parameter: writing it runs an action.
     pub fn add_write(&self, name: &str, write: impl Fn(&str) -> StatusResult<()> + Send + Sync + 'static) {
         self.add(name, Entry { read: None, write: Some(Box::new(write)) });
     }
 
-    /// Enters parameters that lie below `below` and come and go.
+    /// Registers a family of parameters below the name `below`.
     pub fn add_family(&self, below: &str, family: Arc<dyn Family>) {
         self.families.write().insert(below.to_owned(), family);
     }
@@ -102,15 +103,15 @@ impl Tree {
         self.entries.write().insert(name.to_owned(), Arc::new(entry));
     }
 
-    /// Takes out everything whose name begins with these components.
+    /// Removes all parameters and families whose name begins with these components.
     pub fn remove_below(&self, name: &str) {
         let above = format!("{name}.");
         self.entries.write().retain(|known, _| known != name && !known.starts_with(&above));
         self.families.write().retain(|known, _| known != name && !known.starts_with(&above));
     }
 
-    /// What a pattern stands for, in the order of names: parameters and what they lie below; with `recursive` also all that
-    /// lies below those.
+    /// Returns all names that a pattern matches, in order: parameters and the names above them; if
+    /// `recursive`, all names below these too.
     pub fn find(&self, pattern: &Pattern, recursive: bool) -> Vec<Found> {
         let mut found: BTreeMap<String, Kind> = BTreeMap::new();
         for (name, access) in self.all() {
@@ -133,7 +134,7 @@ impl Tree {
         found.into_iter().map(|(name, kind)| Found { name, kind }).collect()
     }
 
-    /// Every parameter that there is now.
+    /// Returns all parameters that exist at the moment.
     fn all(&self) -> Vec<(String, Access)> {
         let entries = self.entries.read();
         let access =
@@ -150,7 +151,7 @@ impl Tree {
         all
     }
 
-    /// The family that a name belongs to, and the rest of the name.
+    /// Returns the family to which a name belongs, and the rest of the name.
     fn family_of<'a>(&self, name: &'a str) -> Option<(Arc<dyn Family>, &'a str)> {
         let families = self.families.read();
         families.iter().find_map(|(below, family)| {
@@ -158,10 +159,11 @@ impl Tree {
         })
     }
 
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     ///
     /// # Errors
-    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be read, otherwise what its reader says.
+    /// `ENOENT` if there is none of this name, `EACCES` if it is not readable, otherwise the error of its
+    /// reader.
     pub fn read(&self, name: &str) -> StatusResult<String> {
         if let Some((family, rest)) = self.family_of(name) {
             return family.read(rest);
@@ -173,7 +175,8 @@ impl Tree {
     /// Sets a parameter.
     ///
     /// # Errors
-    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be set, otherwise what its setter says.
+    /// `ENOENT` if there is none of this name, `EACCES` if it is not writable, otherwise the error of its
+    /// setter.
     pub fn write(&self, name: &str, value: &str) -> StatusResult<()> {
         if let Some((family, rest)) = self.family_of(name) {
             return family.write(rest, value);

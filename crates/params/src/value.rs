@@ -1,26 +1,26 @@
-//! Values the way that Lustre's users write them.
+//! Values in the notations of Lustre's users.
 
 use nacre_types::size::suffix_factor;
 use nacre_types::{Status, StatusResult};
 
-/// A whole number within bounds.
+/// Parses a whole number within bounds.
 ///
 /// # Errors
-/// `EINVAL` if it is none, `ERANGE` outside of the bounds.
+/// `EINVAL` if it is malformed, `ERANGE` out of bounds.
 pub fn integer(text: &str, min: i64, max: i64) -> StatusResult<i64> {
     let number: i64 = text.trim().parse().map_err(|_| Status::EINVAL)?;
     if (min..=max).contains(&number) { Ok(number) } else { Err(Status::ERANGE) }
 }
 
-/// A whole number that is not negative.
+/// Parses a whole number that is not negative.
 ///
 /// # Errors
-/// `EINVAL` if it is none.
+/// `EINVAL` if it is malformed.
 pub fn number(text: &str) -> StatusResult<u64> {
     text.trim().parse().map_err(|_| Status::EINVAL)
 }
 
-/// A number that is at most `most`.
+/// Checks that a number is at most `most`.
 ///
 /// # Errors
 /// `ERANGE` if it is larger.
@@ -28,10 +28,10 @@ pub fn up_to(number: u64, most: u32) -> StatusResult<u32> {
     u32::try_from(number).ok().filter(|number| *number <= most).ok_or(Status::ERANGE)
 }
 
-/// A truth value: 0 or 1, y or n, on or off.
+/// Parses a truth value: 0 or 1, y or n, on or off.
 ///
 /// # Errors
-/// `EINVAL`.
+/// `EINVAL` if it is none of these.
 pub fn truth(text: &str) -> StatusResult<bool> {
     match text.trim() {
         "1" | "y" | "Y" | "yes" | "on" | "true" => Ok(true),
@@ -40,11 +40,11 @@ pub fn truth(text: &str) -> StatusResult<bool> {
     }
 }
 
-/// A number of bytes: a number, perhaps with decimals, and a suffix k, M, G, T, P or E for powers of 1024, which may be
-/// followed by `B` or `iB`; without suffix it counts in `unit` bytes.
+/// Parses a number of bytes: a number, perhaps with decimals, and a suffix k, M, G, T, P or E for powers of
+/// 1024, which may be followed by `B` or `iB`. Without a suffix it counts in multiples of `unit` bytes.
 ///
 /// # Errors
-/// `EINVAL` if it is none, `ERANGE` beyond 2^63.
+/// `EINVAL` if it is malformed, `ERANGE` beyond 2^63.
 pub fn bytes(text: &str, unit: u64) -> StatusResult<u64> {
     let text = text.trim();
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
