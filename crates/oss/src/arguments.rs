@@ -1,12 +1,12 @@
-//! Checks of what the network sent. Nothing is done before all of a request was found to make sense.
+//! Validation of requests from the network. A request is validated as a whole before it has any effect.
 
 use crate::service::{DESTROY_MAX, PRECREATE_MAX};
 use nacre_types::limits::{BULK_MAX, FILE_SIZE_MAX, TARGET_INDEX_MAX};
 use nacre_types::{Fid, Status, StatusResult};
 
-/// A sequence that this target's objects can have.
+/// Checks that objects of this target can have this sequence.
 ///
-/// Sequences of MDT0 carry the index of the OST; those of other MDTs are taken as they are.
+/// Sequences of MDT0 carry the index of the OST; those of other MDTs are accepted unchecked.
 pub(crate) fn check_sequence(sequence: u64, ost_index: u16) -> StatusResult<()> {
     if sequence == 0 {
         return Err(Status::EINVAL);
@@ -16,9 +16,9 @@ pub(crate) fn check_sequence(sequence: u64, ost_index: u16) -> StatusResult<()> 
     if is_elsewhere { Err(Status::WRONG_TARGET) } else { Ok(()) }
 }
 
-/// An object that can be on this target.
+/// Checks that an object can be on this target.
 pub(crate) fn check_object(object: Fid, ost_index: u16) -> StatusResult<()> {
-    // Only a data part has several objects that were made for one file.
+    // Only a data part has several objects for one file, which differ in the version.
     let is_versioned = object.ver != 0 && ost_index < TARGET_INDEX_MAX;
     if object.oid == 0 || is_versioned {
         return Err(Status::EINVAL);
@@ -26,7 +26,7 @@ pub(crate) fn check_object(object: Fid, ost_index: u16) -> StatusResult<()> {
     check_sequence(object.seq, ost_index)
 }
 
-/// A range that an object can have. Returns `EFBIG` if it ends too late.
+/// Checks a byte range of an object. Returns `EFBIG` if it ends beyond the largest file size.
 pub(crate) fn check_range(offset: u64, len: u64) -> StatusResult<()> {
     match offset.checked_add(len) {
         Some(end) if end <= FILE_SIZE_MAX => Ok(()),
@@ -34,12 +34,12 @@ pub(crate) fn check_range(offset: u64, len: u64) -> StatusResult<()> {
     }
 }
 
-/// An amount of bulk data that one request may carry.
+/// Checks the amount of bulk data in one request.
 pub(crate) fn check_bulk(len: usize) -> StatusResult<()> {
     if len <= BULK_MAX { Ok(()) } else { Err(Status::E2BIG) }
 }
 
-/// A list of objects to destroy.
+/// Checks a list of objects to destroy.
 pub(crate) fn check_objects(objects: &[Fid], ost_index: u16) -> StatusResult<()> {
     if objects.len() > DESTROY_MAX {
         return Err(Status::E2BIG);
@@ -47,7 +47,7 @@ pub(crate) fn check_objects(objects: &[Fid], ost_index: u16) -> StatusResult<()>
     objects.iter().try_for_each(|&object| check_object(object, ost_index))
 }
 
-/// A number of ids to reserve.
+/// Checks a number of object ids to reserve.
 pub(crate) fn check_count(count: u32) -> StatusResult<()> {
     if count <= PRECREATE_MAX { Ok(()) } else { Err(Status::E2BIG) }
 }

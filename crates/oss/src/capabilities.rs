@@ -1,5 +1,5 @@
-//! What clients need to be let at objects: a capability that a metadata server signed. Asked of those that have proved to be clients, where
-//! there are keys to verify with.
+//! Access control of clients to objects: a client presents a capability that a metadata server has signed.
+//! Required of peers that have proved to be clients, as soon as there are keys to verify with.
 
 use crate::seldom::Seldom;
 use nacre_keys::CapabilityKeys;
@@ -8,7 +8,7 @@ use nacre_types::{Capability, Roles, Status, StatusResult, TargetId};
 use nacre_wire::oss::OssRequest;
 use std::sync::{Arc, OnceLock};
 
-/// What verifies capabilities.
+/// State to verify capabilities with.
 #[derive(Default)]
 pub(crate) struct Capabilities {
     keys: OnceLock<Arc<CapabilityKeys>>,
@@ -32,7 +32,7 @@ impl Capabilities {
         request: &OssRequest,
         capability: Option<&Capability>,
     ) -> StatusResult<()> {
-        // Open peers and metadata servers first: they need no capability and pay nothing.
+        // First, so that open peers and metadata servers, which need no capability, pay nothing.
         let Some(identity) = &export.identity else { return Ok(()) };
         if identity.roles.contains(Roles::MDS) {
             return Ok(());

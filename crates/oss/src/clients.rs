@@ -1,8 +1,9 @@
-//! Which clients have locks, on disk: after a restart the target waits for exactly these to bring them back.
+//! Persistent list of the clients with locks: after a restart the target waits for exactly these to replay
+//! them.
 //!
-//! One small file per client in `lock_clients/` of the target's directory, made when it asks for its first lock since it
-//! connected and removed when it leaves or is dropped; both seldom, so both are made durable. A client that was evicted
-//! is not in there: what it would bring back does not count any more. Format: `docs/formats/ost.md`.
+//! One small file per client in `lock_clients/` of the target's directory, created by the client's first lock
+//! request since its connect and removed when it disconnects or is evicted. Both are rare, so both are made
+//! durable. An evicted client is not in the list: it may not replay its locks. Format: `docs/formats/ost.md`.
 
 use nacre_dlm::Expected;
 use nacre_env::sync::Mutex;
@@ -18,12 +19,12 @@ use std::path::{Path, PathBuf};
 /// See the [module documentation](self).
 pub(crate) struct LockClients {
     dir: PathBuf,
-    /// Those that have a file.
+    /// Clients that have a file.
     noted: Mutex<HashSet<ClientUuid>>,
 }
 
 impl LockClients {
-    /// Reads who had locks in the last run.
+    /// Reads the clients that had locks in the last run.
     pub(crate) fn open(target_dir: &Path) -> io::Result<(LockClients, Expected)> {
         let dir = target_dir.join(LOCK_CLIENTS);
         let mut expected = Expected::new();
@@ -32,12 +33,12 @@ impl LockClients {
                 for entry in entries {
                     let entry = entry?;
                     let Some(client) = entry.file_name().to_str().and_then(client_of) else { continue };
-                    // One that is torn still says who it is about.
+                    // The name identifies the client, even if the content is torn.
                     let record = ClientRecord::decode(&fs::read(entry.path())?).ok();
                     expected.insert(client, record.and_then(|record| record.process));
                 }
             }
-            // It is made with the first file in it.
+            // The directory is created with the first file in it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -45,13 +46,14 @@ impl LockClients {
         Ok((LockClients { dir, noted }, expected))
     }
 
-    /// The client is about to get a lock. One in this process dies with it, so there is nothing to remember.
+    /// Adds a client that is about to get a lock. A client in this process ends with it, so it is not stored.
     pub(crate) fn add(&self, export: &Export) -> io::Result<()> {
         if export.nid == Nid::Lo {
             return Ok(());
         }
         let mut noted = self.noted.lock();
-        // Looked at under the mutex under which a client that is gone is removed.
+        // Checked under the mutex that `remove` takes, so that a client that has ended is not added after its
+        // removal.
         if noted.contains(&export.client) || export.has_ended() {
             return Ok(());
         }
@@ -70,7 +72,7 @@ impl LockClients {
         Ok(())
     }
 
-    /// The client has no locks any more.
+    /// Removes a client that has no locks any more.
     pub(crate) fn remove(&self, client: &ClientUuid) -> io::Result<()> {
         let mut noted = self.noted.lock();
         if noted.remove(client) {
@@ -85,12 +87,12 @@ impl LockClients {
     }
 }
 
-/// Makes the name of something durable.
+/// Makes a directory entry durable.
 fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
-/// The client that a file is named after.
+/// Returns the client whose UUID is the name of a file.
 fn client_of(name: &str) -> Option<ClientUuid> {
     let mut uuid = [0u8; 16];
     let digits: Vec<char> = name.chars().filter(|c| *c != '-').collect();

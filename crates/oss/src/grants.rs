@@ -1,42 +1,43 @@
-//! Grants: space that is kept for data which clients hold back.
+//! Grants: space that is reserved for the write-back data of clients.
 //!
-//! Grants are given from the reserve that ordinary writes must leave free, and never more of it than the store says can be
-//! promised. So a write whose space was granted finds it, however full others have made the disk meanwhile; and a client
-//! without a grant writes at once, and hears at once that the disk is full. Source of the scheme: reference 4.11; told in
-//! absolute figures, so that a request may run twice.
+//! Grants come from the reserve that ordinary writes must leave free, up to the amount that the store can
+//! promise. So a write under a grant has its space even if other clients have filled the disk meanwhile; and
+//! a client without a grant writes through, and gets `ENOSPC` at once. Requests state absolute amounts, so
+//! that a resend is harmless.
 
 use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use nacre_wire::oss::GRANT_LIFE;
 use std::collections::HashMap;
 
-/// Grants are multiples of this many bytes: the unit in which clients use them up.
+/// Unit of grants in bytes, in which clients use them up.
 const STEP: u64 = 1 << 20;
-/// Clients that have a grant at most; more go without.
+/// Most clients with a grant; further ones get none.
 const CLIENTS_MAX: usize = 1 << 16;
 
 struct Grant {
     bytes: u64,
     heard: Instant,
-    /// The client as the target's locks know it.
+    /// UUID of the client in the target's lock server.
     owner: Option<ClientUuid>,
 }
 
-/// Who was granted what.
+/// Grants of all clients.
 #[derive(Default)]
 pub(crate) struct Grants {
     clients: HashMap<u64, Grant>,
 }
 
 impl Grants {
-    /// `client` has `kept` bytes left and wants `want` in all; `room` is what may be promised to all together, 0 while no
-    /// more is to be given. Returns what the client has from now on.
+    /// Updates the grant of `client`, which has `kept` bytes left and requests `want` in total. `room` is the
+    /// limit for the sum of all grants, 0 to grant no more. Returns the client's new grant.
     pub fn ask(&mut self, client: u64, kept: u64, want: u64, room: u64, now: Instant) -> u64 {
         self.clients.retain(|_, grant| now.duration_since(grant.heard) < GRANT_LIFE);
         let known = self.clients.get(&client).map(|grant| grant.bytes);
         let others = self.bytes() - known.unwrap_or(0);
         let left = room.saturating_sub(others);
-        // One that is not known had its grant from this server's last run, or was not heard of for long.
+        // An unknown client got its grant from the last run of this server, or has not been heard from for
+        // [`GRANT_LIFE`].
         let current = kept.min(known.unwrap_or(left));
         let more = want.saturating_sub(current).min(left.saturating_sub(current) / 2) / STEP * STEP;
         let bytes = (current + more).min(want);
@@ -50,19 +51,19 @@ impl Grants {
         bytes
     }
 
-    /// Says who asked.
+    /// Records the UUID of a client, for [`Grants::drop_of`].
     pub fn note_owner(&mut self, client: u64, owner: ClientUuid) {
         if let Some(grant) = self.clients.get_mut(&client) {
             grant.owner = Some(owner);
         }
     }
 
-    /// A client is gone, and what was kept for it is free.
+    /// Releases the grant of a client that has disconnected or was evicted.
     pub fn drop_of(&mut self, owner: &ClientUuid) {
         self.clients.retain(|_, grant| grant.owner != Some(*owner));
     }
 
-    /// Bytes granted to all.
+    /// Returns the bytes granted to all clients.
     pub fn bytes(&self) -> u64 {
         self.clients.values().map(|grant| grant.bytes).sum()
     }

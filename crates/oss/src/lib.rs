@@ -1,12 +1,12 @@
 //! The object server: one OST behind [`nacre_rpc::OssService`].
 //!
-//! [`ObjectServer`] checks what comes from the network, runs it on an [`ObjectStore`](nacre_store::object::ObjectStore)
-//! on the caller's thread, and counts. Requests are idempotent, so a resend runs again. What it keeps of clients are the
-//! space that they were granted ([`grants`]), their locks on objects ([`locks`], [`nacre_dlm`]), and on disk who has
-//! locks ([`clients`]).
+//! [`ObjectServer`] validates requests from the network, runs them on an
+//! [`ObjectStore`](nacre_store::object::ObjectStore) on the caller's thread, and counts them. Requests are
+//! idempotent, so a resend runs again. State of clients: the space granted to them ([`grants`]), their locks
+//! on objects ([`locks`], [`nacre_dlm`]), and on disk the list of clients with locks ([`clients`]).
 //!
-//! Makes no permission decisions: a capability proves that a metadata server has made one ([`capabilities`]). Where no keys are, a client
-//! that knows an object's FID got it from an MDT.
+//! The server makes no permission decisions: a capability proves that a metadata server has made one
+//! ([`capabilities`]). Without keys, a client that knows an object's FID got it from an MDT.
 
 mod arguments;
 mod capabilities;

@@ -1,4 +1,5 @@
-//! Locks on objects: what keeps others away while a request reads or changes bytes, and what ends with a client.
+//! Locks on objects: the exclusion around a request that reads or changes bytes, and the cleanup when a
+//! client ends.
 
 use crate::arguments::check_object;
 use crate::clients::LockClients;
@@ -15,7 +16,7 @@ use nacre_wire::lock::{IoLock, LockRequest};
 use nacre_wire::oss::ObjectAttr;
 use std::sync::Arc;
 
-/// What the locks need to know of the target, and what goes with a client.
+/// Parts of the target that its locks use, and state that is dropped with a client.
 pub(crate) struct Target {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) index: u16,
@@ -24,7 +25,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Nothing is kept for this client any more, in memory or on disk.
+    /// Drops all state of a client, in memory and on disk.
     fn forget(&self, client: &ClientUuid) {
         self.grants.lock().drop_of(client);
         self.forget_locks(client);
@@ -66,15 +67,16 @@ impl LockOwner for Target {
     }
 }
 
-/// Keeps others from what a request changes.
+/// Excludes conflicting holders while a request changes bytes.
 pub(crate) struct ChangeGuard<'a> {
     _lock: Option<LocalLock<'a>>,
     _change: Option<ExportChange<'a>>,
 }
 
 impl ObjectServer {
-    /// What a request needs before it changes these bytes: a lock of its client or of the target's own, so that the next
-    /// holder waits for its end; under the lease the end of the client waits for it.
+    /// Takes the lock that a request needs to change these bytes: the client's own, or one of the target, so
+    /// that the next holder waits until the request ends. Under the lease, the end of the client waits for it
+    /// instead.
     pub(crate) fn lock_change<'a>(
         &'a self,
         export: &'a Export,
@@ -93,8 +95,8 @@ impl ObjectServer {
         Ok(ChangeGuard { _lock: lock, _change: change })
     }
 
-    /// The same before bytes are looked at. What is read under a lock that is lost meanwhile does not count for the
-    /// client, so nobody has to wait for it.
+    /// Takes the lock that a request needs to read these bytes. A client discards what it reads under a lock
+    /// that it loses meanwhile, so nothing waits for a read under the client's own lock.
     pub(crate) fn lock_read(
         &self,
         export: &Export,
@@ -112,19 +114,19 @@ impl ObjectServer {
         }
     }
 
-    /// The metadata server beside this one has written so many bytes to an object.
+    /// Notes that the metadata server in this process has written `bytes` bytes to an object.
     pub fn note_written(&self, object: Fid, bytes: u64) {
         self.object_changed(object);
         self.counters.succeeded.count(Operation::Write as usize, bytes);
     }
 
-    /// An object has, or may have, another size or other times than before.
+    /// Notes that the size or times of an object have, or may have, changed.
     pub(crate) fn object_changed(&self, object: Fid) {
         self.versions.note_change(object);
         self.locks.object_changed(&*self.target, &ResourceId::of_fid(&object));
     }
 
-    /// Attributes with what clients that write have not written out yet.
+    /// Returns attributes that include what writing clients have not written back yet.
     pub(crate) fn glimpse(&self, export: &Export, object: Fid) -> Result<ObjectAttr, Refusal> {
         let known = self.locks.glimpse(&*self.target, &ResourceId::of_fid(&object), export)?;
         let own = attr(self.target.store.attr(object)?);
@@ -136,7 +138,7 @@ impl ObjectServer {
         })
     }
 
-    /// Locks are on bytes of this target's objects.
+    /// Checks that a lock request is for an extent of an object of this target.
     pub(crate) fn check_lock_request(&self, request: &LockRequest) -> StatusResult<()> {
         let (resource, need) = match request {
             LockRequest::Enqueue { request, .. } => (&request.resource, &request.need),
@@ -150,7 +152,7 @@ impl ObjectServer {
         check_object(fid, self.target.index)
     }
 
-    /// Drops a client: when this returns, nothing of it that has begun goes on, and nothing of it will begin.
+    /// Evicts a client. On return none of its requests is running or will start.
     pub(crate) fn evict(&self, client: &ClientUuid) {
         let export = self.locks.evict(client);
         self.target.forget(client);
@@ -160,7 +162,8 @@ impl ObjectServer {
         }
     }
 
-    /// A client leaves. A service that stops remembers who has locks: they come back when it does.
+    /// Disconnects a client. A service that is stopping keeps the list of clients with locks, which replay
+    /// them to its next run.
     pub(crate) fn disconnect_client(&self, export: &Export) {
         self.locks.disconnect(export);
         if !self.counters.is_stopping() && !self.locks.is_connected(&export.client) {

@@ -1,4 +1,4 @@
-//! Reads that are run together, so that the store is asked once.
+//! Batches of reads, which are one call of the store.
 
 use crate::arguments::{check_bulk, check_object};
 use crate::service::{ObjectServer, Refusal, extent};
@@ -11,7 +11,7 @@ use nacre_types::{JobId, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
-/// A read that the store is asked for.
+/// A read of a batch that has been admitted.
 struct Begun<'a, 'r> {
     in_progress: InProgress<'a>,
     transfer: (Transfer<'a>, Option<Transfer<'a>>),
@@ -62,7 +62,7 @@ impl ObjectServer {
                 failures.push((number, error));
             }
         }
-        // The first failure of a read counts.
+        // The first failure of each read is reported.
         failures.sort_by_key(|(number, _)| *number);
         failures.dedup_by_key(|(number, _)| *number);
         let mut failures = failures.into_iter().peekable();
@@ -85,7 +85,7 @@ impl ObjectServer {
         }
     }
 
-    /// What the store is to be asked for.
+    /// Validates a read and returns the request to the store.
     fn check_read<'b>(
         &self,
         export: &Export,
@@ -100,7 +100,7 @@ impl ObjectServer {
         check_bulk(*len as usize)?;
         let Some(buffer) = buffer.get_mut(..*len as usize) else { return Err(Status::EINVAL) };
         debug_assert!(*lock != IoLock::Server, "this one does not wait");
-        // Nothing that has to be kept: only a lock of the target's own would be.
+        // The check leaves no lock to hold: only the target takes one, and its reads are not in batches.
         self.lock_read(export, *lock, *object, extent(*offset, u64::from(*len)))?;
         Ok(ReadRequest::new(*object, *offset, buffer))
     }
@@ -121,7 +121,7 @@ mod tests {
         Fid::ost_object(3, oid)
     }
 
-    /// A service over a device with two objects of 64 blocks, each of bytes of its own.
+    /// Creates a service over a device, with two objects of 64 blocks, each with content of its own.
     fn service(dir: &tempfile::TempDir) -> ObjectServer {
         let options = BlockStoreOptions { create: true, size: 256 << 20, ..BlockStoreOptions::default() };
         let store = BlockStore::open(&dir.path().join("ost"), options).expect("made");
@@ -132,7 +132,7 @@ mod tests {
         ObjectServer::new(Arc::new(store), 3)
     }
 
-    /// Results and buffers of reads that come together.
+    /// Runs reads as a batch and returns their results and buffers.
     fn read_all(server: &ObjectServer, requests: &[OssRequest]) -> Vec<(StatusResult<OssReply>, Vec<u8>)> {
         let export = Export::new(ClientUuid([1; 16]), Nid::Lo, None, Arc::new(NoCallbacks));
         let cred = Cred::system();
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!((row.samples, row.max), (24, 5000));
         assert_eq!(server.failed(Operation::Read), 3);
         let shown = server.brw_stats();
-        // Objects that lie in one piece: no read of a batch is taken for pieces of another.
+        // Each object is in one piece: no read of a batch is counted as a fragment of another.
         assert!(
             shown.contains(
                 "disk fragmented I/Os   ios   % cum % |  ios         % cum %\n1:\t\t        23 100 100"

@@ -1,4 +1,4 @@
-//! The service itself.
+//! The service of an OST.
 
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
 use crate::capabilities::Capabilities;
@@ -30,17 +30,17 @@ use std::time::Duration;
 
 /// Most objects that one request destroys.
 pub const DESTROY_MAX: usize = 4096;
-/// Most ids that one request reserves (reference 4.5).
+/// Most ids that one request reserves, as in Lustre (`OST_MAX_PRECREATE`).
 pub const PRECREATE_MAX: u32 = 20_000;
-/// Most bytes that are fetched ahead of one read; wishes beyond are cut.
+/// Most bytes of read-ahead for one read; larger requests are truncated.
 pub const AHEAD_MAX: u32 = 32 << 20;
 
-/// Why a service did not stop in order.
+/// Why a service was not stopped in order.
 #[derive(Debug)]
 pub enum StopError {
-    /// Requests were still in progress at the deadline; their number. Nothing was closed.
+    /// Number of requests in progress at the deadline. Nothing was closed.
     InProgress(u64),
-    /// The store could not make everything durable.
+    /// The store failed to make everything durable.
     Store(ObjectError),
 }
 
@@ -55,12 +55,12 @@ impl std::fmt::Display for StopError {
 
 impl std::error::Error for StopError {}
 
-/// Times and bounds of an object server.
+/// Timeouts and limits of an object server.
 #[derive(Clone, Copy, Debug)]
 pub struct OssConfig {
-    /// Those of its locks.
+    /// Those of its lock server.
     pub locks: ServerConfig,
-    /// How long clients of the last run are waited for after a restart.
+    /// Longest wait after a restart for clients of the last run.
     pub recovery_window: Duration,
 }
 
@@ -82,9 +82,9 @@ pub struct ObjectServer {
     pub(crate) brw: Arc<BrwStats>,
     jobs: JobStats,
     exports: Exports<PeerStats>,
-    /// What bounds clients.
+    /// Restrictions of clients.
     pub(crate) nodemaps: RwLock<Arc<Nodemaps>>,
-    /// Those that the store wants together.
+    /// Reads per batch that the store prefers.
     reads_at_once: usize,
     room: Room,
     hold: Hold,
@@ -93,13 +93,13 @@ pub struct ObjectServer {
 }
 
 impl ObjectServer {
-    /// A service for the OST with this index that does not remember over a restart which clients have locks.
+    /// Creates a service for the OST with this index. It does not store the list of clients with locks.
     pub fn new(store: Arc<dyn ObjectStore>, index: u16) -> ObjectServer {
         ObjectServer::with(store, index, None, Expected::new(), &OssConfig::default())
     }
 
-    /// A service that remembers in `dir`, which is the target's, which clients have locks, and waits for those of the last
-    /// run to bring them back.
+    /// Creates a service that stores the list of clients with locks in `dir`, the target's directory, and
+    /// waits for those of the last run to replay them.
     ///
     /// # Errors
     /// If the directory cannot be read, or a thread cannot be started.
@@ -147,12 +147,12 @@ impl ObjectServer {
         }
     }
 
-    /// Clients cannot come yet: the time for those of the last run begins with [`ObjectServer::on_listening`].
+    /// Postpones the recovery window to [`ObjectServer::on_listening`]: clients cannot connect yet.
     pub fn await_listening(&self) {
         self.locks.await_listening();
     }
 
-    /// Clients can come from now on: the time for those of the last run begins.
+    /// Starts the recovery window: clients can connect.
     pub fn on_listening(&self) {
         self.locks.on_listening();
     }
@@ -166,52 +166,52 @@ impl ObjectServer {
         Ok(())
     }
 
-    /// The locks of this target's objects.
+    /// Returns the lock server for this target's objects.
     pub fn locks(&self) -> &Arc<LockService> {
         &self.locks
     }
 
-    /// The store below.
+    /// Returns the object store.
     pub fn store(&self) -> &Arc<dyn ObjectStore> {
         &self.target.store
     }
 
-    /// Requests that succeeded, by [`Operation`]; `obdfilter.*.stats`.
+    /// Returns the counts of successful requests, by [`Operation`]; `obdfilter.*.stats`.
     pub fn stats(&self) -> &EventStats {
         &self.counters.succeeded
     }
 
-    /// All requests with the time that they took, by their names in Lustre, see [`crate::SERVICES`].
+    /// Returns the times of all requests, under their names in Lustre; see [`crate::SERVICES`].
     pub fn services(&self) -> &EventStats {
         &self.counters.services
     }
 
-    /// Requests of a kind that failed since the service was made.
+    /// Returns the number of failed requests of a kind since the service was created.
     pub fn failed(&self, operation: Operation) -> u64 {
         self.counters.failed(operation)
     }
 
-    /// Reads and writes by size, time and number in progress: the text of `obdfilter.*.brw_stats`.
+    /// Returns reads and writes by size, time and number in progress: the text of `obdfilter.*.brw_stats`.
     pub fn brw_stats(&self) -> String {
         self.brw.text()
     }
 
-    /// Sets what [`ObjectServer::brw_stats`] shows to 0.
+    /// Clears the counts of [`ObjectServer::brw_stats`].
     pub fn clear_brw_stats(&self) {
         self.brw.clear();
     }
 
-    /// Requests by the job that they are for; `obdfilter.*.job_stats`.
+    /// Returns the counts of requests by job; `obdfilter.*.job_stats`.
     pub fn job_stats(&self) -> &JobStats {
         &self.jobs
     }
 
-    /// Requests by the address that they came from; `obdfilter.*.exports.*`.
+    /// Returns the counts of requests by client address; `obdfilter.*.exports.*`.
     pub fn exports(&self) -> &Exports<PeerStats> {
         &self.exports
     }
 
-    /// Counts a request that succeeded: for its client, and for its job if it has one.
+    /// Counts a successful request for its client, and for its job if it has one.
     pub(crate) fn count_for(
         &self,
         export: &Export,
@@ -234,28 +234,28 @@ impl ObjectServer {
         }
     }
 
-    /// Changes whenever data that was written but not synced may have been lost.
+    /// Returns a number that changes whenever data that was written but not synced may have been lost.
     pub fn durability_epoch(&self) -> u64 {
         self.target.store.durability_epoch()
     }
 
-    /// Tells MDTs to prefer other targets (`obdfilter.*.degraded`), or to make no new objects here
-    /// (`obdfilter.*.no_create`).
+    /// Sets the state bits by which MDTs prefer other targets (`obdfilter.*.degraded`) or create no objects
+    /// here (`obdfilter.*.no_create`).
     pub fn set_state(&self, is_degraded: bool, is_no_create: bool) {
         self.room.set_state(is_degraded, is_no_create);
     }
 
-    /// Whether the target is on flash (`osd-*.*.nonrotational`), which statfs tells.
+    /// Returns whether the target is on flash (`osd-*.*.nonrotational`), which statfs reports.
     pub fn is_nonrotational(&self) -> bool {
         self.room.is_nonrotational()
     }
 
-    /// Says whether the target is on flash.
+    /// Sets whether the target is on flash.
     pub fn set_nonrotational(&self, is_nonrotational: bool) {
         self.room.set_nonrotational(is_nonrotational);
     }
 
-    /// Requests that a test wants held.
+    /// Returns the hold with which tests stop requests.
     pub fn hold(&self) -> &Hold {
         &self.hold
     }
@@ -263,7 +263,7 @@ impl ObjectServer {
     /// Refuses new requests (`ESHUTDOWN`), waits for those in progress, and makes everything durable.
     ///
     /// # Errors
-    /// [`StopError::InProgress`] if requests have not ended after `patience`: the call may be repeated.
+    /// [`StopError::InProgress`] if requests are still running after `patience`: the call may be repeated.
     pub fn stop(&self, patience: Duration) -> Result<(), StopError> {
         self.hold.release();
         self.locks.stop();
@@ -274,7 +274,7 @@ impl ObjectServer {
         self.target.store.close().map_err(StopError::Store)
     }
 
-    /// Every request of the protocol, each carried out by a method of its own.
+    /// Runs a request; each kind has a method of its own.
     fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
             OssRequest::Write { object, offset, sync, granted, lock, written, .. } => {
@@ -350,7 +350,8 @@ impl ObjectServer {
         Ok((OssReply::Version { attr: attr(found), version }, 0))
     }
 
-    /// An object's size or space was changed, or was to be: it may be another one also after an error.
+    /// Completes a request that changes an object's size or space: the object may have changed even if the
+    /// request failed.
     fn changed(&self, object: Fid, after: Result<ObjectAttr, ObjectError>, amount: u64) -> Outcome {
         self.object_changed(object);
         Ok((OssReply::Attr(attr(after?)), amount))
@@ -416,14 +417,14 @@ impl ObjectServer {
             false => self.target.store.write(object, offset, data),
         };
         drop(transfer);
-        // One that failed may have written a part.
+        // A write that failed may have written a part.
         self.object_changed(object);
         let written = written?;
         assert!(written <= data.len(), "the range was checked, and no more than that is written");
         if how.sync {
             self.target.store.sync(object)?;
         }
-        // Cannot be cut: check_bulk.
+        // No truncation: `check_bulk` limits the length.
         Ok((OssReply::Written(written as u32), written as u64))
     }
 
@@ -448,7 +449,7 @@ impl ObjectServer {
         Ok((OssReply::Read(read as u32), read as u64))
     }
 
-    /// An object that was `written` to before has to exist.
+    /// Checks that an object to which data was `written` before still exists.
     pub(crate) fn check_there(&self, object: Fid, written: bool) -> Result<(), ObjectError> {
         match written && !self.target.store.exists(object)? {
             true => Err(ObjectError::Lost(object)),
@@ -456,7 +457,7 @@ impl ObjectServer {
         }
     }
 
-    /// A read or write goes to the store; counted for the target and for the client's address.
+    /// Counts the start of a transfer, for the target and for the client's address.
     pub(crate) fn begin_transfer<'a>(
         &'a self,
         export: &'a Export,
@@ -469,7 +470,7 @@ impl ObjectServer {
     }
 
     fn grant(&self, owner: ClientUuid, client: u64, kept: u64, want: u64) -> Result<u64, Refusal> {
-        // Held while the store is asked, so that two clients are not promised the same space.
+        // Held across the call of the store, so that two clients are not promised the same space.
         let mut grants = self.target.grants.lock();
         let space = self.target.store.space()?;
         let room = if space.available > 0 && !space.is_read_only { space.promisable } else { 0 };
@@ -478,7 +479,7 @@ impl ObjectServer {
         Ok(bytes)
     }
 
-    /// Bytes that are kept for clients now.
+    /// Returns the bytes granted to clients.
     pub fn granted_bytes(&self) -> u64 {
         self.target.grants.lock().bytes()
     }
@@ -527,36 +528,36 @@ impl ObjectServer {
     }
 }
 
-/// How data is to be written.
+/// Options of a write.
 struct WriteHow {
     sync: bool,
     granted: bool,
     lock: IoLock,
-    /// The object was written to before.
+    /// The client has written to the object before.
     written: bool,
 }
 
-/// How data is to be read.
+/// Options of a read.
 struct ReadHow {
     ahead: u32,
     lock: IoLock,
-    /// The object was written to before.
+    /// The client has written to the object before.
     written: bool,
 }
 
-/// The bytes of a request; `None` if there are none.
+/// Returns the byte range of a request; `None` if it is empty.
 pub(crate) fn extent(offset: u64, len: u64) -> Option<Extent> {
     Extent::new(offset, offset.saturating_add(len.checked_sub(1)?))
 }
 
-/// Reply and amount for the counters.
+/// Reply, and the amount for the counters.
 pub(crate) type Outcome = Result<(OssReply, u64), Refusal>;
 
 /// Why a request failed.
 pub(crate) enum Refusal {
-    /// It made no sense.
+    /// The request is invalid or not permitted.
     Argument(Status),
-    /// The store could not do it.
+    /// The store failed.
     Store(ObjectError),
 }
 
@@ -572,7 +573,7 @@ impl From<ObjectError> for Refusal {
     }
 }
 
-/// Failures that say something about the request or about a full disk, not about a broken one.
+/// Returns whether a failure is due to the request or a full disk, and not to a broken one.
 fn is_expected(status: Status) -> bool {
     matches!(
         status,
@@ -600,7 +601,7 @@ impl OssService for ObjectServer {
         })?;
         self.locks.connect(export)?;
         self.exports.join(export, PeerStats::new);
-        // They may have changed meanwhile.
+        // Repeated, as the nodemaps may have changed before the client was connected.
         self.admit(export).inspect_err(|_| self.disconnect_client(export))
     }
 
@@ -644,7 +645,7 @@ impl OssService for ObjectServer {
     }
 
     fn reads_at_once(&self) -> usize {
-        // What a test wants held is held by itself.
+        // Tests hold single requests, so a hold disables batches.
         if self.hold.is_armed() { 1 } else { self.reads_at_once.max(1) }
     }
 

@@ -1,6 +1,6 @@
-//! Counters of a target, and the count of requests in progress.
+//! Counters of a target, including the requests in progress.
 //!
-//! Threads count in shards of their own, so that two CPUs do not fight over a cache line.
+//! Threads count in shards, so that two CPUs do not contend for a cache line.
 
 mod brw;
 mod peers;
@@ -23,33 +23,33 @@ pub enum Operation {
     Read = 0,
     /// Writes; the amount is bytes.
     Write,
-    /// Attributes asked for.
+    /// Reads of attributes.
     GetAttr,
-    /// Sizes set.
+    /// Changes of sizes.
     Truncate,
     /// Space allocated, freed or zeroed; the amount is bytes.
     Fallocate,
-    /// Data or holes looked for.
+    /// Searches for data or holes.
     Seek,
     /// Syncs of an object or of all, and writes that were durable before their reply.
     Sync,
-    /// Space asked for.
+    /// Queries of free space.
     Statfs,
-    /// Ids reserved; the amount is ids.
+    /// Reservations of object ids; the amount is ids.
     Precreate,
-    /// Orphans looked for.
+    /// Searches for orphans.
     DestroyOrphans,
     /// Objects destroyed; the amount is objects.
     Destroy,
-    /// Signs of life.
+    /// Pings.
     Ping,
-    /// Grants asked for and given back.
+    /// Requests and returns of grants.
     Grant,
-    /// Locks asked for and given back.
+    /// Messages about locks.
     Locks,
-    /// Clients dropped for an MDT.
+    /// Evictions requested by an MDT.
     Evict,
-    /// What will become of cached data.
+    /// Advice about cached data.
     Advise,
 }
 
@@ -74,7 +74,7 @@ impl Operation {
         Operation::Advise,
     ];
 
-    /// Name and unit of the row in Lustre's `stats`.
+    /// Returns name and unit of the row in Lustre's `stats`.
     pub(crate) const fn row(self) -> Event {
         let (name, unit) = match self {
             Operation::Read => ("read_bytes", "bytes"),
@@ -99,7 +99,7 @@ impl Operation {
 }
 
 impl Operation {
-    /// Row of the service that serves such requests, with Lustre's name.
+    /// Returns the row of Lustre's service for such requests.
     const fn service_row(self) -> Event {
         let name = match self {
             Operation::Read => "ost_read",
@@ -144,7 +144,7 @@ pub const SERVICES: [(&str, &[&str]); 3] = [
 
 const KINDS: usize = Operation::ALL.len();
 
-/// The rows of services, in the order of [`Operation::ALL`].
+/// Rows of the services, in the order of [`Operation::ALL`].
 const SERVICE_EVENTS: &[Event] = &{
     let mut events = [Event { name: "", unit: "" }; KINDS];
     let mut index = 0;
@@ -155,7 +155,7 @@ const SERVICE_EVENTS: &[Event] = &{
     events
 };
 
-/// The rows, in the order of [`Operation::ALL`].
+/// Rows of `stats`, in the order of [`Operation::ALL`].
 const EVENTS: &[Event] = &{
     let mut events = [Event { name: "", unit: "" }; KINDS];
     let mut index = 0;
@@ -166,25 +166,25 @@ const EVENTS: &[Event] = &{
     events
 };
 
-/// Shards of the count of requests in progress; a power of two.
+/// Number of shards for the requests in progress; a power of two.
 const SHARDS: usize = 16;
 
-/// On cache lines of its own; 128 because CPUs fetch lines in pairs.
+/// Aligned to 128 bytes because CPUs prefetch cache lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
     in_progress: AtomicU64,
 }
 
-/// The counters themselves.
+/// Counters of a target.
 pub(crate) struct Counters {
-    /// Requests that succeeded, with their amounts.
+    /// Successful requests, with their amounts.
     pub succeeded: EventStats,
-    /// Microseconds of all requests.
+    /// Times of all requests, in microseconds.
     pub services: EventStats,
     failed: [AtomicU64; KINDS],
     shards: [Shard; SHARDS],
-    /// New requests are refused, and those that end say so.
+    /// Set by a stop: new requests are refused, and each request that ends notifies the stop.
     is_stopping: AtomicBool,
     ended: Mutex<()>,
     changed: Condvar,
@@ -212,17 +212,18 @@ pub(crate) struct InProgress<'a> {
 }
 
 impl Counters {
-    /// Counts a request as being in progress; `None` if the service stops.
+    /// Counts a request as in progress; `None` if the service is stopping.
     pub(crate) fn enter(&self) -> Option<InProgress<'_>> {
         let shard = &self.shards[thread_number() % SHARDS];
-        // Ordered with the flag: either who stops the service sees this request, or the request sees the flag.
+        // Sequentially consistent with the flag: either the stop sees this request, or the request sees the
+        // flag.
         shard.in_progress.fetch_add(1, Ordering::SeqCst);
         let request = InProgress { counters: self, shard, began: Instant::now() };
         (!self.is_stopping.load(Ordering::SeqCst)).then_some(request)
     }
 
-    /// Lets no more requests in and waits until those in progress have ended, or `patience` is over; then their number
-    /// is the error.
+    /// Refuses new requests and waits until those in progress have ended, for at most `patience`; the error
+    /// is the number of those still running.
     pub(crate) fn stop(&self, patience: Duration) -> Result<(), u64> {
         self.is_stopping.store(true, Ordering::SeqCst);
         let until = Instant::now() + patience;
@@ -236,25 +237,25 @@ impl Counters {
         Ok(())
     }
 
-    /// True once requests are refused.
+    /// Returns whether new requests are refused.
     pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::SeqCst)
     }
 
-    /// Requests in progress.
+    /// Returns the number of requests in progress.
     pub(crate) fn in_progress(&self) -> u64 {
-        // Requests leave through the shard by which they came, so no sum is ever negative.
+        // A request is added to and removed from the same shard, so the sum is never negative.
         self.shards.iter().map(|shard| shard.in_progress.load(Ordering::SeqCst)).sum()
     }
 
-    /// Requests of a kind that failed.
+    /// Returns the number of failed requests of a kind.
     pub(crate) fn failed(&self, operation: Operation) -> u64 {
         self.failed[operation as usize].load(Ordering::Relaxed)
     }
 }
 
 impl InProgress<'_> {
-    /// Counts the outcome: the amount of a request that succeeded.
+    /// Counts the outcome: the amount of a successful request, `None` for a failed one.
     pub(crate) fn count(&self, operation: Operation, outcome: Option<u64>) {
         self.counters.services.count_since(operation as usize, self.began);
         match outcome {

@@ -1,4 +1,4 @@
-//! Clients that are bounded: those that are banned, and those that may change nothing.
+//! Restrictions of clients by nodemaps: banned clients, and read-only clients.
 
 use crate::service::ObjectServer;
 use nacre_rpc::Export;
@@ -8,13 +8,13 @@ use nacre_wire::oss::OssRequest;
 use std::sync::Arc;
 
 impl ObjectServer {
-    /// Bounds a client by what it has proved.
+    /// Applies the nodemaps to a client, by its proved identity.
     ///
     /// # Errors
-    /// `EACCES` for one that is banned.
+    /// `EACCES` for a banned client.
     pub(crate) fn admit(&self, export: &Export) -> StatusResult<()> {
         let nodemaps = self.nodemaps.read().clone();
-        // Whose groups are whose is the metadata servers' affair.
+        // Without groups: only metadata servers check the membership of users.
         export.bound(&nodemaps, false);
         match export.standing().is_some_and(|standing| standing.is_banned()) {
             true => {
@@ -25,7 +25,7 @@ impl ObjectServer {
         }
     }
 
-    /// Bounds clients by these nodemaps from now on. Those that are banned are dropped.
+    /// Replaces the nodemaps, applies them to all clients, and disconnects those that are banned.
     pub fn set_nodemaps(&self, nodemaps: &Arc<Nodemaps>) {
         if **self.nodemaps.read() == **nodemaps {
             return;
@@ -39,10 +39,10 @@ impl ObjectServer {
     }
 }
 
-/// Whether a client may send a request.
+/// Checks that a client may send a request.
 ///
 /// # Errors
-/// `EROFS` for what changes data where nothing may be changed.
+/// `EROFS` for a change by a read-only client.
 pub(crate) fn check_standing(standing: &Standing, request: &OssRequest) -> StatusResult<()> {
     let changes = matches!(
         request,

@@ -1,4 +1,5 @@
-//! Telling the medium below a target what is free: the thread that does so when little else is done, and orders.
+//! Trim (discard) of free space on the medium of a target: a background thread at low load, and explicit
+//! requests.
 
 use crate::ObjectServer;
 use nacre_store::object::trim::{Load, Trimmer, trim_for};
@@ -10,12 +11,13 @@ impl ObjectServer {
     /// Starts the thread that trims by policy (`obdfilter.*.trim_*`), unless it runs.
     ///
     /// # Errors
-    /// If there cannot be a thread.
+    /// If the thread cannot be started.
     pub fn start_trimming(&self) -> io::Result<()> {
         if self.trimmer.get().is_some() {
             return Ok(());
         }
-        // Not the server: then the thread could be the last to hold it, and wait for itself.
+        // Captures the counters, not the server: the thread could own the last reference to the server and
+        // join itself.
         let brw = self.brw.clone();
         let load = move || {
             let (in_progress, done) = brw.transfers();
@@ -23,17 +25,17 @@ impl ObjectServer {
         };
         let name = self.target_id().to_string();
         let trimmer = Trimmer::start(name, self.store().clone(), Box::new(load))?;
-        // Of two who start at once one is dropped, which ends it.
+        // If two calls race, one trimmer is dropped, which stops its thread.
         let _ = self.trimmer.set(trimmer);
         Ok(())
     }
 
-    /// The thread that trims, if it was started.
+    /// Returns the thread that trims, if it was started.
     pub fn trimmer(&self) -> Option<&Trimmer> {
         self.trimmer.get()
     }
 
-    /// Trims for about as long as `limit`, from a place of the medium on; 0 is the beginning.
+    /// Trims for about `limit`, starting at offset `from` of the medium.
     ///
     /// # Errors
     /// As [`trim_for`].

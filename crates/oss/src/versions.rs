@@ -1,16 +1,18 @@
-//! Versions of the data of objects: another number after every change, the same one as long as nothing changes.
+//! Versions of object data: the version differs after every change, and stays the same without one.
 //!
-//! Asked for the first time, an object's version is the time of its last change in nanoseconds, which outlives a restart. From
-//! then on its changes are counted, because a file system may give two changes the same time: the version is that time plus
-//! the count. Objects that nobody has asked about are not counted, so writing costs one look at a flag as long as nobody
-//! asks. Stores whose times tell all changes apart need none of this ([`nacre_store::object::Abilities::version_in`]). What is forgotten for want of room begins anew with the time of its last change.
+//! On the first query the version of an object is the time of its last change in nanoseconds, which survives
+//! a restart. From then on its changes are counted, because a file system may give two changes the same time:
+//! the version is that time plus the count. Objects without a query are not counted, so until the first query
+//! a write costs one load of a flag. Stores whose times distinguish all changes need none of this
+//! ([`nacre_store::object::Abilities::version_in`]). A count that is dropped for lack of memory restarts with
+//! the time of the last change.
 
 use nacre_env::sync::Mutex;
 use nacre_types::{Fid, Timestamp};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Objects that are counted at once; about 3 MiB. More are asked about only by a scan of everything.
+/// Most objects whose changes are counted; about 3 MiB. Only a scan of the whole file system queries more.
 const COUNTED_MAX: usize = 65_536;
 
 #[derive(Clone, Copy)]
@@ -27,7 +29,8 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// From now on changes of the object count. To be called before its attributes are read for [`Versions::of`].
+    /// Starts to count the changes of an object. To be called before its attributes are read for
+    /// [`Versions::of`].
     pub fn watch(&self, object: Fid) {
         let mut counted = self.counted.lock();
         if counted.len() >= COUNTED_MAX && !counted.contains_key(&object) {
@@ -37,7 +40,7 @@ impl Versions {
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// The version of an object that is watched and was last changed at this time.
+    /// Returns the version of a watched object whose last change was at this time.
     pub fn of(&self, object: Fid, changed: Option<Timestamp>) -> u64 {
         let now = changed.map_or(0, Timestamp::nanoseconds);
         let mut counted = self.counted.lock();
@@ -48,7 +51,7 @@ impl Versions {
         known.base.wrapping_add(known.changes)
     }
 
-    /// An object has changed.
+    /// Counts a change of an object.
     pub fn note_change(&self, object: Fid) {
         if !self.any.load(Ordering::SeqCst) {
             return;

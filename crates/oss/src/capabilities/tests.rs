@@ -1,4 +1,4 @@
-//! Each request with each kind of capability, of clients and of others.
+//! Each request with each kind of capability, from clients and from other peers.
 
 use super::*;
 use crate::service::ObjectServer;
@@ -79,7 +79,7 @@ fn enqueue(mode: Mode, number: u64) -> OssRequest {
 const ANY: Rights = Rights::all();
 const DATA: Rights = Rights::READ.union(Rights::WRITE);
 
-/// Requests of clients about [`OBJECT`], and the rights of which they need one.
+/// Returns client requests about [`OBJECT`], each with the rights of which it needs one.
 fn about_an_object() -> Vec<(OssRequest, Rights)> {
     let (object, lock, written) = (OBJECT, IoLock::Lease, false);
     let (offset, len) = (0, 4096);
@@ -111,7 +111,7 @@ fn about_an_object() -> Vec<(OssRequest, Rights)> {
     ]
 }
 
-/// Requests of clients that are about no object.
+/// Returns client requests that concern no object.
 fn about_none() -> Vec<OssRequest> {
     vec![
         OssRequest::Sync { object: None },
@@ -145,7 +145,7 @@ fn a_client_is_let_at_an_object_by_a_capability_for_it_and_by_nothing_else() {
         ("one of an unknown epoch", Some(of_other_epoch)),
     ];
     for (request, needed) in about_an_object() {
-        // Each is a client of its own, so that nobody waits for its locks.
+        // Each uses a client of its own, so that no request waits for the locks of another.
         for rights in [attributes, attributes | Rights::READ, attributes | Rights::WRITE, ANY] {
             let client = export(Some(Roles::CLIENT | Roles::ADMIN));
             world.server.connect(&client).expect("connected");
@@ -222,7 +222,7 @@ fn servers_whose_clocks_differ_by_an_hour_count_by_that_of_the_management_server
         world.keys.set([(1, 0, [1; 32])]);
         let mdt = CapabilityKeys::default();
         mdt.set([(1, 0, [1; 32])]);
-        // What their hosts' clocks say before they hear from the management server.
+        // Clocks of the two hosts before their first reply from the management server.
         mdt.clock().set(now_s() - of_mdt);
         world.keys.clock().set(now_s() + of_ost);
         let sign = || {

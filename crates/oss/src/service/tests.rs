@@ -1,4 +1,4 @@
-//! Requests against a file store.
+//! Requests to a service on a file store.
 
 use super::*;
 use crate::room::statfs_of;
@@ -241,7 +241,8 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
             written: false,
         }),
         (any_fid(), any_offset(), any_offset(), 0u8..5).prop_map(|(object, offset, len, kind)| {
-            // Allocation of huge ranges is left to the limits of the file system, zeroing and punching are cheap.
+            // Zeroing and punching of huge ranges is cheap; allocation is left out, as its limits are those
+            // of the file system.
             let kind = match kind {
                 0 => FallocateKind::Punch,
                 1 => FallocateKind::Zero,

@@ -7,9 +7,9 @@ use nacre_store::object::transfers;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a page.
+/// Bytes per page.
 const PAGE_BYTES: u64 = 4096;
-/// Histograms in the order of the text.
+/// Indices of the histograms, in the order of the text.
 const PAGES: usize = 0;
 const DISCONTIGUOUS: usize = 1;
 const DISCONTIGUOUS_BLOCKS: usize = 2;
@@ -21,7 +21,7 @@ const SIZE: usize = 6;
 /// A table of counts of reads and writes.
 struct Table {
     title: &'static str,
-    /// What is counted.
+    /// Unit of the counts.
     unit: &'static str,
     /// Rows are powers of two.
     is_power: bool,
@@ -30,7 +30,8 @@ struct Table {
 const TABLES: [Table; 7] = [
     Table { title: "pages per bulk r/w", unit: "rpcs", is_power: true },
     Table { title: "discontiguous pages", unit: "rpcs", is_power: false },
-    // Of stores that know where things lie on their device: cuts between blocks of a request, and the pieces that this makes.
+    // For stores that know the location of objects on the device: discontinuities between the blocks of a
+    // request, and the resulting I/Os.
     Table { title: "discontiguous blocks", unit: "rpcs", is_power: false },
     Table { title: "disk fragmented I/Os", unit: "ios", is_power: false },
     Table { title: "disk I/Os in flight", unit: "ios", is_power: false },
@@ -58,7 +59,7 @@ impl Default for BrwStats {
     }
 }
 
-/// A transfer at the store; counted until it is dropped.
+/// A transfer to or from the store; counted until it is dropped.
 pub(crate) struct Transfer<'a> {
     stats: &'a BrwStats,
     direction: Direction,
@@ -66,7 +67,8 @@ pub(crate) struct Transfer<'a> {
 }
 
 impl BrwStats {
-    /// A request goes to the store, in this thread. Each is one range of an object, so its pages follow each other.
+    /// Counts the start of a transfer by this thread. A transfer is one range of an object, so its pages are
+    /// contiguous.
     pub(crate) fn begin(&self, direction: Direction, offset: u64, bytes: u64) -> Transfer<'_> {
         transfers::begin();
         let number = self.in_flight[direction as usize].fetch_add(1, Ordering::Relaxed) + 1;
@@ -78,13 +80,13 @@ impl BrwStats {
         Transfer { stats: self, direction, started: Instant::now() }
     }
 
-    /// Transfers in progress, and those that have ended, whatever was cleared.
+    /// Returns the transfers in progress, and the number of completed ones, which `clear` does not reset.
     pub(crate) fn transfers(&self) -> (u64, u64) {
         let in_flight = self.in_flight.iter().map(|number| number.load(Ordering::Relaxed)).sum();
         (in_flight, self.ended.load(Ordering::Relaxed))
     }
 
-    /// Counts from 0 again; transfers in progress stay counted as such.
+    /// Resets the counts; transfers in progress stay counted as such.
     pub(crate) fn clear(&self) {
         self.histograms.clear();
         self.started_ns.store(now_ns(), Ordering::Relaxed);
@@ -121,7 +123,7 @@ impl Drop for Transfer<'_> {
     }
 }
 
-/// What a row stands for: 1, 2, .. 512, 1K, .. 512K, 1M, .. where rows are powers of two.
+/// Returns the label of a row: 1, 2, .. 512, 1K, .. 512K, 1M, .. for powers of two.
 fn label(row: usize, is_power: bool) -> String {
     match row {
         row if !is_power => row.to_string(),
@@ -132,7 +134,7 @@ fn label(row: usize, is_power: bool) -> String {
 }
 
 impl Table {
-    /// With its rows, but the empty ones before the first and after the last that counts.
+    /// Writes the table with its rows, without the empty ones before the first and after the last count.
     fn write(&self, out: &mut String, rows: &Rows) {
         let Table { title, unit, is_power } = *self;
         let [read, write] = rows;

@@ -1,12 +1,12 @@
-//! What an object target counts for each address of clients, and for each job.
+//! Counts of an object target for each client address and for each job.
 
 use super::{BrwStats, EVENTS, Operation};
 use nacre_params::{Event, EventStats};
 use nacre_wire::lock::LockRequest;
 
-/// Counters of the clients of one address: `obdfilter.*.exports.NID.*`.
+/// Counters of the clients at one address: `obdfilter.*.exports.NID.*`.
 pub struct PeerStats {
-    /// Requests that succeeded, by [`Operation`].
+    /// Successful requests, by [`Operation`].
     pub stats: EventStats,
     /// Messages about locks.
     pub ldlm_stats: EventStats,
@@ -43,17 +43,17 @@ impl PeerStats {
         self.ldlm_stats.count(row, 1);
     }
 
-    /// Reads and writes: the text of `brw_stats`.
+    /// Returns reads and writes: the text of `brw_stats`.
     pub fn brw_stats(&self) -> String {
         self.brw.text()
     }
 
-    /// Sets what [`PeerStats::brw_stats`] shows to 0.
+    /// Clears the counts of [`PeerStats::brw_stats`].
     pub fn clear_brw_stats(&self) {
         self.brw.clear();
     }
 
-    /// Sets everything to 0.
+    /// Clears all counts.
     pub fn clear(&self) {
         self.stats.clear();
         self.ldlm_stats.clear();
@@ -65,7 +65,7 @@ const fn timed(name: &'static str) -> Event {
     Event { name, unit: "usecs" }
 }
 
-/// Rows of `obdfilter.*.job_stats`, with Lustre's names.
+/// Rows of `obdfilter.*.job_stats`, under Lustre's names.
 pub(crate) const JOB_EVENTS: &[Event] = &[
     Event { name: "read_bytes", unit: "bytes" },
     Event { name: "write_bytes", unit: "bytes" },
@@ -88,7 +88,8 @@ const fn job_row(name: &str) -> usize {
     Event::index_of(JOB_EVENTS, name)
 }
 
-/// The row of the time of an operation, and that of its bytes. Signs of life and locks are no work of a job.
+/// Returns the row for the time of an operation, and the row for its bytes. Pings and locks are not counted
+/// for jobs.
 pub(crate) fn job_rows(operation: Operation) -> Option<(usize, Option<usize>)> {
     Some(match operation {
         Operation::Read => const { (job_row("read"), Some(job_row("read_bytes"))) },

@@ -1,4 +1,5 @@
-//! An object target whose clients share objects: what is held, what is locked for a request, who is asked, who is gone.
+//! Locks of an object target with several clients: locks held by clients, locks taken for requests,
+//! callbacks, evictions.
 
 mod restart;
 mod sharing;

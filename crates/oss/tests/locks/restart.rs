@@ -24,7 +24,7 @@ pub fn a_client_that_had_locks_brings_them_back_before_others_get_any() {
     nacre_env::thread::scope(|scope| {
         let read = scope.spawn(|| other.read(1, IoLock::Server));
         assert!(is_granted(&holder.replay(7, Mode::Pw, pages(0, 4)).unwrap()));
-        // What it held back it may write before all are back.
+        // The holder may write back before all clients have replayed their locks.
         holder.write(1, &ONE, IoLock::Held).unwrap();
         assert!(!read.is_finished());
         assert_eq!(holder.locks(LockRequest::ReplayDone), Ok(OssReply::Done));

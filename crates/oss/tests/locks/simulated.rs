@@ -1,4 +1,4 @@
-//! Clients and a target under the scheduler of a simulation: tests of this suite, with threads that a seed chooses.
+//! Tests of this suite under simulation: the seed chooses the schedule of clients and target.
 
 use nacre_env::sim::{self, Options};
 use std::collections::BTreeSet;

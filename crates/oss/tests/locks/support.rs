@@ -1,4 +1,4 @@
-//! A target with a file store, and clients without a program.
+//! A target with a file store, and simulated clients.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -27,7 +27,7 @@ pub fn pages(first: u64, count: u64) -> Extent {
     Extent { start: first * PAGE, last: (first + count) * PAGE - 1 }
 }
 
-/// Waits for something that another thread is about to do.
+/// Waits for a condition that another thread is about to meet.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -55,12 +55,12 @@ impl Target {
 
     fn serve(store: FileStore, dir: &Path) -> Arc<ObjectServer> {
         let mut config = OssConfig { recovery_window: Duration::from_secs(600), ..OssConfig::default() };
-        // Nobody is late here.
+        // Long enough that no client is evicted.
         config.locks.callback_timeout = Duration::from_secs(600);
         Arc::new(ObjectServer::open(Arc::new(store), 3, &Target::path(dir), &config).unwrap())
     }
 
-    /// The target stops without a word to its clients, and comes back.
+    /// Restarts the target without notice to its clients.
     pub fn restart(self) -> Target {
         let Target { server, dir } = self;
         server.stop(PATIENCE).unwrap();
@@ -180,7 +180,7 @@ impl Client {
         assert_eq!(done, Ok(OssReply::Done));
     }
 
-    /// Waits for the next message and takes it.
+    /// Waits for the next message and returns it.
     #[track_caller]
     pub fn next(&self) -> LockMessage {
         let deadline = Instant::now() + PATIENCE;
@@ -197,7 +197,7 @@ impl Client {
         assert!(matches!(message, LockMessage::Blocking { handle: called, .. } if called.0 == handle));
     }
 
-    /// Waits to be asked for a size, and says it.
+    /// Waits for a glimpse and answers it with a size.
     #[track_caller]
     pub fn answer_glimpse(&self, size_bytes: u64) {
         let LockMessage::Glimpse { glimpse, handle } = self.next() else { panic!("a glimpse") };
