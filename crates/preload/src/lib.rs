@@ -1,20 +1,23 @@
-//! `libnacre_preload.so`: what a program has to be told so that it takes a NacreFS mount for a Lustre mount, where the kernel
-//! lets no FUSE daemon say it.
+//! `libnacre_preload.so`: makes a NacreFS mount look like a Lustre mount to a program, where the kernel does
+//! not let a FUSE daemon do it.
 //!
-//! `LD_PRELOAD=libnacre_preload.so PROGRAM` puts these functions before those of the C library:
+//! `LD_PRELOAD=libnacre_preload.so PROGRAM` interposes these functions of the C library:
 //!
-//! - `getmntent`, `getmntent_r`: mounts of type `fuse.nacre` show the type `lustre`;
-//! - `statfs` and its kin: the magic number of Lustre instead of FUSE's;
-//! - `ioctl`: Lustre's calls that pass a number where others pass a pointer, which end in the kernel, go to the mount in a structure;
-//! - `name_to_handle_at`, `open_by_handle_at`: handles are Lustre's, made of FIDs;
-//! - `open`, `fopen`, `opendir`, `stat`, `access`, `glob` and their kin: parameters under `/proc/fs/lustre`.
+//! - `getmntent`, `getmntent_r`: mounts of type `fuse.nacre` have the type `lustre`;
+//! - `statfs` and its variants: the magic number of Lustre instead of FUSE's;
+//! - `ioctl`: Lustre's calls that pass a number instead of a pointer, which the kernel would answer itself,
+//!   are sent to the mount in a structure;
+//! - `name_to_handle_at`, `open_by_handle_at`: handles are Lustre's, which contain FIDs;
+//! - `open`, `fopen`, `opendir`, `stat`, `access`, `glob` and their variants: parameters under
+//!   `/proc/fs/lustre`.
 //!
-//! For everything that is not on a NacreFS mount, and all other calls, the C library answers unchanged. Nothing is done that the
-//! program did not ask for, and nothing is kept but the parameters, while a program runs that has looked for them. Programs that
-//! are linked statically, or call the kernel themselves, are not reached.
+//! All other calls, and all files that are not on a NacreFS mount, are left to the C library. The library
+//! does nothing unless the program calls one of these functions, and its only state is the parameters, as
+//! long as a program that has looked for them runs. It does not reach programs that are linked statically or
+//! make system calls directly.
 //!
-//! The C library declares `ioctl` and others with a variable number of arguments. Here they have a fixed number: on x86-64 and
-//! 64-bit ARM both are called alike.
+//! The C library declares `ioctl` and others as variadic. Here they have a fixed number of arguments: on
+//! x86-64 and 64-bit ARM the calling convention is the same for both.
 
 mod handles;
 mod mounts;
@@ -27,7 +30,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use nacre_types::ioctl::Payload;
 use nacre_types::lustre::{self, ByValue};
 
-/// Calls of Lustre that pass a number.
+/// Lustre's calls that pass a number.
 const BY_VALUE: &[u32] = &[
     lustre::GROUP_LOCK,
     lustre::GROUP_UNLOCK,
@@ -38,11 +41,11 @@ const BY_VALUE: &[u32] = &[
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
-/// ioctl(2): calls that pass a number reach the mount; elsewhere, and all others, as they are.
+/// ioctl(2): Lustre's calls with a number reach NacreFS mounts; all other calls pass unchanged.
 ///
 /// # Safety
 ///
-/// As for ioctl(2): what `argument` points to must be what `request` asks for.
+/// As for ioctl(2): `argument` must be valid for `request`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let Some(real) = next::function::<Ioctl>(c"ioctl") else { return next::missing() };
@@ -50,9 +53,9 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     if BY_VALUE.contains(&command) {
         let passed = ByValue { command, value: argument.addr() as u64 };
         let mut bytes = passed.to_bytes();
-        // SAFETY: the number says how many bytes the kernel reads, which is the length of `bytes`.
+        // SAFETY: the number encodes how many bytes the kernel reads, which is the length of `bytes`.
         let result = unsafe { real(fd, c_ulong::from(ByValue::COMMAND), bytes.as_mut_ptr().cast()) };
-        // Another file system does not know it; ours means what it says.
+        // Another file system does not know the command; from a NacreFS mount the errno is the result.
         let errno = next::errno();
         if result >= 0 || errno != libc::ENOTTY || mounts::is_ours_by_fd(fd) {
             next::set_errno(errno);

@@ -1,8 +1,9 @@
-//! The functions that these stand before.
+//! Lookup of the functions that this library interposes.
 
 use std::ffi::{CStr, c_int, c_void};
 
-/// The next function of this name in the order of the dynamic linker, as type `F`, which must be a function pointer.
+/// Returns the next function of this name in the order of the dynamic linker, as type `F`, which must be a
+/// function pointer.
 pub fn function<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
     // SAFETY: the name is a C string; the call has no other preconditions.
@@ -11,20 +12,20 @@ pub fn function<F: Copy>(name: &CStr) -> Option<F> {
     (!found.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
 }
 
-/// What functions return that have no next one.
+/// Sets `ENOSYS` and returns -1, for a function that has no next one.
 pub fn missing() -> c_int {
     set_errno(libc::ENOSYS);
     -1
 }
 
-/// The error number of this thread.
+/// Returns the errno of the calling thread.
 pub fn errno() -> c_int {
-    // SAFETY: the C library gives a valid pointer for the calling thread.
+    // SAFETY: the C library returns a valid pointer for the calling thread.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets the error number of this thread.
+/// Sets the errno of the calling thread.
 pub fn set_errno(value: c_int) {
-    // SAFETY: as above; nobody else writes to this thread's number.
+    // SAFETY: as above; only this thread writes to its errno.
     unsafe { *libc::__errno_location() = value }
 }

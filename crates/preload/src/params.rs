@@ -1,8 +1,10 @@
-//! Parameters that programs read under `/proc/fs/lustre`: pools, numbers of targets, default striping. The kernel's modules
-//! would have them there; a mount has them to tell by ioctl.
+//! Parameters that programs read under `/proc/fs/lustre`: pools, numbers of targets, default striping.
+//! Lustre's kernel modules provide them there; a NacreFS mount provides them by ioctl.
 //!
-//! A program that looks there, on a machine without Lustre, is led to a directory of its own, made when it first looks and removed when it
-//! ends, which has what the mounts said at that time. Paths stay as they were: `glob(3)` gets functions that look elsewhere for them.
+//! On a machine without Lustre, the library redirects a program that looks there to a directory of the
+//! process. It is created by the first look and removed when the process exits; its content is the answers of
+//! the mounts at the time of its creation. Paths in results are not translated: `glob(3)` gets callbacks that
+//! redirect instead.
 
 use crate::{mounts, next};
 use nacre_types::TargetKind;
@@ -18,25 +20,26 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where Lustre's modules have them.
+/// Directory of the parameters of Lustre's modules.
 const ROOT: &str = "/proc/fs/lustre";
-/// Default layout of a directory: its size, count and first OST in `lov_user_md_v1` and `_v3`.
+/// Xattr with the default layout of a directory: size, count and first OST in `lov_user_md_v1` and `_v3`.
 const LAYOUT: &CStr = c"lustre.lov";
 const LAYOUT_MAGICS: [u32; 2] = [0x0BD1_0BD0, 0x0BD3_0BD0];
 const LAYOUT_BYTES: usize = 32;
-/// Lustre's values where nothing was set.
+/// Lustre's default, for a directory without one.
 const STRIPE_SIZE_DEFAULT: u32 = 4 << 20;
 
 /// The directory of this process.
 struct Tree {
     path: PathBuf,
-    /// Children of a fork leave it alone.
+    /// Process that created the directory: after a fork, the child must not remove it.
     pid: u32,
 }
 
 static TREE: OnceLock<Option<Tree>> = OnceLock::new();
 
-/// The directory, made at the first call; `None` if this machine has Lustre's own, or it cannot be made.
+/// Returns the directory, creating it at the first call; `None` if this machine has Lustre's own, or it
+/// cannot be created.
 fn tree() -> Option<&'static Path> {
     let tree = TREE.get_or_init(|| {
         if exists(c"/proc/fs/lustre") {
@@ -51,7 +54,7 @@ fn tree() -> Option<&'static Path> {
     tree.as_ref().map(|tree| tree.path.as_path())
 }
 
-/// True if there is such a path, as the C library says, not what stands before it here.
+/// Returns whether a path exists, according to the C library's function and not the one interposed here.
 fn exists(path: &CStr) -> bool {
     let Some(real) = next::function::<Access>(c"access") else { return true };
     // SAFETY: the path is a string; the function has no other preconditions.
@@ -66,20 +69,20 @@ extern "C" fn remove() {
     }
 }
 
-/// Where the directories lie, and how their names begin; then comes the process.
+/// Where the directories are created, and the prefix of their names, followed by the process id.
 const DIRECTORIES: &str = "/tmp";
 const PREFIX: &str = "nacre-params-";
 
 fn make_directory() -> Option<PathBuf> {
     remove_left();
     let mut name = format!("{DIRECTORIES}/{PREFIX}{}-XXXXXX\0", std::process::id()).into_bytes();
-    // SAFETY: the template is a string that ends with the six letters that are replaced, and may be written to.
+    // SAFETY: the template is a writable string that ends with the six letters that are replaced.
     let made = unsafe { libc::mkdtemp(name.as_mut_ptr().cast()) };
     let name = name.strip_suffix(b"\0")?;
     (!made.is_null()).then(|| PathBuf::from(OsStr::from_bytes(name)))
 }
 
-/// Removes what programs have left that were killed; those of other users stay.
+/// Removes directories of processes that were killed; those of other users stay.
 fn remove_left() {
     let Ok(entries) = fs::read_dir(DIRECTORIES) else { return };
     for entry in entries.flatten() {
@@ -87,14 +90,14 @@ fn remove_left() {
         let process =
             name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok());
         let Some(process) = process.filter(|process| *process > 0) else { continue };
-        // SAFETY: no signal is sent, the call only looks whether the process is there.
+        // SAFETY: signal 0 only checks that the process exists.
         if unsafe { libc::kill(process, 0) } != 0 && next::errno() == libc::ESRCH {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Asks an open directory of a mount.
+/// Sends an ioctl to an open directory of a mount.
 fn ask<T: Payload>(directory: &fs::File, payload: T) -> io::Result<T> {
     let mut bytes = payload.to_bytes();
     // SAFETY: the number encodes the length of `bytes`, which is all that the kernel reads and writes.
@@ -109,10 +112,11 @@ fn put(directory: &Path, name: &str, value: impl std::fmt::Display) -> io::Resul
     fs::write(directory.join(name), format!("{value}\n"))
 }
 
-/// How long all mounts together may take: one whose metadata server is away does not answer, and programs go on without its parameters.
+/// Timeout for all mounts together: one whose metadata server is unreachable does not answer, and the program
+/// continues without its parameters.
 const FILLED_WITHIN: Duration = Duration::from_secs(2);
 
-/// Asks all mounts at the same time. One that answers too late has a part of its parameters or none.
+/// Queries all mounts in parallel. A mount that misses the timeout has some of its parameters, or none.
 fn fill_all(tree: &Path, mounts: Vec<PathBuf>) {
     let (done, answers) = mpsc::channel();
     let mut asked = 0;
@@ -137,10 +141,11 @@ fn fill_all(tree: &Path, mounts: Vec<PathBuf>) {
     }
 }
 
-/// Blocks all signals of this thread, so that threads which it starts take none of the program's, and gives those that were blocked before.
+/// Blocks all signals of this thread, so that the threads it starts handle none of the program's signals.
+/// Returns the former mask.
 fn blocked_signals() -> Option<libc::sigset_t> {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the calls fill in the sets that they are given.
+    // SAFETY: each call fills in the set that it is passed.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         let result = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -148,7 +153,7 @@ fn blocked_signals() -> Option<libc::sigset_t> {
     }
 }
 
-/// Puts what a mount has to tell into the tree.
+/// Writes the parameters of a mount into the tree.
 fn fill(tree: &Path, mount: &Path) -> io::Result<()> {
     let directory = fs::File::open(mount)?;
     let MountInfo { fsname, instance } = ask(&directory, MountInfo::default())?;
@@ -183,18 +188,18 @@ fn fill(tree: &Path, mount: &Path) -> io::Result<()> {
         put(&place, "target_obd", lines.join("\n"))?;
         if kind == TargetKind::Ost {
             fill_pools(&place.join("pools"), &directory, &fsname)?;
-            // Last, as it takes an answer of a metadata server.
+            // Last, as it waits for a metadata server.
             fill_defaults(&place, &directory)?;
         }
     }
     Ok(())
 }
 
-/// Striping where directories say nothing: what the root shows.
+/// Writes the default striping: that of the root directory.
 fn fill_defaults(place: &Path, root: &fs::File) -> io::Result<()> {
     let mut layout = [0u8; LAYOUT_BYTES];
     let buffer = layout.as_mut_ptr().cast::<c_void>();
-    // SAFETY: the name is a string, and there is room for as many bytes as are said.
+    // SAFETY: the name is a string, and the buffer has the length that is passed.
     let length = unsafe { libc::fgetxattr(root.as_raw_fd(), LAYOUT.as_ptr(), buffer, LAYOUT_BYTES) };
     let [m0, m1, m2, m3, ..] = layout;
     let is_plain =
@@ -213,7 +218,7 @@ fn fill_defaults(place: &Path, root: &fs::File) -> io::Result<()> {
     put(place, "stripetype", 1)
 }
 
-/// A file for each pool, a line for each OST.
+/// Writes a file for each pool, with a line for each OST.
 fn fill_pools(place: &Path, root: &fs::File, fsname: &str) -> io::Result<()> {
     fs::create_dir_all(place)?;
     let mut from = 0;
@@ -231,7 +236,7 @@ fn fill_pools(place: &Path, root: &fs::File, fsname: &str) -> io::Result<()> {
     }
 }
 
-/// Where to look in place of `path`; `None` for what is not about Lustre's parameters.
+/// Returns the redirected path; `None` if `path` is not one of Lustre's parameters.
 fn elsewhere(path: &[u8]) -> Option<CString> {
     let rest = path.strip_prefix(ROOT.as_bytes())?;
     if !rest.is_empty() && rest[0] != b'/' {
@@ -242,7 +247,7 @@ fn elsewhere(path: &[u8]) -> Option<CString> {
     CString::new(led).ok()
 }
 
-/// Calls `real` with the path, or with the one that it is led to.
+/// Calls `real` with the path, redirected if it is one of Lustre's parameters.
 ///
 /// # Safety
 ///
@@ -265,7 +270,7 @@ type Stat = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int;
 macro_rules! led_functions {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty, $pointer:ty, $missing:expr;)*) => {
         $(
-            /// The function of the C library for paths that are not Lustre's parameters, and for where those are led to.
+            /// Calls the C library's function, with the path redirected if it is one of Lustre's parameters.
             ///
             /// # Safety
             ///
@@ -309,7 +314,7 @@ pub struct Glob {
 
 const _: () = assert!(size_of::<Glob>() == size_of::<libc::glob_t>());
 
-/// The functions of `glob_t` count (`GLOB_ALTDIRFUNC`).
+/// The callbacks in `glob_t` are used (`GLOB_ALTDIRFUNC`).
 const OWN_FUNCTIONS: c_int = 1 << 9;
 
 unsafe extern "C" fn glob_opendir(path: *const c_char) -> *mut c_void {
@@ -318,12 +323,12 @@ unsafe extern "C" fn glob_opendir(path: *const c_char) -> *mut c_void {
 }
 
 unsafe extern "C" fn glob_readdir(directory: *mut c_void) -> *mut c_void {
-    // SAFETY: glob(3) passes what the function above has opened.
+    // SAFETY: glob(3) passes the result of the function above.
     unsafe { libc::readdir(directory.cast()) }.cast()
 }
 
 unsafe extern "C" fn glob_closedir(directory: *mut c_void) {
-    // SAFETY: as above; it is not used any more.
+    // SAFETY: as above; glob(3) does not use it afterwards.
     unsafe { libc::closedir(directory.cast()) };
 }
 
@@ -345,7 +350,7 @@ unsafe fn glob_by(
     let is_ours = text.windows(b"/fs/lustre".len()).any(|part| part == b"/fs/lustre");
     if is_ours && flags & OWN_FUNCTIONS == 0 {
         flags |= OWN_FUNCTIONS;
-        // SAFETY: the caller has room for the structure, and does not use these fields.
+        // SAFETY: the caller has memory for the structure, and does not use these fields.
         unsafe {
             (&raw mut (*found).closedir).write(Some(glob_closedir));
             (&raw mut (*found).readdir).write(Some(glob_readdir));

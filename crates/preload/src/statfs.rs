@@ -1,4 +1,4 @@
-//! statfs(2) and its kin: the type of our mounts.
+//! statfs(2) and its variants: the type of NacreFS mounts.
 
 use crate::{mounts, next};
 use std::ffi::{CStr, c_char, c_int};
@@ -10,7 +10,7 @@ const LUSTRE_MAGIC: u32 = 0x0BD0_0BD0;
 type ByPath<T> = unsafe extern "C" fn(*const c_char, *mut T) -> c_int;
 type ByFd<T> = unsafe extern "C" fn(c_int, *mut T) -> c_int;
 
-/// The two structures, which on 64-bit machines are the same.
+/// The two structures of results, which are equal on 64-bit machines.
 trait Answer {
     fn magic(&mut self) -> &mut libc::__fsword_t;
 }
@@ -27,11 +27,12 @@ impl Answer for libc::statfs64 {
     }
 }
 
-/// Asks, and changes the type if `is_ours` says so. Only FUSE mounts are looked at.
+/// Calls `ask`, and replaces FUSE's magic number if `is_ours` returns true. Only results with FUSE's number
+/// are checked.
 ///
 /// # Safety
 ///
-/// `answer` must have room for the structure, which `ask` fills in when it returns 0.
+/// `answer` must have memory for the structure, which `ask` fills in when it returns 0.
 unsafe fn answered<T: Answer>(
     answer: *mut T,
     ask: impl FnOnce() -> c_int,
@@ -39,7 +40,7 @@ unsafe fn answered<T: Answer>(
 ) -> c_int {
     let result = ask();
     if result == 0 {
-        // SAFETY: filled in, and the caller's alone.
+        // SAFETY: filled in, and not shared.
         let magic = unsafe { &mut *answer }.magic();
         if *magic as u64 == FUSE_MAGIC && is_ours() {
             *magic = libc::__fsword_t::from(LUSTRE_MAGIC);
@@ -53,7 +54,7 @@ unsafe fn answered<T: Answer>(
 /// As for statfs(2), and `T` is the structure of the function `name`.
 unsafe fn by_path<T: Answer>(name: &CStr, path: *const c_char, answer: *mut T) -> c_int {
     let Some(real) = next::function::<ByPath<T>>(name) else { return next::missing() };
-    // SAFETY: as the caller promises; the path was good enough for the kernel before it is asked about again.
+    // SAFETY: as the caller promises; the kernel has accepted the path before it is used again.
     unsafe {
         answered(
             answer,
@@ -72,7 +73,7 @@ unsafe fn by_fd<T: Answer>(name: &CStr, fd: c_int, answer: *mut T) -> c_int {
     unsafe { answered(answer, || real(fd, answer), || mounts::is_ours_by_fd(fd)) }
 }
 
-/// statfs(2): our mounts have Lustre's magic number.
+/// statfs(2): NacreFS mounts have Lustre's magic number.
 ///
 /// # Safety
 ///

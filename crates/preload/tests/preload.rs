@@ -1,4 +1,4 @@
-//! A program that looks for Lustre, with the library and without it.
+//! A program that looks for Lustre, with and without the library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use nacre_testkit::program::{LIMIT, run, run_command};
 use nacre_testkit::requirements::have;
 use nacre_testkit::{Cluster, Shape, in_shape};
 
-/// The library, one directory above this test's executable. Cargo does not build it for the test, as nothing is linked to it.
+/// Returns the path of the library, one directory above this test's executable. Cargo does not build it for
+/// the test, as the test does not link it.
 fn library() -> PathBuf {
     let own = std::env::current_exe().expect("this test is a file");
     let library = own.ancestors().nth(2).expect("in a directory of a directory").join("libnacre_preload.so");
@@ -15,7 +16,7 @@ fn library() -> PathBuf {
     library
 }
 
-/// The lines that the program prints about a file.
+/// Returns the lines that the program prints about a file.
 fn told(cluster: &Cluster, program: &Path, file: &Path, preload: Option<&Path>) -> Vec<String> {
     let mut command = cluster.run().command(program);
     command.args([cluster.mount(), file]);
@@ -30,7 +31,7 @@ fn make_pool(cluster: &Cluster) {
     cluster.lctl(&["pool_add", "nacre.flash", "OST0002"]).success();
 }
 
-/// Directories with parameters that programs have left.
+/// Returns the directories with parameters that processes have left behind.
 fn left() -> Vec<PathBuf> {
     let entries = fs::read_dir("/tmp").expect("list").flatten();
     let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("nacre-params-"));
