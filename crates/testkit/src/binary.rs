@@ -1,4 +1,4 @@
-//! Where the programs under test are.
+//! Locations of the programs under test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 
 use crate::requirements::find_program;
 
-/// The `nacre` binary: `NACRE_BINARY`, or else the one of this target directory and profile, which is built first, with
-/// `nacre-bench` next to it, so that tests never run against old ones.
+/// Returns the `nacre` binary: `NACRE_BINARY`, or else the one of this target directory and profile. That one
+/// is built first, with `nacre-bench` next to it, so that tests never run against outdated programs.
 ///
 /// # Panics
 ///
-/// When it cannot be built.
+/// If the build fails.
 pub fn nacre() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("NACRE_BINARY") {
@@ -23,11 +23,12 @@ pub fn nacre() -> &'static Path {
     })
 }
 
-/// The same for tests of `nacre bench` and `nacre paf`, which are those of the `nacre-bench` next to it.
+/// Returns the same binary for tests of `nacre bench` and `nacre paf`, which run the `nacre-bench` next to
+/// it.
 ///
 /// # Panics
 ///
-/// When that is missing: one in PATH may be of another version.
+/// If `nacre-bench` is missing: one in PATH may be of another version.
 #[track_caller]
 pub fn nacre_with_bench() -> &'static Path {
     let bench = nacre().with_file_name("nacre-bench");
@@ -64,13 +65,13 @@ fn build() -> PathBuf {
     profile.join("nacre")
 }
 
-/// The root of the source tree.
+/// Returns the root of the source tree.
 pub fn workspace() -> &'static Path {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.ancestors().nth(2).expect("this crate lies two levels below the root")
 }
 
-/// A test tool that `scripts/test-tools` installs, or one of that name in PATH.
+/// Returns a test tool that `scripts/test-tools` installs, or one of that name in PATH.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let directory = std::env::var_os("NACRE_TOOLS").map_or(workspace().join("target/tools"), PathBuf::from);
     let installed = directory.join("bin").join(name);

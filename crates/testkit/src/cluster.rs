@@ -1,4 +1,4 @@
-//! File systems of real processes, started and stopped the way users do it.
+//! File systems of real processes, started and stopped with the commands that users run.
 
 mod launcher;
 mod ports;
@@ -22,10 +22,10 @@ pub use ports::Ports;
 use rustix::process::Signal;
 use slot::Slot;
 
-/// How long a file system may take to come up, or to end, on a busy machine.
+/// Timeout for the start or stop of a file system on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How the parts of a file system are spread over processes.
+/// Distribution of the parts of a file system over processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// One process: servers, client and mount.
@@ -34,31 +34,33 @@ pub enum Shape {
     Separate,
 }
 
-/// What a file system is made of.
+/// Properties of a file system.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Metadata targets.
     pub mdts: usize,
     /// Object storage targets.
     pub osts: usize,
-    /// Embedded: other clients may connect, too.
+    /// Embedded shape: the servers listen for other clients.
     pub listen: bool,
-    /// Directory of the targets, when it is not to lie in the run's own.
+    /// Directory of the targets, if not in the run's own directory.
     pub data: Option<PathBuf>,
     /// Mount options, separated by commas.
     pub mount_options: Option<String>,
-    /// Name of the file system. Commands that reach all file systems of a host need one of their own.
+    /// Name of the file system. Tests of commands that reach all file systems of a host need a unique one.
     pub fsname: String,
-    /// What OSTs keep their objects in, as for `nacre up --ost-backend`; `NACRE_TEST_OST_BACKEND` if empty.
+    /// Back end of the OSTs, as for `nacre up --ost-backend`; `NACRE_TEST_OST_BACKEND` if empty.
     pub ost_backend: Vec<String>,
-    /// What MDTs keep data of files in, as for `nacre up --mdt-backend`; `NACRE_TEST_MDT_BACKEND` if empty.
+    /// Back end for data of files on MDTs, as for `nacre up --mdt-backend`; `NACRE_TEST_MDT_BACKEND` if
+    /// empty.
     pub mdt_backend: Vec<String>,
-    /// Size of a cache of small writes for each OST, as for `nacre up --ost-cache`; a file beside the data.
+    /// Size of a cache of small writes for each OST, as for `nacre up --ost-cache`; the cache is a file next
+    /// to the data directory.
     pub ost_cache_size: Option<String>,
-    /// Separate: `nacre up` chooses the ports, as for users who name none. Somebody else may take them before the servers
-    /// have them, so only for tests of just that.
+    /// Separate shape: `nacre up` chooses the ports, as it does if a user names none. Another process may
+    /// take them before the servers listen, so this is only for tests of that choice.
     pub any_ports: bool,
-    /// Protection of connections, as for `nacre up --security`; encrypted if it is not said.
+    /// Protection of connections, as for `nacre up --security`; encrypted if `None`.
     pub security: Option<&'static str>,
 }
 
@@ -80,7 +82,7 @@ impl Default for Options {
     }
 }
 
-/// A running file system with at least one mount; it ends with this value.
+/// A running file system with at least one mount; stopped when dropped.
 #[derive(Debug)]
 pub struct Cluster {
     shape: Option<Shape>,
@@ -96,22 +98,22 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A file system of four OSTs.
+    /// Starts a file system with four OSTs.
     ///
     /// # Panics
     ///
-    /// When it does not come up, with the ends of its logs.
+    /// If it does not start, with the ends of its logs.
     pub fn start(shape: Shape) -> Cluster {
         Cluster::start_with(shape, &Options::default())
     }
 
-    /// A file system that can be mounted more than once, with a name of its own that begins with `prefix`, so that parameters are
-    /// asked for here and not where other tests run. `None` if the machine lacks what that takes, or the tests run on something
-    /// else.
+    /// Starts a file system that can be mounted more than once. Its name is `prefix` with a number, so that
+    /// commands reach its parameters only, and not those of concurrent tests. `None` if the machine lacks a
+    /// requirement, or the tests run on another file system.
     ///
     /// # Panics
     ///
-    /// When it does not come up, with the ends of its logs.
+    /// If it does not start, with the ends of its logs.
     #[track_caller]
     pub fn start_to_share(shape: Shape, prefix: &str) -> Option<Cluster> {
         static CLUSTERS: AtomicU32 = AtomicU32::new(0);
@@ -123,11 +125,11 @@ impl Cluster {
         Some(Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
     }
 
-    /// A file system as `options` say.
+    /// Starts a file system with these options.
     ///
     /// # Panics
     ///
-    /// When it does not come up, with the ends of its logs.
+    /// If it does not start, with the ends of its logs.
     pub fn start_with(shape: Shape, options: &Options) -> Cluster {
         let slot = Slot::take();
         let run = Run::new();
@@ -153,7 +155,8 @@ impl Cluster {
         cluster
     }
 
-    /// Gives the new file system the default layout of `NACRE_TEST_LAYOUT`, to test with another one than users get.
+    /// Sets the default layout of `NACRE_TEST_LAYOUT`, which runs the tests with a layout other than users
+    /// get.
     fn set_default_layout(&self) {
         if let Ok(options) = std::env::var("NACRE_TEST_LAYOUT") {
             let mount = self.mount.to_string_lossy();
@@ -162,18 +165,18 @@ impl Cluster {
         }
     }
 
-    /// Sets the default layout of the file system: options of `lfs setstripe`. For tests of what a layout does that users do not get
-    /// unasked.
+    /// Sets the default layout of the file system: options of `lfs setstripe`. For tests of layouts that are
+    /// not the default of users.
     ///
     /// # Panics
     ///
-    /// When it is refused.
+    /// If the command fails.
     pub fn set_default(&self, options: &[&str]) {
         let mount = self.mount.to_string_lossy();
         self.lfs(&[&["setstripe"], options, &[&mount]].concat()).success();
     }
 
-    /// A directory of some other file system, to test the tests.
+    /// Uses a directory of another file system instead, to test the tests.
     fn become_foreign(&mut self, directory: &Path) {
         let name = self.run.directory().file_name().expect("runs have names");
         self.mount = directory.join(name);
@@ -182,36 +185,37 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("create {}: {error}", self.mount.display()));
     }
 
-    /// Whether this is no file system of ours (`NACRE_TEST_DIRECTORY`): then nothing can be killed or checked.
+    /// Returns whether the directory is not on NacreFS (`NACRE_TEST_DIRECTORY`): then no process can be
+    /// killed, and no target checked.
     pub fn is_foreign(&self) -> bool {
         self.shape.is_none()
     }
 
-    /// How it is spread; embedded when it is none of ours.
+    /// Returns the shape; embedded for another file system.
     pub fn shape(&self) -> Shape {
         self.shape.unwrap_or(Shape::Embedded)
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn mount(&self) -> &Path {
         &self.mount
     }
 
-    /// The directory of the targets.
+    /// Returns the directory of the targets.
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// The directory, processes and mounts of this file system.
+    /// Returns the directory, processes and mounts of this file system.
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// A new directory at the root of the mount, open to everybody.
+    /// Creates a directory at the root of the mount with mode 0777.
     ///
     /// # Panics
     ///
-    /// When it cannot be made.
+    /// If that fails.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.mount.join(name);
         fs::create_dir(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
@@ -220,41 +224,41 @@ impl Cluster {
         path
     }
 
-    /// What `nacre mount` is given to reach this file system from another client.
+    /// Returns the source argument of `nacre mount` for another client of this file system.
     ///
     /// # Panics
     ///
-    /// When its servers do not say where they listen.
+    /// If the status command reports no address of the MGS.
     pub fn source(&self) -> String {
         if self.shape == Some(Shape::Embedded) {
             return format!("{}:/{}", self.address(), self.options.fsname);
         }
         let text =
             self.nacre(&["status".as_ref(), "--json".as_ref(), self.data.as_os_str()]).success().stdout;
-        // Port numbers are all that is wanted of it; the test of the status command looks at the rest.
+        // Only the port number is needed; the test of the status command checks the rest.
         let after = text.split_once("\"MGT\"").map(|(_, after)| after).unwrap_or_default();
         let nid = after.split('"').find(|word| word.ends_with("@tcp"));
         let nid = nid.unwrap_or_else(|| panic!("no address of the MGT in {text}"));
         format!("{nid}:/{}", self.options.fsname)
     }
 
-    /// Where an embedded one listens.
+    /// Returns the address on which the embedded shape listens.
     fn address(&self) -> String {
         format!("127.0.0.1:{}@tcp", self.ports.first())
     }
 
-    /// A port that this file system has and that `start_all` gives to no server.
+    /// Returns a port that is reserved for this file system and that `start_all` assigns to no server.
     ///
     /// # Panics
     ///
-    /// When there are none left.
+    /// If none is left.
     pub fn spare_port(&self) -> u16 {
         let taken = self.spare_ports.fetch_add(1, Ordering::Relaxed);
         assert!(taken + 16 < u32::from(ports::LENGTH), "few targets are added");
         self.ports.first() + ports::LENGTH - 1 - taken as u16
     }
 
-    /// Adds a target as users do, with these options.
+    /// Adds a target with these options, by the command that users run.
     #[track_caller]
     pub fn add_target(&self, kind: &str, options: &[&str]) -> Outcome {
         let mut command = self.command_to_add(kind);
@@ -262,7 +266,7 @@ impl Cluster {
         program::run_command(command, program::LIMIT)
     }
 
-    /// The command that adds a target.
+    /// Returns the command that adds a target.
     pub fn command_to_add(&self, kind: &str) -> Command {
         let mut command = self.command();
         command.args(["target", "add"]).arg(&self.data).arg(kind);
@@ -272,16 +276,16 @@ impl Cluster {
         command
     }
 
-    /// Name of the file system.
+    /// Returns the name of the file system.
     pub fn fsname(&self) -> &str {
         &self.options.fsname
     }
 
-    /// Another mount by a client process of its own. The embedded shape must listen.
+    /// Adds a mount with a client process of its own. The embedded shape must listen.
     ///
     /// # Panics
     ///
-    /// When it does not come up.
+    /// If it does not start.
     pub fn add_mount(&mut self) -> PathBuf {
         let point = self.run.make(&format!("mnt{}", self.more_mounts.len() + 1));
         self.nacre(&["mount".as_ref(), OsStr::new(&self.source()), point.as_os_str()]).success();
@@ -290,12 +294,12 @@ impl Cluster {
         point
     }
 
-    /// Another mount, started once `before` has run. Its process is there already then: a process that is started while this
-    /// one has files of a stopped mount open would wait for that mount.
+    /// Adds a mount after `before` has run. Its process is created before that: a process that is created
+    /// while this one has open files on a stopped mount would wait for that mount.
     ///
     /// # Panics
     ///
-    /// When it does not come up.
+    /// If it does not start.
     pub fn add_mount_after<T>(&mut self, before: impl FnOnce(&Cluster) -> T) -> (PathBuf, T) {
         let point = self.run.make(&format!("mnt{}", self.more_mounts.len() + 1));
         let mut command = self.run.command("sh");
@@ -311,11 +315,11 @@ impl Cluster {
         (point, result)
     }
 
-    /// Starts whatever does not run, as `nacre up` does, and waits for the mount.
+    /// Starts all parts that are not running, as `nacre up` does, and waits for the mount.
     ///
     /// # Panics
     ///
-    /// When it does not come up.
+    /// If one does not start.
     pub fn start_all(&mut self) {
         let osts = self.options.osts.to_string();
         let mdts = self.options.mdts.to_string();
@@ -374,13 +378,13 @@ impl Cluster {
         assert_eq!(kind.as_deref(), Some("fuse.nacre"), "what is mounted on {}", self.mount.display());
     }
 
-    /// The device of an OST's cache of small writes.
+    /// Returns the device of an OST's cache of small writes.
     pub fn cache_of(&self, ost: usize) -> PathBuf {
         self.data.with_file_name(format!("cache{ost}"))
     }
 
-    /// The processes that run, by role: `node` in one process, else `mgs`, `mdt0000`, `ost0000`.. and `mount`; and
-    /// `mount` again for every further mount.
+    /// Returns the running processes by role: `node` for the embedded shape, else `mgs`, `mdt0000`,
+    /// `ost0000`.. and `mount`; and a `mount` for each further mount.
     pub fn processes(&self) -> Vec<(String, u32)> {
         let mut found = Vec::new();
         for (pid, words) in self.run.processes() {
@@ -390,28 +394,28 @@ impl Cluster {
         found
     }
 
-    /// The roles of the servers that run, mounts left out.
+    /// Returns the roles of the running servers, without mounts.
     pub fn servers(&self) -> Vec<String> {
         let roles = self.processes().into_iter().map(|(role, _)| role);
         roles.filter(|role| role != "mount").collect()
     }
 
-    /// The process number of the one process with this role.
+    /// Returns the process id of the only process with this role.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is none.
     pub fn pid(&self, role: &str) -> u32 {
         let processes = self.processes();
         let found = processes.iter().find(|(name, _)| name == role);
         found.unwrap_or_else(|| panic!("no {role} runs: {processes:?}")).1
     }
 
-    /// Kills all processes of this role as a crash would, and waits until they are gone.
+    /// Kills the process of this role, as a crash would, and waits until it has ended.
     ///
     /// # Panics
     ///
-    /// When there is no such process, or it does not go.
+    /// If there is no such process, or it does not end.
     pub fn kill(&self, role: &str) {
         let pid = self.pid(role);
         self.signal(pid, Signal::KILL);
@@ -419,9 +423,9 @@ impl Cluster {
         wait_gone(pid);
     }
 
-    /// Kills all processes, as if the plug had been pulled on everything but the kernel.
+    /// Kills all processes: a power cut that only the kernel survives.
     pub fn kill_all(&self) {
-        // All signals before any wait: nobody should see the others go.
+        // All signals are sent before any wait: no process should notice the end of another.
         let processes = self.processes();
         for (_, pid) in &processes {
             self.signal(*pid, Signal::KILL);
@@ -437,13 +441,13 @@ impl Cluster {
         });
     }
 
-    /// Sends a signal to a process of this file system; one that is gone already is fine.
+    /// Sends a signal to a process of this file system; a process that has ended is not an error.
     pub fn signal(&self, pid: u32, signal: Signal) {
         program::signal(pid, signal);
     }
 
-    /// Runs a command that unmounts. A process that another test of this program starts has copies of the files that are open here
-    /// until it runs its own program, so a mount may be busy for a moment.
+    /// Runs a command that unmounts. Repeats it for a while: until a process that another test has just
+    /// forked runs exec, it has copies of the files that are open here, and the mount is busy.
     fn let_go(&self, arguments: &[&OsStr]) -> Outcome {
         let mut last = None;
         wait::within(wait::SOON, || {
@@ -453,15 +457,15 @@ impl Cluster {
         last.expect("run at least once").success()
     }
 
-    /// Unmounts and stops everything as users do.
+    /// Unmounts and stops everything with the commands that users run.
     ///
     /// # Panics
     ///
-    /// When something goes on, fails, or leaves its mount.
+    /// If a part keeps running, fails, or leaves its mount behind.
     pub fn stop(&mut self) {
         for point in std::mem::take(&mut self.more_mounts) {
             let outcome = self.let_go(&[OsStr::new("umount"), point.as_os_str()]);
-            // A test program beside this one has copies of all mounts while it has a mount namespace of its own.
+            // A concurrent test program with a mount namespace of its own has copies of all mounts in it.
             let held =
                 outcome.stderr.split_once("its process (pid ").and_then(|(_, rest)| rest.split_once(')'));
             if let Some(pid) = held.and_then(|(pid, _)| pid.parse().ok()) {
@@ -474,11 +478,11 @@ impl Cluster {
         assert_eq!(mounts::below(self.run.directory()), [], "nothing is mounted any more");
     }
 
-    /// Stops everything and has the targets checked; nothing happens on a foreign file system.
+    /// Stops everything and checks the targets; does nothing on another file system.
     ///
     /// # Panics
     ///
-    /// When something does not stop, or the check finds anything.
+    /// If a part does not stop, or the check finds a defect.
     pub fn stop_and_check(&mut self) {
         if !self.is_foreign() {
             self.stop();
@@ -486,21 +490,21 @@ impl Cluster {
         }
     }
 
-    /// The further mounts were ended by the test.
+    /// Drops the list of further mounts, which the test has ended.
     pub fn forget_mounts(&mut self) {
         self.more_mounts.clear();
     }
 
-    /// Has the targets checked; nothing may be running.
+    /// Checks the targets; no part may be running.
     ///
     /// # Panics
     ///
-    /// When the check finds anything.
+    /// If the check finds a defect.
     pub fn check(&self) {
         self.nacre(&[OsStr::new("check"), self.data.as_os_str()]).success();
     }
 
-    /// Runs the binary with these arguments.
+    /// Runs `nacre` with these arguments.
     #[track_caller]
     pub fn nacre<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Outcome {
         let mut command = self.command();
@@ -524,7 +528,7 @@ impl Cluster {
         program::run_command(command, program::LIMIT)
     }
 
-    /// A command that runs the binary as part of this run.
+    /// Returns a command that runs `nacre` as part of this run.
     pub fn command(&self) -> Command {
         self.run.command(binary::nacre())
     }
@@ -538,8 +542,8 @@ impl Drop for Cluster {
     }
 }
 
-/// A killed process loses its memory, by which it is found, before its files and locks, and its first thread may end before the others:
-/// waits until all are gone.
+/// Waits until all threads of a killed process have ended. It loses its memory, with which it is found,
+/// before its files and locks, and its first thread may end before the others.
 fn wait_gone(pid: u32) {
     wait::until(LIMIT, "a killed process has let go of its files", || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();

@@ -1,8 +1,8 @@
-//! Random operations on one file against a model in memory.
+//! Random operations on one file, compared with a model in memory.
 //!
-//! The operations come from a seed, so that a failure can be repeated; the last ones are part of the message. All
-//! ways into a file are mixed: read and write calls with and without O_DIRECT, maps, truncation, holes, preallocation,
-//! copies within the file, and opening it anew.
+//! The operations come from a seed, so that a failure is reproducible; the message contains the last ones.
+//! All ways to access a file are mixed: read and write calls with and without O_DIRECT, memory maps,
+//! truncation, holes, preallocation, copies within the file, and reopening.
 
 use fastrand::Rng;
 use std::collections::VecDeque;
@@ -18,30 +18,32 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 /// Alignment of O_DIRECT in bytes.
 const DIRECT: usize = 4096;
 
-/// What to do to the file.
+/// Parameters of the operations.
 #[derive(Debug, Clone)]
 pub struct Exercise {
-    /// Start of the random sequence.
+    /// Seed of the random sequence.
     pub seed: u64,
-    /// How many operations.
+    /// Number of operations.
     pub operations: usize,
     /// Largest size of the file in bytes.
     pub size_max: usize,
     /// Largest read or write in bytes.
     pub length_max: usize,
-    /// Shared maps.
+    /// Use shared memory maps.
     pub map: bool,
-    /// A second descriptor with O_DIRECT.
+    /// Use a second descriptor with O_DIRECT.
     pub direct: bool,
-    /// Operation by operation another of these names of the file, e.g. through several mounts. It is opened before and
-    /// closed after each operation, so that close-to-open consistency is enough, unless `stay_open`.
+    /// Further names of the file, such as paths on several mounts; each operation uses another one. It is
+    /// opened before and closed after the operation, so that close-to-open consistency is sufficient, unless
+    /// `stay_open`.
     pub aliases: Vec<PathBuf>,
-    /// All names stay open, and stores to maps are not synced: what one does the others have to see at once.
+    /// All names stay open, and stores to maps are not synced: a change through one name must be visible
+    /// through the others at once.
     pub stay_open: bool,
 }
 
 impl Exercise {
-    /// `operations` operations with everything, on a file of up to 1 MiB.
+    /// Returns `operations` operations of all kinds, on a file of up to 1 MiB.
     pub fn new(seed: u64, operations: usize) -> Exercise {
         Exercise {
             seed,
@@ -55,11 +57,11 @@ impl Exercise {
         }
     }
 
-    /// Makes the file at `path`, does the operations, and compares everything at the end.
+    /// Creates the file at `path`, runs the operations, and compares the whole file at the end.
     ///
     /// # Panics
     ///
-    /// When the file differs from the model or a call fails, with the last operations.
+    /// If the file differs from the model or a call fails, with the last operations.
     pub fn run(&self, path: &Path) {
         let mut state = State {
             plan: self,
@@ -128,7 +130,7 @@ struct State<'a> {
     plan: &'a Exercise,
     random: Rng,
     model: Vec<u8>,
-    /// One for each name, or the only one.
+    /// Descriptors for each name, or for the only one.
     handles: Vec<Handles>,
     current: usize,
     path: PathBuf,
@@ -156,7 +158,7 @@ impl State<'_> {
         }
     }
 
-    /// Inside the largest size, also after alignment.
+    /// Returns a range that is within the largest size, also after alignment.
     fn range(&mut self) -> Range {
         let start = self.random.usize(..self.plan.size_max);
         let most = self.plan.length_max.min(self.plan.size_max.next_multiple_of(DIRECT) - start);
@@ -229,7 +231,7 @@ impl State<'_> {
         }
     }
 
-    /// The model after bytes were written.
+    /// Applies a write to the model.
     fn store(&mut self, range: Range, bytes: &[u8]) {
         if self.model.len() < range.end() {
             self.model.resize(range.end(), 0);
@@ -237,7 +239,7 @@ impl State<'_> {
         self.model[range.start..range.end()].copy_from_slice(bytes);
     }
 
-    /// The model after bytes became zero without a change of size.
+    /// Zeroes bytes of the model without a change of its size.
     fn blank(&mut self, range: Range) {
         let end = range.end().min(self.model.len());
         if range.start < end {
@@ -254,7 +256,7 @@ impl State<'_> {
                 0 => break,
                 count => length += count,
             }
-            // The tail of a file is short of a block; going on from there would not be aligned.
+            // The tail of the file is less than a block, and the next read would be unaligned.
             if direct && !length.is_multiple_of(DIRECT) {
                 break;
             }
@@ -300,7 +302,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Preallocation and zeroing grow the file; a file system may refuse them.
+    /// Preallocates or zeroes, which grows the file; accepts a file system that does not support it.
     fn unless_unsupported(&mut self, range: Range, flags: FallocateFlags, zero: bool) -> io::Result<()> {
         match self.allocate(range, flags) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => return Ok(()),
@@ -322,7 +324,7 @@ impl State<'_> {
         if !apart || source.is_empty() {
             return Ok(());
         }
-        // The kernel limits a copy to the size that it knows.
+        // The kernel limits a copy to its cached size.
         self.compare_size()?;
         let file = self.file(false);
         let (mut input, mut output) = (from.start as u64, to as u64);
@@ -362,7 +364,7 @@ fn same(found: &[u8], expected: &[u8], start: usize) -> io::Result<()> {
     Err(io::Error::other(format!("byte {at} is {got:#x} instead of {want:#x}; {wrong} bytes differ")))
 }
 
-/// Memory on a page boundary.
+/// Memory that is aligned to pages.
 struct Block {
     memory: Vec<u8>,
     start: usize,
@@ -381,7 +383,7 @@ impl Block {
     }
 }
 
-/// A shared map of the first bytes of a file; unmapped with this value.
+/// A shared map of the first bytes of a file; unmapped when dropped.
 pub struct Map {
     address: *mut std::ffi::c_void,
     length: usize,
@@ -401,37 +403,37 @@ impl Map {
         Ok(Map { address, length })
     }
 
-    /// What the map shows now.
+    /// Returns the current content of the map.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the map has `length` bytes for as long as `self` lives; tests write to it through `self` only.
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.length) }
     }
 
-    /// The map for writing.
+    /// Returns the content for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.length) }
     }
 
-    /// Writes what was changed to the file.
+    /// Writes changes of the map to the file.
     ///
     /// # Errors
     ///
-    /// EIO when the file system could not take it.
+    /// EIO if the file system failed to store them.
     pub fn sync(&self) -> io::Result<()> {
-        // SAFETY: address and length are those of our own map.
+        // SAFETY: address and length are those of this map.
         Ok(unsafe { rustix::mm::msync(self.address, self.length, MsyncFlags::SYNC) }?)
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: address and length are those of our own map, which nobody uses any more.
+        // SAFETY: address and length are those of this map, which is not used afterwards.
         let _ = unsafe { rustix::mm::munmap(self.address, self.length) };
     }
 }
 
-/// Fills with random bytes, of which none is zero, so that data and holes can be told apart.
+/// Fills with random bytes other than zero, so that data and holes can be distinguished.
 pub fn fill(random: &mut Rng, bytes: &mut [u8]) {
     bytes.fill_with(|| random.u8(1..));
 }
@@ -444,7 +446,7 @@ mod tests {
     #[test]
     fn a_correct_file_system_passes() {
         let run = Run::new();
-        // tmpfs and ext4 both take everything; whichever holds temporary files will do.
+        // The type of the file system does not matter: tmpfs and ext4 both support all operations.
         Exercise::new(1, 2_000).run(&run.directory().join("file"));
     }
 

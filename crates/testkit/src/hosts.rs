@@ -1,4 +1,4 @@
-//! Several hosts on one machine: network namespaces on one switch, each with mounts and keys of its own.
+//! Several hosts on one machine: network namespaces on a common bridge, each with mounts and keys of its own.
 
 use crate::program::{self, Outcome};
 use crate::run::Run;
@@ -10,17 +10,17 @@ use std::process::{Child, Command, Stdio};
 /// Name of the interface of a host.
 const INTERFACE: &str = "eth0";
 
-/// A network and its hosts. They end when it is dropped.
+/// A network and its hosts; ended when dropped.
 pub struct Hosts {
-    /// The switch first.
+    /// Processes that hold the namespaces; the switch is the first.
     holders: Vec<Child>,
 }
 
 impl Hosts {
-    /// `count` hosts with the addresses `10.77.0.1` and up, from 0.
+    /// Creates `count` hosts with the addresses `10.77.0.1` and up, numbered from 0.
     ///
     /// # Panics
-    /// If the kernel gives no namespaces.
+    /// If the kernel creates no namespaces.
     pub fn new(run: &Run, count: usize) -> Hosts {
         let mut hosts = Hosts { holders: Vec::new() };
         hosts.add(run, "switch");
@@ -46,10 +46,11 @@ impl Hosts {
         hosts
     }
 
-    /// Starts the process that keeps the namespaces of a host. Its user finds no file system of another host.
+    /// Starts the process that holds the namespaces of a host. Programs there find no file system of another
+    /// host.
     fn add(&mut self, run: &Run, name: &str) {
         let registry = run.make(name);
-        // Copies of the mounts of other tests are not to outlive them.
+        // Unmounts copies of other tests' mounts, which would keep these busy.
         let script = r#"
             findmnt -rn -t fuse.nacre -o TARGET | xargs -r umount -l
             mkdir -p /run/nacre && chmod 700 "$1" && mount --bind "$1" /run/nacre && touch "$1/ready"
@@ -68,12 +69,12 @@ impl Hosts {
         program::run_command(command, program::LIMIT).success();
     }
 
-    /// Address of a host.
+    /// Returns the address of a host.
     pub fn address(&self, host: usize) -> String {
         format!("10.77.0.{}@tcp", host + 1)
     }
 
-    /// A program on a host.
+    /// Returns a command that runs a program on a host.
     pub fn command(&self, run: &Run, host: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = run.command("nsenter");
         command.args(["-t", &self.holders[host + 1].id().to_string(), "-n", "-m"]).arg(program);
@@ -81,7 +82,7 @@ impl Hosts {
         command
     }
 
-    /// Where the client keys of a host are.
+    /// Returns the directory of the client keys of a host.
     pub fn keys(&self, run: &Run, host: usize) -> PathBuf {
         run.directory().join(format!("keys{host}"))
     }

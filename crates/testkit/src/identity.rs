@@ -1,26 +1,27 @@
-//! Closures as another user: in Linux a thread has its own credentials, as long as they are set by system call.
+//! Closures run as another user: in Linux a thread has its own credentials if they are set by bare system
+//! calls.
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// Who a thread is.
+/// Credentials of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// User, real and effective.
+    /// User id, real and effective.
     pub uid: u32,
-    /// Primary group, real and effective.
+    /// Group id, real and effective.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Supplementary group ids.
     pub groups: Vec<u32>,
 }
 
 impl Identity {
-    /// User `uid` with the group of the same number and no others.
+    /// Returns user `uid` with the group of the same number and no supplementary groups.
     pub fn user(uid: u32) -> Identity {
         Identity { uid, gid: uid, groups: Vec::new() }
     }
 
-    /// The same user with these supplementary groups.
+    /// Returns the same user with these supplementary groups.
     pub fn with_groups(mut self, groups: &[u32]) -> Identity {
         self.groups = groups.to_vec();
         self
@@ -30,7 +31,7 @@ impl Identity {
     ///
     /// # Panics
     ///
-    /// Without the privilege to change user, and when `work` panics.
+    /// Without the privilege to change user, or if `work` panics.
     pub fn act<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -44,7 +45,7 @@ impl Identity {
         })
     }
 
-    /// The functions of the C library change all threads of a process; the bare system calls only this one.
+    /// By bare system calls: the functions of the C library change all threads of a process.
     fn assume(&self) {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         let groups: Vec<Gid> = self.groups.iter().map(|group| Gid::from_raw(*group)).collect();

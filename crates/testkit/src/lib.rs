@@ -1,21 +1,22 @@
 //! File systems of real processes for tests: started, mounted, killed, checked, and always cleaned up.
 //!
-//! - [`Cluster`] starts the `nacre` binary in a directory of its own, in any [`Shape`], and gives its mount points.
-//! - [`run`]: everything of a run (processes, mounts, files) belongs to a [`run::Run`], which ends with its value, on a
-//!   panic, on a signal, or, after a crash, when the next test starts.
-//! - [`requirements`]: what the tests need of the machine; what is missing is said loudly, and is a failure in CI.
-//! - [`wait`]: conditions with deadlines; nothing here sleeps and hopes.
-//! - [`program`]: programs with deadlines; [`identity`]: closures as another user; [`exerciser`]: random operations on
-//!   a file against a model in memory.
+//! - [`Cluster`] starts the `nacre` binary in a directory of its own, in any [`Shape`], and returns its mount
+//!   points.
+//! - [`run`]: processes, mounts and files of a test belong to a [`run::Run`]. It is cleaned up when dropped,
+//!   on a panic, on a signal, or, after a crash, when the next test starts.
+//! - [`requirements`]: requirements on the machine; a missing one is reported, and is a failure in CI.
+//! - [`wait`]: conditions with deadlines; no test sleeps for a fixed time instead.
+//! - [`program`]: programs with deadlines; [`identity`]: closures run as another user; [`exerciser`]: random
+//!   operations on a file, compared with a model in memory.
 //!
 //! # Environment
 //!
 //! | variable | meaning |
 //! | --- | --- |
-//! | `NACRE_BINARY` | the binary to test, with `nacre-bench` next to it; without it, both are built first |
-//! | `NACRE_TEST_DIRECTORY` | run the tests on this directory of any file system instead, to test the tests |
-//! | `NACRE_TEST_OST_BACKEND` | what OSTs keep their objects in, as for `nacre up --ost-backend`, such as `block,size=4G` |
-//! | `NACRE_TEST_LAYOUT` | default layout of every file system, as options of `lfs setstripe`, instead of the one that users get |
+//! | `NACRE_BINARY` | the binary to test, with `nacre-bench` next to it; if unset, both are built first |
+//! | `NACRE_TEST_DIRECTORY` | run the tests on this directory of another file system, to test the tests |
+//! | `NACRE_TEST_OST_BACKEND` | back end of OSTs, as for `nacre up --ost-backend`, such as `block,size=4G` |
+//! | `NACRE_TEST_LAYOUT` | default layout of every file system: options of `lfs setstripe` |
 //! | `NACRE_TEST_KEEP` | keep the directories and logs of failed tests |
 //! | `NACRE_TOOLS` | where `pjdfstest` and `fsx` are installed, default `target/tools` |
 //! | `CI` | `true`: missing requirements fail |
@@ -42,7 +43,7 @@ pub use shapes::{on_each_shape, on_each_shape_of, on_each_shape_with, on_each_sh
 pub use stopped::Stopped;
 pub use work::work_in;
 
-/// The error number of a failed call; panics when it did not fail, saying what it returned.
+/// Returns the errno of a failed call. Panics if the call succeeded, with its result.
 ///
 /// ```
 /// let result = std::fs::metadata("/no/such/file");
@@ -59,20 +60,20 @@ pub fn errno<T: std::fmt::Debug, E: Into<std::io::Error>>(result: Result<T, E>) 
     }
 }
 
-/// A path as an argument of a command.
+/// Returns a path as an argument of a command.
 ///
 /// # Panics
 ///
-/// If it is no text.
+/// If it is not UTF-8.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have plain names")
 }
 
-/// The names in a directory.
+/// Returns the names in a directory.
 ///
 /// # Panics
 ///
-/// If it cannot be listed, or shows a name twice.
+/// If it cannot be listed, or the listing has a name twice.
 #[track_caller]
 pub fn names_in(path: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -83,8 +84,8 @@ pub fn names_in(path: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Makes two tests of each function, one over an embedded file system and one over separate processes. The functions
-/// take `&mut Cluster`, a new one each; after it, the targets are checked.
+/// Defines two tests for each function, one on an embedded file system and one on separate processes. Each
+/// call gets a new `&mut Cluster`, whose targets are checked afterwards.
 ///
 /// ```no_run
 /// nacre_testkit::on_every_shape! {
@@ -111,12 +112,12 @@ macro_rules! on_every_shape {
     };
 }
 
-/// Runs `case` over a new file system of this shape and has the targets checked afterwards. Without what a mount
-/// needs, it says so and does nothing.
+/// Runs `case` on a new file system of this shape and checks its targets afterwards. If a requirement of
+/// mounts is missing, it reports that and returns.
 ///
 /// # Panics
 ///
-/// When the case does, when the check finds anything, and in CI without what a mount needs.
+/// If the case does, if the check finds a defect, and in CI if a requirement is missing.
 pub fn in_shape(shape: Shape, case: fn(&mut Cluster)) {
     if !requirements::have(&["/dev/fuse", "fusermount3"]) || !requirements::have_root() {
         return;

@@ -6,22 +6,22 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One line of the mount table.
+/// A line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Device number, `MAJOR:MINOR`; the minor one is the number of a FUSE connection.
+    /// Device number, `MAJOR:MINOR`; the minor number is the number of a FUSE connection.
     pub device: String,
-    /// Where it is mounted.
+    /// Mount point.
     pub point: PathBuf,
     /// File system type, e.g. `fuse.nacre`.
     pub kind: String,
-    /// What is mounted, e.g. `0@lo:/nacre`.
+    /// Mounted source, e.g. `0@lo:/nacre`.
     pub source: String,
     /// Options of the mount and of the file system, e.g. `rw`, `nosuid`.
     pub options: Vec<String>,
 }
 
-/// All mounts that this process sees, in the order in which they were made.
+/// Returns all mounts in this process's namespace, in the order of their creation.
 ///
 /// # Panics
 ///
@@ -31,40 +31,41 @@ pub fn all() -> Vec<Entry> {
     table.lines().filter_map(parse).collect()
 }
 
-/// The uppermost mount on `point`, if there is one.
+/// Returns the topmost mount on `point`, if there is one.
 pub fn at(point: &Path) -> Option<Entry> {
     all().into_iter().rfind(|entry| entry.point == point)
 }
 
-/// Mounts on `directory` or below.
+/// Returns the mounts on `directory` or below.
 pub fn below(directory: &Path) -> Vec<Entry> {
     all().into_iter().filter(|entry| entry.point.starts_with(directory)).collect()
 }
 
-/// Takes a mount away at once, whoever uses it.
+/// Detaches a mount at once, even if it is in use.
 ///
 /// # Errors
 ///
-/// EINVAL when nothing is mounted there; EPERM without privilege.
+/// EINVAL if nothing is mounted there; EPERM without privilege.
 pub fn detach(point: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(point, UnmountFlags::DETACH)?)
 }
 
-/// Cuts FUSE connections as if their servers had closed them: every request on them fails, also of processes that
-/// nothing else can end. `scratch` is an existing empty directory. Only root can; others get nothing done.
+/// Aborts FUSE connections, as if their servers had closed them: every request on them fails, which ends the
+/// wait of processes that cannot be killed otherwise. `scratch` is an existing empty directory. Has no effect
+/// unless run by root.
 pub fn abort(entries: &[Entry], scratch: &Path) {
     if rustix::mount::mount("none", scratch, "fusectl", MountFlags::empty(), None).is_err() {
         return;
     }
     for entry in entries.iter().filter(|entry| entry.kind.starts_with("fuse.")) {
         let connection = entry.device.rsplit(':').next().unwrap_or_default();
-        // One that is gone already is what we want.
+        // A connection that has ended already is not an error.
         let _ = fs::write(scratch.join(connection).join("abort"), "1");
     }
     let _ = detach(scratch);
 }
 
-/// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+/// Parses a line: `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn parse(line: &str) -> Option<Entry> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut words = mount.split(' ').skip(2);
@@ -79,7 +80,7 @@ fn parse(line: &str) -> Option<Entry> {
     Some(Entry { device, point, kind, source, options })
 }
 
-/// Blanks, tabs, newlines and backslashes stand as three octal digits after a backslash.
+/// Decodes blanks, tabs, newlines and backslashes, which are a backslash and three octal digits.
 fn unescape(word: &str) -> PathBuf {
     let bytes = word.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

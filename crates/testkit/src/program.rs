@@ -10,44 +10,44 @@ use std::time::Duration;
 use crate::wait;
 use rustix::process::{Pid, Signal};
 
-/// How long a program may take that has no reason to take long.
+/// Timeout for a program that has no reason to take long.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a program said and how it ended.
+/// Output and exit status of a program.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The command line, for messages.
     pub command: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// Standard output; bytes that are no UTF-8 are replaced.
+    /// Standard output; bytes that are not UTF-8 are replaced.
     pub stdout: String,
     /// Standard error, likewise.
     pub stderr: String,
 }
 
 impl Outcome {
-    /// The exit code; 128 + n after signal n.
+    /// Returns the exit code; 128 + n after signal n.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 
-    /// Itself when the exit code is 0.
+    /// Returns `self` if the exit code is 0.
     ///
     /// # Panics
     ///
-    /// Otherwise, with everything that the program said.
+    /// Otherwise, with the output of the program.
     #[track_caller]
     pub fn success(self) -> Outcome {
         assert_eq!(self.code(), 0, "{self}");
         self
     }
 
-    /// Itself when the exit code is `code`.
+    /// Returns `self` if the exit code is `code`.
     ///
     /// # Panics
     ///
-    /// Otherwise, with everything that the program said.
+    /// Otherwise, with the output of the program.
     #[track_caller]
     pub fn fails_with(self, code: i32) -> Outcome {
         assert_eq!(self.code(), code, "expected exit code {code}: {self}");
@@ -62,7 +62,7 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// The last lines of an output that would drown a report.
+/// Returns the last lines of an output that is too long for a message.
 fn shorten(text: &str) -> String {
     const LINES: usize = 60;
     let lines: Vec<&str> = text.lines().collect();
@@ -75,7 +75,7 @@ fn shorten(text: &str) -> String {
 ///
 /// # Panics
 ///
-/// When it cannot be started or does not end in time; it is killed then, with its children.
+/// If it cannot be started or does not end in time; then it is killed, with its children.
 #[track_caller]
 pub fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = A>) -> Outcome {
     let mut command = Command::new(program);
@@ -103,11 +103,11 @@ pub fn shell<A: AsRef<OsStr>>(
 ///
 /// # Panics
 ///
-/// When it cannot be started or does not end in time; it is killed then, with its children.
+/// If it cannot be started or does not end in time; then it is killed, with its children.
 #[track_caller]
 pub fn run_command(mut command: Command, limit: Duration) -> Outcome {
     let line = format!("{command:?}");
-    // A group of its own, so that children can be ended with it.
+    // A process group of its own, so that its children can be killed with it.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
     let stdout = collect(child.stdout.take());
@@ -120,7 +120,7 @@ pub fn run_command(mut command: Command, limit: Duration) -> Outcome {
     let Some(status) = status else {
         let state = describe(&child);
         kill_group(&mut child);
-        // What was started in another group keeps the pipes open.
+        // A process in another group keeps the pipes open.
         let said = |thread: std::thread::JoinHandle<Vec<u8>>| {
             let is_over = wait::within(Duration::from_secs(2), || thread.is_finished().then_some(()));
             is_over.map(|()| text(thread)).unwrap_or_default()
@@ -134,15 +134,15 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What was read before an error is worth showing; the exit code tells the rest.
+            // The output before an error is still useful; the exit code reports the failure.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes
     })
 }
 
-/// State of a process that hangs, and where in the kernel its threads sleep. Of a process in another state only that is read: other
-/// files of /proc wait for a process that hangs in exec.
+/// Describes a process that hangs: its state, and where its threads sleep in the kernel. Of a process in
+/// another state only the state is read: other files in /proc block for a process that hangs in exec.
 fn describe(child: &Child) -> String {
     let process = format!("/proc/{}", child.id());
     let status = std::fs::read_to_string(format!("{process}/status")).unwrap_or_default();
@@ -157,7 +157,7 @@ fn describe(child: &Child) -> String {
     state
 }
 
-/// Sends a signal to a process; one that is gone already is fine.
+/// Sends a signal to a process; a process that has ended is not an error.
 pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         let _ = rustix::process::kill_process(pid, signal);
@@ -165,9 +165,9 @@ pub fn signal(pid: u32, signal: Signal) {
 }
 
 fn kill_group(child: &mut Child) {
-    // The group is the child's own and exists until it is waited for.
+    // The group is the child's own and exists until the child is reaped.
     let _ = rustix::process::kill_process_group(Pid::from_child(child), Signal::KILL);
-    // A process in uninterruptible sleep does not end: then the wait must not hang, too.
+    // A process in uninterruptible sleep does not end, so the wait has a timeout.
     let _ = wait::within(Duration::from_secs(2), || child.try_wait().ok().flatten());
 }
 

@@ -1,34 +1,34 @@
-//! What the tests need of the machine.
+//! Requirements of tests on the machine.
 
 use std::path::{Path, PathBuf};
 
-/// Whether a missing requirement is a failure.
+/// Returns whether a missing requirement is a failure.
 pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// Whether this process is root.
+/// Returns whether this process is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether all of `needs` are there: names of programs, or paths. What is missing is said on standard error, with the
-/// name of the test; a test that gets `false` returns.
+/// Returns whether all of `needs`, names of programs or paths, exist. Reports missing ones on standard error
+/// with the name of the test; a test that gets `false` returns.
 ///
 /// # Panics
 ///
-/// In CI, when something is missing.
+/// In CI, if one is missing.
 #[track_caller]
 pub fn have(needs: &[&str]) -> bool {
     let missing: Vec<&str> = needs.iter().copied().filter(|need| !is_there(need)).collect();
     report(&missing)
 }
 
-/// Whether this process is root; as [`have`] otherwise.
+/// Returns whether this process is root; otherwise as [`have`].
 ///
 /// # Panics
 ///
-/// In CI, when it is not.
+/// In CI, if it is not.
 #[track_caller]
 pub fn have_root() -> bool {
     report(if is_root() { &[] } else { &["the privileges of root"] })
@@ -43,7 +43,7 @@ fn report(missing: &[&str]) -> bool {
     let test = thread.name().unwrap_or("a test").to_owned();
     let list = missing.join(", ");
     assert!(!in_ci(), "{test} needs {list}; see scripts/test-deps");
-    // Around the capture of test output: whoever runs the tests should see what they leave out.
+    // Past the capture of test output, so that users see which tests are skipped.
     let line =
         format!("\n*** SKIPPED {test}: missing {list} (scripts/test-deps installs what tests need) ***\n");
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
@@ -54,7 +54,7 @@ fn is_there(need: &str) -> bool {
     if need.starts_with('/') { Path::new(need).exists() } else { find_program(need).is_some() }
 }
 
-/// Where `name` is found in PATH, or in the places for administrators, which other users lack in theirs.
+/// Searches for `name` in PATH and in the directories of administrators, which the PATH of other users lacks.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);

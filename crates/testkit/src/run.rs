@@ -1,9 +1,10 @@
-//! Everything that a test leaves on the machine belongs to a [`Run`], and goes with it.
+//! Everything that a test creates on the machine belongs to a [`Run`], and is removed with it.
 //!
-//! A run is a directory whose name says which process owns it. Processes of a run have its directory in their
-//! environment, whoever started them; mounts of a run lie below its directory. So a run can be ended by anybody who
-//! knows the directory: by the value when it is dropped (also on a panic), by a thread of the test program when a signal
-//! arrives, and by the next test program when the owner was killed. Nothing else on the machine is touched.
+//! A run is a directory whose name identifies the process that owns it. Processes of a run have its directory
+//! in their environment, even indirect descendants; mounts of a run are below its directory. So the directory
+//! is all that is needed to end a run: the value does it when dropped (also on a panic), a thread of the test
+//! program does it on a signal, and the next test program does it if the owner was killed. Nothing else on
+//! the machine is touched.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -34,12 +35,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// A new run. The first one of a program takes away what killed programs have left, and from then on the program
-    /// ends its runs when it is interrupted.
+    /// Creates a run. The first one of a program removes runs that killed programs have left behind, and
+    /// installs the handlers that end the runs on a signal.
     ///
     /// # Panics
     ///
-    /// When the directory for temporary files cannot be written to.
+    /// If the directory for temporary files is not writable.
     pub fn new() -> Run {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         START.call_once(|| {
@@ -50,23 +51,23 @@ impl Run {
         let start = start_time(me).expect("/proc is mounted");
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let directory = base().join(format!("{me}.{start}.{number}"));
-        // Other users must reach the mounts inside.
+        // Other users must be able to reach the mounts below.
         let made = fs::DirBuilder::new().mode(0o755).recursive(true).create(&directory);
         made.unwrap_or_else(|error| panic!("create {}: {error}", directory.display()));
         LIVE.lock().unwrap_or_else(PoisonError::into_inner).push(directory.clone());
         Run { directory }
     }
 
-    /// Its directory.
+    /// Returns its directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// A new directory inside.
+    /// Creates a subdirectory.
     ///
     /// # Panics
     ///
-    /// When it exists already, or the disk is full.
+    /// If it exists already, or the disk is full.
     pub fn make(&self, name: &str) -> PathBuf {
         let path = self.directory.join(name);
         let made = fs::DirBuilder::new().mode(0o755).create(&path);
@@ -74,11 +75,11 @@ impl Run {
         path
     }
 
-    /// A disk of so many MiB with a file system of its own, mounted on a new directory.
+    /// Creates a disk of `mib` MiB with a file system of its own, mounted on a new directory.
     ///
     /// # Panics
     ///
-    /// When it cannot be made; tests ask for `mkfs.ext4` and root before.
+    /// If that fails; tests require `mkfs.ext4` and root first.
     pub fn small_disk(&self, mib: u64) -> PathBuf {
         let disk = self.make("disk");
         let script = r#"truncate -s "$3" "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
@@ -87,15 +88,15 @@ impl Run {
         disk
     }
 
-    /// A command whose process, with all its descendants, ends with the run.
+    /// Returns a command whose process, with all its descendants, ends with the run.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env(MARK, &self.directory).env("NACRE_LOG_DIR", &self.directory);
         command
     }
 
-    /// A command under which mount(8) finds our helpers, as after an installation. It looks for them in /sbin only, so
-    /// the command gets a mount namespace of its own with another /sbin. For root.
+    /// Returns a command for which mount(8) finds the mount helpers of NacreFS, as after an installation. It
+    /// searches /sbin only, so the command gets a mount namespace with another /sbin. For root.
     pub fn command_with_mount_helpers(&self, program: impl AsRef<OsStr>) -> Command {
         let helpers = self.directory.join("helpers");
         if !helpers.exists() {
@@ -104,7 +105,8 @@ impl Run {
                 symlink(binary::nacre(), helpers.join(name)).expect("a fresh directory of ours");
             }
         }
-        // Copies of the mounts of other tests are not to outlive them; what hangs behind one is not asked for its path.
+        // Unmounts copies of other tests' mounts, which would keep these busy. Their paths are not resolved:
+        // that would block on one that hangs.
         let script = r#"
             findmnt -rn -t fuse.nacre -o TARGET | { grep -v "^$2/" || true; } | xargs -r umount -lc
             mount -t overlay nacre-test -o "lowerdir=$1:$(realpath /sbin)" /sbin
@@ -117,7 +119,7 @@ impl Run {
         command
     }
 
-    /// The processes of this run, with their command lines, in the order of their numbers.
+    /// Returns the processes of this run with their command lines, ordered by process id.
     pub fn processes(&self) -> Vec<(u32, Vec<String>)> {
         marked(&self.directory)
     }
@@ -149,12 +151,12 @@ impl Drop for Run {
     }
 }
 
-/// Where all runs of this user are.
+/// Returns the directory of all runs of this user.
 fn base() -> PathBuf {
     std::env::temp_dir().join(format!("nacre-test-{}", rustix::process::getuid().as_raw()))
 }
 
-/// Ends runs whose owner is gone.
+/// Ends runs whose owner has ended.
 fn sweep(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -169,20 +171,21 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Process number and start time from the name of a run.
+/// Returns process id and start time from the name of a run.
 fn owner(path: &Path) -> Option<(u32, u64)> {
     let mut words = path.file_name()?.to_str()?.split('.');
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
-/// When a process was started, in ticks since boot: with the number it names a process for ever.
+/// Returns the start time of a process, in ticks since boot: together with the process id it is unique until
+/// a reboot.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program may have blanks and parentheses in it; the 20th word after it is the time.
+    // The program's name may contain blanks and parentheses; the start time is the 20th word after it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Kills the processes of a run, unmounts what it has mounted, and removes its directory.
+/// Kills the processes of a run, detaches its mounts, and removes its directory.
 fn end(directory: &Path) -> Result<(), String> {
     end_processes(directory);
     end_mounts(directory);
@@ -198,8 +201,8 @@ fn end(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Kills them, and cuts the connections of their mounts: a process that waits for a request to a killed server of ours
-/// could not end otherwise, and while it is in exec, it holds up whoever looks at it.
+/// Kills the processes of a run, and aborts its FUSE connections: a process that waits for a killed server
+/// could not end otherwise, and while it is in exec, every reader of its files in /proc blocks.
 fn end_processes(directory: &Path) {
     const PATIENCE: Duration = Duration::from_secs(20);
     kill_all(directory);
@@ -208,18 +211,18 @@ fn end_processes(directory: &Path) {
         mounts::abort(&mounts::below(directory), &scratch);
         let _ = fs::remove_dir(&scratch);
     }
-    // Again and again: a process may have started another one after we looked.
+    // Repeated, as a process may have started another one after the scan.
     let over = wait::within(PATIENCE, || (kill_all(directory) == 0).then_some(()));
     if over.is_none() {
         eprintln!("processes do not end: {:?}", marked(directory));
     }
 }
 
-/// How many there were.
+/// Kills all processes of a run and returns how many there were.
 fn kill_all(directory: &Path) -> usize {
     let processes = marked(directory);
     for (pid, _) in &processes {
-        // The process carries our mark, so it is ours.
+        // The mark in its environment proves that the process belongs to a run.
         program::signal(*pid, Signal::KILL);
     }
     processes.len()
@@ -228,13 +231,13 @@ fn kill_all(directory: &Path) -> usize {
 fn end_mounts(directory: &Path) {
     for entry in mounts::below(directory).iter().rev() {
         if mounts::detach(&entry.point).is_err() {
-            // Users unmount FUSE file systems with the help of a set-user-id program.
+            // Users without privilege unmount FUSE file systems through a set-user-id program.
             let _ = Command::new("fusermount3").arg("-uz").arg(&entry.point).status();
         }
     }
 }
 
-/// Living processes with the mark of a run (zombies have no environment any more).
+/// Returns the processes with the mark of a run (zombies have no environment).
 fn marked(directory: &Path) -> Vec<(u32, Vec<String>)> {
     let mark = [MARK.as_bytes(), b"=", directory.as_os_str().as_bytes()].concat();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -245,11 +248,12 @@ fn marked(directory: &Path) -> Vec<(u32, Vec<String>)> {
     found
 }
 
-/// Processes in exec that nobody can look at, since they wait for something.
+/// Processes that block in exec, so that a read of their files in /proc blocks too.
 static HELD_UP: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// What `look` finds at processes. A process in exec closes its copies of our files, which may wait for a server that only our
-/// caller can start, and holds up whoever looks at it meanwhile: it is left out, from `patience` on and until that is over.
+/// Returns the results of `look` for processes. A process in exec closes its copies of this program's files,
+/// which may wait for a server that only the caller can restart; a look at it blocks meanwhile. After
+/// `patience` such a process is skipped, until the look returns.
 fn look_at_all<R: Send + 'static>(
     mut numbers: Vec<u32>,
     patience: Duration,
@@ -292,7 +296,7 @@ fn look_at_all<R: Send + 'static>(
     found
 }
 
-/// The command line of a process that has `mark` in its environment.
+/// Returns the command line of a process that has `mark` in its environment.
 fn command_with(mark: &[u8], pid: u32) -> Option<Vec<String>> {
     let process = Path::new("/proc").join(pid.to_string());
     let environment = fs::read(process.join("environ")).ok()?;
@@ -304,7 +308,7 @@ fn command_with(mark: &[u8], pid: u32) -> Option<Vec<String>> {
     Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
-/// The ends of all logs, for whoever reads why a test failed.
+/// Prints the ends of all logs, as the context of a failure.
 fn show_logs(directory: &Path) {
     const LINES: usize = 40;
     let logs = [directory.to_owned(), directory.join("data/run")];
@@ -324,11 +328,12 @@ static SIGNAL_PIPE: AtomicI32 = AtomicI32::new(-1);
 
 extern "C" fn on_signal(signal: libc::c_int) {
     let byte = [signal as u8];
-    // SAFETY: write is allowed in signal handlers; the descriptor is never closed, `byte` lives across the call.
+    // SAFETY: write is allowed in signal handlers; the descriptor is never closed, `byte` lives across the
+    // call.
     unsafe { libc::write(SIGNAL_PIPE.load(Ordering::Relaxed), byte.as_ptr().cast(), 1) };
 }
 
-/// Ends all runs when somebody interrupts the program. A handler may do next to nothing, so a thread does it.
+/// Ends all runs when the program is interrupted. In a thread, as few calls are allowed in a signal handler.
 fn end_on_signals() {
     let (mut reader, writer) = std::io::pipe().expect("a pipe can be made");
     SIGNAL_PIPE.store(std::os::fd::IntoRawFd::into_raw_fd(writer), Ordering::Relaxed);
@@ -345,7 +350,7 @@ fn end_on_signals() {
         std::process::exit(128 + i32::from(byte[0]));
     });
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: `on_signal` has the signature that signal() wants and calls only write.
+        // SAFETY: `on_signal` has the signature that signal() requires and only calls write.
         unsafe { libc::signal(signal, on_signal as *const () as libc::sighandler_t) };
     }
 }
@@ -369,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_process_that_nobody_can_look_at_hides_no_others() {
-        // Numbers that no process has.
+        // Process ids that no process has.
         let [first, stuck, last] = [1 << 30, (1 << 30) + 1, (1 << 30) + 2];
         let (release, released) = mpsc::channel::<()>();
         let released = std::sync::Arc::new(Mutex::new(released));

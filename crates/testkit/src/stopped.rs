@@ -1,20 +1,20 @@
-//! Processes that do not answer.
+//! Processes that are stopped, and so unresponsive.
 
 use crate::{Cluster, program, wait};
 use rustix::process::Signal;
 use std::fs;
 
-/// A process that is stopped; it goes on with the end of this, also if the test ends early: closing a file waits for the mount
-/// that it is on.
+/// A process stopped by a signal. It is resumed when this is dropped, also if the test fails: closing a file
+/// waits for the process of its mount.
 #[derive(Debug)]
 pub struct Stopped(u32);
 
 impl Stopped {
-    /// Stops a process and waits until the last of its threads has: until then they work as before.
+    /// Stops a process and waits until all its threads have stopped: until then they work as before.
     ///
     /// # Panics
     ///
-    /// When it does not stop.
+    /// If it does not stop.
     pub fn begin(cluster: &Cluster, pid: u32) -> Stopped {
         let stopped = Stopped(pid);
         cluster.signal(pid, Signal::STOP);

@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a condition that should be met in an instant may take on a busy machine.
+/// Timeout, on a busy machine, for a condition that should hold at once.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Time between two looks at a condition.
+/// Interval between checks of a condition.
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// Looks at `condition` until it gives a value.
+/// Polls `condition` until it returns a value.
 ///
 /// # Panics
 ///
-/// When `limit` is over; `what` is in the message.
+/// When `limit` has passed; the message contains `what`.
 #[track_caller]
 pub fn until<T>(limit: Duration, what: &str, condition: impl FnMut() -> Option<T>) -> T {
     match within(limit, condition) {
@@ -21,7 +21,7 @@ pub fn until<T>(limit: Duration, what: &str, condition: impl FnMut() -> Option<T
     }
 }
 
-/// Looks at `condition` until it gives a value; `None` when `limit` is over.
+/// Polls `condition` until it returns a value; `None` when `limit` has passed.
 pub fn within<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {
@@ -35,12 +35,11 @@ pub fn within<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> O
     }
 }
 
-/// Runs `work` on a thread and panics when it is not over after `limit`; nothing may hang, and a test that hangs says
-/// nothing.
+/// Runs `work` on a thread and panics if it takes longer than `limit`, as a test that hangs reports nothing.
 ///
 /// # Panics
 ///
-/// When `limit` is over, and when `work` panics.
+/// When `limit` has passed, or if `work` panics.
 #[track_caller]
 pub fn deadline<T: Send + 'static>(
     limit: Duration,

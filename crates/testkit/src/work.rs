@@ -1,16 +1,17 @@
-//! Work in a directory that goes on while something is done to it.
+//! Concurrent work in a directory under test.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Makes, writes, renames, reads, links and removes names in a directory until told to stop, and gives those that are left: of
-/// every so many rounds (`keeps.0`) one, up to so many names (`keeps.1`). Each has its first name as its content, which differs in the first letter.
+/// Creates, writes, renames, reads, links and removes names in a directory until `stop` is set, and returns
+/// the names that are left: one of every `keeps.0` rounds, up to `keeps.1` names. The content of each is its
+/// first name, which differs from it in the first letter.
 ///
 /// # Panics
 ///
-/// When anything fails or is not as it was made.
+/// If a call fails, or a result is not the expected one.
 pub fn work_in(
     dir: &Path,
     worker: usize,

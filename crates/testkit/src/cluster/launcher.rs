@@ -1,8 +1,8 @@
 //! Starts programs from a process that has no file of any mount open.
 //!
-//! A descriptor that is not inherited is closed in the new process, in the middle of exec, and closing a file of a FUSE
-//! file system waits for its server. A test that has files open and restarts the server from its own process would wait
-//! for itself. So a shell that was started before does it.
+//! A descriptor that is not inherited is closed in the new process in the middle of exec, and closing a file
+//! of a FUSE file system waits for its server. A test that has files open and restarts the server from its
+//! own process would deadlock. So a shell that was started earlier runs the program.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use crate::run::Run;
 
-/// Reads a count and so many words, each ended by a zero byte; runs them; says the exit code. `$1` gets the output.
+/// Reads a count and that many words, each ended by a zero byte; runs them as a command; prints the exit
+/// code. Standard output and standard error of the command go to `$1`.
 const SCRIPT: &str = r#"
 while IFS= read -r -d '' count; do
     words=()
@@ -24,7 +25,7 @@ while IFS= read -r -d '' count; do
 done
 "#;
 
-/// The shell; it ends with its standard input, at the latest with the run.
+/// The shell. It ends when its standard input is closed, at the latest with the run.
 #[derive(Debug)]
 pub(super) struct Launcher {
     child: Child,
@@ -45,7 +46,7 @@ impl Launcher {
         let (sender, codes) = channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                // Whoever asked may have given up.
+                // The receiver may have timed out.
                 let _ = sender.send(line.trim().parse().unwrap_or(-1));
             }
         });
@@ -56,7 +57,7 @@ impl Launcher {
     ///
     /// # Panics
     ///
-    /// When its exit code is not 0, with what it said, and when it takes longer than `limit`.
+    /// If its exit code is not 0, with its output, or it takes longer than `limit`.
     #[track_caller]
     pub(super) fn run(&mut self, words: &[&OsStr], limit: Duration) {
         let mut message = format!("{}\0", words.len()).into_bytes();

@@ -1,8 +1,9 @@
-//! TCP ports that no other file system of tests uses, and that the system gives to nobody by itself.
+//! TCP ports that no other file system under test uses, and that the kernel does not assign to other
+//! programs.
 //!
-//! A port that was free a moment ago may be somebody else's when a server that has just been started, or killed and
-//! started again, wants to listen on it: tests run side by side, and each file system needs six. So every file system
-//! has a block for as long as it lives.
+//! A port that was free a moment ago may be in use when a server that was just started, or killed and
+//! restarted, listens on it: tests run in parallel, and each file system needs six ports. So each file system
+//! has a block of ports for its lifetime.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,15 +16,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use super::slot;
 
-/// Below the range from which Linux takes ports for connections and for listeners that want any (from 32768 on), above
-/// what services are usually given.
+/// Below the ephemeral ports of Linux (from 32768 on), above the ports of common services.
 const FIRST: u16 = 24_000;
-/// Blocks.
+/// Number of blocks.
 const COUNT: usize = 250;
-/// Ports of a block.
+/// Ports per block.
 pub(super) const LENGTH: u16 = 32;
 
-/// A block of 32 ports of a file system; others may have them when it is dropped.
+/// A block of 32 ports, reserved until dropped.
 #[derive(Debug)]
 pub struct Ports {
     first: u16,
@@ -31,15 +31,16 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// A block that nobody has.
+    /// Reserves a free block.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is none.
     pub fn take() -> Ports {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let directory = slot::directory();
-        // Not the one that was given back last: a client that is about to end may still look for its servers there.
+        // Not the block that was released last: a client that is about to end may still connect to its
+        // servers there.
         let start = std::process::id() as usize + NEXT.fetch_add(1, Ordering::Relaxed);
         let mut blocks = (0..COUNT).map(|step| (start + step) % COUNT);
         let taken = blocks.find_map(|block| {
@@ -51,14 +52,14 @@ impl Ports {
         taken.expect("tests use few of the blocks of ports at a time")
     }
 
-    /// The first one.
+    /// Returns the first port.
     pub fn first(&self) -> u16 {
         self.first
     }
 }
 
-/// Whether nobody listens there. The sockets that find it out do not listen themselves: copies of them, in processes that
-/// other tests are just starting, would be in the way.
+/// Returns whether no program listens on any of the ports. The sockets of the check do not listen themselves:
+/// processes that other tests are just forking have copies of them, which would keep the port in use.
 fn is_free(mut ports: Range<u16>) -> bool {
     ports.all(|port| {
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);

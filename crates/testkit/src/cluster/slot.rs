@@ -1,4 +1,4 @@
-//! How many file systems run at a time, over all test programs on the machine.
+//! Limits the file systems that run at a time, over all test programs on the machine.
 
 use std::cell::Cell;
 use std::fs::{DirBuilder, File};
@@ -10,16 +10,16 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::wait;
 
-/// One file system uses about one CPU; more than these only make each other slow and deadlines tight.
+/// A file system uses about one CPU; more file systems than this slow each other down until deadlines pass.
 const SLOTS: usize = 2;
-/// Longer than any test may take.
+/// Timeout for a slot: longer than any test may take.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Where test programs of this user note what they have of the machine, by locks on files.
+/// Returns the directory with the lock files by which test programs of this user share the machine.
 pub(super) fn directory() -> PathBuf {
     let user = rustix::process::getuid().as_raw();
     let directory = std::env::temp_dir().join(format!("nacre-test-slots-{user}"));
@@ -28,7 +28,7 @@ pub(super) fn directory() -> PathBuf {
     directory
 }
 
-/// The right to run a file system; a test that has one may run more.
+/// Permission to run file systems, as many as the test needs.
 #[derive(Debug)]
 pub(super) struct Slot {
     _lock: Option<File>,
