@@ -1,4 +1,5 @@
-//! The binary interface of Lustre on a mount: what programs that were made for Lustre ask of it, in the bytes that they use.
+//! Binary interface of Lustre on a mount: calls of programs that were built for Lustre, in the bytes that
+//! they use.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()
 }
 
-/// Value of an attribute, or the error number.
+/// Returns the value of an attribute, or the errno.
 fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, i32> {
     let mut value = vec![0; 65536];
     match rustix::fs::getxattr(path, name, &mut value[..]) {
@@ -69,7 +70,7 @@ on_every_shape! {
             assert_eq!((default(&to), default(&to.join("inner"))), ("3".into(), "3".into()), "{program}");
             assert_eq!(fs::read(to.join("file")).ok(), fs::read(from.join("file")).ok(), "{program}");
         }
-        // What came from elsewhere has none of these attributes: its copy may keep its own.
+        // A file from another file system has none of these attributes: its copy may keep its own layout.
         let elsewhere = cluster.run().directory().join("elsewhere");
         fs::create_dir(&elsewhere).expect("mkdir");
         fs::write(elsewhere.join("plain"), "text").expect("write");

@@ -1,4 +1,4 @@
-//! OSTs that are added with a back end, a cache and a class of their own; devices that change their size.
+//! Added OSTs with a back end, a cache and a class of their own; devices whose size changes.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn start(shape: Shape, fsname: &str, backend: &str) -> Option<Cluster> {
     cluster.filter(|cluster| !cluster.is_foreign())
 }
 
-/// Writes a file on one OST, durable.
+/// Writes a file on one OST and makes it durable.
 fn write_on(cluster: &Cluster, ost: usize) -> (PathBuf, Vec<u8>) {
     let path = cluster.mount().join(format!("on{ost}"));
     cluster.lfs(&["setstripe", "-i", &ost.to_string(), "-c", "1", text(&path)]).success();
@@ -49,7 +49,7 @@ fn parameter(cluster: &Cluster, name: &str) -> String {
     cluster.lctl(&["get_param", "-n", name]).success().stdout.trim().to_owned()
 }
 
-/// Adds an OST that is not to be had; says why.
+/// Adds an OST with invalid options; returns the error message.
 fn refused(cluster: &Cluster, options: &[&str]) -> String {
     let outcome = cluster.add_target("ost", options);
     assert_ne!(outcome.code(), 0, "{options:?}: {outcome:?}");
@@ -103,7 +103,7 @@ fn an_ost_is_added_with_all_that_it_is_wished_to_have(shape: Shape, fsname: &str
     files.iter().for_each(check);
     cluster.stop_and_check();
 
-    // The next one while nothing runs.
+    // The next one is added while no server runs.
     cluster.add_target("ost", &["--ost-backend", "block,size=128M", "--disk"]).success();
     cluster.start_all();
     await_osts(&cluster, 3);
@@ -124,7 +124,7 @@ fn an_ost_is_added_with_all_that_it_is_wished_to_have_in_a_process_of_its_own() 
     an_ost_is_added_with_all_that_it_is_wished_to_have(Shape::Separate, "addo1");
 }
 
-/// Bytes that `lfs df` tells of the OST.
+/// Returns the total bytes that `lfs df` reports for the OST.
 fn total(cluster: &Cluster) -> u64 {
     let kib = parameter(cluster, &format!("obdfilter.{}-OST0000.kbytestotal", cluster.fsname()));
     kib.parse::<u64>().expect("a number") << 10
@@ -141,7 +141,7 @@ fn an_ost_whose_device_grew_has_the_space_and_one_whose_device_shrank_does_not_s
         OpenOptions::new().write(true).open(&device).expect("opened").set_len(bytes).expect("sized");
     };
     set_size(512 << 20);
-    // Looks at it before it is used, too.
+    // Runs a check before the first use too.
     cluster.check();
     cluster.start_all();
     assert_eq!(total(&cluster), (512 << 20) - 8192);

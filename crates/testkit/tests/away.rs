@@ -1,5 +1,5 @@
-//! A metadata server that is away: what is asked about the file system is answered, what others have goes on, and what has to wait
-//! can be interrupted and goes on in the end.
+//! An unreachable metadata server: queries about the file system are answered, operations on other servers
+//! continue, and waits for the server can be interrupted and end when it is back.
 
 use std::fs;
 use std::io::Write;
@@ -15,14 +15,14 @@ use nacre_testkit::{Cluster, Shape, Stopped, errno, program, text, wait};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
-/// What nobody may have to wait for. On an idle machine it takes 1 to 4 s with a server that is stopped.
+/// Time limit for operations that must not wait. On an idle machine they take 1 to 4 s with a stopped server.
 const SOON: Duration = Duration::from_secs(20);
-/// What is back may take time to let clients in.
+/// Time limit for a restarted server to admit clients.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Time for a request to get to where it waits: the condition is the passing of time itself.
+/// Time for a request to reach the point where it waits: the condition is the passing of time itself.
 const A_WHILE: Duration = Duration::from_millis(1500);
 
-/// How a server goes away.
+/// How a server becomes unreachable.
 #[derive(Clone, Copy, Debug)]
 enum Away {
     Killed,
@@ -54,7 +54,7 @@ fn leave(cluster: &Cluster, role: &str, how: Away) -> Option<Stopped> {
     }
 }
 
-/// Has it come back, and waits until every mount works in all of these directories.
+/// Restarts or resumes it, and waits until every mount works in all of these directories.
 fn come_back(cluster: &mut Cluster, stopped: Option<Stopped>, directories: &[PathBuf]) {
     drop(stopped);
     cluster.start_all();
@@ -67,7 +67,7 @@ fn come_back(cluster: &mut Cluster, stopped: Option<Stopped>, directories: &[Pat
     }
 }
 
-/// A directory for each of the two MDTs in a new directory.
+/// Creates a directory, and one on each of the two MDTs in it.
 fn two(cluster: &Cluster, name: &str) -> [PathBuf; 2] {
     let top = cluster.directory(name);
     [0, 1].map(|mdt| {
@@ -77,14 +77,14 @@ fn two(cluster: &Cluster, name: &str) -> [PathBuf; 2] {
     })
 }
 
-/// The same path through another mount.
+/// Returns the same path through another mount.
 fn through(other: &Path, cluster: &Cluster, path: &Path) -> PathBuf {
     other.join(path.strip_prefix(cluster.mount()).expect("below the mount"))
 }
 
 const ALL: [&str; 4] = ["MDT0000", "MDT0001", "OST0000", "OST0001"];
 
-/// Each target is shown, with figures or as one that is away.
+/// Checks that each target is listed, with figures or as unreachable.
 fn check_figures(found: &Outcome, fsname: &str, away: &[&str]) {
     assert_eq!(found.code(), 0, "{found}");
     for target in ALL {
@@ -94,7 +94,7 @@ fn check_figures(found: &Outcome, fsname: &str, away: &[&str]) {
     }
 }
 
-/// Each target is said to be active, or not to answer.
+/// Checks that each target is reported as active or as not responding.
 fn check_states(found: &Outcome, fsname: &str, away: &[&str]) {
     assert_ne!(found.code(), 0, "{found}");
     for target in ALL {
@@ -110,7 +110,7 @@ fn contains(found: &Outcome, text: &str, count: usize) {
     assert_eq!((found.code(), found.stdout.matches(text).count()), (0, count), "{found}");
 }
 
-/// Asks a mount, all at once, what has to be answered while targets are away: these.
+/// Runs all queries on a mount in parallel that must be answered while the targets `away` are unreachable.
 fn ask_about(cluster: &Cluster, mount: &Path, below: &[PathBuf], away: &[&str]) {
     type Check<'a> = Box<dyn Fn(&Outcome) + Send + 'a>;
     let fsname = cluster.fsname();
@@ -147,7 +147,7 @@ fn ask_about(cluster: &Cluster, mount: &Path, below: &[PathBuf], away: &[&str]) 
                 let took = began.elapsed();
                 println!("{took:?}: {}", found.command);
                 check(&found);
-                // lctl asks all processes of the host, those that other tests have stopped, too.
+                // lctl queries all processes of the host, including those that other tests have stopped.
                 let limit = if found.command.contains("lctl") { LIMIT } else { SOON };
                 assert!(took < limit, "{} took {took:?} with {away:?} away", found.command);
             });
@@ -160,13 +160,13 @@ fn what_is_asked_about_the_file_system_is_answered_while_an_mdt_is_away() {
     let Some(mut cluster) = start(Shape::Separate, "awaya") else { return };
     let dirs = two(&cluster, "top");
     dirs.iter().for_each(|dir| fs::create_dir(dir.join("sub")).expect("made"));
-    // Whether it may be listed has to be asked.
+    // Permission to list it has to be requested from the MDT.
     fs::set_permissions(cluster.mount(), fs::Permissions::from_mode(0o711)).expect("changed");
     for mounts in [1, 2] {
         let other = (mounts == 2).then(|| cluster.add_mount());
         for (role, index, how) in WAYS {
             if let Some(other) = &other {
-                // From now on the first mount knows nothing of the root for sure.
+                // From here on the first mount has no valid cache of the root.
                 fs::create_dir(other.join(format!("{role}{how:?}"))).expect("made");
             }
             let stopped = leave(&cluster, role, how);
@@ -202,8 +202,9 @@ fn what_is_asked_about_the_file_system_is_answered_while_all_of_it_is_away() {
     }
 }
 
-/// Programs that need the MDT of a directory. `other` is the directory through another mount, by which their names come to be, so that
-/// nothing is known of them where they are used; `elsewhere` is one of another MDT.
+/// Returns programs that need the MDT of a directory. `other` is the directory through another mount, which
+/// creates the names, so that the mount under test has nothing cached; `elsewhere` is a directory on another
+/// MDT.
 fn programs(other: &Path, directory: &Path, elsewhere: &Path, series: &str) -> Vec<Vec<String>> {
     let name = |what: &str| {
         fs::write(other.join(format!("{what}{series}")), "text").expect("written");
@@ -223,7 +224,7 @@ fn programs(other: &Path, directory: &Path, elsewhere: &Path, series: &str) -> V
 }
 
 fn spawn(cluster: &Cluster, words: &[String]) -> (String, Child) {
-    // Whoever started this may have had it ignore signals.
+    // The parent process may ignore these signals, and children inherit that.
     let mut command = cluster.run().command("env");
     command.arg("--default-signal=INT,TERM").args(words).stdin(Stdio::null()).stdout(Stdio::null());
     (words.join(" "), command.spawn().expect("it starts"))
@@ -266,7 +267,8 @@ fn what_waits_for_an_mdt_can_be_interrupted_and_goes_on_when_it_is_back() {
         let (mut ended, mut killed) = (begin(&ended), begin(&killed));
         all_wait(&mut ended);
         all_wait(&mut killed);
-        // All at once: in the kernel those that change a directory wait for each other, which no signal ends.
+        // All at once: in the kernel changes of a directory wait for each other, and no signal ends that
+        // wait.
         ended.iter().for_each(|(_, child)| cluster.signal(child.id(), Signal::INT));
         killed.iter().for_each(|(_, child)| cluster.signal(child.id(), Signal::KILL));
         for (mut children, signal) in [(ended, libc::SIGINT), (killed, libc::SIGKILL)] {
@@ -294,7 +296,7 @@ fn what_waits_for_an_mdt_can_be_interrupted_and_goes_on_when_it_is_back() {
     cluster.stop_and_check();
 }
 
-/// What a user does in the working directory, when told to.
+/// A user's work in the working directory, started by a line of input.
 const WORK: &str = "read -r go
     test \"$(pwd -P)\" = \"$1\"
     echo data > new; test \"$(cat new)\" = data; test -z \"$(cat empty)\"
@@ -302,7 +304,7 @@ const WORK: &str = "read -r go
     test \"$(stat -c '%h %Y' sub/moved)\" = '2 5'; test \"$(ls -A sub)\" = moved; ls -lA > /dev/null
     rm sub/moved link; rmdir sub; test \"$(ls -A)\" = empty";
 
-/// A program that works in a directory, when it gets a line.
+/// Starts a program that works in a directory once it reads a line.
 fn worker(cluster: &Cluster, directory: &Path) -> Child {
     let mut command = cluster.run().command("bash");
     command.args(["-euo", "pipefail", "-c", WORK, "bash"]).arg(directory).current_dir(directory);
@@ -313,7 +315,7 @@ fn worker(cluster: &Cluster, directory: &Path) -> Child {
 fn what_lies_on_other_mdts_is_used_while_one_is_away() {
     let Some(mut cluster) = start(Shape::Separate, "awayd") else { return };
     let chosen = two(&cluster, "top");
-    // Those that are placed in turn have no default of their own.
+    // Directories placed round-robin have no default of their own.
     let top = cluster.directory("turns");
     let mut in_turn: [Option<PathBuf>; 2] = [None, None];
     for number in 0..8 {
@@ -330,7 +332,8 @@ fn what_lies_on_other_mdts_is_used_while_one_is_away() {
         let there = 1 - index as usize;
         let mut used = Vec::new();
         for directory in [&chosen[there], &in_turn[there]] {
-            // Its names, those on the way to it included, are known, and stay so whatever memory the kernel needs.
+            // Its names, and those on the path to it, are cached and stay cached even if the kernel needs
+            // memory.
             program::shell(directory, "stat . .. empty", [""; 0]).success();
             let path = directory.join("empty");
             let pinned = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
@@ -352,7 +355,7 @@ fn what_lies_on_other_mdts_is_used_while_one_is_away() {
     cluster.stop_and_check();
 }
 
-/// The answer to an open, and what gives the file back, may pass each other where nobody waits for either.
+/// The reply to an open and the release of the file may pass each other if no process waits for either.
 #[test]
 fn opens_that_were_interrupted_do_not_stay_open() {
     let Some(mut cluster) = start(Shape::Separate, "awaye") else { return };
@@ -369,7 +372,7 @@ fn opens_that_were_interrupted_do_not_stay_open() {
         let fid = cluster.lfs(&["path2fid", text(&path)]).success().stdout.trim().to_owned();
         wait::until(wait::SOON, "it is closed", || (!is_open(&cluster, &fid)).then_some(()));
         let stopped = leave(&cluster, role, how);
-        // The name is known, so that it is the open that waits.
+        // The name is cached, so that the open itself waits.
         let words = ["cat", text(&path)].map(String::from);
         let mut children: Vec<_> = (0..16).map(|_| spawn(&cluster, &words)).collect();
         let early = wait::within(A_WHILE, || {
@@ -385,13 +388,13 @@ fn opens_that_were_interrupted_do_not_stay_open() {
     cluster.stop_and_check();
 }
 
-/// Copies a directory with its holes.
+/// Copies a directory with the holes of its files.
 fn copy(from: &Path, to: &Path) {
     let arguments = ["-a", "--sparse=always", text(from), text(to)];
     program::run("cp", arguments).success();
 }
 
-/// A file of four stripes of 64 KiB, on OST 1, OST 0, OST 1 and OST 0.
+/// Creates a file of four stripes of 64 KiB, on OST 1, OST 0, OST 1 and OST 0.
 fn striped(cluster: &Cluster, path: &Path) -> Vec<u8> {
     cluster.lfs(&["setstripe", "-c", "2", "-i", "1", "-S", "64K", text(path)]).success();
     let bytes: Vec<u8> = (0..4 << 16).map(|at| (at / 99 % 251) as u8).collect();
@@ -399,7 +402,7 @@ fn striped(cluster: &Cluster, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Both mounts, right after the OST has come back.
+/// Checks both mounts, right after the OST is back.
 fn what_is_lost_is_an_error_and_the_rest_goes_on(
     cluster: &Cluster,
     dirs: &[PathBuf],
@@ -424,7 +427,7 @@ fn what_is_lost_is_an_error_and_the_rest_goes_on(
         assert_eq!(fs::read(dir.join("old")).expect("read"), bytes);
         let sparse = fs::read(below(dir).join("sparse")).expect("read");
         assert!(sparse[..3 << 16].iter().all(|byte| *byte == 0) && sparse.ends_with(b"data"));
-        // New objects have ids of their own.
+        // New objects do not reuse ids.
         for number in 0..40 {
             let path = dir.join(format!("after{number}"));
             fs::write(&path, number.to_string()).expect("written");
@@ -435,7 +438,8 @@ fn what_is_lost_is_an_error_and_the_rest_goes_on(
     }
 }
 
-/// OST 1 comes back from a copy of its directory that is older than some files on both MDTs, while the MDTs go on.
+/// OST 1 is restored from a copy of its directory that is older than some files on both MDTs, while the MDTs
+/// keep running.
 fn an_ost_is_restored_from_an_older_copy(name: &str, backend: &str) {
     let backend = backend.to_owned();
     let options = Options {
@@ -463,7 +467,7 @@ fn an_ost_is_restored_from_an_older_copy(name: &str, backend: &str) {
         striped(&cluster, &below(dir).join("theirs"));
         striped(&cluster, &dir.join("moved"));
         cluster.lfs(&["migrate", "-c", "2", "-i", "1", "-S", "64K", text(&dir.join("moved"))]).success();
-        // Nothing was ever written to its first object.
+        // Its first object was never written.
         cluster.lfs(&["setstripe", "-c", "2", "-i", "1", "-S", "64K", text(&dir.join("sparse"))]).success();
         let sparse = fs::File::create(dir.join("sparse")).expect("made");
         sparse.write_all_at(b"data", 3 << 16).expect("written");

@@ -1,4 +1,4 @@
-//! The benches of `nacre bench` on a file system that runs: short runs that look at what they print, not at how fast it is.
+//! The benches of `nacre bench` on a running file system: short runs that check the output, not the speed.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ fn bench(cluster: &Cluster, words: &[&str]) -> String {
     cluster.nacre(&words).success().stdout
 }
 
-/// The numbers of the row of a table that begins with `name`.
+/// Returns the numbers of the row that begins with `name`.
 fn numbers(table: &str, name: &str) -> Vec<f64> {
     let row = table.lines().find(|line| line.trim_start().starts_with(name));
     let row = row.unwrap_or_else(|| panic!("no {name} in:\n{table}"));
@@ -218,7 +218,7 @@ fn a_simulated_service_time_makes_an_mdt_take_its_time() {
     set("time=100ms:at_once=1").success();
     assert_eq!(get().trim(), "time=100000us:at_once=1");
     let start = Instant::now();
-    // Made one after the other, whoever makes them.
+    // Creates in one directory are serialised, whichever thread they come from.
     std::thread::scope(|scope| {
         for number in 0..3 {
             let path = directory.join(number.to_string());
@@ -352,7 +352,7 @@ fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
     wait::until(wait::SOON, "the second experiment", || {
         (results().contains("lad17-pfl") && memory.exists()).then_some(())
     });
-    // SAFETY: takes numbers; the process is our own child, which has not been waited for.
+    // SAFETY: takes numbers; the process is a child of this one and has not been reaped.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = wait::deadline(wait::SOON, "ending", move || child.wait_with_output()).expect("our child");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -390,7 +390,7 @@ fn the_talks_are_broken_off_and_gone_on_with_and_leave_nothing_but_a_report() {
     );
 }
 
-/// Runs two short experiments of the talks; the lines that were printed on the way, and the report.
+/// Runs two short experiments of the talks; returns the progress output and the report.
 fn noisy_and_pfl(mut command: Command, out: &Path, more: &[&str]) -> (String, String) {
     command.args(["bench", "talks", "--quick", "--only", "cray-noisy,lad17-pfl", "--out", text(out)]);
     let output = command.args(more).output().expect("run");
@@ -412,7 +412,7 @@ fn experiments_of_the_talks_that_lack_something_are_left_out_and_the_rest_goes_o
         assert_eq!(report.matches(&format!(": left out\n\n{why}")).count(), times, "{why}: {report}");
     };
 
-    // One of the two fits by smaller sizes.
+    // One of the two fits with smaller sizes.
     let (said, report) = noisy_and_pfl(nacre(), &small.join("talks"), &[]);
     left_out(&said, &report, "it needs 256 MiB in ", 1);
     assert!(report.contains("--size-mib 24 ") || report.contains("--size-mib 48 "), "{report}");
@@ -424,7 +424,7 @@ fn experiments_of_the_talks_that_lack_something_are_left_out_and_the_rest_goes_o
     let home = run.make("home");
     let nobody = 65534;
     std::os::unix::fs::chown(&home, Some(nobody), Some(nobody)).expect("chown");
-    // The binaries may lie where only root can reach them.
+    // The binaries may be in a directory that only root can reach.
     for name in ["nacre", "nacre-bench"] {
         fs::copy(nacre_testkit::binary::nacre_with_bench().with_file_name(name), home.join(name))
             .expect("copy");
@@ -435,7 +435,7 @@ fn experiments_of_the_talks_that_lack_something_are_left_out_and_the_rest_goes_o
     left_out(&said, &report, "it needs root", 2);
 }
 
-/// What `bench peers` is told in all tests.
+/// Options of `bench peers` in all tests.
 const PEERS: [&str; 8] = ["--tasks", "2", "--files", "40", "--size-mib", "1", "--seconds", "1"];
 
 #[test]

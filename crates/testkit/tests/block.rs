@@ -1,4 +1,4 @@
-//! OSTs that keep their objects on devices of their own.
+//! OSTs that store their objects on block devices.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -94,7 +94,7 @@ fn damaged_data_in_files_with_checksums_is_an_error_and_the_check_names_it() {
     });
 }
 
-/// Flips a bit of a file of an OST of this back end, whose data lies in the files that `images` names.
+/// Flips a bit of a file on an OST of this back end, whose data is in the files that `images` returns.
 fn damage(name: &str, backend: &str, images: impl Fn(&Cluster) -> Vec<PathBuf>) {
     let Some(mut cluster) = start(Shape::Embedded, name, &[backend]) else { return };
     let directory = cluster.directory("files");
@@ -133,7 +133,8 @@ fn damage(name: &str, backend: &str, images: impl Fn(&Cluster) -> Vec<PathBuf>) 
     cluster.stop();
 }
 
-/// Reads a file of `content` in blocks of 4 KiB, at random, by many threads around all caches; how many blocks could not be read.
+/// Reads a file of `content` in blocks of 4 KiB, at random offsets, by many threads past all caches. Returns
+/// the number of blocks that could not be read.
 fn read_by_many(path: &Path, content: &[u8], seed: u64) -> usize {
     const THREADS: u64 = 16;
     let read = |thread: u64| {
@@ -173,7 +174,7 @@ fn small_reads_of_many_threads_share_submissions_and_the_damage_of_one_is_no_err
     assert_eq!(read_by_many(&path, &bytes, 1), 0);
     let after = ["reads", "ring_batches", "call_batches", "copied_reads"].map(did);
     let [reads, by_rings, by_calls, copied] = [0, 1, 2, 3].map(|row| after[row] - before[row]);
-    // The kernel and the client may give two who want the same block one answer.
+    // The kernel and the client may serve two reads of the same block with one request.
     assert!(reads >= 1000, "reads go to the device: {before:?} {after:?}");
     assert_eq!(copied, 0, "none is copied on its way to the network");
     assert!(by_rings + by_calls < reads, "some went together: {before:?} {after:?}");
@@ -194,7 +195,7 @@ fn small_reads_of_many_threads_share_submissions_and_the_damage_of_one_is_no_err
     cluster.stop();
 }
 
-/// A counter among `name value` lines of a parameter of an OST.
+/// Returns a counter among the `name value` lines of a parameter of an OST.
 fn count(cluster: &Cluster, ost: &str, leaf: &str, name: &str) -> u64 {
     let shown = get(cluster, &format!("obdfilter.{ost}.{leaf}"));
     let mut fields = shown.lines().map(str::split_whitespace);
@@ -206,7 +207,7 @@ fn get(cluster: &Cluster, pattern: &str) -> String {
     cluster.lctl(&["get_param", "-n", pattern]).success().stdout
 }
 
-/// Extents of the objects of the first OST, as `nacre frag` tells them.
+/// Returns the extents of the objects of the first OST, as `nacre frag` reports them.
 fn extents(cluster: &Cluster) -> u64 {
     let shown =
         cluster.nacre(&["frag".as_ref(), cluster.data().join("ost0000").as_os_str()]).success().stdout;
@@ -230,7 +231,7 @@ fn scattered_objects_are_moved_together(shape: Shape, fsname: &str) {
         let bytes = content(number, BLOCKS as usize * 4096);
         let path = directory.join(format!("file{number}"));
         let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path).expect("made");
-        // Backwards and durable one by one, so that nothing is sent together.
+        // In reverse, each made durable, so that writes are not merged.
         for at in (0..BLOCKS).rev().step_by(2).chain((0..BLOCKS).rev().skip(1).step_by(2)) {
             let range = at as usize * 4096..(at as usize + 1) * 4096;
             file.write_all_at(&bytes[range], at * 4096).expect("written");
@@ -282,7 +283,7 @@ fn parameters_show_what_a_store_and_its_device_did() {
     fs::write(&path, &bytes).expect("written");
     let file = OpenOptions::new().write(true).open(&path).expect("opened");
     file.sync_all().expect("synced");
-    // Three blocks of the first 64 KiB go elsewhere.
+    // Three blocks of the first 64 KiB are relocated.
     for at in [2u64, 5, 9] {
         file.write_all_at(&bytes[at as usize * 4096..][..4096], at * 4096).expect("written");
         file.sync_all().expect("synced");
@@ -326,7 +327,7 @@ fn parameters_show_what_a_store_and_its_device_did() {
     let engine = device.lines().find_map(|line| line.strip_prefix("engine")).expect("a row").trim();
     match engine {
         "io_uring" => assert!(used > 0, "a stream that waits for each read"),
-        // A kernel without rings.
+        // A kernel without io_uring.
         _ => assert_eq!((engine, used), ("system calls", 0)),
     }
     cluster.kill_all();
@@ -432,7 +433,7 @@ fn a_device_that_holds_something_is_left_alone() {
     let outcome = format(&named("")[..1]).fails_with(2);
     assert!(outcome.stderr.contains("cannot belong to several OSTs"), "{}", outcome.stderr);
     format(&named(",force")).success();
-    // Nobody takes it for what it was.
+    // The device is not mistaken for the former file system.
     assert!(fs::read(&device).expect("read")[0x438..0x43a] == [0, 0]);
 }
 

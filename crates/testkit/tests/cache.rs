@@ -24,20 +24,20 @@ fn start(shape: Shape, fsname: &str) -> Option<Cluster> {
     ready.then(|| Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
 }
 
-/// A file system of one OST that has no cache yet.
+/// Starts a file system with one OST that has no cache yet.
 fn start_without(fsname: &str) -> Option<Cluster> {
     let options = Options { osts: 1, fsname: fsname.to_owned(), ..Options::default() };
     let ready = have(&["/dev/fuse"]) && have_root();
     ready.then(|| Cluster::start_with(Shape::Embedded, &options)).filter(|cluster| !cluster.is_foreign())
 }
 
-/// `nacre up` in one process with no words but these.
+/// Runs `nacre up` in one process with only these options.
 fn up(cluster: &Cluster, words: &[&str]) -> Outcome {
     let (data, mount) = (cluster.data().to_string_lossy(), cluster.mount().to_string_lossy());
     cluster.nacre(&[&["up", &*data, "--mount", &*mount], words].concat())
 }
 
-/// A counter of the cache.
+/// Returns a counter of the cache.
 fn count(cluster: &Cluster, fsname: &str, name: &str) -> u64 {
     let stats = cluster.lctl(&["get_param", "-n", &format!("nxd.{fsname}-OST0000.stats")]).success().stdout;
     let mut fields = stats.lines().map(str::split_whitespace);
@@ -49,7 +49,7 @@ fn set(cluster: &Cluster, fsname: &str, setting: &str) {
     cluster.lctl(&["set_param", &format!("nxd.{fsname}-OST0000.{setting}")]).success();
 }
 
-/// A file on the OST, written as a whole, which goes past a cache.
+/// Writes a file on the OST in large pieces, which bypass a cache.
 fn write_whole(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     let directory = cluster.directory("files");
     cluster.lfs(&["setstripe", "-c", "1", text(&directory)]).success();
@@ -61,7 +61,8 @@ fn write_whole(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// Writes small pieces at the same places each time, each durable before the next one, with data that `seed` gives.
+/// Writes small pieces at the same offsets each time, each durable before the next one, with data from
+/// `seed`.
 fn write_pieces(path: &Path, bytes: &mut [u8], seed: u64) {
     let (mut places, mut random) = (Rng::with_seed(6), Rng::with_seed(seed));
     let file = OpenOptions::new().write(true).open(path).expect("opened");
@@ -73,14 +74,14 @@ fn write_pieces(path: &Path, bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// A file on the OST, written as a whole and then in small pieces all over.
+/// Writes a file on the OST as a whole, and then in small pieces all over.
 fn write_in_pieces(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     let (path, mut bytes) = write_whole(cluster);
     write_pieces(&path, &mut bytes, 7);
     (path, bytes)
 }
 
-/// Waits until the OST can do without its cache.
+/// Waits until the OST does not need its cache.
 fn drain(cluster: &Cluster, fsname: &str) {
     set(cluster, fsname, "mode=drain");
     wait::until(wait::SOON, "the cache is not needed any more", || {
@@ -105,7 +106,7 @@ fn small_writes_survive_kills_and_reach_the_objects(shape: Shape, fsname: &str) 
     check(&path, &bytes);
     drain(&cluster, fsname);
     cluster.stop();
-    // Nobody misses an empty one; another takes its place.
+    // A missing empty cache is no error; another one takes its place.
     fs::remove_file(cluster.cache_of(0)).expect("removed");
     cluster.start_all();
     check(&path, &bytes);
@@ -190,7 +191,7 @@ fn a_missing_cache_is_given_up_for_another_with_force_and_only_what_it_held_is_l
     write_pieces(&path, &mut bytes, 8);
     assert!(count(&cluster, "nxd4", "writes") >= 50);
     cluster.stop();
-    // The old one is nobody's now.
+    // The old device belongs to no store now.
     fs::rename(&away, &cache).expect("moved back");
     let outcome = up(&cluster, &["--ost-cache", text(&cache)]).fails_with(1);
     assert!(outcome.stderr.contains("it belongs to another store"), "{}", outcome.stderr);
@@ -207,7 +208,7 @@ fn another_cache_takes_the_place_of_one_that_is_there_and_nothing_is_lost() {
     assert_eq!(count(&cluster, "nxd5", "needed"), 1);
     cluster.stop();
     let other = cluster.cache_of(0).with_extension("other");
-    // Somebody's data is on it, which is what the force is for.
+    // The device has foreign data on it, for which `--force` exists.
     fs::write(&other, vec![7; 2 << 20]).expect("written");
     let outcome = up(&cluster, &["--ost-cache", text(&other)]).fails_with(1);
     assert!(outcome.stderr.contains("nothing was overwritten"), "{}", outcome.stderr);
@@ -303,7 +304,7 @@ fn a_new_file_system_has_the_caches_it_is_formatted_with_or_is_not_made() {
     cluster.nacre(&["check", text(&data)]).success();
 }
 
-/// Flips a bit of the device of the cache.
+/// Flips a bit of the cache's device.
 fn flip(cluster: &Cluster, at: u64) {
     let device =
         OpenOptions::new().read(true).write(true).open(cluster.cache_of(0)).expect("the device opens");
@@ -324,7 +325,7 @@ fn a_damaged_log_is_told_of_and_the_ost_does_not_start_until_what_is_lost_is_giv
     cluster.nacre(&["check", &data]).success();
     let shown = cluster.nacre(&["inspect", text(&cache)]).success().stdout;
     assert!(shown.contains("batches with") && !shown.contains("damage"), "{shown}");
-    // The header of the third batch: those before it are of two blocks.
+    // The header of the third batch: the earlier ones have two blocks each.
     let third = (1 + 2 * 2) * 4096;
     flip(&cluster, third + 100);
     let shown = cluster.nacre(&["inspect", text(&ost), "--cache"]).fails_with(1).stdout;
@@ -336,7 +337,7 @@ fn a_damaged_log_is_told_of_and_the_ost_does_not_start_until_what_is_lost_is_giv
     assert!(outcome.stderr.contains("were durable and cannot be read"), "{}", outcome.stderr);
     let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--drain"]).fails_with(1);
     assert!(outcome.stderr.contains("were durable and cannot be read"), "{}", outcome.stderr);
-    // It was not changed: with the bit as it was all is there.
+    // The device was not changed: with the bit restored all data is there.
     flip(&cluster, third + 100);
     up(&cluster, &[]).success();
     check(&path, &bytes);
@@ -404,7 +405,7 @@ fn a_cache_is_taken_away_once_it_holds_nothing(shape: Shape, fsname: &str) {
     let outcome = uncache(&["OST0000"]).fails_with(1);
     assert!(outcome.stderr.contains("OST0000 keeps its cache"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("mode=drain"), "{}", outcome.stderr);
-    // The refusal changed nothing.
+    // The refused command changed nothing.
     cluster.start_all();
     check(&path, &bytes);
     drain(&cluster, fsname);
@@ -447,7 +448,7 @@ fn a_cache_is_written_back_and_taken_away_at_once_and_its_device_is_anybodys() {
     up(&cluster, &[]).success();
     check(&path, &bytes);
     cluster.stop();
-    // No force is needed to use it again.
+    // No `--force` is needed to use it again.
     up(&cluster, &["--ost-cache", text(&cache)]).success();
     check(&path, &bytes);
     set(&cluster, "nxd15", "idle_ms=3600000");
@@ -455,7 +456,7 @@ fn a_cache_is_written_back_and_taken_away_at_once_and_its_device_is_anybodys() {
     write_pieces(&path, &mut newer, 9);
     assert_eq!(count(&cluster, "nxd15", "needed"), 1);
     cluster.stop();
-    // Without its device only what it held is lost, and that is said.
+    // Without its device only the data in the cache is lost, and that is reported.
     fs::remove_file(&cache).expect("removed");
     let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--drain"]).fails_with(1);
     assert!(outcome.stderr.contains("open the cache"), "{}", outcome.stderr);

@@ -1,4 +1,5 @@
-//! Capabilities on real mounts: object servers serve an object to holders of a capability for it, for as long as the file is open.
+//! Capabilities on real mounts: object servers serve an object to holders of a capability for it, as long as
+//! the file is open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -26,12 +27,12 @@ use nacre_wire::mds::{FileCapabilities, LeaseGrant, MdsAnswer, MdsRequest, OpenF
 use nacre_wire::mgs::CapabilityKey;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
-/// A user that owns nothing but what is said.
+/// A user without any rights other than those given in the test.
 const SOMEBODY: u32 = 1000;
-/// The shortest time that capabilities can be good for.
+/// Shortest lifetime of capabilities.
 const EXPIRY: Duration = Duration::from_secs(30);
 
-/// A cluster whose servers need keys; `None` where there can be none.
+/// Starts a cluster whose servers require keys; `None` if that is not possible.
 fn with_keys(fsname: &str) -> Option<Cluster> {
     if !have(&["/dev/fuse"]) || !have_root() {
         return None;
@@ -41,7 +42,7 @@ fn with_keys(fsname: &str) -> Option<Cluster> {
     (!cluster.is_foreign()).then_some(cluster)
 }
 
-/// Where a server is reached.
+/// Returns the address of a server.
 fn address(cluster: &Cluster, target: TargetId) -> SocketAddr {
     let shown = cluster.nacre(&["status", "--json", text(cluster.data())]).stdout;
     let (_, after) = shown.split_once(&format!("\"{target}\"")).expect("it is shown");
@@ -49,7 +50,7 @@ fn address(cluster: &Cluster, target: TargetId) -> SocketAddr {
     nid.parse().expect("host and port")
 }
 
-/// A client that speaks the protocol by itself, with a key of its own.
+/// A client that implements the protocol itself, with a key of its own.
 struct Stranger {
     identity: ClientIdentity,
     config: ClientConfig,
@@ -58,7 +59,7 @@ struct Stranger {
     cred: Cred,
 }
 
-/// Sends along what it has, whatever is needed.
+/// Sends its capability with every request, whether or not it fits.
 struct Holding(Option<Capability>);
 
 impl ClientCallbacks for Holding {
@@ -96,7 +97,7 @@ impl Stranger {
         self.mds.call(&self.cred, request)
     }
 
-    /// Capabilities that the MDT gives for a file, with and without an open handle.
+    /// Returns the capabilities that the MDT issues for a file, with or without an open handle.
     fn given(&self, request: &MdsRequest<'_>) -> StatusResult<FileCapabilities> {
         Ok(*self.ask(request)?.capabilities.expect("it has objects"))
     }
@@ -127,7 +128,7 @@ fn fid_of(cluster: &Cluster, path: &Path) -> Fid {
     said.trim().parse().expect("a FID")
 }
 
-/// Requests that read, and that change, an object.
+/// Returns requests that read an object, and requests that change it.
 fn requests(object: Fid) -> (Vec<OssRequest>, Vec<OssRequest>) {
     let lock = IoLock::Lease;
     let enqueue = |mode, number| {
@@ -164,7 +165,7 @@ fn a_client_that_talks_to_osts_itself_gets_at_nothing_that_it_has_not_opened() {
     let [public_fid, secret_fid] = [&public, &secret].map(|path| fid_of(&cluster, path));
     let (stranger, other) = (Stranger::new(&cluster, 1), Stranger::new(&cluster, 2));
     let open = |fid, flags| MdsRequest::Open { fid, handle: OpenHandle(1), flags, lock: LockHandle(0) };
-    // What it may read it reads, and changes nothing; and what it has is of no use to somebody else.
+    // It can read this object but not change it; and its capability is of no use to another client.
     let given = stranger.given(&open(public_fid, OpenFlags::READ)).expect("opened");
     assert_eq!(given.rights, Rights::ATTRIBUTES | Rights::READ);
     let (object, capability) = capability_of(&given);
@@ -179,7 +180,8 @@ fn a_client_that_talks_to_osts_itself_gets_at_nothing_that_it_has_not_opened() {
             assert_eq!(stranger.run(with, request), Err(Status::NO_CAPABILITY), "{request:?} {with:?}");
         }
     }
-    // It may not open the other one, and what comes with the layout is good for its size alone.
+    // It may not open the other file, and the capability that comes with the layout only permits reading the
+    // size.
     for flags in [OpenFlags::READ, OpenFlags::WRITE] {
         assert_eq!(stranger.ask(&open(secret_fid, flags)).err(), Some(Status::EACCES));
     }
@@ -203,7 +205,7 @@ fn a_client_that_talks_to_osts_itself_gets_at_nothing_that_it_has_not_opened() {
     cluster.stop_and_check();
 }
 
-/// A byte of a file as its OST has it.
+/// Returns a byte of a file from its OST.
 fn byte_of(file: &File, at: u64) -> u8 {
     let mut room = vec![0_u8; 8192];
     let aligned = room.as_ptr().align_offset(4096);
@@ -212,7 +214,7 @@ fn byte_of(file: &File, at: u64) -> u8 {
     page[(at % 4096) as usize]
 }
 
-/// Has capabilities signed with another key from now on, as if that had been done some time ago. The servers are down.
+/// Rotates the key of capabilities, with a time in the past. The servers are down.
 fn rotate_key(cluster: &Cluster) {
     let path = cluster.data().join("mgs/config");
     let stored = fs::read_to_string(&path).expect("the configuration");
@@ -243,11 +245,11 @@ fn open_files_stay_usable_for_longer_than_capabilities_last_whichever_server_res
     cluster.lfs(&["setstripe", "-E", "64k", "-L", "mdt", "-E", "-1", text(&head)]).success();
     let mut both = OpenOptions::new().read(true).write(true).open(&head).expect("opened");
     both.write_all(&data[..100_000]).expect("written");
-    // Not used for a while: what is written then finds nothing that is good.
+    // Idle for a while: the next write finds only expired capabilities.
     let mut idle = File::create(dir.join("idle")).expect("made");
     idle.write_all(b"first").expect("written");
     idle.sync_all().expect("synced");
-    // It was opened when that was allowed.
+    // Opened while that was permitted.
     let kept = dir.join("kept");
     fs::write(&kept, "kept").expect("written");
     chown(&kept, Some(SOMEBODY), Some(SOMEBODY)).expect("given away");
@@ -255,7 +257,7 @@ fn open_files_stay_usable_for_longer_than_capabilities_last_whichever_server_res
         User::user(SOMEBODY).act(|| OpenOptions::new().read(true).write(true).open(&kept)).expect("opened");
     fs::set_permissions(&kept, fs::Permissions::from_mode(0o0)).expect("chmod");
     assert!(User::user(SOMEBODY).act(|| File::open(&kept)).is_err(), "nor is it any more");
-    // Locks and capabilities are brought back to servers that know the key from another time.
+    // Locks and capabilities are replayed to servers that know the key from another time.
     let second = cluster.add_mount().join("d");
     assert!(fs::read(second.join("wide")).expect("read") == data);
     let servers = cluster.servers();
@@ -318,7 +320,7 @@ fn what_is_done_by_name_needs_no_open_file() {
     }
     let (result, seen) = cut(&others, 1);
     assert_eq!((result, seen.expect("there").size()), (Err(Some(libc::EACCES)), 300_000));
-    // Sizes of files that somebody writes, as another mount sees them; and everything that `lfs` does.
+    // Sizes of files that are being written, as another mount sees them; and all operations of `lfs`.
     let mut writer = OpenOptions::new().append(true).open(&others).expect("opened");
     writer.write_all(&[8; 1000]).expect("written");
     assert_eq!(fs::metadata(second.join("others")).expect("there").size(), 301_000);
@@ -345,7 +347,7 @@ fn what_a_close_has_written_at_the_mdt_is_synced_and_read_by_the_next_open() {
     for number in 0..100 {
         let path = dir.join(format!("f{number}"));
         fs::write(&path, text(&path)).expect("written");
-        // The kernel's pages alone would say nothing of the server.
+        // A read through the kernel's page cache would not reach the server.
         let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("opened");
         direct.sync_all().expect("synced");
         let mut page = vec![0; 4096];
@@ -353,7 +355,7 @@ fn what_a_close_has_written_at_the_mdt_is_synced_and_read_by_the_next_open() {
         fs::rename(&path, dir.join("replaced")).expect("renamed");
         assert_eq!(direct.read_at(&mut page, 0).expect("read without its name"), text(&path).len());
     }
-    // Data beyond the head moves the file off the MDT, which then has nothing of it.
+    // Data beyond the head moves the file off the MDT, which then stores none of it.
     let mut grown = File::create(dir.join("grown")).expect("created");
     (0..1024).for_each(|_| grown.write_all(&[7; 4096]).expect("written"));
     grown.sync_all().expect("synced");

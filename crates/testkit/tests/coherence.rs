@@ -1,5 +1,5 @@
-//! Several clients of one file system: names, attributes, and files that are opened and closed. Files that stay open are in
-//! `sharing`.
+//! Several clients of one file system: names, attributes, and close-to-open consistency. Files that stay open
+//! are in `sharing`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs `case` over each shape with two mounts.
+/// Runs `case` on each shape with two mounts.
 fn with_two_mounts(shape: Shape, case: fn(&Path, &Path)) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
@@ -55,7 +55,7 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// How many names the rest of an open directory has.
+/// Returns the number of names that are left to read from an open directory.
 fn list(directory: File) -> io::Result<usize> {
     let names = rustix::fs::Dir::new(directory)?.collect::<rustix::io::Result<Vec<_>>>()?;
     Ok(names.iter().filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")).count())
@@ -145,7 +145,7 @@ with_two_mounts! {
             writeln!(log, "line {line}").expect("append");
             log.sync_data().expect("fdatasync");
             let text = wait::until(wait::SOON, "the line arrives", || {
-                // tail -f looks at the size, too.
+                // tail -f reads the size too.
                 reader.metadata().expect("fstat");
                 reader.read_to_string(&mut seen).expect("read");
                 seen.ends_with(&format!("line {line}\n")).then(|| seen.clone())
@@ -286,7 +286,7 @@ with_two_mounts! {
     }
 }
 
-/// A client that was killed holds nothing up for longer than it takes to evict it.
+/// A killed client delays others no longer than its eviction takes.
 #[test]
 fn a_killed_client_is_evicted_and_its_locks_are_free() {
     if !have(&["/dev/fuse"]) || !have_root() {
@@ -319,7 +319,7 @@ fn a_killed_client_is_evicted_and_its_locks_are_free() {
     drop(lock);
 }
 
-/// A file system whose name no other test has, since parameters are asked for and set by it.
+/// Starts a file system with a unique name, which its parameters are read and set by.
 fn start_named(shape: Shape, name: &str) -> Option<Cluster> {
     let of_shape = if shape == Shape::Embedded { "e" } else { "s" };
     let options = Options { listen: true, fsname: format!("{name}{of_shape}"), ..Options::default() };
@@ -328,13 +328,13 @@ fn start_named(shape: Shape, name: &str) -> Option<Cluster> {
     cluster.filter(|cluster| !cluster.is_foreign())
 }
 
-/// Sets parameters of this file system's locks on inodes, so that fights never end in doing without locks.
+/// Sets parameters of this file system's inode locks so that contention never turns locks off.
 fn let_them_fight(cluster: &Cluster) {
     let names = format!("ldlm.namespaces.mdt-{}-*.contended_locks=65535", cluster.fsname());
     cluster.lctl(&["set_param", "-n", &names]).success();
 }
 
-/// Requests for names and attributes that the metadata server has answered.
+/// Returns the requests for names and attributes that the metadata server has answered.
 fn asked(cluster: &Cluster) -> u64 {
     let text = cluster.lctl(&["get_param", "-n", &format!("mdt.{}-MDT0000.md_stats", cluster.fsname())]);
     let text = text.success().stdout;
@@ -356,7 +356,7 @@ fn names_and_attributes_are_kept_until_somebody_changes_them(shape: Shape) {
             assert!(!second.join(format!("absent{number}")).exists());
         }
     };
-    // The writer's closes are answered without waiting, and a file has its locks once its size is known.
+    // The writer's closes are asynchronous, and a file gets locks once its size is known.
     wait::until(LIMIT, "everything is kept", || {
         look();
         let before = asked(&cluster);
@@ -420,8 +420,8 @@ fn names_and_attributes_are_kept_until_somebody_changes_them_separate() {
     names_and_attributes_are_kept_until_somebody_changes_them(Shape::Separate);
 }
 
-/// Changes made on one mount, one after the other, while others look: nobody may see less than what was done before he
-/// looked.
+/// Changes on one mount, one after the other, while others look: a look never misses a change that was
+/// complete before it began.
 fn what_was_done_before_a_look_is_seen_by_it(shape: Shape) {
     const CHANGES: u64 = 400;
     let Some(mut cluster) = start_named(shape, "fight") else { return };
@@ -461,7 +461,7 @@ fn what_was_done_before_a_look_is_seen_by_it(shape: Shape) {
     cluster.stop_and_check();
 }
 
-/// Requests for names and attributes that all metadata servers have answered.
+/// Returns the requests for names and attributes that all metadata servers have answered.
 fn asked_all(cluster: &Cluster) -> u64 {
     let text = cluster.lctl(&["get_param", "-n", &format!("mdt.{}-MDT*.md_stats", cluster.fsname())]);
     let text = text.success().stdout;
@@ -470,8 +470,8 @@ fn asked_all(cluster: &Cluster) -> u64 {
     counts.map(|line| count(line).expect("a count")).sum()
 }
 
-/// Lists a directory and looks at each entry on the way, as `ls -l` does, which does not ask for the time of birth; gives names,
-/// sizes and modes.
+/// Lists a directory and reads the attributes of each entry on the way, as `ls -l` does, which does not
+/// request the time of birth. Returns names, sizes and modes.
 fn list_long(directory: &Path) -> Vec<(String, u64, u32)> {
     let open = File::open(directory).expect("open");
     let look = |entry: io::Result<fs::DirEntry>| {
@@ -484,8 +484,8 @@ fn list_long(directory: &Path) -> Vec<(String, u64, u32)> {
     all
 }
 
-/// A mount that lists beside another gets attributes with the names, with locks on them: of plain directories, of those over several
-/// MDTs, and of names whose inodes lie on another MDT.
+/// A listing on one of several mounts returns attributes with the names, and locks on them: for plain
+/// directories, for striped ones, and for names whose inodes are on another MDT.
 #[test]
 fn listings_beside_other_clients_bring_attributes_that_are_kept() {
     if !have(&["/dev/fuse"]) || !have_root() {
@@ -544,7 +544,8 @@ fn listings_beside_other_clients_bring_attributes_that_are_kept() {
     cluster.stop_and_check();
 }
 
-/// One mount changes while others list and look at each entry: nobody sees less than what was done before the listing began.
+/// One mount makes changes while others list and read the attributes of each entry: no listing misses a
+/// change that was complete before it began.
 #[test]
 fn what_was_done_before_a_listing_is_seen_by_it() {
     const CHANGES: u64 = 250;
@@ -569,7 +570,7 @@ fn what_was_done_before_a_listing_is_seen_by_it() {
                     let (mut seen, mut number) = (None, None);
                     for entry in fs::read_dir(directory).expect("listed").map(|entry| entry.expect("read")) {
                         let name = entry.file_name().into_string().expect("plain");
-                        // One that was renamed meanwhile is not there.
+                        // An entry that was renamed meanwhile does not exist.
                         let Ok(metadata) = entry.metadata() else { continue };
                         match name.strip_prefix("name") {
                             Some(found) => number = number.max(found.parse::<u64>().ok()),
@@ -610,8 +611,8 @@ fn what_was_done_before_a_look_is_seen_by_it_separate() {
     what_was_done_before_a_look_is_seen_by_it(Shape::Separate);
 }
 
-/// A mount that keeps names and attributes and stops: changes of others wait for it no longer than the operator says, and what
-/// it kept is gone when it goes on.
+/// A mount with cached names and attributes is stopped: changes by others wait for it no longer than the
+/// configured timeout, and its cache is invalid when it resumes.
 #[test]
 fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
     let Some(mut cluster) = start_named(Shape::Separate, "halt") else { return };
@@ -632,7 +633,7 @@ fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
     let waited = began.elapsed();
     drop(stopped);
     assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(20), "{waited:?}");
-    // Until it has heard that it was given up it may believe what it has, but not for long.
+    // Until it learns of its eviction it may use its cache, but not for long.
     wait::until(LIMIT, "it finds out", || (!first.join("f").exists()).then_some(()));
     assert_eq!(fs::metadata(first.join("g")).expect("there").mode() & 0o777, 0o600);
     fs::set_permissions(first.join("g"), fs::Permissions::from_mode(0o640)).expect("chmod");
@@ -640,8 +641,8 @@ fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
     cluster.stop_and_check();
 }
 
-/// A metadata server that is killed knows nothing of what its clients keep: it lets nothing be changed before they have
-/// dropped it.
+/// A metadata server that was killed does not know the caches of its clients: it admits no change until they
+/// have dropped them.
 #[test]
 fn a_metadata_server_that_restarts_lets_nothing_be_changed_that_others_still_keep() {
     let Some(mut cluster) = start_named(Shape::Separate, "again") else { return };

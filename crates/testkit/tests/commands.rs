@@ -1,4 +1,4 @@
-//! The commands on a file system that runs, as a user types them.
+//! The commands on a running file system, as a user enters them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use nacre_testkit::run::Run;
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Ports, Shape, binary, mounts, on_every_shape};
 
-/// A user who exists everywhere: fusermount3 wants to know the name.
+/// A user that exists on every system: fusermount3 needs a name.
 const NOBODY: u32 = 65_534;
 
 on_every_shape! {
@@ -274,7 +274,7 @@ fn below_a_directory(cluster: &Cluster, point: &Path) {
     cluster.nacre(&["umount", text(point)]).success();
 }
 
-/// Mounts while the management server is away.
+/// Mounts while the management server is down.
 fn before_its_servers(cluster: &mut Cluster, point: &Path) {
     let source = cluster.source();
     cluster.kill("mgs");
@@ -291,7 +291,7 @@ fn before_its_servers(cluster: &mut Cluster, point: &Path) {
     cluster.nacre(&["umount", text(point)]).success();
 }
 
-/// A process in another mount namespace that sees a mount, and opens files there that it is told of.
+/// A process in another mount namespace that sees a mount, and opens the files there that the test names.
 struct Elsewhere {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -299,7 +299,7 @@ struct Elsewhere {
 
 impl Elsewhere {
     fn start(cluster: &Cluster) -> Elsewhere {
-        // Copies of the mounts of other tests are not to outlive them.
+        // Unmounts copies of other tests' mounts, which would keep these busy.
         let script = r#"
             findmnt -rn -t fuse.nacre -o TARGET | { grep -vxF "$1" || true; } | xargs -r umount -l
             echo ready
@@ -332,7 +332,7 @@ impl Elsewhere {
 
 impl Drop for Elsewhere {
     fn drop(&mut self) {
-        // It reads its input to the end.
+        // It reads its input up to the end, which stops it.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -372,7 +372,8 @@ fn down_spares_files_that_are_open_in_another_mount_namespace_unless_forced() {
     cluster.nacre(&["down", "--force", &data]).success();
 }
 
-/// A script of bash over `nacre`, `$1`, in the directory of a run of its own. From each of `$2` and `$3` on, eight ports are its own.
+/// Runs a bash script with `nacre` as `$1` in the directory of a run of its own. `$2` and `$3` are the first
+/// of eight reserved ports each.
 fn as_a_user(script: &str) {
     let (run, ports) = (Run::new(), Ports::take());
     let mut command = run.command("bash");
@@ -510,7 +511,7 @@ fn a_user_without_privileges_runs_a_file_system_of_their_own() {
     let run = Run::new();
     let home = run.make("home");
     std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY)).expect("chown");
-    // The binary may lie where only root can reach it.
+    // The binary may be in a directory that only root can reach.
     fs::copy(binary::nacre(), home.join("nacre")).expect("copy");
     let script = r#"
         ./nacre up data --mount mnt --osts 2
@@ -535,7 +536,7 @@ fn a_user_without_privileges_runs_a_file_system_of_their_own() {
         script,
     ]);
     command.current_dir(&home).env("HOME", &home).env_remove("XDG_RUNTIME_DIR");
-    // The device is open to everybody where udev has set it up; elsewhere only root opens it.
+    // The device is open to all users where udev has set it up; elsewhere only root can open it.
     let open =
         Identity::user(NOBODY).act(|| fs::File::options().read(true).write(true).open("/dev/fuse").is_ok());
     if !open {

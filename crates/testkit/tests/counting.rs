@@ -1,4 +1,4 @@
-//! What is counted of programs' work, and by whom: jobs, addresses of clients, sizes and positions, the page cache of OSTs.
+//! Statistics of programs' work, by job, client address, size, position, and the page cache of OSTs.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -14,7 +14,7 @@ fn set(cluster: &Cluster, setting: &str) {
     cluster.lctl(&["set_param", "-n", setting]).success();
 }
 
-/// Samples and sum of a row of a job, over all texts; `None` if the job is in none of them.
+/// Returns samples and sum of a row of a job, over all texts; `None` if no text has the job.
 fn of_job(text: &str, job: &str, row: &str) -> Option<(u64, u64)> {
     let mut found = None;
     let mut current = "";
@@ -36,7 +36,7 @@ fn of_job(text: &str, job: &str, row: &str) -> Option<(u64, u64)> {
     found
 }
 
-/// Samples and sum of a row of counters, over all texts.
+/// Returns samples and sum of a row of counters, over all texts.
 fn row(text: &str, name: &str) -> (u64, u64) {
     let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let number =
@@ -52,7 +52,7 @@ fn dd(cluster: &Cluster, name: &str, words: &[&str], variable: Option<(&str, &st
     assert!(command.status().expect("dd runs").success());
 }
 
-/// How jobs are named is one setting for all mounts of a host, so that this is one test.
+/// The naming of jobs is one setting for all mounts of a host, so this is one test.
 #[test]
 fn work_is_counted_by_job() {
     on_each_shape("cjob", |cluster, fs| {
@@ -69,7 +69,7 @@ fn work_is_counted_by_job() {
         wait::until(wait::SOON, "the close is counted, which nobody waits for", || {
             of_job(&get(cluster, &mdt), "dd.0", "close").filter(|close| close.0 == 1)
         });
-        // What is held back and sent by other threads is still the job's.
+        // Write-back by other threads still counts for the job.
         set(cluster, &format!("{ost}=clear"));
         dd(cluster, "small", &["bs=4k", "count=300"], None);
         wait::until(wait::SOON, "it is written", || {
@@ -78,7 +78,7 @@ fn work_is_counted_by_job() {
         let read = Command::new("cat").arg(cluster.mount().join("named")).output().expect("cat runs");
         assert_eq!(read.stdout.len(), 3 << 20);
         assert!(count("dd.0", "read_bytes").0 == 0);
-        // The job of the batch system, and what stands for it without one.
+        // The job id of the batch system, and its substitute without one.
         set(cluster, "jobid_var=NACRE_TEST_JOB");
         dd(cluster, "batch", &["bs=1M", "count=2", "conv=fsync"], Some(("NACRE_TEST_JOB", "batch#7")));
         assert_eq!(count("\"batch\\x237\"", "write_bytes").1, 2 << 20, "{}", get(cluster, &ost));
@@ -95,7 +95,7 @@ fn work_is_counted_by_job() {
         let before = get(cluster, &mdt);
         dd(cluster, "nameless again", &["bs=1M", "count=1", "conv=fsync"], None);
         assert_eq!(of_job(&get(cluster, &mdt), "dd.0", "open"), of_job(&before, "dd.0", "open"));
-        // A job that nothing is heard of is forgotten.
+        // An idle job is dropped.
         set(cluster, &format!("mdt.{fs}-MDT0000.job_cleanup_interval=1"));
         wait::until(wait::SOON, "jobs are forgotten", || {
             (get(cluster, &mdt) == "job_stats:\n").then_some(())
@@ -118,7 +118,7 @@ fn requests_are_counted_by_the_address_that_they_come_from() {
         let nid = if cluster.shape() == Shape::Embedded { "0@lo" } else { "127.0.0.1@tcp" };
         let (ost, mdt) = (format!("obdfilter.{fs}-OST*.exports"), format!("mdt.{fs}-MDT0000.exports"));
         let uuid = get(cluster, &format!("llite.{fs}-*.uuid"));
-        // OSTs are connected to when there is something to ask.
+        // A mount connects to an OST with its first request to it.
         dd(cluster, "file", &["bs=1M", "count=2", "conv=fsync"], None);
         for exports in [&mdt, &ost] {
             let clients = get(cluster, &format!("{exports}.{nid}.uuid"));
@@ -160,7 +160,7 @@ fn reads_and_writes_are_counted_by_size_and_position_when_asked() {
             .custom_flags(libc::O_DIRECT)
             .open(&path)
             .expect("opened");
-        // Memory on a boundary, for direct transfers.
+        // Aligned memory, for direct I/O.
         let memory = vec![7; 3 << 12];
         let page = &memory[memory.as_ptr().align_offset(1 << 12)..][..1 << 12];
         let write = |offset: u64| direct.write_all_at(page, offset).expect("written");
@@ -208,7 +208,7 @@ fn the_page_cache_of_osts_is_used_as_its_parameters_say() {
         fs::write(&path, vec![7; 4 << 20]).expect("written");
         let read = || {
             let direct = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
-            // On a boundary, or the kernel asks for pieces that are on none.
+            // Aligned, or the kernel splits the transfer at unaligned positions.
             let mut memory = vec![0; (4 << 20) + (1 << 12)];
             let start = memory.as_ptr().align_offset(1 << 12);
             let back = &mut memory[start..][..4 << 20];

@@ -1,4 +1,4 @@
-//! Servers and clients that are killed: nothing that was promised is lost, nothing hangs.
+//! Killed servers and clients: no durable change is lost, no operation hangs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,14 +17,14 @@ use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, mounts, program, text, wait};
 use rustix::process::Signal;
 
-/// Longest time that a call may take around a crash: resends, recovery window, and a busy machine.
+/// Time limit for a call around a crash: resends, recovery window, and a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn start(shape: Shape) -> Option<Cluster> {
     start_named(shape, "nacre")
 }
 
-/// A file system with a name of its own for commands that reach all file systems of a host.
+/// Starts a file system with a unique name for commands that reach all file systems of a host.
 fn start_named(shape: Shape, fsname: &str) -> Option<Cluster> {
     let options = Options { fsname: fsname.to_owned(), ..Options::default() };
     let ready = have(&["/dev/fuse"]) && have_root();
@@ -32,12 +32,12 @@ fn start_named(shape: Shape, fsname: &str) -> Option<Cluster> {
     cluster.filter(|cluster| !cluster.is_foreign())
 }
 
-/// Waits until nothing is held back any more, because it got old.
+/// Waits until all write-back data has been sent, because of its age.
 fn wait_until_old(cluster: &Cluster) {
     let name = format!("llite.{}-*.write_back_stats", cluster.fsname());
     wait::until(wait::SOON, "held back data got old", || {
         let text = cluster.lctl(&["get_param", "-n", &name]).success().stdout;
-        // In memory until an answer came.
+        // Counts data in memory until the server has replied.
         let held = text.lines().find_map(|line| line.strip_prefix("buffer_bytes"));
         (held.unwrap_or_else(|| panic!("{text}")).trim() == "0").then_some(())
     });
@@ -49,10 +49,11 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a writer was promised: names of files that were fsynced, with the seed and length of their content.
+/// Files that a writer has fsynced: names, with the seed and length of their content.
 type Promises = BTreeMap<String, (u64, usize)>;
 
-/// Makes files until told to stop or the file system is gone; what is promised was fsynced, file and directory.
+/// Creates files until it is stopped or the file system fails; a promise is a file that was fsynced, with its
+/// directory.
 struct Writer {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Promises>,
@@ -60,7 +61,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// `patient`: errors are a failure of the test, as a server that comes back must not show.
+    /// `patient`: an error fails the test, as the restart of a server must not be visible.
     fn start(directory: &Path, name: &str, patient: bool) -> Writer {
         let stop = Arc::new(AtomicBool::new(false));
         let written = Arc::new(AtomicU64::new(0));
@@ -103,7 +104,7 @@ impl Writer {
     }
 }
 
-/// Written under another name and renamed, as careful programs do.
+/// Writes a file under another name and renames it, as careful programs do.
 fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let temporary = directory.join(format!("{name}.tmp"));
     let mut file = File::create(&temporary)?;
@@ -123,7 +124,7 @@ fn check_promises(directory: &Path, promises: &Promises) {
     }
 }
 
-/// What is neither promised nor temporary should not be there, and all of it can be removed.
+/// Removes all files, promised or not.
 fn remove_everything(directory: &Path) {
     fs::remove_dir_all(directory).expect("everything can be removed");
     assert!(!directory.exists());
@@ -163,8 +164,8 @@ fn embedded_fsynced_files_survive_kills_of_the_process() {
     everything_is_killed_again_and_again(Shape::Embedded);
 }
 
-/// Names and files written by one call are not lost when processes are killed, fsync or not: only a crash of the host may cost
-/// them. (What streams write is held back for a second at most, see below.)
+/// Names, and files written by one call, survive the death of processes even without fsync: only a crash of
+/// the host may lose them. (Streams are held back for a second at most, see below.)
 fn acknowledged_work_survives_without_fsync(shape: Shape) {
     let Some(mut cluster) = start(shape) else { return };
     let directory = cluster.directory("d");
@@ -198,7 +199,7 @@ fn separate_acknowledged_work_survives_kill_without_fsync() {
     acknowledged_work_survives_without_fsync(Shape::Separate);
 }
 
-/// A killed mount is no reason for the next one to wait, whether its servers live on or died with it.
+/// The next mount does not wait for one that was killed, with or without its servers.
 #[test]
 fn who_mounts_after_a_kill_waits_for_nobody_that_is_dead() {
     let Some(mut cluster) = start(Shape::Separate) else { return };
@@ -227,8 +228,9 @@ fn embedded_acknowledged_work_survives_kill_without_fsync() {
     acknowledged_work_survives_without_fsync(Shape::Embedded);
 }
 
-/// A process that serves and mounts holds written data back for a moment. What is older than that survives its death, and names
-/// always do; so does every byte of a file that was closed and whose data the servers say they have.
+/// A process with servers and a mount holds written data back for a moment. Older data survives its death,
+/// and names always do; so does all data of a file that was closed and whose data the servers have
+/// acknowledged.
 #[test]
 fn embedded_streams_survive_a_kill_once_they_are_old_and_names_at_once() {
     let Some(mut cluster) = start_named(Shape::Embedded, "olde") else { return };
@@ -256,7 +258,7 @@ fn embedded_streams_survive_a_kill_once_they_are_old_and_names_at_once() {
     cluster.stop_and_check();
 }
 
-/// The mount dies while the servers live: the same holds.
+/// The same guarantees if the mount dies and the servers survive.
 #[test]
 fn separate_streams_survive_the_death_of_their_client_once_they_are_old() {
     let Some(mut cluster) = start_named(Shape::Separate, "olds") else { return };
@@ -272,7 +274,7 @@ fn separate_streams_survive_the_death_of_their_client_once_they_are_old() {
     cluster.stop_and_check();
 }
 
-/// Dirty data waits for its server, and an fsync after that finds it all there.
+/// Dirty data waits for its server, and an fsync after that makes all of it durable.
 #[test]
 fn data_that_is_held_back_outlives_the_death_of_its_object_server() {
     let Some(mut cluster) = start(Shape::Separate) else { return };
@@ -300,7 +302,7 @@ fn data_that_is_held_back_outlives_the_death_of_its_object_server() {
     cluster.stop_and_check();
 }
 
-/// Kills one server while clients work; they wait and go on as if nothing had happened.
+/// Kills one server while clients work; they wait and continue without an error.
 fn one_server_is_killed(role: &str) {
     let Some(mut cluster) = start(Shape::Separate) else { return };
     let directory = cluster.directory("d");
@@ -388,7 +390,7 @@ fn a_stopped_server_delays_and_breaks_nothing() {
         let writer = Writer::start(&directory, &role, true);
         writer.wait_for(3);
         cluster.signal(cluster.pid(&role), Signal::STOP);
-        // Long enough for requests to pile up in front of it: the condition is the passing of time itself.
+        // Long enough for requests to queue up: the condition is the passing of time itself.
         wait::within(Duration::from_millis(700), || None::<()>);
         cluster.signal(cluster.pid(&role), Signal::CONT);
         writer.wait_for(5);
@@ -421,7 +423,7 @@ fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
     cluster.stop_and_check();
 }
 
-/// Copies the directory of a target over another one.
+/// Replaces the directory of a target with a copy of another one.
 fn replace_dir(from: &Path, to: &Path) {
     let _ = fs::remove_dir_all(to);
     let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status().expect("cp runs");
@@ -447,7 +449,7 @@ fn fsync_and_close_tell_what_an_mdt_has_lost_with_its_host() {
     let (directory, other) = (File::open(&path).expect("open"), File::open(cluster.mount()).expect("open"));
     let (changed, closed, untouched) = (open("changed"), open("closed"), open("untouched"));
     directory.sync_all().expect("fsync");
-    // What its disk has when the power goes.
+    // Content of its disk at the time of the power cut.
     let (target, disk) = (cluster.data().join("mdt0001"), cluster.data().join("disk"));
     let stopped = Stopped::begin(&cluster, cluster.pid("mdt0001"));
     replace_dir(&target, &disk);
@@ -476,11 +478,11 @@ fn fsync_and_close_tell_what_an_mdt_has_lost_with_its_host() {
     let outcome = unsafe { libc::close(closed.into_raw_fd()) };
     assert_eq!((outcome, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EIO)));
     assert_eq!((fsync(&untouched), fsync(&other)), (Ok(()), Ok(())), "nothing of these is lost");
-    // It was the truth.
+    // The reported loss was real.
     let mode = |name: &str| fs::metadata(path.join(name)).expect("there").permissions().mode() & 0o777;
     assert_eq!((path.join("removed").exists(), path.join("made").exists()), (true, false));
     assert_eq!((path.join("new name").exists(), mode("renamed"), mode("changed")), (false, 0o644, 0o644));
-    // What is changed and synced now stays, though the numbers of transactions are used again.
+    // Changes that are made and synced from here on survive, though transaction numbers are reused.
     changed.set_permissions(fs::Permissions::from_mode(0o640)).expect("chmod");
     assert_eq!((fsync(&changed), fsync(&directory)), (Ok(()), Ok(())));
     cluster.kill("mdt0001");
@@ -490,7 +492,8 @@ fn fsync_and_close_tell_what_an_mdt_has_lost_with_its_host() {
     cluster.stop_and_check();
 }
 
-/// The MDT has answered an open, and the mount waits for an OST before it can be used: also such a file is open at an MDT that is started again.
+/// The MDT has replied to an open, and the mount waits for an OST before it can use it: such a file too is
+/// re-opened at a restarted MDT.
 #[test]
 fn a_file_that_is_being_opened_when_the_mds_is_killed_outlives_its_name() {
     let Some(mut cluster) = start_named(Shape::Separate, "opening") else { return };
@@ -538,7 +541,7 @@ fn a_file_that_is_being_opened_when_the_mds_is_killed_outlives_its_name() {
     cluster.stop_and_check();
 }
 
-/// Bytes on disk of all objects. Logs, indexes and directories keep their size, whatever is in them.
+/// Returns the bytes on disk of all objects. Logs, indexes and directories have a constant size.
 fn object_bytes(cluster: &Cluster) -> u64 {
     let script =
         "find ost*/objects -type f -printf '%b\\n' | awk '{ blocks += $1 } END { print blocks * 512 }'";
@@ -546,19 +549,19 @@ fn object_bytes(cluster: &Cluster) -> u64 {
     output.stdout.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
-/// Resident memory of a process in bytes.
+/// Returns the resident memory of a process in bytes.
 fn resident_bytes(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a row");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// Writers and readers of more than a mount may keep, an OST that is away for a while, and another mount that wants the same
-/// files: none of it makes a process grow beyond what its parameters say.
+/// Writers and readers of more data than a mount may cache, an OST that is down for a while, and another
+/// mount that reads the same files: no process grows beyond the limits of its parameters.
 #[test]
 fn memory_stays_within_its_bounds_under_load_and_while_a_server_is_away() {
     const BOUND_MB: u64 = 64;
-    /// Requests under way with their buffers, stacks and what the allocator keeps: 64 threads of 1 MiB.
+    /// Requests in flight with their buffers, stacks and the allocator's reserve: 64 threads of 1 MiB.
     const WORKING_MB: u64 = 64;
     const FILES: usize = 6;
     let Some(mut cluster) = start_named(Shape::Separate, "bounds") else { return };
@@ -579,7 +582,7 @@ fn memory_stays_within_its_bounds_under_load_and_while_a_server_is_away() {
                     (&file).write_all(&piece).expect("write");
                     written.fetch_add(1, Ordering::Relaxed);
                 }
-                // Not synced: what is held back is read by the other mount.
+                // Not synced: the other mount reads write-back data.
                 let mut there = File::open(other.join(index.to_string())).expect("open");
                 let mut found = Vec::new();
                 there.read_to_end(&mut found).expect("read");
@@ -655,7 +658,8 @@ fn a_killed_client_leaves_a_mount_that_the_next_one_clears() {
     let mut open = File::open(directory.join("file")).expect("open");
     cluster.kill("mount");
     assert!(mounts::at(cluster.mount()).is_some(), "the kernel keeps a dead mount");
-    // The kernel takes queues of io_uring apart after the end of their process, and says ECANCELED until that is done.
+    // The kernel removes io_uring queues after the end of their process, and returns ECANCELED until that is
+    // done.
     wait::until(LIMIT, "the open file is cut off", || {
         (nacre_testkit::errno(open.read(&mut [0; 4])) == libc::ENOTCONN).then_some(())
     });

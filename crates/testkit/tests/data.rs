@@ -11,7 +11,7 @@ use nacre_testkit::exerciser::{Map, fill};
 use nacre_testkit::{errno, on_every_shape, program, wait};
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom as RawSeek};
 
-/// More than any stripe of the default layout, and no multiple of anything.
+/// Larger than any stripe of the default layout, and not a multiple of any size.
 const LARGE: usize = (9 << 20) + 12_345;
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
@@ -263,7 +263,8 @@ on_every_shape! {
         wait::until(wait::SOON, "the waiter has the lock", || thread.is_finished().then_some(()));
         thread.join().expect("no panic");
         lock(&second, FlockOperation::Unlock).expect("unlock");
-        // In a process of its own: ours has copies of its files in all that other tests are just starting.
+        // In a process of its own: processes that other tests are just forking have copies of this one's
+        // files.
         let script = "import fcntl,sys\nf,g=(open(sys.argv[1]) for i in range(2))\nfor i in range(20):\n fcntl.flock(f,fcntl.LOCK_EX)\n f.close()\n fcntl.flock(g,fcntl.LOCK_EX|fcntl.LOCK_NB)\n f,g=g,open(sys.argv[1])\n";
         if nacre_testkit::requirements::have(&["python3"]) {
             program::run("python3", ["-c", script, path.to_str().expect("UTF-8")]).success();
@@ -312,7 +313,8 @@ on_every_shape! {
         }
         let path = cluster.directory("d").join("file");
         fs::write(&path, [0; 100]).expect("write");
-        // Neither process nor thread counts, so one process is enough; in one of its own for the reason above.
+        // These locks belong to neither process nor thread, so one process is sufficient; a separate one for
+        // the reason above.
         let script = r"
 import fcntl, os, struct, sys
 def lock(file, command, kind):

@@ -1,4 +1,5 @@
-//! Where new directories go: what `lfs setdirstripe -D` says, what the root says for the whole file system, and the commands for both.
+//! Placement of new directories: defaults of `lfs setdirstripe -D`, the root's default for the whole file
+//! system, and their commands.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -10,10 +11,10 @@ use nacre_testkit::identity::Identity;
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, wait};
 
-/// What a new file system has at its root.
+/// Default of the root of a new file system.
 const ROOT_DEFAULT: &str =
     "lmv_stripe_count: 1 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: -1 lmv_max_inherit_rr: 3";
-/// What is shown where nobody says anything.
+/// Output for a directory without a default.
 const NO_DEFAULT: &str =
     "lmv_stripe_count: 0 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: -1 lmv_max_inherit_rr: 0";
 const LMV_GETSTRIPE: u32 = 0xc030_66f1;
@@ -32,14 +33,14 @@ fn set_default(cluster: &Cluster, options: &[&str], path: &Path) {
     cluster.lfs(&[&["setdirstripe", "-D"], options, &[text(path)]].concat()).success();
 }
 
-/// The MDT of an inode, by the FID that its number comes from.
+/// Returns the MDT of an inode, from the FID that its number encodes.
 fn mdt_of(path: &Path) -> u64 {
     const SEQ_NORMAL: u64 = 0x2_0000_0400;
     let sequence = fs::metadata(path).expect("there").ino() >> 24;
     sequence.saturating_sub(SEQ_NORMAL) >> 30
 }
 
-/// Makes so many directories in one; gives how many lie on each of three MDTs.
+/// Creates `count` directories in one; returns how many are on each of three MDTs.
 fn spread(directory: &Path, name: &str, count: usize) -> [usize; 3] {
     let mut counts = [0; 3];
     for number in 0..count {
@@ -62,7 +63,7 @@ fn directories_near_the_root_go_to_mdts_in_turn_and_those_below_stay_with_their_
         let mut expected = [0; 3];
         expected[mdt_of(&third) as usize] = 6;
         assert_eq!(spread(&third, "d", 6), expected);
-        // What is said of the upper levels gets less with each of them.
+        // The inheritance of a default decreases with each level.
         for (below, left) in [("a0", 2), ("a0/b1", 1), ("a0/b1/c2", 0), ("a0/b1/c2/d3", 0)] {
             let shown = lfs(cluster, &["getdirstripe", "-D", "--max-inherit-rr", text(&root.join(below))]);
             assert_eq!(shown, left.to_string(), "{below}");
@@ -92,7 +93,7 @@ fn the_roots_default_can_be_changed_and_taken_away() {
         set_default(cluster, &["-i", "2", "-X", "2"], &root);
         fs::create_dir_all(root.join("a/b/c")).expect("made");
         assert_eq!(["a", "a/b", "a/b/c"].map(|path| mdt_of(&root.join(path))), [2, 2, 2]);
-        // The second level is the last one that it holds for; below, nobody says anything.
+        // The second level is the last to inherit it; below, there is no default.
         assert_eq!(lfs(cluster, &["getdirstripe", "-D", "-X", text(&root.join("a"))]), "1");
         assert_eq!(default_of(cluster, &root.join("a/b")), NO_DEFAULT);
         cluster.lfs(&["setdirstripe", "-d", text(&root)]).success();
@@ -121,7 +122,7 @@ fn a_directorys_default_is_followed_and_handed_down_for_as_many_levels_as_it_say
         assert_eq!(["a", "a/b", "a/b/c"].map(|path| mdt_of(&top.join(path))), [1; 3]);
         assert_eq!(["a", "a/b"].map(|path| default_of(cluster, &top.join(path))), [shown(2), shown(1)]);
         assert_eq!(lfs(cluster, &["getdirstripe", "-D", "-R", text(&top.join("a/b/c"))]), "");
-        // A default of its own comes first.
+        // A directory's own default has precedence.
         set_default(cluster, &["-i", "2"], &top.join("a"));
         fs::create_dir(top.join("a/other")).expect("made");
         assert_eq!(mdt_of(&top.join("a/other")), 2);
@@ -158,7 +159,7 @@ fn what_is_made_without_a_hash_has_the_one_of_the_file_system() {
             count += 1;
             Some(make(&format!("strict{count}"), &[])).filter(|path| hash(path) == "crush2")
         });
-        // Names with which crush takes everything behind the second dot for what marks a temporary file.
+        // Names in which crush treats everything behind the second dot as the suffix of a temporary file.
         for number in 100..140 {
             fs::write(strict.join(format!("file.mdtest.12.2.{number}")), "").expect("written");
         }
@@ -196,7 +197,7 @@ fn a_default_can_spread_names_over_mdts() {
             );
         }
         assert_eq!(lfs(cluster, &["getdirstripe", "-D", "-X", text(&path)]), "1");
-        // Names lie on both MDTs, and what is made there stays with its name or follows the default.
+        // Names are on both MDTs; a new inode is on the MDT of its name or follows the default.
         user.act(|| {
             for number in 0..40 {
                 fs::write(path.join(format!("f{number}")), b"data").expect("written");
@@ -270,7 +271,7 @@ fn names_are_spread_over_the_mdts_that_were_asked_for() {
         let (twice, hash) = made(&["-C", "-2", "-i", "0", "-H", "crush"]);
         assert_eq!((twice.as_str(), hash.as_str()), ("0,1,2,0,1,2", "crush,overstriped"));
         assert_eq!(made(&["-c", "1", "-i", "1"]), (String::new(), "none".into()));
-        // What is made in one of several parts has no default to keep it together.
+        // A new entry of a striped directory has no default that keeps it on one MDT.
         assert_eq!(lfs(cluster, &["getdirstripe", "-D", "-R", text(&top.join("d1"))]), "");
         cluster.lfs(&["mkdir", "-i", "0,7", text(&top.join("none"))]).fails_with(libc::EINVAL);
         let user = Identity::user(12345);
@@ -350,7 +351,7 @@ fn who_may_not_choose_mdts_sets_no_default() {
         user.act(|| fs::create_dir(&sub)).expect("made");
         assert_eq!((mdt_of(&sub), fs::metadata(&sub).expect("there").uid()), (1, 12345));
         as_user(&["-d"]).success();
-        // A default that somebody else has set places also what others make.
+        // A default that another user has set also places the directories of others.
         set_default(cluster, &["-i", "1"], own);
         for mdt in 0..2 {
             let parameter = format!("mdt.{fsname}-MDT000{mdt}.enable_remote_dir_gid=0");
@@ -462,7 +463,7 @@ fn directories_are_shown_in_all_forms() {
 
 fn ioctl(directory: &Path, number: u32, bytes: &mut [u8; 48]) -> i32 {
     let file = fs::File::open(directory).expect("opened");
-    // SAFETY: the number says 48 bytes, which the array has.
+    // SAFETY: the number encodes 48 bytes, the length of the array.
     match unsafe { libc::ioctl(file.as_raw_fd(), number as _, bytes.as_mut_ptr()) } {
         -1 => std::io::Error::last_os_error().raw_os_error().expect("from the system"),
         _ => 0,
@@ -519,7 +520,7 @@ fn making_a_directory_asks_nothing_more_while_its_parent_is_known() {
             };
             shown.lines().filter_map(count).sum()
         };
-        // With a default of its own, with the root's in turn, and below that.
+        // With a default of its own, with the root's round-robin, and below that.
         for directory in ["own", "a", "a/b/c"].map(|name| top.join(name)) {
             let counts = |name: &str| {
                 for number in 0..20 {

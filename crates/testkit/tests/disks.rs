@@ -1,4 +1,4 @@
-//! The commands where a disk is full or damaged.
+//! The commands on a full or damaged disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use nacre_testkit::run::Run;
 use nacre_testkit::wait;
 use nacre_testkit::{Cluster, Shape, binary, text};
 
-/// Fills a file system on a disk of so many MiB with files of `piece` bytes, and empties it.
+/// Fills a file system on a disk of `mib` MiB with files of `piece` bytes, and empties it.
 fn fill_and_empty(mib: u64, osts: usize, piece: usize) {
     if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
         return;
@@ -67,9 +67,9 @@ fn a_disk_of_50_mib_is_enough_for_a_file_system() {
     fill_and_empty(50, 1, 1 << 20);
 }
 
-/// Makes links in `dir` until an error, from number `first` on; gives the number after the last one.
+/// Creates links in `dir` until an error, from number `first` on; returns the number after the last one.
 fn fill_with_links(dir: &Path, first: u32) -> u32 {
-    // Few fill an MDT: where they lead lies there.
+    // Few links fill an MDT: it stores their targets.
     let target = "x".repeat(3_000);
     let mut made = first;
     let error = loop {
@@ -115,7 +115,7 @@ fn an_mdt_that_was_full_takes_as_much_again_once_it_is_empty() {
         assert!(free() < files / 10, "{} of {files}", free());
         fs::remove_dir_all(&dir).expect("a full MDT can be emptied");
         wait::until(Duration::from_secs(60), "what was removed counts as free", || {
-            // With more than half of the disk free, the rest follows when the store next moves its recent changes.
+            // With more than half of the disk free: the rest is freed by the next checkpoint of the store.
             (free() >= files / 10 * 6).then_some(())
         });
     }
@@ -123,7 +123,8 @@ fn an_mdt_that_was_full_takes_as_much_again_once_it_is_empty() {
     cluster.stop_and_check();
 }
 
-/// A listing renews the access time of its directory. The MDT does not know yet that the disk is full when its store does.
+/// A listing updates the access time of its directory. The store knows that the disk is full, the MDT does
+/// not yet.
 #[test]
 fn a_directory_can_be_listed_when_the_disk_of_its_mdt_is_full() {
     if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
@@ -181,7 +182,7 @@ fn a_disk_of_1_gib_has_800_mib_for_data_again_and_again() {
     cluster.stop_and_check();
 }
 
-/// Writes in small pieces until the disk is full; gives how much was answered.
+/// Writes in small pieces until the disk is full; returns the acknowledged bytes.
 fn fill(path: &Path, seed: u8) -> u64 {
     let mut file = fs::File::create(path).expect("create");
     let mut written = 0;
@@ -229,7 +230,7 @@ fn what_is_held_back_never_finds_the_disk_full() {
     }
 }
 
-/// Paths below a directory with what any change of them changes.
+/// Returns the paths below a directory, with attributes that any change updates.
 fn states(dir: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
     let mut found = BTreeMap::new();
     let meta = fs::symlink_metadata(dir).expect("there");
@@ -250,7 +251,7 @@ fn flip(path: &Path, at: u64, bit: u8) {
     file.write_all_at(&[byte[0] ^ bit], at).expect("written");
 }
 
-/// A file system with every kind of target, as a kill left it.
+/// Starts a file system with every kind of target and kills it.
 fn one_of_each() -> Option<Cluster> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let options = Options {
@@ -283,7 +284,7 @@ fn one_of_each() -> Option<Cluster> {
     Some(cluster)
 }
 
-/// Checks a file system and sees to it that nothing of it changes.
+/// Checks a file system and verifies that the check changes nothing.
 fn check_only(cluster: &Cluster, dir: &Path) -> Outcome {
     let before = states(cluster.data());
     let outcome = cluster.nacre(&["check", text(dir)]);
@@ -292,13 +293,14 @@ fn check_only(cluster: &Cluster, dir: &Path) -> Outcome {
     outcome
 }
 
-/// Whatever bit is damaged, a check ends in order and changes nothing, and names all that must be found.
+/// Whichever bit is damaged, a check ends in order, changes nothing, and reports all defects that it must
+/// find.
 #[test]
 fn a_check_changes_nothing_and_goes_on_behind_damage() {
     let Some(mut cluster) = one_of_each() else { return };
     let data = cluster.data().to_owned();
     check_only(&cluster, &data).success();
-    // It works where nothing can be written.
+    // It works on a read-only mount.
     let read_only = cluster.run().make("read-only");
     let script = r#"mount --bind "$1" "$2"; mount -o remount,bind,ro "$2""#;
     shell(Path::new("/"), script, [&data, &read_only]).success();
@@ -340,7 +342,7 @@ fn flip_anywhere(cluster: &Cluster, data: &Path) {
         .collect();
     let (mut random, mut found) = (Rng::with_seed(number("NACRE_FLIP_SEED").unwrap_or(3)), 0);
     for _ in 0..number("NACRE_FLIPS").unwrap_or(20) {
-        // Several at once, as a bad disk has them.
+        // Several at once, as on a failing disk.
         let places: Vec<(&PathBuf, u64, u8)> = (0..1 + random.usize(..4))
             .map(|_| {
                 let (path, len) = &files[random.usize(..files.len())];
@@ -356,7 +358,7 @@ fn flip_anywhere(cluster: &Cluster, data: &Path) {
     assert!(found > 0);
 }
 
-/// The file system on which the directory lies can be unmounted at once.
+/// The underlying file system can be unmounted at once.
 #[test]
 fn down_returns_when_all_files_are_closed() {
     if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
@@ -384,7 +386,8 @@ fn down_returns_when_all_files_are_closed() {
     }
 }
 
-/// Others fill the disk on which a stopped file system lies: it starts, says so, and files can be read and removed.
+/// Other files fill the disk of a stopped file system: it starts, reports that, and files can be read and
+/// removed.
 fn a_disk_that_others_filled(shape: &[&str]) {
     if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
         return;

@@ -1,4 +1,5 @@
-//! Several metadata targets under one namespace: directories on any of them, and names that lead from one to another.
+//! Several metadata targets under one namespace: directories on any of them, and names that link to inodes on
+//! others.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,17 +19,17 @@ fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()
 }
 
-/// Makes a directory on an MDT.
+/// Creates a directory on an MDT.
 fn mkdir(cluster: &Cluster, path: &Path, mdt: u32) {
     cluster.lfs(&["mkdir", "-i", &mdt.to_string(), text(path)]).success();
 }
 
-/// The MDT of an inode.
+/// Returns the MDT of an inode.
 fn mdt_of(cluster: &Cluster, path: &Path) -> String {
     lfs(cluster, &["getstripe", "-m", "-d", text(path)])
 }
 
-/// Directories `d0`, `d1` and `d2` of a new directory, each on the MDT of its number.
+/// Creates directories `d0`, `d1` and `d2` in a new directory, each on the MDT of its number.
 fn three(cluster: &Cluster, name: &str) -> [PathBuf; 3] {
     let top = cluster.directory(name);
     std::array::from_fn(|mdt| {
@@ -255,7 +256,7 @@ fn a_second_mount_sees_what_moves_between_mdts_at_once() {
     });
 }
 
-/// Raises a flag at its end, also if that is a panic.
+/// Raises a flag when dropped, also by a panic.
 struct Raised<'a>(&'a AtomicBool);
 
 impl Drop for Raised<'_> {
@@ -264,8 +265,8 @@ impl Drop for Raised<'_> {
     }
 }
 
-/// Files move one by one; who has seen that one has left the first directory finds it in the second one, by a listing and by its name,
-/// and so does everybody when `rename` has returned.
+/// Files move one by one. A program that has seen that a file has left the first directory finds it in the
+/// second one, by a listing and by its name; once `rename` has returned, all programs do.
 #[test]
 fn a_listing_does_not_miss_what_moves_between_mdts() {
     const FILES: usize = 300;
@@ -315,7 +316,7 @@ fn a_listing_does_not_miss_what_moves_between_mdts() {
     });
 }
 
-/// Renames a file to and fro between two directories until told to stop; gives the number of the last name.
+/// Renames a file back and forth between two directories until stopped; returns the number of the last name.
 fn to_and_fro(here: &Path, there: &Path, name: &str, stop: &AtomicBool, moves: &AtomicUsize) {
     let mut way = [here.join(name), there.join(name)];
     while !stop.load(Ordering::Relaxed) {
@@ -365,7 +366,7 @@ fn moves_between_mdts_that_are_killed_are_whole() {
     cluster.stop_and_check();
 }
 
-/// What is read of a file by its FID, and of a directory.
+/// Files and directories can be read by their FID.
 #[test]
 fn administrators_reach_any_inode_by_its_fid() {
     on_each_shape_with_mdts("dnei", 3, |cluster, _| {
@@ -408,7 +409,8 @@ fn administrators_reach_any_inode_by_its_fid() {
     });
 }
 
-/// Has the root locked, in the store of MDT 0 that is stopped, for operations of these MDTs that nobody knows anything else of.
+/// Locks the root in the store of the stopped MDT 0, for distributed transactions whose coordinators `mdts`
+/// have no record of them.
 fn prepare_for_nobody(cluster: &Cluster, mdts: &[u16]) {
     let meta = cluster.data().join("mdt0000/meta");
     let store = MetaStore::open(&meta, MetaStoreOptions::default()).expect("opens");
@@ -431,7 +433,7 @@ fn what_is_prepared_for_nobody_is_named_by_check_removed_by_repair_and_holds_up_
         let root = cluster.mount().to_owned();
         fs::write(root.join("kept"), b"data").expect("written");
         cluster.stop();
-        // One coordinator has never been, the other has no record of it.
+        // One coordinator never existed, the other has no record of the transaction.
         prepare_for_nobody(cluster, &[7, 1]);
         let found = cluster.nacre(&["check", &data]).fails_with(1);
         let repaired = cluster.nacre(&["check", &data, "--repair"]).success();
@@ -448,7 +450,7 @@ fn what_is_prepared_for_nobody_is_named_by_check_removed_by_repair_and_holds_up_
     });
 }
 
-/// How often an MDT was asked to make its changes durable.
+/// Returns how often an MDT was asked to make its changes durable.
 fn syncs(cluster: &Cluster, fsname: &str, mdt: u32) -> u64 {
     let name = format!("mdt.{fsname}-MDT{mdt:04x}.md_stats");
     let stats = cluster.lctl(&["get_param", "-n", &name]).success().stdout;

@@ -1,5 +1,5 @@
-//! Data on the MDT: what small files do without OSTs, how files grow out of it, clients that share it, and an MDT that dies or is
-//! full.
+//! Data on the MDT: small files without OSTs, growth beyond the MDT, clients that share a file, and an MDT
+//! that dies or is full.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -19,7 +19,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Far more than anything here takes; what hangs is found by it.
+/// Timeout, far above the time of any operation here: it detects those that hang.
 const LIMIT: Duration = Duration::from_secs(100);
 const HEAD: &[&str] = &["-E", "1M", "-L", "mdt", "-E", "-1", "-c", "2", "-S", "64K"];
 
@@ -31,7 +31,7 @@ fn setstripe(cluster: &Cluster, options: &[&str], path: &Path) {
     lfs(cluster, &[&["setstripe"], options, &[text(path)]].concat());
 }
 
-/// Ids of components that have objects.
+/// Returns the number of components that have objects.
 fn instantiated(cluster: &Cluster, path: &Path) -> usize {
     let shown = lfs(cluster, &["getstripe", "--component-flags=init", "-I", text(path)]);
     shown.lines().filter(|line| !line.is_empty()).count()
@@ -47,7 +47,7 @@ fn random_bytes(seed: u64, length: u64) -> Vec<u8> {
     bytes
 }
 
-/// A directory whose files begin on the MDT.
+/// Creates a directory whose files begin on the MDT.
 fn dom_directory(cluster: &Cluster, name: &str) -> PathBuf {
     let root = cluster.directory(name);
     setstripe(cluster, HEAD, &root);
@@ -58,7 +58,7 @@ fn get(cluster: &Cluster, pattern: &str) -> String {
     cluster.lctl(&["get_param", "-n", pattern]).success().stdout
 }
 
-/// Rows of counters that are about requests for data, over all texts.
+/// Returns the sum of the counters of data requests, over all texts.
 fn data_requests(text: &str) -> u64 {
     let quiet =
         ["snapshot_time", "start_time", "elapsed_time", "statfs", "ping", "create", "connect", "set_info"];
@@ -152,15 +152,15 @@ on_every_shape! {
             fs::write(&made, "text").expect("write");
             assert_eq!(lfs(cluster, &["getstripe", "-L", text(&made)]), "mdt", "{name}");
         }
-        // A file that is striped by name is striped as asked, whatever its directory says.
+        // A file with an explicit layout ignores the default of its directory.
         let plain = root.join("plain");
         setstripe(cluster, &["-c", "1"], &plain);
         assert_eq!(lfs(cluster, &["getstripe", "-L", text(&plain)]), "raid0");
         fs::write(&plain, "text").expect("write");
         assert_eq!(fs::read_to_string(&plain).expect("read"), "text");
-        // What has data keeps its layout.
+        // A file with data keeps its layout.
         cluster.lfs(&["setstripe", "-c", "1", text(&path)]).fails_with(libc::EEXIST);
-        // As has a file that was only opened for writing, until somebody asks for another one.
+        // A file that was only opened for writing keeps its layout until another one is set.
         let empty = root.join("empty");
         drop(read_write(&empty));
         setstripe(cluster, &["-c", "1"], &empty);
@@ -199,7 +199,7 @@ on_every_shape! {
     }
 }
 
-/// Small files are made, read, looked at, cut and removed without a single request to an OST.
+/// Small files are created, read, looked up, truncated and removed without a request to an OST.
 #[test]
 fn small_files_ask_no_ost() {
     on_each_shape("domc", |cluster, fs| {
@@ -221,14 +221,15 @@ fn small_files_ask_no_ost() {
     });
 }
 
-/// A client of its own that is alone gets a small file's bytes with the open, and sees what it changes later all the same.
+/// The only client of a file system gets the data of a small file with the open, and still sees its own later
+/// changes.
 #[test]
 fn small_files_come_with_their_open() {
     on_each_shape("domo", |cluster, fs| {
         let root = dom_directory(cluster, "d");
         (0..20).for_each(|index| fs::write(root.join(index.to_string()), vec![index; 3901]).expect("write"));
         fs::write(root.join("large"), vec![7; 40_000]).expect("write");
-        // Another run has nothing in any cache.
+        // A restart, so that all caches are empty.
         cluster.stop();
         cluster.start_all();
         let reads = || {
@@ -259,7 +260,7 @@ fn small_files_come_with_their_open() {
     });
 }
 
-/// The size of components on the MDT is bounded by a parameter, and by the space that is left there.
+/// The size of components on the MDT is bounded by a parameter, and by the free space of the MDT.
 #[test]
 fn components_on_the_mdt_are_bounded_and_shrink_with_the_space() {
     on_each_shape("doml", |cluster, fs| {
@@ -284,7 +285,7 @@ fn components_on_the_mdt_are_bounded_and_shrink_with_the_space() {
         let bytes = random_bytes(3, 5 * MIB);
         fs::write(root.join("two"), &bytes).expect("write");
         assert!(fs::read(root.join("two")).expect("read") == bytes);
-        // As if there were next to nothing left: a threshold that no disk reaches.
+        // Simulates an almost full MDT: a threshold above any disk's free space.
         let free_mb =
             get(cluster, &format!("mdc.{fs}-MDT0000-mdc-*.kbytesavail")).trim().parse::<u64>().expect("KiB")
                 >> 10;
@@ -302,7 +303,7 @@ fn components_on_the_mdt_are_bounded_and_shrink_with_the_space() {
     });
 }
 
-/// Runs `case` over a shape with two mounts of one directory whose files begin on the MDT.
+/// Runs `case` on a shape with two mounts of one directory whose files begin on the MDT.
 fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
     let Some(mut cluster) = Cluster::start_to_share(shape, "dt") else { return };
     let mounts = [dom_directory(&cluster, "d"), cluster.add_mount().join("d")];
@@ -310,7 +311,7 @@ fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
     cluster.stop_and_check();
 }
 
-/// What one writes the other sees, whichever way and wherever.
+/// Each mount sees the writes of the other, for every kind of access and component.
 fn both_see_the_same(cluster: &mut Cluster, mounts: &[PathBuf; 2]) {
     let [first, second] = mounts;
     fs::write(first.join("f"), "from the first").expect("write");
@@ -344,7 +345,7 @@ fn both_see_the_same(cluster: &mut Cluster, mounts: &[PathBuf; 2]) {
     Exercise { aliases, stay_open: true, ..Exercise::new(11, 700) }.run(&first.join("any"));
 }
 
-/// Appends of both, most of them within the MDT, never meet.
+/// Appends of both mounts, most of them to the MDT, never overlap.
 fn append_in_turn(mounts: &[PathBuf; 2]) {
     const RECORD: usize = 301;
     const EACH: usize = 200;
@@ -374,7 +375,7 @@ fn two_clients_share_data_on_the_mdt_over_the_network() {
     with_two(Shape::Separate, both_see_the_same);
 }
 
-/// Servers that can be killed, and a directory whose files begin on the MDT.
+/// Starts separate servers, and creates a directory whose files begin on the MDT.
 fn separate() -> Option<(Cluster, PathBuf)> {
     if !have(&["/dev/fuse"]) || !have_root() {
         return None;
@@ -383,7 +384,8 @@ fn separate() -> Option<(Cluster, PathBuf)> {
     (!cluster.is_foreign()).then(|| dom_directory(&cluster, "d")).map(|root| (cluster, root))
 }
 
-/// Writers go on while the MDT, which holds their data, is killed again and again: what was written is there, whole.
+/// Writers continue while the MDT, which stores their data, is killed again and again: all written data is
+/// there and whole.
 #[test]
 fn a_killed_mdt_loses_nothing_that_was_written() {
     let Some((mut cluster, root)) = separate() else { return };
@@ -415,7 +417,7 @@ fn a_killed_mdt_loses_nothing_that_was_written() {
     cluster.stop_and_check();
 }
 
-/// The MDT dies while files are being closed: what they were to take along arrives when it is back.
+/// The MDT dies while files are being closed: data that travels with a close arrives after its restart.
 #[test]
 fn data_that_goes_with_a_close_survives_an_mdt_that_dies_under_it() {
     let Some((mut cluster, root)) = separate() else { return };
@@ -446,7 +448,7 @@ fn data_that_goes_with_a_close_survives_an_mdt_that_dies_under_it() {
     cluster.stop_and_check();
 }
 
-/// A disk that is full of data on the MDT refuses more with ENOSPC, keeps what it has, and can be emptied.
+/// A disk full of data on the MDT refuses more with ENOSPC, keeps its data, and can be emptied.
 #[test]
 fn a_full_mdt_refuses_data_and_can_be_emptied() {
     if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
@@ -461,7 +463,7 @@ fn a_full_mdt_refuses_data_and_can_be_emptied() {
         return;
     }
     let root = cluster.directory("d");
-    // Otherwise files would move to OSTs while the disk fills.
+    // Otherwise files would move to OSTs when the disk becomes full.
     cluster.lctl(&["set_param", "lod.domf-MDT0000-mdtlov.dom_threshold_free_mb=0"]).success();
     setstripe(&cluster, &["-E", "1M", "-L", "mdt"], &root);
     let bytes = random_bytes(8, MIB);

@@ -1,4 +1,5 @@
-//! Clients that do not answer: others wait for them no longer than the operator says, and what they have not written is lost.
+//! Unresponsive clients: others wait for them no longer than the configured timeout, and their unwritten data
+//! is lost.
 
 use std::fs::Permissions;
 use std::fs::{self, File, OpenOptions};
@@ -12,17 +13,17 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, text, wait};
 
-/// One test at a time: a process that one of them starts has copies of the files of the other until it runs its program, and
-/// closing those waits for a mount that is stopped, or is told of lost data in place of the test.
+/// Serialises the tests: a process that one of them forks has copies of the files of the other until it runs
+/// exec, and closing those waits for a mount that is stopped, or consumes the error for lost data.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Far above the timeout that is set, far below those that are not: who waits so long waits for the wrong thing.
+/// Far above the timeout that is set, far below the defaults: a longer wait is a wait for another timeout.
 const LIMIT: Duration = Duration::from_secs(45);
 
-/// What is written in one piece after the other and held back: more than the windows in which it is gathered.
+/// Length of one write of a stream in the write-back cache; together they exceed the windows that gather it.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 40;
 
@@ -62,7 +63,7 @@ fn a_stopped_mount_is_fenced_off_and_goes_on_without_what_it_held_back() {
     assert_eq!(errno(file.sync_all()), libc::EIO, "what was held back is lost");
     assert_eq!(file.sync_all().map_err(|error| error.raw_os_error()), Ok(()), "told once");
     drop(file);
-    // It goes on, as a client like any other.
+    // It continues as an ordinary client.
     assert_eq!(fs::read(first.join("kept")).expect("read"), b"synced before");
     fs::write(first.join("new"), "after that").expect("write");
     assert_eq!(fs::read(second.join("new")).expect("read"), b"after that");
@@ -116,7 +117,7 @@ fn a_mount_that_is_evicted_while_it_moves_a_file_changes_nothing_of_it_afterward
         drop(stopped);
         moving.wait().expect("lfs ends");
         assert_eq!(fs::read_to_string(&there).expect("read"), "anew", "{step}");
-        // The first answer of each server reports the eviction; until then the mount shows what it has cached.
+        // The first reply of each server reports the eviction; until then the mount shows its cache.
         wait::until(wait::SOON, &format!("{step}: the evicted mount shows the file as it is"), || {
             fs::read(&here).is_ok_and(|data| data == b"anew").then_some(())
         });
@@ -125,18 +126,18 @@ fn a_mount_that_is_evicted_while_it_moves_a_file_changes_nothing_of_it_afterward
     cluster.stop_and_check();
 }
 
-/// What the second test writes in one piece: a part of the window in which it is gathered.
+/// Length of one write of the second test: a part of the window that gathers it.
 const RECORD: usize = 4 << 10;
 /// Length of its file.
 const LENGTH: usize = 100 * RECORD;
-/// Records that are held back.
+/// Records in the write-back cache.
 const HELD: usize = 25;
 
 fn filled(length: usize, byte: u8) -> Vec<u8> {
     vec![byte; length]
 }
 
-/// `length` bytes at `offset`.
+/// Reads `length` bytes at `offset`.
 fn read(file: &File, offset: usize, length: usize) -> Vec<u8> {
     let mut bytes = filled(length, 0);
     file.read_exact_at(&mut bytes, offset as u64).expect("read");
@@ -155,7 +156,7 @@ fn an_ost_fences_off_a_stopped_mount_that_holds_a_lock_beside_others() {
         return;
     }
     cluster.lctl(&["set_param", "obdfilter.evost-*.ldlm_timeout=2"]).success();
-    // Nobody is to be helped by the metadata server.
+    // The metadata server must not evict the mount first.
     cluster.lctl(&["set_param", "mdt.evost-*.ldlm_timeout=600"]).success();
     cluster.lctl(&["set_param", "llite.evost-*.write_back_age_ms=60000"]).success();
     let pid = cluster.pid("mount");
@@ -164,9 +165,10 @@ fn an_ost_fences_off_a_stopped_mount_that_holds_a_lock_beside_others() {
     fs::write(&first, filled(LENGTH, b'a')).expect("write");
     let open = |path| OpenOptions::new().read(true).write(true).open(path).expect("open");
     let (mut here, there) = (open(&first), open(&second));
-    // The lease is shared, and a lock on all of it is there: the records below come under one on this side.
+    // The lease is shared, and this mount has a lock on the whole file: the records below are written under a
+    // lock of the first mount.
     assert!(read(&there, 0, LENGTH) == filled(LENGTH, b'a'));
-    // The beginning of a stream goes straight to the server.
+    // The first write of a stream is sent at once.
     here.write_all(&filled(RECORD, b'a')).expect("write");
     for _ in 0..HELD {
         here.write_all(&filled(RECORD, b'b')).expect("held back");
@@ -193,7 +195,7 @@ fn an_ost_fences_off_a_stopped_mount_that_holds_a_lock_beside_others() {
     };
     assert_eq!(timeouts(), 1, "it was the one OST of the file");
 
-    // It goes on as before, with the same file.
+    // It continues with the same file.
     let mut expected = filled(LENGTH, b'a');
     expected[RECORD..3 * RECORD].fill(b'c');
     assert!(read(&here, 0, LENGTH) == expected);
@@ -213,8 +215,8 @@ fn an_ost_fences_off_a_stopped_mount_that_holds_a_lock_beside_others() {
     cluster.stop_and_check();
 }
 
-/// A mount that holds something at two OSTs and the MDT stops: the first that needs an answer waits for its deadline, and the others
-/// find that nothing was heard of the mount for as long.
+/// A mount with locks at two OSTs and the MDT is stopped: the first server that needs a reply waits for its
+/// deadline, the others see that the mount has been unresponsive for as long.
 fn each_server_gives_up_who_has_said_nothing_for_long(cluster: &Cluster, pid: u32, mounts: [&Path; 2]) {
     const DEADLINE: Duration = Duration::from_secs(10);
     cluster
@@ -225,7 +227,7 @@ fn each_server_gives_up_who_has_said_nothing_for_long(cluster: &Cluster, pid: u3
         cluster.lfs(&["setstripe", "-c", "1", "-i", index, text(&here.join(index))]).success();
         fs::write(here.join(index), "old").expect("write");
         assert_eq!(fs::read(there.join(index)).expect("read"), b"old");
-        // From now on the lock is here.
+        // From here on this mount has the lock.
         let file = OpenOptions::new().write(true).open(here.join(index)).expect("open");
         file.write_all_at(b"new", 0).and_then(|()| file.sync_all()).expect("write");
     }
@@ -271,7 +273,8 @@ fn mounts_that_stop_at_once_hold_others_up_no_longer_than_one_does() {
     let mounts: Vec<_> = (0..MOUNTS).map(|_| cluster.add_mount().join("d")).collect();
     let pids: Vec<u32> = cluster.processes().split_off(known).into_iter().map(|(_, pid)| pid).collect();
     assert_eq!(pids.len(), MOUNTS);
-    // All have all files open and know their attributes: the first client that is evicted has handles of files that requests wait for.
+    // Each has all files open and their attributes cached: the first client that is evicted has handles of
+    // files that requests wait for.
     let mut open = Vec::new();
     for mount in &mounts {
         for name in &names {
@@ -288,7 +291,7 @@ fn mounts_that_stop_at_once_hold_others_up_no_longer_than_one_does() {
             scope.spawn(move || fs::set_permissions(path, Permissions::from_mode(0o600)).expect("chmod"));
         };
         change(&names[0]);
-        // The first deadline passes while changes of files that the first mount has open wait for the others'.
+        // The first deadline passes while changes of files that the first mount has open wait for the others.
         std::thread::sleep(Duration::from_secs(2));
         names[1..].iter().for_each(change);
     });
@@ -298,7 +301,7 @@ fn mounts_that_stop_at_once_hold_others_up_no_longer_than_one_does() {
     drop(stopped);
     assert!(waited < LIMIT, "{waited:?}");
     assert_eq!(listed, MOUNTS);
-    // They come back as clients like any other.
+    // They reconnect as ordinary clients.
     for mount in &mounts {
         assert_eq!(fs::read(mount.join("new")).expect("read"), b"goes on");
     }

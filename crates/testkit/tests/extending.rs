@@ -1,5 +1,5 @@
-//! Layouts whose components grow on a file system that runs: as far as there is room, over to the next component or a copy
-//! elsewhere, seen by all clients, and whole after a crash.
+//! Self-extending layouts: components grow as far as their OSTs have free space, then the next component or a
+//! copy elsewhere does; all clients see it, and it is consistent after a crash.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +18,7 @@ use rustix::fs::FallocateFlags;
 const MIB: u64 = 1 << 20;
 const STEP: u64 = 64 * MIB;
 const OSTS: usize = 3;
-/// Longer than metadata servers keep what they know of OSTs, and than a restart takes.
+/// Longer than metadata servers cache the state of OSTs, and than a restart takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
@@ -34,7 +34,7 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
 }
 
-/// A file system with a name of its own and two mounts of one directory.
+/// Starts a file system with a unique name and two mounts of one directory.
 fn with_two(shape: Shape, fsname: &str, case: fn(&mut Cluster, &[PathBuf; 2])) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
@@ -54,7 +54,7 @@ fn set(cluster: &Cluster, name: &str, value: u32) {
     cluster.lctl(&["set_param", "-n", &format!("{name}={value}")]).success();
 }
 
-/// Has OSTs take no growth, or take it again. The MDT asks them before each step.
+/// Makes OSTs refuse or permit growth. The MDT queries them before each step.
 fn refuse_growth(cluster: &Cluster, refusing: &[usize]) {
     for index in 0..OSTS {
         let value = u32::from(refusing.contains(&index));
@@ -62,7 +62,7 @@ fn refuse_growth(cluster: &Cluster, refusing: &[usize]) {
     }
 }
 
-/// Start and end in MiB (`EOF`), flags and first OST of each component.
+/// Returns start and end in MiB (`EOF`), flags and first OST of each component.
 fn shape(cluster: &Cluster, path: &Path) -> Vec<String> {
     let shown = lfs(cluster, &["getstripe", text(path)]);
     let mut all = Vec::new();
@@ -85,7 +85,7 @@ fn shape(cluster: &Cluster, path: &Path) -> Vec<String> {
     all
 }
 
-/// The same without the OST.
+/// Returns the same without the OST.
 fn extents(cluster: &Cluster, path: &Path) -> Vec<String> {
     let words = |one: &String| one.rsplit_once(' ').map(|(all, _)| all.to_owned()).unwrap_or_default();
     shape(cluster, path).iter().map(words).collect()
@@ -115,7 +115,7 @@ fn a_file_grows_and_both_mounts_follow(cluster: &mut Cluster, mounts: &[PathBuf;
     there.write_all_at(b"last", 5 * STEP).expect("write");
     here.read_exact_at(&mut piece, 5 * STEP).expect("read");
     assert_eq!(&piece, b"last");
-    // The copy goes on where there is room; where there is none anywhere, the file grows all the same.
+    // The copy continues where there is free space; if there is none anywhere, the file still grows.
     refuse_growth(cluster, &[0]);
     here.write_all_at(b"else", 6 * STEP).expect("write");
     let copied = shape(cluster, &path);
@@ -148,7 +148,7 @@ fn full_osts_spill_over_to_the_next_component(cluster: &mut Cluster, mounts: &[P
     let mut piece = [0; 100];
     here.read_exact_at(&mut piece, STEP).expect("read");
     assert_eq!(piece, [2; 100]);
-    // One that has nothing yet is passed over.
+    // A component without data is skipped.
     let late = first.join("late");
     make(cluster, &["-E", "1G", "-o", "0", "-z", "64M", "-E", "-1", "-o", "1"], &late);
     assert_eq!(shape(cluster, &late), ["init 0 EOF 1"]);
@@ -171,7 +171,7 @@ fn templates_copies_and_edits_keep_what_grows(cluster: &mut Cluster, mounts: &[P
     fs::write(&file, vec![3; 70_000]).expect("write");
     read_write(&file).write_all_at(b"x", 2 * STEP).expect("write");
     let ends = |path: &Path| extents(cluster, path);
-    // From the end of the part on the MDT on.
+    // Steps start at the end of the part on the MDT.
     let grown = lfs(cluster, &["getstripe", "-E", "--component-flags=init", text(&file)]);
     let border = (65536 + 2 * STEP).next_multiple_of(4 * MIB).to_string();
     assert!(grown.lines().any(|line| *line == border), "{grown}");
@@ -183,7 +183,7 @@ fn templates_copies_and_edits_keep_what_grows(cluster: &mut Cluster, mounts: &[P
         assert_eq!(ends(made), ["init 0 0", "0 0 0", "extension 0 1024", "0 1024 EOF"]);
         assert_eq!(lfs(cluster, &["getstripe", "-z", "--component-flags=extension", text(made)]), "67108864");
     }
-    // Components that grow come and go at the end.
+    // Growing components can be added and deleted at the end.
     let short = make(cluster, &["-E", "64M", "-c", "1"], &root.join("short"));
     make(cluster, &["--component-add", "-E", "-1", "-c", "1", "-z", "64M"], &short);
     assert_eq!(ends(&short), ["init 0 64", "0 64 64", "extension 64 EOF"]);
@@ -233,11 +233,11 @@ fn bad_sizes_are_refused(cluster: &Cluster, root: &Path) {
     make(cluster, &["-z", "64M"], &root.join("ignored"));
 }
 
-/// What was written where: content of a file with large holes.
+/// Content of a file with large holes: the value of each written block.
 #[derive(Default)]
 struct Sparse(BTreeMap<u64, u8>);
 
-/// Everything happens in blocks of this size, at the beginning or right before the end of steps.
+/// Size of all operations; they are at the beginning or right before the end of steps.
 const BLOCK: usize = 8192;
 
 impl Sparse {
@@ -251,7 +251,7 @@ impl Sparse {
     }
 }
 
-/// Both mounts write, cut and punch around the borders of steps, while OSTs come and go for growth.
+/// Both mounts write, truncate and punch around the borders of steps, while OSTs refuse and permit growth.
 fn any_operations_of_two_mounts_leave_a_flat_file(cluster: &mut Cluster, mounts: &[PathBuf; 2]) {
     let options = ["-E", "512M", "-c", "1", "-z", "64M", "-E", "-1", "-c", "2", "-S", "64K", "-z", "128M"];
     let path = make(cluster, &options, &mounts[0].join("any"));
@@ -331,7 +331,8 @@ fn templates_copies_and_edits_keep_what_grows_over_the_network() {
     with_two(Shape::Separate, "selds", templates_copies_and_edits_keep_what_grows);
 }
 
-/// Writers take step after step while the MDT dies: each step is taken once, and what was written is there.
+/// Writers take step after step while the MDT is killed: each step is taken once, and all written data is
+/// there.
 #[test]
 fn steps_are_whole_although_the_mds_is_killed() {
     const STEPS: u64 = 400;

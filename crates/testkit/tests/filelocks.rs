@@ -1,4 +1,5 @@
-//! Locks of programs on files while servers are killed: nobody gets one that another still holds, on one mount or on several.
+//! Locks of programs on files while servers are killed: no lock is granted while a conflicting one is held,
+//! on one mount or several.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -12,11 +13,11 @@ use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, program, wait};
 use rustix::fs::{FlockOperation, flock};
 
-/// Longest time that a call may take around a crash: resends, recovery window, and a busy machine.
+/// Time limit for a call around a crash: resends, recovery window, and a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Counts in registers, each under its lock: a process that finds one in use, or changed, ends with an error. The number of
-/// increments so far is in a file of its own.
+/// Increments counters, each under its lock: a process that finds one in use, or changed, exits with an
+/// error. A file per process contains its number of increments.
 const COUNTER: &str = r"
 import fcntl, os, random, struct, sys
 directory, kind, me, progress = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -60,14 +61,14 @@ while not os.path.exists(progress + '.stop'):
         told.write(str(done))
 ";
 
-/// Processes that count under locks.
+/// Processes that increment counters under locks.
 struct Counters {
     directory: PathBuf,
     workers: Vec<(Child, PathBuf)>,
 }
 
 impl Counters {
-    /// One of each kind of lock on each of `mounts`, all in the same directory.
+    /// Starts a process for each kind of lock on each of `mounts`, all in the same directory.
     fn start(cluster: &Cluster, mounts: &[PathBuf]) -> Counters {
         let progress = cluster.run().make("progress");
         for name in ["fcntl", "flock0", "flock1", "flock2", "flock3"] {
@@ -92,7 +93,7 @@ impl Counters {
         fs::read_to_string(told).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Waits until each has counted so many more.
+    /// Waits until each process has made `count` further increments.
     fn wait_for(&mut self, count: u64) {
         for (child, told) in &mut self.workers {
             let goal = Counters::counted(told) + count;
@@ -103,7 +104,7 @@ impl Counters {
         }
     }
 
-    /// Ends all and compares what is counted with what they say.
+    /// Ends all processes and compares the counters with their numbers of increments.
     fn finish(self) {
         let mut said = 0;
         for (_, told) in &self.workers {
@@ -135,7 +136,7 @@ fn start(shape: Shape, fsname: &str) -> Option<Cluster> {
     cluster.filter(|cluster| !cluster.is_foreign())
 }
 
-/// Rounds of a test: more by hand.
+/// Returns the number of rounds: the default, or the one in the environment.
 fn rounds(usual: usize) -> usize {
     std::env::var("NACRE_LOCK_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
@@ -175,7 +176,7 @@ fn one_mount_excludes_its_programs_while_its_mdt_is_killed() {
 fn mounts_of_an_embedded_file_system_exclude_each_other_while_its_process_is_killed() {
     let Some(mut cluster) = start(Shape::Embedded, "lockse") else { return };
     cluster.directory("d");
-    // Programs on the mount in the process end with it.
+    // Programs on the embedded mount would end with the process.
     let mounts: Vec<PathBuf> = (0..2).map(|_| cluster.add_mount().join("d")).collect();
     let mut counters = Counters::start(&cluster, &mounts);
     let server = cluster.servers().remove(0);
@@ -183,7 +184,7 @@ fn mounts_of_an_embedded_file_system_exclude_each_other_while_its_process_is_kil
         counters.wait_for(10);
         cluster.kill(&server);
         cluster.start_all();
-        // One that has just come does not get in between.
+        // A new request queues behind the waiting ones.
         let own = OpenOptions::new().write(true).open(cluster.mount().join("d/flock0")).expect("open");
         flock(&own, FlockOperation::LockExclusive).expect("its turn comes");
     }
@@ -192,7 +193,7 @@ fn mounts_of_an_embedded_file_system_exclude_each_other_while_its_process_is_kil
     cluster.stop_and_check();
 }
 
-/// Four processes that each add rows, one by one, and say how many were committed.
+/// Four processes that each insert rows, one by one, and write how many were committed.
 const WRITER: &str = r"
 import os, sqlite3, sys
 path, me, progress = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -216,7 +217,8 @@ while not os.path.exists(progress + '.stop'):
         told.write(str(done))
 ";
 
-/// Four writers of one database while its MDT is killed; `seconds` after each start, or until all have gone on.
+/// Runs four writers of one database while its MDT is killed; `seconds` after each start, or once all have
+/// made progress.
 fn a_database_survives(cluster: &mut Cluster, directory: &Path, kills: usize, seconds: Option<f64>) {
     let name = directory.file_name().and_then(|name| name.to_str()).expect("a name");
     let progress = cluster.run().make(&format!("progress-{name}"));
@@ -266,7 +268,7 @@ fn a_database_survives(cluster: &mut Cluster, directory: &Path, kills: usize, se
 fn a_database_with_four_writers_survives_kills_of_its_mdt() {
     let Some(mut cluster) = start(Shape::Separate, "sqlite") else { return };
     let directory = cluster.directory("d");
-    // By hand: runs of 50 s with a kill every 3.5 s.
+    // Optional longer runs: 50 s with a kill every 3.5 s.
     let runs = rounds(1);
     for run in 0..runs {
         let directory = directory.join(run.to_string());
@@ -277,7 +279,7 @@ fn a_database_with_four_writers_survives_kills_of_its_mdt() {
     cluster.stop_and_check();
 }
 
-/// Tries for a lock in a process of its own; the errno, or 0.
+/// Tries to take a lock in a process of its own; returns the errno, or 0.
 fn try_lock(path: &Path) -> i32 {
     let script = "import fcntl,sys\nf=open(sys.argv[1],'r+b')\ntry:\n fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB)\nexcept OSError as e:\n sys.exit(e.errno)\n";
     program::run("python3", ["-c", script, path.to_str().expect("UTF-8")]).code()
@@ -300,7 +302,7 @@ fn whoever_lost_a_lock_by_an_eviction_is_told_until_it_is_given_up() {
         flock(&there, FlockOperation::NonBlockingLockExclusive).ok()
     });
     drop(stopped);
-    // It has not heard of it before it asks the MDT for something.
+    // The mount does not learn of the loss before its next request to the MDT.
     fs::read_dir(&first).expect("directory").for_each(drop);
     wait::until(LIMIT, "it knows", || holder.write_all_at(b"mine", 0).is_err().then_some(()));
     for _ in 0..2 {
@@ -319,8 +321,8 @@ fn whoever_lost_a_lock_by_an_eviction_is_told_until_it_is_given_up() {
     cluster.stop_and_check();
 }
 
-/// As a program with two mounts of one file system sees it: two processes lock a byte each through one, and wait for that of the
-/// other through the other.
+/// A deadlock across two mounts of one file system: each of two processes locks a byte through the first
+/// mount, and waits for the other's byte through the second.
 const CIRCLE: &str = r"
 import errno, fcntl, os, signal, sys
 first, second = (os.open(path, os.O_RDWR) for path in sys.argv[1:3])
@@ -368,8 +370,8 @@ fn a_circle_of_waits_through_two_mounts_of_a_host_ends_with_an_error_for_one() {
     cluster.stop_and_check();
 }
 
-/// Locks of all kinds, in one process, told apart by what is said on its input: it must be one of its own, as others have copies of
-/// the files of this one.
+/// Holds locks of all kinds in one process, controlled by its input. A separate process, as others have
+/// copies of the files of this one.
 const HOLDER: &str = r"
 import fcntl, os, struct, sys
 path = sys.argv[1]
@@ -419,7 +421,8 @@ fn locks_of_open_files_and_processes_outlive_the_mdt_as_the_kernel_keeps_them() 
         let path = format!("{}{number}", path.display());
         OpenOptions::new().read(true).write(true).open(path).expect("open")
     };
-    // Which are held: a shared and an exclusive flock, a record lock on what was not unlocked, one of an open file.
+    // Queries the locks that are held: a shared and an exclusive flock, a record lock on the range that was
+    // not unlocked, and one of an open file description.
     let held = || {
         let flocks = [0, 1].map(|number| {
             let open = file(number);

@@ -1,4 +1,5 @@
-//! `lfs find` and `lfs project` on file systems that run, beside find(1) and the tools of other file systems.
+//! `lfs find` and `lfs project` on running file systems, compared with find(1) and the tools of other file
+//! systems.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use nacre_testkit::on_every_shape;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, text, wait};
 
-/// Lines of `lfs find` in `directory`, in alphabetical order.
+/// Returns the lines of `lfs find` in `directory`, sorted.
 fn lfs_find(cluster: &Cluster, directory: &Path, predicates: &str) -> Vec<String> {
     let mut arguments = vec!["find", text(directory)];
     arguments.extend(predicates.split_whitespace());
@@ -31,7 +32,7 @@ fn sorted(lines: &str) -> Vec<String> {
     lines
 }
 
-/// A tree with files of every kind, size, age and mode.
+/// Creates a tree with files of every kind, size, age and mode.
 fn make_tree(root: &Path) {
     let now = SystemTime::now();
     for (place, directory) in ["a", "a/b", "a/b/c", "d"].iter().enumerate() {
@@ -44,7 +45,7 @@ fn make_tree(root: &Path) {
             file.set_len(size).expect("truncate");
             let mode = [0o644, 0o600, 0o755, 0o4755, 0o444, 0o666][(i + place) % 6];
             file.set_permissions(fs::Permissions::from_mode(mode)).expect("chmod");
-            // Half an hour beside every border of units.
+            // Half an hour away from every border of units.
             let age = Duration::from_secs((i as u64 * 5 + place as u64) * 4 * 3600 + 1800);
             let times = fs::FileTimes::new().set_modified(now - age).set_accessed(now - age / 2);
             file.set_times(times).expect("utimes");
@@ -62,7 +63,7 @@ fn make_tree(root: &Path) {
     chown("d", Some(1234), None);
 }
 
-/// Predicates that mean the same to both programs.
+/// Predicates with the same meaning in both programs.
 const SAME: &[&str] = &[
     "",
     "-type f",
@@ -113,7 +114,7 @@ const SAME: &[&str] = &[
     "-type f -name *.dat -size -3 -perm -400",
 ];
 
-/// `-printf` of layouts: a striped file, one with components, a directory.
+/// Checks `-printf` of layouts: a striped file, a composite one, a directory.
 fn layouts_are_printed(cluster: &Cluster, root: &Path) {
     let printed = |name: &str, format: &str| {
         let path = root.join(name);
@@ -214,7 +215,7 @@ on_every_shape! {
             cluster.lfs(&line).success();
         };
         set(&["-c", "1", "-i", "0"], "one");
-        // By name: of those that are free to be chosen the next one may not have objects ready yet.
+        // OSTs by index: otherwise placement may skip an OST that has no precreated objects yet.
         set(&["-o", "1,2", "-S", "1M"], "two");
         set(&["-E", "1M", "-c", "1", "-E", "-1", "-c", "4"], "pfl");
         fs::write(root.join("pfl"), "x").expect("write");
@@ -361,7 +362,7 @@ fn a_directory_that_another_mount_removes_meanwhile_is_passed_over_in_silence() 
     find.args(["lfs", "find", text(&top)]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let find = find.spawn().expect("starts");
     wait::until(wait::SOON, "the top is asked for", is_held);
-    // Lets that go and holds the next one, of what was found in the top.
+    // Releases that one and holds the next request, for names found in the top directory.
     hold("before Scan");
     wait::until(wait::SOON, "what is below is asked for", is_held);
     fs::remove_dir_all(second.join("top/gone")).expect("removed");

@@ -1,9 +1,10 @@
-//! The transcripts of the guide (`docs/guide`) and of the README: every command is run, and prints what they show.
+//! The transcripts of the guide (`docs/guide`) and of the README: every command is run, and its output
+//! compared.
 //!
-//! A chapter is a session of one shell in a directory of its own, `/home/me` in the guide. A block that begins with
-//! "```console" has commands (`$ `, continued with `> `) and what they print. Figures that differ from run to run count
-//! as equal: numbers with a unit, a fraction or three digits and more, and hexadecimal ones. A line of `...` stands for
-//! any lines, `...` at the end of a line for the rest of it.
+//! A chapter is a session of one shell in a directory of its own, `/home/me` in the guide. A block that
+//! begins with "```console" has commands (`$ `, continued with `> `) and their output. Figures that differ
+//! between runs count as equal: numbers with a unit, a fraction or at least three digits, and hexadecimal
+//! ones. A line of `...` stands for any lines, `...` at the end of a line for the rest of it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,25 +15,25 @@ use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
 use nacre_testkit::{binary, text};
 
-/// Separates what commands print.
+/// Separates the outputs of commands.
 const SEPARATOR: char = '\u{1e}';
-/// How long a chapter may take.
+/// Time limit for a chapter.
 const CHAPTER_MAX: Duration = Duration::from_secs(240);
 /// The directory of a session in the guide.
 const HOME: &str = "/home/me";
-/// Units that may stand right behind a figure.
+/// Units that may directly follow a figure.
 const UNITS: [&str; 22] = [
     "%", "s", "ms", "us", "ns", "op/s", "K", "M", "G", "T", "KiB", "MiB", "GiB", "TiB", "B", "KB", "MB",
     "GB", "MiB/s", "GiB/s", "MB/s", "GB/s",
 ];
 
-/// A command and what the guide says that it prints.
+/// A command and its output in the guide.
 struct Step {
     command: String,
     expected: Vec<String>,
 }
 
-/// The commands of a chapter.
+/// Returns the commands of a chapter.
 fn steps_of(chapter: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut is_console = false;
@@ -54,7 +55,7 @@ fn steps_of(chapter: &str) -> Vec<Step> {
     steps
 }
 
-/// Where a number with its fraction, or an address, ends.
+/// Returns the end of a number with its fraction, or of an address.
 fn end_of_number(text: &str) -> usize {
     let mut end = 0;
     loop {
@@ -67,7 +68,7 @@ fn end_of_number(text: &str) -> usize {
     }
 }
 
-/// A line without what differs from run to run.
+/// Returns a line without the parts that differ between runs.
 fn loosened(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let mut loose = String::new();
@@ -106,11 +107,11 @@ fn loosened(line: &str) -> String {
         loose
     });
     let line = words.collect::<Vec<_>>().join(" ");
-    // A chart may be of any length.
+    // The length of a bar in a chart may differ.
     line.trim_end_matches('#').trim_end().to_owned()
 }
 
-/// Whether what was printed is what the guide shows.
+/// Returns whether the output matches the guide.
 fn agree(expected: &[String], printed: &[&str]) -> bool {
     match (expected.split_first(), printed.split_first()) {
         (None, None) => true,
@@ -128,7 +129,7 @@ fn agree(expected: &[String], printed: &[&str]) -> bool {
     }
 }
 
-/// Runs the commands of a chapter in one shell; gives what each printed.
+/// Runs the commands of a chapter in one shell; returns the output of each.
 fn perform(run: &Run, steps: &[Step]) -> Vec<String> {
     let home = run.make("home");
     let programs = run.make("bin");
@@ -139,7 +140,8 @@ fn perform(run: &Run, steps: &[Step]) -> Vec<String> {
     for step in steps {
         script += &format!("printf '{SEPARATOR}'\n{}\n", step.command);
     }
-    // File systems of other tests are not seen, nor their ports: names and addresses of the guide are free.
+    // Namespaces hide the file systems of other tests, and their ports: names and addresses of the guide are
+    // free.
     let mut command = run.command_with_mount_helpers("unshare");
     command.args([
         "--net",

@@ -1,4 +1,4 @@
-//! Files of which nobody says where they are to be, in a new file system: small ones begin on the MDT, others do not.
+//! Files without an explicit layout in a new file system: small ones begin on the MDT, others do not.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -20,13 +20,13 @@ fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Patterns of the components of a file that have objects.
+/// Returns the patterns of a file's components that have objects.
 fn patterns(cluster: &Cluster, path: &Path) -> String {
     let shown = cluster.lfs(&["getstripe", "--component-flags=init", "-L", text(path)]).success().stdout;
     shown.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Makes a file by writes of `piece` bytes.
+/// Creates a file by writes of `piece` bytes.
 fn write_by(path: &Path, bytes: &[u8], piece: usize) {
     let mut file = File::create(path).expect("create");
     bytes.chunks(piece.max(1)).for_each(|piece| file.write_all(piece).expect("write"));
@@ -57,11 +57,11 @@ on_every_shape! {
             assert!(fs::read(path(number)).expect("read") == random_bytes(number as u64, *length), "{length}");
             assert_eq!(patterns(cluster, &path(number)), *expected, "{length} by {piece}");
         }
-        // One that is stored stays where it begins, and grows behind it.
+        // A file whose data is on the MDT keeps its head there, and grows behind it.
         let file = OpenOptions::new().append(true).open(path(0)).expect("open");
         (&file).write_all(&[7; 100_000]).expect("append");
         assert_eq!(patterns(cluster, &path(0)), "mdt raid0");
-        // What asks for objects without data decides, too.
+        // An operation that allocates objects without data decides the layout too.
         let cut = root.join("cut");
         File::create(&cut).expect("create").set_len(1 << 20).expect("extend");
         assert_eq!(patterns(cluster, &cut), "raid0");
@@ -80,7 +80,7 @@ on_every_shape! {
         cluster.lfs(&["setstripe", "-c", "1", text(&path)]).fails_with(libc::EEXIST);
         file.write_all_at(&[1; 70_000], 9).expect("write");
         assert_eq!(patterns(cluster, &path), "mdt raid0", "it was shown, so it was there");
-        // One command changes the default, also for directories that are there.
+        // One command changes the default, for existing directories too.
         cluster.set_default(&["-c", "2"]);
         let wide = path.with_file_name("wide");
         fs::write(&wide, "text").expect("write");
@@ -119,7 +119,7 @@ fn with_two(shape: Shape, fsname: &str, case: fn(&Cluster, [PathBuf; 2])) {
     cluster.stop_and_check();
 }
 
-/// Both write into files that the other one makes, from their first byte on.
+/// Each mount writes into files that the other creates, from their first byte on.
 fn both_write_at_once(cluster: &Cluster, mounts: [PathBuf; 2]) {
     for round in 0..30usize {
         let (name, length) = (round.to_string(), 1000 + round * 3000);

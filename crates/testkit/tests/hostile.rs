@@ -1,4 +1,5 @@
-//! Peers that mean harm: what they announce costs a server nothing, and what they do fills no log.
+//! Malicious peers: lengths that they announce cost a server no memory, and their requests do not flood the
+//! log.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,19 +14,19 @@ use nacre_wire::Encode;
 use nacre_wire::connect::{Connect, ConnectFlags, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
 
-/// Longest data and longest body that a server takes with one request.
+/// Longest data and longest body that a server accepts with one request.
 const BULK: usize = 4 << 20;
 const BODY: usize = 1 << 20;
 const MIB: u64 = 1 << 20;
 
-/// Memory of a process that is there, in bytes.
+/// Returns the resident memory of a process in bytes.
 fn resident(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
-/// A client of the OST after its connect.
+/// Returns a connection to the OST after its connect.
 fn connected(server: SocketAddr, number: u8) -> TcpStream {
     let mut stream = TcpStream::connect(server).expect("connect");
     let connect = Connect {
@@ -51,7 +52,7 @@ fn connected(server: SocketAddr, number: u8) -> TcpStream {
     stream
 }
 
-/// The header of a frame that says that so much follows.
+/// Returns the header of a frame that announces these lengths.
 fn announcement(body: usize, bulk: usize) -> [u8; HEADER_BYTES] {
     let mut header = Header::new(FrameKind::Ping, TargetId::ost(0), Xid(0));
     (header.body_len, header.bulk_len) = (body as u32, bulk as u32);
@@ -75,12 +76,12 @@ fn memory_follows_what_arrived(cluster: &Cluster, server: SocketAddr) {
         let header = if index % 2 == 0 { announcement(0, BULK) } else { announcement(BODY, 0) };
         peer.write_all(&header).and_then(|()| peer.write_all(&[7; 1000])).expect("send");
     }
-    // A file goes through the same server meanwhile.
+    // Another client's I/O works meanwhile.
     let file = cluster.mount().join("between");
     fs::write(&file, vec![7; 3 * BULK]).expect("write");
     assert_eq!(fs::read(&file).expect("read").len(), 3 * BULK);
     let grown = resident(pid).saturating_sub(before);
-    // 100 KiB for each: a thread, buffers of a connection. They announced 750 MiB.
+    // 100 KiB for each: a thread, buffers of a connection. The peers announced 750 MiB.
     assert!(grown < 30 * MIB + 64 * MIB, "grown by {} MiB", grown / MIB);
     drop(peers);
 
@@ -101,7 +102,7 @@ fn memory_follows_what_arrived(cluster: &Cluster, server: SocketAddr) {
     }
 }
 
-/// A peer that sends nonsense again and again.
+/// A peer that sends invalid frames again and again.
 fn a_peer_fills_no_log(cluster: &Cluster, server: SocketAddr) {
     const PEERS: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
     for peer in PEERS {
@@ -125,7 +126,7 @@ fn what_peers_announce_costs_a_server_nothing_and_their_nonsense_fills_no_log() 
     if !(have(&["/dev/fuse", "python3"]) && have_root()) {
         return;
     }
-    // What peers may do that need no key: those with one are bounded further.
+    // Without security, as peers with a key are restricted further.
     let options =
         Options { osts: 1, fsname: "hostile".to_owned(), security: Some("open"), ..Options::default() };
     let mut cluster = Cluster::start_with(Shape::Separate, &options);

@@ -1,4 +1,4 @@
-//! Attributes of Lustre: who sees them, who may set them, and values that make no sense.
+//! Lustre's attributes: visibility, permission to set them, and invalid values.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -48,7 +48,7 @@ on_every_shape! {
                 assert_eq!(attribute(&path, name), Err(libc::ENODATA), "{name}");
                 assert_eq!(errno(setxattr(&path, name, &value, ANY)), libc::EPERM, "{name}");
             }
-            // Not the owner, and may not write.
+            // Neither the owner nor permitted to write.
             assert_eq!(errno(setxattr(&path, LOV, &value, ANY)), libc::EACCES);
             let own = root.join("own");
             fs::write(&own, "").expect("write");
@@ -127,7 +127,7 @@ on_every_shape! {
             match setxattr(&target, LOV, &value, ANY) {
                 Ok(()) => {
                     accepted += 1;
-                    // What was taken can be shown, and a file can be made with it.
+                    // An accepted value can be shown, and a file created with it.
                     if !value.is_empty() {
                         lfs(cluster, &["getstripe", "-d", text(&target)]);
                     }

@@ -34,7 +34,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
 }
 
-/// Result and version; the flags are an input.
+/// Returns result and version; the flags are an input.
 fn version(file: &File, flags: u32) -> (i32, u64) {
     let mut call = [0x5a; 16];
     put(&mut call, 12, &flags.to_le_bytes());
@@ -50,7 +50,7 @@ fn swap(file: &File, flags: u64, fd: i32, versions: [u64; 2]) -> i32 {
     ioctl(file, SWAP, &mut call)
 }
 
-/// An exchange on behalf of a group.
+/// Exchanges the data of two files on behalf of a group.
 fn swap_as(file: &File, gid: u32, fd: i32) -> i32 {
     let mut call = [0; 32];
     put(&mut call, 8, &fd.to_le_bytes());
@@ -78,8 +78,8 @@ fn advise(file: &File, magic: u32, flags: u64, advice: &[(u16, u64, u64)]) -> i3
     ioctl(file, LADVISE, &mut call)
 }
 
-/// What became of a wish for a lock on `[start, end)` for writing that nobody is waited for: 0 asked for, 1 there is one on other bytes,
-/// too, 2 there is just this one.
+/// Requests a lock on `[start, end)` for writing without a wait. Returns the outcome: 0 requested, 1 there is
+/// also one on other bytes, 2 there is exactly this one.
 fn locked_ahead(file: &File, (start, end): (u64, u64)) -> u32 {
     const MAGIC: u32 = 0x1ADF_1CE0;
     const WRITE: u16 = 2;
@@ -102,7 +102,7 @@ fn fid_of(path: &Path) -> [u8; 16] {
     fid
 }
 
-/// What became of each, as programs find it in the place of the version.
+/// Returns the result for each FID, which programs find in the place of the version.
 fn remove(directory: &File, fids: &[[u8; 16]]) -> Result<Vec<i32>, i32> {
     let mut call = vec![0; 16];
     put(&mut call, 0, &(fids.len() as u32).to_le_bytes());
@@ -113,7 +113,7 @@ fn remove(directory: &File, fids: &[[u8; 16]]) -> Result<Vec<i32>, i32> {
     }
 }
 
-/// Result, project and flags.
+/// Returns result, project and flags.
 fn project(directory: &File, kind: u32, name: &str, (id, xflags): (u32, u32)) -> (i32, u32, u32) {
     let mut call = [0; 272];
     for (at, word) in [(0, kind), (4, id), (8, xflags)] {
@@ -169,13 +169,13 @@ on_every_shape! {
         assert_eq!(swap(&a, 0x20, b.as_raw_fd(), [0; 2]), -libc::EINVAL);
         let elsewhere = open(&cluster.run().directory().join("elsewhere"));
         assert_eq!(swap(&a, 0, elsewhere.as_raw_fd(), [0; 2]), -libc::EINVAL, "not on a mount of this kind");
-        // With the end of a lease.
+        // With release of a lease.
         assert_eq!(swap(&a, 0x10, b.as_raw_fd(), [0; 2]), -libc::ENOLCK, "there is none");
         assert_eq!(lease(&a, 2), 0);
         assert_eq!(swap(&a, 0x10, b.as_raw_fd(), [0; 2]), 0);
         assert_eq!((ioctl(&a, GET_LEASE, &mut []), content("a")), (0, 2));
         assert_eq!(lease(&a, 4), -libc::ENOLCK, "the exchange has ended it");
-        // A descriptor takes part in one group at a time, and an exchange that names a group joins it.
+        // A descriptor can be in one group at a time, and an exchange that names a group joins it.
         assert_eq!(group_lock(&a, 7), 0);
         assert_eq!(swap_as(&a, 9, b.as_raw_fd()), -libc::EINVAL);
         assert_eq!((swap_as(&a, 0, b.as_raw_fd()), content("a")), (0, 1));
@@ -228,7 +228,7 @@ on_every_shape! {
         }
         let path = cluster.directory("d").join("f");
         let (file, reader) = (open(&path), File::open(&path).expect("open"));
-        // A process that is being started has a copy of the reader's until it runs its own program.
+        // A process that is being forked has a copy of the reader's descriptor until it runs exec.
         let (mut begun, mut begins) = std::io::pipe().expect("a pipe");
         let (mut goes_on, mut go_on) = std::io::pipe().expect("a pipe");
         // SAFETY: gettid has no arguments.
@@ -249,7 +249,7 @@ on_every_shape! {
             });
             begun.read_exact(&mut [0]).expect("the process is there");
             scope.spawn(move || {
-                // It lives until the lease is being asked for.
+                // It stays alive until the request for the lease waits.
                 let call = format!("{} ", libc::SYS_ioctl);
                 let path = format!("/proc/self/task/{asker}/syscall");
                 wait::until(wait::SOON, "the lease is asked for", || {
@@ -325,7 +325,7 @@ on_every_shape! {
         let mut many = vec![0; 16];
         put(&mut many, 0, &4097u32.to_le_bytes());
         assert_eq!(ioctl(&directory, RMFID, &mut many), -libc::E2BIG);
-        // By command, as each name is found and removed in one step.
+        // Through the command, as each name is found and removed in one step.
         let stays = root.join("stays");
         let fid = lfs(cluster, &["path2fid", super::text(&stays)]);
         assert_eq!(lfs(cluster, &["rmfid", super::text(cluster.mount()), &fid]), "");
@@ -366,7 +366,7 @@ on_every_shape! {
             return;
         }
         let root = cluster.directory("d");
-        // What children would get: a foreign directory has none of it.
+        // Defaults that children would inherit: a foreign directory has none of them.
         lfs(cluster, &["setstripe", "-c", "2", text(&root)]);
         let path = root.join("made");
         let made = text(&path);
@@ -384,13 +384,13 @@ on_every_shape! {
         assert_eq!(lfs(cluster, &["getdirstripe", "-v", made]), verbose);
         let plain = lfs(cluster, &["getdirstripe", text(&root)]);
         assert_eq!(plain, "lmv_stripe_count: 0 lmv_stripe_offset: 0 lmv_hash_type: none");
-        // Nothing can be made or found in it; what is its own can be changed.
+        // No name can be created or looked up in it; its own attributes can be changed.
         assert_eq!(errno(fs::write(path.join("f"), "")), libc::ENODATA);
         assert_eq!(errno(fs::create_dir(path.join("f"))), libc::ENODATA);
         assert_eq!(errno(fs::metadata(path.join("f"))), libc::ENODATA);
         assert!(fs::read_dir(&path).and_then(|mut list| list.next().transpose()).is_err());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("chmod");
-        // Through ioctls: one that is made by them, with too little room and enough.
+        // Through ioctls: one that they create, and buffers that are too small and large enough.
         let directory = File::open(&root).expect("open");
         let mut wish = attribute(&path, "lustre.lmv").expect("get");
         let value = wish.clone();
@@ -410,7 +410,7 @@ on_every_shape! {
         wrong.truncate(20);
         assert_eq!(ioctl(&directory, LMV_SETSTRIPE, &mut packed(0o755, [b"wrong\0", &wrong], [&mut [], &mut []])), -libc::EINVAL);
         assert!(!root.join("wrong").exists());
-        // Only what is foreign is unlocked, and removed by that name.
+        // Only a foreign directory can be unlocked, and removed by that name.
         let unlock = |file: &File| ioctl(file, UNLOCK_FOREIGN, &mut []);
         assert_eq!((unlock(&second), unlock(&directory)), (0, -libc::EOPNOTSUPP));
         let file = root.join("file");
@@ -443,7 +443,7 @@ on_every_shape! {
             flags[0] = word;
             assert_eq!(ioctl(&file, command, &mut flags), expected, "{command:x} {word}");
         }
-        // As deep as a path can be told, in one question to the MDT.
+        // The deepest path that fits, in one request to the MDT.
         let deep = (0..100).fold(root.join("p"), |path, _| path.join("p"));
         fs::create_dir_all(&deep).expect("mkdir");
         let fid = fid_of(&deep);

@@ -1,4 +1,4 @@
-//! Group locks, asked for as the preload library passes them on.
+//! Group locks, requested in the form in which the preload library forwards them.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,9 +15,9 @@ use super::{lfs, text};
 const GROUP_LOCK: u32 = 0x4008_669e;
 const GROUP_UNLOCK: u32 = 0x4008_669f;
 const GETFLAGS: u32 = 0x8008_6697;
-/// The preload library's own: a call and the number that it passes.
+/// The preload library's own command: a call, and the number that it passes.
 const BY_VALUE: u32 = 1 << 30 | 16 << 16 | (b'N' as u32) << 8 | 64;
-/// In this time nothing happens that has to wait for something else.
+/// Time in which an operation that has to wait does not end.
 const A_WHILE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(20);
 
@@ -40,12 +40,12 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
 }
 
-/// Whose calls do not wait.
+/// Opens a file for calls that do not wait.
 fn open_impatient(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("open")
 }
 
-/// A page around the kernel's cache, by a descriptor that does not wait.
+/// Reads a page past the kernel's cache, through a descriptor that does not wait.
 fn hurried_read(path: &Path) -> std::io::Result<usize> {
     let flags = libc::O_DIRECT | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -54,7 +54,7 @@ fn hurried_read(path: &Path) -> std::io::Result<usize> {
     file.read_at(&mut page[skip..skip + 4096], 0)
 }
 
-/// What a thread does; its result comes when it is done.
+/// Runs work on a thread; the result is received when it ends.
 fn begin<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
@@ -79,7 +79,8 @@ fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
     cluster.stop_and_check();
 }
 
-/// Members of one group write into the same pages from two mounts; everybody else waits for its end.
+/// Members of one group write into the same pages from two mounts; all other access waits until the group
+/// ends.
 fn two_mounts(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     let (here, there) = (first.join("f"), second.join("f"));
     lfs(cluster, &["setstripe", "-E", "1M", "-c", "2", "-S", "64K", "-E", "-1", "-c", "3", text(&here)]);
@@ -88,7 +89,7 @@ fn two_mounts(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     for round in 0..50u64 {
         a.write_all_at(&[1; 100], 200 * round).expect("write");
         b.write_all_at(&[2; 100], 200 * round + 100).expect("write");
-        // In a component that both see for the first time.
+        // In a component that is new to both.
         a.write_all_at(&[3; 100], (3 << 20) + 200 * round).expect("write");
         b.write_all_at(&[4; 100], (3 << 20) + 200 * round + 100).expect("write");
     }
@@ -108,7 +109,7 @@ fn two_mounts(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     assert_eq!(unlock(&a, 7), 0);
     let (result, other) = end(&joined);
     assert_eq!(result, 0);
-    // Another group has the file: its mount's readers wait, and so do writers elsewhere.
+    // Another group holds the file: readers on its mount wait, and so do writers elsewhere.
     let writer = begin(move || a.write_all_at(&[5; 10], 0).map(|()| a));
     assert!(waits(&writer));
     assert_eq!(unlock(&other, 8), 0);
@@ -128,7 +129,7 @@ fn two_mounts(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     drop(a);
 }
 
-/// A descriptor belongs to one group, and others of its mount do not get in its way.
+/// A descriptor belongs to one group; other descriptors of its mount do not interfere.
 fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     cluster.set_default(&["-c", "1"]);
     let path = first.join("f");
@@ -149,7 +150,7 @@ fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     );
     assert_eq!(lock(&File::open(first).expect("open"), 7), -libc::ENOTTY);
     assert_eq!(lock(&open_impatient(&path), 8), -libc::EAGAIN);
-    // All that a member may do.
+    // All operations of a member.
     member.write_all_at(&vec![1; 100_000], 0).expect("write");
     member.set_len(50_000).expect("ftruncate");
     rustix::fs::fallocate(&member, rustix::fs::FallocateFlags::empty(), 0, 60_000).expect("fallocate");
@@ -157,11 +158,11 @@ fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     let mut text = [0; 10];
     member.read_exact_at(&mut text, 10).expect("read");
     assert_eq!((text, member.metadata().expect("stat").len()), ([1; 10], 60_000));
-    // Who does not wait is told so.
+    // Calls that do not wait get `EAGAIN`.
     let hurried = open_impatient(&path);
     assert_eq!(errno(hurried.write_at(b"x", 0)), libc::EAGAIN);
     assert_eq!(errno(hurried_read(&path)), libc::EAGAIN);
-    // The kernel would let nobody write while others wait to.
+    // `EBUSY` instead of a wait: the kernel would let no member write while another write waits.
     assert_eq!(errno(other.write_at(b"x", 0)), libc::EBUSY);
     assert_eq!(errno(other.set_len(0)), libc::EBUSY);
     assert_eq!(errno(OpenOptions::new().write(true).truncate(true).open(&path)), libc::EBUSY);
@@ -173,7 +174,7 @@ fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     });
     assert!(waits(&reading));
     member.write_all_at(&[2], 0).expect("write");
-    // A second member, then the first goes.
+    // A second member joins, then the first leaves.
     let second = open(&path);
     assert_eq!((lock(&second, 7), unlock(&member, 7), flags(&member)), (0, 0, 0));
     assert_eq!(errno(member.write_at(b"x", 0)), libc::EBUSY);
@@ -187,7 +188,7 @@ fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     assert_eq!(unlock(&other, 9), 0);
 }
 
-/// A group of readers keeps writers of its mount waiting: it has nothing to write itself.
+/// A group of readers keeps writers on its mount waiting: it has nothing to write itself.
 fn readers(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     let path = first.join("f");
     fs::write(&path, [1; 5000]).expect("write");
@@ -196,7 +197,7 @@ fn readers(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     let (writer, shortener) = (open(&path), path.clone());
     let writing = begin(move || writer.write_all_at(&[2; 10], 0).map(|()| writer));
     assert!(waits(&writing));
-    // Nothing else waits with it.
+    // No other operation waits with it.
     let mut byte = [0];
     member.read_exact_at(&mut byte, 0).expect("read");
     assert_eq!((byte, fs::metadata(&path).expect("stat").len()), ([1], 5000));
@@ -206,13 +207,13 @@ fn readers(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     assert_eq!(lock(&member, 7), 0);
     let shortening = begin(move || OpenOptions::new().write(true).open(shortener)?.set_len(100));
     assert!(waits(&shortening));
-    // A member that may write, too: it would wait for those who wait.
+    // A member that can write too: its writes would queue behind those that wait.
     assert_eq!(lock(&writer, 7), 0);
     assert_eq!(errno(end(&shortening)), libc::EBUSY);
     writer.write_all_at(&[3], 0).expect("write");
     assert_eq!((unlock(&member, 7), unlock(&writer, 7)), (0, 0));
     assert_eq!(fs::read(&path).expect("read")[..2], [3, 2]);
-    // Who waits can be interrupted.
+    // A wait can be interrupted.
     assert_eq!(lock(&member, 7), 0);
     let mut blocked = std::process::Command::new("sh");
     let mut blocked = blocked.args(["-c", "printf x >>\"$0\""]).arg(&path).spawn().expect("sh");
@@ -227,7 +228,7 @@ fn readers(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     assert_eq!(unlock(&member, 7), 0);
 }
 
-/// Whoever has a group lock and dies leaves nothing behind that keeps others away.
+/// The death of a group lock's holder releases the lock.
 fn death(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     let (here, there) = (first.join("f"), second.join("f"));
     let (a, b) = (open(&here), open(&there));
@@ -245,7 +246,7 @@ fn death(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     drop(b);
 }
 
-/// Objects that take the place of others are the group's as well.
+/// Objects that replace others belong to the group too.
 fn replaced(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     let (here, there) = (first.join("f"), second.join("f"));
     let a = open(&here);
@@ -266,7 +267,7 @@ fn replaced(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
     assert_eq!(fs::read(&here).expect("read")[0], 4);
 }
 
-/// A caller that does not wait for others waits for what its own mount is doing.
+/// A caller that does not wait for other clients still waits for operations of its own mount.
 fn own_writes(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     cluster.set_default(&["-c", "1"]);
     let path = first.join("f");
@@ -282,7 +283,8 @@ fn own_writes(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
         let skip = pages.as_ptr().align_offset(4096);
         direct.write_all_at(&pages.split_off(skip)[..4096], 0)
     });
-    // In one process the server cannot be stopped alone: there only what is held back of `fs::write` is in the way.
+    // In one process the server cannot be stopped alone: there only the write-back data of `fs::write` is in
+    // the way.
     match &stopped {
         Some(_) => assert!(waits(&writing)),
         None => end(&writing).expect("write"),

@@ -1,4 +1,4 @@
-//! Lustre's ioctls, called as programs of Lustre call them: numbers, buffers and errors.
+//! Lustre's ioctls as Lustre's programs call them: numbers, buffers and errors.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -27,12 +27,12 @@ const FILEINFO: u32 = 0xc140_6916;
 const DIRINFO: u32 = 0xc140_6917;
 const DTNAME: u32 = 0x8080_667f;
 const LOOKUP: u32 = 0xc008_6914;
-/// Bytes that nobody may change.
+/// Bytes that no call may change.
 const FILL: u8 = 0x5a;
 
-/// The result, or the error number negated.
+/// Returns the result, or the negated errno.
 pub fn ioctl(file: &File, command: u32, buffer: &mut [u8]) -> i32 {
-    // SAFETY: the buffer is at least as long as what the tests ask for, and lives for the call.
+    // SAFETY: the buffer is at least as long as the tests request, and lives for the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), command as libc::Ioctl, buffer.as_mut_ptr()) };
     if result >= 0 { result } else { -std::io::Error::last_os_error().raw_os_error().expect("errno") }
 }
@@ -49,7 +49,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(*bytes[at..].first_chunk().expect("inside"))
 }
 
-/// `lov_user_md_v1` without objects, then bytes that must stay.
+/// Returns a `lov_user_md_v1` without objects, followed by bytes that must not change.
 fn wish(size: u32, count: u16, offset: u16) -> Vec<u8> {
     let mut bytes = vec![0; 32];
     put(&mut bytes, 0, &0x0BD1_0BD0u32.to_le_bytes());
@@ -61,7 +61,7 @@ fn wish(size: u32, count: u16, offset: u16) -> Vec<u8> {
     bytes
 }
 
-/// A packed `obd_ioctl_data` with two inline buffers and room for two answers.
+/// Returns a packed `obd_ioctl_data` with two inline buffers and space for two results.
 pub fn packed(kind: u32, inline: [&[u8]; 2], room: [&mut [u8]; 2]) -> Vec<u8> {
     let mut bytes = vec![0; 576];
     for field in inline {
@@ -83,7 +83,7 @@ pub fn packed(kind: u32, inline: [&[u8]; 2], room: [&mut [u8]; 2]) -> Vec<u8> {
     bytes
 }
 
-/// As programs do that set the layout of a new file: without objects until then.
+/// Creates a file as programs do that set the layout of a new file: without objects until then.
 fn create_delayed(path: &Path) -> File {
     let flags = libc::O_NOCTTY | libc::O_ASYNC;
     OpenOptions::new()
@@ -115,7 +115,7 @@ on_every_shape! {
         assert_eq!((layout.len(), &all[..80]), (80, &layout[..]));
         assert!(all[80..].iter().all(|&byte| byte == FILL));
         assert_eq!((u32_at(&all, 32 + 20), u32_at(&all, 56 + 20)), (1, 2), "the OSTs");
-        // Room for one object.
+        // Space for one object.
         let mut one = wish(0, 1, 0);
         assert_eq!(ioctl(&file, GETSTRIPE, &mut one), 0);
         assert_eq!((&one[..56], one[56]), (&layout[..56], FILL));
@@ -134,7 +134,7 @@ on_every_shape! {
         assert_eq!((u32_at(&all, 24), all[28]), (131_072, 3));
         assert_eq!(ioctl(&directory, SETSTRIPE, &mut wish(0, 0, 0xffff)), 0);
         assert_eq!((ioctl(&directory, GETSTRIPE, &mut all), &all[..of_root.len()]), (0, &of_root[..]), "none any more");
-        // Who writes learns the layout before writing; who only reads sees that there is none yet.
+        // A writer learns the layout before the first write; a reader sees that there is none yet.
         let fresh = create_delayed(&root.join("fresh"));
         let reader = File::open(root.join("fresh")).expect("open");
         assert_eq!(ioctl(&reader, GETSTRIPE, &mut all), -libc::ENODATA);
@@ -196,7 +196,7 @@ on_every_shape! {
         assert_eq!(u64_at(&buffer, 16 + 32), fs::metadata(&root).expect("stat").ino());
         assert_eq!(ioctl(&directory, LOOKUP, &mut packed(0, [b"name\0", b""], [&mut [], &mut []])), 0);
         assert_eq!(ioctl(&directory, LOOKUP, &mut packed(0, [b"none\0", b""], [&mut [], &mut []])), -libc::ENOENT);
-        // Who may not search the directory learns nothing, though root opened it.
+        // Without search permission for the directory a call returns nothing, though root opened it.
         fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).expect("chmod");
         Identity::user(1000).act(|| {
             assert_eq!(ioctl(&directory, FILEINFO, &mut named(b"name")), -libc::EACCES);
@@ -243,7 +243,7 @@ on_every_shape! {
         assert_eq!(parent[..16], of_directory);
         assert_eq!(ioctl(&file, MDTIDX, &mut parent), 0);
         assert_eq!(u32_at(&parent, 0), 0);
-        // A directory with wishes about MDTs.
+        // A directory with a requested placement on MDTs.
         let mut wish = vec![0u8; 48];
         put(&mut wish, 0, &0x0CD3_0CD0u32.to_le_bytes());
         put(&mut wish, 4, &[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
@@ -286,10 +286,10 @@ on_every_shape! {
         let start = format!("{}-clilov-", cluster.fsname());
         assert!(name.starts_with(start.as_bytes()));
         assert!(name[40..].iter().all(|&byte| byte == FILL), "callers have 40 bytes");
-        // What Lustre has and we do not is told apart from what nobody has.
+        // Lustre's commands that NacreFS does not support are distinguished from unknown ones.
         assert_eq!(ioctl(&root, 0xc0b0_66a2, &mut [0; 256]), -libc::EOPNOTSUPP);
         assert_eq!(ioctl(&root, 0xc0b0_6600, &mut [0; 256]), -libc::ENOTTY);
-        // An address that is nobody's.
+        // An unmapped address.
         for command in [SETSTRIPE, STATFS] {
             // SAFETY: the kernel checks the address, which is not mapped.
             let result = unsafe { libc::ioctl(root.as_raw_fd(), command as libc::Ioctl, 8usize) };
@@ -303,7 +303,7 @@ on_every_shape! {
     }
 }
 
-/// `lmv_user_md` that names MDTs: one, or a list of them.
+/// Returns a `lmv_user_md` that names MDTs: one, or a list of them.
 fn on_mdts(mdts: &[u32]) -> Vec<u8> {
     let mut bytes = vec![0; 48];
     let magic: u32 = if mdts.len() == 1 { 0x0CD3_0CD0 } else { 0x0CD4_0CD0 };
@@ -311,7 +311,7 @@ fn on_mdts(mdts: &[u32]) -> Vec<u8> {
     put(&mut bytes, 4, &(mdts.len() as u32).to_le_bytes());
     put(&mut bytes, 8, &mdts[0].to_le_bytes());
     if mdts.len() > 1 {
-        // A FID each, which says nothing, and the MDT.
+        // Each entry has a FID, which is ignored, and the MDT.
         for mdt in mdts {
             bytes.extend([0; 20]);
             bytes.extend(mdt.to_le_bytes());
@@ -338,13 +338,13 @@ fn what_has_a_name_moves_to_the_mdts_of_a_layout() {
             assert_eq!(ioctl(&opened, MDTIDX, &mut index), 0);
             u32_at(&index, 0)
         };
-        // A descriptor that is closed may be open at the MDT for a moment still.
+        // The MDT may process a close a moment after it.
         let migrate_closed = |name: &str, wish: &[u8]| {
             wait::until(wait::SOON, "it is closed", || {
                 Some(migrate(name, wish)).filter(|result| *result != -libc::EBUSY)
             })
         };
-        // A file has moved when the call returns.
+        // A file has been moved when the call returns.
         let inode = fs::metadata(root.join("file")).expect("stat").ino();
         assert_eq!((mdt_of("file"), migrate_closed("file", &on_mdts(&[1]))), (0, 0));
         assert_eq!(
@@ -356,7 +356,7 @@ fn what_has_a_name_moves_to_the_mdts_of_a_layout() {
         let open = File::open(root.join("file")).expect("open");
         assert_eq!(migrate("file", &on_mdts(&[2])), -libc::EBUSY);
         drop(open);
-        // Of a directory the names begin to.
+        // For a directory, the move of its names has started.
         let sub = root.join("sub");
         fs::create_dir(&sub).expect("mkdir");
         for number in 0..30 {
