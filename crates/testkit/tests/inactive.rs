@@ -1,4 +1,4 @@
-//! OSTs that an operator takes out of use while files live on them.
+//! OSTs with files on them that an administrator deactivates.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -11,9 +11,9 @@ use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, errno, on_each_shape_of, program, wait};
 use rustix::process::Signal;
 
-/// Far more than anything here takes.
+/// Timeout, far above the time of any operation here.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What fails at once has failed within this time, on a busy machine.
+/// Time limit, on a busy machine, for operations that fail without a wait.
 const AT_ONCE: Duration = Duration::from_secs(20);
 const STRIPE: usize = 65536;
 
@@ -25,7 +25,7 @@ fn get(cluster: &Cluster, name: &str) -> String {
     cluster.lctl(&["get_param", "-n", name]).success().stdout.trim().to_owned()
 }
 
-/// A file with a stripe on each of three OSTs, the first one on OST 0.
+/// Creates a file with a stripe on each of three OSTs, the first one on OST 0.
 fn striped(cluster: &Cluster, path: &Path) -> Vec<u8> {
     lfs(cluster, &["setstripe", "-c", "3", "-i", "0", "-S", "64K", text(path)]);
     let bytes: Vec<u8> = (0..3 * STRIPE).map(|at| (at / 100 % 251) as u8).collect();
@@ -33,7 +33,7 @@ fn striped(cluster: &Cluster, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// What all processes have logged.
+/// Returns the logs of all processes.
 fn logs(cluster: &Cluster) -> String {
     let entries = fs::read_dir(cluster.data().join("run")).expect("the directory of a cluster that runs");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -43,7 +43,7 @@ fn logs(cluster: &Cluster) -> String {
         .collect()
 }
 
-/// First OSTs of `count` new files.
+/// Creates `count` files and returns their first OSTs.
 fn placed(cluster: &Cluster, directory: &Path, name: &str, count: usize) -> Vec<String> {
     let first = |number: usize| {
         let path = directory.join(format!("{name}{number}"));
@@ -53,7 +53,7 @@ fn placed(cluster: &Cluster, directory: &Path, name: &str, count: usize) -> Vec<
     (0..count).map(first).collect()
 }
 
-/// Every listing says that OST 1 is out of use, and that the others are in it.
+/// Checks that every listing shows OST 1 as inactive, and the others as active.
 fn listings_tell_it(cluster: &Cluster, root: &Path) {
     let gone = "OST0001             : inactive device";
     assert!(lfs(cluster, &["df", "-v", text(root)]).contains(gone));
@@ -75,7 +75,8 @@ fn listings_tell_it(cluster: &Cluster, root: &Path) {
     }
 }
 
-/// Reads and writes of parts elsewhere go on, those of parts on OST 1 fail at once; the rest of the system does without it.
+/// Reads and writes of stripes on other OSTs work, those of stripes on OST 1 fail at once; the rest of the
+/// file system works.
 fn rest_goes_on(cluster: &Cluster, root: &Path, bytes: &[u8]) {
     let path = root.join("f");
     let file = OpenOptions::new().read(true).write(true).open(&path).expect("open");
@@ -115,7 +116,7 @@ fn an_ost_is_taken_out_of_use_and_comes_back() {
         cluster.lctl(&["conf_param", &format!("{fs}-OST0001.osc.active=0")]).success();
         let active = || get(cluster, &format!("os[cp].{fs}-OST0001-osc-*.active"));
         wait::until(LIMIT, "all know it", || (active() == "0\n0\n0").then_some(()));
-        // Then nothing is known of the files any more but what is stored.
+        // A restart drops all caches.
         cluster.stop();
         cluster.start_all();
         let active = || get(cluster, &format!("os[cp].{fs}-OST0001-osc-*.active"));
@@ -129,12 +130,13 @@ fn an_ost_is_taken_out_of_use_and_comes_back() {
         assert!(back[STRIPE..] == bytes[STRIPE..] && back.len() == bytes.len());
         let mut tries = 0;
         wait::until(LIMIT, "new files are there again", || {
-            // What was made before keeps its objects.
+            // Existing files keep their objects.
             tries += 1;
             let names = format!("back{tries}-");
             placed(cluster, &root, &names, 6).iter().any(|index| index == "1").then_some(())
         });
-        // By the name of a device, for one side alone; and no new objects, while the rest goes on.
+        // By the name of a device, for the MDT only: clients still read; and no new objects with
+        // `max_create_count=0`, while all else works.
         let device = format!("{fs}-OST0002-osc-MDT0000");
         cluster.lctl(&["--device", &device, "deactivate"]).success();
         assert_eq!(get(cluster, &format!("osp.{device}.active")), "0");
@@ -152,7 +154,7 @@ fn an_ost_is_taken_out_of_use_and_comes_back() {
     });
 }
 
-/// Who waits for an OST that is dead gets an error once it is taken out of use.
+/// An operation that waits for a dead OST fails once the OST is deactivated.
 #[test]
 fn waiting_for_a_dead_ost_ends_when_it_is_taken_out_of_use() {
     on_each_shape_of("inadd", 3, |cluster, fs| {
@@ -171,7 +173,7 @@ fn waiting_for_a_dead_ost_ends_when_it_is_taken_out_of_use() {
                 let mut piece = [0; 100];
                 file.read_at(&mut piece, STRIPE as u64)
             });
-            // It has to be on its way; whether it is yet or not, it fails.
+            // The read may or may not have been sent yet; it fails in both cases.
             cluster.lctl(&["set_param", "-n", &format!("osc.{fs}-OST0001*.active=0")]).success();
             wait::until(LIMIT, "the reader gives up", || reader.is_finished().then_some(()));
             assert_eq!(errno(reader.join().expect("no panic")), libc::EIO);
@@ -185,7 +187,8 @@ fn waiting_for_a_dead_ost_ends_when_it_is_taken_out_of_use() {
     });
 }
 
-/// Beside each other two mounts have locks, also on the OST that goes: nobody waits for those, and all is right afterwards.
+/// Two mounts have locks, also on the OST that is deactivated: no operation waits for those, and the data is
+/// consistent afterwards.
 fn two_mounts_go_on_without_an_ost(shape: Shape, fsname: &str) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
@@ -238,7 +241,7 @@ fn two_mounts_go_on_without_an_ost(shape: Shape, fsname: &str) {
     cluster.stop_and_check();
 }
 
-/// Files of 1 MiB on OST 1, some on two OSTs, with their contents.
+/// Creates files of 1 MiB on OST 1, some on two OSTs; returns them with their contents.
 fn on_the_second(cluster: &Cluster, root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let make = |number: usize| {
         let path = root.join(format!("f{number}"));
@@ -254,7 +257,8 @@ fn on_the_second(cluster: &Cluster, root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     (0..8).map(make).collect()
 }
 
-/// Out of use on the MDT alone, an OST gets no new objects, while clients read what is on it: so it is emptied.
+/// An OST that is inactive on the MDT only gets no new objects, while clients read from it: so it can be
+/// emptied.
 #[test]
 fn an_ost_that_is_out_of_use_on_the_mdt_alone_is_emptied() {
     on_each_shape_of("inadr", 3, |cluster, fs| {
@@ -287,7 +291,8 @@ fn two_mounts_go_on_without_an_ost_over_the_network() {
     two_mounts_go_on_without_an_ost(Shape::Separate, "inas");
 }
 
-/// Files in all places that a file of a file system of two MDTs can have, each with an object on OST 0, and their contents.
+/// Creates a file for each place that a file can have with two MDTs, each with an object on OST 0; returns
+/// their paths.
 fn everywhere(cluster: &Cluster) -> Vec<PathBuf> {
     let top = cluster.directory("d");
     let on = |name: &str, how: &[&str]| {
@@ -304,7 +309,7 @@ fn everywhere(cluster: &Cluster) -> Vec<PathBuf> {
         lfs(cluster, &["setstripe", "-i", "0", "-c", "1", text(path)]);
         fs::write(path, path.as_os_str().as_encoded_bytes()).expect("write");
     }
-    // Names that lead to another MDT.
+    // Names whose inodes are on the other MDT.
     fs::rename(second.join("moves"), first.join("moved")).expect("rename");
     fs::hard_link(second.join("linked"), first.join("link")).expect("link");
     lfs(cluster, &["setstripe", "-i", "0", "-c", "1", text(&second.join("never written"))]);
@@ -312,7 +317,7 @@ fn everywhere(cluster: &Cluster) -> Vec<PathBuf> {
     files
 }
 
-/// Each MDT has files on an OST that is emptied, and what cannot be looked at does not count as empty.
+/// Each MDT has files on an OST that is emptied; a file that cannot be examined does not count as moved.
 #[test]
 fn an_ost_is_emptied_of_the_files_of_all_mdts() {
     if !have(&["/dev/fuse"]) || !have_root() {
@@ -340,7 +345,7 @@ fn an_ost_is_emptied_of_the_files_of_all_mdts() {
     let refused = drain();
     cluster.signal(mdt, Signal::CONT);
     assert!(refused.code() != 0 && refused.stderr.contains("MDT0001 does not answer"), "{refused:?}");
-    // The file without a name moves with the others.
+    // The open file without a name is moved with the others.
     drain().success();
     for path in &files {
         let found = fs::read(path).expect("read");
@@ -351,7 +356,7 @@ fn an_ost_is_emptied_of_the_files_of_all_mdts() {
     let mut piece = [0; 4];
     open.read_exact_at(&mut piece, 0).expect("read");
     assert_eq!(&piece, b"open");
-    // It may be gone for good.
+    // The OST can be removed for good.
     cluster.kill("ost0000");
     assert!(fs::read(other.join("d/first/moved")).expect("read") == content);
     drop(open);
@@ -359,7 +364,7 @@ fn an_ost_is_emptied_of_the_files_of_all_mdts() {
     cluster.stop_and_check();
 }
 
-/// New files on both MDTs: each is made and written from a mount, and says which OST it is on.
+/// Creates and writes new files on both MDTs, through both mounts; returns their OSTs.
 fn new_files(cluster: &Cluster, mounts: [&Path; 2], name: &str) -> Vec<String> {
     let make = |number: usize| {
         let path = mounts[number % 2].join(format!("d/{}/{name}{number}", number / 2 % 2));
@@ -369,7 +374,7 @@ fn new_files(cluster: &Cluster, mounts: [&Path; 2], name: &str) -> Vec<String> {
     (0..12).map(make).collect()
 }
 
-/// OSTs of files that get objects without being written, from both MDTs.
+/// Allocates objects for unwritten files on both MDTs; returns their OSTs.
 fn given(cluster: &Cluster, round: &mut usize) -> Vec<String> {
     *round += 1;
     let give = |number: usize| {
@@ -380,7 +385,7 @@ fn given(cluster: &Cluster, round: &mut usize) -> Vec<String> {
     (0..12).map(give).collect()
 }
 
-/// An OST that has answered just now counts as there: the condition is the passing of this time itself.
+/// Time for which an OST counts as reachable after a reply: the condition is the passing of this time itself.
 const JUST_NOW: Duration = Duration::from_millis(200);
 
 /// A file on an OST that is being written, through two mounts.
@@ -390,7 +395,7 @@ struct Written {
 }
 
 impl Written {
-    /// The OST is back.
+    /// Verifies that, once the OST is back, the size is right and the writer continues.
     fn goes_on(self) {
         let size = || fs::metadata(&self.there).expect("stat").len();
         wait::until(LIMIT, "the size is the true one again", || (size() == 4).then_some(()));
@@ -399,8 +404,8 @@ impl Written {
     }
 }
 
-/// An OST goes away by `leave`. What has no data is written to others right after that, and listings end although a file on the OST is
-/// being written.
+/// Checks the time right after `leave` makes an OST unreachable: files without data are written to other
+/// OSTs, and listings complete although a file on the OST is being written.
 fn right_after(cluster: &Cluster, mounts: [&Path; 2], gone: &str, leave: impl FnOnce()) -> Written {
     let on_it = |mount: &Path, mdt: usize, name: &str| {
         let path = mount.join(format!("d/{mdt}/{name}{gone}"));
@@ -440,7 +445,8 @@ fn right_after(cluster: &Cluster, mounts: [&Path; 2], gone: &str, leave: impl Fn
     Written { writer, there }
 }
 
-/// Files go elsewhere while an OST is dead or hangs, whatever ids MDTs have in stock, and to it when it answers again.
+/// New files avoid an OST that is dead or hangs, whatever precreated ids the MDTs have, and use it when it
+/// answers again.
 #[test]
 fn new_files_are_not_given_to_an_ost_that_does_not_answer() {
     if !have(&["/dev/fuse"]) || !have_root() {
@@ -458,7 +464,7 @@ fn new_files_are_not_given_to_an_ost_that_does_not_answer() {
     let root = cluster.directory("d");
     for mdt in ["0", "1"] {
         lfs(&cluster, &["mkdir", "-i", mdt, text(&root.join(mdt))]);
-        // The other MDT learns the default of the root a second later.
+        // The other MDT learns the root's default up to a second later.
         lfs(&cluster, &["setstripe", "-c", "1", text(&root.join(mdt))]);
     }
     let of = |all: &[String], index: &str| all.iter().any(|found| found == index);

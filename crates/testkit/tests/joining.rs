@@ -1,4 +1,4 @@
-//! Targets that join a file system while it is used.
+//! Targets that join a file system in use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn shared() -> Options {
     Options { mdts: 1, osts: 2, listen: true, ..Options::default() }
 }
 
-/// How many MDTs a mount knows.
+/// Returns the number of MDTs that a mount knows.
 fn mdts(cluster: &Cluster, mount: &Path) -> usize {
     lfs(cluster, &["mdts", text(mount)]).lines().filter(|line| line.contains("-MDT")).count()
 }
@@ -26,7 +26,7 @@ fn await_mdts(cluster: &Cluster, mount: &Path, count: usize) {
     wait::until(wait::SOON, "the mount knows all MDTs", || (mdts(cluster, mount) == count).then_some(()));
 }
 
-/// One round of what programs do in a directory: files and directories come, move and go.
+/// Runs one round of creates, renames and removals of files and directories.
 fn use_once(dir: &Path, round: usize) -> std::io::Result<()> {
     let [made, moved] = ["made", "moved"].map(|name| dir.join(format!("{name}{round}")));
     fs::create_dir(&made)?;
@@ -40,7 +40,8 @@ fn use_once(dir: &Path, round: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs `work` while every directory is used, and sees to it that nothing of that fails and that what was to stay is there.
+/// Runs `work` while every directory is in use; verifies that no operation fails and that the files to keep
+/// are there.
 fn while_used(dirs: &[PathBuf], work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     let rounds: Vec<AtomicUsize> = dirs.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -55,7 +56,7 @@ fn while_used(dirs: &[PathBuf], work: impl FnOnce()) {
             });
         }
         let begun = || rounds.iter().all(|rounds| rounds.load(Ordering::Relaxed) > 3).then_some(());
-        // Also when `work` fails, so that the threads end.
+        // Caught, so that the threads end if `work` panics.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             wait::until(wait::SOON, "all directories are used", begun);
             work();
@@ -76,7 +77,7 @@ fn while_used(dirs: &[PathBuf], work: impl FnOnce()) {
     }
 }
 
-/// What a new MDT is used for at once, through two mounts of which either may not know it yet.
+/// Uses a new MDT at once, through two mounts, either of which may not know it yet.
 fn use_new_mdt(cluster: &Cluster, [first, second]: [&Path; 2], mdt: usize) {
     let name = format!("on{mdt}");
     let there = first.join(&name);
@@ -85,7 +86,7 @@ fn use_new_mdt(cluster: &Cluster, [first, second]: [&Path; 2], mdt: usize) {
     fs::write(there.join("file"), b"data").expect("written");
     assert_eq!(fs::read(second.join(&name).join("file")).expect("read"), b"data");
     fs::create_dir(second.join(&name).join("sub")).expect("made");
-    // Over old and new ones: renames, links, directories with parts on all.
+    // Operations over old and new MDTs: renames, links, directories striped over all.
     let old = first.join(format!("old{mdt}"));
     cluster.lfs(&["mkdir", "-i", "0", text(&old)]).success();
     fs::rename(there.join("file"), old.join("file")).expect("moved");
@@ -103,7 +104,7 @@ fn use_new_mdt(cluster: &Cluster, [first, second]: [&Path; 2], mdt: usize) {
         fs::write(spread.join(format!("f{number}")), b"x").expect("written");
     }
     assert_eq!(fs::read_dir(first.join(format!("spread{mdt}"))).expect("listed").count(), 40);
-    // The root says that directories are placed in turn.
+    // The root's default places directories round-robin.
     let mut number = 0;
     wait::until(wait::SOON, "a directory is placed there", || {
         number += 1;
@@ -141,7 +142,7 @@ fn mdts_join_while_two_mounts_make_files_and_are_used_at_once() {
         ] {
             cluster.lctl(&["get_param", &parameter]).success();
         }
-        // They are there again after a stop, and the same words start everything.
+        // They survive a restart, and the same command starts all targets.
         cluster.stop();
         cluster.start_all();
         assert_eq!(mdts(cluster, &first), 3);
@@ -156,7 +157,7 @@ fn an_ost_joins_and_new_files_use_it() {
     on_each_shape_with("joib", &shared(), |cluster, fsname| {
         let (first, second) = (cluster.mount().to_owned(), cluster.add_mount());
         let dirs = [cluster.directory("first")];
-        // What was set to last holds for targets that come later, at the server and in every mount.
+        // Persistent settings apply to targets that are added later, at the server and in every mount.
         for setting in ["obdfilter.*.job_cleanup_interval=37", "osc.*.max_rpcs_in_flight=9"] {
             cluster.lctl(&["--fs", text(&first), "set_param", "-P", setting]).success();
         }
@@ -188,15 +189,15 @@ fn an_ost_joins_and_new_files_use_it() {
     });
 }
 
-/// What a file has in it, nothing if it is not there.
+/// Returns the content of a file, or nothing if it does not exist.
 fn content(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Something that is so at some moment of adding MDT0001.
+/// Condition that holds from some step of adding MDT0001 on.
 type Moment = fn(&Cluster) -> bool;
 
-/// The steps of adding, in their order.
+/// Steps of adding a target, in order.
 const MOMENTS: [(&str, Moment); 6] = [
     ("it is named", |cluster| cluster.data().join("adding").exists()),
     ("its store is begun", |cluster| cluster.data().join("mdt0001/meta").exists()),
@@ -212,7 +213,7 @@ fn begin_to_add(cluster: &Cluster) -> Child {
     command.spawn().expect("it starts")
 }
 
-/// Kills whoever adds.
+/// Kills the process that adds the target.
 fn kill_adding(cluster: &Cluster, mut adding: Child) {
     if cluster.shape() == Shape::Embedded {
         cluster.kill("node");
@@ -220,7 +221,7 @@ fn kill_adding(cluster: &Cluster, mut adding: Child) {
         adding.kill().expect("our child");
     }
     wait::until(wait::SOON, "the command has ended", || adding.try_wait().expect("our child"));
-    // It may be about to end by itself.
+    // It may be about to exit.
     let server = |cluster: &Cluster| cluster.processes().into_iter().find(|(role, _)| role == "mdt0001");
     if let Some((_, pid)) = server(cluster) {
         let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
@@ -229,7 +230,7 @@ fn kill_adding(cluster: &Cluster, mut adding: Child) {
     }
 }
 
-/// Kills whoever adds an MDT at a step of it.
+/// Kills the process that adds an MDT at one of the steps.
 fn kill_at(cluster: &mut Cluster, (step, moment): (&str, Moment)) {
     let mount = cluster.mount().to_owned();
     fs::write(mount.join("file"), b"data").expect("written");
@@ -238,13 +239,13 @@ fn kill_at(cluster: &mut Cluster, (step, moment): (&str, Moment)) {
         (moment(cluster) || adding.try_wait().expect("our child").is_some()).then_some(())
     });
     kill_adding(cluster, adding);
-    // The superblock says that the list counts.
+    // The superblock's version says that the list of targets is valid.
     let superblock = fs::read(cluster.data().join("superblock")).expect("there");
     let is_listed = superblock[8] == 2 && content(&cluster.data().join("targets")).contains("MDT0001");
     cluster.start_all();
     assert_eq!(fs::read(mount.join("file")).expect("read"), b"data", "{step}");
     await_mdts(cluster, &mount, if is_listed { 2 } else { 1 });
-    // What was begun is finished, and nothing is added twice.
+    // A started addition is completed, and no target is added twice.
     let again = cluster.add_target("mdt", &["--index", "1"]);
     assert_eq!(again.code(), i32::from(is_listed), "{step}: {again}");
     await_mdts(cluster, &mount, 2);
@@ -254,7 +255,7 @@ fn kill_at(cluster: &mut Cluster, (step, moment): (&str, Moment)) {
     assert!(!cluster.data().join("adding").exists() && !cluster.data().join("mdt0001/joining").exists());
 }
 
-/// A test for each step, so that they run side by side.
+/// Defines a test for each step, so that they run in parallel.
 macro_rules! killed_at {
     ($($name:ident = $step:literal),* $(,)?) => {
         $(#[test]
@@ -335,7 +336,7 @@ fn a_target_added_while_nothing_runs_joins_with_the_next_start() {
     });
 }
 
-/// Ends a target of another directory with this value.
+/// A target in another directory; stopped when dropped.
 struct Outlying<'a> {
     cluster: &'a Cluster,
     dir: PathBuf,
@@ -362,7 +363,7 @@ fn an_mdt_in_a_directory_of_its_own_registers_and_comes_back_where_it_was() {
             run(&["target add", "DIR", "mdt", "--mgs", mgs, "--fsname", fsname, "--listen", listen])
         };
         let said = add("wrong", &listen).fails_with(1).stderr;
-        // There is no key for that name, so the server says nothing of what it has.
+        // The client has no key for that name, so the server does not reveal the name of its file system.
         assert!(
             said.contains("file system 'wrong'") && said.contains("serve no peer without a key"),
             "{said}"
@@ -381,14 +382,14 @@ fn an_mdt_in_a_directory_of_its_own_registers_and_comes_back_where_it_was() {
             assert_eq!(said, format!("MDT0001 has joined file system '{fsname}'\n"));
             use_new_mdt(cluster, [&first, &second], 1);
         });
-        // One more of the file system itself, beside the one elsewhere.
+        // Another MDT in the directory of the file system, in addition to the remote one.
         cluster.add_target("mdt", &[]).success();
         use_new_mdt(cluster, [&first, &second], 2);
-        // An OST beside it, in the same directory.
+        // An OST in the directory of the remote MDT.
         let listen = format!("127.0.0.1:{}@tcp", cluster.spare_port());
         let said = run(&["target add", "DIR", "ost", "--mgs", mgs, "--listen", &listen]).success().stdout;
         assert_eq!(said, format!("OST0002 has joined file system '{fsname}'\n"));
-        // What needs it waits while it is away.
+        // Operations that need the target wait while it is down.
         run(&["down", "DIR"]).success();
         std::thread::scope(|scope| {
             let reading = scope.spawn(|| fs::read(first.join("on1/sub/file")));
@@ -399,7 +400,7 @@ fn an_mdt_in_a_directory_of_its_own_registers_and_comes_back_where_it_was() {
         });
         let status = run(&["status", "DIR"]).success().stdout;
         assert!(status.contains("MDT0001"), "{status}");
-        // It keeps the objects that the first MDT has given out.
+        // The file keeps the objects that the first MDT allocated.
         let moved = first.join("moved");
         cluster.lfs(&["setstripe", "-c", "1", "-i", "0", text(&moved)]).success();
         fs::write(&moved, vec![7; 3 << 20]).expect("written");
@@ -445,7 +446,7 @@ fn an_mdt_that_takes_no_new_directories_is_shown_and_left_out() {
             cluster.lfs(&["mkdir", "-i", "-1", text(&path)]).success();
             assert_ne!(mdt_of(&path), "1");
         }
-        // Who wants it there gets it there.
+        // An explicit request for the MDT is obeyed.
         let asked = mount.join("asked");
         cluster.lfs(&["mkdir", "-i", "1", text(&asked)]).success();
         fs::write(asked.join("file"), b"data").expect("written");

@@ -1,4 +1,4 @@
-//! File systems with keys: everything on their host works, and nobody without a key is served.
+//! File systems with keys: everything works on their host, and clients without a key are refused.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use nacre_wire::Encode;
 use nacre_wire::connect::{Connect, ConnectFlags, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
 
-/// A cluster of separate processes; `None` where there can be none.
+/// Starts a cluster of separate processes; `None` if that is not possible.
 fn with_security(fsname: &str, security: Option<&'static str>) -> Option<Cluster> {
     if !have(&["/dev/fuse"]) || !have_root() {
         return None;
@@ -24,12 +24,12 @@ fn with_security(fsname: &str, security: Option<&'static str>) -> Option<Cluster
     Some(Cluster::start_with(Shape::Separate, &options)).filter(|cluster| !cluster.is_foreign())
 }
 
-/// One whose servers need keys, as they do unless something else is said.
+/// Starts a cluster whose servers require keys, which is the default.
 fn with_keys(fsname: &str) -> Option<Cluster> {
     with_security(fsname, None)
 }
 
-/// Where the servers are reached.
+/// Returns the addresses of the servers.
 fn addresses(cluster: &Cluster) -> Vec<(TargetId, SocketAddr)> {
     let shown = cluster.nacre(&["status", "--json", text(cluster.data())]).stdout;
     let targets = [TargetId::mgt(), TargetId::mdt(0), TargetId::mdt(1), TargetId::ost(0), TargetId::ost(1)];
@@ -41,7 +41,7 @@ fn addresses(cluster: &Cluster) -> Vec<(TargetId, SocketAddr)> {
     targets.iter().map(address).collect()
 }
 
-/// The answer to a connect without TLS.
+/// Returns the reply to a connect without TLS.
 fn answer_to_stranger(target: TargetId, address: SocketAddr, flags: ConnectFlags) -> Status {
     let mut stream = TcpStream::connect(address).expect("connect");
     let connect = Connect {
@@ -63,7 +63,7 @@ fn answer_to_stranger(target: TargetId, address: SocketAddr, flags: ConnectFlags
     stream.read_exact(&mut answer).expect("an answer");
     let answer = Header::from_bytes(&answer).expect("a header");
     assert_eq!(answer.kind, FrameKind::Connected);
-    // Nothing further is served on it.
+    // The connection serves nothing else.
     let mut ping = Header::new(FrameKind::Ping, target, Xid(1));
     ping.set_body(&[]).expect("short");
     let _ = stream.write_all(&ping.to_bytes());
@@ -104,7 +104,7 @@ fn a_file_system_without_keys_says_that_it_is_open_and_gets_some() {
     assert!(status.contains("encrypted, with a key: mgs") && !status.contains("OPEN"), "{status}");
     assert_eq!(fs::read(cluster.mount().join("before")).expect("read"), b"data");
     cluster.nacre(&["down", &data]).success();
-    // What was said last is kept.
+    // The last setting is kept.
     let status = cluster.nacre(&["up", &data]).success().stdout;
     assert!(status.contains("is up"), "{status}");
     cluster.nacre(&["down", &data]).success();
@@ -121,7 +121,7 @@ fn everything_on_the_host_of_a_file_system_with_keys_works() {
     cluster.lfs(&["setstripe", "-c", "2", text(&wide)]).success();
     fs::write(&wide, &data).expect("written");
     assert!(fs::read(second.join("wide")).expect("read") == data);
-    // A directory on the other MDT, and an operation over both.
+    // A directory on the other MDT, and a distributed transaction over both.
     cluster.lfs(&["mkdir", "-i", "1", text(&first.join("far"))]).success();
     fs::write(second.join("small"), "data").expect("written");
     fs::rename(second.join("small"), second.join("far/small")).expect("moved");
@@ -136,7 +136,7 @@ fn everything_on_the_host_of_a_file_system_with_keys_works() {
         cluster.lfs(&["setstripe", "-c", "3", text(&path)]).success();
         (cluster.lfs(&["getstripe", "-c", text(&path)]).success().stdout.trim() == "3").then_some(())
     });
-    // A server that dies comes back with its key, and clients go on.
+    // A restarted server has its key, and clients continue.
     for role in ["ost0000", "mdt0000"] {
         cluster.kill(role);
         cluster.start_all();
@@ -166,7 +166,7 @@ fn keys_that_others_can_read_are_not_used() {
     assert!(said.contains("has keys already"), "{said}");
 }
 
-/// A running file system with one OST on the first of `count` hosts.
+/// Starts a file system with one OST on the first of `count` hosts.
 fn on_hosts(run: &Run, count: usize) -> Option<Hosts> {
     if !have(&["/dev/fuse", "unshare", "nsenter", "ip", "findmnt"]) || !have_root() {
         return None;
@@ -179,7 +179,7 @@ fn on_hosts(run: &Run, count: usize) -> Option<Hosts> {
     Some(hosts)
 }
 
-/// A token of the file system of [`on_hosts`].
+/// Creates a token of the file system of [`on_hosts`].
 fn token(hosts: &Hosts, run: &Run, options: &[&str]) -> String {
     let data = run.directory().join("fs");
     let words = [&["key", "token", text(&data)], options].concat();
@@ -191,7 +191,7 @@ fn three_hosts_serve_one_file_system_and_a_fourth_mounts_it() {
     let run = Run::new();
     let Some(hosts) = on_hosts(&run, 4) else { return };
     let source = format!("{}:/nacre", hosts.address(0));
-    // As the guide says it.
+    // As in the guide.
     let (second, third) = (run.directory().join("second"), run.directory().join("third"));
     let server = token(&hosts, &run, &["--role", "server"]);
     let address = hosts.address(1);
@@ -233,7 +233,7 @@ fn three_hosts_serve_one_file_system_and_a_fourth_mounts_it() {
     let sum = work(&format!(
         "{lfs} setstripe -c 4 wide && dd if=/dev/urandom of=wide bs=1M count=16 status=none && {lfs} mkdir -i 1 dir && echo text > dir/file"
     ));
-    // Every host says all that there is; servers come back as they were, and later mounts need nothing.
+    // Each host reports all targets; servers restart with their keys, and later mounts need no token.
     let status = hosts.nacre(&run, 1, &["status", text(&second)]).success().stdout;
     for target in ["MDT0000", "OST0000", "MDT0001", "OST0003"] {
         assert!(status.contains(target), "{target}: {status}");
@@ -280,7 +280,7 @@ fn a_key_that_is_revoked_is_refused_within_seconds_and_its_mount_is_cut_off() {
     assert!(shown.contains("revoked"), "{shown}");
     let said = hosts.nacre(&run, 0, &["key", "revoke", "0000000000000001", text(&data)]).fails_with(1).stderr;
     assert!(said.contains("no key 0000000000000001"), "{said}");
-    // Those of the host of the file system go on.
+    // Mounts on the host of the file system continue to work.
     fs::write(run.directory().join("mnt-is-elsewhere"), "").expect("written");
     hosts.shell(&run, 0, &format!("grep -q text {}/mnt/file", run.directory().display())).success();
     hosts.shell(&run, 1, &format!("umount -l {}", mount.display())).success();
@@ -296,7 +296,7 @@ fn tokens_are_bounded_in_time_and_number_and_to_their_file_system() {
     let mount = run.make("far");
     let enrol = |token: &str| hosts.nacre(&run, 1, &["mount", "--token", token, &source, text(&mount)]);
     let good = token(&hosts, &run, &["--expires", "10m"]);
-    // A character of the secret, of the number, and of the fingerprint.
+    // A wrong character in the secret, in the number, and in the fingerprint.
     for at in [good.len() - 3, good.len() - 28, 12] {
         let other = if good.as_bytes()[at] == b'A' { "B" } else { "A" };
         let wrong = format!("{}{other}{}", &good[..at], &good[at + 1..]);
@@ -321,7 +321,7 @@ fn tokens_are_bounded_in_time_and_number_and_to_their_file_system() {
         assert!(!hosts.nacre(&run, 0, &words).fails_with(2).stderr.is_empty(), "{bad:?}");
     }
     enrol(&good).success();
-    // A client's key may neither make keys nor list them.
+    // A client's key permits neither to create keys nor to list them.
     for words in [&["key", "token"][..], &["key", "list"]] {
         let words = [words, &[&source]].concat();
         let said = hosts.nacre(&run, 1, &words).fails_with(1).stderr;
@@ -359,7 +359,7 @@ fn another_authority_ends_all_keys_of_the_one_before() {
     let said = hosts.nacre(&run, 1, &["mount", &source, text(&mount)]).fails_with(1).stderr;
     assert!(said.contains("serve no peer without a key"), "{said}");
     assert!(!hosts.nacre(&run, 1, &["up", text(&second)]).fails_with(1).stderr.is_empty());
-    // With tokens of the new one all is as it was.
+    // With tokens of the new authority everything works again.
     let server = token(&hosts, &run, &["--role", "server"]);
     let none = ["join", "--token", &server, &source, text(&second), "--listen", &address, "--osts", "0"];
     hosts.nacre(&run, 1, &none).success();
@@ -369,7 +369,7 @@ fn another_authority_ends_all_keys_of_the_one_before() {
     hosts.shell(&run, 1, &format!("grep -q text {0}/file && umount {0}", mount.display())).success();
     hosts.nacre(&run, 1, &["down", text(&second)]).success();
     hosts.nacre(&run, 0, &["down", text(&data)]).success();
-    // Keys that are gone do not open the servers to everyone.
+    // If the keys are lost, the servers do not start without security.
     fs::rename(data.join("keys"), run.directory().join("lost")).expect("moved");
     let said = hosts.nacre(&run, 0, &["up", text(&data)]).fails_with(1).stderr;
     assert!(said.contains("keys of the file system are missing"), "{said}");

@@ -1,5 +1,5 @@
-//! Composite layouts on a file system that runs: components get their objects as a file grows, templates are inherited, and
-//! several clients follow one file through its components.
+//! Composite layouts on a running file system: components get objects as a file grows, templates are
+//! inherited, and several clients follow one file through its components.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -16,9 +16,9 @@ use nacre_testkit::{Cluster, Shape, errno, on_every_shape, wait};
 use rustix::fs::{FallocateFlags, SeekFrom};
 
 const MIB: u64 = 1 << 20;
-/// Far more than anything here takes; what hangs is found by it.
+/// Timeout, far above the time of any operation here: it detects those that hang.
 const LIMIT: Duration = Duration::from_secs(100);
-/// Ends of components close together, so that small files cross them: 1 MiB on one OST, up to 4 MiB on two, then all.
+/// Components with low ends, so that small files cross them: 1 MiB on one OST, up to 4 MiB on two, then all.
 const PROGRESSIVE: &[&str] =
     &["-E", "1M", "-c", "1", "-S", "64K", "-E", "4M", "-c", "2", "-E", "-1", "-c", "-1"];
 
@@ -33,7 +33,7 @@ fn setstripe(cluster: &Cluster, options: &[&str], path: &Path) {
     lfs(cluster, &arguments);
 }
 
-/// Number of components that have objects.
+/// Returns the number of components that have objects.
 fn instantiated(cluster: &Cluster, path: &Path) -> usize {
     let shown = lfs(cluster, &["getstripe", "--component-flags=init", "-I", text(path)]);
     shown.lines().filter(|line| !line.is_empty()).count()
@@ -74,7 +74,7 @@ on_every_shape! {
             file.read_exact_at(&mut piece, at).expect("read");
             assert!(piece == bytes[at as usize..][..300_000], "at {at}");
         }
-        // Cut within the second, nothing shines through when it grows again.
+        // Truncated within the second component: old data does not reappear when the file grows again.
         file.set_len(2 * MIB).expect("cut");
         file.set_len(6 * MIB).expect("extend");
         let mut expected = bytes[..(2 * MIB) as usize].to_vec();
@@ -94,7 +94,7 @@ on_every_shape! {
             setstripe(cluster, PROGRESSIVE, &path);
             path
         };
-        // Exactly to the end of the first: the second is there too.
+        // An end exactly at the border instantiates the second component too.
         let cut = fresh("cut");
         let file = read_write(&cut);
         file.set_len(MIB - 1).expect("extend");
@@ -169,7 +169,7 @@ on_every_shape! {
         }
         let directory = lfs(cluster, &["getstripe", "-d", text(&root.join("sub"))]);
         assert!(directory.contains("    lcme_id:             N/A"), "{directory}");
-        // A file that nobody wrote shows what it will get.
+        // An unwritten file shows the layout that it will get.
         File::create(root.join("empty")).expect("create");
         assert_eq!(lfs(cluster, &["getstripe", "--component-count", text(&root.join("empty"))]), "3");
         assert_eq!(instantiated(cluster, &root.join("empty")), 0);
@@ -185,7 +185,7 @@ on_every_shape! {
             }
             assert_eq!(instantiated(cluster, made), 1);
         }
-        // The root's default is looked up when a file is written, not copied.
+        // The root's default is looked up at the first write, not copied.
         setstripe(cluster, &["-d"], &root);
         let late = root.join("late");
         File::create(&late).expect("create");
@@ -268,7 +268,7 @@ on_every_shape! {
     }
 }
 
-/// Runs `case` over a shape with two mounts of one directory.
+/// Runs `case` on a shape with two mounts of one directory.
 fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
     let Some(mut cluster) = Cluster::start_to_share(shape, "ly") else { return };
     let mounts = [cluster.directory("d"), cluster.add_mount().join("d")];
@@ -276,7 +276,7 @@ fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
     cluster.stop_and_check();
 }
 
-/// What one client writes into components that the other has not seen with objects.
+/// One client writes into components that the other has only seen without objects.
 fn components_that_one_client_makes_are_seen_by_the_other(cluster: &mut Cluster, mounts: &[PathBuf; 2]) {
     let [first, second] = mounts;
     setstripe(cluster, PROGRESSIVE, &first.join("f"));
@@ -286,7 +286,7 @@ fn components_that_one_client_makes_are_seen_by_the_other(cluster: &mut Cluster,
     let mut piece = vec![0; 1000];
     there.read_exact_at(&mut piece, 0).expect("read");
     assert!(piece == bytes[..1000]);
-    // In turn, each over a border that the other has not crossed yet.
+    // Alternately, each over a border that the other has not crossed yet.
     let steps =
         [(&here, 1000, MIB + 70_000), (&there, MIB + 70_000, 4 * MIB + 5), (&here, 4 * MIB + 5, 6 * MIB)];
     for (writer, from, to) in steps {
@@ -309,7 +309,7 @@ fn components_that_one_client_makes_are_seen_by_the_other(cluster: &mut Cluster,
     Exercise { aliases, stay_open: true, ..Exercise::new(11, 1_000) }.run(&first.join("any"));
 }
 
-/// A file that both have open and that had an end gets more room.
+/// A file that both have open is extended beyond its last component.
 fn components_that_one_adds_are_seen_by_the_other(cluster: &Cluster, mounts: &[PathBuf; 2]) {
     let [first, second] = mounts;
     setstripe(cluster, &["-E", "1M"], &first.join("short"));
@@ -326,7 +326,7 @@ fn components_that_one_adds_are_seen_by_the_other(cluster: &Cluster, mounts: &[P
     assert_eq!(here.metadata().expect("stat").len(), 5 * MIB + 5);
 }
 
-/// Appends of both cross all borders and never meet.
+/// Appends of both mounts cross all borders and never overlap.
 fn append_in_turn(cluster: &Cluster, mounts: &[PathBuf; 2]) {
     const RECORD: usize = 3001;
     const EACH: usize = 200;
@@ -350,7 +350,8 @@ fn append_in_turn(cluster: &Cluster, mounts: &[PathBuf; 2]) {
     assert_eq!(instantiated(cluster, &mounts[1].join("log")), 4);
 }
 
-/// Writers cross borders while the MDT dies; each component has its objects once, and what was written is there.
+/// Writers cross borders while the MDT is killed; each component gets its objects once, and all written data
+/// is there.
 #[test]
 fn components_are_instantiated_once_although_the_mds_is_killed() {
     if !have(&["/dev/fuse"]) || !have_root() {
@@ -392,7 +393,7 @@ fn components_are_instantiated_once_although_the_mds_is_killed() {
         assert!(fs::read(path).expect("read") == bytes);
         assert_eq!(instantiated(&cluster, path), PARTS);
     }
-    // Objects that belong to nobody, or to two, would be found.
+    // The check would find objects without a file, or with two.
     cluster.stop_and_check();
 }
 

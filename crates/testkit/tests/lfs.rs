@@ -1,4 +1,5 @@
-//! `lfs` as users call it: what it refuses and how it says so, FIDs and names, sizes on the MDT, tables of targets.
+//! `lfs` as users call it: refused commands and their messages, FIDs and names, sizes on the MDT, tables of
+//! targets.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,7 +17,7 @@ fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout
 }
 
-/// Commands that are refused (the word `DIR` stands for a directory of the test), exit code, first line of the message.
+/// Refused commands (`DIR` stands for a directory of the test), exit code, first line of the message.
 const REFUSED: &[(&str, i32, &str)] = &[
     ("setstripe -c 5000 DIR/q", 4, "lfs setstripe setstripe: invalid stripe count '5000'"),
     ("setstripe -c -33 DIR/q", 4, "lfs setstripe setstripe: invalid stripe count '-33'"),
@@ -190,7 +191,7 @@ on_every_shape! {
         file.write_all(&[1; 5000]).expect("write");
         assert_eq!(lfs(cluster, &["getsom", "-f", text(&path)]), "4\n", "somebody writes");
         drop(file);
-        // The close reaches the MDT after the call has returned.
+        // The MDT receives the close after the call has returned.
         wait::until(LIMIT, "the size is known", || (lfs(cluster, &["getsom", "-f", text(&path)]) == "1\n").then_some(()));
         assert_eq!(lfs(cluster, &["getsom", "-s", text(&path)]), "5000\n");
         let blocks = lfs(cluster, &["getsom", "-b", text(&path)]);
@@ -255,7 +256,7 @@ on_every_shape! {
             std::os::unix::fs::symlink(target, root.join(name)).expect("linked");
         }
         rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");
-        // A link that is named is what Lustre asks about, not what it leads to.
+        // As in Lustre, a symlink as an argument is not followed.
         for path in ["link", "pipe"].map(&at) {
             for options in [&[][..], &["-c"], &["-F"], &["--no-follow", "-c"]] {
                 let line = [&["getstripe"], options, &[&*path]].concat();
@@ -362,7 +363,7 @@ fn advice_reaches_the_osts_of_the_range() {
     });
 }
 
-/// Says of an open file that its locks are to be on just what it uses (`LADVISE_LOCKNOEXPAND`), or with flag 2 no more.
+/// Advises a file to lock exactly what it uses (`LADVISE_LOCKNOEXPAND`), or with flag 2 withdraws the advice.
 fn without_expansion(file: &fs::File, flag: u32) {
     use std::os::fd::AsRawFd;
     let mut call = [0u8; 64];
@@ -370,12 +371,13 @@ fn without_expansion(file: &fs::File, flag: u32) {
     call[4..8].copy_from_slice(&1u32.to_le_bytes());
     call[32..34].copy_from_slice(&3u16.to_le_bytes());
     call[36..40].copy_from_slice(&flag.to_le_bytes());
-    // SAFETY: the call reads the header and one piece of advice behind it, as many bytes as there are.
+    // SAFETY: the call reads the header and one piece of advice behind it, which the array holds.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), 0x8020_66fa, call.as_mut_ptr()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Two mounts that write pieces of a file by turns, after each has asked for its pieces and no more, take nothing from each other.
+/// Two mounts alternately write pieces of a file, after each has locked just its pieces ahead: no lock is
+/// revoked.
 fn locks_ahead_stay(shape: Shape, fsname: &str) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
@@ -398,7 +400,7 @@ fn locks_ahead_stay(shape: Shape, fsname: &str) {
     };
     let other = cluster.add_mount().join("d/f");
     let mounts = [&path, &other].map(|path| path.to_str().expect("plain").to_owned());
-    // Both are there, so that locks count.
+    // With both mounts connected, locks are in use.
     assert_eq!(fs::read(&other).expect("read").len(), 1 << 20);
     fs::write(&path, vec![1; 1 << 20]).expect("write");
     let ahead = |place: u64, more: &[&str]| {
@@ -415,7 +417,7 @@ fn locks_ahead_stay(shape: Shape, fsname: &str) {
     }
     assert_eq!(stat(&cluster, "callbacks"), called, "nobody takes anything from the other");
     assert_eq!(stat(&cluster, "enqueued"), asked, "the locks are there already");
-    // Who says it of an open file need not ask ahead.
+    // With advice against expansion no locks ahead are needed.
     fs::write(root.join("g"), vec![0; 1 << 20]).expect("write");
     let others = [root.join("g"), other.with_file_name("g")];
     let others = others.map(|path| fs::OpenOptions::new().write(true).open(path).expect("open"));
@@ -432,7 +434,7 @@ fn locks_ahead_stay(shape: Shape, fsname: &str) {
     assert_eq!(stat(&cluster, "callbacks"), called, "each has what it wrote before");
     others.iter().for_each(|file| without_expansion(file, 2));
     turns(3);
-    // What the other has is left to it.
+    // A request that does not wait leaves the other mount's locks alone.
     ahead(0, &["-b"]);
     lfs(&cluster, &["ladvise", "-a", "lockahead", "-m", "WRITE", "-b", "-s", "64K", "-l", "64K", &mounts[0]]);
     assert_eq!(stat(&cluster, "callbacks"), called);
@@ -459,7 +461,7 @@ fn a_file_that_is_exchanged_with_itself_stays_as_it_is() {
         lfs(cluster, &["setstripe", "-c", "2", text(&path)]);
         fs::write(&path, b"content").expect("write");
         let before = lfs(cluster, &["getstripe", text(&path)]);
-        // Alone, the mount would wait for itself.
+        // The only mount would wait for itself.
         for arguments in [["swap_layouts", "-n"], ["swap_layouts", "--"]] {
             lfs(cluster, &[arguments[0], arguments[1], text(&path), text(&path)]);
         }
@@ -468,7 +470,7 @@ fn a_file_that_is_exchanged_with_itself_stays_as_it_is() {
     });
 }
 
-/// Its own project, and one that its directory would have given it.
+/// The file's own project is preserved, and the directory's is not inherited.
 #[test]
 fn a_file_of_another_project_than_its_directory_is_migrated() {
     on_each_shape_of("mgproj", 2, |cluster, _| {

@@ -1,4 +1,4 @@
-//! MDTs that keep data of files on devices of their own.
+//! MDTs that store data of files on separate devices.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -26,7 +26,7 @@ fn start(shape: Shape, fsname: &str, mdts: usize, backends: &[&str]) -> Option<C
     cluster.filter(|cluster| !cluster.is_foreign())
 }
 
-/// A directory whose files lie on the MDT up to 1 MiB.
+/// Creates a directory whose files are on the MDT up to 1 MiB.
 fn directory(cluster: &Cluster, name: &str) -> PathBuf {
     let root = cluster.directory(name);
     cluster.lfs(&["setstripe", "-E", "1M", "-L", "mdt", "-E", "-1", text(&root)]).success();
@@ -43,7 +43,7 @@ fn get(cluster: &Cluster, pattern: &str) -> String {
     cluster.lctl(&["get_param", "-n", pattern]).success().stdout
 }
 
-/// A counter of the store of an MDT.
+/// Returns a counter of the store of an MDT.
 fn count(cluster: &Cluster, mdt: &str, leaf: &str, name: &str) -> u64 {
     let shown = get(cluster, &format!("obdfilter.{mdt}-data.{leaf}"));
     let mut rows = shown.lines().map(str::split_whitespace);
@@ -57,7 +57,7 @@ fn await_objects(cluster: &Cluster, mdt: &str, objects: u64) {
     });
 }
 
-/// Files of several sizes, durable.
+/// Creates files of several sizes and makes them durable.
 fn write_files(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let lengths = [1, 100, 4096, 4097, 20_000, 70_000, MIB, MIB + 7];
     let write = |(number, length): (usize, usize)| {
@@ -99,7 +99,7 @@ fn data_lies_on_the_device_and_survives_stops_and_kills(shape: Shape, fsname: &s
     cluster.kill_all();
     cluster.start_all();
     check_files(&files);
-    // The device is damaged nowhere, which a reader of all of it finds out.
+    // The device is not damaged, as a scrub shows.
     cluster.lctl(&["set_param", &format!("obdfilter.{mdt}-data.scrub_bytes_per_second=1G")]).success();
     wait::until(wait::SOON, "all data was read", || {
         (count(&cluster, &mdt, "store_stats", "scrubbed_bytes") >= written / 2).then_some(())
@@ -121,7 +121,7 @@ fn data_lies_on_the_device_and_survives_stops_and_kills_of_separate_processes() 
 fn removed_files_give_their_space_back(shape: Shape, fsname: &str) {
     let Some(mut cluster) = start(shape, fsname, 1, &[BACKEND]) else { return };
     let mdt = format!("{fsname}-MDT0000");
-    // Otherwise files would move to OSTs while the device fills.
+    // Otherwise files would move to OSTs when the device becomes full.
     cluster.lctl(&["set_param", &format!("lod.{mdt}-mdtlov.dom_threshold_free_mb=0")]).success();
     let root = cluster.directory("d");
     cluster.lfs(&["setstripe", "-E", "1M", "-L", "mdt", text(&root)]).success();
@@ -147,7 +147,8 @@ fn removed_files_give_their_space_back(shape: Shape, fsname: &str) {
     let fields: Vec<u64> = row.split_whitespace().filter_map(|field| field.parse().ok()).collect();
     assert!(fields[0] > 250 << 10 && fields[0] <= 256 << 10, "the size is that of the device: {row}");
     assert!(fields[1] >= (kept.len() as u64) << 10, "{row}");
-    // A full store still takes names, and gives back what is removed, also if the MDT dies before it was told.
+    // A full store still accepts names, and frees the space of removed files, even if the MDT dies before it
+    // has destroyed their objects.
     File::create(root.join("empty")).expect("a name");
     fs::remove_dir_all(&root).expect("emptied");
     cluster.kill_all();
@@ -201,7 +202,7 @@ fn objects_that_no_file_names_are_found_and_repaired_and_damage_is_named() {
     cluster.stop();
     file.write_all_at(&[bytes[8192]], at as u64).expect("put back");
     cluster.check();
-    // The metadata store of another file system names none of these.
+    // The metadata store of another file system refers to none of these objects.
     let Some(mut other) = start(Shape::Embedded, "mdd5", 1, &[BACKEND]) else { return };
     other.stop();
     let meta = target.join("meta");
@@ -246,7 +247,7 @@ fn wrong_devices_and_other_back_ends_are_refused() {
         format("fs", words).fails_with(2);
     }
     format("fs", &["--mdt-backend", &format!("{named},force")]).success();
-    // It belongs to that one now.
+    // The device belongs to that file system now.
     let refused = format("other", &["--mdt-backend", &named]).fails_with(1);
     assert!(refused.stderr.contains("nothing was overwritten"), "{refused}");
     let check = |name: &str| {
@@ -261,7 +262,7 @@ fn wrong_devices_and_other_back_ends_are_refused() {
     let refused = check("fs").fails_with(1);
     assert_eq!(refused.stderr.trim().lines().count(), 1, "{refused}");
     file.set_len(size).expect("as before");
-    // What was made with one back end keeps it.
+    // An MDT keeps the back end with which it was formatted.
     let mount = run.make("mnt");
     let mut command = run.command(nacre_testkit::binary::nacre());
     command

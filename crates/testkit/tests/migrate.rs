@@ -1,4 +1,5 @@
-//! `lfs migrate -m`: trees that move from MDT to MDT with all that belongs to them, while they are used and while MDTs are killed.
+//! `lfs migrate -m`: trees move between MDTs with all their attributes, while they are in use and while MDTs
+//! are killed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +14,14 @@ use nacre_testkit::program::Outcome;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, text, wait, work_in};
 use rustix::fs::{FlockOperation, XattrFlags};
 
-/// Of the names that are made by work, one of 20 stays, 100 at most.
+/// Names to keep: one of every 20, at most 100.
 const KEPT: (usize, usize) = (20, 100);
 
 fn migrate(cluster: &Cluster, options: &[&str], path: &Path) -> Outcome {
     cluster.lfs(&[&["migrate"], options, &[text(path)]].concat())
 }
 
-/// MDT of an inode, by its FID.
+/// Returns the MDT of an inode, from its FID.
 fn mdt_of(cluster: &Cluster, path: &Path) -> u64 {
     let fid = cluster.lfs(&["path2fid", text(path)]).success().stdout;
     let sequence = fid.trim().trim_start_matches("[0x").split(':').next().expect("a sequence");
@@ -28,7 +29,7 @@ fn mdt_of(cluster: &Cluster, path: &Path) -> u64 {
     sequence.saturating_sub(0x2_0000_0400) / 0x4000_0000
 }
 
-/// Everything below a directory, by its path there.
+/// Returns all paths below a directory.
 fn paths_below(top: &Path) -> Vec<PathBuf> {
     let (mut found, mut open) = (vec![top.to_owned()], vec![top.to_owned()]);
     while let Some(directory) = open.pop() {
@@ -43,7 +44,7 @@ fn paths_below(top: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What programs see of an inode, but its number.
+/// Attributes of an inode as programs see them, except its number.
 #[derive(PartialEq, Eq, Debug)]
 struct Seen {
     attributes: (u32, u32, u32, u64, u64, u64),
@@ -63,7 +64,7 @@ fn xattrs_of(path: &Path) -> BTreeMap<String, Vec<u8>> {
         value.truncate(length);
         (name, value)
     };
-    // Layouts say which file they belong to.
+    // Layouts contain the FID of their file.
     names.map(value).filter(|(name, _)| !name.starts_with("lustre.")).collect()
 }
 
@@ -78,7 +79,7 @@ fn look(top: &Path) -> BTreeMap<PathBuf, Seen> {
         };
         let size = if kind.is_dir() { 0 } else { found.size() };
         let attributes = (found.mode(), found.uid(), found.gid(), found.nlink(), found.rdev(), size);
-        // Reading changes the time of access.
+        // Access times are left out: reading changes them.
         let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec(), 0, 0];
         let place = path.strip_prefix(top).expect("below").to_owned();
         (place, Seen { attributes, times, xattrs: xattrs_of(&path), content })
@@ -91,7 +92,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(done.success(), "{program} {arguments:?}");
 }
 
-/// A tree on MDT 0 with all kinds of things.
+/// Creates a tree of all kinds of inodes on MDT 0.
 fn tree(cluster: &Cluster, name: &str) -> PathBuf {
     let top = cluster.directory(name).join("tree");
     cluster.lfs(&["mkdir", "-i", "0", text(&top)]).success();
@@ -185,7 +186,7 @@ fn a_tree_moves_with_all_that_belongs_to_it() {
     });
 }
 
-/// Migrates until nothing is in use any more.
+/// Migrates repeatedly, until no part of the tree is in use.
 fn migrate_all(cluster: &Cluster, options: &[&str], top: &Path) {
     wait::until(wait::SOON * 4, "all has moved", || {
         let outcome = migrate(cluster, options, top);
@@ -214,7 +215,7 @@ fn programs_work_in_a_tree_while_it_moves() {
                 })
                 .collect();
             for options in [&["-m", "1"][..], &["-m", "2,0"], &["-m", "2"], &["-m", "0"]] {
-                // What is open just then is left.
+                // Open files are skipped.
                 let _ = migrate(cluster, options, &top);
                 let before = done.load(Ordering::Relaxed);
                 wait::until(wait::SOON, "work has gone on", || {
@@ -334,7 +335,7 @@ fn a_file_with_many_names_moves_with_all_of_them_while_they_change() {
     on_each_shape_with_mdts("migf", 3, |cluster, _| {
         let top = cluster.directory("linked").join("top");
         cluster.lfs(&["mkdir", "-i", "0", text(&top)]).success();
-        // Snapshots of a tree, as backups make them: each has a name of the file.
+        // Snapshots of a tree, as backup tools create them: hard links to each file.
         let dirs = [&["-i", "0"][..], &["-i", "1"], &["-i", "2"], &["-c", "3"]].map(|place| {
             let dir = top.join(place.concat());
             cluster.lfs(&[&["mkdir"], place, &[text(&dir)]].concat()).success();
@@ -387,7 +388,8 @@ fn an_mdt_is_emptied() {
         for number in 0..60 {
             fs::write(top.join(format!("over all/{number}")), b"content").expect("written");
         }
-        // More than move together, in a directory that stays where it is: one of them with names elsewhere, one open.
+        // More files than one batch, in a directory that does not move: one of them with hard links
+        // elsewhere, one open.
         let many = top.join("many");
         cluster.lfs(&["mkdir", "-i", "1", text(&many)]).success();
         (0..100).for_each(|number| fs::write(many.join(number.to_string()), b"content").expect("written"));

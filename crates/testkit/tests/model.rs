@@ -1,13 +1,14 @@
-//! Random operations of several mounts over several MDTs that are killed meanwhile, against a model.
+//! Random operations of several mounts over several MDTs that are killed meanwhile, compared with a model.
 //!
-//! Three mounts have a worker each. A worker has a tree of its own, in which every result, and what any of the mounts shows, has to be
-//! what its model says; and all work in a tree that they share. Meanwhile MDTs are killed and started again: as processes of their own,
-//! or with everything else in their process. In the end the trees are compared through every mount and the targets are checked.
+//! There are three mounts with a worker each. A worker has a tree of its own, in which every result, and the
+//! view of every mount, must match its model; and all workers share another tree. Meanwhile MDTs are killed
+//! and restarted: as separate processes, or with everything else in their process. At the end the trees are
+//! compared through every mount, and the targets are checked.
 //!
-//! A seed decides what each worker does in its own tree. A long campaign by hand:
-//! `NACRE_MODEL_SEEDS=20 NACRE_MODEL_OPERATIONS=3000 scripts/test -p nacre-testkit --test model`; `NACRE_MODEL_SEED` is the first one.
-//! `NACRE_MODEL_RESTRIPES=1` gives directories other numbers of shards meanwhile, `NACRE_MODEL_MIGRATES=1` moves files and directories
-//! between MDTs.
+//! A seed decides the operations of each worker in its own tree. A long campaign: `NACRE_MODEL_SEEDS=20
+//! NACRE_MODEL_OPERATIONS=3000 scripts/test -p nacre-testkit --test model`; `NACRE_MODEL_SEED` is the first
+//! seed. `NACRE_MODEL_RESTRIPES=1` changes the numbers of shards of directories meanwhile,
+//! `NACRE_MODEL_MIGRATES=1` moves files and directories between MDTs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,23 +36,23 @@ use worker::{Outcome, Worker};
 
 const MDTS: usize = 3;
 const WORKERS: usize = 3;
-/// Longest time without any operation that ends: a restart, and a busy machine.
+/// Longest time in which no operation ends: a restart, and a busy machine.
 const STALL: Duration = Duration::from_secs(120);
-/// Directories that all workers work in.
+/// Directories in which all workers operate.
 const STAYING: [&str; 3] = ["plain", "remote", "striped"];
 
 fn number(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// What workers and the one who kills have in common.
+/// State that workers and the thread that kills servers share.
 #[derive(Default)]
 struct Progress {
     done: AtomicUsize,
     failed: AtomicBool,
 }
 
-/// A worker on its way: what it found wrong, and its state.
+/// A running worker: its first mismatch, and its state.
 type Working = JoinHandle<(Outcome, Worker)>;
 
 fn work(mut worker: Worker, mut shared: Shared, seed: u64, steps: usize, progress: Arc<Progress>) -> Working {
@@ -75,7 +76,7 @@ fn work(mut worker: Worker, mut shared: Shared, seed: u64, steps: usize, progres
     })
 }
 
-/// A campaign of one seed.
+/// A campaign with one seed.
 struct Campaign {
     cluster: Cluster,
     mounts: Vec<PathBuf>,
@@ -95,7 +96,7 @@ impl Campaign {
         if cluster.is_foreign() {
             return None;
         }
-        // The mount of a single process dies with it; those of others wait for it.
+        // The mount in an embedded process dies with it; separate ones wait for its restart.
         let mut mounts = if listen { Vec::new() } else { vec![cluster.mount().to_owned()] };
         while mounts.len() < WORKERS {
             mounts.push(cluster.add_mount());
@@ -108,7 +109,8 @@ impl Campaign {
         self.cluster.lfs(&[words, &[path]].concat()).success();
     }
 
-    /// The directories that everything lies in: of workers on any MDT, spread, or with a default that spreads what is made in them.
+    /// Creates the top directories: those of the workers on any MDT, striped, or with a default that stripes
+    /// new subdirectories.
     fn prepare(&mut self) {
         let top = self.mounts[0].clone();
         for worker in 0..WORKERS {
@@ -130,7 +132,7 @@ impl Campaign {
         self.lfs(&["mkdir", "-c", "-1", "-i", "2"], &shared.join(STAYING[2]));
     }
 
-    /// The same path through every mount, that of a worker first.
+    /// Returns the same path through every mount, that of the worker first.
     fn views(&self, worker: usize, name: &str) -> Vec<PathBuf> {
         let mut mounts = self.mounts.clone();
         mounts.rotate_left(worker);
@@ -152,7 +154,7 @@ impl Campaign {
         (0..WORKERS).map(begin).collect()
     }
 
-    /// Kills MDTs, one or two of them, or the process that has them all, whenever some operations were done.
+    /// Kills one or two MDTs, or the process with all of them, each time after some operations.
     fn disturb(&mut self, working: &[Working], progress: &Progress) -> usize {
         let mut kills = 0;
         loop {
@@ -184,7 +186,7 @@ impl Campaign {
                 }
             }
             kills += 1;
-            // Those who need none of the dead go on for a while.
+            // Workers that need none of the dead MDTs continue for a while.
             let goal = progress.done.load(Ordering::Relaxed) + self.random.usize(..30);
             let has_gone_on = || (progress.done.load(Ordering::Relaxed) >= goal).then_some(());
             wait::within(Duration::from_millis(200), has_gone_on);

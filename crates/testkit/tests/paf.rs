@@ -1,4 +1,4 @@
-//! `nacre paf` and `nacre frag` on real file systems: small ones, and runs that look at what is done and not at how fast.
+//! `nacre paf` and `nacre frag` on small real file systems: the tests check the operations, not the speed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have plain names")
 }
 
-/// A disk with a file system of its own, and a place for results.
+/// A disk with a file system of its own, and a directory for results.
 struct Disk {
     run: Run,
     mount: PathBuf,
@@ -37,7 +37,7 @@ impl Disk {
         Some(Disk { run, mount, output })
     }
 
-    /// `nacre paf run` on it, with `letters` for the rest.
+    /// Returns the arguments of `nacre paf run` on it, the rest from `letters`.
     fn words<'a>(&'a self, letters: &'a str) -> Vec<&'a str> {
         let place =
             ["paf", "run", "--target", text(&self.mount), "--output", text(&self.output), "--keep-caches"];
@@ -48,19 +48,19 @@ impl Disk {
         run(binary::nacre_with_bench(), self.words(letters))
     }
 
-    /// The same without waiting for its end.
+    /// Starts the same without waiting for its end.
     fn start(&self, letters: &str) -> Child {
         let mut command: Command = self.run.command(binary::nacre_with_bench());
         command.args(self.words(letters)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.spawn().expect("started")
     }
 
-    /// Names in the disk's directory that were not there when it was new.
+    /// Returns the names in the disk's directory that a new file system does not have.
     fn names(&self) -> Vec<String> {
         names(&self.mount).into_iter().filter(|name| name != "lost+found").collect()
     }
 
-    /// Results of single pairs as they are kept, in the order of their measurement.
+    /// Returns the stored results of pairs, in the order of their measurement.
     fn kept(&self) -> Vec<String> {
         let state = fs::read_to_string(self.output.join("state.json")).unwrap_or_default();
         let cells = state.split_once("\"cells\":[").map_or("", |(_, cells)| cells);
@@ -74,7 +74,7 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Cells of the rows of a table whose first is `name`.
+/// Returns the cells of the rows whose first cell is `name`.
 fn rows(table: &str, name: &str) -> Vec<Vec<String>> {
     let cells =
         |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
@@ -88,14 +88,14 @@ fn a_run_measures_every_pair_of_every_state_and_leaves_nothing_on_the_disk() {
     let table = disk.paf(letters).success().stdout;
     for state in ["PaF:00.00", "PaF:40.00", "PaF:40.30"] {
         let rows = rows(&table, state);
-        // One for each transfer size, and one about the state.
+        // A row for each transfer size, and one about the state.
         assert_eq!(rows.len(), 3, "{state} in {table}");
         for row in &rows[..2] {
             let rates: Vec<f64> = row[2..].iter().map(|cell| cell.parse().expect("a number")).collect();
             assert!(rates.len() == 6 && rates.iter().all(|rate| *rate > 0.0), "{row:?}");
         }
     }
-    // ext4 says where its files and its free space are; rounds scatter both.
+    // ext4 reports the extents of its files and free space; rounds fragment both.
     let free = |state: &str| rows(&table, state)[2][4].parse::<u64>().expect("free extents are known");
     assert!(free("PaF:40.30") > free("PaF:40.00"), "{table}");
     assert!(!table.contains("refused O_DIRECT"), "{table}");
@@ -141,7 +141,7 @@ fn a_control_is_measured_by_turns_and_taken_away() {
     assert_eq!(names(&beside), [] as [&str; 0]);
 }
 
-/// What was measured before stays.
+/// Checks that earlier results are unchanged.
 fn assert_same(kept: &[String], known: &[String]) {
     assert!(kept.len() >= known.len());
     for (number, (now, before)) in kept.iter().zip(known).enumerate() {
@@ -188,7 +188,7 @@ fn ctrl_c_keeps_what_is_needed_to_go_on_and_says_so() {
     let Some(disk) = Disk::new() else { return };
     let child = disk.start(LONG);
     wait::until(LIMIT, "a few pairs are measured", || (disk.kept().len() > 2).then_some(()));
-    // SAFETY: takes numbers; the process is our own child, which has not been waited for.
+    // SAFETY: takes numbers; the process is a child of this one and has not been reaped.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = wait::deadline(LIMIT, "ending", move || child.wait_with_output()).expect("our own child");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -365,7 +365,7 @@ fn a_stopped_ost_is_measured(backend: &str) {
     let table = paf(&cluster).success().stdout;
     assert!(table.contains("(object store)") && rows(&table, "PaF:40.20").len() == 2, "{table}");
     if backend != "file" {
-        // It knows itself where things lie, and nothing goes through a cache.
+        // The store itself knows the location of its objects, and no read goes through a cache.
         let shape = &rows(&table, "PaF:40.20")[1];
         assert!(shape[1].parse::<u64>().is_ok_and(|objects| objects > 0), "{shape:?}");
         assert!(!table.contains("refused O_DIRECT"), "{table}");
@@ -387,11 +387,11 @@ nacre_testkit::on_every_shape! {
         assert_eq!(rows(&table, "PaF:30.20").len(), 3, "{table}");
         assert!(table.contains("(fuse.nacre)") && !table.contains("refused O_DIRECT"), "{table}");
         assert_eq!(names(cluster.mount()), [] as [&str; 0]);
-        // The objects are gone when the run is over, and not some time later.
+        // The objects are destroyed by the end of the run, not later.
         let left = cluster.nacre(&["frag", text(cluster.data())]).success().stdout;
         let objects = left.lines().filter(|line| line.contains(" objects with "));
         assert!(objects.clone().all(|line| line.trim().starts_with("0 objects")), "{left}");
-        // What is below the mount is looked at, where that can be told.
+        // The stores below the mount are examined, if they report extents.
         let shape = &rows(&table, "PaF:30.20")[2];
         assert!(shape[1] != "0" && (shape[1] == "not known") == (objects.count() == 0), "{shape:?}");
     }
@@ -407,7 +407,7 @@ nacre_testkit::on_every_shape! {
             let objects = |line: &&str| line.contains(" objects with ");
             let counts = found.lines().filter(objects).filter_map(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
             let (osts, objects) = counts.fold((0, 0), |(osts, all), count| (osts + 1, all + count));
-            // Where the local file system does not tell, the report says so instead.
+            // If the local file system reports no extents, the output says so instead.
             assert!((osts == 4 && objects >= 1) || found.contains("does not tell"), "{found}");
         }
         let one = cluster.nacre(&["frag", text(&file)]).fails_with(1);
@@ -420,7 +420,7 @@ nacre_testkit::on_every_shape! {
 #[test]
 fn frag_counts_the_extents_of_files_and_the_free_space_of_ext4() {
     let Some(disk) = Disk::new() else { return };
-    // Pairs of blocks are given to two files in turn, so that neither has two that touch.
+    // Pairs of blocks are allocated to two files alternately, so that neither has two adjacent pairs.
     let files = ["a", "b"].map(|name| File::create(disk.mount.join(name)).expect("made"));
     for block in 0..32u64 {
         for file in &files {
@@ -504,7 +504,7 @@ fn a_continuous_survey_shows_bandwidth_over_time_and_gives_trimmed_space_back() 
     let Some(disk) = Disk::new() else { return };
     let image = disk.run.directory().join("image");
     let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&image).expect("the disk's file"));
-    // Space that was used and is free again is what a trim is for.
+    // Free space that was used before, which a trim can discard.
     let rubbish = disk.mount.join("rubbish");
     let file = File::create(&rubbish).expect("made");
     file.write_all_at(&vec![1; 200 * MIB as usize], 0).expect("written");
@@ -525,7 +525,7 @@ fn a_continuous_survey_shows_bandwidth_over_time_and_gives_trimmed_space_back() 
     assert_eq!(disk.names(), [] as [&str; 0]);
 }
 
-/// `nacre paf backends` on small images, with everything of it in one directory.
+/// Returns the command `nacre paf backends` on small images, with all files in one directory.
 fn backends(run: &Run, letters: &str) -> Command {
     let mut command = run.command(binary::nacre_with_bench());
     command.args([
@@ -546,7 +546,7 @@ fn backends(run: &Run, letters: &str) -> Command {
     command
 }
 
-/// Nothing of it is mounted, on a loop device, or in its directory.
+/// Checks that nothing is left mounted, on a loop device, or in its directory.
 fn is_clean(run: &Run) {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains("nacre-paf-"), "{mounts}");
@@ -595,7 +595,7 @@ fn back_ends_that_are_broken_off_leave_nothing_mounted() {
         let state = run.directory().join(kept()?).join("out/state.json");
         fs::read_to_string(state).is_ok_and(|state| state.contains("\"iteration\":")).then_some(())
     });
-    // SAFETY: takes numbers; the process is our own child, which has not been waited for.
+    // SAFETY: takes numbers; the process is a child of this one and has not been reaped.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = wait::deadline(LIMIT, "ending", move || child.wait_with_output()).expect("our child");
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,5 +1,5 @@
-//! `lctl get_param`, `set_param` and `list_param` on a file system that runs: what they show is true, what they set takes
-//! effect.
+//! `lctl get_param`, `set_param` and `list_param` on a running file system: values are correct, and settings
+//! take effect.
 
 #[path = "parameters/monitoring.rs"]
 mod monitoring;
@@ -17,7 +17,7 @@ fn get(cluster: &Cluster, pattern: &str) -> String {
     cluster.lctl(&["get_param", "-n", pattern]).success().stdout.trim().to_owned()
 }
 
-/// Samples of a row of a text with counters.
+/// Returns the samples of a row of a text with counters.
 fn samples(text: &str, row: &str) -> u64 {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(row));
     line.and_then(|line| line.split_whitespace().nth(1)).map_or(0, |count| count.parse().expect("a count"))
@@ -67,7 +67,7 @@ fn values_are_shown_in_the_forms_that_scripts_expect() {
         assert_eq!(help, "osc.*.max_rpcs_in_flight: a number from 1 to 256\n");
         let outcome = cluster.lctl(&["get_param"]).fails_with(4);
         assert_eq!(outcome.stderr, "See 'lctl help'.\nlctl get_param: a parameter is needed\n");
-        // One bad pattern is told and does not hinder the others.
+        // A pattern without a match is reported and does not prevent the others.
         let outcome = cluster.lctl(&["get_param", "-n", "nosuch", &uuid]);
         assert_eq!((outcome.code(), outcome.stdout.trim()), (libc::ENOENT, &*format!("{fs}-OST0001_UUID")));
         assert!(outcome.stderr.contains("param_path 'nosuch'"), "{outcome}");
@@ -104,14 +104,14 @@ fn space_and_counters_follow_what_happens() {
         assert!(written(0) + written(1) >= 4);
         monitoring::check_exported(cluster);
         monitoring::check_for_everybody(cluster, fs);
-        // The services of Lustre count what was done: seven files were made and opened, and written.
+        // Lustre's services count these requests: seven files were created, opened and written.
         let of_this = |pattern: &str| {
             let mount = cluster.mount().to_str().expect("plain");
             cluster.lctl(&["--fs", mount, "get_param", "-n", pattern]).success().stdout.trim().to_owned()
         };
         let (mdt, ost) = (of_this("mds.MDS.mdt.stats"), of_this("ost.OSS.ost_io.stats"));
         assert!(samples(&mdt, "mds_reint_open") >= 7 && samples(&mdt, "mds_reint_unlink") >= 3, "{mdt}");
-        // Of each process.
+        // Summed over the processes.
         let writes: u64 = ost
             .lines()
             .filter(|line| line.starts_with("ost_write"))
@@ -156,7 +156,8 @@ fn an_ost_that_takes_no_new_objects_gets_none() {
         let outcome = cluster.lctl(&["set_param", &format!("{parameter}=1")]).success();
         assert_eq!(outcome.stdout, format!("{parameter}=1\n"));
         assert_eq!(get(cluster, &parameter), "1");
-        // Servers hear of it with the next look at the target's space. New files take the targets in turn.
+        // MDTs learn of it with their next query of the target's space. New files use the targets
+        // round-robin.
         let in_a_row = || (0..4).map(|number| osts_of(&number.to_string())).collect::<Vec<_>>();
         let again = || (0..4).try_for_each(|number| fs::remove_file(here.join(number.to_string())));
         let wait_for = |what: &str, condition: fn(&str) -> bool| {
@@ -213,7 +214,7 @@ fn whatever_can_be_set_can_be_set_for_good() {
             let mount = cluster.mount().to_str().expect("plain");
             cluster.lctl(&[&["--fs", mount, "set_param"], options, &words].concat())
         };
-        // A value that a node has is one that it takes.
+        // The current value of a parameter is a valid setting.
         let values = cluster.lctl(&["get_param", "-RwH", &kinds, &locks]).success().stdout;
         let count = |name: &str| values.lines().filter(|line| line.split('=').next() == Some(name)).count();
         let taken: Vec<String> = values
@@ -226,7 +227,7 @@ fn whatever_can_be_set_can_be_set_for_good() {
             .collect();
         assert!(taken.len() > 40, "{values}");
         all(&["-P"], &taken).success();
-        // What no node takes is not kept for them.
+        // A value that no node accepts is not stored.
         let refused = |options: &[&str], settings: &[String]| -> Vec<String> {
             let outcome = all(options, settings);
             let names =
@@ -237,7 +238,7 @@ fn whatever_can_be_set_can_be_set_for_good() {
         };
         let odd_ones = ["neither this", "-7", "99999999999999999999"];
         for odd in odd_ones.into_iter().filter(|_| cluster.shape() == Shape::Embedded) {
-            // A job that one node does not know may be known to another.
+            // A job that one node does not know may exist on another.
             let names = names.lines().filter(|name| !name.ends_with(".job_stats"));
             let settings: Vec<String> = names.map(|name| format!("{name}={odd}")).collect();
             assert_eq!(refused(&["-P"], &settings), refused(&[], &settings), "{odd}");
@@ -306,7 +307,7 @@ fn ways_to_targets_are_tuned_and_their_requests_counted() {
         };
         write();
         assert!(pages(cluster, "256:") >= 1, "{}", get(cluster, &name("rpc_stats")));
-        // Smaller requests show in the counts of pages.
+        // Smaller requests appear in the histogram of pages.
         if cluster.shape() == Shape::Separate {
             cluster.lctl(&["set_param", "-n", &format!("{}=64", name("max_pages_per_rpc"))]).success();
             cluster.lctl(&["set_param", "-n", &format!("{}=0", name("rpc_stats"))]).success();
@@ -338,14 +339,14 @@ fn ways_to_targets_are_tuned_and_their_requests_counted() {
 
 const FILE_BYTES: u64 = 9 << 20;
 
-/// A file whose bytes are all 7.
+/// Writes a file whose bytes are all 7.
 fn file_to_read(cluster: &Cluster) -> PathBuf {
     let path = cluster.mount().join("read");
     fs::write(&path, vec![7; FILE_BYTES as usize]).expect("written");
     path
 }
 
-/// Reads the file from its start to its end in pieces; whether some were fetched ahead.
+/// Reads the file sequentially in pieces; returns whether read-ahead served some.
 fn reads_are_served_ahead(cluster: &Cluster, fsname: &str, path: &Path, piece_bytes: usize) -> bool {
     let stats = format!("llite.{fsname}-*.read_ahead_stats");
     cluster.lctl(&["set_param", "-n", &format!("{stats}=0")]).success();
@@ -401,7 +402,7 @@ fn large_calls_go_past_what_gathers_and_reads_ahead_as_parameters_say() {
         set("hybrid_io", "2").fails_with(libc::EINVAL);
         set("hybrid_io_write_threshold_bytes", "-1").fails_with(libc::EINVAL);
         assert_eq!(get(cluster, &name("hybrid_io_write_threshold_bytes")), "524288");
-        // Large writes are held back for no reason, and what is held back stays.
+        // Idle CPUs do not cause write-back of large writes, and data stays in the write-back cache.
         set("write_back_idle_percent", "101").success();
         set("write_back_age_ms", "600000").success();
         let held_back = |number: u32| {
@@ -460,7 +461,7 @@ fn ways_to_targets_stay_within_their_bounds() {
         let path = cluster.mount().join("file");
         let path_text = path.to_str().expect("plain");
         cluster.lfs(&["setstripe", "-c", "1", "-i", "0", path_text]).success();
-        // No more is held back than may be, however long it may wait.
+        // The cache stays within its limit, however long its data may wait.
         cluster.lctl(&["set_param", "-n", &format!("llite.{fs}-*.write_back_age_ms=600000")]).success();
         set("max_dirty_mb=1").success();
         let file = fs::OpenOptions::new().write(true).open(&path).expect("open");
@@ -509,8 +510,8 @@ fn writes_are_held_back_as_far_as_parameters_allow() {
         cluster.lctl(&["set_param", "-n", &format!("{llite}.write_back=1")]).success();
         stream("gathered again");
         assert!(sent(cluster) > gathered);
-        // Large writes are held back while CPUs are idle: always, and never. What the kernel cuts off at a page of the
-        // program's memory is a small write by itself, so whole windows are counted.
+        // Write-back of large writes on idle CPUs: always, and never. The kernel splits writes at a page of
+        // the program's memory, and the rest is a small write, so full windows are counted.
         let large = |percent: u32| {
             use std::io::Write;
             let name = format!("{llite}.write_back_idle_percent={percent}");
@@ -588,7 +589,7 @@ fn the_client_keeps_no_more_data_than_max_cached_mb() {
             line.split_whitespace().nth(1).expect("a count").parse::<u64>().expect("a number")
         };
         let set = |value: &str| cluster.lctl(&["set_param", "-n", &format!("{name}={value}")]);
-        // Held back: the file stays open, and nothing has been due yet.
+        // In the write-back cache: the file stays open, and the data is not due yet.
         cluster.lctl(&["set_param", "-n", &format!("llite.{fs}-*.write_back_age_ms=600000")]).success();
         let stream = |name: &str| {
             use std::io::Write;
@@ -597,7 +598,7 @@ fn the_client_keeps_no_more_data_than_max_cached_mb() {
             file
         };
         let file = stream("kept");
-        // Of one moment: what is held back may be sent between two questions.
+        // From one read: data may be sent between two.
         let text = get(cluster, &name);
         let [used, unused, max] = ["used_mb", "unused_mb", "max_cached_mb"].map(|row| row_of(&text, row));
         assert!(used >= 1 && unused + used == max, "{text}");
@@ -632,7 +633,7 @@ fn parameters_are_found_by_parts_of_their_names_and_shown_as_wanted() {
         let outcome = cluster.lctl(&["find_param", &format!("{fs}.*nosuch")]).fails_with(libc::ENOENT);
         assert!(outcome.stderr.contains("No such file or directory"), "{outcome}");
         cluster.lctl(&["find_param", "("]).fails_with(libc::EINVAL);
-        // Only what can be set, and several at a time.
+        // Only those that can be set, and several at a time.
         let settable = lctl(&["list_param", "-t", &format!("obdfilter.{fs}-OST0001.*")]);
         assert!(settable.contains("degraded") && !settable.contains("uuid"), "{settable}");
         let both = format!("obdfilter.{fs}-OST000*");
@@ -673,7 +674,7 @@ fn settings_of_this_host_are_applied_by_its_next_mounts() {
     on_each_shape("pcli", |cluster, fs| {
         let name = format!("osc.{fs}-*.max_dirty_mb");
         let of_this = format!("-C{fs}");
-        // Also if the test fails: the file is the host's.
+        // Runs even if the test fails: the file belongs to the host.
         struct Undo<'a>(&'a dyn Fn());
         impl Drop for Undo<'_> {
             fn drop(&mut self) {
@@ -683,7 +684,7 @@ fn settings_of_this_host_are_applied_by_its_next_mounts() {
         let file = std::path::PathBuf::from(format!("/etc/nacre/mount.{fs}.params"));
         let undo = || {
             drop(fs::remove_file(&file));
-            // Unless somebody has something in it.
+            // Removed only if empty.
             drop(fs::remove_dir("/etc/nacre"));
         };
         let _undo = Undo(&undo);
@@ -714,7 +715,7 @@ fn a_command_whose_reader_goes_away_ends_without_a_word() {
     }
     let mut command = cluster.command();
     command.args(["lctl", "get_param", "-R", "*"]);
-    // Far more than a pipe holds, into one that nobody reads from.
+    // More output than a pipe holds, into one without a reader.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let ended = command.stdout(writer).output().expect("it starts");
@@ -722,7 +723,7 @@ fn a_command_whose_reader_goes_away_ends_without_a_word() {
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
 }
 
-/// Most bytes that the file of an object on the OST takes beyond its size.
+/// Returns the largest number of bytes by which an object's file on the OST exceeds its size.
 fn most_beyond_size(cluster: &Cluster) -> u64 {
     fn walk(dir: &Path, most: &mut u64) {
         for entry in fs::read_dir(dir).expect("readable").flatten() {
@@ -747,7 +748,7 @@ fn space_ahead_of_streams_is_reserved_as_far_as_a_parameter_says() {
     }
     let mut cluster = Cluster::start_with(Shape::Embedded, &options);
     let name = "osd-file.ahead-OST0000.reserve_ahead_max_mb";
-    // Not on a device, nor on a file system that cannot reserve.
+    // Not on a block device, nor on a file system without preallocation.
     if cluster.is_foreign() || cluster.lctl(&["get_param", "-n", name]).code() != 0 {
         return;
     }

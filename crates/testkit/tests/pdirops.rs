@@ -1,7 +1,9 @@
-//! Operations on one directory beside each other, from two mounts: while one is held at its MDT with everything locked that it needs, those
-//! on other names go on, and those on the same name wait for it. Lustre's sanityn 40 to 47 look at the same.
+//! Concurrent operations on one directory, from two mounts. While one is held at its MDT with all its locks,
+//! those on other names proceed, and those on the same name wait for it. Lustre's sanityn 40 to 47 test the
+//! same.
 //!
-//! The names lie on one MDT, on another one than their parent's, or are spread over two; inodes lie with them or not.
+//! The names are on the MDT of their parent, on another one, or striped over two; inodes are on the MDT of
+//! their name or on the other.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -14,19 +16,19 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, on_each_shape_with, text, wait};
 
-/// What is done with a name `f`; `g` is another one, and `s` a file that is there.
+/// Operation on a name `f`; `g` is another name, and `s` an existing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Act {
     Create,
     Mkdir,
-    /// A directory whose inode lies on another MDT than its name.
+    /// Creates a directory whose inode is on another MDT than its name.
     RemoteMkdir,
-    /// `s` gets the name `f`.
+    /// Links `s` to the name `f`.
     Link,
     Unlink,
-    /// `s` becomes `f`.
+    /// Renames `s` to `f`.
     RenameTo,
-    /// `f` becomes `g`.
+    /// Renames `f` to `g`.
     RenameFrom,
     Stat,
 }
@@ -37,7 +39,7 @@ use rustix::process::Signal;
 const ON_THE_SAME: [Act; 7] = [Create, Mkdir, Link, Unlink, RenameTo, RenameFrom, Stat];
 
 impl Act {
-    /// The request that is held.
+    /// Returns the request to hold.
     fn request(self) -> &'static str {
         match self {
             Create | Mkdir | RemoteMkdir => "Create",
@@ -52,12 +54,12 @@ impl Act {
         matches!(self, Unlink | RenameFrom)
     }
 
-    /// Whether `f` is there afterwards, and is a directory.
+    /// Returns whether `f` exists afterwards, and whether it is a directory.
     fn leaves(self) -> (bool, bool) {
         (!self.needs_the_name(), matches!(self, Mkdir | RemoteMkdir))
     }
 
-    /// What comes of it after `first` was done.
+    /// Returns the outcome after `first`.
     fn expected_after(self, first: Act) -> Result<(), i32> {
         match (self, first.leaves()) {
             (Create | Mkdir | RemoteMkdir | Link, (true, _)) => Err(libc::EEXIST),
@@ -68,12 +70,12 @@ impl Act {
     }
 }
 
-/// Names of one try in a directory, as one mount sees them.
+/// Names of one attempt in a directory, as one mount sees them.
 #[derive(Clone)]
 struct Place {
     dir: PathBuf,
     number: u32,
-    /// `lfs` with its options, up to the path.
+    /// Command and options of `lfs`, up to the path.
     lfs: PathBuf,
 }
 
@@ -153,7 +155,7 @@ impl<'a> Stage<'a> {
         waiters.iter().map(|number| number.parse::<usize>().expect("a number")).sum()
     }
 
-    /// Begins an act through the first mount, and returns when it is held at its MDT.
+    /// Starts an operation through the first mount, and returns when its MDT holds it.
     fn hold(&self, place: &Place, act: Act) -> JoinHandle<io::Result<()>> {
         let held = format!("held locked {}", act.request());
         self.set_hold(&format!("locked {}", act.request()));
@@ -163,7 +165,7 @@ impl<'a> Stage<'a> {
             assert!(!thread.is_finished(), "{act:?} was not held");
             self.parameters("hold_request").contains(&held).then_some(())
         });
-        // Nothing is to be held at another MDT.
+        // No request may be held at another MDT.
         for mdt in 0..2 {
             let name = format!("mdt.{}-MDT{mdt:04x}.hold_request", self.cluster.fsname());
             let found = self.cluster.lctl(&["get_param", "-n", &name]).success().stdout;
@@ -174,7 +176,8 @@ impl<'a> Stage<'a> {
         thread
     }
 
-    /// Files that are there before. Both mounts have seen the directory, the second one none of the names.
+    /// Creates the files that an operation needs. Both mounts have the directory cached, the second one none
+    /// of the names.
     fn prepare(&self, first: &Place, second: &Place, act: Act) {
         for name in ["s", "t"] {
             fs::write(first.path(name), name).expect("written");
@@ -191,7 +194,7 @@ fn done(thread: JoinHandle<io::Result<()>>) -> Result<(), i32> {
     thread.join().expect("no panic").map_err(|error| error.raw_os_error().unwrap_or_default())
 }
 
-/// Does everything with other names of the directory.
+/// Runs all operations on other names of the directory.
 fn do_others(place: &Place) -> io::Result<()> {
     let path = |name: &str| place.path(name);
     fs::write(path("o"), "other")?;
@@ -211,7 +214,7 @@ fn do_others(place: &Place) -> io::Result<()> {
     File::open(path("p")).map(drop)
 }
 
-/// While `first` is held, everything with other names is done.
+/// While `first` is held, all operations on other names proceed.
 fn others_go_on(stage: &Stage<'_>, first: Act) {
     for dir in &stage.dirs {
         let [one, two] = stage.place(dir);
@@ -225,7 +228,7 @@ fn others_go_on(stage: &Stage<'_>, first: Act) {
     }
 }
 
-/// While `first` is held, each other act on the same name waits, and finds afterwards what it has done.
+/// While `first` is held, each other operation on the same name waits, and then sees its effect.
 fn the_same_name_waits(stage: &Stage<'_>, first: Act) {
     for dir in &stage.dirs {
         for second in ON_THE_SAME {
@@ -246,7 +249,7 @@ fn the_same_name_waits(stage: &Stage<'_>, first: Act) {
     }
 }
 
-/// A file system of each shape, with what each test begins with.
+/// Defines tests, each on a file system of each shape.
 macro_rules! sanityn {
     ($($name:ident: $fsname:literal, $test:ident($($act:ident),*);)*) => {
         $(
@@ -273,7 +276,8 @@ sanityn! {
     sanityn_47_the_same_name_waits_for_a_mkdir_on_another_mdt: "pdrh", the_same_name_waits(RemoteMkdir);
 }
 
-/// Who waits for an operation that an MDT coordinates which is away can be interrupted, and is in nobody's way then.
+/// An operation that waits for a distributed transaction whose coordinator is down can be interrupted, and
+/// then blocks no other operation.
 #[test]
 fn who_waits_for_an_operation_of_an_mdt_that_is_away_can_be_interrupted() {
     let options = Options { mdts: 2, osts: 1, fsname: "pdri".into(), ..Options::default() };
@@ -319,7 +323,7 @@ fn who_waits_for_an_operation_of_an_mdt_that_is_away_can_be_interrupted() {
             wait::until(wait::SOON, &format!("{command} ends"), || waiting.try_wait().expect("our child"));
         assert!(!ended.success(), "{command}: {ended}");
         wait::until(wait::SOON, "nobody waits any more", || (waiters() == "0").then_some(()));
-        // What needs nothing of it goes on.
+        // Operations that do not need the file proceed.
         fs::write(plain.join("beside"), command).expect("written");
     }
     drop(stage);

@@ -1,4 +1,4 @@
-//! Who may do what, and attributes.
+//! Permissions and attributes.
 
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
@@ -77,7 +77,7 @@ on_every_shape! {
         assert_eq!(bob().act(|| errno(File::create_new(private.join("new")))), libc::EACCES);
         assert_eq!(bob().act(|| errno(fs::remove_file(private.join("file")))), libc::EACCES);
         assert_eq!(bob().act(|| errno(fs::rename(private.join("file"), root.join("x")))), libc::EACCES);
-        // What could be reached where it was, and is known there, cannot be reached where it is now.
+        // A file that was reachable, and cached, under its old name is not reachable in its new place.
         let moved = root.join("moved");
         fs::write(&moved, b"seen").expect("write");
         assert!(bob().act(|| fs::metadata(&moved).is_ok()));
@@ -210,7 +210,7 @@ on_every_shape! {
         assert_eq!((text.as_str(), accessed()), ("text", long_ago));
         drop(quiet);
         assert_eq!(accessed(), long_ago);
-        // Of those that the kernel serves from its page cache it says nothing: this one has to come here.
+        // The kernel does not report reads from its page cache: this one must reach the client.
         let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
         rustix::io::pread(&direct, &mut vec![0u8; 4096][..], 0).expect("read");
         drop(direct);
@@ -385,8 +385,8 @@ on_every_shape! {
     fn access_and_exec_obey_the_bits(cluster) {
         let root = cluster.directory("d");
         let path = root.join("script");
-        // By processes of their own: a descriptor of ours that is open for writing would be in any process that another test is
-        // just starting, and nobody could run the file as long.
+        // By processes of their own: any process that another test is just forking would have a copy of a
+        // descriptor that is open for writing, and the file could not be executed meanwhile.
         program::shell(&root, r"printf '#!/bin/sh\necho ran as $(id -u)\n' >script; cp /bin/true true", [""; 0]).success();
         set_mode(&path, 0o644);
         let mut command = std::process::Command::new(&path);

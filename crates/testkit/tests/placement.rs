@@ -1,4 +1,5 @@
-//! Which OSTs new files get: what operators say of OSTs, pools that spill over, files that are made to be appended to.
+//! Placement of new files on OSTs: states that administrators set, pools that spill over, files created for
+//! appending.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +12,7 @@ use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_of, wait};
 
 const OSTS: usize = 3;
-/// Longer than metadata servers keep what they know of OSTs.
+/// Longer than metadata servers cache the state of OSTs.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
@@ -26,7 +27,7 @@ fn get(cluster: &Cluster, name: &str) -> String {
     cluster.lctl(&["get_param", "-n", name]).success().stdout.trim().to_owned()
 }
 
-/// First OSTs of `count` new files in a directory.
+/// Creates `count` files in a directory and returns their first OSTs.
 fn placed(cluster: &Cluster, directory: &Path, name: &str, count: usize) -> Vec<u32> {
     let first = |number: usize| {
         let path = directory.join(format!("{name}{number}"));
@@ -62,7 +63,7 @@ fn degraded_osts_are_avoided_and_those_without_creates_never_used() {
         assert!(lfs(cluster, &["df", text(cluster.mount())]).contains("[OST:1] D"));
         set(cluster, &ost(2, "no_create"), 1);
         until(cluster, &[0]);
-        // Nothing better is left than one that is degraded; without any, files are refused.
+        // A degraded OST is used if it is the only one; with none left, files are refused.
         set(cluster, &ost(0, "no_create"), 1);
         until(cluster, &[1]);
         set(cluster, &ost(1, "no_create"), 1);
@@ -98,7 +99,7 @@ fn a_pool_that_is_too_full_spills_into_the_next() {
         refused(leaf("fast", "spill_threshold_pct"), "101", libc::ERANGE);
         refused(leaf("fast", "spill_hit"), "0", libc::EACCES);
         assert_eq!(placed(cluster, &root, "before", 2), [0, 0]);
-        // Anything in use is more than that.
+        // Any used space exceeds this threshold.
         fs::write(root.join("content"), vec![7; 1 << 20]).expect("write");
         let used: u64 =
             get(cluster, &format!("obdfilter.{fs}-OST0000.kbytestotal")).parse().expect("a number");
@@ -121,7 +122,7 @@ fn a_pool_that_is_too_full_spills_into_the_next() {
         assert_eq!(placed(cluster, &root, "far", 1), [2]);
         set(cluster, &leaf("fast", "spill_target"), "none");
         assert_eq!(placed(cluster, &root, "back", 1), [0]);
-        // What is set for all nodes is there after a restart.
+        // A setting for all nodes survives a restart.
         let lasting = format!("{}=slow", leaf("fast", "spill_target"));
         cluster.lctl(&["set_param", "-P", &lasting]).success();
         cluster.stop();
@@ -157,7 +158,7 @@ fn files_made_to_be_appended_to_have_their_own_default() {
         assert_eq!(lfs(cluster, &["getstripe", "-i", text(&pooled)]), "2");
         set(cluster, &mdd("append_stripe_count"), 0);
         assert_eq!(components(&appended("as-the-directory")), "2");
-        // Who makes it otherwise, or appends to what is there, is not meant.
+        // Not for files opened without `O_APPEND`, nor for appends to existing files.
         set(cluster, &mdd("append_stripe_count"), 1);
         fs::write(root.join("written"), b"x").expect("write");
         assert_eq!(components(&appended("written")), "2");
@@ -202,7 +203,7 @@ fn lists_of_osts_and_overstriping_hold_data() {
         fs::create_dir(&dir).expect("mkdir");
         lfs(cluster, &["setstripe", "-o", "2,1", text(&dir)]);
         assert_eq!(placed(cluster, &dir, "f", 3), [2, 2, 2]);
-        // What has no objects yet shows its list, and a template hands it on.
+        // A file without objects shows its list, and a template passes it on.
         let template = root.join("template.lyl");
         fs::write(&template, lfs(cluster, &["getstripe", "-d", "-y", text(&dir)])).expect("write");
         let again = make(&["--yaml", text(&template)], "again");

@@ -1,4 +1,5 @@
-//! OST pools on a file system that runs: made and changed by the administrator, followed by files, kept over restarts.
+//! OST pools on a running file system: created and changed by the administrator, used by files, kept over
+//! restarts.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,7 @@ use nacre_testkit::program::Outcome;
 use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_of};
 
-/// OSTs of each file system here.
+/// OSTs of each file system under test.
 const OSTS: usize = 4;
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
@@ -27,14 +28,14 @@ fn make(cluster: &Cluster, fs: &str, name: &str, osts: &[&str]) {
     }
 }
 
-/// Takes a pool away as Lustre's tools make users do it.
+/// Destroys a pool in the steps that Lustre's tools require.
 fn unmake(cluster: &Cluster, fs: &str, name: &str, osts: &[&str]) {
     let name = format!("{fs}.{name}");
     pool(cluster, "pool_remove", &name, osts).success();
     pool(cluster, "pool_destroy", &name, &[]).success();
 }
 
-/// Writes a byte at each of these offsets of a new file, or of one that is there, and gives its OSTs.
+/// Writes a byte at each of these offsets of a file, creating it if needed; returns its OSTs.
 fn written(cluster: &Cluster, path: &Path, offsets: &[u64]) -> Vec<u32> {
     use std::os::unix::fs::FileExt;
     let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path).expect("open");
@@ -43,7 +44,7 @@ fn written(cluster: &Cluster, path: &Path, offsets: &[u64]) -> Vec<u32> {
     osts_of(cluster, path)
 }
 
-/// OSTs of all objects of a file, in order.
+/// Returns the OSTs of all objects of a file, in order.
 fn osts_of(cluster: &Cluster, path: &Path) -> Vec<u32> {
     let shown = lfs(cluster, &["getstripe", "-y", text(path)]);
     let index =
@@ -177,7 +178,7 @@ fn files_stay_in_the_pool_that_they_or_their_directories_name() {
             assert!(within(&osts, &[0, 1]), "{osts:?}");
             assert_eq!(pool_of(cluster, &file), "flash");
         }
-        // Who says something of the striping and nothing of a pool is still in that of the directory; so are directories.
+        // A layout without a pool inherits the directory's pool; so do subdirectories.
         set(&["-c", "2"], &dir.join("two"));
         assert_eq!(pool_of(cluster, &dir.join("two")), "flash");
         fs::create_dir(dir.join("wide")).expect("mkdir");
@@ -193,12 +194,12 @@ fn files_stay_in_the_pool_that_they_or_their_directories_name() {
         assert_eq!(pool_of(cluster, &dir.join("none/f")), "");
         set(&["-c", "1", "-p", "inherit"], &dir.join("heir"));
         assert_eq!(pool_of(cluster, &dir.join("heir")), "flash");
-        // Components of a file in pools of their own.
+        // Each component of a file in a pool of its own.
         let tiers = root.join("tiers");
         set(&["-E", "1M", "-c", "2", "-p", "flash", "-E", "-1", "-c", "-1", "-p", "disk"], &tiers);
         let osts = written(cluster, &tiers, &[0, 2 << 20]);
         assert!(osts.len() == 5 && within(&osts[..2], &[0, 1]) && within(&osts[2..], &[1, 2, 3]), "{osts:?}");
-        // The root's pool is that of files whose directories name none.
+        // The root's pool applies to files whose directories name none.
         set(&["-p", "disk"], cluster.mount());
         let late = root.join("late");
         assert!(within(&written(cluster, &late, &[0]), &[1, 2, 3]));
@@ -217,7 +218,7 @@ fn a_pool_that_goes_leaves_its_files_and_directories_usable_and_restarts_forget_
         assert_eq!(written(cluster, &root.join("before"), &[0]), [2]);
         fs::write(root.join("before"), b"content").expect("write");
         if cluster.shape() == Shape::Separate {
-            // What was told is known to a metadata server that comes back.
+            // A restarted metadata server knows the pools.
             cluster.kill("mdt0000");
             cluster.start_all();
             assert_eq!(written(cluster, &root.join("killed"), &[0]), [2]);
@@ -227,7 +228,7 @@ fn a_pool_that_goes_leaves_its_files_and_directories_usable_and_restarts_forget_
         assert_eq!(written(cluster, &root.join("restarted"), &[0]), [2]);
         assert_eq!(cluster.lctl(&["pool_list", &format!("{fs}.keep")]).success().stdout.lines().count(), 3);
         pool(cluster, "pool_remove", &format!("{fs}.flash"), &["2"]).success();
-        // Empty, then gone: new files go to any OST and name the pool still.
+        // Emptied, then destroyed: new files are on any OST and still name the pool.
         let anywhere = |name: &str| {
             let osts: Vec<u32> =
                 (0..12).flat_map(|i| written(cluster, &root.join(format!("{name}{i}")), &[0])).collect();

@@ -1,4 +1,4 @@
-//! Programs that people use, with their own checks.
+//! Common programs, with their own checks.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,12 +10,12 @@ use nacre_testkit::{binary, on_every_shape};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs a script in `directory` with `parameters`; stops at the first failing command.
+/// Runs a script in `directory` with `parameters`; stops at the first command that fails.
 #[track_caller]
 fn script(directory: &Path, text: &str, parameters: &[&Path]) -> String {
     let mut command = Command::new("bash");
     command.args(["-euo", "pipefail", "-c", text, "bash"]).args(parameters).current_dir(directory);
-    // No settings of whoever runs the tests, and a source tree may belong to another user.
+    // Without the settings of the current user; and a source tree may belong to another user.
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
     command.envs([
         ("GIT_CONFIG_COUNT", "3"),
@@ -55,7 +55,7 @@ on_every_shape! {
             return;
         }
         let root = cluster.directory("git");
-        // A source tree that is no repository (an archive) becomes one first.
+        // A source tree without a repository (an archive) becomes one first.
         let text = r#"
             if [ -e "$1/.git" ]; then git clone -q "file://$1" work; else
                 mkdir work; tar -C "$1" --exclude=./target -cf - . | tar -C work -xf -

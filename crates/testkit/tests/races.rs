@@ -1,4 +1,5 @@
-//! Renames of two mounts that meet: of directories into each other, of one name by both, and the other way round.
+//! Concurrent renames of two mounts: of directories into each other, of one name by both, and in opposite
+//! directions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,8 @@ use nacre_testkit::{names_in, text};
 
 const ROUNDS: usize = 40;
 
-/// A file system with three MDTs and two mounts. The mount of a single process is left alone, so that both come over the network.
+/// Starts a file system with three MDTs and two mounts. The mount of an embedded process is not used, so that
+/// both use the network.
 fn start(shape: Shape, fsname: &str) -> Option<(Cluster, [PathBuf; 2])> {
     if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
         return None;
@@ -37,7 +39,7 @@ fn on_both_shapes(name: &str, test: fn(&Cluster, &[PathBuf; 2])) {
     }
 }
 
-/// Directories `a` on MDT 0, `b` on MDT 1 and `c`, which is spread, in a new one of each kind.
+/// Creates a directory of each kind: `a` on MDT 0, `b` on MDT 1, and `c`, which is striped.
 fn prepare(cluster: &Cluster, mount: &Path) -> PathBuf {
     let top = mount.join("races");
     cluster.lfs(&["mkdir", "-i", "2", text(&top)]).success();
@@ -47,7 +49,7 @@ fn prepare(cluster: &Cluster, mount: &Path) -> PathBuf {
     top
 }
 
-/// Runs both at the same moment; gives what came of them.
+/// Runs both at the same moment; returns their errors.
 fn at_once(
     first: impl FnOnce() -> io::Result<()> + Send,
     second: impl FnOnce() -> io::Result<()> + Send,
@@ -85,12 +87,14 @@ fn directories_that_are_moved_into_each_other_never_form_a_circle() {
                 [Some(error), None] => (into(&from[0], other), to[0].clone(), error),
                 other => panic!("exactly one of them moves: {other:?}"),
             };
-            // Whoever looks the names up late finds that they are gone, or that it would move below itself.
+            // The rename that looks its names up late finds one removed, or that the directory would move
+            // below itself.
             assert!([libc::EINVAL, libc::ENOENT].contains(&moved.2), "{outcome:?}");
             for mount in mounts {
                 assert_eq!(names_in(&mount.join("races")).len(), 2, "one lies in another");
             }
-            // The kernel takes a directory that it knows elsewhere for what it is now only outside of a rename (SEMANTICS).
+            // The kernel accepts the new place of a directory that it has cached elsewhere only outside a
+            // rename (SEMANTICS).
             assert!(fs::metadata(&moved.0).expect("there").is_dir());
             fs::rename(&moved.0, &moved.1).expect("moved back");
         }
@@ -124,7 +128,7 @@ fn a_name_that_two_mounts_move_goes_to_one_of_the_places() {
     });
 }
 
-/// Who locks in another order than the others would wait for ever.
+/// Locks in inconsistent order would deadlock.
 #[test]
 fn renames_in_opposite_directions_do_not_wait_for_each_other() {
     on_both_shapes("racec", |cluster, mounts| {
@@ -158,7 +162,7 @@ fn renames_in_opposite_directions_do_not_wait_for_each_other() {
     });
 }
 
-/// Each of two mounts takes the other's name in exchange, and replaces the other's.
+/// Each of two mounts exchanges the other's name, and replaces the other's.
 #[test]
 fn names_that_are_exchanged_and_replaced_by_two_mounts_lose_nothing_else() {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -183,10 +187,11 @@ fn names_that_are_exchanged_and_replaced_by_two_mounts_lose_nothing_else() {
             assert_eq!(found[0], found[1], "both mounts see the same");
             let [x, y] = ["x", "y"].map(|text| Some(text.to_owned()));
             let allowed = match (round % 2, outcome) {
-                // Where the other exchange comes between the look-ups of the two names, the kernel finds one file and leaves it at that.
+                // If the other exchange runs between the lookups of the two names, the kernel finds the same
+                // file twice and changes nothing.
                 (0, [None, None]) => vec![(x.clone(), y.clone()), (y, x)],
                 (1, [None, None]) => vec![(x.clone(), None), (y.clone(), None), (y, x)],
-                // The exchange found one of the names gone.
+                // The exchange found one of the names removed.
                 (1, [Some(libc::ENOENT), None]) => vec![(y, None)],
                 other => panic!("{other:?}"),
             };

@@ -1,5 +1,6 @@
-//! Files get other objects while they are in use: migrated, swapped, cut down to some components, moved off an OST. Whoever has them open sees the
-//! right bytes all the time, and whatever is killed meanwhile leaves neither less nor more behind than there was.
+//! Files get other objects while they are in use: migrated, swapped, truncated to some components, moved off
+//! an OST. Readers see the right bytes at all times, and after the death of any process no object is lost or
+//! leaked.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,11 +18,11 @@ use nacre_testkit::{Cluster, Shape, program, wait};
 
 const MIB: u64 = 1 << 20;
 
-/// What is done with a file system that is mounted twice, in a directory as both mounts see it.
+/// A test case on a file system that is mounted twice, with the test directory as both mounts see it.
 type Case = fn(&Cluster, &Path, &Path);
 
-/// Runs cases over a shape with two mounts, each in a directory of its own, on a file system with a name of its own. Its start and end take longer
-/// than most cases, so those that do not disturb each other have one together.
+/// Runs cases on a shape with two mounts, each case in a directory of its own. Start and stop of a file
+/// system take longer than most cases, so those that do not interfere share one.
 fn with_two(shape: Shape, cases: &[Case]) {
     let Some(mut cluster) = Cluster::start_to_share(shape, "rl") else { return };
     let second = cluster.add_mount();
@@ -78,7 +79,7 @@ fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes records into a file and reads others back until told to stop; gives what must be in the file.
+/// Writes records into a file and reads others back until stopped; returns the expected content.
 fn write_and_verify(path: &Path, size: u64, stop: &AtomicBool, rounds: &AtomicU64) -> Vec<u8> {
     let file = read_write(path);
     let mut model = random_bytes(5, size as usize);
@@ -101,7 +102,7 @@ fn write_and_verify(path: &Path, size: u64, stop: &AtomicBool, rounds: &AtomicU6
     model
 }
 
-/// Sets it when dropped, also by a failure: whoever waits for it ends.
+/// Sets the flag when dropped, also by a panic, so that threads that wait for it end.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -110,7 +111,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Layouts that a file is moved between.
+/// Layouts between which a file is moved.
 const SHAPES: [&[&str]; 4] = [
     &["-c", "2", "-S", "64K"],
     &["-E", "1M", "-L", "mdt", "-E", "-1", "-c", "2", "-S", "1M"],
@@ -133,7 +134,7 @@ fn versions_follow_data(cluster: &Cluster, (path, there): (&Path, &Path), layout
     let mut is_new = |cluster: &Cluster| seen.insert(version(cluster, path));
     file.write_all_at(b"data", 0).expect("write");
     assert!(is_new(cluster) && !is_new(cluster));
-    // What the other mount holds back counts.
+    // Write-back data of the other mount counts as a change.
     read_write(there).write_all_at(b"more", 1000).expect("write");
     assert!(is_new(cluster));
     for _ in 0..3 {
@@ -168,7 +169,7 @@ fn a_component_goes(cluster: &Cluster, (here, there): (&Path, &Path), head: [&st
         assert_eq!(file.read_at(&mut piece, 2 * MIB).expect("read"), 0);
     }
     assert!(fs::read(there).expect("read") == bytes[..MIB as usize]);
-    // It may be added again, empty.
+    // It can be added again, empty.
     lfs(cluster, &["setstripe", "--comp-add", "-E", "-1", "-c", "1", text(there)]);
     reader.write_all_at(b"new", 2 * MIB).expect("write");
     writer.read_exact_at(&mut piece, 2 * MIB - 97).expect("read");
@@ -186,7 +187,7 @@ fn a_file_that_one_writes_is_migrated_by_the_other(cluster: &Cluster, first: &Pa
             wait::until(wait::SOON, "the writer goes on", || {
                 (rounds.load(Ordering::Relaxed) >= goal || writer.is_finished()).then_some(())
             });
-            // From the other mount and from the writer's own.
+            // Alternately from the other mount and the writer's own.
             let there = if round % 2 == 0 { second } else { first };
             migrate(cluster, SHAPES[round % SHAPES.len()], &there.join("f")).success();
         }
@@ -250,7 +251,7 @@ fn migration_changes_nothing_but_the_objects(cluster: &Cluster, first: &Path, se
         );
     }
     assert_eq!(lfs(cluster, &["path2fid", text(&path)]), fid);
-    // Without options it keeps its shape and gets other objects; with a limit it takes its time.
+    // Without options it keeps its layout and gets other objects; a bandwidth limit is obeyed.
     let began = Instant::now();
     let shown = migrate(cluster, &["-W", "2", "--stats-interval", "1", "-v"], &path).success().stdout;
     assert!(began.elapsed() > Duration::from_millis(800), "2 MiB at 2 MiB/s");
@@ -356,7 +357,7 @@ fn an_ost_is_emptied_under_load(cluster: &Cluster, first: &Path, second: &Path) 
         wait::until(wait::SOON, "the writer goes on", || {
             (rounds.load(Ordering::Relaxed) > 5 || writer.is_finished()).then_some(())
         });
-        // One that was interrupted has done a part, and leaves the rest to the next one.
+        // An interrupted command has moved a part, and the next one moves the rest.
         let slow = ["rebalance", text(first), "--drain", "0", "--rate", "1"];
         let mut child = cluster.command().args(slow).spawn().expect("starts");
         wait::until(wait::SOON, "something was moved", || {
@@ -434,19 +435,19 @@ fn refusals_of_migrate(cluster: &Cluster, directory: &Path) {
         .fails_with(libc::EINVAL);
     std::os::unix::fs::symlink("f", directory.join("link")).expect("symlink");
     migrate(cluster, &["-c", "1"], &directory.join("link")).fails_with(libc::ELOOP);
-    // Directories are where they can be.
+    // Directories already are on the only MDT.
     migrate(cluster, &["-m", "0", "-c", "1", "-H", "crush"], directory).success();
     migrate(cluster, &["-m", "1"], directory).fails_with(libc::ENODEV);
     migrate(cluster, &["-m", "0"], &path).success();
     assert_eq!(lfs(cluster, &["getstripe", "-y", text(&path)]), objects);
-    // What can be moved is, whatever becomes of the others; the exit code is that of the first failure.
+    // A failure does not stop the other files; the exit code is that of the first failure.
     let list = cluster.run().directory().join("list");
     fs::write(&list, format!("{}\n{}\n", directory.join("none").display(), path.display())).expect("write");
     cluster.lfs(&["migrate", "-c", "4", "--files-from", text(&list)]).fails_with(libc::ENOENT);
     assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "4");
 }
 
-/// A file system whose processes are killed.
+/// Starts a file system whose processes the test kills.
 fn killed(shape: Shape, name: &str) -> Option<Cluster> {
     if !have(&["/dev/fuse"]) || !have_root() {
         return None;
@@ -455,8 +456,8 @@ fn killed(shape: Shape, name: &str) -> Option<Cluster> {
     Some(Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
 }
 
-/// Opened while there is one client only, so through the kernel's page cache: it keeps a page locked until a part of it is
-/// written, and that waits for the new layout while the pages of the old one are dropped.
+/// Opened by the only client, so through the kernel's page cache: the kernel keeps a page locked while a part
+/// of it is written, and that waits for the new layout while the pages of the old one are dropped.
 fn write_parts_of_pages(path: &Path, model: &mut [u8], file: &File, stop: &AtomicBool) {
     let mut random = Rng::with_seed(31);
     let mut bytes = [0; 5000];
@@ -467,7 +468,7 @@ fn write_parts_of_pages(path: &Path, model: &mut [u8], file: &File, stop: &Atomi
         fill(&mut random, piece);
         file.write_all_at(piece, at as u64).expect("write");
         model[at..at + piece.len()].copy_from_slice(piece);
-        // What is read is cached as a whole page, which is the other case.
+        // A read caches the whole page, which is the other case.
         if random.usize(..64) == 0 {
             let mut found = [0; 1];
             let at = random.usize(..model.len());
@@ -488,7 +489,7 @@ fn parts_of_pages_are_written_through_the_cache_while_a_file_moves() {
         if cluster.is_foreign() {
             return;
         }
-        // A circle of waits would last until then.
+        // Long timeouts, so that a deadlock is not resolved by eviction.
         let timeouts = ["mdt", "obdfilter"].map(|kind| format!("{kind}.{name}-*.ldlm_timeout=120"));
         cluster.lctl(&["set_param", &timeouts[0], &timeouts[1]]).success();
         let path = cluster.directory("d").join("f");
@@ -549,7 +550,7 @@ fn servers_that_are_killed_while_files_move_leave_the_old_or_the_new_content() {
             // After a restart too.
             let before = swaps.load(Ordering::Relaxed);
             wait::until(wait::SOON, "files move", || (swaps.load(Ordering::Relaxed) > before).then_some(()));
-            // Nothing is waited for: the kill is to come at any moment of the moves that follow.
+            // Waits for no condition: the kill is to hit any moment of the moves that follow.
             std::thread::sleep(Duration::from_millis(random.usize(..150) as u64));
             cluster.kill(role);
             cluster.start_all();

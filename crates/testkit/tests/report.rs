@@ -1,4 +1,4 @@
-//! The report of `nacre bench talks` in a real browser: what its readers get to see.
+//! The report of `nacre bench talks` in a real browser, as its readers see it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use nacre_testkit::{binary, program, text, wait};
 /// Widths of a phone, a tablet and a screen, in CSS pixels.
 const WIDTHS: [u32; 3] = [390, 768, 1280];
 
-/// Looks at the page and adds what it finds to it, as JSON. The page itself has no script.
+/// Examines the page and appends the findings to it, as JSON. The page itself has no script.
 const LOOK: &str = r##"<script>
 addEventListener("load", () => {
     const found = { fetched: performance.getEntriesByType("resource").map((entry) => entry.name), links: [], marks: [], unnamed: [] };
@@ -39,7 +39,7 @@ addEventListener("load", () => {
 });
 </script>"##;
 
-/// A page with the report in a frame of each width, and what was found there.
+/// Returns a page with the report in a frame of each width, which collects the findings.
 fn around(page: &str) -> String {
     let frames = WIDTHS.map(|width| {
         format!("<iframe src=\"{page}\" style=\"border:0;width:{width}px;height:800px\"></iframe>\n")
@@ -52,7 +52,7 @@ fn around(page: &str) -> String {
     )
 }
 
-/// A browser without a window; its home is a new directory.
+/// Returns a headless browser; its home is a new directory.
 fn chromium(run: &Run, name: &str) -> Command {
     let Some(program) = find_program("chromium") else {
         panic!("the test needs the program chromium: scripts/test-deps installs it");
@@ -66,7 +66,7 @@ fn chromium(run: &Run, name: &str) -> Command {
     command
 }
 
-/// The newest results that are kept in the tree: of the talks, or those of other file systems.
+/// Returns the newest results in the tree: of the talks, or those of other file systems.
 fn results(is_of_peers: bool) -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
     let entries = fs::read_dir(&directory).expect("results are kept").flatten().map(|entry| entry.path());
@@ -77,7 +77,7 @@ fn results(is_of_peers: bool) -> PathBuf {
     entries.filter(is_wanted).max().expect("a file of results")
 }
 
-/// What the page says of itself in the browser, a line of JSON for each width.
+/// Returns the findings on the page, a line of JSON for each width, and the page's text.
 fn look(run: &Run, page: &Path) -> (Vec<String>, String) {
     let outer = page.with_file_name("around.html");
     let name = page.file_name().and_then(|name| name.to_str()).expect("a plain name");
@@ -114,7 +114,7 @@ fn the_report_is_whole_in_a_browser_on_a_phone_and_on_a_screen() {
         {
             assert!(line.contains(nothing), "{nothing} at {width} px: {line}");
         }
-        // Five cards have a picture each, and each experiment a chart at least.
+        // Each of five cards has a picture, and each experiment at least a chart.
         let figures =
             line.split("\"figures\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok());
         assert!(figures.is_some_and(|count: usize| count >= 15), "{line}");

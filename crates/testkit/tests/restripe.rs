@@ -1,4 +1,5 @@
-//! Directories that get more or fewer shards while they are used: no name is lost, seen twice, or out of reach meanwhile.
+//! Directories whose number of shards changes while they are in use: no name is lost, listed twice, or
+//! unreachable meanwhile.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,17 +15,17 @@ use nacre_testkit::identity::Identity;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, wait, work_in};
 use nacre_testkit::{names_in, text};
 
-/// How long names may take to move on a busy machine.
+/// Time limit for moving names on a busy machine.
 const MOVED: Duration = Duration::from_secs(120);
 
-/// Of the names that are made by work, one of 3 stays.
+/// Names to keep: one of every 3.
 const KEPT: (usize, usize) = (3, usize::MAX);
 
 fn field(cluster: &Cluster, option: &str, dir: &Path) -> String {
     cluster.lfs(&["getdirstripe", option, text(dir)]).success().stdout.trim().to_owned()
 }
 
-/// Waits until a directory has so many shards, and nothing moves any more.
+/// Waits until a directory has `count` shards, and no name is moving.
 fn await_shards(cluster: &Cluster, dir: &Path, count: usize) {
     let expected = count.to_string();
     wait::until(MOVED, "the names have moved", || {
@@ -33,13 +34,13 @@ fn await_shards(cluster: &Cluster, dir: &Path, count: usize) {
     });
 }
 
-/// Gives a directory so many shards and waits for the end.
+/// Changes the number of shards of a directory and waits until all names have moved.
 fn restripe(cluster: &Cluster, dir: &Path, options: &[&str], count: usize) {
     cluster.lfs(&[&["setdirstripe"], options, &[text(dir)]].concat()).success();
     await_shards(cluster, dir, if count == 1 { 0 } else { count });
 }
 
-/// A directory on MDT 0 with files and subdirectories.
+/// Creates a directory on MDT 0 with files and subdirectories.
 fn filled(cluster: &Cluster, parent: &Path, files: usize) -> (PathBuf, BTreeSet<String>) {
     let dir = parent.join("dir");
     cluster.lfs(&["mkdir", "-i", "0", text(&dir)]).success();
@@ -103,7 +104,7 @@ fn a_directory_gets_more_and_fewer_shards_another_hash_and_is_whole_again() {
     });
 }
 
-/// Lists a directory until told to stop; what was there all the time must be in each listing.
+/// Lists a directory until stopped; each listing must have all names that existed throughout.
 fn watch(dir: &Path, names: &BTreeSet<String>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let found = names_in(dir);
@@ -116,7 +117,7 @@ fn watch(dir: &Path, names: &BTreeSet<String>, stop: &AtomicBool) {
 fn names_are_made_renamed_listed_and_removed_on_two_mounts_while_they_move() {
     on_each_shape_with_mdts("resb", 3, |cluster, _| {
         let (dir, mut names) = filled(cluster, &cluster.directory("busy"), 500);
-        // One process has one mount.
+        // An embedded process has one mount.
         let other = match cluster.shape() {
             Shape::Embedded => dir.clone(),
             _ => cluster.add_mount().join(dir.strip_prefix(cluster.mount()).expect("below the mount")),
@@ -209,7 +210,7 @@ fn a_directory_that_grows_is_split_by_itself_unless_it_is_turned_off() {
         assert_eq!(field(cluster, "-c", &dir), "0");
         set("enable_dir_auto_split", "1");
         set("dir_split_delta", "1");
-        // Half of them are less than what is split.
+        // The names in each shard after the first split are below the threshold of the next one.
         let dir = fill("on", 0, 300);
         await_shards(cluster, &dir, 2);
         let dir = fill("on", 300, 1000);
@@ -233,7 +234,7 @@ fn changes_that_may_not_be_are_refused() {
         refused(&["-c", "2"], &dir.join("file1"), libc::EEXIST, "File exists");
         restripe(cluster, &dir, &["-c", "2"], 2);
         refused(&["-c", "2"], &dir, libc::EEXIST, "already set");
-        // Without a number nobody asks for a change.
+        // Without a count the command requests no change.
         refused(&["-i", "1"], &dir, libc::EEXIST, "File exists");
         let user = Identity::user(4321);
         let nacre = cluster.command();

@@ -1,5 +1,5 @@
-//! Rules about layouts that Lustre's suites check: what is shown before the first write, and how defaults of directories, parents and
-//! the root are set, shown, inherited and removed (`docs/testing-lustre.md`).
+//! Rules of layouts that Lustre's suites check: output before the first write, and how defaults of
+//! directories, parents and the root are set, shown, inherited and removed (`docs/testing-lustre.md`).
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -15,7 +15,7 @@ fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()
 }
 
-/// A field of a directory's default, or of a file.
+/// Returns a field of a directory's default, or of a file's layout.
 fn field(cluster: &Cluster, option: &str, path: &Path) -> String {
     lfs(cluster, &["getstripe", "-d", option, text(path)])
 }
@@ -38,7 +38,7 @@ on_every_shape! {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
         fs::write(&path, "x").expect("write");
         assert_ne!(index(), "-1");
-        // Nor does an argument that is refused: a later plain file is as ever.
+        // A refused argument leaves nothing behind: a plain file is created afterwards as usual.
         let other = root.join("other");
         cluster.lfs(&["setstripe", "-S", "100", text(&other)]).fails_with(4);
         assert!(!other.exists());
@@ -53,7 +53,7 @@ on_every_shape! {
         }
         cluster.set_default(&["-d"]);
         let root = cluster.directory("d");
-        // Every combination of what can be said, and what a file in it gets.
+        // Combinations of options, and the layout of a file in the directory.
         let cases: [(&[&str], [&str; 3]); 7] = [
             (&["-c", "2"], ["2", "4194304", "-1"]),
             (&["-c", "-1"], ["-1", "4194304", "-1"]),
@@ -69,7 +69,7 @@ on_every_shape! {
             lfs(cluster, &[&["setstripe"][..], options, &[text(&directory)]].concat());
             let [count, size, index] = ["-c", "-S", "-i"].map(|option| field(cluster, option, &directory));
             assert_eq!([count.as_str(), &size, &index], *expected, "{options:?}");
-            // Directories in it get the same, and lose nothing when it goes.
+            // Subdirectories inherit the default, and keep it when the parent's is removed.
             let inner = directory.join("inner");
             fs::create_dir(&inner).expect("mkdir");
             lfs(cluster, &["setstripe", "-d", text(&directory)]);
@@ -84,12 +84,12 @@ on_every_shape! {
             if expected[2] != "-1" {
                 assert_eq!(lfs(cluster, &["getstripe", "-i", text(&file)]), expected[2], "{options:?}");
             }
-            // Without a default the directory shows what the file system does, and raw that nothing is said.
+            // Without a default the directory shows the file system's, and with `--raw` that it has none.
             assert_eq!(field(cluster, "-c", &directory), "1");
             let raw = |option| lfs(cluster, &["getstripe", "-d", "--raw", option, text(&directory)]);
             assert_eq!(["-c", "-S", "-i"].map(raw), ["0", "0", "-1"]);
         }
-        // A wish for nothing in particular is the same as none.
+        // A layout without any request is the same as none.
         lfs(cluster, &["setstripe", "-c", "2", text(&root)]);
         lfs(cluster, &["setstripe", "-c", "0", "-S", "0", "-i", "-1", text(&root)]);
         assert_eq!(field(cluster, "-c", &root), "1");
@@ -100,7 +100,7 @@ fn with_own_root(shape: Shape, fsname: &str, case: fn(&mut Cluster)) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
-    // The default of the root is everybody's.
+    // All tests would share the default of the root, so this one has a file system of its own.
     let fsname = fsname.to_owned();
     let mut cluster = Cluster::start_with(shape, &Options { fsname, ..Options::default() });
     if !cluster.is_foreign() {
@@ -114,7 +114,7 @@ fn parent_beats_root(cluster: &mut Cluster) {
     let before = cluster.directory("before");
     lfs(cluster, &["setstripe", "-c", "3", "-S", "128K", text(&root)]);
     let after = cluster.directory("after");
-    // The root's default holds for directories that say nothing, also those that were there before.
+    // The root's default applies to directories without one, existing ones too.
     for directory in [&before, &after] {
         assert_eq!(
             (field(cluster, "-c", directory), field(cluster, "-S", directory)),
@@ -126,7 +126,7 @@ fn parent_beats_root(cluster: &mut Cluster) {
     lfs(cluster, &["setstripe", "-c", "2", text(&after)]);
     fs::write(after.join("g"), "x").expect("write");
     assert_eq!(lfs(cluster, &["getstripe", "-c", text(&after.join("g"))]), "2");
-    // It was not copied into them: when it changes, they follow.
+    // It was not copied into them: they follow its changes.
     lfs(cluster, &["setstripe", "-c", "4", text(&root)]);
     fs::create_dir(before.join("inner")).expect("mkdir");
     fs::write(before.join("inner/f"), "x").expect("write");

@@ -1,4 +1,5 @@
-//! Several clients of one file system that have the same files open: what one does to data, the others see at once.
+//! Several clients of one file system with the same files open: changes of data are visible to the others at
+//! once.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,14 +14,14 @@ use nacre_testkit::exerciser::{Exercise, Map, fill};
 use nacre_testkit::{Cluster, Shape, wait};
 use rustix::process::Signal;
 
-/// Far more than anything here takes; what hangs is found by it.
+/// Timeout, far above the time of any operation here: it detects those that hang.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// Runs `case` over a shape with as many mounts of one directory as it wants.
+/// Runs `case` on a shape with `count` mounts of one directory.
 fn with_mounts(shape: Shape, count: usize, case: fn(&mut Cluster, &[PathBuf])) {
     let Some(mut cluster) = Cluster::start_to_share(shape, "sh") else { return };
     let mut mounts = vec![cluster.directory("d")];
-    // On OSTs, small files too, which have suites of their own (`heads`, `dom`).
+    // All data on OSTs; small files on the MDT have suites of their own (`heads`, `dom`).
     let plain = ["setstripe".as_ref(), "-c".as_ref(), "1".as_ref(), mounts[0].as_os_str()];
     cluster.lfs(&plain).success();
     for _ in 1..count {
@@ -74,7 +75,7 @@ fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sets it when it ends, also by a panic.
+/// Sets the flag when dropped, also by a panic.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -83,14 +84,14 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Has the kernel begin to write back what is dirty in its cache, without waiting for the end.
+/// Starts the kernel's write-back of a file, without waiting for its end.
 fn write_back(file: &File) {
     // SAFETY: the call takes numbers only, and the descriptor is open.
     let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     assert_eq!(result, 0);
 }
 
-/// Lays a file over four OSTs in pieces of 64 KiB.
+/// Stripes a file over four OSTs in pieces of 64 KiB.
 fn striped(cluster: &Cluster, path: &Path) {
     cluster
         .lfs(&[
@@ -104,9 +105,10 @@ fn striped(cluster: &Cluster, path: &Path) {
         .success();
 }
 
-/// Bytes of a map as another client may have changed them.
+/// Loads bytes of a map that another client may have changed.
 fn load(map: &Map, offset: usize) -> u64 {
-    // SAFETY: the map is longer than that, and aligned; others may store there at any time, hence volatile.
+    // SAFETY: the map extends beyond these bytes, and is aligned; others may store there at any time, hence
+    // volatile.
     unsafe { map.bytes().as_ptr().add(offset).cast::<u64>().read_volatile() }
 }
 
@@ -248,7 +250,7 @@ with_mounts! {
     fn stores_to_a_mapped_page_are_seen_by_loads_in_turns(_cluster, [first, second]) {
         let (here, there) = (open(&first.join("f")), open(&second.join("f")));
         here.set_len(8192).expect("ftruncate");
-        // Programs look at the size before they map; the kernel learns it by that.
+        // Programs call fstat before they map; it updates the kernel's size.
         assert_eq!(there.metadata().expect("fstat").len(), 8192);
         let mut one = Map::new(&here, 8192).expect("mmap");
         let mut other = Map::new(&there, 8192).expect("mmap");
@@ -283,12 +285,12 @@ with_mounts! {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let over = Until(&is_over);
-            // The kernel's own write-back, all the time.
+            // The kernel's write-back runs all the time.
             scope.spawn(|| while !is_over.load(Ordering::Relaxed) { write_back(&here) });
             for round in 1..500u64 {
                 let offset = (round as usize * 4_104) % 65_000 / 8 * 8;
                 store(&mut map, offset, round);
-                // It may be on its way when the other wants the page.
+                // It may be running when the other mount needs the page.
                 if round % 2 == 0 { write_back(&here) }
                 assert_eq!(read(&there, offset as u64, 8), round.to_le_bytes(), "round {round}");
                 there.write_all_at(&(round * 1000).to_le_bytes(), offset as u64).expect("write");
@@ -412,9 +414,9 @@ with_mounts! {
         let (never, soon) = (("contended_locks", 65535), ("contended_locks", 4));
         let (long, none) = (("contention_seconds", 600), ("contention_seconds", 0));
         let (hold, forget) = (("contention_hold_seconds", 600), ("contention_hold_seconds", 0));
-        // Every write but the first takes the lock from the other client.
+        // Every write but the first revokes the other client's lock.
         let many = TURNS - 1;
-        // Four conflicts, one refusal for each client, and what opening a file takes.
+        // Four conflicts, one refusal for each client, and the enqueues of an open.
         let few = TURNS / 4;
         for (file, settings, expected) in [
             ("never", [never, long, hold], many..=u64::MAX),
@@ -444,10 +446,10 @@ with_mounts! {
     }
 }
 
-/// Writes of [`take_turns`].
+/// Number of writes of [`take_turns`].
 const TURNS: u64 = 80;
 
-/// Writes the same page of a file through two mounts in turns.
+/// Writes the same page of a file through two mounts alternately.
 fn take_turns(one: &Path, other: &Path) {
     let files = [open(one), open(other)];
     for turn in 0..TURNS {
@@ -457,7 +459,7 @@ fn take_turns(one: &Path, other: &Path) {
     assert!(files.iter().all(|file| read(file, 0, 5000) == last));
 }
 
-/// Sum of a parameter over all mounts and OSTs.
+/// Returns the sum of a parameter over all mounts and OSTs.
 fn locks(cluster: &Cluster, leaf: &str) -> u64 {
     let text = cluster
         .lctl(&["get_param", "-n", &format!("ldlm.namespaces.{}-*-osc-*.{leaf}", cluster.fsname())])
@@ -479,7 +481,7 @@ fn lock_stat(cluster: &Cluster, row: &str) -> u64 {
     rows.map(|rest| rest.trim().parse::<u64>().expect("a number")).sum()
 }
 
-/// An OST that is killed comes back to clients that have locks and data that they have not written out.
+/// A killed OST restarts while clients have locks and unwritten data.
 #[test]
 fn an_ost_that_restarts_gets_its_locks_back_and_nothing_is_lost() {
     with_mounts(Shape::Separate, 2, |cluster, mounts| {
@@ -514,7 +516,7 @@ fn an_ost_that_restarts_gets_its_locks_back_and_nothing_is_lost() {
     });
 }
 
-/// A client that is killed with locks and data holds nobody up, and what it had not written is nobody's.
+/// A client that is killed with locks and data blocks no other client; its unwritten data is lost.
 #[test]
 fn a_client_that_dies_with_locks_and_data_leaves_the_files_to_the_others() {
     with_mounts(Shape::Separate, 2, |cluster, mounts| {
@@ -540,7 +542,7 @@ fn a_client_that_dies_with_locks_and_data_leaves_the_files_to_the_others() {
     });
 }
 
-/// Reads, writes, loads and stores at random places.
+/// Reads, writes, loads and stores at random offsets.
 fn hammer(mount: &Path, seed: u64, size: usize) {
     let file = open(&mount.join("f"));
     let reader = File::open(mount.join("f")).expect("open");

@@ -1,9 +1,9 @@
-//! Processes killed at each step of giving a file objects, migrating, swapping and rebalancing: afterwards the file has its old or
-//! its new content, and no object is lost or leaked.
+//! Processes killed at each step of allocating a file's objects, migrating, swapping and rebalancing:
+//! afterwards the file has its old or its new content, and no object is lost or leaked.
 //!
-//! A step is a request at a server, before it does anything or after it has succeeded and before anybody hears of it. Requests are
-//! held there (`hold_request`), so each test is at the step that it means. A few steps at which something is decided run always; all of them
-//! with `NACRE_EVERY_STEP=1`, which takes minutes, and prints what was done.
+//! A step is a request at a server, either before it has any effect, or after it has succeeded and before the
+//! reply. Requests are held there (`hold_request`), so each test kills at exactly its step. The decisive
+//! steps always run; all steps run with `NACRE_EVERY_STEP=1`, which takes minutes and prints the outcomes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -20,21 +20,21 @@ use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, wait};
 
 const MIB: usize = 1 << 20;
-/// Targets whose requests are held: beginning of the parameter, and role of the process.
+/// Targets whose requests are held: prefix of the parameter, and role of the process.
 const TARGETS: [(&str, &str); 3] = [("mdt", "mdt0000"), ("obdfilter", "ost0000"), ("obdfilter", "ost0001")];
 
 const ON_MDT: &[&str] = &["-E", "1M", "-L", "mdt", "-E", "-1", "-c", "1"];
 
-/// How long the destruction of objects is waited for.
+/// Time to wait for the destruction of objects.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
-/// What is interrupted.
+/// The interrupted operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     Instantiate,
-    /// A new file whose data goes with the close.
+    /// A new file whose data is sent with the close.
     Small,
-    /// One that outgrows what is held back.
+    /// A new file that outgrows the write-back cache.
     Outgrow,
     Migrate,
     /// The data is on the MDT, before or afterwards.
@@ -43,14 +43,14 @@ enum Work {
     Rebalance,
 }
 
-/// Who is killed.
+/// The process to kill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
     /// The server that holds the request.
     Server,
     /// The process of the mount.
     Mount,
-    /// The program that does the work.
+    /// The program that runs the operation.
     Program,
 }
 
@@ -96,7 +96,7 @@ impl Stage {
     }
 
     fn parameter(&self, (kind, role): (&str, &str)) -> String {
-        // Other file systems have such targets, too.
+        // Other file systems on the host have targets of the same names.
         format!("{kind}.{}-{}.hold_request", self.cluster.fsname(), role.to_uppercase())
     }
 
@@ -109,7 +109,7 @@ impl Stage {
         found.trim().strip_prefix("held ").map(str::to_owned)
     }
 
-    /// Puts everything where the work begins.
+    /// Prepares the files for an operation.
     fn prepare(&mut self, work: Work) {
         self.rounds += 1;
         let a = self.path(0);
@@ -167,12 +167,12 @@ impl Stage {
         command.spawn().expect("starts")
     }
 
-    /// A file of which nobody says where it is to be.
+    /// Returns the path of a new file without an explicit layout.
     fn made(&self) -> PathBuf {
         self.directory.join("made")
     }
 
-    /// 64 KiB on another file system.
+    /// Returns a file of 64 KiB on another file system.
     fn source(&self) -> PathBuf {
         let path = self.cluster.run().directory().join("source");
         if !path.exists() {
@@ -182,7 +182,8 @@ impl Stage {
         path
     }
 
-    /// Does the work and kills at one step; the request that was held, `None` if the work was over before it came to that.
+    /// Runs the operation and kills the victim at one step. Returns the held request; `None` if the operation
+    /// ended before that step.
     fn kill_at(&mut self, work: Work, target: (&str, &str), step: &str, victim: Victim) -> Option<String> {
         self.prepare(work);
         self.hold(target, step);
@@ -218,7 +219,8 @@ impl Stage {
         held
     }
 
-    /// What was answered survives the server; of what a mount that died had held back there is nothing, or all if it was small.
+    /// Checks the new file: acknowledged data survives the server; write-back data of a dead mount is lost
+    /// or, if it was small, lost or there as a whole.
     fn verify_made(&self, work: Work, victim: Victim, held: Option<&str>) {
         let new = &self.contents[0][..made_bytes(work)];
         if victim == Victim::Server || held.is_none() {
@@ -240,7 +242,7 @@ impl Stage {
             let mut new = old.to_vec();
             new.resize(65536, 0);
             new.extend_from_slice(&self.contents[0][..65536]);
-            // Bytes of a write that nobody was told of may be there in part: what is not is zeros.
+            // An unacknowledged write may be there in part; the missing bytes are zeros.
             let hole = &found[found.len().min(65536)..];
             let is_part =
                 found.len() > 65536 && hole.iter().zip(&new[65536..]).all(|(is, new)| is == new || *is == 0);
@@ -257,7 +259,7 @@ impl Stage {
             self.contents.swap(0, 1);
         }
         assert!(found == self.contents, "{what}: {:?} bytes", found.iter().map(Vec::len).collect::<Vec<_>>());
-        // It can still be changed, on all objects that it has.
+        // It can still be changed, on all its objects.
         for index in 0..2 {
             let file = OpenOptions::new().write(true).open(self.path(index)).expect("open");
             file.write_all_at(&self.contents[index], 0).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -270,12 +272,12 @@ impl Stage {
     }
 }
 
-/// How long a new file is.
+/// Returns the length of the new file.
 fn made_bytes(work: Work) -> usize {
     if work == Work::Small { 20 << 10 } else { 64 << 10 }
 }
 
-/// Steps at which something is decided: what is held, and who dies.
+/// Decisive steps: the held request, and the victim.
 const DECISIONS: [(Work, usize, &str, Victim); 19] = [
     (Work::Small, 0, "before CloseWrite", Victim::Server),
     (Work::Small, 0, "after CloseWrite", Victim::Server),
@@ -330,11 +332,11 @@ fn times_of_a_written_file_stay_while_the_mdt_does_not_know_of_its_close() {
         let size = stage.cluster.lfs(&["getsom", "-s", text(&path)]).success().stdout;
         (size.trim() == during.2.to_string()).then_some(())
     });
-    // Reading has the kernel ask for attributes again.
+    // A read makes the kernel request the attributes again.
     assert!(fs::read(&path).is_ok_and(|content| content == stage.contents[0]));
     assert_eq!(shown(&path), during);
 
-    // Times that are set afterwards count.
+    // Times that are set afterwards take precedence.
     let path = written_and_held("touch");
     let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000);
     std::thread::scope(|scope| {
@@ -342,7 +344,7 @@ fn times_of_a_written_file_stay_while_the_mdt_does_not_know_of_its_close() {
             let file = File::open(&path).expect("open");
             file.set_times(fs::FileTimes::new().set_modified(old)).expect("set times");
         });
-        // Whoever does not wait for the close is done by then.
+        // If the call does not wait for the close, it has ended by then.
         let _ = wait::within(Duration::from_millis(300), || setter.is_finished().then_some(()));
         stage.hold(MDT, "none");
         setter.join().expect("times can be set");

@@ -1,4 +1,5 @@
-//! Directories whose names lie in shards on several metadata targets: to programs they are like any other.
+//! Striped directories, whose names are in shards on several metadata targets: to programs they are like any
+//! other.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +13,7 @@ use nacre_testkit::identity::Identity;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, wait};
 use nacre_testkit::{names_in, text};
 
-/// A new directory with a shard on each MDT, itself on MDT 0.
+/// Creates a directory with a shard on each MDT, its master on MDT 0.
 fn striped(cluster: &Cluster, parent: &Path, name: &str) -> PathBuf {
     let path = parent.join(name);
     cluster.lfs(&["mkdir", "-c", "-1", "-i", "0", text(&path)]).success();
@@ -27,7 +28,7 @@ fn links(path: &Path) -> u64 {
     fs::metadata(path).expect("there").nlink()
 }
 
-/// MDTs of the inodes in a directory.
+/// Returns the MDTs of the inodes in a directory.
 fn mdts_in(cluster: &Cluster, dir: &Path) -> BTreeSet<String> {
     let mdt = |name: String| {
         cluster.lfs(&["getstripe", "-m", "-d", text(&dir.join(name))]).success().stdout.trim().to_owned()
@@ -87,7 +88,7 @@ fn names_move_and_are_linked_in_between_and_out_of_shards() {
         fs::create_dir(&plain).expect("made");
         fs::write(dir.join("n0"), b"content").expect("written");
         let inode = fs::metadata(dir.join("n0")).expect("there").ino();
-        // Names of all shards, so every pair of MDTs is met.
+        // Names of all shards, so that every pair of MDTs occurs.
         for number in 0..20 {
             let (from, to) = (dir.join(format!("n{number}")), dir.join(format!("n{}", number + 1)));
             fs::rename(&from, &to).expect("moved");
@@ -110,7 +111,8 @@ fn names_move_and_are_linked_in_between_and_out_of_shards() {
         fs::rename(dir.join("b0"), plain.join("b0")).expect("moved");
         assert_eq!((links(&dir), links(&plain)), (7, 3));
         assert_eq!(fs::canonicalize(plain.join("b0/..")).expect("there"), plain);
-        // The directory itself moves, with all that is in it, and replaces another one only if that is empty.
+        // The directory itself can be renamed with its entries, and replaces another one only if that is
+        // empty.
         let target = striped(cluster, &top, "target");
         fs::write(target.join("x"), b"").expect("written");
         assert_eq!(error_of(fs::rename(&dir, &target)), libc::ENOTEMPTY);
@@ -220,7 +222,7 @@ fn another_mount_sees_names_and_counts_at_once() {
         assert_eq!(error_of(user.act(|| fs::metadata(dir.join("m3")))), libc::EACCES);
         fs::remove_dir_all(of_other(&dir)).expect("removed");
         assert_eq!(error_of(fs::metadata(&dir)), libc::ENOENT);
-        // Another directory of that name is not taken for the one before.
+        // A new directory of that name is not mistaken for the old one.
         let again = striped(cluster, &top, "dir");
         assert_eq!(names_in(&of_other(&again)).len(), 0);
         fs::write(of_other(&again).join("x"), b"x").expect("written");
@@ -257,7 +259,7 @@ fn a_listing_shows_each_name_that_stays_once_while_others_come_and_go() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        // The same order for whoever lists it.
+        // All mounts list in the same order.
         let order = || {
             let entries = fs::read_dir(&dir).expect("listed");
             entries.map(|entry| entry.expect("an entry").file_name()).collect::<Vec<_>>()
@@ -266,7 +268,7 @@ fn a_listing_shows_each_name_that_stays_once_while_others_come_and_go() {
     });
 }
 
-/// Makes and removes files until told to stop; gives the numbers of those that are left.
+/// Creates and removes files until stopped; returns the numbers of those that are left.
 fn make_and_remove(dir: &Path, worker: usize, stop: &AtomicBool, done: &AtomicUsize) -> BTreeSet<String> {
     let mut left = BTreeSet::new();
     for number in 0.. {
@@ -376,7 +378,7 @@ fn what_cannot_be_spread_is_refused_and_nothing_is_made() {
         assert_eq!(fs::metadata(path).expect("there").uid(), 12345);
         cluster.lfs(&["mkdir", "-c", "2", text(path)]).fails_with(libc::EEXIST);
         fs::remove_dir(path).expect("removed");
-        // More than there are: as many as there are.
+        // More shards than MDTs: it gets one on each.
         cluster.lfs(&["mkdir", "-c", "9", text(path)]).success();
         fs::write(path.join("x"), b"").expect("written");
         fs::remove_dir_all(path).expect("removed");
@@ -393,7 +395,7 @@ fn data_moves_of_files_that_lie_on_another_mdt_than_their_directory() {
         for path in &paths {
             fs::write(path, text(path)).expect("written");
         }
-        // Of a whole directory too: a file stays where it is when its name moves.
+        // Renames in whole directories too: a file stays on its MDT when its name moves.
         for path in paths.iter_mut().skip(18) {
             let moved = plain.join(path.file_name().expect("a name"));
             fs::rename(&*path, &moved).expect("moved");

@@ -1,4 +1,4 @@
-//! Suites that others wrote, and our own exerciser, on a real mount.
+//! Third-party suites, and the exerciser of this crate, on a real mount.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use nacre_testkit::program::{Outcome, run_command, shell};
 use nacre_testkit::requirements::have;
 use nacre_testkit::{Cluster, binary, mounts, on_every_shape};
 
-/// Longest time that any of these suites may take.
+/// Time limit for each suite.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A tool that `scripts/test-tools` installs; `None`, said loudly, without it.
+/// Returns a tool that `scripts/test-tools` installs; `None`, with a report, if it is missing.
 fn tool(name: &str) -> Option<PathBuf> {
     let found = binary::tool(name);
     if found.is_none() {
@@ -23,7 +23,7 @@ fn tool(name: &str) -> Option<PathBuf> {
 
 fn run_tool(cluster: &Cluster, tool: &Path, arguments: &[&str]) -> Outcome {
     let mut command = cluster.run().command_with_mount_helpers(tool);
-    // Files that a tool leaves in its working directory go with the run.
+    // Files that a tool leaves in its working directory are removed with the run.
     command.args(arguments).current_dir(cluster.run().directory());
     run_command(command, LIMIT)
 }
@@ -52,14 +52,14 @@ expected_failures = []
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// Of 398 tests, 13 remount the file system read-only. They run by themselves: another test leaves a file open for
-/// writing in the same process, so that they fail on any file system. One test wants LINK_MAX, which the C library does
-/// not know for every file system.
+/// Of 398 tests, 13 remount the file system read-only. They run separately: another test leaves a file open
+/// for writing in the same process, so that they would fail on any file system. One test needs LINK_MAX,
+/// which the C library does not know for every file system.
 const PJDFSTEST_PASSED_MIN: usize = 384;
 const PJDFSTEST_SKIPPED_MAX: usize = 14;
 const PJDFSTEST_REMOUNTS: usize = 13;
 
-/// Failed, skipped and passed tests of a run; what failed is in the message of the panic.
+/// Returns the failed, skipped and passed tests of a run; a panic lists the failures.
 fn pjdfstest(cluster: &Cluster, path: &Path, remount: bool) -> Option<[usize; 3]> {
     let tool = tool("pjdfstest")?;
     let second = cluster.run().make(&format!("tmpfs-{remount}"));
@@ -82,7 +82,7 @@ fn pjdfstest(cluster: &Cluster, path: &Path, remount: bool) -> Option<[usize; 3]
     Some(counts)
 }
 
-/// Every operation that it knows; buffered reads and writes and maps.
+/// All operations of fsx; buffered reads and writes and maps.
 const FSX: &str = r"
 flen = 2097152
 [opsize]
@@ -131,7 +131,7 @@ fn fio(cluster: &Cluster, job: &str) {
 
 on_every_shape! {
     fn pjdfstest_passes(cluster) {
-        // A short name: the addresses of sockets, which lie two long names deeper, have at most 107 bytes.
+        // A short name: the addresses of sockets, which are two long names deeper, have at most 107 bytes.
         let path = cluster.directory("p");
         if let Some([_, skipped, passed]) = pjdfstest(cluster, &path, false) {
             assert!(skipped <= PJDFSTEST_SKIPPED_MAX && passed >= PJDFSTEST_PASSED_MIN, "{skipped}, {passed}");

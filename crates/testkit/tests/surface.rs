@@ -1,4 +1,5 @@
-//! What other users of a host see of a file system, its processes and its mounts: nothing that was not meant for them.
+//! View of other users of a host on a file system, its processes and its mounts: nothing is exposed that is
+//! not meant for them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -27,7 +28,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
 }
 
-/// A line of `/proc/PID/status`.
+/// Returns a line of `/proc/PID/status`.
 fn status_of(pid: u32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -42,7 +43,7 @@ fn separate(fsname: &str) -> Option<Cluster> {
     Some(Cluster::start_with(Shape::Separate, &options)).filter(|cluster| !cluster.is_foreign())
 }
 
-/// The first line that a socket answers to another user.
+/// Returns the first line that a socket answers to another user.
 fn ask_as(uid: u32, socket: &Path, question: &str) -> String {
     Identity::user(uid).act(|| {
         let mut stream = UnixStream::connect(socket).expect("the mode lets everybody in");
@@ -79,7 +80,8 @@ fn control_sockets_refuse_other_users_when_somebody_has_loosened_their_modes() {
     cluster.stop_and_check();
 }
 
-/// Everything below a directory that others than the owner may use in some way. Certificates are public.
+/// Collects all paths below a directory to which users other than the owner have some access. Certificates
+/// are public.
 fn open_to_others(dir: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry")) {
         let meta = entry.metadata().expect("there");
@@ -139,8 +141,9 @@ fn nothing_in_the_directory_is_open_to_others_whatever_the_umask() {
     }
 }
 
-/// Runs a script of root in a home directory of [`ALICE`] with a program `nacre`, where `alice COMMAND` and `bob COMMAND` run something
-/// as these users. It has mounts of its own, among them a device that users may open, as on hosts of users.
+/// Runs a script as root in a home directory of [`ALICE`] with a program `nacre`, where `alice COMMAND` and
+/// `bob COMMAND` run a command as these users. The script has a mount namespace of its own with a FUSE device
+/// that users may open, as on hosts of users.
 fn with_users(script: &str) {
     if !can_mount() || !have(&["fusermount3", "setpriv", "unshare"]) {
         return;
@@ -148,7 +151,7 @@ fn with_users(script: &str) {
     let run = Run::new();
     let home = run.make("home");
     chown(&home, Some(ALICE), Some(ALICE)).expect("chown");
-    // The binary may lie where only root can reach it.
+    // The binary may be in a directory that only root can reach.
     fs::copy(binary::nacre(), home.join("nacre")).expect("copied");
     let functions = format!(
         r#"
@@ -192,8 +195,8 @@ fn a_mount_of_a_user_shows_nothing_to_others() {
     ));
 }
 
-/// Memory and environment of a process with keys cannot be read by its user. What must not succeed stands in `if`: `!` does not end
-/// the shell.
+/// The user of a process with keys cannot read its memory and environment. Commands that must fail are
+/// conditions of `if`: `!` does not end the shell.
 const HIDDEN: &str = r#"
         hidden() {
             for file in environ mem maps fd/0 exe; do
@@ -283,7 +286,7 @@ fn servers_with_processes_of_their_own_are_confined() {
             fs::remove_file(path).expect("removed");
         }
     }
-    // Without the confinement, as for a debugger; the shape is kept.
+    // Without the sandbox, as for a debugger; the shape is kept.
     let mut command = cluster.command();
     command.env("NACRE_SANDBOX", "off").args(["up", text(cluster.data())]);
     run_command(command, LIMIT).success();

@@ -7,14 +7,14 @@ use nacre_testkit::run::Run;
 use nacre_testkit::{binary, text, wait};
 use std::path::{Path, PathBuf};
 
-/// A file system with two MDTs on the first of some hosts, and mounts of it.
+/// A file system with two MDTs on the first of several hosts, and mounts of it.
 struct Site<'a> {
     run: &'a Run,
     hosts: Hosts,
 }
 
 impl<'a> Site<'a> {
-    /// `None` where there can be none.
+    /// Starts a site; `None` if that is not possible.
     fn new(run: &'a Run, count: usize) -> Option<Site<'a>> {
         if !have(&["/dev/fuse", "unshare", "nsenter", "ip", "findmnt", "setpriv"]) || !have_root() {
             return None;
@@ -47,14 +47,14 @@ impl<'a> Site<'a> {
         self.nacre(0, &[&["lctl"][..], &line.split(' ').collect::<Vec<_>>()].concat())
     }
 
-    /// How many changes of this kind the management server's audit has.
+    /// Returns the number of changes of this kind in the management server's audit log.
     fn changes_of(&self, kind: &str) -> usize {
         let audit = std::fs::read_to_string(self.data().join("run/audit-mgs.log")).expect("an audit");
         let is_one = |line: &&str| line.contains(r#""event":"changed""#) && line.contains(kind);
         audit.lines().filter(is_one).count()
     }
 
-    /// Mounts on a host with a token; the number of the key.
+    /// Mounts on a host with a token; returns the number of the key.
     fn enrol(&self, host: usize, options: &[&str]) -> String {
         let data = self.data();
         let token = self.nacre(0, &[&["key", "token", text(&data)][..], options].concat());
@@ -72,7 +72,7 @@ impl<'a> Site<'a> {
         self.script(host, script).success().stdout.trim().to_owned()
     }
 
-    /// The script fails, and says this.
+    /// Checks that the script fails with this message.
     fn refused(&self, host: usize, script: &str, says: &str) {
         let outcome = self.script(host, script);
         assert!(outcome.stderr.contains(says), "host {host}: {script}: {outcome}");
@@ -97,7 +97,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// As a user of the system's database.
+/// Returns a script that runs as a user of the system's database.
 fn as_user(uid: u32, script: &str) -> String {
     format!("setpriv --reuid {uid} --regid {uid} --clear-groups sh -c '{script}'")
 }
@@ -118,7 +118,7 @@ fn root_of_a_host_is_nobody_and_its_users_are_themselves() {
     site.refused(1, "chmod 644 secret", "Operation not permitted");
     site.refused(1, "mknod device b 8 1", "Operation not permitted");
     site.refused(1, "setfattr -n trusted.a -v 1 by_root", "Operation not permitted");
-    // What is cached for a user is not for root.
+    // A user's cache entries are not visible to root.
     site.ok(
         1,
         &as_user(1, "umask 077; mkdir home; echo text > home/file; cat home/file; ls home; stat home/file"),
@@ -212,7 +212,7 @@ fn nodemaps_map_squash_and_ban_live_mounts_by_key_and_by_address() {
     );
     site.until(1, "seen from the other side", "[ $(stat -c %u made) = 1 ]");
     site.until(0, "it is stored as another", "[ $(stat -c %u:%g made) = 33:33 ]");
-    // What the mount caches has the ids of before.
+    // The mount has the former ids in its cache.
     site.lctl("nodemap_del_idmap --name first --idtype uid --idmap 1:33");
     site.lctl("nodemap_add_idmap --name first --idtype uid --idmap 2:33");
     site.until(1, "another mapping counts for what is cached", "[ $(stat -c %u made) = 2 ]");
@@ -253,12 +253,12 @@ fn tenants_reach_nothing_of_each_other_by_any_way_there_is() {
     let run = Run::new();
     let Some(site) = Site::new(&run, 3) else { return };
     let lfs = format!("{} lfs", binary::nacre().display());
-    // The second lies on the other MDT.
+    // The second is on the other MDT.
     site.ok(0, &format!("mkdir -p projects/a/deep && {lfs} mkdir -i 1 projects/b && chmod -R 777 projects"));
     site.ok(0, "echo a > projects/a/own && echo b > projects/b/own && echo deep > projects/a/deep/file");
     let fid = |path: &str| site.ok(0, &format!("{lfs} path2fid {path}"));
     let foreign = [fid("projects/b"), fid("projects/b/own"), fid("projects"), fid(".")];
-    // With the rights of root, so that nothing but the subtree is in the way.
+    // With the rights of root, so that only the subtree restricts access.
     site.lctl("nodemap_add tenants");
     for property in ["admin", "trusted"] {
         site.lctl(&format!("nodemap_modify --name tenants --property {property} --value 1"));
@@ -290,7 +290,7 @@ fn tenants_reach_nothing_of_each_other_by_any_way_there_is() {
     site.nacre(1, &["mount", &source, text(&other)]);
     let seen = site.hosts.shell(&run, 1, &format!("ls {0}; umount {0}", other.display())).success().stdout;
     assert_eq!(seen.trim(), "file");
-    // What an administrator moves is the other's then.
+    // A directory that an administrator moves to the other subtree belongs to that tenant from then on.
     site.ok(1, "ls deep; cat deep/file");
     site.ok(0, "mv projects/a/deep projects/b/deep");
     site.until(1, "it is gone", "! cat deep/file");

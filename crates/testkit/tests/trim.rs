@@ -1,4 +1,4 @@
-//! Space that was freed goes back to what is below the OSTs: by order and by policy.
+//! Trim of freed space below the OSTs: by command and by policy.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,10 +12,10 @@ use nacre_testkit::run::Run;
 use nacre_testkit::{Cluster, Shape, text, wait};
 
 const MIB: u64 = 1 << 20;
-/// What a test writes to each OST.
+/// Data that a test writes to each OST.
 const SIZE: u64 = 48 * MIB;
 
-/// Two OSTs on sparse files.
+/// Starts a file system with two OSTs on sparse files.
 fn start(shape: Shape, fsname: &str) -> Option<Cluster> {
     let options = Options {
         osts: 2,
@@ -31,7 +31,7 @@ fn set(cluster: &Cluster, setting: &str) {
     cluster.lctl(&["set_param", &format!("obdfilter.{}-OST*.{setting}", cluster.fsname())]).success();
 }
 
-/// A line of the statistics of an OST.
+/// Returns a line of the statistics of an OST.
 fn stat(cluster: &Cluster, ost: u16, name: &str) -> String {
     let param = format!("obdfilter.{}-OST{ost:04x}.trim_stats", cluster.fsname());
     let stats = cluster.lctl(&["get_param", "-n", &param]).success().stdout;
@@ -44,7 +44,7 @@ fn count(cluster: &Cluster, ost: u16, name: &str) -> u64 {
     stat(cluster, ost, name).parse().expect("a number")
 }
 
-/// Space that a file takes below.
+/// Returns the allocated bytes of a file below an OST.
 fn used(path: &Path) -> u64 {
     fs::metadata(path).expect("it is there").blocks() * 512
 }
@@ -53,7 +53,7 @@ fn device(cluster: &Cluster, ost: u16) -> PathBuf {
     cluster.data().join(format!("ost{ost:04x}/data"))
 }
 
-/// A file over all OSTs, durable.
+/// Creates a file over all OSTs and makes it durable.
 fn fill(cluster: &Cluster, name: &str, osts: u64) -> PathBuf {
     let directory = cluster.directory(name);
     cluster.lfs(&["setstripe", "-c", "-1", text(&directory)]).success();
@@ -66,7 +66,7 @@ fn fill(cluster: &Cluster, name: &str, osts: u64) -> PathBuf {
     path
 }
 
-/// Trims until the space of a removed file, whose objects go a moment later, is back.
+/// Trims until the space of a removed file has been freed, as its objects are destroyed a moment later.
 fn until_trimmed(cluster: &Cluster, what: &str, limits: [u64; 2]) {
     wait::until(wait::SOON, "the space goes back", || {
         cluster.nacre(&["trim", what]).success();
@@ -78,7 +78,7 @@ fn space_goes_back_by_order(shape: Shape, fsname: &str) {
     let Some(mut cluster) = start(shape, fsname) else { return };
     set(&cluster, "trim_policy=off");
     let mount = text(cluster.mount()).to_owned();
-    // Everything has been told once, so that what is told below is what was freed.
+    // A first trim covers all free space, so that the next ones only cover freed space.
     cluster.nacre(&["trim", &mount]).success();
     let before = [0, 1].map(|ost| used(&device(&cluster, ost)));
     let kept = fill(&cluster, "kept", 2);
@@ -98,7 +98,7 @@ fn space_goes_back_by_order(shape: Shape, fsname: &str) {
     assert!(missing.stderr.contains("no target with objects that runs here"), "{missing}");
     let inside = cluster.nacre(&["trim", text(&kept)]).fails_with(1);
     assert!(inside.stderr.contains("is on the mount"), "{inside}");
-    // One that runs no more is trimmed as well, whole.
+    // The directory of a stopped OST is trimmed too, as a whole.
     cluster.stop();
     let dir = cluster.data().join("ost0001");
     let json = cluster.nacre(&["trim", text(&dir), "--json"]).success().stdout;
@@ -129,7 +129,7 @@ fn space_goes_back_by_order_of_separate_processes() {
 fn space_goes_back_by_itself_when_nobody_works() {
     let Some(mut cluster) = start(Shape::Embedded, "trim2") else { return };
     assert_eq!(stat(&cluster, 0, "failures"), "0");
-    // Nothing is to begin before the settings of this test hold.
+    // No run may start before the settings of this test are complete.
     set(&cluster, "trim_policy=off");
     set(&cluster, "trim_idle_ms=100");
     set(&cluster, "trim_start_percent=2");
@@ -163,7 +163,7 @@ fn a_policy_that_is_off_leaves_space_where_it_is() {
     set(&cluster, "trim_policy=off");
     set(&cluster, "trim_idle_ms=0");
     set(&cluster, "trim_start_percent=0");
-    // It may have begun before.
+    // A run may have started before.
     wait::until(wait::SOON, "it has stopped", || {
         (0..2).all(|ost| stat(&cluster, ost, "state") == "off").then_some(())
     });
@@ -253,7 +253,7 @@ fn an_ost_of_files_has_the_file_system_below_it_trimmed() {
         (used(&image) < full - 2 * SIZE + 8 * MIB).then_some(lines)
     });
     assert!(lines.contains("trim4-OST0001    file   on the file system of trim4-OST0000"), "{lines}");
-    // The same by policy, which looks at what became free.
+    // The same by policy, which tracks freed space.
     for setting in ["trim_idle_ms=100", "trim_start_percent=3", "trim_rate=1G", "trim_policy=on"] {
         set(&cluster, setting);
     }

@@ -1,4 +1,5 @@
-//! Servers that are away: figures of the file system are those of the others, and wrong addresses are told soon.
+//! Servers that are down: figures of the file system cover the other servers, and wrong addresses are
+//! reported soon.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,8 @@ use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, program};
 use rustix::process::Signal;
 
-/// What nobody may have to wait for. Measured on an idle machine: 1.1 s with dead servers, 2.1 s with a stopped one.
+/// Time limit for operations that must not wait. Measured on an idle machine: 1.1 s with dead servers, 2.1 s
+/// with a stopped one.
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
@@ -27,7 +29,7 @@ fn figures_do_not_wait_for_servers_that_are_away() {
             let there = found.lines().any(|line| line.starts_with(&format!("nacre-{target}_UUID ")));
             assert_eq!((gone, there), (dead.contains(&target), !dead.contains(&target)), "{target}: {found}");
         }
-        // With nobody left there are no figures.
+        // Without any server there are no figures.
         assert_eq!(program::run("df", [&mount]).code(), i32::from(dead.len() == 3));
         assert!(began.elapsed() < SOON, "{dead:?}: {:?}", began.elapsed());
     };

@@ -13,12 +13,12 @@ use nacre_testkit::{binary, program};
 const LMV_SETSTRIPE: u32 = 0xc030_66f0;
 const LMV_MAGIC: u32 = 0x0CD3_0CD0;
 
-/// Where a new directory is to lie.
+/// Requested placement of a new directory.
 #[derive(Debug, Clone, Copy)]
 pub enum Wish {
     Nowhere,
     On(usize),
-    /// So many shards, of this hash, the first on that MDT.
+    /// Number of shards, their hash, and the MDT of the first.
     Spread(usize, u32, usize),
     /// More shards than there are MDTs.
     Overspread(usize),
@@ -37,15 +37,16 @@ impl Wish {
     }
 }
 
-/// Makes directories.
+/// Creates directories.
 #[derive(Clone)]
 pub struct Maker {
-    /// Of the run.
+    /// Directory of the run.
     pub run: PathBuf,
     pub mdts: usize,
-    /// Directories get other numbers of shards too (`NACRE_MODEL_RESTRIPES=1`), with which the model has findings that are open (ROADMAP).
+    /// Change the numbers of shards of directories too (`NACRE_MODEL_RESTRIPES=1`); the model has open
+    /// findings with it (ROADMAP).
     pub restripes: bool,
-    /// Files and directories get other MDTs too (`NACRE_MODEL_MIGRATES=1`): the same holds for that.
+    /// Move files and directories between MDTs too (`NACRE_MODEL_MIGRATES=1`); with open findings as well.
     pub migrates: bool,
 }
 
@@ -53,7 +54,7 @@ impl Maker {
     pub fn make(&self, parent: &Path, name: &str, wish: Wish) -> io::Result<()> {
         let spreads = matches!(wish, Wish::Spread(..) | Wish::Overspread(_));
         if spreads && !self.restripes && parent.join(name).is_dir() {
-            // It would be spread anew.
+            // The command would restripe it.
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
         match wish {
@@ -67,10 +68,10 @@ impl Maker {
         }
     }
 
-    /// Spreads the names of a directory that is there.
+    /// Changes the number of shards of an existing directory.
     pub fn restripe(&self, path: &Path, count: usize) -> Result<(), String> {
         match self.lfs(&["setdirstripe", "-c", &count.to_string()], path) {
-            // It has so many, its names are still on their way, or all other MDTs are away.
+            // It has this number already, its names are still moving, or all other MDTs are down.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY | libc::EAGAIN)) => {
                 Ok(())
             }
@@ -78,10 +79,10 @@ impl Maker {
         }
     }
 
-    /// Moves a file, or a directory without what is in it, to MDTs.
+    /// Moves a file, or a directory without its entries, to MDTs.
     pub fn migrate(&self, path: &Path, mdts: &str) -> Result<(), String> {
         match self.lfs(&["migrate", "-d", "-m", mdts], path) {
-            // Somebody has it open, or it has many names.
+            // It is open, or has too many names.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EMLINK)) => Ok(()),
             outcome => outcome.map_err(|error| format!("migrate: {error}")),
         }
@@ -97,7 +98,7 @@ impl Maker {
     }
 }
 
-/// As `lfs mkdir` does, without a process.
+/// Creates a directory as `lfs mkdir` does, without a process.
 fn ask(parent: &Path, name: &str, count: usize, first: usize, hash: u32) -> io::Result<()> {
     const HEAD: usize = 576;
     let mut name = name.as_bytes().to_vec();
@@ -116,7 +117,7 @@ fn ask(parent: &Path, name: &str, count: usize, first: usize, hash: u32) -> io::
         bytes[at..at + 4].copy_from_slice(&(word as u32).to_le_bytes());
     }
     let parent = File::open(parent)?;
-    // SAFETY: the first word says how long the buffer is.
+    // SAFETY: the first word encodes the length of the buffer.
     match unsafe { libc::ioctl(parent.as_raw_fd(), LMV_SETSTRIPE as libc::Ioctl, bytes.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

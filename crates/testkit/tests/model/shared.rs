@@ -1,5 +1,5 @@
-//! Random operations of several mounts in the same directories. What each of them gives depends on the others; in the end all mounts
-//! see one and the same consistent tree.
+//! Random operations of several mounts in the same directories. The result of each depends on the others; at
+//! the end all mounts see the same consistent tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -16,14 +16,14 @@ use super::worker::{Outcome, flags_of, roll_flags};
 const FILES: usize = 6;
 const DIRS: usize = 3;
 
-/// What may come of an operation while others change what it is about. `ESTALE`: the kernel does not find a directory in a new place
-/// while it renames (SEMANTICS).
+/// Permitted errors of an operation on names that others change. `ESTALE`: the kernel does not find a
+/// directory in a new place during a rename (SEMANTICS).
 const ALLOWED: [i32; 7] =
     [libc::ENOENT, libc::EEXIST, libc::ENOTDIR, libc::EISDIR, libc::ENOTEMPTY, libc::EINVAL, libc::ESTALE];
 
 pub struct Shared {
     root: PathBuf,
-    /// Directories that stay, below `root`.
+    /// Permanent directories, below `root`.
     staying: Vec<String>,
     worker: usize,
     files: usize,
@@ -36,7 +36,7 @@ impl Shared {
         Shared { root, staying, worker, files: 0, maker }
     }
 
-    /// One of the directories that stay, or one in it that comes and goes.
+    /// Returns one of the permanent directories, or a subdirectory that may or may not exist.
     fn dir(&self, random: &mut Rng) -> PathBuf {
         let mut path = self.root.join(&self.staying[random.usize(..self.staying.len())]);
         while random.usize(..3) == 0 {
@@ -50,7 +50,7 @@ impl Shared {
         self.dir(random).join(name)
     }
 
-    /// One operation, and what came of it.
+    /// Runs one operation and returns its description and outcome.
     pub fn step(&mut self, random: &mut Rng) -> (String, Outcome) {
         let path = self.any(random);
         let (what, done) = match random.usize(..12) {
@@ -64,7 +64,7 @@ impl Shared {
             3 | 4 => {
                 let (parent, name) = (self.dir(random), dir_name(random));
                 let wish = Wish::roll(random, self.maker.mdts);
-                // One that is there may be spread anew, once at a time.
+                // An existing one may be restriped by this, one command at a time.
                 let made = self.maker.make(&parent, &name, wish);
                 let made = made.or_else(|error| ignore(error, libc::EBUSY));
                 let made = made.or_else(|error| ignore(error, libc::EALREADY));
@@ -74,7 +74,7 @@ impl Shared {
             6 => (format!("rmdir {path:?}"), fs::remove_dir(&path)),
             7 => {
                 let (from, to) = (self.dir(random).join(file_name(random)), path);
-                // Directories have no further names.
+                // Directories have no hard links.
                 let is_file = fs::symlink_metadata(&from).is_ok_and(|found| found.is_file());
                 let linked = if is_file { fs::hard_link(&from, &to) } else { Ok(()) };
                 let linked = linked.or_else(|error| ignore(error, libc::EPERM));
@@ -98,7 +98,7 @@ impl Shared {
     }
 }
 
-/// What was a file a moment ago may be a directory now, which has no second name.
+/// Ignores an error: a name that was a file a moment ago may be a directory now, which has no hard links.
 fn ignore(error: io::Error, number: i32) -> io::Result<()> {
     if error.raw_os_error() == Some(number) { Ok(()) } else { Err(error) }
 }
@@ -111,7 +111,7 @@ fn dir_name(random: &mut Rng) -> String {
     format!("d{}", random.usize(..DIRS))
 }
 
-/// A file has all of its content or, between its creation and its first write, none.
+/// Checks that a file has its whole content or, between its creation and its first write, none.
 fn read(path: &Path) -> io::Result<()> {
     let content = fs::read_to_string(path)?;
     let is_whole = content.is_empty() || content.split_once('-').is_some();
@@ -129,7 +129,7 @@ fn list(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What all mounts have to agree on of an inode.
+/// Attributes of an inode on which all mounts must agree.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     number: u64,
@@ -138,7 +138,7 @@ struct Seen {
     content: String,
 }
 
-/// Reads a tree back and checks that its counts are right.
+/// Reads a tree and checks its counts of links.
 fn gather(root: &Path) -> Outcome<BTreeMap<PathBuf, Seen>> {
     let mut all = BTreeMap::new();
     let mut links: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
@@ -177,7 +177,7 @@ fn gather(root: &Path) -> Outcome<BTreeMap<PathBuf, Seen>> {
     }
 }
 
-/// All views show the same tree, and each inode its own content.
+/// Checks that all views show the same tree, and each inode its own content.
 pub fn check(views: &[PathBuf]) -> Outcome {
     let first = gather(&views[0])?;
     for view in &views[1..] {

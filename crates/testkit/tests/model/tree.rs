@@ -1,14 +1,14 @@
-//! What a tree of files should be: names, inodes, contents.
+//! The expected state of a tree of files: names, inodes, contents.
 
 use std::collections::BTreeMap;
 
-/// Number of an inode of the model; never used again.
+/// Number of an inode of the model; never reused.
 pub type Id = usize;
 
 /// A name in a directory.
 pub type Place = (Id, String);
 
-/// The directory that everything lies below.
+/// The root of the tree.
 pub const ROOT: Id = 0;
 
 /// Flags of a rename.
@@ -29,20 +29,20 @@ pub enum Kind {
 #[derive(Debug, Clone)]
 pub struct Node {
     pub kind: Kind,
-    /// Permissions.
+    /// Permission bits.
     pub mode: u32,
-    /// What `stat` says; 0 as long as nobody has looked.
+    /// Inode number from `stat`; 0 until the first `stat`.
     pub number: u64,
     pub attributes: BTreeMap<String, Vec<u8>>,
 }
 
-/// What an operation gives: nothing, or one of these error numbers.
+/// Expected outcome of an operation: success, or one of these errnos.
 pub type Expected = Result<(), Vec<i32>>;
 
 #[derive(Debug)]
 pub struct Tree {
     nodes: Vec<Node>,
-    /// Where directories are.
+    /// Parent and name of each directory.
     parents: BTreeMap<Id, Place>,
 }
 
@@ -82,19 +82,19 @@ impl Tree {
         self.names(at.0).get(&at.1).copied()
     }
 
-    /// Directories that have a name, and the root.
+    /// Returns all directories that have a name, and the root.
     pub fn dirs(&self) -> Vec<Id> {
         [ROOT].into_iter().chain(self.parents.keys().copied()).collect()
     }
 
-    /// All names, in no order that matters.
+    /// Returns all names, in any order.
     pub fn places(&self) -> Vec<(Place, Id)> {
         let of_dir =
             |dir: Id| self.names(dir).iter().map(move |(name, id)| ((dir, name.clone()), *id)).collect();
         self.dirs().into_iter().flat_map(|dir| -> Vec<(Place, Id)> { of_dir(dir) }).collect()
     }
 
-    /// Link count as `stat` shows it.
+    /// Returns the link count that `stat` must show.
     pub fn links(&self, id: Id) -> u64 {
         match &self.nodes[id].kind {
             Kind::Dir(names) => 2 + names.values().filter(|child| self.is_dir(**child)).count() as u64,
@@ -102,7 +102,7 @@ impl Tree {
         }
     }
 
-    /// Names that lead to a directory, from the root on.
+    /// Returns the names on the path from the root to a directory.
     pub fn path(&self, dir: Id) -> Vec<&str> {
         let (mut path, mut at) = (Vec::new(), dir);
         while let Some((parent, name)) = self.parents.get(&at) {
@@ -113,7 +113,7 @@ impl Tree {
         path
     }
 
-    /// True if directory `inner` is `outer` or lies below it.
+    /// Returns whether directory `inner` is `outer` or below it.
     fn lies_in(&self, inner: Id, outer: Id) -> bool {
         let mut at = Some(inner);
         while let Some(dir) = at {
@@ -141,13 +141,13 @@ impl Tree {
         if self.find(at).is_some() { Err(vec![libc::EEXIST]) } else { Ok(()) }
     }
 
-    /// A new inode without a name.
+    /// Adds an inode without a name.
     pub fn add(&mut self, kind: Kind) -> Id {
         self.nodes.push(Node { kind, mode: 0, number: 0, attributes: BTreeMap::new() });
         self.nodes.len() - 1
     }
 
-    /// Gives an inode a name that is free.
+    /// Links an inode to a free name.
     pub fn link(&mut self, id: Id, at: &Place) {
         self.put(at, id);
     }

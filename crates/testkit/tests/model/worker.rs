@@ -1,4 +1,4 @@
-//! Random operations in a tree of the worker's own, each compared with what the model says.
+//! Random operations in a worker's own tree, each compared with the model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -22,11 +22,11 @@ const SIZE_MAX: usize = 200_000;
 const HISTORY: usize = 40;
 const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "trusted.c"];
 
-/// What does not agree with the model.
+/// Result of a comparison; the error is the mismatch with the model.
 pub type Outcome<T = ()> = Result<T, String>;
 
 pub struct Worker {
-    /// The tree through the own mount first, then through the others.
+    /// Path of the tree through the worker's own mount first, then through the others.
     views: Vec<PathBuf>,
     pub tree: Tree,
     random: Rng,
@@ -43,12 +43,12 @@ pub fn flags_of(flags: Flags) -> RenameFlags {
     }
 }
 
-/// One of three kinds of renames, mostly the plain one.
+/// Returns the flags of a rename; mostly a plain one.
 pub fn roll_flags(random: &mut Rng) -> Flags {
     [Flags::NoReplace, Flags::Exchange, Flags::None, Flags::None][random.usize(..4)]
 }
 
-/// The value if both sides agree that it worked, `None` if both agree that it failed.
+/// Returns the value if both sides succeed, `None` if both fail, otherwise the mismatch.
 fn compare<T>(what: &str, found: io::Result<T>, expected: &Expected) -> Outcome<Option<T>> {
     match (found, expected) {
         (Ok(value), Ok(())) => Ok(Some(value)),
@@ -87,7 +87,7 @@ impl Worker {
         self.history.push_back(text);
     }
 
-    /// Notes an operation that somebody else has done.
+    /// Records an operation that the worker ran in the shared tree.
     pub fn told(&mut self, (text, outcome): (String, Outcome)) -> Outcome {
         self.note(text);
         outcome
@@ -103,7 +103,7 @@ impl Worker {
         (dir, format!("n{}", self.random.usize(..NAMES)))
     }
 
-    /// One of the names for which `wanted` holds.
+    /// Returns an existing name whose kind satisfies `wanted`.
     fn existing(&mut self, wanted: impl Fn(&Kind) -> bool) -> Option<(Place, Id)> {
         let mut places = self.tree.places();
         places.retain(|(_, id)| wanted(&self.tree.node(*id).kind));
@@ -114,7 +114,7 @@ impl Worker {
         self.existing(|kind| matches!(kind, Kind::File(_)))
     }
 
-    /// One operation.
+    /// Runs one operation.
     pub fn step(&mut self) -> Outcome {
         match self.random.usize(..32) {
             0..4 => self.make_file(),
@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Takes over what the system says of a new inode.
+    /// Stores the attributes of a new inode in the model.
     fn learn(&mut self, id: Id, found: &fs::Metadata) {
         let node = self.tree.node_mut(id);
         (node.mode, node.number) = (found.mode() & 0o7777, found.ino());
@@ -178,7 +178,7 @@ impl Worker {
         if self.maker.restripes
             && matches!((there, wish), (Some(Kind::Dir(_)), Wish::Spread(..) | Wish::Overspread(_)))
         {
-            // One that is there is spread anew, as on Lustre; or its names are still on their way.
+            // An existing directory is restriped, as in Lustre; or its names are still moving.
             return match made {
                 Err(error)
                     if !matches!(error.raw_os_error(), Some(libc::EALREADY | libc::EEXIST | libc::EBUSY)) =>
@@ -209,7 +209,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A file that gets its name after its content.
+    /// Creates a file that gets its name after its content.
     fn make_unnamed(&mut self) -> Outcome {
         let (dir, at) = (self.dir(), self.place());
         let content = self.content();
@@ -250,7 +250,7 @@ impl Worker {
     }
 
     fn rename(&mut self) -> Outcome {
-        // Mostly of something that is there.
+        // Usually an existing name.
         let from = match self.random.usize(..5) {
             0 => self.place(),
             _ => match self.existing(|_| true) {
@@ -266,7 +266,7 @@ impl Worker {
         compare("rename", renamed.map_err(io::Error::from), &expected).map(drop)
     }
 
-    /// Writes into a file of the model, as the system does.
+    /// Applies a write to a file of the model.
     fn store(&mut self, id: Id, offset: usize, bytes: &[u8]) {
         let Kind::File(content) = &mut self.tree.node_mut(id).kind else { unreachable!("a file") };
         let end = offset + bytes.len();
@@ -391,7 +391,7 @@ impl Worker {
         must("fsync", File::open(path).and_then(|file| file.sync_all()))
     }
 
-    /// Looks at one name through any mount.
+    /// Checks one name through any mount.
     fn look(&mut self) -> Outcome {
         let Some((at, id)) = self.existing(|_| true) else { return Ok(()) };
         let view = self.random.usize(..self.views.len());
@@ -399,7 +399,7 @@ impl Worker {
         self.check_node(view, &at, id)
     }
 
-    /// Lists one directory through any mount.
+    /// Checks the listing of one directory through any mount.
     fn list(&mut self) -> Outcome {
         let (dir, view) = (self.dir(), self.random.usize(..self.views.len()));
         self.note(format!("list {dir} through mount {view}"));
@@ -423,7 +423,7 @@ impl Worker {
         self.note(format!("migrate {at:?} to {mdts}"));
         let path = self.path_of(&at);
         self.maker.migrate(&path, &mdts)?;
-        // It has another number there.
+        // The inode number changes with the MDT.
         self.learn(id, &must("stat", fs::symlink_metadata(path))?);
         Ok(())
     }
@@ -445,7 +445,7 @@ impl Worker {
             let found = (kind, found.nlink(), found.len());
             return Err(format!("{what}: kind, links and size are {found:?} instead of {expected:?}"));
         }
-        // The root was not made by the worker.
+        // The worker did not create the root.
         let same = (found.mode() & 0o7777, found.ino()) == (node.mode, node.number);
         if id != ROOT && !same {
             let (mode, number) = (found.mode() & 0o7777, found.ino());
@@ -467,8 +467,8 @@ impl Worker {
         }
     }
 
-    /// The kernel does not find a directory in a new place while some rename of this mount is going on, perhaps of another worker that
-    /// waits for an MDT (SEMANTICS).
+    /// Waits until a directory is found: during a rename on this mount, which may be another worker's and
+    /// wait for an MDT, the kernel does not find a directory in a new place (SEMANTICS).
     fn wait_for(&self, view: usize, dir: Id) -> Outcome {
         let path = self.path_in(view, dir);
         let is_found = || match fs::metadata(&path) {
@@ -535,7 +535,7 @@ impl Worker {
         self.check_stat(dir, &must(&what, fs::metadata(&path))?, &what)
     }
 
-    /// Compares everything with the model, through every mount.
+    /// Compares the whole tree with the model, through every mount.
     pub fn check_all(&mut self) -> Outcome {
         for view in 0..self.views.len() {
             self.note(format!("everything through mount {view}"));

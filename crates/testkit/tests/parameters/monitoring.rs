@@ -1,10 +1,11 @@
-//! What monitoring reads, in the form that it reads.
+//! Parameters that monitoring reads, in the format that it parses.
 
 use nacre_testkit::identity::Identity;
 use nacre_testkit::requirements::have_root;
 use nacre_testkit::{Cluster, program};
 
-/// What Whamcloud's lustrefs-exporter (0.12) reads and this file system has, with the form that its parsers expect.
+/// Parameters of this file system that Whamcloud's lustrefs-exporter (0.12) reads, with the format that its
+/// parsers expect.
 const EXPORTED: &[(&str, Form)] = &[
     ("memused", Form::Number),
     ("memused_max", Form::Number),
@@ -48,13 +49,13 @@ const EXPORTED: &[(&str, Form)] = &[
     ("mgs.*.live.*", Form::Lines),
 ];
 
-/// The form of a value.
+/// Format of a value.
 #[derive(Clone, Copy)]
 enum Form {
     Number,
     Word(&'static str),
     Lines,
-    /// A head with times, then rows of counters.
+    /// A header with times, then rows of counters.
     Stats,
     /// Histograms of reads and writes.
     Transfers,
@@ -62,7 +63,7 @@ enum Form {
 }
 
 impl Form {
-    /// Whether a value has it: what follows `NAME=`.
+    /// Returns whether a value, the text after `NAME=`, has the format.
     fn fits(self, value: &str) -> bool {
         let is_number = |text: &str| text.parse::<u64>().is_ok();
         let is_time = |text: &str| text.split_once('.').is_some_and(|(s, ns)| is_number(s) && is_number(ns));
@@ -94,7 +95,7 @@ impl Form {
     }
 }
 
-/// Everything that the exporter reads is there and has the form that it reads.
+/// Checks that all parameters that the exporter reads exist and have the expected format.
 pub fn check_exported(cluster: &Cluster) {
     let mount = cluster.mount().to_str().expect("plain");
     let get =
@@ -103,7 +104,7 @@ pub fn check_exported(cluster: &Cluster) {
         let names = get(&["-N", pattern]);
         assert!(!names.is_empty(), "{pattern}");
         let text = get(&[pattern]);
-        // A name begins each value, at the beginning of a line.
+        // Each value begins with its name, at the beginning of a line.
         let mut values: Vec<String> = Vec::new();
         for line in text.lines() {
             match line.split_once('=').filter(|(name, _)| names.lines().any(|known| known == *name)) {
@@ -120,7 +121,7 @@ pub fn check_exported(cluster: &Cluster) {
     }
 }
 
-/// Others than root read what everybody may, and change nothing.
+/// Checks that users other than root can read public parameters, and change none.
 pub fn check_for_everybody(cluster: &Cluster, fs: &str) {
     if !have_root() {
         return;
