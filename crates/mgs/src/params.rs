@@ -1,6 +1,6 @@
 //! The parameters that all nodes of a file system share.
 //!
-//! Names are Lustre's without the instance: `lov.stripesize` is what Lustre calls `lov.FS-clilov-*.stripesize` on a
+//! Names are Lustre's without the instance: `lov.stripesize` is Lustre's `lov.FS-clilov-*.stripesize` on a
 //! client and `lod.FS-MDT0000-mdtlov.stripesize` on a server.
 
 use nacre_layout::dir_hash::DirHash;

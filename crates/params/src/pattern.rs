@@ -1,7 +1,7 @@
 //! Patterns for names of parameters.
 //!
-//! Components are separated by `.` or `/`. In a component `*` stands for any text, `?` for any character, `[abc]` and
-//! `[a-c]` for one of several (`[!a]` for none of them), `{one,two}` for one of several texts. An address keeps its
+//! Components are separated by `.` or `/`. In a component `*` matches any text, `?` any character, `[abc]`
+//! and `[a-c]` one of several (`[!a]` any other), `{one,two}` one of several texts. An address keeps its
 //! dots: `10.0.0.1@tcp` is one component.
 
 use nacre_types::{Status, StatusResult};

@@ -1,4 +1,4 @@
-//! The parameters of a process.
+//! The parameters of a process, by name.
 
 use crate::pattern::{Pattern, components};
 use nacre_env::sync::RwLock;

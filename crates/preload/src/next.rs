@@ -8,7 +8,8 @@ pub fn function<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
     // SAFETY: the name is a C string; the call has no other preconditions.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    // SAFETY: the sizes are equal, and callers name the type that the C library declares under this name; null is excluded.
+    // SAFETY: the sizes are equal, and callers name the type that the C library declares under this name;
+    // null is excluded.
     (!found.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
 }
 

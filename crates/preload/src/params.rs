@@ -47,7 +47,8 @@ fn tree() -> Option<&'static Path> {
         }
         let path = make_directory()?;
         fill_all(&path, mounts::points());
-        // SAFETY: the function takes nothing and lives as long as the process, as this library is never unloaded.
+        // SAFETY: the function takes nothing and lives as long as the process, as this library is never
+        // unloaded.
         unsafe { libc::atexit(remove) };
         Some(Tree { path, pid: std::process::id() })
     });

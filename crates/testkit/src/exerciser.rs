@@ -405,7 +405,8 @@ impl Map {
 
     /// Returns the current content of the map.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the map has `length` bytes for as long as `self` lives; tests write to it through `self` only.
+        // SAFETY: the map has `length` bytes for as long as `self` lives; tests write to it through `self`
+        // only.
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.length) }
     }
 

@@ -83,7 +83,8 @@ pub fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIter
     run_command(command, LIMIT)
 }
 
-/// Runs a shell script in `directory`; its parameters are `$1` and so on. Stops at the first command that fails.
+/// Runs a shell script in `directory` with the parameters `$1` and so on. Stops at the first command that
+/// fails.
 ///
 /// # Panics
 ///

@@ -237,8 +237,8 @@ on_every_shape! {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut command = cluster.run().command("true");
-                // SAFETY: close, read and write may be called in a process that was just forked; the descriptor is
-                // its own copy.
+                // SAFETY: close, read and write are async-signal-safe, so a forked process may call them; the
+                // descriptor is its own copy.
                 unsafe {
                     command.pre_exec(move || {
                         libc::close(told_by);
