@@ -28,7 +28,7 @@ pub(crate) struct TokenWish<'a> {
 /// The authority of a file system, on the host of its management server.
 pub struct Enrolment {
     authority: Authority,
-    /// Held while a token is redeemed, so that it is redeemed once.
+    /// Held while a token is redeemed, so that concurrent requests cannot exceed its uses.
     registry: Mutex<Registry>,
 }
 
@@ -90,8 +90,7 @@ impl Enrolment {
         let (token, now_s) = (TokenId(token), now_s());
         let secret = secret.0.as_slice().try_into().map(Secret).map_err(|_| refused)?;
         let registry = self.registry.lock();
-        // Checked before the signature of the request is verified: any host may send a request, and this is
-        // the cheaper check.
+        // Before the signature of the request is verified: any host may send one.
         if !registry.accepts(token, &secret, now_s).map_err(|error| failed(&error))? {
             return Err(refused);
         }
@@ -136,7 +135,7 @@ impl Enrolment {
         Ok(MgsReply::Certificate { certificate: certificate.to_vec(), authority })
     }
 
-    /// Lists all keys ever issued, with the revoked ones among `revoked`.
+    /// Lists all keys ever issued, and marks those in `revoked`.
     pub(crate) fn keys(&self, revoked: &[KeyId]) -> StatusResult<MgsReply> {
         let keys = self.registry.lock().keys().map_err(|error| failed(&error))?;
         let revoked: BTreeSet<_> = revoked.iter().collect();

@@ -350,9 +350,9 @@ const LABEL: Form<BLOCK_LABEL_LEN> =
 pub struct BlockLabel {
     /// Random identity, stored in the index too.
     pub uuid: [u8; 16],
-    /// Time of the format.
+    /// Time of formatting.
     pub created: Timestamp,
-    /// Size of the device in bytes at the time of the format.
+    /// Size of the device in bytes when it was formatted.
     pub size: u64,
     /// Bytes per block.
     pub block_size: u32,

@@ -52,13 +52,13 @@ pub struct NxdSuperblock {
     pub cache: [u8; 16],
     /// Identity of the store that is cached.
     pub store: [u8; 16],
-    /// Size of the device in bytes at the time of the format.
+    /// Size of the device in bytes when it was formatted.
     pub size: u64,
     /// Incremented with each write of the superblock.
     pub counter: u64,
     /// Incremented each time the cache is opened.
     pub epoch: u64,
-    /// Start of the live log, in blocks of 4 KiB ever written to the log.
+    /// Start of the live log, in blocks of 4 KiB since the creation of the cache.
     pub tail: u64,
     /// Position up to which the log was durable; 0 if unknown.
     pub durable: u64,
@@ -100,7 +100,7 @@ pub struct NxdBatch {
     pub cache: [u8; 16],
     /// Epoch of the superblock at the time of the write.
     pub epoch: u64,
-    /// Start of the batch, in blocks of 4 KiB ever written to the log.
+    /// Start of the batch, in blocks of 4 KiB since the creation of the cache.
     pub position: u64,
     /// Position up to which the log was durable before this write; 0 if unknown.
     pub durable: u64,

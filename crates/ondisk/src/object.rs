@@ -235,7 +235,7 @@ const FORM: Form<OBJECT_DIRECTORY_LEN> =
 pub struct ObjectDirectoryHeader {
     /// Random identity, stored in the index too.
     pub uuid: [u8; 16],
-    /// Time of the format.
+    /// Time of formatting.
     pub created: Timestamp,
     /// Name of the target, such as `nacre-OST0001`: printable ASCII, empty if none was given.
     pub label: String,

@@ -11,8 +11,8 @@
 //! | 16 | 16 | file system UUID |
 //! | 32 | 8 | created, seconds since 1970 |
 //! | 40 | 4 | created, nanoseconds |
-//! | 44 | 2 | MDTs at the time of the format |
-//! | 46 | 2 | OSTs at the time of the format |
+//! | 44 | 2 | MDTs when formatted |
+//! | 46 | 2 | OSTs when formatted |
 //! | 48 | 8 | file system name, padded with NUL |
 //! | 56 | 68 | zero |
 //! | 124 | 4 | CRC32C of bytes 0 to 123 |
@@ -45,11 +45,11 @@ pub struct Superblock {
     pub version: u32,
     /// Random identity of the file system.
     pub fs_uuid: [u8; 16],
-    /// Time of the format.
+    /// Time of formatting.
     pub created: Timestamp,
-    /// MDTs at the time of the format; at least 1 in format 1.
+    /// MDTs when formatted; at least 1 in format 1.
     pub mdt_count: u16,
-    /// OSTs at the time of the format; at least 1 in format 1.
+    /// OSTs when formatted; at least 1 in format 1.
     pub ost_count: u16,
     /// Name of the file system.
     pub fsname: String,

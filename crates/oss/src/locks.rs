@@ -74,9 +74,9 @@ pub(crate) struct ChangeGuard<'a> {
 }
 
 impl ObjectServer {
-    /// Takes the lock that a request needs to change these bytes: the client's own, or one of the target, so
-    /// that the next holder waits until the request ends. Under the lease, the end of the client waits for it
-    /// instead.
+    /// Takes a lock of the target on the bytes that a request changes, under the client's own lock if it has
+    /// one, so that the next holder waits until the request ends. Under the lease, the end of the client
+    /// waits for the request instead.
     pub(crate) fn lock_change<'a>(
         &'a self,
         export: &'a Export,
@@ -152,7 +152,8 @@ impl ObjectServer {
         check_object(fid, self.target.index)
     }
 
-    /// Evicts a client. On return none of its requests is running or will start.
+    /// Evicts a client. On return its changes under the lease have ended, and it starts no further requests.
+    /// A change under a lock may still run: the next conflicting holder waits for that.
     pub(crate) fn evict(&self, client: &ClientUuid) {
         let export = self.locks.evict(client);
         self.target.forget(client);

@@ -533,7 +533,7 @@ struct WriteHow {
     sync: bool,
     granted: bool,
     lock: IoLock,
-    /// The client has written to the object before.
+    /// The object has been written to before, so it must exist.
     written: bool,
 }
 
@@ -541,7 +541,7 @@ struct WriteHow {
 struct ReadHow {
     ahead: u32,
     lock: IoLock,
-    /// The client has written to the object before.
+    /// The object has been written to before, so it must exist.
     written: bool,
 }
 

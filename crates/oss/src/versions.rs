@@ -4,8 +4,8 @@
 //! a restart. From then on its changes are counted, because a file system may give two changes the same time:
 //! the version is that time plus the count. Objects without a query are not counted, so until the first query
 //! a write costs one load of a flag. Stores whose times distinguish all changes need none of this
-//! ([`nacre_store::object::Abilities::version_in`]). A count that is dropped for lack of memory restarts with
-//! the time of the last change.
+//! ([`nacre_store::object::Abilities::version_in`]). A count that is dropped from the full table restarts
+//! with the time of the last change.
 
 use nacre_env::sync::Mutex;
 use nacre_types::{Fid, Timestamp};

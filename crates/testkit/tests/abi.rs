@@ -70,7 +70,8 @@ on_every_shape! {
             assert_eq!((default(&to), default(&to.join("inner"))), ("3".into(), "3".into()), "{program}");
             assert_eq!(fs::read(to.join("file")).ok(), fs::read(from.join("file")).ok(), "{program}");
         }
-        // A file from another file system has none of these attributes: its copy may keep its own layout.
+        // A file from another file system has none of these attributes: the file that it overwrites keeps its
+        // own.
         let elsewhere = cluster.run().directory().join("elsewhere");
         fs::create_dir(&elsewhere).expect("mkdir");
         fs::write(elsewhere.join("plain"), "text").expect("write");

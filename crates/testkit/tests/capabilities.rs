@@ -180,7 +180,7 @@ fn a_client_that_talks_to_osts_itself_gets_at_nothing_that_it_has_not_opened() {
             assert_eq!(stranger.run(with, request), Err(Status::NO_CAPABILITY), "{request:?} {with:?}");
         }
     }
-    // It may not open the other file, and the capability that comes with the layout only permits reading the
+    // It may not open the other file, and the capability that comes with the layout only permits querying its
     // size.
     for flags in [OpenFlags::READ, OpenFlags::WRITE] {
         assert_eq!(stranger.ask(&open(secret_fid, flags)).err(), Some(Status::EACCES));

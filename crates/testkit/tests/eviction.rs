@@ -23,7 +23,8 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Far above the timeout that is set, far below the defaults: a longer wait is a wait for another timeout.
 const LIMIT: Duration = Duration::from_secs(45);
 
-/// Length of one write of a stream in the write-back cache; together they exceed the windows that gather it.
+/// Length of one write of a stream in the write-back cache; all pieces together exceed the windows that
+/// gather it.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 40;
 
