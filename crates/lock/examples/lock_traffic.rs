@@ -1,9 +1,10 @@
 //! Lock traffic of processes that write records in turn into one file:
 //! `cargo run --release -p nacre-lock --example lock_traffic`.
 //!
-//! Client i of n writes records i, i + n, i + 2n ... The clients take turns; a message takes `delay` turns, so that
-//! requests meet each other at the server as they do on a network. Counted per record: requests for locks, callbacks,
-//! and writes that the server had to lock by itself because the client did without (contention).
+//! Client i of n writes records i, i + n, i + 2n ... The clients take turns; a message takes `delay` turns,
+//! so that requests meet each other at the server as they do on a network. Counted per record: requests for
+//! locks, callbacks, and writes that the server had to lock by itself because the client did without
+//! (contention).
 
 use nacre_env::clock::Instant;
 use nacre_lock::client::{Acquire, ClientConfig, Effect as Todo, LockClient};

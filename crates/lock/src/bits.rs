@@ -1,6 +1,4 @@
-//! Parts of an inode that a lock covers.
-//!
-//! Source: Lustre reference 4.4.
+//! Inode bits: the parts of an inode that a lock covers.
 
 use std::fmt;
 
@@ -12,28 +10,29 @@ pub struct InodeBits(u8);
 pub(crate) const INODE_BITS: usize = 8;
 
 impl InodeBits {
-    /// Nothing.
+    /// The empty set.
     pub const NONE: InodeBits = InodeBits(0);
     /// The names that lead to the inode.
     pub const LOOKUP: InodeBits = InodeBits(1);
-    /// Link count and times; of a directory also its content.
+    /// Link count and times; for a directory, its entries, too.
     pub const UPDATE: InodeBits = InodeBits(2);
-    /// The right to open and close again without asking.
+    /// The right to open and close again without a request to the MDT.
     pub const OPEN: InodeBits = InodeBits(4);
-    /// The objects that the layout names: they stay the file's, at their places.
+    /// The objects that the layout names: they stay the file's, at their offsets.
     pub const LAYOUT: InodeBits = InodeBits(8);
     /// Mode, owner, group, ACL.
     pub const PERM: InodeBits = InodeBits(0x10);
     /// Extended attributes.
     pub const XATTR: InodeBits = InodeBits(0x20);
-    /// Data that lies on the MDT, with the size.
+    /// Data that is stored on the MDT, with the size.
     pub const DOM: InodeBits = InodeBits(0x40);
-    /// What the layout does not name: no component comes, and none without objects gets any. Lustre has no bit for this.
+    /// The components that the layout does not name and those without objects: none is added, none gets
+    /// objects. Lustre has no bit for this.
     pub const COMPONENTS: InodeBits = InodeBits(0x80);
     /// Everything.
     pub const ALL: InodeBits = InodeBits(0xff);
 
-    /// The set with these bits, of which each has a meaning.
+    /// The set with these bits; every bit has a meaning.
     pub const fn from_bits(bits: u8) -> Option<InodeBits> {
         Some(InodeBits(bits))
     }
@@ -43,42 +42,42 @@ impl InodeBits {
         self.0
     }
 
-    /// True if nothing is in the set.
+    /// True if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// True if some part is in both.
+    /// True if the sets have a part in common.
     pub const fn overlaps(self, other: InodeBits) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// True if all of `other` is in here.
+    /// True if all of `other` is in this set.
     pub const fn contains(self, other: InodeBits) -> bool {
         other.0 & !self.0 == 0
     }
 
-    /// Both together.
+    /// Union of both sets.
     pub const fn union(self, other: InodeBits) -> InodeBits {
         InodeBits(self.0 | other.0)
     }
 
-    /// What is in both.
+    /// Intersection of both sets.
     pub const fn intersection(self, other: InodeBits) -> InodeBits {
         InodeBits(self.0 & other.0)
     }
 
-    /// This without `other`.
+    /// This set without `other`.
     pub const fn without(self, other: InodeBits) -> InodeBits {
         InodeBits(self.0 & !other.0)
     }
 
-    /// The parts one by one, as numbers from 0.
+    /// Numbers of the parts in the set, from 0.
     pub(crate) fn indices(self) -> impl Iterator<Item = usize> {
         (0..INODE_BITS).filter(move |index| self.0 & (1 << index) != 0)
     }
 
-    /// The set of part number `index`, below [`INODE_BITS`].
+    /// The set of the part with number `index`, below [`INODE_BITS`].
     pub(crate) const fn of_index(index: usize) -> InodeBits {
         InodeBits(1 << index)
     }

@@ -1,29 +1,29 @@
-//! The locks that one client has at one target, kept as long as nobody else wants them.
+//! Lock cache of one client at one target: a lock stays cached until a conflicting request of another client.
 //!
-//! It owns the client's locks, who uses them, and the list of unused ones. It does no I/O and reads no clock: threads that
-//! need a lock, messages from the target and the time come in as calls; what has to be sent, written out, dropped or woken
-//! is pushed as [`Effect`]s.
+//! It owns the client's locks, their references, and the list of unused ones. It does no I/O and reads no
+//! clock: threads that need a lock, messages from the target and the time come in as calls; what has to be
+//! sent, written out, dropped or woken is pushed as [`Effect`]s.
 //!
 //! ```text
 //!   acquire --> asking --granted--> granted, used <--> granted, unused (LRU)
 //!                  |                     |                   |
-//!                  |                 called back         called back, LRU full or too old, early cancel
+//!                  |                callback            callback, LRU full or too old, early cancel
 //!                  |                     v                   v
-//!                  |             no new users, last     leaving: what it covers is written out and dropped
-//!                  |             user lets go --------->     |
-//!                  v                                         +--> cancel sent, or converted and granted again
+//!                  |             no new users; last     leaving: what it covers is written out and dropped
+//!                  |             user releases ------->      |
+//!                  v                                         +--> cancel sent, or converted and granted
 //!               refused
 //! ```
 //!
 //! Invariants:
-//! - a lock is matched only while it is granted and not called back; who holds a reference keeps it until he releases it,
-//!   or until the client is evicted ([`LockClient::is_valid`]);
-//! - a cancel or conversion is sent only after its owner has said that nothing is cached any more under what is given up
-//!   ([`LockClient::on_flushed`]);
-//! - a handle that was reserved for a request which may bring a lock ([`LockClient::reserve`]) becomes one only if nobody has
-//!   called it back on the way;
-//! - handles are never used twice, so a message about an unknown handle is about a lock that is gone: the answer is a
-//!   cancel. That also heals lost and repeated messages.
+//! - a lock is matched only while it is granted and has had no blocking callback; a reference keeps it until
+//!   the reference is released, or until the client is evicted ([`LockClient::is_valid`]);
+//! - a cancel or conversion is sent only after the owner has confirmed that nothing is cached any more under
+//!   what is given up ([`LockClient::on_flushed`]);
+//! - a handle that was reserved for a request which may bring a lock ([`LockClient::reserve`]) becomes a lock
+//!   only if no callback for it came before the answer;
+//! - handles are never used twice, so a message about an unknown handle is about a lock that is gone: the
+//!   answer is a cancel. That also recovers from lost and repeated messages.
 
 mod intent;
 mod lru;
@@ -50,25 +50,25 @@ pub use unused::EarlyCancel;
 /// Bounds and times of a [`LockClient`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientConfig {
-    /// Unused locks that are kept (Lustre: `lru_size`).
+    /// Unused locks that stay cached (Lustre: `lru_size`).
     pub lru_size: usize,
     /// Time after which an unused lock is given up (Lustre: `lru_max_age`).
     pub lru_max_age: Duration,
-    /// Time after which a request that has not been granted is sent again. Its first answer, "waiting", may be long ago;
-    /// the repetition finds a completion callback that was lost.
+    /// Time after which a request that has not been granted is resent. Its first answer, "waiting", may be
+    /// old; the resend finds a grant whose completion callback was lost.
     pub resend_after: Duration,
-    /// Write locks that only readers want become read locks instead of being given up.
+    /// Downgrade write locks that conflict only with readers to read locks, instead of giving them up.
     pub downgrade: bool,
-    /// Of locks on inodes, bits that nobody wants are kept.
+    /// Keep those bits of an inode lock that no waiting request conflicts with.
     pub keep_parts: bool,
 }
 
 impl Default for ClientConfig {
     fn default() -> Self {
         ClientConfig {
-            // Far below the bound of the server for a client, so that locks in use find room.
+            // Far below the server's limit for a client, so that locks in use fit in addition.
             lru_size: 32 * 1024,
-            // Lustre reference 4.4.
+            // As in Lustre.
             lru_max_age: Duration::from_secs(600),
             resend_after: Duration::from_secs(5),
             downgrade: true,
@@ -77,114 +77,115 @@ impl Default for ClientConfig {
     }
 }
 
-/// What the owner of a [`LockClient`] has to do. What is to be sent carries the generation of the connection.
+/// What the owner of a [`LockClient`] has to do. Messages carry the generation of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Send this request; the answer goes to [`LockClient::on_outcome`].
     SendEnqueue(Enqueue),
-    /// Send a cancel, again if the connection breaks before the answer. If it is lost all the same, the next callback for the
-    /// lock brings another.
+    /// Send a cancel, and resend it if the connection breaks before the answer. If it is lost all the same,
+    /// the next callback for the lock brings another.
     SendCancel(LockHandle),
-    /// Send a conversion; no answer is needed either.
+    /// Send a conversion; it needs no answer either.
     SendConvert {
-        /// Which lock.
+        /// Lock to convert.
         handle: LockHandle,
-        /// The mode that stays.
+        /// Mode that stays.
         mode: Mode,
-        /// What it still covers.
+        /// Part that stays covered.
         policy: Policy,
     },
-    /// Send a lock to a server that has restarted; the answer goes to [`LockClient::on_replay_outcome`].
+    /// Replay a lock to a server that has restarted; the answer goes to [`LockClient::on_replay_outcome`].
     SendReplay {
-        /// Which lock.
+        /// Lock to replay.
         handle: LockHandle,
-        /// On what.
+        /// Resource of the lock.
         resource: ResourceId,
-        /// As it was granted.
+        /// The lock as it was granted.
         need: Need,
     },
-    /// All locks are replayed: tell the server that this client is done, until it has heard it.
+    /// All locks are replayed: report this to the server until it has confirmed.
     SendReplayDone,
-    /// The lock is there: wake those who wait for it. They hold their references already.
+    /// The lock is granted: wake the threads that wait for it. They hold their references already.
     Ready {
-        /// Which lock.
+        /// Lock that is granted.
         handle: LockHandle,
     },
-    /// The lock cannot be had: wake those who wait for it; their references are gone.
+    /// The lock is refused: wake the threads that wait for it; their references are gone.
     Failed {
-        /// Which lock.
+        /// Lock that is refused.
         handle: LockHandle,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// A glimpse has come to its end without a lock: wake those who wait.
+    /// A glimpse ended without a lock: wake the threads that wait for it.
     Glimpsed {
-        /// Which request.
+        /// Handle of the request.
         handle: LockHandle,
         /// Size and times as the server and the writers know them.
         lvb: Lvb,
     },
-    /// Write out what was written under the lock, then drop what is cached under it, then call
-    /// [`LockClient::on_flushed`]. Bytes that other locks cover may stay ([`LockClient::uncovered`]). With `keep`, only what
-    /// the lock has beyond that has to go: inode bits that are not in it; or, for a read lock in place of a write lock,
-    /// nothing is dropped, only written out.
+    /// Write out dirty data under the lock, then drop what is cached under it, then call
+    /// [`LockClient::on_flushed`]. Bytes that other locks cover may stay ([`LockClient::uncovered`]). With
+    /// `keep`, only the rest of the lock is given up: inode bits that are not in `keep`; or, for a write lock
+    /// that becomes a read lock, nothing is dropped, only written out.
     Flush {
-        /// Which lock.
+        /// Lock to give up.
         handle: LockHandle,
-        /// On what.
+        /// Resource of the lock.
         resource: ResourceId,
-        /// What it is now.
+        /// The lock as it is held.
         need: Need,
-        /// What is to be left of it.
+        /// The part that stays; `None` if the lock is given up as a whole.
         keep: Option<Need>,
     },
-    /// The lock is lost: drop what is cached under it, and count what was not written out as lost (EIO at the next fsync or
-    /// close of the files that it belongs to). Users of the lock find it invalid.
+    /// The lock is lost: drop what is cached under it, and count dirty data as lost (`EIO` at the next fsync
+    /// or close of the files that it belongs to). Users of the lock find it invalid.
     Discard {
-        /// Which lock.
+        /// Lock that is lost.
         handle: LockHandle,
-        /// On what.
+        /// Resource of the lock.
         resource: ResourceId,
-        /// What it was.
+        /// The lock as it was held.
         need: Need,
     },
-    /// The server does not accept what this client says it holds: call [`LockClient::on_evicted`], connect afresh.
+    /// The server does not accept the locks that this client replays: call [`LockClient::on_evicted`] and
+    /// connect anew.
     Reconnect,
 }
 
 /// The answer to [`LockClient::acquire`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acquire {
-    /// A lock that serves is held; the caller has a reference to it.
+    /// A suitable lock is held; the caller has a reference to it.
     Held(LockHandle),
-    /// The server was asked. [`Effect::Ready`], [`Effect::Failed`] or [`Effect::Glimpsed`] with this handle will follow; the
-    /// caller has a reference, to be released also if it does not want to wait any longer.
+    /// The server was asked. [`Effect::Ready`], [`Effect::Failed`] or [`Effect::Glimpsed`] with this handle
+    /// will follow; the caller has a reference, to be released also if it stops waiting.
     Pending(LockHandle),
-    /// The server has said that the resource is fought over: do the I/O without a lock of this client.
+    /// The server has reported the resource contended: do the I/O without a lock of this client.
     Contended,
 }
 
-/// Counters since the start.
+/// Counters since the start of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClientStats {
     /// Needs that a cached lock served.
     pub matched: u64,
-    /// Requests, without repetitions.
+    /// Enqueues, without resends.
     pub enqueued: u64,
-    /// Blocking callbacks that came, with repetitions.
+    /// Blocking callbacks received, with resends.
     pub callbacks: u64,
-    /// Locks given up, in whatever way.
+    /// Locks given up, for any reason.
     pub cancelled: u64,
-    /// Locks that became smaller or weaker instead.
+    /// Locks that were converted instead: fewer bits or a weaker mode.
     pub converted: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Asked for, not granted; to be asked for again at this time.
+    /// Requested and not granted; to be resent at this time.
     Asking(Instant),
     Granted,
-    /// What it covers is being written out and dropped, down to what is kept.
+    /// Dirty data is being written out and the cache dropped; the content is what stays of the lock.
     Leaving(Option<Need>),
 }
 
@@ -192,13 +193,13 @@ enum State {
 struct Lock {
     handle: LockHandle,
     resource: u32,
-    /// What was asked for; once granted, what is held.
+    /// The request; once granted, what is held.
     need: Need,
     optional: InodeBits,
     flags: EnqueueFlags,
     state: State,
     users: u32,
-    /// Set when it was called back.
+    /// What waiting requests need; set by a blocking callback.
     wanted: Option<Wanted>,
     lvb: Option<Lvb>,
     link: Link,
@@ -219,12 +220,12 @@ impl Lock {
 #[derive(Debug)]
 struct Resource {
     id: ResourceId,
-    /// Granted locks, called back ones included.
+    /// Granted locks, including those that are being revoked.
     granted: Holdings,
     asking: Vec<u32>,
-    /// Locks under which is being written out and dropped.
+    /// Locks under which data is being written out and dropped.
     leaving: Vec<u32>,
-    /// Locks in any state.
+    /// Number of locks in any state.
     locks: u32,
 }
 
@@ -240,7 +241,7 @@ pub struct LockClient {
     resources: Slab<Resource>,
     by_id: WordMap<ResourceId, u32>,
     lru: Lru,
-    /// Locks that are asked for, by the time of the next repetition.
+    /// Requests that are not granted, by the time of their next resend.
     resend: BTreeSet<(Instant, u32)>,
     /// Locks whose replay has not been answered.
     replaying: BTreeSet<LockHandle>,
@@ -252,7 +253,8 @@ pub struct LockClient {
 }
 
 impl LockClient {
-    /// A cache without locks and without a connection: requests are sent when [`LockClient::on_connected`] is called.
+    /// Creates a cache without locks and without a connection: requests are sent when
+    /// [`LockClient::on_connected`] is called.
     pub fn new(config: ClientConfig) -> LockClient {
         LockClient {
             config,
@@ -273,13 +275,14 @@ impl LockClient {
         }
     }
 
-    /// The same whose handles come after `first`: two caches of one client at one target must not name different locks alike.
+    /// Creates a cache whose handles come after `first`: two caches of one client at one target must not use
+    /// the same handles.
     pub fn with_handles_after(config: ClientConfig, first: LockHandle) -> LockClient {
         LockClient { handles: first.0, ..LockClient::new(config) }
     }
 
-    /// A lock for `need`: a cached one, one that somebody else here is asking for already, or a new one. The caller gets a
-    /// reference and gives it back with [`LockClient::release`].
+    /// Returns a lock for `need`: a cached one, one that another thread is requesting already, or a new
+    /// request. The caller gets a reference and returns it with [`LockClient::release`].
     pub fn acquire(
         &mut self,
         now: Instant,
@@ -326,7 +329,7 @@ impl LockClient {
         Acquire::Pending(handle)
     }
 
-    /// A reference to a cached lock that serves `need`, if there is one. Asks nobody.
+    /// Returns a reference to a cached lock that serves `need`, if there is one. Never asks the server.
     pub fn match_lock(&mut self, resource: &ResourceId, need: &Need) -> Option<LockHandle> {
         let key = self.serving(resource, need)?;
         self.lru.remove(&mut self.locks, key);
@@ -335,7 +338,7 @@ impl LockClient {
         Some(self.locks[key].handle)
     }
 
-    /// A reference to this very lock, and what it covers, if it may be used.
+    /// Returns a reference to this very lock, and what it covers, if it may be used.
     pub fn hold(&mut self, handle: LockHandle) -> Option<Need> {
         let key = *self.by_handle.get(&handle)?;
         if !self.is_usable(handle) {
@@ -347,20 +350,21 @@ impl LockClient {
         Some(self.locks[key].need)
     }
 
-    /// True if a cached lock serves `need`: what is cached may be used right now, by a caller that holds the mutex around
-    /// this engine.
+    /// True if a cached lock serves `need`: a caller that holds the mutex around this engine may use what is
+    /// cached.
     pub fn is_covered(&self, resource: &ResourceId, need: &Need) -> bool {
         self.serving(resource, need).is_some()
     }
 
-    /// What the cached lock that serves `need` was granted for.
+    /// Returns what the cached lock that serves `need` was granted for.
     pub fn cached(&self, resource: &ResourceId, need: &Need) -> Option<Need> {
         self.serving(resource, need).map(|key| self.locks[key].need)
     }
 
-    /// True if a lock of this client, called back or being given up though it may be, keeps others from what `need` would
-    /// let them change, or is a group's that is being given up: who is beside it is in the group. Whoever caches something on this
-    /// word has to see to it that the flush of that lock drops it.
+    /// True if a lock of this client, even one being revoked or given up, excludes the changes by others that
+    /// `need` would exclude, or is a group lock that is being given up: other holders are members of the same
+    /// group. A caller that caches something on this answer has to ensure that the flush of that lock drops
+    /// it.
     pub fn is_still_held(&self, resource: &ResourceId, need: &Need) -> bool {
         let Some(&place) = self.by_id.get(resource) else { return false };
         let resource = &self.resources[place];
@@ -370,8 +374,9 @@ impl LockClient {
             || resource.leaving.iter().any(|key| serves(&self.locks[*key].need))
     }
 
-    /// Gives up what this client holds on the resource in `mode`, as if somebody wanted all of it: at once, or when its
-    /// last user lets go. Says which locks are on their way out: what there is to wait for.
+    /// Gives up what this client holds on the resource in `mode`, as if a conflicting request waited for all
+    /// of it: at once, or when the last reference is released. Returns the locks that are being given up, for
+    /// the caller to wait for.
     pub fn surrender(
         &mut self,
         resource: &ResourceId,
@@ -402,7 +407,7 @@ impl LockClient {
         handles
     }
 
-    /// Locks on the resource, in any state.
+    /// Returns the number of locks on the resource, in any state.
     pub fn locks_on(&self, resource: &ResourceId) -> usize {
         self.by_id.get(resource).map_or(0, |place| self.resources[*place].locks as usize)
     }
@@ -418,8 +423,8 @@ impl LockClient {
         found || resource.leaving.iter().any(|key| self.locks[*key].need.mode == mode)
     }
 
-    /// Gives a reference back. A pending request that nobody waits for any more is cancelled; an unused lock stays in the
-    /// cache if nobody else wants it. References to locks that were lost may be given back, too.
+    /// Releases a reference. A pending request without references is cancelled; an unused lock stays cached
+    /// unless it has had a blocking callback. References to locks that were lost may be released, too.
     pub fn release(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
         let Some(&key) = self.by_handle.get(&handle) else { return };
         let lock = &mut self.locks[key];
@@ -444,57 +449,58 @@ impl LockClient {
         }
     }
 
-    /// True if the lock is still held: false after an eviction, also for those who have a reference.
+    /// True if the lock is still held: false after an eviction, even for holders of a reference.
     pub fn is_valid(&self, handle: LockHandle) -> bool {
         self.held(handle).is_some()
     }
 
-    /// True if what is cached under the lock may be used right now: it is granted and nobody has called it back.
+    /// True if what is cached under the lock may be used right now: it is granted and has had no blocking
+    /// callback.
     pub fn is_usable(&self, handle: LockHandle) -> bool {
         let Some(lock) = self.by_handle.get(&handle).map(|key| &self.locks[*key]) else { return false };
         lock.state == State::Granted && lock.wanted.is_none()
     }
 
-    /// The cached lock that serves `need`, without a reference to it.
+    /// Returns the cached lock that serves `need`, without a reference to it.
     pub fn serving_handle(&self, resource: &ResourceId, need: &Need) -> Option<LockHandle> {
         self.serving(resource, need).map(|key| self.locks[key].handle)
     }
 
-    /// True if the lock exists, granted or asked for.
+    /// True if the lock exists, granted or requested.
     pub fn knows(&self, handle: LockHandle) -> bool {
         self.by_handle.contains_key(&handle)
     }
 
-    /// What is held under a handle.
+    /// Returns what is held under a handle.
     pub fn held(&self, handle: LockHandle) -> Option<Need> {
         let lock = &self.locks[*self.by_handle.get(&handle)?];
         (!matches!(lock.state, State::Asking(_))).then_some(lock.need)
     }
 
-    /// Size and times of the object as this client knows them under the lock.
+    /// Returns the size and times of the object as this client knows them under the lock.
     pub fn lvb(&self, handle: LockHandle) -> Option<Lvb> {
         self.locks[*self.by_handle.get(&handle)?].lvb
     }
 
-    /// The client has changed the object under the lock: an extending write raises the known minimum size, a truncate sets
-    /// it.
+    /// The client has changed the object under the lock: an extending write raises the known minimum size, a
+    /// truncate sets it.
     pub fn update_lvb(&mut self, handle: LockHandle, change: impl FnOnce(&mut Lvb)) {
         if let Some(key) = self.by_handle.get(&handle) {
             change(self.locks[*key].lvb.get_or_insert_default());
         }
     }
 
-    /// Locks in any state.
+    /// Returns the number of locks in any state.
     pub fn locks(&self) -> usize {
         self.locks.len()
     }
 
-    /// Locks that are cached and not used.
+    /// Returns the number of cached locks without references.
     pub fn unused(&self) -> usize {
         self.lru.len()
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start of the cache.
     pub fn stats(&self) -> ClientStats {
         self.stats
     }
@@ -505,7 +511,7 @@ impl LockClient {
         self.resources[place].granted.serving(need, usable)
     }
 
-    /// Joins somebody who waits for what would serve, unless it has been called back already.
+    /// Joins a pending request that would serve `need`, unless it has had a blocking callback already.
     fn join(&mut self, resource: &ResourceId, need: &Need, flags: EnqueueFlags) -> Option<LockHandle> {
         let place = *self.by_id.get(resource)?;
         let serves = |key: &u32| {
@@ -517,7 +523,7 @@ impl LockClient {
         Some(self.locks[key].handle)
     }
 
-    /// Begins to give up an unused lock, or as much of it as others want.
+    /// Starts to give up an unused lock, or the part of it that waiting requests need.
     fn give_up(&mut self, key: u32, effects: &mut Vec<Effect>) {
         self.lru.remove(&mut self.locks, key);
         let lock = &mut self.locks[key];
@@ -533,7 +539,7 @@ impl LockClient {
         effects.push(Effect::Flush { handle: lock.handle, resource, need, keep });
     }
 
-    /// Forgets a lock in whatever state it is.
+    /// Removes a lock in any state.
     fn remove(&mut self, key: u32) {
         self.lru.remove(&mut self.locks, key);
         let Some(lock) = self.locks.remove(key) else { return };
@@ -574,8 +580,8 @@ impl LockClient {
         place
     }
 
-    /// Sends what needs no answer. Without a connection cancels are kept for later, so that the server does not go on counting
-    /// locks that are gone; of the rest it finds out by a callback.
+    /// Sends a message that needs no answer. Without a connection cancels are kept for later, so that the
+    /// server does not count locks that are gone; a callback recovers the other messages.
     fn send(&mut self, effects: &mut Vec<Effect>, effect: Effect) {
         match effect {
             effect if self.connected => effects.push(effect),
@@ -585,8 +591,8 @@ impl LockClient {
     }
 }
 
-/// What a holder may keep although others want `wanted`: inode bits that nobody wants; else a read lock in place of a
-/// write lock, if that is weak enough.
+/// Returns what a holder may keep although others need `wanted`: inode bits that no waiting request needs;
+/// else a read lock instead of a write lock, if that is weak enough.
 fn kept(need: &Need, wanted: &Wanted, config: &ClientConfig) -> Option<Need> {
     if let (Policy::Bits(bits), Policy::Bits(others)) = (need.policy, wanted.policy) {
         let left = bits.without(others);

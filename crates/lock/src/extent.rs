@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Size of the pages that extent locks are aligned to: no page is ever under the write locks of two clients.
+/// Alignment of extent locks in bytes: a page is never under the write locks of two clients.
 pub const LOCK_PAGE_BYTES: u64 = 4096;
 
-/// Bytes from `start` to `last`, both included, as Lustre has them: the last byte of the largest object has a number,
-/// the one after it has none.
+/// Bytes from `start` to `last`, both included, as in Lustre: the last byte of the largest object has an
+/// offset in 64 bits, the end after it has none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     /// Offset of the first byte.
@@ -21,27 +21,27 @@ impl Extent {
     /// The whole object.
     pub const WHOLE: Extent = Extent { start: 0, last: Extent::EOF };
 
-    /// The bytes from `start` to `last`, both included; `None` if that is none.
+    /// The bytes from `start` to `last`, both included; `None` if `last` is below `start`.
     pub const fn new(start: u64, last: u64) -> Option<Extent> {
         if start <= last { Some(Extent { start, last }) } else { None }
     }
 
-    /// True if some byte is in both.
+    /// True if the extents have a byte in common.
     pub const fn overlaps(&self, other: &Extent) -> bool {
         self.start <= other.last && other.start <= self.last
     }
 
-    /// True if all bytes of `other` are in here.
+    /// True if all bytes of `other` are in this extent.
     pub const fn contains(&self, other: &Extent) -> bool {
         self.start <= other.start && other.last <= self.last
     }
 
-    /// The smallest extent with both in it.
+    /// The smallest extent that contains both.
     pub fn hull(&self, other: &Extent) -> Extent {
         Extent { start: self.start.min(other.start), last: self.last.max(other.last) }
     }
 
-    /// Widened to whole pages of [`LOCK_PAGE_BYTES`].
+    /// The extent widened to whole pages of [`LOCK_PAGE_BYTES`].
     pub const fn aligned_to_pages(&self) -> Extent {
         let mask = LOCK_PAGE_BYTES - 1;
         Extent { start: self.start & !mask, last: self.last | mask }

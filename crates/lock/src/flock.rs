@@ -1,24 +1,23 @@
-//! The locks that programs take on files: `fcntl` on ranges of bytes and `flock` on whole files. The two never conflict
-//! with each other.
+//! File locks of programs: `fcntl` on ranges of bytes and `flock` on whole files. The two never conflict with
+//! each other.
 //!
-//! It owns who holds what, who waits, and finds circles of waiting `fcntl` callers over all clients. Like the other
-//! engines it is told what happens and says what is to be sent; the answer to a call that had to wait is a
-//! [`Completion`].
+//! It owns held locks and waiting calls, and detects deadlocks of waiting `fcntl` callers across all clients.
+//! Like the other engines it gets events and returns what is to be sent; the answer to a call that had to
+//! wait is a [`Completion`].
 //!
-//! - A conflict is with locks that are held; who waits is served in order of arrival as soon as nobody who holds is in the
-//!   way. A stream of readers can hold up a writer, as on a local file system.
-//! - An owner never conflicts with itself: a new lock replaces what it had on the same bytes; neighbours of the same mode
-//!   are joined.
-//! - A file is in memory while it has locks or waiters.
-//! - A server that has restarted *recovers*: clients bring back what they held ([`FileLocks::on_replay`], and [`held`] for
-//!   their side), and nothing else is granted. Calls that wait do so until the recovery is over, and then in the order in
-//!   which their programs asked.
-//! - Setting and unlocking must be run once and in each owner's order: the reply cache of the session sees to that. What is
-//!   repeated under the same [`WaitId`] by a client that is still in the same call may come twice.
-//! - A circle is one of processes: a process that waits through one mount of a host for what it holds through another is
-//!   part of it, though the kernel gives it another owner's number on each ([`FileLock::process`]).
-//!
-//! Source: fcntl(2), flock(2).
+//! - A call conflicts only with held locks; waiting calls are served in order of arrival as soon as no held
+//!   lock conflicts. A stream of readers can hold up a writer, as on a local file system.
+//! - An owner never conflicts with itself: a new lock replaces what the owner had on the same bytes;
+//!   neighbours of the same mode are joined.
+//! - A file is in memory while it has locks or waiting calls.
+//! - A server that has restarted *recovers*: clients replay the locks that they held
+//!   ([`FileLocks::on_replay`], and [`held`] for their side), and nothing else is granted. Calls wait until
+//!   the recovery is over, and are then served in the order in which their programs asked.
+//! - Setting and unlocking must run once and in each owner's order: the reply cache of the session ensures
+//!   that. A client that is still in the same call may repeat it under the same [`WaitId`].
+//! - A deadlock is a cycle of processes: a process that waits through one mount of a host for what it holds
+//!   through another is part of it, though the kernel gives it another owner number on each mount
+//!   ([`FileLock::process`]).
 
 mod file;
 pub mod held;
@@ -32,12 +31,12 @@ use file::File;
 use nacre_types::{ClientUuid, Status, StatusResult};
 use waiting::Wait;
 
-/// Who holds a lock: clients number their owners (processes, or open files for `flock`).
+/// Holder of a lock: clients number their owners (processes, or open files for `flock`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Owner {
-    /// The mount.
+    /// Mount of the owner.
     pub client: ClientUuid,
-    /// Its own number for the owner.
+    /// The mount's number for the owner.
     pub number: u64,
 }
 
@@ -50,29 +49,29 @@ pub enum Family {
     File,
 }
 
-/// What a file lock allows.
+/// Access that a file lock allows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Access {
-    /// Shared.
+    /// Shared lock.
     Read,
-    /// Exclusive.
+    /// Exclusive lock.
     Write,
 }
 
-/// A lock on a file, held or wanted.
+/// A file lock, held or requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileLock {
-    /// Which family.
+    /// Kind of the lock.
     pub family: Family,
-    /// Whose.
+    /// Holder of the lock.
     pub owner: Owner,
-    /// What for.
+    /// Shared or exclusive.
     pub access: Access,
-    /// Which bytes; the whole file for all families but [`Family::Range`].
+    /// Locked bytes; the whole file for all families but [`Family::Range`].
     pub extent: Extent,
     /// Process that asked, for `F_GETLK`.
     pub pid: u32,
-    /// The same process for circles: one number through all mounts of its host, 0 if it is not known.
+    /// The same process for deadlock detection: one number on all mounts of its host, 0 if it is not known.
     pub process: u64,
 }
 
@@ -85,53 +84,54 @@ impl FileLock {
     }
 }
 
-/// Name of a call that may wait, chosen by its client and not used by another of its calls.
+/// Name of a call that may wait, chosen by its client; unique among that client's calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WaitId(pub u64);
 
-/// A call that waits, and its place among others that wait.
+/// A waiting call, and its order among others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
-    /// Which call.
+    /// Name of the call.
     pub id: WaitId,
-    /// When its program asked, by any clock. Only calls that have waited for the end of a recovery are put into this order.
+    /// Time when its program asked, by any clock. Orders only calls that have waited for the end of a
+    /// recovery.
     pub asked: u64,
 }
 
-/// What became of a request to set a lock.
+/// Result of a request to set a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetOutcome {
     /// The lock is held.
     Done,
-    /// Others are in the way: a [`Completion`] will follow.
+    /// Other locks conflict: a [`Completion`] will follow.
     Waiting,
 }
 
-/// The answer to a call that waited: the lock is held, or EDEADLK.
+/// The answer to a call that waited: the lock is held, or `EDEADLK`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// To whom.
+    /// Client to answer.
     pub client: ClientUuid,
-    /// Which call.
+    /// Name of the call.
     pub wait: WaitId,
-    /// How it ended.
+    /// Result of the call.
     pub result: StatusResult<()>,
 }
 
 /// Bounds of [`FileLocks`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlockConfig {
-    /// Locks on one file, against owners who split ranges without end.
+    /// Locks on one file; bounds owners that split ranges without end.
     pub locks_per_file_max: usize,
-    /// Locks and calls that wait, of one client.
+    /// Locks and waiting calls of one client.
     pub locks_per_client_max: usize,
-    /// Calls that wait, in all.
+    /// Waiting calls of all clients.
     pub waits_max: usize,
 }
 
 impl Default for FlockConfig {
     fn default() -> Self {
-        // Guesses; a lock takes about 150 bytes.
+        // Estimates; a lock takes about 150 bytes.
         FlockConfig { locks_per_file_max: 65_536, locks_per_client_max: 131_072, waits_max: 1_048_576 }
     }
 }
@@ -142,19 +142,19 @@ pub struct FileLocks {
     config: FlockConfig,
     files: Slab<File>,
     by_id: WordMap<ResourceId, u32>,
-    /// Locks and waits of each client that has any.
+    /// Number of locks and waits of each client that has any.
     of_clients: WordMap<ClientUuid, usize>,
     waits: Slab<Wait>,
     by_wait: WordMap<(ClientUuid, WaitId), u32>,
-    /// Waits of owners of byte ranges, to find circles.
+    /// Waits by owner of byte ranges, for deadlock detection.
     waiting_owners: WordMap<Owner, Vec<u32>>,
-    /// The same by process, of those that are known.
+    /// The same by process, as far as that is known.
     waiting_processes: WordMap<u64, Vec<u32>>,
     is_recovering: bool,
 }
 
 impl FileLocks {
-    /// A table without locks; while it `is_recovering`, clients of the last run bring theirs back.
+    /// Creates a table without locks; while it `is_recovering`, clients of the last run replay theirs.
     pub fn new(config: FlockConfig, is_recovering: bool) -> FileLocks {
         FileLocks {
             config,
@@ -169,13 +169,15 @@ impl FileLocks {
         }
     }
 
-    /// Sets a lock. With `wait`, a conflict makes the call wait under that name; without, it is an error. `completions` gets
-    /// the calls of others that can go on, as the new lock may be weaker than the one that it replaces.
+    /// Sets a lock. With `wait`, a conflict makes the call wait under that name; without, it is an error.
+    /// `completions` gets waiting calls that succeed because the new lock is weaker than the one that it
+    /// replaces.
     ///
     /// # Errors
-    /// `RECOVERING` without `wait` as long as that lasts; `EAGAIN` on a conflict without `wait`; `EDEADLK` if waiting would never end; `ENOLCK` at a bound; `EINVAL` for a
-    /// range that ends before it starts. As on Linux, an owner that changes the mode of an `flock` gives up the old lock
-    /// first and does not get it back if the new one cannot be had.
+    /// `RECOVERING` without `wait` during recovery; `EAGAIN` on a conflict without `wait`; `EDEADLK`
+    /// if the wait would complete a cycle; `ENOLCK` at a bound; `EINVAL` for a range that ends before it
+    /// starts. As on Linux, an owner that changes the mode of an `flock` gives up the old lock first and does
+    /// not get it back if the new one is refused.
     pub fn on_set(
         &mut self,
         resource: &ResourceId,
@@ -226,10 +228,11 @@ impl FileLocks {
         Err(refusal.unwrap_or(Status::EAGAIN))
     }
 
-    /// A client of the last run brings back a lock that it held; `may_restore` as long as it has not done so with all.
+    /// A client of the last run replays a lock that it held; `may_restore` until it has replayed all of them.
     ///
     /// # Errors
-    /// `ESTALE` if it is too late for that, or another client says that it holds what excludes this.
+    /// `ESTALE` if it is too late for that, or the lock conflicts with one that another client has
+    /// replayed.
     pub fn on_replay(
         &mut self,
         resource: &ResourceId,
@@ -239,7 +242,7 @@ impl FileLocks {
         let lock = &normal(lock)?;
         let key = self.file_for(resource);
         let file = &self.files[key];
-        // The client may be here for the second time, as it lost the connection the first time.
+        // The client may replay for the second time, if it lost the connection the first time.
         let result = if file.covers(lock) {
             Ok(())
         } else if !self.is_recovering || !may_restore || file.blockers(lock).next().is_some() {
@@ -251,7 +254,8 @@ impl FileLocks {
         result
     }
 
-    /// The end of recovery: all clients of the last run have replayed their locks or are given up. Waiting requests are granted as usual again.
+    /// The end of recovery: all clients of the last run have replayed their locks or are given up. Waiting
+    /// requests are granted as usual again.
     pub fn end_recovery(&mut self, completions: &mut Vec<Completion>) {
         if !std::mem::take(&mut self.is_recovering) {
             return;
@@ -290,7 +294,8 @@ impl FileLocks {
     /// Unlocks a part of what an owner holds.
     ///
     /// # Errors
-    /// `ENOLCK` if it would split a lock and the file has as many as it may; `EINVAL` for a range that ends before it starts.
+    /// `ENOLCK` if it would split a lock and the file is at its limit of locks; `EINVAL` for a range
+    /// that ends before it starts.
     pub fn on_unlock(
         &mut self,
         resource: &ResourceId,
@@ -312,15 +317,15 @@ impl FileLocks {
         Ok(())
     }
 
-    /// The first lock, by offset, that keeps `lock` from being set (`F_GETLK`).
+    /// Returns the first lock, by offset, that conflicts with `lock` (`F_GETLK`).
     pub fn conflict(&self, resource: &ResourceId, lock: &FileLock) -> Option<FileLock> {
         let lock = normal(lock).ok()?;
         let file = &self.files[*self.by_id.get(resource)?];
         file.blockers(&lock).min_by_key(|held| (held.extent.start, held.owner))
     }
 
-    /// A call does not want to wait any longer (a signal). True if it was waiting, so that it ends with EINTR; false if not: its
-    /// lock may have been set, and a completion be on its way.
+    /// A signal ends the wait of a call. True if it was waiting, so that it ends with `EINTR`; false if not:
+    /// its lock may have been set, and a completion may be under way.
     pub fn on_cancel_wait(&mut self, client: ClientUuid, wait: WaitId) -> bool {
         let Some(&key) = self.by_wait.get(&(client, wait)) else { return false };
         let file = self.end_wait(key);
@@ -328,7 +333,8 @@ impl FileLocks {
         true
     }
 
-    /// A client has closed a file, or is gone from it for other reasons: all that it holds and waits for there goes.
+    /// A client has closed a file, or is removed from it for other reasons: all its locks and waits there are
+    /// removed.
     pub fn release_file(
         &mut self,
         resource: &ResourceId,
@@ -340,7 +346,7 @@ impl FileLocks {
         }
     }
 
-    /// A client is gone: all that it holds and waits for goes.
+    /// A client is removed: all its locks and waits are removed.
     pub fn release_client(&mut self, client: ClientUuid, completions: &mut Vec<Completion>) {
         let all: Vec<u32> = self.files.iter().map(|(key, _)| key).collect();
         for key in all {
@@ -348,18 +354,18 @@ impl FileLocks {
         }
     }
 
-    /// Locks of a file, in no particular order.
+    /// Returns the locks of a file, in no particular order.
     pub fn locks_of(&self, resource: &ResourceId) -> Vec<FileLock> {
         let file = self.by_id.get(resource).map(|key| &self.files[*key]);
         file.map(|file| file.locks().collect()).unwrap_or_default()
     }
 
-    /// Files in memory.
+    /// Returns the number of files in memory.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Calls that wait.
+    /// Returns the number of waiting calls.
     pub fn waiting(&self) -> usize {
         self.waits.len()
     }
@@ -375,9 +381,9 @@ impl FileLocks {
         self.drop_if_unused(key);
     }
 
-    /// Sets a lock that nobody is in the way of.
+    /// Sets a lock that has no conflicts.
     fn set(&mut self, key: u32, lock: &FileLock) -> StatusResult<()> {
-        // A lock in the middle of another mode splits it: two more.
+        // A lock in the middle of another mode splits it, which adds two locks.
         let needed = if self.files[key].splits(lock.family, lock.owner, lock.extent) { 2 } else { 1 };
         if self.room(key, lock.owner.client) < needed {
             return Err(Status::ENOLCK);
@@ -386,7 +392,7 @@ impl FileLocks {
         Ok(())
     }
 
-    /// How many locks more a client may have on a file.
+    /// Returns how many more locks a client may have on a file.
     fn room(&self, key: u32, client: ClientUuid) -> usize {
         let of_file = self.config.locks_per_file_max.saturating_sub(self.files[key].len());
         of_file.min(self.room_of(client))
@@ -410,7 +416,7 @@ impl FileLocks {
         self.count(client, before, after);
     }
 
-    /// A client has `after` locks or waits somewhere where it had `before`.
+    /// Updates the count of a client that had `before` locks or waits somewhere and has `after` there.
     fn count(&mut self, client: ClientUuid, before: usize, after: usize) {
         let has = self.of_clients.entry(client).or_default();
         debug_assert!(*has + after >= before, "all that a client has was counted");

@@ -1,16 +1,16 @@
-//! A quick hash for names of resources and handles of locks.
+//! A fast hash for names of resources and handles of locks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Multiplies words together. Handles are chosen by clients, each for a map of its own, and resources are files that
-/// exist: who makes them collide slows down himself.
+/// Hashes by multiplying words. No defence against chosen collisions: handles are chosen by clients, each for
+/// its own map, and resources are existing files, so a client that provokes collisions slows down itself.
 #[derive(Default)]
 pub(crate) struct WordHasher(u64);
 
 impl Hasher for WordHasher {
     fn finish(&self) -> u64 {
-        // Tables look at the lowest and at the highest bits; multiplication mixes only upwards.
+        // Hash tables use the lowest and the highest bits; multiplication mixes only upwards.
         self.0 ^ (self.0 >> 32)
     }
 

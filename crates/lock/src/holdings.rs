@@ -1,4 +1,4 @@
-//! The locks that are held on one resource, arranged so that conflicts are found quickly.
+//! The granted locks of one resource, indexed so that conflicts are found quickly.
 
 use crate::bits::{INODE_BITS, InodeBits};
 use crate::extent::Extent;
@@ -7,21 +7,21 @@ use crate::resource::{Need, Policy};
 use crate::tree::IntervalTree;
 use std::ops::ControlFlow;
 
-/// Calls of a visitor: the key of a lock; breaking ends the walk.
+/// Visitor that is called with the key of each lock; `Break` ends the walk.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(u32) -> ControlFlow<()>;
 
-/// Locks on an inode from which on their bits are counted: fewer are looked at one by one just as quickly.
+/// Number of locks on an inode from which their bits are counted; a scan of fewer is as fast.
 const COUNTED_FROM: usize = 16;
 
-/// How many locks hold each bit in each mode.
+/// Number of locks that hold each bit in each mode.
 type Counts = [[u32; INODE_BITS]; MODES];
 
 /// See the [module documentation](self).
 #[derive(Debug)]
 pub(crate) enum Holdings {
-    /// One tree per mode that occurs; in most resources one or two.
+    /// One tree per mode that occurs; on most resources one or two.
     Extents(Vec<(Mode, IntervalTree)>),
-    /// All locks, and counts, so that the absence of conflicts among many is seen without a walk.
+    /// All locks, and counts that show the absence of conflicts among many locks without a scan.
     Bits { locks: Vec<(u32, Mode, InodeBits)>, counts: Option<Box<Counts>> },
 }
 
@@ -30,7 +30,7 @@ fn count(counts: &mut Counts, mode: Mode, bits: InodeBits) {
 }
 
 impl Holdings {
-    /// Nothing held, on a resource of the type that this policy is for.
+    /// An empty set for a resource of the type that this policy belongs to.
     pub(crate) fn for_type_of(policy: &Policy) -> Holdings {
         match policy {
             Policy::Extent(_) => Holdings::Extents(Vec::new()),
@@ -38,7 +38,7 @@ impl Holdings {
         }
     }
 
-    /// True if locks with this policy can be held here.
+    /// True if this resource can have locks with this policy.
     pub(crate) fn fits(&self, policy: &Policy) -> bool {
         matches!(
             (self, policy),
@@ -77,7 +77,7 @@ impl Holdings {
         }
     }
 
-    /// Takes a lock out again; the arguments are those of [`Holdings::insert`].
+    /// Removes a lock; the arguments are those of [`Holdings::insert`].
     pub(crate) fn remove(&mut self, mode: Mode, policy: &Policy, key: u32) {
         match (self, policy) {
             (Holdings::Extents(trees), Policy::Extent(extent)) => {
@@ -100,8 +100,8 @@ impl Holdings {
         }
     }
 
-    /// Visits locks whose modes and parts stand in the way of `need`. Group locks are visited for a group need whatever
-    /// their group is: the caller knows it.
+    /// Visits locks whose mode and part conflict with `need`. A group need visits all group locks, whatever
+    /// their group: the caller compares the groups.
     pub(crate) fn conflicting(&self, need: &Need, visit: Visit<'_>) -> ControlFlow<()> {
         let in_the_way = |held: Mode| {
             held == Mode::Group && need.mode == Mode::Group || !need.mode.compatible().contains(held)
@@ -131,7 +131,8 @@ impl Holdings {
         ControlFlow::Continue(())
     }
 
-    /// The first lock that `usable` accepts among those whose mode and part serve `need`. The caller looks at groups.
+    /// Finds the first lock that `usable` accepts among those whose mode and part serve `need`. The caller
+    /// compares the groups.
     pub(crate) fn serving(&self, need: &Need, mut usable: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut found = None;
         match (self, &need.policy) {
@@ -161,7 +162,7 @@ impl Holdings {
         found
     }
 
-    /// The trees of an object's locks; none for an inode.
+    /// Trees of the locks of an object; empty for an inode.
     pub(crate) fn trees(&self) -> &[(Mode, IntervalTree)] {
         match self {
             Holdings::Extents(trees) => trees,

@@ -1,26 +1,28 @@
-//! Who is connected, and whether a single client may cache everything.
+//! The lease of a metadata target: whether a single client may cache everything.
 //!
-//! A client that is alone gets the lease *exclusive*: nobody else can change anything, so it may cache names, absences
-//! and attributes without asking. When a second client comes, the first is called back, drops what it caches and
-//! says so; only then does the second one get in, and both hold the lease *shared*. A client that does not
-//! answer in time is evicted. When all but one have left, that one gets the lease exclusive again.
+//! A client that is alone holds the lease *exclusive*: no other client can change anything, so it may cache
+//! names, negative entries and attributes without asking. When a second client connects, the server revokes
+//! the first client's lease; the first client drops its cache and confirms the release. Only then is the
+//! second one admitted, and both hold the lease *shared*. A client that does not answer in time is evicted.
+//! When all but one have left, that one gets the lease exclusive again.
 //!
 //! ```text
 //!               connect, alone                    connect, others are there
-//!   (unknown) ------------------> exclusive    (unknown) --------> shared, or waiting for the exclusive one's release
-//!                                    | somebody else connects                 |
+//!   (unknown) ------------------> exclusive    (unknown) --------> shared, or waiting for the release
+//!                                    | another client connects                |
 //!                                    v                                        |
 //!                                 releasing --released--> shared  <-----------+
 //!                                    | deadline
 //!                                    v
-//!                                 fencing --the owner has seen to it that it can do no harm--> (unknown)
+//!                                 fencing --the owner has fenced the client on all servers--> (unknown)
 //! ```
 //!
-//! After a restart, clients known from before are *expected* until the recovery deadline. If there is one only, it may
-//! still hold the lease exclusive, so nobody else gets in before it is back or given up.
+//! After a restart, clients of the last run are *expected* until the end of the recovery window. If there is
+//! only one, it may still hold the lease exclusive, so no other client is admitted before it has reconnected
+//! or is given up.
 //!
-//! Invariant: while a client holds the lease exclusive, is releasing it, is expected to hold it, or is being fenced, no other
-//! is granted.
+//! Invariant: while a client holds the lease exclusive, is releasing it, is expected to hold it, or is being
+//! fenced, no other client is granted the lease.
 
 use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
@@ -30,9 +32,10 @@ use std::time::Duration;
 /// What a client may cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// It is the only client.
+    /// True if the client is the only one.
     pub exclusive: bool,
-    /// Grows with every grant and revocation; the larger one is the newer.
+    /// Number that grows with every grant and revocation; of two grants the one with the larger epoch is
+    /// newer.
     pub epoch: u64,
 }
 
@@ -41,39 +44,42 @@ pub struct Grant {
 pub enum Effect {
     /// The client's connect succeeds with this grant.
     Granted {
-        /// Who.
+        /// Client to answer.
         client: ClientUuid,
-        /// What.
+        /// Its grant.
         grant: Grant,
     },
-    /// Tell the client that its grant has changed. If `exclusive` was taken away, it must answer before the deadline.
+    /// Notify the client that its grant has changed. If the exclusive lease was revoked, it must answer
+    /// before the deadline.
     Callback {
-        /// Who.
+        /// Client to notify.
         client: ClientUuid,
         /// The new grant.
         grant: Grant,
     },
-    /// Drop the client and all that it holds: it did not release, or did not come back after a restart. Nobody is let in
-    /// because of that before [`LeaseEngine::on_fenced`] says that whatever it still sends is refused everywhere.
+    /// Drop the client and all that it holds: it did not release, or did not reconnect after a restart. No
+    /// waiting client is admitted in its place before [`LeaseEngine::on_fenced`] confirms that all servers
+    /// refuse its requests.
     Evict {
-        /// Who.
+        /// Client to evict.
         client: ClientUuid,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Known from before a restart, not back yet.
+    /// Known from before a restart, not reconnected yet.
     Expected { deadline: Instant, may_be_exclusive: bool },
-    /// Wants in, but the lease is held exclusive. The number orders those that wait.
+    /// Waits for admission because the lease is held exclusive. The number orders waiting clients.
     Waiting { since: u64 },
-    /// Connected, may cache nothing for long.
+    /// Connected with the shared lease: may cache only under locks.
     Shared,
     /// Connected and alone.
     Exclusive,
-    /// Was called back under this epoch and has not answered.
+    /// The lease was revoked under this epoch, and the client has not confirmed the release.
     Releasing { epoch: u64, deadline: Instant },
-    /// Was given up and is not known to be harmless yet; it may have come back already, as somebody new.
+    /// Given up and not known to be fenced yet; `returns` if it has connected again meanwhile, as a new
+    /// client.
     Fencing { returns: bool },
 }
 
@@ -87,8 +93,8 @@ pub struct LeaseEngine {
 }
 
 impl LeaseEngine {
-    /// A new engine. `first_epoch` must be above every epoch of earlier lives of the server. `known` clients of the
-    /// last life are expected until `recovery_deadline`.
+    /// Creates an engine. `first_epoch` must be above every epoch of earlier runs of the server. The `known`
+    /// clients of the last run are expected until `recovery_deadline`.
     pub fn new(
         first_epoch: u64,
         release_timeout: Duration,
@@ -104,7 +110,7 @@ impl LeaseEngine {
         }
     }
 
-    /// Clients of the last life are expected until `recovery_deadline`, which is another one than at the beginning.
+    /// Changes the end of the recovery window, until which clients of the last run are expected.
     pub fn expect_until(&mut self, recovery_deadline: Instant) {
         for state in self.clients.values_mut() {
             if let State::Expected { deadline, .. } = state {
@@ -125,7 +131,8 @@ impl LeaseEngine {
                 self.clients.insert(client, State::Fencing { returns: true });
             }
             Some(State::Expected { may_be_exclusive: true, .. }) => {
-                // It may have cached everything, so it goes on as the exclusive one and is called back if others wait.
+                // It may have cached everything, so it continues as the exclusive holder, and its lease is
+                // revoked if others wait.
                 let grant = self.enter(client, State::Exclusive);
                 effects.push(Effect::Granted { client, grant });
                 if self.clients.len() > 1 {
@@ -151,7 +158,7 @@ impl LeaseEngine {
         }
     }
 
-    /// The owner evicts a client for a reason of its own: nobody is let in because of that before
+    /// The owner evicts a client for a reason of its own: no waiting client is admitted in its place before
     /// [`LeaseEngine::on_fenced`].
     pub fn on_evicted(&mut self, client: ClientUuid) {
         if let Some(state) = self.clients.get_mut(&client) {
@@ -159,15 +166,15 @@ impl LeaseEngine {
         }
     }
 
-    /// A client is to drop what it caches although nobody else has come: what it may see has changed. It gets the lease
-    /// exclusive again once it has, if it is still alone.
+    /// Revokes the lease of a client although no other has connected: its rights have changed, so it must
+    /// drop its cache. It gets the exclusive lease again once it has released this one, if it is still alone.
     pub fn on_recall(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         if let Some(State::Exclusive) = self.clients.get(&client) {
             self.revoke(now, client, effects);
         }
     }
 
-    /// What a client that was evicted still sends is refused from now on.
+    /// The evicted client is fenced: all servers refuse its requests.
     pub fn on_fenced(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         let Some(State::Fencing { returns }) = self.clients.get(&client).copied() else { return };
         self.clients.remove(&client);
@@ -178,12 +185,12 @@ impl LeaseEngine {
         }
     }
 
-    /// Gives clients another time to release the lease, from the next revocation on.
+    /// Sets the time that clients have to release the lease; holds from the next revocation on.
     pub fn set_release_timeout(&mut self, release_timeout: Duration) {
         self.release_timeout = release_timeout;
     }
 
-    /// A client has dropped what it cached under leases up to `epoch`.
+    /// A client has dropped its cache under leases up to `epoch`.
     pub fn on_released(&mut self, now: Instant, client: ClientUuid, epoch: u64, effects: &mut Vec<Effect>) {
         if let Some(State::Releasing { epoch: asked, .. }) = self.clients.get(&client)
             && epoch >= *asked
@@ -193,7 +200,7 @@ impl LeaseEngine {
         }
     }
 
-    /// Time has passed: evicts who is late. Each needs its [`LeaseEngine::on_fenced`].
+    /// Evicts clients whose deadline has passed. Each eviction needs its [`LeaseEngine::on_fenced`].
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let late = |state: &State| match state {
             State::Expected { deadline, .. } | State::Releasing { deadline, .. } => *deadline <= now,
@@ -208,7 +215,7 @@ impl LeaseEngine {
         }
     }
 
-    /// When [`LeaseEngine::on_tick`] has something to do next.
+    /// Returns the time of the next deadline, when [`LeaseEngine::on_tick`] has to be called.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.clients
             .values()
@@ -219,7 +226,7 @@ impl LeaseEngine {
             .min()
     }
 
-    /// The grant of a connected client; `None` for one that is not let in.
+    /// Returns the grant of a connected client; `None` for one that is not admitted.
     pub fn grant_of(&self, client: &ClientUuid) -> Option<Grant> {
         match self.clients.get(client)? {
             State::Shared | State::Releasing { .. } => Some(Grant { exclusive: false, epoch: self.epoch }),
@@ -228,7 +235,7 @@ impl LeaseEngine {
         }
     }
 
-    /// Number of clients known from before a restart that are not back.
+    /// Returns the number of clients from before a restart that have not reconnected.
     pub fn expected(&self) -> usize {
         self.clients.values().filter(|state| matches!(state, State::Expected { .. })).count()
     }
@@ -246,7 +253,7 @@ impl LeaseEngine {
         effects.push(Effect::Callback { client, grant: Grant { exclusive: false, epoch: self.epoch } });
     }
 
-    /// Lets in who waits, as far as the others allow; raises the last one left to exclusive.
+    /// Admits waiting clients as far as the others allow; raises the only client left to exclusive.
     fn settle(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let blocked = self.clients.values().any(|state| {
             matches!(

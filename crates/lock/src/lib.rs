@@ -1,14 +1,15 @@
-//! Lock engines: decide who may cache what, who waits, and who has to give up what. Pure: events and the time go in,
-//! effects come out. Nothing here sends a message, reads a clock or waits.
+//! Lock engines: decide which client may cache what, which requests wait, and which locks have to be given
+//! up. Pure: events and the time go in, effects come out. Nothing here sends a message, reads a clock or
+//! blocks.
 //!
-//! - [`lease`]: one lease per metadata target that says whether a client is the only one. While it is, the lease stands
-//!   for every lock of the target.
-//! - [`server`]: Lustre's LDLM of one target, for when there are several clients: resources, modes, extents and inode
-//!   bits, growth, callbacks, glimpses, contention, deadlines, recovery.
-//! - [`client`]: the cache of one client's locks at one target.
-//! - [`flock`]: the locks that programs take on files.
+//! - [`lease`]: one lease per metadata target that states whether a client is the only one. While it is, the
+//!   lease stands for all locks of the target.
+//! - [`server`]: Lustre's LDLM of one target, for several clients: resources, modes, extents and inode bits,
+//!   lock growth, callbacks, glimpses, contention, deadlines, recovery.
+//! - [`client`]: one client's cache of its locks at one target.
+//! - [`flock`]: file locks of programs (`fcntl`, `flock`).
 //!
-//! Who calls what, and what travels between them, is in `docs/design/locks.md`.
+//! `docs/design/locks.md` shows the callers of each engine and the messages between them.
 
 mod bits;
 mod extent;

@@ -1,24 +1,22 @@
-//! Lock modes and which of them go together.
-//!
-//! Source: Lustre reference 4.1 (mode bits and the table of compatible pairs).
+//! Lock modes and their compatibility, as Lustre defines both.
 
-/// What a lock lets its holder do. The numbers are Lustre's, one bit each.
+/// What a lock allows its holder. The numbers are Lustre's, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Mode {
-    /// Exclusive: nobody else may even look.
+    /// Exclusive: no other holder, not even a reader.
     Ex = 1,
-    /// Protective write: one writer, beside holders who only want to know that the thing exists.
+    /// Protective write: one writer, together with holders that only need the resource to exist (CR).
     Pw = 2,
-    /// Protective read: readers share, nobody writes.
+    /// Protective read: readers share, no writers.
     Pr = 4,
-    /// Concurrent write: writers who order themselves by other means.
+    /// Concurrent write: writers that order themselves by other means.
     Cw = 8,
-    /// Concurrent read: reads beside anybody but an exclusive holder.
+    /// Concurrent read: reads next to any holder but an exclusive one.
     Cr = 16,
     /// Null: keeps the resource in memory and conflicts with nothing.
     Nl = 32,
-    /// Group: everybody who names the same group shares, as writers; everybody else waits.
+    /// Group: all members of the same group share, as writers; all other requests wait.
     Group = 64,
 }
 
@@ -48,13 +46,13 @@ impl Mode {
         self as u8
     }
 
-    /// Place in [`Mode::ALL`].
+    /// Index in [`Mode::ALL`].
     pub(crate) const fn index(self) -> usize {
         self.bits().trailing_zeros() as usize
     }
 
-    /// The modes that others may hold at the same place at the same time. Two group locks go together only if they name
-    /// the same group, which [`Need::conflicts_with`](crate::Need::conflicts_with) looks at.
+    /// Modes that other holders may have on the same part at the same time. Two group locks are compatible
+    /// only if they name the same group, which [`Need::conflicts_with`](crate::Need::conflicts_with) checks.
     pub const fn compatible(self) -> ModeSet {
         let bits = match self {
             Mode::Ex => Mode::Nl.bits(),
@@ -70,13 +68,13 @@ impl Mode {
         ModeSet(bits)
     }
 
-    /// True if a holder of this mode may do all that `need` stands for: everything that conflicts with `need` conflicts
-    /// with this mode, too.
+    /// True if this mode allows all that `need` allows: every mode that conflicts with `need` conflicts with
+    /// this one, too.
     pub const fn serves(self, need: Mode) -> bool {
         self.compatible().0 & !need.compatible().0 == 0
     }
 
-    /// True if data written under the lock may be waiting at its holder.
+    /// True if the holder may have dirty data under the lock.
     pub const fn writes(self) -> bool {
         matches!(self, Mode::Ex | Mode::Pw | Mode::Cw | Mode::Group)
     }
@@ -100,7 +98,7 @@ impl ModeSet {
         ModeSet(bits & ModeSet::ALL.0)
     }
 
-    /// The sum of the modes' numbers.
+    /// The modes' numbers, or-ed.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -115,7 +113,7 @@ impl ModeSet {
         other.0 & !self.0 == 0
     }
 
-    /// Both sets together.
+    /// Union of both sets.
     pub const fn union(self, other: ModeSet) -> ModeSet {
         ModeSet(self.0 | other.0)
     }
@@ -125,7 +123,8 @@ impl ModeSet {
 mod tests {
     use super::*;
 
-    /// The table as Lustre's documents print it: rows are requested, columns are held, in the order of [`Mode::ALL`].
+    /// The table as Lustre's documents print it: rows are requested, columns are held, in the order of
+    /// [`Mode::ALL`].
     const TABLE: [[u8; MODES]; MODES] = [
         // EX PW PR CW CR NL GROUP
         [0, 0, 0, 0, 0, 1, 0],

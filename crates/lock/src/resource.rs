@@ -1,4 +1,4 @@
-//! What locks are taken on, and the words in which servers and clients talk about a lock.
+//! Resources that locks are taken on, and the types with which servers and clients describe a lock.
 
 use crate::bits::InodeBits;
 use crate::extent::Extent;
@@ -7,8 +7,8 @@ use nacre_types::{ClientUuid, Fid, Timestamp};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// Name of a resource inside one target: four words, as in Lustre. The first two are the FID, the third is free, the
-/// fourth tells apart names in one directory (or, later, quota groups).
+/// Name of a resource on one target: four words, as in Lustre. The first two are the FID, the third is
+/// unused, the fourth distinguishes names in one directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ResourceId(pub [u64; 4]);
 
@@ -23,7 +23,7 @@ impl ResourceId {
         ResourceId([self.0[0], self.0[1], self.0[2], hash])
     }
 
-    /// The FID that the resource was made from.
+    /// The FID that the resource was derived from.
     pub const fn fid(&self) -> Fid {
         Fid::new(self.0[0], self.0[1] as u32, (self.0[1] >> 32) as u32)
     }
@@ -51,24 +51,24 @@ impl fmt::Debug for ResourceId {
     }
 }
 
-/// Name of a lock, chosen by its client before it asks: never 0, never used twice by one client for one target. So an
-/// enqueue may be sent again, and a callback finds its lock even if it overtakes the grant.
+/// Name of a lock, chosen by its client before it asks: never 0, never used twice by one client for one
+/// target. So an enqueue may be resent, and a callback finds its lock even if it overtakes the grant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LockHandle(pub u64);
 
-/// A client as one target knows it between a connect and its end.
+/// A client as one target knows it, from a connect to its disconnect or eviction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Peer {
-    /// Which mount.
+    /// The mount.
     pub client: ClientUuid,
-    /// Chosen by the server at each connect that begins afresh: above every earlier one of this client. What an evicted
-    /// client still sends carries an old one and is refused.
+    /// Generation, chosen by the server at each new connect: above all earlier ones of this client. Fencing:
+    /// requests of an evicted client carry an old generation and are refused.
     pub generation: u64,
 }
 
 impl Peer {
-    /// The target itself: locks that a service takes for the time of an operation. They are never called back and never
-    /// evicted; the service releases them when the operation ends.
+    /// The target itself: locks that a service takes for the duration of an operation. They are never revoked
+    /// and their holder is never evicted; the service releases them when the operation ends.
     pub const LOCAL: Peer = Peer { client: ClientUuid([0; 16]), generation: 0 };
 
     /// True for the target itself.
@@ -77,7 +77,7 @@ impl Peer {
     }
 }
 
-/// The part of a resource that a lock covers; also says of which type the resource is.
+/// The part of a resource that a lock covers; its variant is the type of the resource.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Policy {
     /// Bytes of an object.
@@ -87,7 +87,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// True if both cover something in common. Policies of different types do not.
+    /// True if the two have a part in common. Policies of different types do not.
     pub fn overlaps(&self, other: &Policy) -> bool {
         match (self, other) {
             (Policy::Extent(a), Policy::Extent(b)) => a.overlaps(b),
@@ -105,7 +105,8 @@ impl Policy {
         }
     }
 
-    /// What covers both: the union of bits, the hull of extents. The first one if the types differ.
+    /// The smallest policy that covers both: the union of bits, the hull of extents. The first one if the
+    /// types differ.
     pub fn union(&self, other: &Policy) -> Policy {
         match (self, other) {
             (Policy::Extent(a), Policy::Extent(b)) => Policy::Extent(a.hull(b)),
@@ -115,24 +116,24 @@ impl Policy {
     }
 }
 
-/// What somebody wants to do: the mode, the part, and the group of a group lock.
+/// What a lock is needed for: mode, part, and group of a group lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Need {
-    /// How.
+    /// Mode of the lock.
     pub mode: Mode,
-    /// Where.
+    /// Part of the resource.
     pub policy: Policy,
     /// Group of a [`Mode::Group`] lock, never 0 there; 0 for all other modes.
     pub group: u64,
 }
 
 impl Need {
-    /// A need for bytes of an object.
+    /// A need for bytes of an object in `mode`.
     pub const fn extent(mode: Mode, extent: Extent) -> Need {
         Need { mode, policy: Policy::Extent(extent), group: 0 }
     }
 
-    /// A need for parts of an inode.
+    /// A need for parts of an inode in `mode`.
     pub const fn bits(mode: Mode, bits: InodeBits) -> Need {
         Need { mode, policy: Policy::Bits(bits), group: 0 }
     }
@@ -149,8 +150,8 @@ impl Need {
         !modes_go && self.policy.overlaps(&other.policy)
     }
 
-    /// True if a lock with these properties may be used for `need`. A group lock is wanted for itself, so only one of
-    /// the same group serves.
+    /// True if a lock with these properties allows `need`. A group lock is needed for its membership, so only
+    /// a lock of the same group serves.
     pub fn serves(&self, need: &Need) -> bool {
         let modes_go = match need.mode {
             Mode::Group => self.mode == Mode::Group && self.group == need.group,
@@ -159,7 +160,8 @@ impl Need {
         modes_go && self.policy.covers(&need.policy)
     }
 
-    /// True if it can be asked for: something is covered, and exactly group locks name a group and cover bytes.
+    /// True if a client can request it: it covers something, and exactly group locks name a group and cover
+    /// bytes.
     pub fn is_valid(&self) -> bool {
         let covers = match self.policy {
             Policy::Extent(extent) => extent.start <= extent.last,
@@ -169,50 +171,50 @@ impl Need {
     }
 }
 
-/// What those who wait want from a holder; comes with a blocking callback, so that the holder can give up no more than is
-/// needed.
+/// What waiting requests need from a holder; part of a blocking callback, so that the holder can give up no
+/// more than is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Modes that are waited for.
+    /// Modes of the waiting requests.
     pub modes: ModeSet,
-    /// The parts of all of them together.
+    /// Union of the parts of all waiting requests.
     pub policy: Policy,
 }
 
 impl Wanted {
-    /// What a single need wants.
+    /// What a single need conflicts over.
     pub fn by(need: &Need) -> Wanted {
         Wanted { modes: ModeSet::only(need.mode), policy: need.policy }
     }
 
-    /// Both together.
+    /// Union of both.
     pub fn union(&self, other: &Wanted) -> Wanted {
         Wanted { modes: self.modes.union(other.modes), policy: self.policy.union(&other.policy) }
     }
 
-    /// True if a lock with this mode and policy stands in the way.
+    /// True if a lock with this mode and policy conflicts with a waiting request.
     pub fn conflicts_with(&self, mode: Mode, policy: &Policy) -> bool {
         !mode.compatible().contains_all(self.modes) && self.policy.overlaps(policy)
     }
 }
 
-/// Lock value block of an object: what its size and times are as far as the sender knows.
+/// Lock value block of an object: its size and times as far as the sender knows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lvb {
     /// Size in bytes; at a client the known minimum size.
     pub size_bytes: u64,
-    /// Space in units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub blocks: u64,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Timestamp,
-    /// Last modification.
+    /// Time of the last modification of the data.
     pub mtime: Timestamp,
-    /// Last change.
+    /// Time of the last change of data or attributes.
     pub ctime: Timestamp,
 }
 
 impl Lvb {
-    /// What two who each know a part know together: the greater of each value.
+    /// Merges the knowledge of two sides that each know a part: the greater of each value.
     pub fn merged(&self, other: &Lvb) -> Lvb {
         Lvb {
             size_bytes: self.size_bytes.max(other.size_bytes),
@@ -227,73 +229,76 @@ impl Lvb {
 /// A request for a lock, as a client sends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enqueue {
-    /// The name that the client has chosen for the lock.
+    /// Name that the client has chosen for the lock.
     pub handle: LockHandle,
-    /// On what.
+    /// Resource to lock.
     pub resource: ResourceId,
-    /// What is wanted.
+    /// Mode, part and group of the requested lock.
     pub need: Need,
-    /// Inode bits that are welcome in addition if nobody stands in the way; [`InodeBits::NONE`] for extents.
+    /// Inode bits to grant in addition if nothing conflicts with them; [`InodeBits::NONE`] for extents.
     pub optional: InodeBits,
-    /// How to go about it.
+    /// Options of the request.
     pub flags: EnqueueFlags,
 }
 
-/// How an enqueue is to be treated.
+/// Options of an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EnqueueFlags {
-    /// Do not grow the extent: the client knows its pattern (lock ahead). Such a lock is speculative: its holder need not
-    /// have written anything.
+    /// Do not widen the extent: the client knows its pattern (lock ahead). Such a lock is speculative: its
+    /// holder may not have written anything.
     pub no_expansion: bool,
-    /// Refuse rather than wait, and call nobody back for it.
+    /// Refuse rather than wait, and revoke no lock for it.
     pub no_wait: bool,
-    /// Only size and times are wanted: if the lock cannot be had at once, ask the writers for them.
+    /// Only size and times are needed: if the lock cannot be granted at once, ask the writers for them.
     pub glimpse: bool,
-    /// Refuse if the resource is fought over; the client will let the server do the locking.
+    /// Refuse if the resource is contended; the client then leaves the locking to the server.
     pub deny_on_contention: bool,
 }
 
-/// A lock as it was granted.
+/// A granted lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockGrant {
-    /// Mode, part (grown or with optional bits) and group.
+    /// Mode, part (widened, or with optional bits) and group.
     pub need: Need,
     /// Size and times of the object at the time of the grant; `None` for inodes.
     pub lvb: Option<Lvb>,
 }
 
-/// Why a lock was not granted.
+/// Reason why a lock was not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// It would have to wait, and `no_wait` was set. EAGAIN.
+    /// The request would have to wait, and `no_wait` was set. `EAGAIN`.
     WouldBlock,
-    /// The resource is fought over: do the I/O under the server's own lock for this long.
+    /// The resource is contended: the client does its I/O under the server's own lock for this long.
     Contended {
-        /// Until the server will think again.
+        /// Time until the server grants locks again, in milliseconds.
         for_ms: u64,
     },
-    /// The client holds or waits for as many locks as it may, or the server does. ENOLCK; cancel some.
+    /// The client, or the server, is at its limit of locks and waiting requests. `ENOLCK`; cancel some.
     TooMany,
-    /// The sender is not connected (any more) under this generation. ENOTCONN.
+    /// The sender is not, or not any more, connected under this generation. `ENOTCONN`.
     Stale,
-    /// The server is waiting for clients of its last run; ask again.
+    /// The server is in its recovery window, waiting for clients of its last run; ask again.
     Recovering,
-    /// Replay after the time for it, or of a lock that conflicts with one that is held: the client has lost its locks.
+    /// Replay after the recovery window, or of a lock that conflicts with a held one: the client has lost its
+    /// locks.
     ReplayRefused,
-    /// The request makes no sense: an empty part, a resource of another type, a handle that names something else. EINVAL.
+    /// Invalid request: an empty part, a resource of another type, a handle that names another lock.
+    /// `EINVAL`.
     Invalid,
 }
 
 /// The answer to an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Here it is.
+    /// The lock is granted.
     Granted(LockGrant),
-    /// A completion callback (or the result of the glimpse) will follow.
+    /// The request waits: a completion callback (or the result of the glimpse) will follow.
     Waiting,
-    /// A glimpse that needed nobody, or came to its end: no lock, but this is what the servers and the writers know.
+    /// Result of a glimpse that had nobody to ask or is complete: no lock, but size and times as the server
+    /// and the writers know them.
     Glimpsed(Lvb),
-    /// No.
+    /// The lock is refused.
     Refused(Refusal),
 }
 

@@ -1,29 +1,32 @@
-//! The lock manager of one target: who holds what, who waits, who is called back.
+//! LDLM server of one target: grants locks, queues conflicting requests and revokes locks that are in their
+//! way.
 //!
-//! It owns resources, locks and the clients' counts. It does no I/O, reads no clock and waits for nobody: messages and the
-//! time come in as calls, answers are return values, and what else has to be sent is pushed as [`Effect`]s.
+//! It owns resources, locks and the clients' counts. It does no I/O, reads no clock and never blocks:
+//! messages and the time come in as calls, answers are return values, and all other messages are pushed as
+//! [`Effect`]s.
 //!
 //! ```text
-//!   enqueue --free--> granted --somebody wants it--> called back --cancel, convert--> gone or smaller
-//!      |                 ^                               |
-//!      +--conflict--> waiting                            +--deadline--> client evicted, all its locks gone
+//!   enqueue --free--> granted --a conflicting request--> being revoked --cancel, convert--> gone or smaller
+//!      |                 ^                                    |
+//!      +--conflict--> waiting                                 +--deadline--> client evicted, its locks gone
 //! ```
 //!
 //! Invariants:
-//! - no two granted locks conflict, except that a lock of the target itself may be taken on behalf of a client and then
-//!   stands beside that client's own and others on its behalf: a client orders its own operations;
-//! - a request waits only for granted locks and for earlier requests that it conflicts with (first come, first served
-//!   among those who conflict; others may pass), and one on behalf of a client that was called back only for granted
-//!   locks: what it does may be what those who wait are waiting for;
-//! - every granted lock that a waiting request conflicts with has been called back, unless it belongs to the target itself,
-//!   and has a deadline, unless it belongs to a group;
-//! - a resource exists while it has locks, waiters or glimpses.
+//! - no two granted locks conflict, with one exception: a lock that the target itself takes on behalf of a
+//!   client does not conflict with that client's locks or with others on its behalf, as a client orders its
+//!   own operations;
+//! - a request waits only for granted locks and for earlier requests that it conflicts with (first come,
+//!   first served among those that conflict; others may pass). A request on behalf of a client that holds a
+//!   lock under revocation waits only for granted locks: its operation may be what the waiting requests
+//!   depend on;
+//! - every granted lock that a waiting request conflicts with has had a blocking callback, unless it belongs
+//!   to the target itself, and has a deadline, unless it is a group lock;
+//! - a resource exists while it has locks, waiting requests or glimpses.
 //!
-//! Messages may be repeated, delayed and lost. Everything here may be called twice; callbacks are sent again until they
-//! are answered. A lock that the server keeps although its client has none (the cancel was lost, or a repeated enqueue came
-//! after it) goes away when the client is called back for it: it cancels what it does not know.
-//!
-//! Source: Lustre reference 4.1 to 4.4.
+//! Messages may be repeated, delayed and lost. Every call may be repeated; callbacks are resent until they
+//! are answered. A lock that the server keeps although its client has none (the cancel was lost, or a
+//! repeated enqueue came after it) is removed by the next blocking callback: a client cancels locks that it
+//! does not know.
 
 mod contention;
 mod glimpse;
@@ -53,20 +56,20 @@ use timeouts::{Called, Timer};
 /// Times and bounds of a [`LockServer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerConfig {
-    /// Time that a client has to answer a callback or a glimpse before it is evicted; begins again with each activity under
-    /// the lock.
+    /// Time in which a client has to answer a callback or a glimpse before it is evicted; restarts with each
+    /// activity under the lock.
     pub callback_timeout: Duration,
-    /// After this time without an answer a callback is sent again.
+    /// Time without an answer after which a callback is resent.
     pub callback_retry: Duration,
-    /// Time after which a client that was called back is evicted however active it is.
+    /// Time after which the holder of a revoked lock is evicted however active it is.
     pub callback_total_max: Duration,
-    /// Locks that one client may hold or wait for.
+    /// Locks and waiting requests that one client may have.
     pub locks_per_client_max: usize,
-    /// Locks in all.
+    /// Locks and waiting requests of all clients.
     pub locks_max: usize,
     /// Conflicts within [`ServerConfig::contention_window`] that make a resource contended.
     pub contention_events: usize,
-    /// See [`ServerConfig::contention_events`].
+    /// Length of time in which conflicts are counted, see [`ServerConfig::contention_events`].
     pub contention_window: Duration,
     /// Time that a resource stays contended.
     pub contention_time: Duration,
@@ -75,11 +78,12 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         ServerConfig {
-            // Lustre waits 20 s for the answer to a callback and 100 s for the cancel; between them there is activity.
+            // Lustre waits 20 s for the answer to a callback and 100 s for the cancel; in between there is
+            // activity.
             callback_timeout: Duration::from_secs(20),
             callback_retry: Duration::from_secs(2),
             callback_total_max: Duration::from_secs(600),
-            // About 500 bytes a lock with its resource: 64 MB for a client, 512 MB in all.
+            // About 500 bytes per lock with its resource: 64 MB for a client, 512 MB for all.
             locks_per_client_max: 128 * 1024,
             locks_max: 1024 * 1024,
             contention_events: 16,
@@ -91,7 +95,7 @@ impl Default for ServerConfig {
 
 impl ServerConfig {
     fn checked(self) -> ServerConfig {
-        // A retry at once would never end.
+        // A retry interval of 0 would keep the timer loop running forever.
         ServerConfig { callback_retry: self.callback_retry.max(Duration::from_millis(1)), ..self }
     }
 }
@@ -100,86 +104,87 @@ impl ServerConfig {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GlimpseId(pub u64);
 
-/// What the owner of a [`LockServer`] has to send.
+/// What the owner of a [`LockServer`] has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Completion callback: a request that waited is granted. For [`Peer::LOCAL`]: wake the thread that waits.
+    /// Completion callback: a waiting request is granted. For [`Peer::LOCAL`]: wake the thread that waits.
     Completion {
-        /// To whom.
+        /// Client to notify.
         peer: Peer,
-        /// Which lock.
+        /// Lock that is granted.
         handle: LockHandle,
-        /// What it is now.
+        /// The lock as granted.
         grant: LockGrant,
     },
-    /// Blocking callback: somebody wants what this client holds.
+    /// Blocking callback: a request conflicts with a lock of this client.
     Callback {
-        /// To whom.
+        /// Client to notify.
         peer: Peer,
-        /// Which lock.
+        /// Lock to give up, in part or as a whole.
         handle: LockHandle,
-        /// Its resource.
+        /// Resource of the lock.
         resource: ResourceId,
-        /// What the others want.
+        /// What the conflicting requests need.
         wanted: Wanted,
     },
-    /// Glimpse callback: the holder says which size and times it knows, and keeps the lock.
+    /// Glimpse callback: the holder answers with the size and times it knows, and keeps the lock.
     Glimpse {
-        /// To whom.
+        /// Client to ask.
         peer: Peer,
-        /// Which lock.
+        /// Lock that makes the client a possible writer.
         handle: LockHandle,
-        /// Its resource.
+        /// Resource of the lock.
         resource: ResourceId,
-        /// To be returned with the answer.
+        /// Number that the answer carries.
         glimpse: GlimpseId,
     },
-    /// The end of a glimpse that had to ask: the answer to its enqueue.
+    /// The end of a glimpse that had to ask writers: the answer to its enqueue.
     Glimpsed {
-        /// To whom.
+        /// Client that asked.
         peer: Peer,
-        /// The handle of the enqueue; no lock has it.
+        /// Handle of the enqueue; it names no lock.
         handle: LockHandle,
-        /// What is known; merge it with the attributes of the object itself.
+        /// Size and times known to the writers; merge them with the attributes of the object itself.
         lvb: Lvb,
     },
-    /// The client was late. The engine has forgotten it; drop its export and whatever else it has here.
+    /// The client missed a deadline. The engine has forgotten it; drop its export and everything else that it
+    /// has on this target.
     Evict {
-        /// Whom.
+        /// Client to evict.
         peer: Peer,
     },
 }
 
-/// Counters since the start.
+/// Counters since the start of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerStats {
-    /// Locks granted, at once or later.
+    /// Locks granted, at once or after waiting.
     pub granted: u64,
     /// Requests that had to wait.
     pub waited: u64,
-    /// Blocking callbacks, without repetitions.
+    /// Blocking callbacks, without resends.
     pub callbacks: u64,
-    /// Glimpse callbacks, without repetitions.
+    /// Glimpse callbacks, without resends.
     pub glimpses: u64,
     /// Requests refused because the resource was contended.
     pub contended: u64,
-    /// Clients evicted because they were late.
+    /// Clients evicted because they missed a deadline.
     pub evictions: u64,
 }
 
-/// A lock or a request for one.
+/// A granted lock or a waiting request.
 #[derive(Debug)]
 struct Lock {
     peer: Peer,
     handle: LockHandle,
     resource: u32,
-    /// What was asked for, extents aligned to pages. While the lock waits, this is what it stands for.
+    /// What was requested, extents aligned to pages. While the request waits, it stands for this.
     requested: Need,
     optional: InodeBits,
     no_expansion: bool,
-    /// The client on whose behalf the target itself locks: its own locks do not conflict.
+    /// The client on whose behalf the target itself locks: that client's own locks do not conflict.
     on_behalf_of: Option<ClientUuid>,
-    /// What is held; `None` while it waits.
+    /// What is held; `None` while the request waits.
     granted: Option<Need>,
     called: Option<Called>,
 }
@@ -188,7 +193,7 @@ struct Lock {
 struct Resource {
     id: ResourceId,
     granted: Holdings,
-    /// Requests in the order of their arrival.
+    /// Waiting requests in the order of their arrival.
     waiting: Vec<u32>,
     lvb: Option<Lvb>,
     contention: Option<Box<Contention>>,
@@ -198,7 +203,7 @@ struct Resource {
 #[derive(Debug, Default)]
 struct Client {
     generation: u64,
-    /// How many of its locks are called back.
+    /// Number of its locks that are being revoked.
     called_back: usize,
     locks: WordMap<LockHandle, u32>,
     glimpses: WordMap<LockHandle, GlimpseId>,
@@ -221,8 +226,8 @@ pub struct LockServer {
 }
 
 impl LockServer {
-    /// A server without locks. While it is `recovering`, clients of its last run replay theirs and nothing else is
-    /// granted; [`LockServer::end_recovery`] ends that.
+    /// Creates a server without locks. While it is `recovering`, clients of its last run replay their locks
+    /// and nothing else is granted; [`LockServer::end_recovery`] ends that.
     pub fn new(config: ServerConfig, recovering: bool) -> LockServer {
         let mut clients = WordMap::default();
         clients.insert(Peer::LOCAL.client, Client::default());
@@ -241,8 +246,8 @@ impl LockServer {
         }
     }
 
-    /// A client connects afresh; locks of an earlier generation are dropped. A connect that is not newer than what is known
-    /// (the connection broke, or the message came twice) changes nothing.
+    /// A client connects anew; its locks of earlier generations are dropped. A connect that is not newer than
+    /// the known one (the connection broke, or the message was repeated) changes nothing.
     pub fn on_connect(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
         if self.clients.get(&peer.client).is_some_and(|known| known.generation >= peer.generation) {
             return;
@@ -251,7 +256,8 @@ impl LockServer {
         self.clients.insert(peer.client, Client { generation: peer.generation, ..Client::default() });
     }
 
-    /// A client leaves, or is dropped for reasons of the owner's: its locks and requests go, others may get theirs.
+    /// A client disconnects, or the owner drops it for a reason of its own: its locks and requests are
+    /// removed, and waiting requests of others may be granted.
     pub fn on_disconnect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         if client == Peer::LOCAL.client {
             return;
@@ -273,24 +279,24 @@ impl LockServer {
         }
     }
 
-    /// True if the sender is connected under this generation; only then may anything that it sends have an effect.
+    /// True if the sender is connected under this generation; only then may its messages have an effect.
     pub fn is_current(&self, peer: Peer) -> bool {
         self.clients.get(&peer.client).is_some_and(|known| known.generation == peer.generation)
     }
 
-    /// True if the value block of an object is not known here. Then the caller reads size and times of the object, under the
-    /// same mutex that guards this engine, and passes them with the enqueue.
+    /// True if the value block of an object is not in memory. Then the caller reads size and times of the
+    /// object, under the mutex that guards this engine, and passes them with the enqueue.
     pub fn needs_lvb(&self, resource: &ResourceId) -> bool {
         self.by_id.get(resource).is_none_or(|key| self.resources[*key].lvb.is_none())
     }
 
-    /// The value block of an object, while it has locks.
+    /// Returns the value block of an object, while it has locks.
     pub fn lvb(&self, resource: &ResourceId) -> Option<Lvb> {
         self.resources[*self.by_id.get(resource)?].lvb
     }
 
-    /// The object has changed: `change` gets its value block to work on. A write raises size and times, a truncate sets
-    /// them. Does nothing if the object has no locks: then the next enqueue brings a new block.
+    /// The object has changed: `change` updates its value block. A write raises size and times, a truncate
+    /// sets them. Does nothing if the object has no locks: the next enqueue brings a new block.
     pub fn update_lvb(&mut self, resource: &ResourceId, change: impl FnOnce(&mut Lvb)) {
         if let Some(key) = self.by_id.get(resource)
             && let Some(lvb) = &mut self.resources[*key].lvb
@@ -299,10 +305,10 @@ impl LockServer {
         }
     }
 
-    /// A client asks for a lock. Handles packed for early cancellation go to [`LockServer::on_cancel`] first. `lvb` counts
-    /// only for objects whose block is not known, see [`LockServer::needs_lvb`].
+    /// A client requests a lock. Handles packed for early cancellation go to [`LockServer::on_cancel`] first.
+    /// `lvb` counts only for objects whose block is not known, see [`LockServer::needs_lvb`].
     ///
-    /// A repeated request gets the same answer as long as its lock is there.
+    /// A repeated request gets the same answer as long as its lock exists.
     pub fn on_enqueue(
         &mut self,
         now: Instant,
@@ -317,11 +323,12 @@ impl LockServer {
         self.enqueue(now, peer, request, None, lvb, effects)
     }
 
-    /// The target itself needs a lock for an operation; the answer as for [`LockServer::on_enqueue`]. Locks of the client
-    /// `on_behalf_of` do not stand in the way: it learns from the answer to its operation what has changed. While that
-    /// client is called back for something, the request waits only for granted locks, not behind other requests: what it
-    /// does may be the very flush that they wait for. What the client holds itself need not wait for the end of a recovery
-    /// either. Released by [`LockServer::on_cancel`] with [`Peer::LOCAL`].
+    /// The target itself needs a lock for an operation; the outcome is as for [`LockServer::on_enqueue`].
+    /// Locks of the client `on_behalf_of` do not conflict: the reply to its operation carries what has
+    /// changed. While a lock of that client is being revoked, the request waits only for granted locks, not
+    /// behind other requests: its operation may be the flush that they wait for. A request for what the
+    /// client holds itself need not wait for the end of recovery either. Released by
+    /// [`LockServer::on_cancel`] with [`Peer::LOCAL`].
     pub fn on_local_enqueue(
         &mut self,
         now: Instant,
@@ -333,7 +340,7 @@ impl LockServer {
         self.enqueue(now, Peer::LOCAL, request, on_behalf_of, lvb, effects)
     }
 
-    /// A handle for a lock of the target itself.
+    /// Returns a new handle for a lock of the target itself.
     pub fn local_handle(&mut self) -> LockHandle {
         self.local_handles += 1;
         LockHandle(self.local_handles)
@@ -360,7 +367,7 @@ impl LockServer {
             self.resources[resource].lvb = lvb;
         }
         let blocked = if self.recovering {
-            // Requests that wait have called nobody back yet, so what stands under a replayed lock passes them.
+            // Waiting requests have revoked nothing yet, so a request covered by a replayed lock passes them.
             !self.holds_anyway(on_behalf_of, &request.resource, &requested)
                 || self.has_granted_conflict(resource, &requested, on_behalf_of)
         } else {
@@ -388,7 +395,7 @@ impl LockServer {
         if !blocked {
             let grant = self.grant(key);
             if requested.mode == Mode::Group {
-                // It may have got in past some who wait.
+                // It may have passed waiting requests that now conflict with it.
                 self.reprocess(now, resource, vec![key], effects);
             }
             return Outcome::Granted(grant);
@@ -401,7 +408,7 @@ impl LockServer {
         Outcome::Waiting
     }
 
-    /// True if the client has a lock that allows this without any other.
+    /// True if a granted lock of the client allows this already.
     fn holds_anyway(&self, client: Option<ClientUuid>, id: &ResourceId, need: &Need) -> bool {
         client.is_some_and(|client| {
             let known = self.clients.get(&client);
@@ -409,7 +416,7 @@ impl LockServer {
         })
     }
 
-    /// Answers to requests that are refused whatever others hold, or that came before.
+    /// Answers requests that are refused whatever is held, and repeated ones.
     fn answer_without_lock(&mut self, now: Instant, peer: Peer, request: &Enqueue) -> Option<Outcome> {
         let refused = |refusal| Some(Outcome::Refused(refusal));
         let Some(client) = self.clients.get(&peer.client).filter(|known| known.generation == peer.generation)
@@ -454,8 +461,8 @@ impl LockServer {
         None
     }
 
-    /// A client gives up locks or requests, or locks that it had early. Handles that are not known are passed over: the
-    /// message may have come twice.
+    /// A client gives up locks or requests, or locks cancelled early. Unknown handles are skipped: the
+    /// message may be a repetition.
     pub fn on_cancel(&mut self, now: Instant, peer: Peer, handles: &[LockHandle], effects: &mut Vec<Effect>) {
         let mut touched = Vec::new();
         for handle in handles {
@@ -477,7 +484,7 @@ impl LockServer {
         }
     }
 
-    /// A client is to give up all that it holds although nobody waits for it: what it may see has changed.
+    /// Revokes all locks of a client although no request waits for them: its access rights have changed.
     pub fn on_recall(&mut self, now: Instant, client: &ClientUuid, effects: &mut Vec<Effect>) {
         let Some(known) = self.clients.get(client) else { return };
         let mut locks: Vec<(LockHandle, u32)> =
@@ -490,19 +497,20 @@ impl LockServer {
         }
     }
 
-    /// What a client holds under a handle; `None` if the lock waits or is not there.
+    /// Returns what a client holds under a handle; `None` if the request waits or is unknown.
     pub fn granted(&self, peer: Peer, handle: LockHandle) -> Option<Need> {
         self.locks[self.find(peer, handle)?].granted
     }
 
-    /// True if some lock of the client allows `need` on the resource: what it sends may be believed.
+    /// True if locks of the client allow `need` on the resource, so that its report of changes there may be
+    /// trusted.
     pub fn is_held(&self, peer: Peer, resource: &ResourceId, need: &Need) -> bool {
         let Some(key) = self.by_id.get(resource) else { return false };
         self.held_by(peer, resource, need).is_some()
             || self.is_held_in_parts(&self.resources[*key].granted, peer, need)
     }
 
-    /// A lock of the client that allows all of `need`.
+    /// Returns a lock of the client that allows all of `need`.
     pub fn held_by(&self, peer: Peer, resource: &ResourceId, need: &Need) -> Option<LockHandle> {
         let key = self.by_id.get(resource)?;
         let usable = |key: u32| {
@@ -513,7 +521,8 @@ impl LockServer {
         Some(self.locks[found].handle)
     }
 
-    /// True if several locks of the client together allow `need`: a client gathers what it wrote under each of them.
+    /// True if several locks of the client together allow `need`: a client reports in one message what it
+    /// wrote under each of them.
     fn is_held_in_parts(&self, granted: &Holdings, peer: Peer, need: &Need) -> bool {
         let Policy::Extent(extent) = need.policy else { return false };
         let mut parts: Vec<Extent> = Vec::new();
@@ -539,32 +548,32 @@ impl LockServer {
         false
     }
 
-    /// Locks and requests of a client.
+    /// Returns the number of locks and requests of a client.
     pub fn client_locks(&self, client: &ClientUuid) -> usize {
         self.clients.get(client).map_or(0, |known| known.locks.len())
     }
 
-    /// Locks and requests in all.
+    /// Returns the number of locks and requests of all clients.
     pub fn locks(&self) -> usize {
         self.locks.len()
     }
 
-    /// Resources in memory.
+    /// Returns the number of resources in memory.
     pub fn resources(&self) -> usize {
         self.resources.len()
     }
 
-    /// Times and bounds.
+    /// Returns the times and bounds.
     pub fn config(&self) -> &ServerConfig {
         &self.config
     }
 
-    /// Changes times and bounds. Deadlines that run already stay as they are.
+    /// Changes times and bounds. Running deadlines stay as they are.
     pub fn set_config(&mut self, config: ServerConfig) {
         self.config = config.checked();
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn stats(&self) -> ServerStats {
         self.stats
     }
@@ -577,7 +586,7 @@ impl LockServer {
         client.locks.get(&handle).copied()
     }
 
-    /// The resource with this name, made if it is not there.
+    /// Returns the resource with this name; creates it if it does not exist.
     fn resource_for(&mut self, id: &ResourceId, policy: &Policy) -> Result<u32, Refusal> {
         if let Some(&key) = self.by_id.get(id) {
             return if self.resources[key].granted.fits(policy) { Ok(key) } else { Err(Refusal::Invalid) };
@@ -603,7 +612,8 @@ impl LockServer {
         key
     }
 
-    /// Takes a lock or a request away; its entry at the client is gone already. The caller reprocesses the resource.
+    /// Removes a lock or a request whose entry at the client is removed already. The caller reprocesses the
+    /// resource.
     fn remove_lock(&mut self, now: Instant, key: u32, effects: &mut Vec<Effect>) {
         self.end_callback(key);
         let Some(lock) = self.locks.remove(key) else { return };
@@ -615,7 +625,7 @@ impl LockServer {
         self.glimpsed_lock_is_gone(now, lock.resource, lock.peer, lock.handle, effects);
     }
 
-    /// Forgets a resource on which nothing is held or waited for, unless clients fight over it or may be about to.
+    /// Removes a resource without locks and waiting requests, unless it is contended or may soon be.
     fn drop_if_unused(&mut self, now: Instant, key: u32) {
         let Some(resource) = self.resources.get(key) else { return };
         let contended = |contention: &Contention| contention.counts_until(now, &self.config).is_some();
@@ -631,7 +641,7 @@ impl LockServer {
     }
 }
 
-/// Extents are locked in whole pages.
+/// Aligns extents to whole pages.
 fn aligned(need: Need) -> Need {
     match need.policy {
         Policy::Extent(extent) => Need { policy: Policy::Extent(extent.aligned_to_pages()), ..need },

@@ -1,4 +1,4 @@
-//! Values under small numbers that are used again.
+//! Values under small numbers that are reused.
 
 /// See the [module documentation](self). A number is valid from [`Slab::insert`] to [`Slab::remove`].
 #[derive(Debug)]
@@ -14,7 +14,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Stores a value and says under which number.
+    /// Stores a value and returns its number.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         if let Some(key) = self.free.pop() {
             self.slots[key as usize] = Some(value);
@@ -25,7 +25,7 @@ impl<T> Slab<T> {
         u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 values, see Limits")
     }
 
-    /// Takes a value out.
+    /// Removes a value and returns it.
     pub(crate) fn remove(&mut self, key: u32) -> Option<T> {
         let value = self.slots.get_mut(key as usize)?.take();
         if value.is_some() {

@@ -1,8 +1,9 @@
-//! Intervals in order: who overlaps this range, who comes next above it.
+//! Interval tree: finds the intervals that overlap a range, and the next one above an offset.
 //!
-//! A treap (a search tree by start whose shape is a heap of random priorities) with the greatest end below each node,
-//! in one array. Insertion, removal, "does anything overlap" and "what starts next" cost O(log n), a list of k overlapping
-//! intervals O(k + log n). Intervals may overlap each other, and the same one may be in several times under different keys.
+//! A treap (a search tree by start whose shape is a heap of random priorities) that keeps the greatest end
+//! below each node, in one array. Insertion, removal, "does anything overlap" and "what starts next" cost
+//! O(log n), a list of k overlapping intervals O(k + log n). Intervals may overlap each other, and the same
+//! interval may be in the tree several times under different keys.
 
 use crate::extent::Extent;
 use std::ops::ControlFlow;
@@ -37,7 +38,7 @@ pub(crate) struct IntervalTree {
     nodes: Vec<Node>,
     free: Vec<u32>,
     root: u32,
-    /// Priorities that keep the tree flat, the same in every run.
+    /// Source of priorities that keep the tree flat; the same in every run.
     random: fastrand::Rng,
 }
 
@@ -81,7 +82,7 @@ impl IntervalTree {
         self.root = self.insert_below(self.root, index);
     }
 
-    /// Takes an interval out; false if it was not in.
+    /// Removes an interval; returns false if it was not in the tree.
     pub(crate) fn remove(&mut self, extent: Extent, key: u32) -> bool {
         let before = self.free.len();
         self.root = self.remove_below(self.root, (extent.start, key));
@@ -105,7 +106,7 @@ impl IntervalTree {
         self.descending_below(self.root, visit)
     }
 
-    /// The smallest start above `offset`.
+    /// Returns the smallest start above `offset`.
     pub(crate) fn first_start_above(&self, offset: u64) -> Option<u64> {
         let (mut index, mut found) = (self.root, None);
         while index != NIL {
@@ -152,7 +153,7 @@ impl IntervalTree {
         index
     }
 
-    /// Parts a subtree into what comes before `order` and what does not.
+    /// Splits a subtree into the intervals before `order` and the rest.
     fn split(&mut self, index: u32, order: (u64, u32)) -> (u32, u32) {
         if index == NIL {
             return (NIL, NIL);

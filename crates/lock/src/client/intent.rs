@@ -1,13 +1,14 @@
-//! Locks that come with the answer to a request about something else (intents).
+//! Intents: locks that come with the reply to a request about something else.
 //!
-//! The request names a handle, and the server may grant a lock under it, at once or not at all. Answers and callbacks travel
-//! different ways: a callback that overtakes the answer finds the handle reserved, and the lock is given back unused.
+//! The request names a handle, and the server may grant a lock under it, at once or not at all. Replies and
+//! callbacks travel on different paths: a callback that overtakes the reply finds the handle reserved, and
+//! the lock is released unused.
 //!
 //! ```text
 //!   reserve --request--> adopt: granted, used by the caller --release--> granted, unused
 //!      |                   |
-//!      |                   +-- called back meanwhile, or the client was evicted: cancelled
-//!      +--answer without a lock, or no answer--> forget_reserved
+//!      |                   +-- callback meanwhile, or the client was evicted: cancelled
+//!      +--reply without a lock, or no reply--> forget_reserved
 //! ```
 
 use super::reserved::Fate;
@@ -16,14 +17,15 @@ use crate::bits::InodeBits;
 use crate::resource::{EnqueueFlags, LockHandle, Need, Policy, ResourceId};
 
 impl LockClient {
-    /// A handle for a lock that the answer to a request may bring. It is given back by [`LockClient::adopt`] or
-    /// [`LockClient::forget_reserved`].
+    /// Reserves a handle for a lock that the reply to a request may bring. [`LockClient::adopt`] or
+    /// [`LockClient::forget_reserved`] ends the reservation.
     pub fn reserve(&mut self) -> LockHandle {
         self.reserve_many(1)
     }
 
-    /// The first of `count` consecutive handles for locks that the answer to one request may bring. More than one are given back
-    /// by [`LockClient::forget_reserved`] when the answer has been dealt with.
+    /// Reserves `count` consecutive handles for locks that the reply to one request may bring, and returns
+    /// the first. With more than one, [`LockClient::forget_reserved`] ends the reservation when the reply has
+    /// been processed.
     pub fn reserve_many(&mut self, count: u64) -> LockHandle {
         let first = LockHandle(self.handles + 1);
         self.handles += count;
@@ -31,21 +33,22 @@ impl LockClient {
         first
     }
 
-    /// The request whose first handle this is brings no further locks, or has failed. If the server has granted one all the
-    /// same, it hears so when it calls it back.
+    /// The request whose first handle this is brings no further locks, or has failed. If the server has
+    /// granted one all the same, the answer to its next callback is a cancel.
     pub fn forget_reserved(&mut self, first: LockHandle) {
         self.reserved.remove(first);
     }
 
-    /// True if a request is on its way that may bring a lock under this handle.
+    /// True if a request in flight may bring a lock under this handle.
     pub fn is_reserved(&self, handle: LockHandle) -> bool {
         self.reserved.contains(handle)
     }
 
-    /// The answer says that the lock was granted. True if it is held from now on: the caller has a reference, puts what came
-    /// with the answer into its cache, and then calls [`LockClient::release`]. False if it was called back on the way, or
-    /// belongs to a life of this client that has ended: what came may be used once and not kept. An answer may name one lock
-    /// twice (an inode with two names in a page): false for the second time, and the lock stays.
+    /// The reply says that the lock was granted. True if it is held from now on: the caller has a reference,
+    /// caches what came with the reply, and then calls [`LockClient::release`]. False if a callback came
+    /// first, or the lock belongs to an earlier connection of this client that has ended: what came may be
+    /// used once and not cached. A reply may name one lock twice (an inode with two names in a page): false
+    /// for the second time, and the lock stays.
     pub fn adopt(
         &mut self,
         handle: LockHandle,

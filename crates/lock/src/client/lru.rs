@@ -1,6 +1,7 @@
-//! Unused locks in the order in which they were let go.
+//! Unused locks in the order in which they were released.
 //!
-//! The list runs through the locks themselves, so taking one out of the middle (it is used again) costs nothing.
+//! The list is linked through the locks themselves, so removing one from the middle (it is used again) is
+//! O(1).
 
 use super::Lock;
 use crate::slab::Slab;
@@ -9,13 +10,13 @@ use nacre_env::clock::Instant;
 /// A lock's place in the list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Link {
-    /// Since when it is unused; `None` if it is not in the list.
+    /// Time since which it is unused; `None` if it is not in the list.
     since: Option<Instant>,
     before: Option<u32>,
     after: Option<u32>,
 }
 
-/// Both ends of the list; the first one was let go first.
+/// Both ends of the list; the first lock has been unused for longest.
 #[derive(Debug, Default)]
 pub(super) struct Lru {
     first: Option<u32>,
@@ -43,7 +44,7 @@ impl Lru {
         self.len += 1;
     }
 
-    /// Takes a lock out, if it is in.
+    /// Removes a lock from the list, if it is in it.
     pub(super) fn remove(&mut self, locks: &mut Slab<Lock>, key: u32) {
         let Link { since: Some(_), before, after } = std::mem::take(&mut locks[key].link) else { return };
         match before {
@@ -57,12 +58,12 @@ impl Lru {
         self.len -= 1;
     }
 
-    /// The lock after this one.
+    /// Returns the lock after this one.
     pub(super) fn next(locks: &Slab<Lock>, key: u32) -> Option<u32> {
         locks[key].link.after
     }
 
-    /// Since when the first lock is unused.
+    /// Returns the time since which the first lock is unused.
     pub(super) fn oldest(&self, locks: &Slab<Lock>) -> Option<Instant> {
         locks[self.first?].link.since
     }

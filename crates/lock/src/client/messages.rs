@@ -1,4 +1,4 @@
-//! What comes from the target, from the cache that is being flushed, and from the clock.
+//! Events from the target, from the cache that is being flushed, and from the clock.
 
 use super::{ClientConfig, Effect, LockClient, State, kept};
 use crate::mode::Mode;
@@ -7,9 +7,11 @@ use nacre_env::clock::Instant;
 use std::time::Duration;
 
 impl LockClient {
-    /// The answer to a request, a completion callback, or the end of a glimpse; in any order, and more than once.
+    /// The answer to a request, a completion callback, or the end of a glimpse; in any order, and possibly
+    /// repeated.
     ///
-    /// The owner looks at [`Refusal::Stale`] itself: the client has been evicted, see [`LockClient::on_evicted`].
+    /// The owner handles [`Refusal::Stale`] itself: the client has been evicted, see
+    /// [`LockClient::on_evicted`].
     pub fn on_outcome(
         &mut self,
         now: Instant,
@@ -18,7 +20,7 @@ impl LockClient {
         effects: &mut Vec<Effect>,
     ) {
         let Some(&key) = self.by_handle.get(&handle) else {
-            // Nobody waits for it any more, or it was cancelled before a repeated request reached the server.
+            // No thread waits for it any more, or it was cancelled before a resend reached the server.
             if matches!(outcome, Outcome::Granted(_) | Outcome::Waiting) {
                 self.send(effects, Effect::SendCancel(handle));
             }
@@ -52,7 +54,7 @@ impl LockClient {
         let resource = &mut self.resources[lock.resource];
         resource.asking.retain(|other| *other != key);
         if !grant.need.serves(&lock.need) {
-            // The server sent nonsense; the request is over, whatever it meant.
+            // The server sent an invalid grant; the request is over, whatever was meant.
             let handle = lock.handle;
             self.remove(key);
             self.send(effects, Effect::SendCancel(handle));
@@ -66,8 +68,8 @@ impl LockClient {
         effects.push(Effect::Ready { handle: lock.handle });
     }
 
-    /// A blocking callback: nobody new gets to use the lock, and when the last user lets go, it is given up as far as it is
-    /// wanted. May come before the grant, after the cancel, and more than once.
+    /// A blocking callback: the lock gets no new users, and when the last reference is released, the part
+    /// that conflicts is given up. May come before the grant, after the cancel, and repeatedly.
     pub fn on_callback(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
         self.stats.callbacks += 1;
         if self.reserved.call_back(handle) {
@@ -79,11 +81,11 @@ impl LockClient {
         let lock = &mut self.locks[key];
         let Need { mode, policy, .. } = lock.need;
         if mode == Mode::Group {
-            // Held until its user lets go; the server only wants to know whether it is still there.
+            // Held until its user releases it; the server only asks whether it still exists.
             return;
         }
         if lock.state == State::Granted && !wanted.conflicts_with(mode, &policy) {
-            // The server has not heard of the conversion.
+            // The conversion has not reached the server.
             return self.send(effects, Effect::SendConvert { handle, mode, policy });
         }
         lock.wanted = Some(lock.wanted.map_or(*wanted, |before| before.union(wanted)));
@@ -92,13 +94,13 @@ impl LockClient {
         }
     }
 
-    /// What a lock is on; `None` if there is no such lock. A glimpse callback is answered with what the owner knows of it,
-    /// dirty data included, or with "no such lock".
+    /// Returns the resource of a lock; `None` if there is no such lock. A glimpse callback is answered with
+    /// what the owner knows of it, dirty data included, or with "no such lock".
     pub fn resource_of(&self, handle: LockHandle) -> Option<ResourceId> {
         Some(self.resources[self.locks[*self.by_handle.get(&handle)?].resource].id)
     }
 
-    /// What [`Effect::Flush`] asked for is done.
+    /// The owner has completed an [`Effect::Flush`].
     pub fn on_flushed(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
         let Some(&key) = self.by_handle.get(&handle) else { return };
         let lock = &mut self.locks[key];
@@ -109,7 +111,7 @@ impl LockClient {
         };
         lock.need = keep;
         if lock.wanted.is_some_and(|wanted| wanted.conflicts_with(keep.mode, &keep.policy)) {
-            // More was wanted meanwhile.
+            // A callback meanwhile asked for more.
             return self.give_up(key, effects);
         }
         lock.wanted = None;
@@ -123,8 +125,8 @@ impl LockClient {
         self.shrink_to_size(effects);
     }
 
-    /// Writes out and turns an unused write lock into a read lock, for owners who know that they will only read from now on.
-    /// False if the lock is used, or does not write.
+    /// Writes out an unused write lock and turns it into a read lock, for callers that will only read from
+    /// now on. False if the lock is used, or is not a write lock.
     pub fn downgrade(&mut self, handle: LockHandle, effects: &mut Vec<Effect>) -> bool {
         let Some(&key) = self.by_handle.get(&handle) else { return false };
         let lock = &mut self.locks[key];
@@ -135,13 +137,13 @@ impl LockClient {
         {
             return false;
         }
-        // As if readers had asked for it; inode bits all stay, as none are left over that nobody wants.
+        // As if readers had requested it; all inode bits stay, as the readers need them all.
         lock.wanted = Some(readers);
         self.give_up(key, effects);
         true
     }
 
-    /// Time has passed: sends requests again and gives up what is too old.
+    /// Time has passed: resends requests and gives up locks that are too old.
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.drop_aged(now, effects);
         self.contended.retain(|_, until| *until > now);
@@ -154,14 +156,15 @@ impl LockClient {
         self.replay_again(now, effects);
     }
 
-    /// When [`LockClient::on_tick`] has something to do next.
+    /// Returns the time at which [`LockClient::on_tick`] has to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let aged = self.lru.oldest(&self.locks).map(|since| since + self.config.lru_max_age);
         let resend = self.resend.first().map(|(due, _)| *due);
         [aged, resend, self.replay_again].into_iter().flatten().min()
     }
 
-    /// Sends a request, again or for the first time on this connection. Its entry in the resend queue is gone already.
+    /// Sends a request, again or for the first time on this connection. Its entry in the resend queue is
+    /// removed already.
     pub(super) fn ask_again(&mut self, now: Instant, key: u32, effects: &mut Vec<Effect>) {
         let due = now + self.config.resend_after;
         let lock = &mut self.locks[key];

@@ -1,12 +1,12 @@
-//! Connections that break, servers that restart, and evictions.
+//! Broken connections, restarted servers, and evictions.
 
 use super::{Effect, LockClient, State};
 use crate::resource::{LockHandle, Outcome, Refusal};
 use nacre_env::clock::Instant;
 
 impl LockClient {
-    /// There is a connection to a server that knows this client's locks (all of them, or it has none): requests that were
-    /// not answered are sent again.
+    /// There is a connection to a server that knows this client's locks (all of them, or there are none):
+    /// unanswered requests are resent.
     pub fn on_connected(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
         effects.extend(self.unsent.drain(..).map(Effect::SendCancel));
@@ -17,13 +17,13 @@ impl LockClient {
         }
     }
 
-    /// The connection is gone: nothing is sent until there is one again. Locks stay.
+    /// The connection is broken: nothing is sent until there is a new one. Locks stay.
     pub fn on_disconnected(&mut self) {
         self.connected = false;
     }
 
-    /// There is a connection to a server that has restarted and knows nobody's locks: they are replayed, and requests are
-    /// sent again after that.
+    /// There is a connection to a server that has restarted and knows no locks: they are replayed, then
+    /// requests are resent.
     pub fn on_restarted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
         self.unsent.clear();
@@ -49,7 +49,7 @@ impl LockClient {
             Outcome::Granted(_) => {}
             // The connection has been lost again, and with it this replay.
             Outcome::Refused(Refusal::Stale) => return,
-            // What was held is not held any more, and nobody knows what else: begin afresh.
+            // The lock is lost, and which others are is unknown: connect anew.
             _ if self.by_handle.contains_key(&handle) => return effects.push(Effect::Reconnect),
             _ => {}
         }
@@ -58,7 +58,8 @@ impl LockClient {
         }
     }
 
-    /// A lock that is not brought back after all, since this client may not any more: it alone is lost, with what was cached under it.
+    /// A lock is not replayed after all, since this client has lost the right to it: it alone is lost, with
+    /// what was cached under it.
     pub fn on_replay_given_up(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
         if let Some(key) = self.by_handle.get(&handle).copied() {
             self.remove(key);
@@ -68,8 +69,8 @@ impl LockClient {
         }
     }
 
-    /// The server has dropped this client: all locks are lost, and those who wait are told. Connect afresh, then call
-    /// [`LockClient::on_connected`].
+    /// The server has evicted this client: all locks are lost, and threads that wait for one are woken with a
+    /// failure. Connect anew, then call [`LockClient::on_connected`].
     pub fn on_evicted(&mut self, effects: &mut Vec<Effect>) {
         self.connected = false;
         self.replay_again = None;
@@ -90,12 +91,12 @@ impl LockClient {
         }
     }
 
-    /// Sends what of the replay has not been answered, if it is time.
+    /// Resends unanswered replays, if it is time.
     pub(super) fn replay_again(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         if self.replay_again.is_none_or(|due| due > now) {
             return;
         }
-        // Locks that have gone since then need no answer.
+        // Locks that were removed meanwhile need no answer.
         self.replaying.retain(|handle| self.by_handle.contains_key(handle));
         if self.replaying.is_empty() {
             return self.replay_is_done(now, effects);

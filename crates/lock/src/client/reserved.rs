@@ -1,25 +1,26 @@
-//! Handles that requests in flight may bring locks under, in ranges: one request asks for one lock or for those of a whole page.
+//! Handles reserved for locks that replies in flight may bring, in ranges: a request asks for one lock or for
+//! those of a whole page.
 
 use crate::resource::LockHandle;
 use std::collections::{BTreeMap, HashMap};
 
-/// What became of a reserved handle.
+/// State of a reserved handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// No answer has named it, and nobody has called it back.
+    /// No reply has named it, and no callback for it has come.
     Open,
-    /// It was called back before the answer came.
+    /// A blocking callback came before the reply.
     CalledBack,
-    /// An answer has made it a lock.
+    /// A reply has made it a lock.
     Adopted,
-    /// It is not reserved, or not any more.
+    /// It is not, or not any more, reserved.
     Unknown,
 }
 
 #[derive(Debug)]
 struct Range {
     count: u64,
-    /// Fates other than [`Fate::Open`].
+    /// States other than [`Fate::Open`].
     fates: HashMap<LockHandle, Fate>,
 }
 
@@ -50,13 +51,13 @@ impl Reserved {
         range.is_some_and(|(first, range)| handle.0 - first.0 < range.count)
     }
 
-    /// The handle is called back. True if its request may still bring the lock.
+    /// Records a blocking callback for the handle. True if its request may still bring the lock.
     pub(super) fn call_back(&mut self, handle: LockHandle) -> bool {
         let Some(range) = self.range(handle) else { return false };
         *range.fates.entry(handle).or_insert(Fate::CalledBack) == Fate::CalledBack
     }
 
-    /// An answer names the handle; gives what had become of it before.
+    /// A reply names the handle; returns its state before that.
     pub(super) fn adopt(&mut self, handle: LockHandle) -> Fate {
         let Some(range) = self.range(handle) else { return Fate::Unknown };
         let fate = range.fates.get(&handle).copied().unwrap_or(Fate::Open);

@@ -1,5 +1,5 @@
-//! Unused locks, which the client gives up on its own: those over its limits, and those whose cancels travel in a request that is sent
-//! anyway; and what of an object other locks still cover.
+//! Unused locks that the client gives up on its own: those over its limits, and those whose cancels travel in
+//! a request that is sent anyway. Also the bytes of an object that other locks still cover.
 
 use super::{ClientConfig, Effect, Lock, LockClient, Lru, State};
 use crate::extent::Extent;
@@ -9,30 +9,30 @@ use nacre_env::clock::Instant;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// A lock that is gone from the cache; its handle travels in the next request.
+/// A lock removed from the cache, whose cancel travels in the next request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EarlyCancel {
-    /// Which lock.
+    /// Lock to cancel.
     pub handle: LockHandle,
-    /// On what.
+    /// Resource of the lock.
     pub resource: ResourceId,
     /// What was held: drop what is cached under it before the request is sent.
     pub need: Need,
 }
 
 impl LockClient {
-    /// Changes the number of unused locks that are kept and gives up what is over it.
+    /// Changes the number of unused locks that stay cached, and gives up those above it.
     pub fn set_lru_size(&mut self, locks: usize, effects: &mut Vec<Effect>) {
         self.config.lru_size = locks;
         self.shrink_to_size(effects);
     }
 
-    /// Bounds and times as they are now.
+    /// Returns the current bounds and times.
     pub fn config(&self) -> ClientConfig {
         self.config
     }
 
-    /// Changes the time after which an unused lock is given up; counts from the next look at the clock.
+    /// Changes the time after which an unused lock is given up; takes effect at the next tick.
     pub fn set_lru_max_age(&mut self, age: Duration) {
         self.config.lru_max_age = age;
     }
@@ -52,7 +52,7 @@ impl LockClient {
         }
     }
 
-    /// Gives up what has not been used for too long.
+    /// Gives up locks that have been unused for too long.
     pub(super) fn drop_aged(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some(since) = self.lru.oldest(&self.locks)
             && since + self.config.lru_max_age <= now
@@ -62,9 +62,9 @@ impl LockClient {
         }
     }
 
-    /// Takes up to `count_max` unused locks that the target would call back for an operation that needs `need` on the
-    /// resource, so that their cancels travel with the request. Locks under which data may be dirty are left alone: writing
-    /// it out takes a while.
+    /// Removes up to `count_max` unused locks that the target would revoke for an operation that needs `need`
+    /// on the resource, so that their cancels travel with the request. Locks under which data may be dirty
+    /// are skipped: writing it out takes time.
     pub fn early_cancels(
         &mut self,
         resource: &ResourceId,
@@ -83,12 +83,12 @@ impl LockClient {
         found.into_iter().map(|key| self.cancel_early(key)).collect()
     }
 
-    /// Takes up to `count_max` of the locks that have not been used for longest, as far as the cache is more than three
-    /// quarters full: their cancels travel with an enqueue.
+    /// Removes up to `count_max` of the locks that have been unused for longest, as far as the cache is more
+    /// than three quarters full: their cancels travel with an enqueue.
     pub fn lru_cancels(&mut self, count_max: usize) -> Vec<EarlyCancel> {
         let over = self.lru.len().saturating_sub(self.config.lru_size / 4 * 3);
         let (mut found, mut next) = (Vec::new(), self.lru.first());
-        // Locks that write are passed over; a bound keeps that cheap.
+        // Write locks are skipped; the bound limits the cost of that.
         for _ in 0..2 * count_max {
             let Some(key) = next else { break };
             next = Lru::next(&self.locks, key);
@@ -99,7 +99,8 @@ impl LockClient {
         found.into_iter().map(|key| self.cancel_early(key)).collect()
     }
 
-    /// The bytes under an extent lock that no other granted lock covers: only these have to be dropped from a cache.
+    /// Returns the bytes under an extent lock that no other granted lock covers: only these have to be
+    /// dropped from a cache.
     pub fn uncovered(&self, handle: LockHandle) -> Vec<Extent> {
         let Some(&key) = self.by_handle.get(&handle) else { return Vec::new() };
         let lock = &self.locks[key];
@@ -138,7 +139,7 @@ impl LockClient {
     }
 }
 
-/// True if the lock can go without anything being written out first.
+/// True if the lock can be given up without writing anything out.
 fn is_droppable(lock: &Lock) -> bool {
     lock.state == State::Granted && lock.users == 0 && !lock.need.mode.writes()
 }

@@ -1,4 +1,4 @@
-//! What is held on one file.
+//! Locks and waiting calls of one file.
 
 use super::{Access, Family, FileLock, Owner};
 use crate::extent::Extent;
@@ -18,9 +18,9 @@ pub(super) struct File {
     pub(super) id: ResourceId,
     locks: Slab<FileLock>,
     owned: Owned,
-    /// The same by place, one tree for each access that occurs in a family.
+    /// The same by range, one tree for each access that occurs in a family.
     places: Vec<(Family, Access, IntervalTree)>,
-    /// Calls that wait, in the order of their arrival.
+    /// Waiting calls in the order of their arrival.
     pub(super) waiting: Vec<u32>,
 }
 
@@ -29,7 +29,7 @@ impl File {
         File { id, locks: Slab::default(), owned: Owned::new(), places: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Number of locks.
+    /// Returns the number of locks.
     pub(super) fn len(&self) -> usize {
         self.locks.len()
     }
@@ -38,7 +38,7 @@ impl File {
         self.locks.iter().map(|(_, lock)| *lock)
     }
 
-    /// Locks that keep `lock` from being set.
+    /// Returns the locks that conflict with `lock`.
     pub(super) fn blockers(&self, lock: &FileLock) -> impl Iterator<Item = FileLock> {
         let mut found = Vec::new();
         let in_the_way = self.places.iter().filter(|(family, access, _)| {
@@ -55,19 +55,19 @@ impl File {
         found.into_iter()
     }
 
-    /// True if the owner holds the file in another mode, which it gives up before it asks.
+    /// True if the owner holds the file in another mode, which it gives up before it requests the new one.
     pub(super) fn gives_up_for(&self, lock: &FileLock) -> bool {
         let held = self.owned.get(&(lock.family, lock.owner, 0));
         held.is_some_and(|key| self.locks[*key].access != lock.access)
     }
 
-    /// True if a lock of the owner goes beyond the range on both sides.
+    /// True if a lock of the owner extends beyond the range on both sides.
     pub(super) fn splits(&self, family: Family, owner: Owner, extent: Extent) -> bool {
         let before = self.owned.range((family, owner, 0)..(family, owner, extent.start)).next_back();
         before.is_some_and(|(_, key)| self.locks[*key].extent.last > extent.last)
     }
 
-    /// Makes the range what `lock` says: what its owner had there is replaced, neighbours of the same access are joined.
+    /// Sets `lock`: replaces what its owner had on the range and joins neighbours of the same access.
     pub(super) fn set(&mut self, lock: &FileLock) {
         let mut joined = *lock;
         let near =
@@ -83,7 +83,7 @@ impl File {
         self.insert(joined);
     }
 
-    /// Takes the range away from its owner.
+    /// Removes the owner's locks from the range.
     pub(super) fn unlock(&mut self, family: Family, owner: Owner, extent: Extent) {
         for key in self.owned_in(family, owner, extent) {
             let held = self.locks[key];
@@ -97,7 +97,7 @@ impl File {
         }
     }
 
-    /// Takes everything away from a client.
+    /// Removes all locks of a client.
     pub(super) fn unlock_client(&mut self, client: ClientUuid) {
         for family in [Family::Range, Family::File] {
             let (first, last) = (Owner { client, number: 0 }, Owner { client, number: u64::MAX });
@@ -112,7 +112,7 @@ impl File {
         self.owned.range((family, owner, 0)..=(family, owner, u64::MAX)).next().is_some()
     }
 
-    /// What the owner holds of a range, in order.
+    /// Returns the owner's locks within a range, clipped to it, in order.
     pub(super) fn pieces(&self, family: Family, owner: Owner, extent: Extent) -> Vec<FileLock> {
         let keys = self.owned_in(family, owner, extent);
         keys.into_iter()
@@ -124,7 +124,7 @@ impl File {
             .collect()
     }
 
-    /// True if the owner holds all of a range at least as the lock says.
+    /// True if the owner holds the lock's whole range with at least its access.
     pub(super) fn covers(&self, lock: &FileLock) -> bool {
         let mut next = Some(lock.extent.start);
         for piece in self.pieces(lock.family, lock.owner, lock.extent) {
@@ -141,7 +141,7 @@ impl File {
         false
     }
 
-    /// The owner's locks that overlap the range.
+    /// Returns the owner's locks that overlap the range.
     fn owned_in(&self, family: Family, owner: Owner, extent: Extent) -> Vec<u32> {
         let before = self.owned.range((family, owner, 0)..(family, owner, extent.start)).next_back();
         let before = before.filter(|(_, key)| self.locks[**key].extent.last >= extent.start);

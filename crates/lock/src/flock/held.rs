@@ -1,16 +1,18 @@
-//! The client's side: what programs of a mount hold, so that it can be set again at a server that has restarted.
+//! The client's side: locks that programs of a mount hold, for their replay to a server that has restarted.
 //!
-//! A call is noted before it is sent ([`HeldLocks::begin`]) and when its answer is there ([`HeldLocks::end`]). In between
-//! it may have taken effect or not, so a replay brings back what is true either way: nothing where an unlock is under way,
-//! the weaker lock where one is exchanged for a weaker one, and no `flock` that is being converted, which its owner gives
-//! up first. The call itself is sent again after the replay and decides the rest.
+//! A call is recorded before it is sent ([`HeldLocks::begin`]) and when it is answered ([`HeldLocks::end`]).
+//! In between it may have taken effect or not, so a replay restores what is held in either case: nothing
+//! where an unlock is under way, the weaker lock where one is exchanged for a weaker one, and no `flock` that
+//! is being converted, which its owner gives up first. The call itself is resent after the replay and decides
+//! the rest.
 //!
-//! An answer of the server's last run does not count in the next one: a call that was under way during a replay is made
-//! once more, which changes nothing if the server has run it since. The same for a call that another one of its owner on
-//! the same bytes has overtaken, as nobody knows in which order the server took them.
+//! An answer of the server's last run does not count in the next one: a call that was under way during a
+//! replay is repeated, which changes nothing if the server has run it since. The same holds for a call that
+//! another one of its owner on the same bytes has overtaken, as the order in which the server ran them is
+//! unknown.
 //!
-//! Locks that the server has dropped (an eviction, or a replay that came too late) are *lost*: their owner gets an error
-//! for each further lock, and for writes through its open file, until it has unlocked them.
+//! Locks that the server has dropped (an eviction, or a replay that came too late) are *lost*: their owner
+//! gets an error for each further lock, and for writes through its open file, until it has unlocked them.
 
 use super::file::File;
 use super::{Access, Family, FileLock, Owner};
@@ -19,12 +21,12 @@ use crate::hash::WordMap;
 use crate::resource::ResourceId;
 use nacre_types::{Status, StatusResult};
 
-/// What a call wants.
+/// Change that a call requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// A lock.
+    /// Set a lock.
     Set(FileLock),
-    /// That the owner has nothing there.
+    /// Remove all locks of the owner in the range.
     Unlock(Family, Owner, Extent),
 }
 
@@ -42,16 +44,16 @@ impl Change {
     }
 }
 
-/// A call under way.
+/// Number of a call under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallId(u64);
 
-/// What becomes of a call whose answer is there.
+/// What happens to a call that is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The program gets this result.
+    /// The call ends with this result.
     Over(StatusResult<()>),
-    /// The answer does not count: the call is still under way and is to be sent again.
+    /// The answer does not count: the call is still under way and is to be resent.
     Again,
 }
 
@@ -60,17 +62,17 @@ struct Call {
     id: CallId,
     change: Change,
     is_doubtful: bool,
-    /// Write locks that a replay brought back as read locks although the call may fail.
+    /// Write locks that a replay restored as read locks although the call may fail.
     weakened: Vec<FileLock>,
 }
 
-/// One file with locks or calls.
+/// A file with locks or calls under way.
 #[derive(Debug)]
 struct Known {
     held: File,
     lost: File,
     calls: Vec<Call>,
-    /// Numbers of the open files through which owners asked last.
+    /// Number of the open file through which each owner asked last.
     through: Vec<(Family, Owner, u64)>,
 }
 
@@ -83,7 +85,7 @@ impl Known {
         self.lost.has_any(family, owner)
     }
 
-    /// What is held whatever becomes of a call.
+    /// Reduces `held` to what is held whether or not a call succeeds.
     fn make_certain(held: &mut File, change: &Change) -> Vec<FileLock> {
         match change {
             Change::Unlock(family, owner, extent) => held.unlock(*family, *owner, *extent),
@@ -93,7 +95,7 @@ impl Known {
                 }
             }
             Change::Set(lock) if lock.access == Access::Read => {
-                // What only makes a lock weaker cannot be refused.
+                // A call that only weakens a lock cannot be refused.
                 let cannot_fail = held.covers(lock);
                 let mut pieces = held.pieces(lock.family, lock.owner, lock.extent);
                 pieces.retain(|piece| piece.access == Access::Write);
@@ -105,7 +107,7 @@ impl Known {
         Vec::new()
     }
 
-    /// Forgets the open file of an owner that holds nothing and asks for nothing.
+    /// Forgets the open file of an owner without locks and calls.
     fn forget_if_idle(&mut self, family: Family, owner: Owner) {
         let is_own = |call: &Call| {
             let (its_family, its_owner, _) = call.change.place();
@@ -129,12 +131,12 @@ impl Known {
 pub struct HeldLocks {
     files: WordMap<ResourceId, Known>,
     calls: u64,
-    /// Files with lost locks.
+    /// Number of files with lost locks.
     lost: usize,
 }
 
 impl HeldLocks {
-    /// A program asks for a change through the open file with this number.
+    /// A program requests a change through the open file with this number.
     ///
     /// # Errors
     /// `EIO` for a lock if its owner has lost one on the file.
@@ -159,7 +161,7 @@ impl HeldLocks {
         if lost { Err(Status::EIO) } else { Ok(id) }
     }
 
-    /// The answer to a call is there, or there will be none.
+    /// A call is answered, or will get no answer.
     pub fn end(&mut self, resource: &ResourceId, id: CallId, result: StatusResult<()>) -> End {
         self.lost_after(resource, |known| {
             let Some(place) = known.calls.iter().position(|call| call.id == id) else {
@@ -176,7 +178,7 @@ impl HeldLocks {
                 (Ok(()), Change::Unlock(family, owner, extent)) => known.held.unlock(family, owner, extent),
                 (Err(status), change) => {
                     call.weakened.iter().for_each(|lock| known.lost.set(lock));
-                    // A refusal leaves all as it was, but for a conversion that began by giving something up.
+                    // A refusal changes nothing, except for a conversion that gave up the old lock first.
                     let refused =
                         matches!(status, Status::EAGAIN | Status::EDEADLK | Status::ENOLCK | Status::EINVAL);
                     if !refused || change.place().0 != Family::Range {
@@ -197,8 +199,8 @@ impl HeldLocks {
         })
     }
 
-    /// What a server that has restarted is to be told: locks by file. All calls that are under way on such files are made
-    /// once more.
+    /// Returns the locks to replay to a server that has restarted, by file. All calls under way on such files
+    /// are repeated.
     pub fn replay(&mut self, belongs: impl Fn(&ResourceId) -> bool) -> Vec<(ResourceId, Vec<FileLock>)> {
         let mut replayed = Vec::new();
         for (id, known) in self.files.iter_mut().filter(|(id, _)| belongs(id)) {
@@ -214,7 +216,7 @@ impl HeldLocks {
         replayed
     }
 
-    /// The server does not take a lock back.
+    /// The server refuses a replayed lock.
     pub fn refused(&mut self, resource: &ResourceId, lock: &FileLock) {
         self.lost_after(resource, |known| {
             known.held.unlock(lock.family, lock.owner, lock.extent);
@@ -222,7 +224,8 @@ impl HeldLocks {
         });
     }
 
-    /// The server has dropped the client: what it held is lost. Gives the files with the number of their locks.
+    /// The server has evicted the client: its locks are lost. Returns the files with the number of their
+    /// locks.
     pub fn lose(&mut self, belongs: impl Fn(&ResourceId) -> bool) -> Vec<(ResourceId, usize)> {
         let mut lost = Vec::new();
         for (id, known) in self.files.iter_mut().filter(|(id, _)| belongs(id)) {
@@ -247,12 +250,13 @@ impl HeldLocks {
         lost
     }
 
-    /// True if an owner has lost locks on some file.
+    /// True if an owner has lost locks on any file.
     pub fn has_lost(&self) -> bool {
         self.lost > 0
     }
 
-    /// True if the writer through this open file has lost a lock on the file; `owner`: the writer, where it is known.
+    /// True if the writer through this open file has lost a lock on the file; `owner` is the writer, if
+    /// known.
     pub fn is_lost(&self, resource: &ResourceId, through: u64, owner: Option<Owner>) -> bool {
         let Some(known) = self.files.get(resource).filter(|known| known.lost.len() > 0) else { return false };
         owner.is_some_and(|owner| known.has_lost(Family::Range, owner))
@@ -262,12 +266,12 @@ impl HeldLocks {
                 .any(|(family, owner, number)| *number == through && known.has_lost(*family, *owner))
     }
 
-    /// Files with locks or calls.
+    /// Returns the number of files with locks or calls under way.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Works on a file, and keeps count of those with lost locks.
+    /// Changes a file, and updates the number of those with lost locks.
     fn lost_after<R>(&mut self, resource: &ResourceId, work: impl FnOnce(&mut Known) -> R) -> R {
         let known = self.files.entry(*resource).or_insert_with(|| Known::new(*resource));
         let before = known.lost.len() > 0;

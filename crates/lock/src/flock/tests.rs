@@ -178,7 +178,8 @@ fn flocks_that_wait_in_a_circle_wait_as_on_linux() {
 
 #[test]
 fn a_circle_through_two_mounts_of_a_host_is_one_of_processes() {
-    // The same two processes through the mounts 1 and 2 of their host; one on another host has their number by chance.
+    // The same two processes through the mounts 1 and 2 of their host; one on another host has their number
+    // by chance.
     let (mut locks, a, b) = (table(), [owner(1, 1), owner(2, 7)], [owner(1, 2), owner(2, 8)]);
     let byte = |owner, offset, process| FileLock { process, ..range(owner, Access::Write, offset, offset) };
     assert_eq!(set(&mut locks, &FILE, byte(a[0], 0, 10)), DONE);

@@ -1,11 +1,11 @@
-//! Calls that wait for file locks, and circles among them.
+//! Calls that wait for file locks, and deadlock detection among them.
 
 use super::{Completion, Family, FileLock, FileLocks, Turn};
 use crate::hash::WordMap;
 use nacre_types::Status;
 use std::collections::BTreeSet;
 
-/// A call that waits.
+/// A waiting call.
 #[derive(Debug)]
 pub(super) struct Wait {
     file: u32,
@@ -13,7 +13,7 @@ pub(super) struct Wait {
     pub(super) turn: Turn,
 }
 
-/// True if the same process may ask for both: as one owner, or through two mounts of a host.
+/// True if the same process may be behind both: as one owner, or through two mounts of a host.
 fn is_same(first: &FileLock, second: &FileLock) -> bool {
     let is_known = first.process != 0 && first.owner.client != second.owner.client;
     first.owner == second.owner || (is_known && first.process == second.process)
@@ -33,7 +33,7 @@ impl FileLocks {
         }
     }
 
-    /// Forgets a wait; says on which file it was.
+    /// Removes a wait; returns the file that it was on.
     pub(super) fn end_wait(&mut self, key: u32) -> u32 {
         let Wait { file, lock, turn } = &self.waits[key];
         let (file, owner, process) = (*file, lock.owner, lock.process);
@@ -46,7 +46,7 @@ impl FileLocks {
         file
     }
 
-    /// Something may have become free on a file: serves those who wait, in order.
+    /// Locks on a file may have been released: serves waiting calls in order.
     pub(super) fn serve(&mut self, file: u32, completions: &mut Vec<Completion>) {
         if self.is_recovering {
             return;
@@ -60,12 +60,12 @@ impl FileLocks {
                 place += 1;
                 continue;
             }
-            // The wait ends before the lock counts, of which its client may have no more.
+            // The wait ends before the lock counts: a client may be at the limit for both together.
             self.end_wait(key);
             let result = self.set(file, &lock);
             completions.push(Completion { client: lock.owner.client, wait: id, result });
             granted.push(lock);
-            // The new lock may be weaker than what it replaces, which lets in others who came before.
+            // The new lock may be weaker than what it replaces, so earlier calls may succeed.
             place = 0;
         }
         for lock in granted {
@@ -73,7 +73,7 @@ impl FileLocks {
         }
     }
 
-    /// Calls of an owner that wait, and those of the same process through other mounts.
+    /// Returns the waiting calls of an owner, and those of the same process through other mounts.
     fn waits_of(&self, lock: &FileLock) -> Vec<u32> {
         let own = self.waiting_owners.get(&lock.owner).into_iter().flatten();
         let others = self.waiting_processes.get(&lock.process).into_iter().flatten();
@@ -81,8 +81,8 @@ impl FileLocks {
         own.chain(others).copied().collect()
     }
 
-    /// An owner has a new lock. If its process has several threads, another one may be waiting for an owner that now waits
-    /// for this lock: that wait ends with an error.
+    /// An owner has a new lock. If its process has several threads, another one may be waiting for an owner
+    /// that waits for this lock from now on: that wait ends with an error.
     pub(super) fn end_circles(&mut self, granted: &FileLock, completions: &mut Vec<Completion>) {
         for key in self.waits_of(granted) {
             let Wait { file, lock, turn } = &self.waits[key];
@@ -95,7 +95,8 @@ impl FileLocks {
         }
     }
 
-    /// Deadlock detection: true if a process that the lock's process would wait for waits, directly or not, for that process.
+    /// Deadlock detection: true if a process that the lock's process would wait for waits, directly or not,
+    /// for that process.
     pub(super) fn would_deadlock(&self, file: u32, lock: &FileLock) -> bool {
         let (mut seen, mut ahead) = (BTreeSet::new(), vec![(file, *lock)]);
         while let Some((file, wanted)) = ahead.pop() {
@@ -113,7 +114,7 @@ impl FileLocks {
     }
 }
 
-/// Takes one entry out of a list, and the list if it was the last.
+/// Removes one entry of a list, and the list with its last entry.
 fn forget<K: Eq + std::hash::Hash>(lists: &mut WordMap<K, Vec<u32>>, of: &K, key: u32) {
     if let Some(list) = lists.get_mut(of) {
         list.retain(|other| *other != key);

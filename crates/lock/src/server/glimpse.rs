@@ -1,10 +1,9 @@
-//! Glimpses: the size of an object that others are writing, without taking their locks away.
+//! Glimpses: the size of an object under write locks of other clients, without revoking those.
 //!
-//! The writer with the highest lock usually knows the size, as it took the lock to write there. If its answer does not
-//! reach into its lock (it has not written yet), those below are asked next, so that what a program has written is never
-//! overlooked. A lock that ends below the size known so far cannot change it, and no client is asked twice.
-//!
-//! Source: Lustre reference 4.3; asking on is ours.
+//! The holder of the highest write lock usually knows the size, as it took the lock to write there. If its
+//! answer does not reach into its lock (it has not written yet), the holders below are asked next, so that
+//! written data is never overlooked; Lustre asks only the first. A lock that ends below the size known so far
+//! cannot change it, and no client is asked twice.
 
 use super::timeouts::{Called, Timer};
 use super::{Effect, GlimpseId, LockServer};
@@ -15,24 +14,24 @@ use nacre_env::clock::Instant;
 use nacre_types::ClientUuid;
 use std::ops::ControlFlow;
 
-/// A client that waits for a size.
+/// A glimpse of a client that waits for the writers' answers.
 #[derive(Debug)]
 pub(super) struct PendingGlimpse {
     peer: Peer,
     handle: LockHandle,
     pub(super) resource: u32,
-    /// Clients that were asked, or are not to be.
+    /// Clients that were asked, or are excluded.
     asked: Vec<ClientUuid>,
     /// Locks whose holders have not answered.
     pub(super) outstanding: Vec<(Peer, LockHandle)>,
-    /// What the answers say together.
+    /// The answers, merged.
     answers: Lvb,
     pub(super) called: Called,
 }
 
 impl LockServer {
-    /// The answer to a glimpse callback: what the holder knows, or `None` if it has no such lock, which is as good as a
-    /// cancel: handles are not used twice.
+    /// The answer to a glimpse callback: what the holder knows, or `None` if it has no such lock, which is as
+    /// good as a cancel, since handles are never reused.
     pub fn on_glimpse_answer(
         &mut self,
         now: Instant,
@@ -63,17 +62,19 @@ impl LockServer {
         };
         pending.outstanding.swap_remove(place);
         match answer {
-            // Not into the resource's own block: a late answer may be older than a truncate of the same client.
+            // Not into the resource's own block: a late answer may be older than a truncate of the same
+            // client.
             Some(lvb) => pending.answers = pending.answers.merged(&lvb),
-            // The client may have written under other locks of its own, and has not said so.
+            // The client may have written under other locks of its own, which this answer does not cover.
             None => pending.asked.retain(|client| *client != peer.client),
         }
         self.advance_glimpse(now, glimpse, effects);
     }
 
-    /// The target itself wants to know what the writers of an object know, all but `except`; it takes no lock. `Glimpsed` at
-    /// once, with nothing in it if nobody knows more than the object itself, or `Waiting`, which [`Effect::Glimpsed`] or
-    /// [`LockServer::on_cancel`] ends. `handle` is a new one of [`LockServer::local_handle`].
+    /// The target itself asks the writers of an object, all but `except`, for size and times; it takes no
+    /// lock. Returns `Glimpsed` at once, with an empty block if no client can know more than the object
+    /// itself, or `Waiting`, which [`Effect::Glimpsed`] or [`LockServer::on_cancel`] ends. `handle` is a new
+    /// one from [`LockServer::local_handle`].
     pub fn on_local_glimpse(
         &mut self,
         now: Instant,
@@ -91,7 +92,8 @@ impl LockServer {
         }
     }
 
-    /// A glimpse that could not have the lock: asks the writers, if there are any that matter.
+    /// Starts a glimpse that could not have the lock: asks the writers that may know the size, if there are
+    /// any.
     pub(super) fn start_glimpse(
         &mut self,
         now: Instant,
@@ -128,7 +130,7 @@ impl LockServer {
         Outcome::Waiting
     }
 
-    /// Drops a glimpse whose client does not wait any more; its entry at the client is gone already.
+    /// Drops a glimpse whose client does not wait any more; its entry at the client is removed already.
     pub(super) fn drop_glimpse(&mut self, id: GlimpseId) {
         if let Some(pending) = self.glimpses.remove(&id) {
             self.timers.remove(&(pending.called.due(), Timer::Glimpse(id)));
@@ -136,7 +138,8 @@ impl LockServer {
         }
     }
 
-    /// A lock that may have been asked for is gone: what its holder knew is in the object by now, or lost.
+    /// A lock that a glimpse may have asked for is gone: what its holder knew is in the object by now, or
+    /// lost.
     pub(super) fn glimpsed_lock_is_gone(
         &mut self,
         now: Instant,
@@ -170,7 +173,7 @@ impl LockServer {
         pending.outstanding = targets;
     }
 
-    /// Goes on with a glimpse: asks the next ones, or answers.
+    /// Continues a glimpse: asks the next writers, or answers.
     fn advance_glimpse(&mut self, now: Instant, id: GlimpseId, effects: &mut Vec<Effect>) {
         let Some(pending) = self.glimpses.get(&id) else { return };
         if !pending.outstanding.is_empty() {
@@ -191,8 +194,8 @@ impl LockServer {
         self.drop_if_unused(now, resource);
     }
 
-    /// The locks to ask for next: of each mode that writes, from the highest range down to the first whose holder took it to
-    /// write there. Not below `size_bytes`, and nobody in `asked`.
+    /// Returns the locks to ask for next: of each writing mode, from the highest range down to the first lock
+    /// that was taken to write there. Skips locks below `size_bytes` and clients in `asked`.
     fn glimpse_targets(
         &self,
         resource: u32,
@@ -204,7 +207,7 @@ impl LockServer {
         for (mode, tree) in trees.iter().filter(|(mode, _)| mode.writes()) {
             let _ = tree.descending(&mut |key, extent| {
                 let lock = &self.locks[key];
-                // Locks of the target itself lie over those of the client on whose behalf they are.
+                // Locks of the target itself overlap those of the client on whose behalf they are.
                 if lock.peer.is_local() {
                     return ControlFlow::Continue(());
                 }

@@ -1,25 +1,25 @@
-//! How far the server widens an extent beyond what was asked for.
+//! Lock growth: how far the server widens an extent beyond the request.
 //!
-//! A lock that nobody is in the way of covers the whole object, so a file that one client uses costs one request. Where
-//! others are, it ends before them; where many fight, it stays near to what was asked for and is aligned as the request
-//! was, so that clients who write records in turn get locks that do not touch each other.
-//!
-//! Source: Lustre reference 4.2.
+//! A lock without conflicting holders covers the whole object, so a file that one client uses costs one
+//! request. Next to other locks, it ends where they begin; under contention it stays near the request and
+//! keeps the request's alignment, so that clients that write interleaved records get locks that do not touch
+//! each other.
 
 use crate::extent::{Extent, LOCK_PAGE_BYTES};
 use crate::mode::Mode;
 use crate::resource::{Need, Policy};
 use crate::tree::IntervalTree;
 
-/// Conflicting waiters above which a lock does not grow downwards. Lustre's number.
+/// Number of conflicting waiting requests above which a lock does not grow downwards. Lustre's number.
 const WAITERS_FOR_DOWNWARD_GROWTH_MAX: usize = 4;
-/// Conflicting locks above which a write lock grows by [`CROWDED_BYTES_MAX`] at most. Lustre's number.
+/// Number of conflicting locks above which a write lock grows by [`CROWDED_BYTES_MAX`] at most. Lustre's
+/// number.
 const CONFLICTS_BEFORE_CROWDED: usize = 32;
-/// Bytes that a write lock covers among many others. Lustre's number.
+/// Bytes that a write lock covers among many conflicting ones. Lustre's number.
 const CROWDED_BYTES_MAX: u64 = 32 << 20;
 
-/// The extent to grant for `requested` (whole pages) in `mode`. `granted` are the trees of the resource, `waiting` the
-/// needs of all other requests in its queue.
+/// Returns the extent to grant for `requested` (whole pages) in `mode`. `granted` are the trees of the
+/// resource, `waiting` the needs of all other requests in its queue.
 pub(super) fn grown<'a>(
     mode: Mode,
     requested: Extent,
@@ -44,7 +44,7 @@ pub(super) fn grown<'a>(
             grown.start = requested.start;
         }
         if wanted.last < requested.start {
-            // Cannot overflow: the waiter ends below something.
+            // Cannot overflow: the waiting request ends below the start of another extent.
             grown.start = grown.start.max(wanted.last + 1);
         } else if wanted.start > requested.last {
             grown.last = grown.last.min(wanted.start - 1);
@@ -57,19 +57,20 @@ pub(super) fn grown<'a>(
     aligned_as(grown, requested)
 }
 
-/// Shrinks the ends that have grown to multiples of the largest power of two that divides both ends of the request, a page
-/// at least. The whole object stays whole.
+/// Shrinks the grown ends to multiples of the largest power of two that divides both ends of the request, a
+/// page at least. The whole object stays whole.
 fn aligned_as(grown: Extent, requested: Extent) -> Extent {
     if grown == Extent::WHOLE {
         return grown;
     }
-    // The end of the largest object is a multiple of everything, as 2^64 is; wrapping to 0 says so.
+    // The end of the largest object, 2^64, is a multiple of every unit; it wraps to 0.
     let both = requested.start | requested.last.wrapping_add(1);
     let unit = match both.trailing_zeros() {
         64.. => return grown,
         zeros => (1u64 << zeros).max(LOCK_PAGE_BYTES),
     };
-    // Neither passes the request: its ends are multiples of the unit. A start near 2^64 cannot be rounded up past it.
+    // Neither end moves past the request: its ends are multiples of the unit. A start near 2^64 cannot be
+    // rounded up past it.
     let start = grown.start.div_ceil(unit).saturating_mul(unit).min(requested.start);
     let end = grown.last.wrapping_add(1) & !(unit - 1);
     Extent { start, last: end.wrapping_sub(1).max(requested.last) }
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn grown_ends_are_aligned_as_the_request_is() {
-        // Records of 1 MiB in turn: the neighbour above begins in the middle of a record.
+        // Interleaved records of 1 MiB: the neighbour above begins in the middle of a record.
         let granted = [held(Mode::Pw, &[extent(3 * MIB + 8192, 4 * MIB - 1)])];
         assert_eq!(grown(Mode::Pw, extent(MIB, 2 * MIB - 1), &granted, [].iter()), extent(MIB, 3 * MIB - 1));
         // A request of a page is aligned to pages only.

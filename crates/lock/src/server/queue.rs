@@ -1,4 +1,4 @@
-//! Requests granted or queued, locks called back for them, and holders that give up a part.
+//! Granting and queueing of requests, revocation of conflicting locks, and conversions.
 
 use super::timeouts::{Called, Timer};
 use super::{Contention, Effect, LockServer, grow};
@@ -11,8 +11,8 @@ use nacre_types::ClientUuid;
 use std::ops::ControlFlow;
 
 impl LockServer {
-    /// True if `need` conflicts with a granted lock, or with one of the first `ahead` requests that wait, unless they may be
-    /// waiting for the client on whose behalf it is.
+    /// True if `need` conflicts with a granted lock, or with one of the first `ahead` waiting requests,
+    /// unless those may be waiting for the client on whose behalf it is.
     pub(super) fn is_blocked(
         &self,
         resource: u32,
@@ -28,11 +28,13 @@ impl LockServer {
         }
         let queue = &self.resources[resource].waiting;
         let mut ahead = queue[..ahead.min(queue.len())].iter();
-        // Members of a group that is in get in past those who wait for its end: they may be needed for it to end.
+        // A member of the group that holds the lock passes requests that wait for the group's end, which may
+        // depend on that member.
         !self.joins_group(resource, need) && ahead.any(|key| self.locks[*key].requested.conflicts_with(need))
     }
 
-    /// The group whose lock the client has on all of these bytes. Its members write beside each other.
+    /// Returns the group whose lock the client holds on all of these bytes. Members of a group write
+    /// concurrently.
     pub fn group_held(&self, peer: Peer, resource: &ResourceId, extent: &Extent) -> Option<u64> {
         let granted = &self.resources[*self.by_id.get(resource)?].granted;
         let mut found = None;
@@ -49,7 +51,7 @@ impl LockServer {
         found
     }
 
-    /// True if some lock of the client is called back.
+    /// True if a lock of the client is being revoked.
     fn is_waited_for(&self, client: &ClientUuid) -> bool {
         self.clients.get(client).is_some_and(|known| known.called_back > 0)
     }
@@ -82,7 +84,7 @@ impl LockServer {
         self.resources[resource].granted.conflicting(need, visit).is_break()
     }
 
-    /// Looks at what the modes and parts alone do not tell: groups, and whose lock it is.
+    /// Checks what modes and parts alone do not decide: groups, and the owner of the lock.
     fn is_in_the_way(&self, key: u32, need: &Need, on_behalf_of: Option<ClientUuid>) -> bool {
         let lock = &self.locks[key];
         lock.granted.is_some_and(|held| held.conflicts_with(need))
@@ -90,7 +92,7 @@ impl LockServer {
                 .is_none_or(|client| lock.peer.client != client && lock.on_behalf_of != Some(client))
     }
 
-    /// Grants a lock that nothing stands in the way of and that is not in the queue.
+    /// Grants a lock that has no conflicts and is not in the queue.
     pub(super) fn grant(&mut self, key: u32) -> LockGrant {
         let lock = &self.locks[key];
         let (requested, resource) = (lock.requested, lock.resource);
@@ -112,7 +114,7 @@ impl LockServer {
         self.grant_of(resource, granted)
     }
 
-    /// The optional bits of a request that nobody holds or waits for in a way that conflicts.
+    /// Optional bits of a request that conflict with no granted lock and no waiting request.
     fn free_bits(&self, key: u32) -> InodeBits {
         let lock = &self.locks[key];
         let is_free = |bit: &InodeBits| {
@@ -127,7 +129,7 @@ impl LockServer {
         LockGrant { need, lvb: self.resources[resource].lvb }
     }
 
-    /// A request has begun to wait: calls back all who hold what it wants.
+    /// A request starts to wait: revokes all locks that conflict with it.
     pub(super) fn call_back_for(&mut self, now: Instant, waiter: u32, effects: &mut Vec<Effect>) {
         let lock = &self.locks[waiter];
         let (need, resource, peer) = (lock.requested, lock.resource, lock.peer);
@@ -153,9 +155,9 @@ impl LockServer {
         }
     }
 
-    /// Calls a lock back. The target's own locks end by themselves. A group keeps its lock until its last member lets go, as
-    /// the user who asked for it expects: it is called only to find locks that their client does not have any more, and
-    /// nobody is late.
+    /// Sends a blocking callback for a lock. The target's own locks end with their operations. A group lock
+    /// stays until its last member releases it, as the user who requested it expects: its callback only
+    /// detects locks that their client does not have any more, and has no deadline.
     pub(super) fn call_back(&mut self, now: Instant, key: u32, wanted: &Wanted, effects: &mut Vec<Effect>) {
         let lock = &mut self.locks[key];
         let Some(held) = lock.granted else { return };
@@ -165,7 +167,7 @@ impl LockServer {
         let wanted = match &mut lock.called {
             Some(called) => {
                 let all = called.wanted.union(wanted);
-                // Who is called back for an extent gives it up as a whole, however much of it is wanted.
+                // The holder of an extent gives it up as a whole, however much of it is requested.
                 let nothing_new = match all.policy {
                     Policy::Extent(_) => all.modes == called.wanted.modes,
                     Policy::Bits(_) => all == called.wanted,
@@ -194,8 +196,9 @@ impl LockServer {
         effects.push(Effect::Callback { peer: lock.peer, handle: lock.handle, resource, wanted });
     }
 
-    /// Something has gone from a resource, or become weaker: grants what can be granted, in order. `fresh` are locks that
-    /// those who still wait may not have called back yet; what is granted here is added to them.
+    /// A lock was removed from a resource or has become weaker: grants waiting requests in order. Requests
+    /// that stay in the queue may not have revoked the locks in `fresh` yet; locks granted here are added to
+    /// them.
     pub(super) fn reprocess(
         &mut self,
         now: Instant,
@@ -246,7 +249,7 @@ impl LockServer {
         }
     }
 
-    /// It may be time to forget what is known of a fight.
+    /// The contention of a resource may have ended: forgets it if so.
     pub(super) fn on_contention_due(&mut self, now: Instant, key: u32) {
         let Some(contention) = self.resources.get_mut(key).and_then(|known| known.contention.as_mut()) else {
             return;
@@ -260,13 +263,14 @@ impl LockServer {
         }
     }
 
-    /// Milliseconds that a resource stays contended.
+    /// Returns the milliseconds for which a resource stays contended; `None` if it is not.
     pub(super) fn contended_ms(&self, now: Instant, id: &ResourceId) -> Option<u64> {
         self.resources[*self.by_id.get(id)?].contention.as_ref()?.left_ms(now)
     }
 
-    /// A client keeps only `mode` and `policy` of a lock: it drops inode bits, or turns a write lock into a read lock. What
-    /// the lock does not have any more stays dropped, so conversions may come twice or late. Extents stay as they are.
+    /// A client keeps only `mode` and `policy` of a lock: it drops inode bits, or turns a write lock into a
+    /// read lock. Bits that the lock does not have any more stay dropped, so conversions may be repeated or
+    /// late. Extents stay as they are.
     ///
     /// # Errors
     /// `Stale`; `Invalid` if the lock is not granted, or the new mode allows what the old one did not.

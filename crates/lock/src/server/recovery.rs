@@ -1,4 +1,4 @@
-//! After a restart: clients bring back what they hold before anything else is granted.
+//! Recovery after a restart: clients replay the locks that they hold before anything else is granted.
 
 use super::{Effect, Lock, LockServer};
 use crate::bits::InodeBits;
@@ -6,7 +6,7 @@ use crate::resource::{LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, Res
 use nacre_env::clock::Instant;
 
 impl LockServer {
-    /// A client of the last run brings back a lock as it was granted. Only while the server recovers.
+    /// A client of the last run replays a lock as it was granted. Allowed only during recovery.
     pub fn on_replay(
         &mut self,
         peer: Peer,
@@ -51,7 +51,7 @@ impl LockServer {
             resource,
             requested: *need,
             optional: InodeBits::NONE,
-            // What was asked for is not known any more; the holder may not have written there.
+            // The original request is not known any more; the holder may not have written there.
             no_expansion: true,
             on_behalf_of: None,
             granted: None,
@@ -60,7 +60,7 @@ impl LockServer {
         Outcome::Granted(self.grant(key))
     }
 
-    /// All clients of the last run are back or given up: who waits is served.
+    /// All clients of the last run have replayed or are given up: grants waiting requests.
     pub fn end_recovery(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         if !std::mem::take(&mut self.recovering) {
             return;

@@ -72,8 +72,8 @@ impl World {
         self.server.on_tick(self.now, &mut self.effects);
     }
 
-    /// Effects so far: `c` for completions, `b` for blocking callbacks, `g` for glimpses, `a` for their answers, `e` for
-    /// evictions, with client and handle.
+    /// Effects so far: `c` for completions, `b` for blocking callbacks, `g` for glimpses, `a` for their
+    /// answers, `e` for evictions, with client and handle.
     fn sent(&mut self) -> Vec<(char, u8, u64)> {
         let describe = |effect: Effect| match effect {
             Effect::Completion { peer, handle, .. } => ('c', peer.client.0[0], handle.0),

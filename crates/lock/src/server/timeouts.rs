@@ -1,4 +1,5 @@
-//! Deadlines: callbacks and glimpses are sent again until they are answered, and who is late is evicted.
+//! Deadlines: callbacks and glimpses are resent until they are answered, and a client that misses its
+//! deadline is evicted.
 
 use super::glimpse::PendingGlimpse;
 use super::{Effect, GlimpseId, LockServer, ServerConfig};
@@ -8,25 +9,25 @@ use crate::resource::{LockHandle, Need, Peer, ResourceId, Wanted};
 use nacre_env::clock::Instant;
 use std::ops::ControlFlow;
 
-/// What happens at some time.
+/// What is due at some time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
-    /// This lock's callback is due again, or its holder late.
+    /// Resend this lock's callback, or evict its holder.
     Callback(u32),
-    /// This glimpse is due again, or somebody late with it.
+    /// Resend this glimpse, or evict the clients that have not answered it.
     Glimpse(GlimpseId),
-    /// This resource is not contended any more and may be forgotten.
+    /// Check whether this resource is still contended or may be forgotten.
     Contention(u32),
 }
 
-/// A call for an answer that has not come yet.
+/// A callback or glimpse that has not been answered yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Called {
     since: Instant,
-    /// `None` if it may take as long as it likes.
+    /// `None` if there is no time limit.
     deadline: Option<Instant>,
     retry: Instant,
-    /// What is wanted from the holder; not used for glimpses.
+    /// What conflicting requests need from the holder; not used for glimpses.
     pub(super) wanted: Wanted,
 }
 
@@ -36,12 +37,12 @@ impl Called {
         Called { since: now, deadline, retry: now + config.callback_retry, wanted }
     }
 
-    /// A call that nobody can be late for.
+    /// Creates a call that no client is evicted for.
     pub(super) fn without_deadline(now: Instant, wanted: Wanted, config: &ServerConfig) -> Called {
         Called { deadline: None, ..Called::new(now, wanted, config) }
     }
 
-    /// When there is something to do.
+    /// Returns the time of the next resend or of the deadline, whichever is earlier.
     pub(super) fn due(&self) -> Instant {
         self.deadline.map_or(self.retry, |deadline| deadline.min(self.retry))
     }
@@ -54,7 +55,7 @@ impl Called {
         self.retry = now + config.callback_retry;
     }
 
-    /// The holder is at work: its time begins again, up to a bound.
+    /// The holder is active: its deadline is extended, up to a bound.
     fn prolong(&mut self, now: Instant, config: &ServerConfig) {
         let bound = self.since + config.callback_total_max;
         let prolonged = |deadline: Instant| deadline.max(now + config.callback_timeout).min(bound);
@@ -63,7 +64,7 @@ impl Called {
 }
 
 impl LockServer {
-    /// Time has passed: sends callbacks again and evicts who is late.
+    /// Time has passed: resends callbacks and evicts clients whose deadline has passed.
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let mut late = Vec::new();
         while let Some((at, timer)) = self.timers.first().copied()
@@ -79,7 +80,8 @@ impl LockServer {
         late.sort();
         late.dedup();
         for peer in late {
-            // Evicting one may have answered what another was late for, but it was late.
+            // Evicting one client may have answered the call that another missed, but that one was late all
+            // the same.
             self.evict(now, peer, effects);
         }
     }
@@ -90,19 +92,19 @@ impl LockServer {
         self.on_disconnect(now, peer.client, effects);
     }
 
-    /// The shell has found out that this client is not there: if an answer of it is waited for, it is late at once.
+    /// The client is known to be down: if an answer from it is pending, it is evicted at once.
     pub fn on_lost(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
         if self.is_awaited(peer) {
             self.evict(now, peer, effects);
         }
     }
 
-    /// When [`LockServer::on_tick`] has something to do next.
+    /// Returns the time at which [`LockServer::on_tick`] has to be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// True if this client can be late: it was called back or asked, and has not answered.
+    /// True if an answer from this client is pending: to a blocking callback or a glimpse.
     fn is_awaited(&self, peer: Peer) -> bool {
         let Some(client) = self.clients.get(&peer.client).filter(|c| c.generation == peer.generation) else {
             return false;
@@ -114,7 +116,7 @@ impl LockServer {
             || self.glimpses.values().any(is_asked)
     }
 
-    /// The client works under this lock (inodes): if it was called back, its time begins again.
+    /// The client works under this lock (inodes): if it is being revoked, its deadline is extended.
     pub fn on_activity(&mut self, now: Instant, peer: Peer, handle: LockHandle) {
         if !self.timers.is_empty()
             && let Some(key) = self.find(peer, handle)
@@ -123,14 +125,15 @@ impl LockServer {
         }
     }
 
-    /// The client reads or writes these bytes of an object: the time of its locks there that were called back begins again.
+    /// The client reads or writes these bytes of an object: the deadlines of its locks there that are being
+    /// revoked are extended.
     pub fn on_io(&mut self, now: Instant, peer: Peer, resource: &ResourceId, extent: &Extent) {
         if self.timers.is_empty() {
             return;
         }
         let Some(found) = self.by_id.get(resource) else { return };
         let mut own = Vec::new();
-        // All modes but null conflict with an exclusive one.
+        // An exclusive need conflicts with all modes but null.
         let all = Need::extent(Mode::Ex, *extent);
         let _ = self.resources[*found].granted.conflicting(&all, &mut |key| {
             if self.locks[key].peer == peer && self.locks[key].called.is_some() {
@@ -151,11 +154,11 @@ impl LockServer {
         }
     }
 
-    /// A lock is not called back any more: it is gone or has changed.
+    /// The revocation of a lock is over: the lock is removed or has changed.
     pub(super) fn end_callback(&mut self, key: u32) {
         if let Some(called) = self.locks[key].called.take() {
             self.timers.remove(&(called.due(), Timer::Callback(key)));
-            // One that is gone was taken out before its locks.
+            // A client that is removed leaves the table before its locks do.
             if let Some(client) = self.clients.get_mut(&self.locks[key].peer.client) {
                 client.called_back -= 1;
             }

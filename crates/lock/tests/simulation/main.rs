@@ -1,8 +1,10 @@
-//! Clients and a server with a network between them that loses, repeats and reorders messages; clients that stop answering;
-//! a server that restarts. Every choice comes from a seed: a failure says which, and `NACRE_SEED` runs it alone.
+//! Clients and a server with a network between them that loses, repeats and reorders messages; clients that
+//! stop answering; a server that restarts. Every choice comes from a seed: a failure says which, and
+//! `NACRE_SEED` runs it alone.
 //!
-//! Checked after every event: no two clients that the server counts on believe to hold conflicting locks. A size that was
-//! glimpsed is never below what was written before. In the end everybody who waited was served, and nothing is left.
+//! Checked after every event: no two clients that the server counts on believe to hold conflicting locks. A
+//! size that was glimpsed is never below what was written before. In the end everybody who waited was served,
+//! and nothing is left.
 
 mod network;
 mod node;

@@ -15,7 +15,8 @@ pub fn percent(chance: &mut Chance, percent: u64) -> bool {
 /// What clients send.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Numbered, so that an old one is not taken for a new one. Says under which generation the client holds what it holds.
+    /// Numbered, so that an old one is not taken for a new one. Says under which generation the client holds
+    /// what it holds.
     Connect {
         attempt: u64,
         holding: u64,

@@ -334,14 +334,16 @@ impl World {
         }
     }
 
-    /// What a size that is asked for now must not be below: what is in the object, and what live clients have written.
+    /// What a size that is asked for now must not be below: what is in the object, and what live clients have
+    /// written.
     fn known_size(&self, resource: &ResourceId) -> u64 {
         let live = (0..self.clients.len()).filter(|client| self.is_live(*client));
         let dirty = live.filter_map(|client| self.clients[client].dirty.get(resource).copied());
         dirty.chain(self.server.objects.get(resource).copied()).max().unwrap_or_default()
     }
 
-    /// No two live clients believe to hold locks that conflict, nor one and the server itself for another's operation.
+    /// No two live clients believe to hold locks that conflict, nor one and the server itself for another's
+    /// operation.
     pub fn check_safety(&self) {
         let live: Vec<usize> = (0..self.clients.len()).filter(|client| self.is_live(*client)).collect();
         let mut held: Vec<(usize, ResourceId, Need)> = Vec::new();

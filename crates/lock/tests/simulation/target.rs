@@ -93,7 +93,8 @@ impl World {
             }
             Request::Cancel(handle) => server.engine.on_cancel(now, peer, &[handle], &mut effects),
             Request::Convert { handle, mode, policy } => {
-                // A convert that overtakes the grant's repetition may find a waiter: then it is not for this life of the lock.
+                // A convert that overtakes the grant's repetition may find a waiter: then it is not for this
+                // life of the lock.
                 let _ = server.engine.on_convert(now, peer, handle, mode, &policy, &mut effects);
             }
             Request::GlimpseAnswer { glimpse, handle, answer } => {

@@ -288,7 +288,8 @@ impl World {
     fn come_to_rest(&mut self) {
         self.end_recovery();
         for round in 0..200 {
-            // Programs may wait for each other in circles of both families, which end as on Linux: by a signal.
+            // Programs may wait for each other in circles of both families, which end as on Linux: by a
+            // signal.
             let stuck = self.asked.iter_mut().find(|asked| round % 10 == 9 && asked.is_waiting);
             if let Some(stuck) = stuck {
                 assert!(self.server.on_cancel_wait(stuck.change.place().1.client, stuck.turn.id));
@@ -300,7 +301,8 @@ impl World {
             locks.iter().for_each(|lock| self.ask(unlock(lock), false));
         }
         assert_eq!(self.asked.len(), 0, "nobody waits for ever");
-        // What a conversion has not brought to its end, or what is lost: programs unlock it when they give up.
+        // What a conversion has not brought to its end, or what is lost: programs unlock it when they give
+        // up.
         for family in [Family::File, Family::Range] {
             for (client, number) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
                 self.ask(Change::Unlock(family, owner(client, number), Extent::WHOLE), false);
