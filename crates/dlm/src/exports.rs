@@ -1,4 +1,4 @@
-//! Clients that are connected, and the way of lock messages to them.
+//! Connected clients, and the delivery of lock messages to them.
 
 use nacre_env::sync::Mutex;
 use nacre_lock::Peer;
@@ -8,24 +8,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The name under which the engine knows an export.
+/// Returns the name under which the engine knows an export.
 pub(crate) fn peer_of(export: &Export) -> Peer {
     Peer { client: export.client, generation: export.generation }
 }
 
-/// A client that is connected.
+/// A connected client.
 pub(crate) struct Connected {
     pub(crate) export: Arc<Export>,
-    /// The owner knows that this client has locks.
+    /// True if the owner has recorded that this client has locks.
     pub(crate) is_noted: AtomicBool,
     queue: Mutex<Queue>,
 }
 
-/// Messages in the order in which the engine made them.
+/// Messages in the order in which the engine produced them.
 #[derive(Default)]
 struct Queue {
     messages: VecDeque<LockMessage>,
-    /// Some thread is at it; it also takes what others add.
+    /// True while a thread sends; it also sends what others add meanwhile.
     is_sending: bool,
 }
 
@@ -39,8 +39,8 @@ impl Connected {
         self.queue.lock().messages.push_back(message);
     }
 
-    /// Hands over what was pushed, unless another thread is about to. Called without the mutex of the engine: the client
-    /// may call back into the service from here.
+    /// Sends the queued messages, unless another thread is sending. Called without the mutex of the engine:
+    /// the client's handler may enter the service again from here.
     pub(crate) fn deliver(&self) {
         let mut queue = self.queue.lock();
         if queue.is_sending {

@@ -1,13 +1,15 @@
 //! The lock server of a target: the shell that metadata and object servers put around
-//! [`nacre_lock::server::LockServer`], which decides and does nothing else.
+//! [`nacre_lock::server::LockServer`], which only decides.
 //!
-//! [`LockService`] keeps the engine under one mutex and performs what it asks for after letting go: completions, blocking
-//! callbacks and glimpses go to the clients' exports, each client's in the order in which the engine made them; threads of
-//! the target itself that wait for a lock ([`LockService::lock_local`]) are woken; clients that are late are evicted by
-//! the [`Timer`] thread, which tells the target by its [`LockOwner`]. After a restart the service waits for clients of the
-//! last run to bring back what they held ([`Expected`]).
+//! [`LockService`] keeps the engine under one mutex and performs its effects after releasing it: completions,
+//! blocking callbacks and glimpses go to the clients' exports, each client's in the order in which the engine
+//! produced them; threads of the target itself that wait for a lock ([`LockService::lock_local`]) are woken;
+//! clients that miss a deadline are evicted by the [`Timer`] thread, which notifies the target through its
+//! [`LockOwner`]. After a restart the service waits for clients of the last run to replay their locks
+//! ([`Expected`]).
 //!
-//! Messages and rules: `docs/design/locks.md`. Knows nothing of objects and inodes: sizes are asked from the owner.
+//! Messages and rules: `docs/design/locks.md`. The crate knows nothing of objects and inodes: it asks the
+//! owner for sizes.
 
 mod exports;
 mod local;

@@ -1,4 +1,4 @@
-//! Locks and questions of the target itself, for the time of one operation.
+//! Locks and glimpses of the target itself, for the duration of one operation.
 
 use crate::exports::peer_of;
 use crate::service::{LockOwner, LockService, State};
@@ -13,13 +13,13 @@ use nacre_wire::lock::LockMessage;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks for an interrupt while a thread waits.
+/// Interval between checks for an interrupt while a thread waits.
 const POLL: Duration = Duration::from_millis(50);
 
 /// A thread of the target that waits for a lock or for the end of a glimpse.
 pub(crate) struct LocalWait {
     client: Option<ClientUuid>,
-    /// What came of it: what the writers know, for a glimpse.
+    /// Result of the wait: for a glimpse, what the writers know.
     outcome: Option<StatusResult<Lvb>>,
     woken: Arc<Condvar>,
 }
@@ -38,7 +38,7 @@ impl LocalWait {
 }
 
 impl State {
-    /// The engine has granted what a thread waits for.
+    /// The engine has granted the lock that a thread waits for.
     pub(crate) fn end_wait(&mut self, message: LockMessage) {
         if let LockMessage::Completion { handle, outcome } = message
             && let Some(wait) = self.waits.get_mut(&handle)
@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// A client is gone: nobody waits on its behalf any more.
+    /// A client is gone: ends all waits on its behalf.
     pub(crate) fn fail_waits_of(&mut self, client: &ClientUuid) {
         for wait in self.waits.values_mut().filter(|wait| wait.client == Some(*client)) {
             wait.end(Err(Status::EVICTED));
@@ -76,16 +76,17 @@ impl Drop for LocalLock<'_> {
     }
 }
 
-/// What became of a request under the mutex.
+/// Result of a request under the mutex.
 enum Asked {
     Done(Lvb),
     Waits(LockHandle),
 }
 
 impl LockService {
-    /// Takes a lock for an operation of the target, waiting until it is free. For the client of `on_behalf_of`: its own
-    /// locks, and others on its behalf, do not stand in the way, and while it is called back for something, requests of
-    /// others that wait do not either. Several locks are taken in the order of their resources.
+    /// Takes a lock for an operation of the target, and waits until it is granted. Locks of the client
+    /// `on_behalf_of`, and others on its behalf, do not conflict; while one of its locks is being revoked,
+    /// waiting requests of others do not conflict either. Several locks are taken in the order of their
+    /// resources.
     ///
     /// # Errors
     /// `EVICTED` if the client is gone, `EINTR`, `ESHUTDOWN`; `EINVAL` if the part does not fit the resource.
@@ -108,7 +109,7 @@ impl LockService {
         Ok(LocalLock { service: self, handle })
     }
 
-    /// Whether [`LockService::lock_local`] would have the lock without waiting. Nobody is called back.
+    /// True if [`LockService::lock_local`] would get the lock without waiting. Revokes nothing.
     ///
     /// # Errors
     /// As for [`LockService::lock_local`].
@@ -136,9 +137,9 @@ impl LockService {
         }
     }
 
-    /// Takes a lock for what a client does under a lock of its own, if it has one that allows `need`. So whoever gets the
-    /// client's lock after it waits until the operation has ended, also if the client has been evicted meanwhile. Does
-    /// not wait, except for the client's replay after a restart.
+    /// Takes a lock for an operation that a client does under a lock of its own, if it has one that allows
+    /// `need`. So the next holder of the client's lock waits until the operation has ended, even if the
+    /// client has been evicted meanwhile. Does not wait, except for the client's replay after a restart.
     ///
     /// # Errors
     /// `EIO` if the client has no such lock; `EVICTED`, `EINTR`, `ESHUTDOWN`.
@@ -167,8 +168,8 @@ impl LockService {
         Ok(LocalLock { service: self, handle })
     }
 
-    /// What a client reads under a lock of its own: it must have one that allows `need`. The time of its locks there that
-    /// were called back begins again. Waits for the client's replay after a restart.
+    /// Checks that a client that reads has a lock that allows `need`. The deadlines of its locks there that
+    /// are being revoked are extended. Waits for the client's replay after a restart.
     ///
     /// # Errors
     /// `EIO` if the client has no such lock; `EVICTED`, `EINTR`, `ESHUTDOWN`.
@@ -179,8 +180,8 @@ impl LockService {
         Ok(())
     }
 
-    /// Size and times of an object with what the clients that write it have not written out yet, except the one that
-    /// asks: it knows what it has.
+    /// Returns size and times of an object, including what writing clients have not written out yet, except
+    /// the client that asks: it knows its own part.
     ///
     /// # Errors
     /// Those of [`LockOwner::lvb`]; `EVICTED`, `EINTR`, `ESHUTDOWN`.
@@ -217,7 +218,7 @@ impl LockService {
         });
     }
 
-    /// Sleeps until the engine has answered. If the wait ends otherwise, the request is taken back.
+    /// Sleeps until the engine has answered. If the wait ends otherwise, the request is cancelled.
     fn await_local(&self, handle: LockHandle) -> StatusResult<Lvb> {
         let outcome = nacre_env::blocking(|| {
             let mut state = self.state();
@@ -249,7 +250,7 @@ impl LockService {
         self.await_recovery_while(|state| state.engine.is_recovering())
     }
 
-    /// Waits until the client has brought back what it had.
+    /// Waits until the client has replayed its locks.
     fn await_replay(&self, client: &ClientUuid) -> StatusResult<()> {
         self.await_recovery_while(|state| state.is_awaited(client))
     }
@@ -271,8 +272,8 @@ impl LockService {
     }
 }
 
-/// What the client's own lock lets it do: this, or as a member of a group the same beside other members. Then it is at work there.
-/// `None` if it may still bring a lock back.
+/// Returns what the client's own lock allows: `need`, or the same as a member of a group that shares with
+/// other members. Counts as activity under the lock. `None` if the client may still replay a lock.
 fn use_held(
     state: &mut State,
     export: &Export,
@@ -297,7 +298,7 @@ fn use_held(
     Ok(held)
 }
 
-/// Refuses what is asked for a client that is gone, or of a service that stops.
+/// Refuses a request on behalf of a client that is gone, or of a service that stops.
 fn check(state: &State, export: Option<&Export>) -> StatusResult<()> {
     if state.is_stopping {
         return Err(Status::ESHUTDOWN);
@@ -306,12 +307,13 @@ fn check(state: &State, export: Option<&Export>) -> StatusResult<()> {
 }
 
 fn local_request(handle: LockHandle, resource: &ResourceId, need: Need) -> Enqueue {
-    // It lasts as long as the operation, so it covers no more than that.
+    // The lock lasts as long as the operation, so it covers no more than that.
     let flags = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };
     Enqueue { handle, resource: *resource, need, optional: InodeBits::NONE, flags }
 }
 
-/// The engine's answer to the target itself; a wait begins under the mutex under which it was found necessary.
+/// Handles the engine's answer to the target itself; a wait starts under the mutex under which it was found
+/// necessary.
 fn asked(
     state: &mut State,
     handle: LockHandle,

@@ -1,4 +1,4 @@
-//! After a restart: clients that held locks bring them back before others get any.
+//! Recovery after a restart: clients replay the locks that they held before other locks are granted.
 
 use crate::service::{LockService, State};
 use nacre_env::clock::Instant;
@@ -10,27 +10,27 @@ use std::time::{Duration, SystemTime};
 /// Clients of the last run that may hold locks, with their processes if those ran on this host.
 pub type Expected = HashMap<ClientUuid, Option<ProcessIdentity>>;
 
-/// Time between two looks for clients whose processes have ended.
+/// Interval between checks for clients whose processes have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How the recovery after the last start went, or goes.
+/// Progress or result of the recovery after the last start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecoveryReport {
-    /// When clients could come.
+    /// Time from which clients could connect.
     pub began: SystemTime,
-    /// How long clients were waited for; `None` while they are.
+    /// Duration of the recovery; `None` while it lasts.
     pub took: Option<Duration>,
-    /// Time until those that are not back are given up; zero after the end.
+    /// Time until unrecovered clients are given up; zero after the end.
     pub remaining: Duration,
-    /// Clients of the run before.
+    /// Number of clients of the last run.
     pub expected: usize,
-    /// Those of them that brought back all that they had, or left.
+    /// Number of them that replayed all their locks, or disconnected.
     pub completed: usize,
-    /// Those of them that were given up.
+    /// Number of them that were given up.
     pub given_up: usize,
 }
 
-/// What is kept of a recovery, also after its end.
+/// State of a recovery that stays after its end.
 pub(crate) struct Tally {
     began: SystemTime,
     began_at: Instant,
@@ -45,7 +45,7 @@ impl Tally {
     }
 }
 
-/// The time in which clients come back.
+/// The recovery window.
 pub(crate) struct Recovery {
     awaited: Expected,
     until: Instant,
@@ -53,20 +53,20 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// `None` if nobody is expected.
+    /// Starts a recovery; `None` if no client is expected.
     pub(crate) fn begin(expected: Expected, until: Instant) -> Option<Recovery> {
         let next_look = Instant::now();
         (!expected.is_empty()).then_some(Recovery { awaited: expected, until, next_look })
     }
 
-    /// When the timer thread has to look.
+    /// Returns the time of the timer thread's next check.
     pub(crate) fn due(&self) -> Instant {
         self.until.min(self.next_look)
     }
 }
 
 impl State {
-    /// The time for the clients that are awaited begins now.
+    /// Restarts the recovery window for the clients that are awaited.
     pub(crate) fn restart_window(&mut self, until: Instant) {
         if let Some(recovery) = &mut self.recovery {
             recovery.until = until;
@@ -74,24 +74,24 @@ impl State {
         }
     }
 
-    /// True if the client had locks in the last run and has not brought them all back yet.
+    /// True if the client had locks in the last run and has not replayed them all yet.
     pub(crate) fn is_awaited(&self, client: &ClientUuid) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| recovery.awaited.contains_key(client))
     }
 }
 
 impl LockService {
-    /// True if the client had locks in the last run and has not told yet that it has brought them all back.
+    /// True if the client had locks in the last run and has not reported yet that it has replayed them all.
     pub fn awaits(&self, client: &ClientUuid) -> bool {
         self.state().is_awaited(client)
     }
 
-    /// True while clients of the last run are waited for.
+    /// True during the recovery window, while clients of the last run are awaited.
     pub fn is_recovering(&self) -> bool {
         self.state().engine.is_recovering()
     }
 
-    /// How the recovery after the last start went, or goes; `None` if nobody was expected.
+    /// Returns the progress or result of the recovery after the last start; `None` if no client was expected.
     pub fn recovery_report(&self) -> Option<RecoveryReport> {
         let state = self.state();
         let tally = &state.tally;
@@ -107,7 +107,7 @@ impl LockService {
         })
     }
 
-    /// A client has brought back all that it had, or is gone.
+    /// A client has replayed all its locks, or is gone.
     pub(crate) fn no_longer_awaited(
         &self,
         state: &mut State,
@@ -132,7 +132,8 @@ impl LockService {
         self.recovery_changed.notify_all();
     }
 
-    /// Gives up clients whose processes have ended, and all when the time is over. Returns those that are not connected.
+    /// Gives up clients whose processes have ended, and all clients at the end of the window. Returns those
+    /// that are not connected.
     pub(crate) fn check_recovery(&self, now: Instant) -> Vec<ClientUuid> {
         let suspects: Vec<(ClientUuid, ProcessIdentity)> = match &mut self.state().recovery {
             Some(recovery) if recovery.due() <= now => {

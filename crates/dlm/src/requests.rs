@@ -1,4 +1,4 @@
-//! What clients ask.
+//! Requests of clients.
 
 use crate::exports::peer_of;
 use crate::service::{LockOwner, LockService};
@@ -11,12 +11,12 @@ use nacre_wire::lock::LockRequest;
 use std::sync::atomic::Ordering;
 
 impl LockService {
-    /// Runs one request of a client: the outcome of an enqueue or a replay, `None` for all others. Never waits for other
-    /// clients.
+    /// Runs one request of a client. Returns the outcome of an enqueue or a replay, `None` for all others.
+    /// Never waits for other clients.
     ///
     /// # Errors
-    /// `EVICTED` if the export has ended or was never connected; `EINVAL` for a conversion that makes no sense; what the
-    /// owner refuses an enqueue with.
+    /// `EVICTED` if the export has ended or was never connected; `EINVAL` for an invalid conversion; the
+    /// owner's error for an enqueue that it refuses.
     pub fn handle(
         &self,
         owner: &dyn LockOwner,
@@ -65,7 +65,7 @@ impl LockService {
         }
     }
 
-    /// Asks for a lock on behalf of a client, as [`LockRequest::Enqueue`] does.
+    /// Requests a lock on behalf of a client, as [`LockRequest::Enqueue`] does.
     ///
     /// # Errors
     /// See [`LockService::handle`].
@@ -98,7 +98,8 @@ impl LockService {
     ) -> StatusResult<Outcome> {
         self.prepare(owner, export, resource, need)?;
         self.act(|state, _| {
-            // One that is not awaited was dropped before the restart, and others may have changed what it cached.
+            // A client that is not awaited was dropped before the restart, and others may have changed what
+            // it cached.
             if !state.is_awaited(&export.client) && state.engine.granted(peer_of(export), handle).is_none() {
                 return Ok(Outcome::Refused(Refusal::ReplayRefused));
             }
@@ -107,8 +108,8 @@ impl LockService {
         })
     }
 
-    /// What takes time and is done before the mutex is taken: the client is remembered, and attributes are brought into
-    /// memory.
+    /// Does the slow work before the mutex is taken: has the owner record the client, and reads attributes
+    /// into memory.
     fn prepare(
         &self,
         owner: &dyn LockOwner,
@@ -135,7 +136,7 @@ impl LockService {
     }
 }
 
-/// There is one word for clients that are not known, wherever that is noticed.
+/// Translates the engine's refusal of unknown clients into the one status for them.
 fn known_client(outcome: Outcome) -> StatusResult<Outcome> {
     if outcome == Outcome::Refused(Refusal::Stale) { Err(Status::EVICTED) } else { Ok(outcome) }
 }

@@ -1,4 +1,4 @@
-//! The service: the engine, its clients, and what happens around each event.
+//! The service: the engine, its clients, and what each event involves besides the engine's decision.
 
 use crate::exports::{Connected, peer_of};
 use crate::local::LocalWait;
@@ -17,52 +17,54 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What a lock service needs from the target that it belongs to.
+/// What a lock service needs from its target.
 pub trait LockOwner: Send + Sync {
-    /// Size and times of an object, as they are on the target now; `None` for inodes. Asked under the mutex of the engine
-    /// (after a first look without it, which takes what a disk takes), so it must not call the service.
+    /// Returns the current size and times of an object on the target; `None` for inodes. Called under the
+    /// mutex of the engine (after a first call without it, which takes the time of a disk access), so it must
+    /// not call the service.
     ///
     /// # Errors
-    /// Whatever keeps the target from knowing; the enqueue is refused with it.
+    /// Any error of the target; the enqueue is refused with it.
     fn lvb(&self, resource: &ResourceId) -> StatusResult<Option<Lvb>> {
         let _ = resource;
         Ok(None)
     }
 
-    /// This client is about to get its first lock since it connected. Targets that have to remember it for their next
-    /// run do so before they return. May be called more than once.
+    /// A client is about to get its first lock since it connected. Targets that have to record it for their
+    /// next run do so before they return. May be called repeatedly.
     ///
     /// # Errors
-    /// If it cannot be remembered; the enqueue is refused with it.
+    /// If it cannot be recorded; the enqueue is refused with the error.
     fn on_first_lock(&self, export: &Export) -> StatusResult<()> {
         let _ = export;
         Ok(())
     }
 
-    /// A client was evicted, because it was late or its process has ended: its locks are gone and its export has ended.
-    /// The target drops whatever else it has of it. Called by the [`Timer`](crate::Timer) thread.
+    /// A client was evicted, because it missed a deadline or its process has ended: its locks are removed and
+    /// its export has ended. The target drops everything else that it keeps for it. Called by the
+    /// [`Timer`](crate::Timer) thread.
     fn on_evicted(&self, export: &Arc<Export>);
 
-    /// A client of the last run did not come back in time and is not waited for any more.
+    /// A client of the last run did not reconnect in the recovery window and is given up.
     fn on_given_up(&self, client: &ClientUuid) {
         let _ = client;
     }
 }
 
-/// Everything under the one mutex.
+/// State under the service's one mutex.
 pub(crate) struct State {
     pub(crate) engine: LockServer,
     pub(crate) exports: HashMap<ClientUuid, Arc<Connected>>,
     pub(crate) waits: HashMap<LockHandle, LocalWait>,
     pub(crate) recovery: Option<Recovery>,
     pub(crate) tally: Tally,
-    /// Requests in which clients gave locks back.
+    /// Number of requests in which clients released locks.
     pub(crate) cancels: u64,
-    /// Clients that are being called while nothing is heard of them, the oldest first; when they are given up.
+    /// Unresponsive clients with a pending callback, the oldest first, with the time when each is given up.
     pub(crate) silent: VecDeque<(Instant, Peer)>,
-    /// Clients that the engine has given up and the owner does not know of yet.
+    /// Clients that the engine has evicted, until the owner is notified.
     pub(crate) evicted: Vec<Arc<Export>>,
-    /// Until when the timer thread sleeps; `None` while it sleeps without an end, or is not there.
+    /// Time until which the timer thread sleeps; `None` while it sleeps without a deadline, or does not run.
     pub(crate) timer_until: Option<Instant>,
     pub(crate) is_stopping: bool,
 }
@@ -70,37 +72,37 @@ pub(crate) struct State {
 /// See the [crate documentation](crate).
 pub struct LockService {
     name: String,
-    /// How long clients of the last run are waited for.
+    /// Length of the recovery window.
     window: Duration,
     state: Mutex<State>,
-    /// The timer thread has to look again.
+    /// Notified when the timer thread has to check its deadlines again.
     pub(crate) timer_changed: Condvar,
-    /// A client has replayed what it had, or the recovery is over.
+    /// Notified when a client has replayed its locks, or the recovery is over.
     pub(crate) recovery_changed: Condvar,
-    /// False while nothing is locked: then changes of objects need not be told.
+    /// False while nothing is locked: then changes of objects need not be reported.
     has_resources: AtomicBool,
-    /// Clients of the last run are waited for.
+    /// True during the recovery window.
     is_recovering: AtomicBool,
 }
 
-/// Clients ping every five seconds: one of which nothing was heard for this long is not well, if it is longer than it has
-/// for an answer.
+/// Clients ping every five seconds: a client that has sent nothing for this long is suspect, if this is
+/// longer than its callback timeout.
 const SILENT_MIN: Duration = Duration::from_secs(10);
-/// How long one of which nothing was heard for long is waited for when it is called back. So clients that die at the same
-/// moment cost others one deadline, not one after the other.
+/// Time that an unresponsive client has to answer a blocking callback. So clients that die at the same moment
+/// cost others one deadline, not one after the other.
 const SILENT_GRACE: Duration = Duration::from_secs(1);
 
-/// True if nothing was heard of the client for as long as it would have for an answer.
+/// True if the client has sent nothing for at least the callback timeout.
 fn is_silent(engine: &LockServer, export: &Export) -> bool {
     export.callbacks.silent_for() >= engine.config().callback_timeout.max(SILENT_MIN)
 }
 
-/// Longest time that a server takes to start.
+/// Bound on the time that a server takes to start.
 const STARTS_UP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl LockService {
-    /// The service of the target `name` (for the log). `expected` are clients of the last run that may hold locks; until
-    /// they have replayed them, or `window` is over, nothing else is granted.
+    /// Creates the service of the target `name` (for the log). `expected` are clients of the last run that
+    /// may hold locks; until they have replayed them, or `window` is over, nothing else is granted.
     pub fn new(
         name: impl Into<String>,
         config: ServerConfig,
@@ -133,17 +135,17 @@ impl LockService {
         }
     }
 
-    /// Clients cannot come yet: the time for those of the last run begins with [`LockService::on_listening`].
+    /// Clients cannot connect yet: the recovery window starts with [`LockService::on_listening`].
     pub fn await_listening(&self) {
         self.act(|state, _| state.restart_window(Instant::now() + STARTS_UP_MAX));
     }
 
-    /// Clients can come from now on: the time for those of the last run begins.
+    /// Clients can connect from now on: the recovery window starts.
     pub fn on_listening(&self) {
         self.act(|state, _| state.restart_window(Instant::now() + self.window));
     }
 
-    /// Name of the target.
+    /// Returns the name of the target.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -152,7 +154,7 @@ impl LockService {
         self.state.lock()
     }
 
-    /// One event: `work` tells the engine, and what the engine wants done is done after the mutex was let go.
+    /// Handles one event: `work` calls the engine, and the effects are performed after the mutex is released.
     pub(crate) fn act<R>(&self, work: impl FnOnce(&mut State, &mut Vec<Effect>) -> R) -> R {
         let mut effects = Vec::new();
         let mut state = self.state.lock();
@@ -175,8 +177,8 @@ impl LockService {
         }
     }
 
-    /// A client connects; locks of an earlier export of it are dropped. If it is expected from the last run, it replays
-    /// its locks next.
+    /// A client connects; locks of an earlier export of it are dropped. If it is expected from the last run,
+    /// it replays its locks next.
     ///
     /// # Errors
     /// `ESHUTDOWN` while the service stops.
@@ -198,8 +200,8 @@ impl LockService {
         })
     }
 
-    /// A client leaves, or its owner drops it: its locks go, and the export has ended. Does nothing to a later export of
-    /// the same client.
+    /// A client disconnects, or its owner drops it: its locks are removed, and the export has ended. Does
+    /// nothing to a later export of the same client.
     pub fn disconnect(&self, export: &Export) {
         export.end();
         self.act(|state, effects| {
@@ -213,12 +215,13 @@ impl LockService {
         });
     }
 
-    /// Drops a client whichever export it has; returns that. The caller drops what else it has of it.
+    /// Drops a client, whichever export it has; returns that. The caller drops everything else that it keeps
+    /// for the client.
     pub fn evict(&self, client: &ClientUuid) -> Option<Arc<Export>> {
         self.act(|state, effects| self.drop_client(state, client, effects))
     }
 
-    /// Calls back all that a client holds.
+    /// Revokes all locks of a client.
     pub fn recall(&self, client: &ClientUuid) {
         self.act(|state, effects| state.engine.on_recall(Instant::now(), client, effects));
     }
@@ -239,28 +242,30 @@ impl LockService {
         known.map(|known| known.export.clone())
     }
 
-    /// True unless the export has ended. One that was never connected counts as current, and has no locks.
+    /// True unless the export has ended. An export that was never connected counts as current, and has no
+    /// locks.
     pub fn is_current(&self, export: &Export) -> bool {
         !export.has_ended()
     }
 
-    /// True if a client is connected, by whichever export.
+    /// True if a client is connected, through any export.
     pub fn is_connected(&self, client: &ClientUuid) -> bool {
         self.state.lock().exports.contains_key(client)
     }
 
-    /// Clients that are connected, in no order.
+    /// Returns the connected clients, in no order.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.state.lock().exports.values().map(|known| known.export.clone()).collect()
     }
 
-    /// False if certainly nobody has a lock that was granted before this call, nor may bring one back; a look at two flags.
+    /// False if certainly no client has a lock that was granted before this call, nor may replay one; reads
+    /// two flags.
     pub fn has_locks(&self) -> bool {
         self.has_resources.load(Ordering::SeqCst) || self.is_recovering.load(Ordering::SeqCst)
     }
 
-    /// Grants a client a lock on an inode, if that is possible without calling anybody back and nobody fights over it; or
-    /// says which lock of the client serves already.
+    /// Grants a client a lock on an inode, if that needs no revocation and the inode is not contended; or
+    /// returns the lock of the client that serves already.
     ///
     /// # Errors
     /// `EVICTED` if the client is gone.
@@ -275,7 +280,7 @@ impl LockService {
         self.grant_at_once(export, handle, resource, need, flags)
     }
 
-    /// The same, however much the inode is fought over.
+    /// Does the same even if the inode is contended.
     ///
     /// # Errors
     /// As for [`LockService::grant_now`].
@@ -315,25 +320,27 @@ impl LockService {
         })
     }
 
-    /// True if some lock of the client allows `need` on the resource.
+    /// True if locks of the client allow `need` on the resource.
     pub fn is_held(&self, export: &Export, resource: &ResourceId, need: &Need) -> bool {
         self.state.lock().engine.is_held(peer_of(export), resource, need)
     }
 
-    /// The client reads or writes these bytes: the time of its locks there that were called back begins again.
+    /// The client reads or writes these bytes: the deadlines of its locks there that are being revoked are
+    /// extended.
     pub fn touch(&self, export: &Export, resource: &ResourceId, extent: &Extent) {
         self.state.lock().engine.on_io(Instant::now(), peer_of(export), resource, extent);
     }
 
-    /// The client works under this lock (inodes): if it was called back, its time begins again.
+    /// The client works under this lock (inodes): if it is being revoked, its deadline is extended.
     pub fn on_activity(&self, export: &Export, handle: LockHandle) {
         self.state.lock().engine.on_activity(Instant::now(), peer_of(export), handle);
     }
 
-    /// An object has changed on the target: what is told with locks on it is read again. Called after the change and
-    /// before its answer; costs one look at a flag while nothing is locked.
+    /// An object has changed on the target: the value block that is sent with its locks is read again. Called
+    /// after the change and before its reply; reads one flag while nothing is locked.
     pub fn object_changed(&self, owner: &dyn LockOwner, resource: &ResourceId) {
-        // Ordered after the change and with `enqueue`, which sets the flag before it reads: one of the two sees the other.
+        // Ordered after the change and with `enqueue`, which sets the flag before it reads: one of the two
+        // sees the other.
         std::sync::atomic::fence(Ordering::SeqCst);
         if !self.has_resources.load(Ordering::SeqCst) {
             return;
@@ -348,7 +355,8 @@ impl LockService {
         }
     }
 
-    /// The value block for a grant on this resource, if the engine does not have it. `state` is locked.
+    /// Returns the value block for a grant on this resource, if the engine does not have it. `state` is
+    /// locked.
     pub(crate) fn lvb_for(
         &self,
         state: &State,
@@ -362,12 +370,12 @@ impl LockService {
         owner.lvb(resource)
     }
 
-    /// Times and bounds in force.
+    /// Returns the times and bounds in force.
     pub fn config(&self) -> ServerConfig {
         *self.state.lock().engine.config()
     }
 
-    /// Changes times and bounds; deadlines that run already stay as they are.
+    /// Changes times and bounds; running deadlines stay as they are.
     pub fn change_config(&self, change: impl FnOnce(&mut ServerConfig)) {
         let mut state = self.state.lock();
         let mut config = *state.engine.config();
@@ -375,27 +383,27 @@ impl LockService {
         state.engine.set_config(config);
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start of the service.
     pub fn stats(&self) -> ServerStats {
         self.state.lock().engine.stats()
     }
 
-    /// Requests in which clients gave locks back, since the start.
+    /// Returns the number of requests in which clients released locks, since the start.
     pub fn cancels(&self) -> u64 {
         self.state.lock().cancels
     }
 
-    /// Locks and requests, those of the target itself included.
+    /// Returns the number of locks and requests, those of the target itself included.
     pub fn lock_count(&self) -> usize {
         self.state.lock().engine.locks()
     }
 
-    /// Resources in memory.
+    /// Returns the number of resources in memory.
     pub fn resource_count(&self) -> usize {
         self.state.lock().engine.resources()
     }
 
-    /// Locks and requests of one client.
+    /// Returns the number of locks and requests of one client.
     pub fn client_lock_count(&self, client: &ClientUuid) -> usize {
         self.state.lock().engine.client_locks(client)
     }
@@ -411,14 +419,15 @@ impl LockService {
 }
 
 impl State {
-    /// When the timer thread has something to do.
+    /// Returns the time of the timer thread's next deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let recovery = self.recovery.as_ref().map(Recovery::due);
         let silent = self.silent.front().map(|(due, _)| *due);
         [self.engine.next_deadline(), recovery, silent].into_iter().flatten().min()
     }
 
-    /// Puts effects where they belong; returns the clients that messages were queued for.
+    /// Queues the messages of effects and wakes local waits; returns the clients that messages were queued
+    /// for.
     fn sort_out(&mut self, effects: Vec<Effect>) -> Vec<Arc<Connected>> {
         let mut receivers: Vec<Arc<Connected>> = Vec::new();
         for effect in effects {
@@ -463,7 +472,7 @@ impl State {
         receivers
     }
 
-    /// Evicts clients that were called a while ago and of which still nothing was heard.
+    /// Evicts unresponsive clients that had their time for a callback and still have sent nothing.
     pub(crate) fn evict_silent(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some((due, peer)) = self.silent.front().copied()
             && due <= now
@@ -476,7 +485,7 @@ impl State {
         }
     }
 
-    /// The engine has dropped a client that was late.
+    /// The engine has evicted a client that missed a deadline.
     fn note_evicted(&mut self, peer: Peer) {
         if self.exports.get(&peer.client).is_some_and(|known| known.export.generation == peer.generation)
             && let Some(known) = self.exports.remove(&peer.client)

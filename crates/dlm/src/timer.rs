@@ -1,4 +1,4 @@
-//! The thread that notices time passing.
+//! The thread that watches deadlines.
 
 use crate::service::{LockOwner, LockService};
 use nacre_env::clock::Instant;
@@ -7,18 +7,20 @@ use nacre_rpc::Export;
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// A thread that repeats callbacks and evicts who is late. It sleeps without an end while nobody is waited for. Dropping
-/// the guard stops the service ([`LockService::stop`]) and waits for the thread.
+/// A thread that resends callbacks and evicts clients that miss a deadline. It sleeps without a deadline
+/// while no answer is pending. Dropping the guard stops the service ([`LockService::stop`]) and waits for the
+/// thread.
 pub struct Timer {
     service: Arc<LockService>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Timer {
-    /// Starts the thread. `owner` is told of clients that are evicted or given up; the thread ends when it is gone.
+    /// Starts the thread. `owner` is notified of clients that are evicted or given up; the thread ends when
+    /// the owner is dropped.
     ///
     /// # Errors
-    /// If the system has no thread for us.
+    /// If the system cannot create a thread.
     pub fn start(service: Arc<LockService>, owner: Weak<dyn LockOwner>) -> io::Result<Timer> {
         let ticking = service.clone();
         let run = move || while ticking.sleep_until_due() && ticking.tick(&owner) {};
@@ -31,7 +33,8 @@ impl Drop for Timer {
     fn drop(&mut self) {
         self.service.stop();
         if let Some(thread) = self.thread.take()
-            // The owner may have its end on this very thread, when it was told of an eviction last.
+            // The last reference to the owner may be dropped on this very thread, after it was notified of an
+            // eviction.
             && thread.thread().id() != nacre_env::thread::current().id()
         {
             let _ = thread.join();
@@ -40,7 +43,7 @@ impl Drop for Timer {
 }
 
 impl LockService {
-    /// Returns when something is due; `false` when the service stops.
+    /// Sleeps until a deadline is due; `false` when the service stops.
     fn sleep_until_due(&self) -> bool {
         let mut state = self.state();
         loop {
@@ -58,7 +61,7 @@ impl LockService {
         }
     }
 
-    /// Does what is due. `false` if the owner is gone.
+    /// Handles what is due. `false` if the owner has been dropped.
     fn tick(&self, owner: &Weak<dyn LockOwner>) -> bool {
         let Some(owner) = owner.upgrade() else { return false };
         self.evict_ended();

@@ -1,4 +1,4 @@
-//! Processor time of the usual steps: `cargo run --release -p nacre-lock --example lock_rate`.
+//! CPU time of the common steps: `cargo run --release -p nacre-lock --example lock_rate`.
 //!
 //! Each line is the median of nine rounds, in nanoseconds per step, with the fastest and the slowest round.
 
@@ -39,7 +39,7 @@ fn record(index: u64) -> Extent {
     Extent { start: index * 4096, last: index * 4096 + 4095 }
 }
 
-/// A server with two clients, of whom the first holds so many write locks of a page each on object 1.
+/// Creates a server with two clients. The first holds `locks` write locks of one page each on object 1.
 fn server(locks: u64) -> LockServer {
     let (mut server, mut effects) = (LockServer::new(ServerConfig::default(), false), Vec::new());
     for number in 1..=2 {

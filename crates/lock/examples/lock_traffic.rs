@@ -1,10 +1,9 @@
-//! Lock traffic of processes that write records in turn into one file:
-//! `cargo run --release -p nacre-lock --example lock_traffic`.
+//! Lock traffic of processes that write interleaved records into one file: `cargo run --release -p nacre-lock
+//! --example lock_traffic`.
 //!
-//! Client i of n writes records i, i + n, i + 2n ... The clients take turns; a message takes `delay` turns,
-//! so that requests meet each other at the server as they do on a network. Counted per record: requests for
-//! locks, callbacks, and writes that the server had to lock by itself because the client did without
-//! (contention).
+//! Client i of n writes records i, i + n, i + 2n ... One client acts per step, round robin, and a message
+//! takes `delay` steps, so that requests meet each other at the server as they do on a network. Counted per
+//! record: lock requests, callbacks, and writes under the server's own lock because of contention.
 
 use nacre_env::clock::Instant;
 use nacre_lock::client::{Acquire, ClientConfig, Effect as Todo, LockClient};
@@ -35,7 +34,7 @@ struct Writer {
 struct World {
     server: LockServer,
     writers: Vec<Writer>,
-    /// Messages by the turn in which they arrive.
+    /// Messages by the step in which they arrive.
     wire: VecDeque<(u64, Message)>,
     turn: u64,
     delay: u64,
@@ -62,7 +61,7 @@ impl World {
         World { server, writers, wire: VecDeque::new(), turn: 0, delay, begin, lockless: 0 }
     }
 
-    /// A turn takes 100 us.
+    /// A step takes 100 us.
     fn now(&self) -> Instant {
         self.begin + Duration::from_micros(100 * self.turn)
     }
@@ -144,7 +143,7 @@ impl World {
             return;
         }
         let start = this.next * record_bytes;
-        // Clients ask for whole pages.
+        // Clients request whole pages.
         let extent = Extent { start, last: start + record_bytes - 1 }.aligned_to_pages();
         let need = Need::extent(Mode::Pw, extent);
         match this.engine.acquire(now, &OBJECT, &need, InodeBits::NONE, flags, &mut todo) {

@@ -1,4 +1,4 @@
-//! The requests that a client has under way to one target.
+//! Requests of a client that are in flight to one target.
 
 use crate::TAGS_MAX;
 use nacre_types::Xid;
@@ -6,29 +6,29 @@ use std::collections::VecDeque;
 
 const WORDS: usize = TAGS_MAX as usize / 64;
 
-/// What a request is sent with; a resend uses the same numbers.
+/// Numbers of a request; a resend uses the same ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
-    /// Unique for this client and target.
+    /// Request number, unique for this client and target.
     pub xid: Xid,
-    /// Slot of a modifying request.
+    /// Reply slot of a modifying request.
     pub tag: Option<u16>,
 }
 
-/// Gives out xids and tags, and knows the lowest xid that is still under way.
+/// Assigns xids and tags, and knows the lowest xid in flight.
 #[derive(Debug)]
 pub struct Requests {
     next_xid: u64,
-    /// In the order of their xids. There are as many as threads that wait, so that a list is as good as a tree, and it keeps
-    /// its memory.
+    /// Requests in flight, by xid. There are as many as waiting threads, so a list is as fast as a tree, and
+    /// it keeps its memory.
     under_way: VecDeque<(u64, Option<u16>)>,
-    /// One bit per tag in use.
+    /// Bitmap of the tags in use.
     tags: [u64; WORDS],
 }
 
 impl Requests {
-    /// No request yet. `first_xid` is at least 1; a client that may have been here before under the same identity must
-    /// choose it above everything it used.
+    /// Creates the state without requests. `first_xid` is at least 1; a client that may have connected before
+    /// under the same identity must choose it above every xid that it used.
     pub fn new(first_xid: u64) -> Requests {
         Requests { next_xid: first_xid.max(1), under_way: VecDeque::new(), tags: [0; WORDS] }
     }
@@ -42,7 +42,7 @@ impl Requests {
         Some(Ticket { xid: Xid(xid), tag })
     }
 
-    /// A request has its answer, or nobody will ask for it again. Says whether a tag became free.
+    /// A request has its reply, or will never be resent. Returns true if a tag became free.
     pub fn finish(&mut self, xid: Xid) -> bool {
         let Ok(index) = self.under_way.binary_search_by_key(&xid.0, |(xid, _)| *xid) else { return false };
         match self.under_way.remove(index) {
@@ -54,22 +54,22 @@ impl Requests {
         }
     }
 
-    /// Everything below this xid is finished: the server may forget its replies.
+    /// Returns the xid below which all requests are finished: the server may drop their replies.
     pub fn acked(&self) -> Xid {
         Xid(self.under_way.front().map_or(self.next_xid, |(xid, _)| *xid))
     }
 
-    /// Requests under way.
+    /// Returns the number of requests in flight.
     pub fn len(&self) -> usize {
         self.under_way.len()
     }
 
-    /// True if nothing is under way.
+    /// True if no request is in flight.
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// The lowest free tag, so that servers keep few slots for clients with few requests in flight.
+    /// Takes the lowest free tag, so that servers keep few slots for clients with few requests in flight.
     fn take_tag(&mut self) -> Option<u16> {
         let (index, word) = self.tags.iter_mut().enumerate().find(|(_, word)| **word != u64::MAX)?;
         let bit = word.trailing_ones();

@@ -1,36 +1,36 @@
-//! A client's view of its connection to one target.
+//! Import: a client's view of its connection to one target.
 
 use std::time::Duration;
 
-/// Where a client stands with a target.
+/// State of a client's connection to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ImportState {
     /// Never connected.
     New,
-    /// Somebody tries to connect.
+    /// A thread is connecting.
     Connecting,
-    /// Connected, but handles have to be opened again before other requests go on.
+    /// Connected, but handles have to be opened again before other requests are sent.
     Recovering,
-    /// Requests flow.
+    /// Connected and recovered: requests are sent.
     Full,
     /// The connection was lost; the next request connects again.
     Disconnected,
-    /// The server has dropped this client; it must connect as a new one.
+    /// The server has evicted this client; it must connect as a new one.
     Evicted,
 }
 
-/// What a client has to restore after a connect; the later, the more is lost.
+/// What a client has to restore after a connect; later variants mean a greater loss.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Recovery {
     /// Nothing: the server knows the client and its handles.
     None,
-    /// The server restarted: handles and locks are to be asked for again, then unanswered requests are resent.
+    /// The server restarted: handles and locks are replayed, then unanswered requests are resent.
     ServerRestarted,
-    /// The server gave the client up: what it cached and locked is lost.
+    /// The server evicted the client: its caches and locks are lost.
     Evicted,
 }
 
-/// Growing pauses between attempts.
+/// Growing pauses between connection attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     min: Duration,
@@ -39,52 +39,54 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses from `min`, doubled each time, up to `max`.
+    /// Creates pauses that start with `min` and double each time, up to `max`.
     pub fn new(min: Duration, max: Duration) -> Backoff {
         Backoff { min, max: max.max(min), next: min }
     }
 
-    /// The pause before the next attempt.
+    /// Returns the pause before the next attempt.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.max);
         pause
     }
 
-    /// An attempt was successful.
+    /// An attempt was successful: the next pause is the shortest again.
     pub fn reset(&mut self) {
         self.next = self.min;
     }
 }
 
-/// A client's life at a start of a server: all connections of one lead to the same locks and handles there.
+/// A client at one start of a server, until it is dropped: all connections of one life lead to the same locks
+/// and handles there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Life {
-    /// Start of the server; 0 for none.
+    /// Instance of the server; 0 for none.
     pub instance: u64,
-    /// Number that the server gave to the client when it came; a higher one if it dropped the client meanwhile.
+    /// Generation that the server gave to the client at its connect; a higher one after the server dropped
+    /// the client.
     pub generation: u64,
 }
 
-/// State of the connection to one target. The shell makes sure that one thread at a time connects.
+/// State of the connection to one target. The caller ensures that only one thread at a time connects.
 #[derive(Debug)]
 pub struct Import {
     state: ImportState,
-    /// As of the last connect.
+    /// Life as of the last connect.
     life: Life,
-    /// From 1, one more with each eviction.
+    /// Counts from 1; grows by one with each eviction.
     incarnation: u64,
-    /// The server has said that `life` is over.
+    /// True if the server has reported that `life` is over.
     evicted: bool,
     backoff: Backoff,
-    /// The loss was reported to the log and the return was not yet.
+    /// True if the outage was logged and its end was not yet.
     outage_reported: bool,
-    /// What has to be restored and was not yet; outlives failed attempts.
+    /// What is left to restore; outlives failed attempts.
     pending: Recovery,
 }
 
 impl Import {
-    /// Never connected.
+    /// Creates an import that was never connected.
     pub fn new(backoff: Backoff) -> Import {
         Import {
             state: ImportState::New,
@@ -97,37 +99,38 @@ impl Import {
         }
     }
 
-    /// Where the client stands.
+    /// Returns the state of the connection.
     pub fn state(&self) -> ImportState {
         self.state
     }
 
-    /// Instance of the server that was last reached, 0 for none.
+    /// Returns the instance of the server that was last reached, 0 for none.
     pub fn instance(&self) -> u64 {
         self.life.instance
     }
 
-    /// The life as of the last connect.
+    /// Returns the life as of the last connect.
     pub fn life(&self) -> Life {
         self.life
     }
 
-    /// How often the server has dropped the client, plus one. Restarts of the server do not count.
+    /// Returns the number of evictions of the client, plus one. Restarts of the server do not count.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// True if requests may go over a connection of this life now: it is the current one and nothing is to be restored first.
+    /// True if requests may use a connection of this life: it is the current one and nothing has to be
+    /// restored first.
     pub fn serves(&self, life: Life) -> bool {
         self.life == life && !self.evicted && self.pending == Recovery::None
     }
 
-    /// True if somebody is connecting or restoring, so that others wait.
+    /// True if a thread is connecting or recovering, so that others wait.
     pub fn is_busy(&self) -> bool {
         matches!(self.state, ImportState::Connecting | ImportState::Recovering)
     }
 
-    /// An attempt to connect starts. False if one is under way.
+    /// An attempt to connect starts. False if another one is under way.
     pub fn on_connecting(&mut self) -> bool {
         if self.is_busy() {
             return false;
@@ -136,8 +139,8 @@ impl Import {
         true
     }
 
-    /// The server has agreed; `known` says that it remembered the client. What has to be restored; `None` if the connection
-    /// is of a life that has ended since it was made.
+    /// The server has accepted the connect; `known` if it remembered the client. Returns what has to be
+    /// restored; `None` if the connection belongs to a life that has ended since it was made.
     pub fn on_connected(&mut self, life: Life, known: bool) -> Option<Recovery> {
         self.backoff.reset();
         let same_life = self.life == life && known;
@@ -154,19 +157,19 @@ impl Import {
         };
         self.life = life;
         self.evicted = false;
-        // What an eviction took is not given back by a restart that follows it.
+        // A restart does not restore what an earlier eviction took.
         self.pending = self.pending.max(recovery);
         self.state = if self.pending == Recovery::None { ImportState::Full } else { ImportState::Recovering };
         Some(self.pending)
     }
 
-    /// Handles are open again.
+    /// Handles are open again: the recovery is complete.
     pub fn on_recovered(&mut self) {
         self.pending = Recovery::None;
         self.state = ImportState::Full;
     }
 
-    /// An attempt failed: the pause before the next one, and whether this outage is to be reported.
+    /// An attempt failed. Returns the pause before the next one, and whether this outage is to be logged.
     pub fn on_failed(&mut self) -> (Duration, bool) {
         self.state = ImportState::Disconnected;
         let report = !self.outage_reported;
@@ -174,12 +177,12 @@ impl Import {
         (self.backoff.next_pause(), report)
     }
 
-    /// The caller that was connecting gives up (interrupted, deadline): others may try.
+    /// The connecting thread gives up (interrupt, deadline): others may try.
     pub fn on_abandoned(&mut self) {
         self.state = ImportState::Disconnected;
     }
 
-    /// A connection broke. True if this outage is to be reported.
+    /// A connection broke. True if this outage is to be logged.
     pub fn on_lost(&mut self) -> bool {
         if !self.is_busy() {
             self.state = ImportState::Disconnected;
@@ -187,7 +190,8 @@ impl Import {
         !std::mem::replace(&mut self.outage_reported, true)
     }
 
-    /// The server said that it has dropped this client, to a connection of `life`. False if that is long known.
+    /// The server has reported the eviction of this client, on a connection of `life`. False if that was
+    /// known already.
     pub fn on_evicted(&mut self, life: Life) -> bool {
         if self.life != life {
             return false;
@@ -199,7 +203,7 @@ impl Import {
         true
     }
 
-    /// True once after a reported outage has ended.
+    /// True once after a logged outage has ended.
     pub fn take_restored(&mut self) -> bool {
         self.state == ImportState::Full && std::mem::take(&mut self.outage_reported)
     }
@@ -217,7 +221,7 @@ mod tests {
         Life { instance, generation }
     }
 
-    /// Connected to instance 7, in a life with number 3.
+    /// An import connected to instance 7 with generation 3.
     fn connected() -> Import {
         let mut import = import();
         assert!(import.on_connecting());
@@ -267,7 +271,7 @@ mod tests {
 
     #[test]
     fn an_eviction_is_noticed_by_the_number_of_the_life_alone() {
-        // A side connection came first, so the server knows the client again; or its answer was lost.
+        // A side connection came first, so the server knows the client again; or its reply was lost.
         let mut import = connected();
         import.on_connecting();
         assert_eq!(import.on_connected(life(7, 4), true), Some(Recovery::Evicted));

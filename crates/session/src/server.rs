@@ -1,12 +1,12 @@
-//! The replies that a target keeps for one client, so that a resent request does not run again.
+//! Reply cache: the replies that a target keeps for one client, so that a resent request does not run twice.
 
 use crate::TAGS_MAX;
 use nacre_types::Xid;
 
-/// Requests between two sweeps for replies that the client has acknowledged.
+/// Number of requests between two sweeps for replies that the client has acknowledged.
 const TRIM_INTERVAL: u32 = 256;
 
-/// What to do with a modifying request that has arrived.
+/// Decision for a modifying request that has arrived.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Begin<R> {
     /// Run it, then call [`ReplyCache::finish`].
@@ -15,9 +15,9 @@ pub enum Begin<R> {
     Wait,
     /// It has run: this is its reply.
     Answered(R),
-    /// Its client has long got its answer and went on: ignore it.
+    /// Its client has received the reply long ago: ignore it.
     Stale,
-    /// There is no such slot: the client breaks the protocol.
+    /// There is no such slot: the client violates the protocol.
     Refused,
 }
 
@@ -28,11 +28,12 @@ enum Slot<R> {
     Done(u64, R),
 }
 
-/// Slots of one client, by tag. A reply is kept until the client says that it has it (`acked`) or uses the tag again.
+/// Reply slots of one client, by tag. A reply is kept until the client acknowledges it (`acked`) or reuses
+/// the tag.
 #[derive(Debug)]
 pub struct ReplyCache<R> {
     slots: Vec<Slot<R>>,
-    /// Requests below this xid are finished at the client.
+    /// Xid below which all requests are finished at the client.
     acked: u64,
     since_trim: u32,
 }
@@ -80,14 +81,15 @@ impl<R: Clone> ReplyCache<R> {
         }
     }
 
-    /// A request that was to be executed ended without a reply to keep (nothing was done): a resend runs it.
+    /// A request that was to be executed ended without a reply to keep (it changed nothing): a resend runs
+    /// it.
     pub fn forget(&mut self, tag: u16, xid: Xid) {
         if let Some(slot) = self.running(tag, xid) {
             *slot = Slot::Free;
         }
     }
 
-    /// Drops replies that the client has acknowledged. Happens by itself from time to time.
+    /// Drops replies that the client has acknowledged. Also runs automatically, every few hundred requests.
     pub fn trim(&mut self) {
         self.since_trim = 0;
         let acked = self.acked;
@@ -98,7 +100,7 @@ impl<R: Clone> ReplyCache<R> {
         }
     }
 
-    /// Replies that are kept now.
+    /// Returns the number of stored replies.
     pub fn stored(&self) -> usize {
         self.slots.iter().filter(|slot| matches!(slot, Slot::Done(..))).count()
     }

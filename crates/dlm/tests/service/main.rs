@@ -1,4 +1,4 @@
-//! The lock service with clients that are not there: what they are told, who waits, who is evicted.
+//! The lock service with simulated clients: messages, waits, evictions.
 
 mod local;
 mod messages;

@@ -1,4 +1,4 @@
-//! What clients are told, and when.
+//! Messages to clients, and their timing.
 
 use crate::support::*;
 use nacre_env::clock::Instant;
@@ -52,7 +52,7 @@ fn messages_of_one_client_come_in_the_order_of_the_engine() {
     assert_eq!(first.enqueue(2, read(pages(0, 1))), Ok(Outcome::Waiting));
     third.next_is_blocking(1);
     third.cancel(1);
-    // Granted, and called back at once for the one behind.
+    // Granted, and revoked at once for the next waiting request.
     second.next_is_completion(1);
     second.next_is_blocking(1);
 }
@@ -61,7 +61,7 @@ fn messages_of_one_client_come_in_the_order_of_the_engine() {
 fn clients_of_which_nothing_is_heard_for_long_cost_others_no_deadline_each() {
     let target = Target::new(ServerConfig { callback_timeout: Duration::from_secs(60), ..patient() });
     let waiting = target.client(9);
-    // A minute is what each would have for an answer; 30 s without a word are not that long.
+    // Each client has a minute to answer; 30 s without a message are less than that.
     for (number, silent_s) in [(1, 61), (2, 3600), (3, 61), (4, 30)] {
         let client = target.client(number);
         let exactly = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };
@@ -75,7 +75,7 @@ fn clients_of_which_nothing_is_heard_for_long_cost_others_no_deadline_each() {
         waiting.next_is_completion(number);
     }
     assert!(began.elapsed() < Duration::from_secs(30), "a second each");
-    // The waiter's completion is sent before the owner hears of the eviction.
+    // The waiting request's completion is sent before the owner is notified of the eviction.
     while target.owner.evicted.lock().len() < 3 && began.elapsed() < Duration::from_secs(30) {
         nacre_env::thread::yield_now();
     }
@@ -120,7 +120,7 @@ fn whoever_works_under_a_lock_is_not_late() {
     let (busy, second) = (target.client(1), target.client(2));
     busy.lock(1, write(Extent::WHOLE));
     assert_eq!(second.enqueue(1, write(pages(0, 1))), Ok(Outcome::Waiting));
-    // Each of these comes 50 ms after the last one; together they take longer than the timeout.
+    // Each callback comes 50 ms after the last one; together they take longer than the timeout.
     for _ in 0..40 {
         busy.next_is_blocking(1);
         assert_eq!(target.service.check_held(&busy.export, &FILE, write(pages(7, 1))), Ok(()));

@@ -1,4 +1,4 @@
-//! After a restart.
+//! Recovery after a restart.
 
 use crate::support::*;
 use nacre_dlm::Expected;

@@ -1,4 +1,4 @@
-//! Clients without a program, and a target without objects.
+//! Clients without a mount, and a target without objects.
 
 use nacre_dlm::{Expected, LockOwner, LockService, Timer};
 use nacre_env::clock::Instant;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub const FILE: ResourceId = ResourceId([5, 1, 0, 0]);
-/// Far more than anything here takes.
+/// Deadline far above what any of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits for something that another thread is about to do.
+/// Waits for a condition that another thread is about to establish.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -40,7 +40,7 @@ pub fn read(extent: Extent) -> Need {
     Need::extent(Mode::Pr, extent)
 }
 
-/// Times that nobody reaches, but where a test is about them.
+/// Timeouts that are never reached, for tests that are not about them.
 pub fn patient() -> ServerConfig {
     let long = Duration::from_secs(600);
     ServerConfig { callback_timeout: long, callback_retry: long, ..ServerConfig::default() }
@@ -138,22 +138,22 @@ impl Client {
         }
     }
 
-    /// Nothing has been heard of it for this long.
+    /// Simulates that the client has sent nothing for this long.
     pub fn was_silent_for(&self, time: Duration) {
         *self.inbox.silent_for.lock() = time;
     }
 
-    /// Messages that came and were not taken.
+    /// Number of messages received and not taken.
     pub fn pending(&self) -> usize {
         self.inbox.messages.lock().len()
     }
 
-    /// From now on the client does this with every message, on the thread that brings it.
+    /// From now on the client runs `reaction` on every message, on the thread that delivers it.
     pub fn react(self: &Arc<Client>, reaction: impl Fn(&Client, &LockMessage) + Send + Sync + 'static) {
         *self.inbox.reaction.lock() = Some((Arc::downgrade(self), Box::new(reaction)));
     }
 
-    /// Gives up whatever it is called back for.
+    /// Lets the client give up every lock that is revoked.
     pub fn obey(self: &Arc<Client>) {
         self.react(|client, message| {
             if let LockMessage::Blocking { handle, .. } = message {
@@ -163,7 +163,7 @@ impl Client {
     }
 }
 
-/// What the target knows: the size of its only file, and whom it was told of.
+/// State of the target: the size of its only file, and the clients whose eviction was reported to it.
 #[derive(Default)]
 pub struct Owner {
     pub size: Mutex<u64>,
@@ -218,7 +218,7 @@ impl Target {
         Arc::new(Client { target: self.clone(), export, inbox })
     }
 
-    /// Ends the timer thread, and with it all waits.
+    /// Stops the timer thread, and with it all waits.
     pub fn stop(&self) {
         self.timer.lock().take();
     }

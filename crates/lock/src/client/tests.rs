@@ -1,4 +1,4 @@
-//! What the cache of one client does with each message.
+//! Reactions of the lock cache to each message.
 
 use super::*;
 use crate::extent::Extent;
@@ -23,7 +23,7 @@ fn wanted(need: Need) -> Wanted {
     Wanted::by(&need)
 }
 
-/// A cache, a clock, and what it wants done.
+/// A cache, a clock, and the effects so far.
 struct World {
     client: LockClient,
     now: Instant,
@@ -55,7 +55,7 @@ impl World {
         self.outcome(handle, Outcome::Granted(LockGrant { need, lvb: None }));
     }
 
-    /// A lock that is held and used once.
+    /// Acquires a lock that stays in use, with one reference.
     fn held(&mut self, asked: Need, got: Need) -> LockHandle {
         let Acquire::Pending(handle) = self.acquire(asked) else { panic!("nothing serves {asked:?} yet") };
         self.grant(handle, got);
@@ -63,7 +63,7 @@ impl World {
         handle
     }
 
-    /// A lock that is held and not used.
+    /// Acquires a lock and releases it, so that it is cached and unused.
     fn cached(&mut self, asked: Need, got: Need) -> LockHandle {
         let handle = self.held(asked, got);
         self.release(handle);
@@ -153,7 +153,7 @@ fn a_write_lock_that_readers_want_becomes_a_read_lock() {
     let policy = Policy::Extent(Extent::WHOLE);
     assert_eq!(world.taken(), [Effect::SendConvert { handle, mode: Mode::Pr, policy }]);
     assert_eq!(world.acquire(read(pages(3, 1))), Acquire::Held(handle));
-    // The server called again before it heard of the conversion.
+    // The server resent the callback before the conversion reached it.
     world.call_back(handle, read(pages(8, 1)));
     assert_eq!(world.taken(), [Effect::SendConvert { handle, mode: Mode::Pr, policy }]);
 }
@@ -198,7 +198,7 @@ fn messages_in_any_order_and_about_locks_that_are_gone_are_answered() {
     world.outcome(handle, Outcome::Refused(Refusal::WouldBlock));
     assert_eq!(world.taken(), []);
     assert_eq!(world.client.resource_of(handle), None);
-    // A grant of something else than was asked for.
+    // A grant that does not fit the request.
     let Acquire::Pending(handle) = world.acquire(write(pages(0, 1))) else { panic!("empty cache") };
     world.taken();
     world.grant(handle, read(pages(0, 1)));
@@ -351,7 +351,7 @@ fn after_a_restart_locks_are_replayed_before_requests() {
         })
         .collect();
     assert_eq!(replayed, [kept, leaving]);
-    // One goes away meanwhile, the answer for the other is lost once.
+    // One lock is cancelled meanwhile, the answer for the other is lost once.
     world.flushed(leaving);
     world.taken();
     world.pass(Duration::from_secs(5));
@@ -537,7 +537,7 @@ fn an_answer_about_a_page_brings_the_locks_that_nobody_has_called_back_on_the_wa
     for number in 0..4 {
         world.client.release(world.now, handle(number), &mut world.effects);
     }
-    // Known, gone, known, and granted without a word of it.
+    // Adopted, cancelled by its callback, adopted, and never named by the reply.
     for (number, is_known) in [(0, true), (1, false), (2, true), (3, false)] {
         world.effects.clear();
         world.call_back(handle(number), Need::bits(Mode::Pw, InodeBits::UPDATE));

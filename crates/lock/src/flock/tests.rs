@@ -1,4 +1,4 @@
-//! Single cases, and everything against an array of bytes.
+//! Single cases, and a comparison with an array of bytes.
 
 use super::*;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn table() -> FileLocks {
     FileLocks::new(FlockConfig::default(), false)
 }
 
-/// Sets without waiting, for cases in which nobody is served by it.
+/// Sets without waiting, for cases in which that serves no waiting call.
 fn set(locks: &mut FileLocks, resource: &ResourceId, lock: FileLock) -> StatusResult<SetOutcome> {
     let mut completions = Vec::new();
     let result = locks.on_set(resource, &lock, None, &mut completions);
@@ -94,7 +94,7 @@ fn an_flock_that_cannot_be_converted_is_lost() {
     assert_eq!(set(&mut locks, &FILE, whole(b, Access::Read)), DONE);
     assert_eq!(set(&mut locks, &FILE, whole(a, Access::Write)), Err(Status::EAGAIN));
     assert_eq!(locks.locks_of(&FILE), [FileLock { extent: Extent::WHOLE, ..whole(b, Access::Read) }]);
-    // Two conversions that wait for each other: the one that gave up its lock lets the other in.
+    // Two conversions that wait for each other: the one that gave up its lock admits the other.
     assert_eq!(set(&mut locks, &FILE, whole(a, Access::Read)), DONE);
     assert_eq!(wait(&mut locks, &FILE, whole(a, Access::Write), 1), WAITING);
     assert_eq!(wait(&mut locks, &FILE, whole(b, Access::Write), 2), WAITING);
@@ -110,7 +110,7 @@ fn waiters_are_served_in_order_and_can_be_cancelled() {
     for (client, id) in [(2, 20), (3, 30), (4, 40)] {
         assert_eq!(wait(&mut locks, &FILE, range(owner(client, 1), Access::Write, 5, 5), id), WAITING);
     }
-    // Sent again: the same wait.
+    // Repeated: the same wait.
     assert_eq!(wait(&mut locks, &FILE, range(owner(2, 1), Access::Write, 5, 5), 20), WAITING);
     assert_eq!(locks.waiting(), 3);
     assert!(locks.on_cancel_wait(owner(3, 1).client, WaitId(30)));
@@ -143,9 +143,9 @@ fn circles_over_files_and_clients_are_refused() {
     assert_eq!(wait(&mut locks, &FILE, byte(a, 1), 1), WAITING);
     assert_eq!(wait(&mut locks, &OTHER, byte(b, 0), 2), WAITING);
     assert_eq!(wait(&mut locks, &FILE, byte(c, 0), 3), Err(Status::EDEADLK));
-    // Another owner of the same client is no part of the circle.
+    // Another owner of the same client is not part of the cycle.
     assert_eq!(wait(&mut locks, &FILE, byte(owner(3, 2), 0), 4), WAITING);
-    // Two who would upgrade what both read.
+    // Two owners that upgrade a range that both read.
     let (d, e) = (owner(4, 1), owner(5, 1));
     assert_eq!(set(&mut locks, &OTHER, range(d, Access::Read, 50, 59)), DONE);
     assert_eq!(set(&mut locks, &OTHER, range(e, Access::Read, 50, 59)), DONE);
@@ -155,7 +155,7 @@ fn circles_over_files_and_clients_are_refused() {
 
 #[test]
 fn a_circle_that_closes_when_a_lock_is_granted_ends_with_an_error_for_one() {
-    // Owner a has two threads. The first waits for b; the second gets what b waits for.
+    // Owner a has two threads. The first waits for b; the second gets the lock that b waits for.
     let (mut locks, a, b, c) = (table(), owner(1, 1), owner(2, 1), owner(3, 1));
     let byte = |owner, offset| range(owner, Access::Write, offset, offset);
     assert_eq!(set(&mut locks, &FILE, byte(b, 0)), DONE);
@@ -178,8 +178,8 @@ fn flocks_that_wait_in_a_circle_wait_as_on_linux() {
 
 #[test]
 fn a_circle_through_two_mounts_of_a_host_is_one_of_processes() {
-    // The same two processes through the mounts 1 and 2 of their host; one on another host has their number
-    // by chance.
+    // The same two processes through the mounts 1 and 2 of their host; a process on another host has the same
+    // number by chance.
     let (mut locks, a, b) = (table(), [owner(1, 1), owner(2, 7)], [owner(1, 2), owner(2, 8)]);
     let byte = |owner, offset, process| FileLock { process, ..range(owner, Access::Write, offset, offset) };
     assert_eq!(set(&mut locks, &FILE, byte(a[0], 0, 10)), DONE);
@@ -197,7 +197,7 @@ fn a_circle_through_two_mounts_of_a_host_is_one_of_processes() {
         WAITING,
         "not known: its own owner alone"
     );
-    // Two open files of one process through one mount are two.
+    // Two open files of one process through one mount are two owners.
     assert_eq!(set(&mut locks, &FILE, byte(owner(3, 1), 5, 30)), DONE);
     assert_eq!(wait(&mut locks, &FILE, byte(owner(3, 2), 5, 30), 5), WAITING);
 }
@@ -256,7 +256,7 @@ fn what_one_client_holds_and_waits_for_is_bounded_and_others_go_on() {
     let split = locks.on_unlock(&FILE, Family::Range, a, Extent { start: 5, last: 5 }, &mut Vec::new());
     assert_eq!(split, Err(Status::ENOLCK));
     assert_eq!(set(&mut locks, &FILE, range(b, Access::Write, 50, 59)), DONE);
-    // A wait that ends in a lock counts once, and what is given up counts no more.
+    // A wait that ends with a lock counts once, and released locks do not count.
     assert_eq!(unlock(&mut locks, &OTHER, b, 20, 29), [(1, true)]);
     assert_eq!(set(&mut locks, &FILE, range(a, Access::Write, 60, 69)), Err(Status::ENOLCK));
     assert_eq!(unlock(&mut locks, &OTHER, a, 0, 99), []);
@@ -286,7 +286,7 @@ fn bounds_are_errors_and_nothing_is_lost() {
     assert_eq!(locks.files(), 1);
 }
 
-/// What each owner has on each byte, and who waits.
+/// Locks of each owner on each byte, and waiting calls.
 struct Model {
     locks: FileLocks,
     bytes: BTreeMap<(Owner, u64), Access>,
@@ -368,7 +368,7 @@ impl Model {
         assert_eq!(held, self.bytes);
     }
 
-    /// Whoever does not wait himself lets go of everything.
+    /// All owners that do not wait release their locks.
     fn let_go(&mut self) {
         let waits = |holder: &Owner| self.waiting.iter().any(|(_, lock)| lock.owner == *holder);
         let idle: Vec<Owner> = self.bytes.keys().map(|(holder, _)| *holder).filter(|o| !waits(o)).collect();
@@ -395,7 +395,7 @@ proptest! {
             }
             model.check();
         }
-        // Nobody waits in a circle, so all are served in the end.
+        // No owner waits in a cycle, so all are served in the end.
         for _ in 0..100 {
             model.let_go();
         }

@@ -155,7 +155,7 @@ fn clients_of_the_last_run_have_their_time_from_when_they_can_come() {
     let now = Instant::now();
     let mut lease = engine(&[client(1), client(2)], now);
     let mut effects = Vec::new();
-    // The server needs longer to start than clients are waited for.
+    // The server takes longer to start than the recovery window.
     lease.expect_until(now + TIMEOUT * 100);
     lease.on_tick(now + TIMEOUT * 10, &mut effects);
     assert_eq!(effects, []);
@@ -170,14 +170,14 @@ fn clients_of_the_last_run_have_their_time_from_when_they_can_come() {
     assert_eq!(effects, [Effect::Evict { client: client(1) }]);
 }
 
-/// What the clients believe, told only by effects.
+/// State of the clients, derived only from effects.
 #[derive(Default)]
 struct World {
-    /// Clients that were let in and may cache (exclusive or not), with the newest grant.
+    /// Admitted clients, which may cache (exclusive or not), with the newest grant.
     inside: HashMap<ClientUuid, Grant>,
-    /// Clients that were told to drop their caches and have not answered.
+    /// Clients whose lease was revoked and that have not answered.
     dropping: HashSet<ClientUuid>,
-    /// Clients that were given up and may still do harm.
+    /// Clients that were given up and are not fenced yet.
     fencing: Vec<ClientUuid>,
 }
 
@@ -253,7 +253,7 @@ proptest! {
             world.take(&mut effects);
             world.check();
         }
-        // When everybody answers in the end, everybody who waits gets in.
+        // Once all clients answer, all waiting clients are admitted.
         for _ in 0..3 {
             now += TIMEOUT;
             lease.on_tick(now, &mut effects);

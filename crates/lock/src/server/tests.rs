@@ -1,4 +1,4 @@
-//! What single clients and small groups of them see.
+//! The server as single clients and small groups of them see it.
 
 use super::*;
 use crate::bits::InodeBits;
@@ -28,7 +28,7 @@ fn lvb(size_bytes: u64) -> Lvb {
     Lvb { size_bytes, ..Lvb::default() }
 }
 
-/// A server, a clock, and what it wants to be sent.
+/// A server, a clock, and the effects so far.
 struct World {
     server: LockServer,
     now: Instant,
@@ -72,8 +72,8 @@ impl World {
         self.server.on_tick(self.now, &mut self.effects);
     }
 
-    /// Effects so far: `c` for completions, `b` for blocking callbacks, `g` for glimpses, `a` for their
-    /// answers, `e` for evictions, with client and handle.
+    /// Returns the effects so far: `c` for completions, `b` for blocking callbacks, `g` for glimpses, `a` for
+    /// their answers, `e` for evictions, with client and handle.
     fn sent(&mut self) -> Vec<(char, u8, u64)> {
         let describe = |effect: Effect| match effect {
             Effect::Completion { peer, handle, .. } => ('c', peer.client.0[0], handle.0),
@@ -142,12 +142,12 @@ fn waiters_are_served_in_order_and_those_who_do_not_conflict_may_pass() {
     ));
     assert_eq!(world.enqueue(2, 1, write(pages(0, 2))), Outcome::Waiting);
     assert_eq!(world.enqueue(3, 1, read(pages(1, 1))), Outcome::Waiting);
-    // Beyond both: nobody is in the way, and growth stops at those who wait.
+    // Beyond both: nothing conflicts, and growth stops at waiting requests.
     let passed = granted(world.enqueue(4, 1, write(pages(8, 1))));
     assert_eq!(passed.policy, Policy::Extent(Extent { start: 8 * 4096, last: Extent::EOF }));
     world.sent();
     world.cancel(1, 1);
-    // The first waiter is granted and at once called back for the second.
+    // The first waiting request is granted and at once revoked for the second.
     assert_eq!(world.sent(), [('c', 2, 1), ('b', 2, 1)]);
     world.cancel(2, 1);
     assert_eq!(world.sent(), [('c', 3, 1)]);
@@ -176,7 +176,7 @@ fn repeated_messages_change_nothing() {
     world.cancel(1, 1);
     world.cancel(1, 1);
     assert_eq!(world.sent(), [('c', 2, 5)]);
-    // The handle of one lock cannot name another.
+    // A handle that names one lock cannot name another.
     assert_eq!(world.enqueue(2, 5, write(pages(0, 1))), Outcome::Refused(Refusal::Invalid));
 }
 
@@ -231,7 +231,7 @@ fn members_of_a_group_share_and_get_in_past_those_who_wait_for_its_end() {
     assert_eq!(world.enqueue(2, 1, write(pages(0, 1))), Outcome::Waiting);
     granted(world.enqueue(3, 1, Need::group(9)));
     assert_eq!(world.enqueue(3, 2, Need::group(8)), Outcome::Waiting);
-    // What the target does for one member does not wait for the others.
+    // An operation of the target for one member does not wait for the others.
     let held = |client| world.server.group_held(peer(client), &FILE, &pages(3, 2));
     assert_eq!((held(1), held(2), held(3)), (Some(9), None, Some(9)));
     let request = Enqueue {
@@ -246,14 +246,14 @@ fn members_of_a_group_share_and_get_in_past_those_who_wait_for_its_end() {
     let own = world.server.on_local_enqueue(world.now, &request, client, None, &mut effects);
     assert!(matches!(own, Outcome::Granted(_)) && effects.is_empty());
     world.server.on_cancel(world.now, Peer::LOCAL, &[request.handle], &mut effects);
-    // Groups are asked whether they are still there, but nobody is late.
+    // Groups get callbacks that check whether their locks still exist, but no deadline.
     world.pass(Duration::from_secs(3600));
     let called = world.sent();
     assert!(called.iter().all(|(kind, ..)| *kind == 'b'), "{called:?}");
     assert!(world.server.is_current(peer(1)) && world.server.is_current(peer(3)));
     world.cancel(1, 1);
     world.cancel(3, 1);
-    // The write lock is granted, and called back for the other group.
+    // The write lock is granted, and revoked for the other group.
     assert_eq!(world.sent(), [('c', 2, 1), ('b', 2, 1)]);
 }
 
@@ -285,7 +285,7 @@ fn dropping_bits_lets_the_waiter_in_and_late_conversions_do_not_bring_them_back(
     assert_eq!(wanted.policy, Policy::Bits(InodeBits::UPDATE));
     assert_eq!(wanted.modes, ModeSet::only(Mode::Pw));
     world.sent();
-    // Another one wants another bit before the first is given up: the callback is sent again with both.
+    // A second request needs another bit before the first is given up: the callback is resent with both.
     assert_eq!(world.enqueue(2, 2, Need::bits(Mode::Pw, InodeBits::PERM)), Outcome::Waiting);
     assert_eq!(world.sent(), [('b', 1, 1)]);
     let keep = Policy::Bits(InodeBits::LOOKUP.union(InodeBits::PERM));
@@ -313,7 +313,7 @@ fn a_writer_that_becomes_a_reader_lets_readers_in() {
     assert_eq!(convert(Mode::Group), Err(Refusal::Invalid));
     assert_eq!(convert(Mode::Pr), Ok(()));
     assert_eq!(convert(Mode::Pr), Ok(()));
-    // Back up is not possible, and no error either: it may be an old message.
+    // A stronger mode has no effect and is no error: it may be an old message.
     assert_eq!(convert(Mode::Pw), Ok(()));
     assert_eq!(world.sent(), [('c', 2, 1)]);
     assert_eq!(world.server.granted(peer(1), LockHandle(1)).map(|held| held.mode), Some(Mode::Pr));
@@ -335,7 +335,7 @@ fn a_fight_turns_into_refusals_for_those_who_can_do_without() {
         matches!(refused, Outcome::Refused(Refusal::Contended { for_ms }) if for_ms > 29_000),
         "{refused:?}"
     );
-    // Others still get locks, and after a while everybody does.
+    // Other clients still get locks, and after a while all do.
     assert_eq!(world.enqueue(2, 101, write(pages(0, 1))), Outcome::Waiting);
     world.cancel(2, 101);
     world.cancel(1, 17);
@@ -401,7 +401,7 @@ fn a_glimpse_goes_on_below_a_writer_that_has_not_written_yet() {
     assert_eq!(world.sent(), [('g', 2, 1)]);
     world.server.on_glimpse_answer(world.now, peer(2), id, LockHandle(1), Some(lvb(0)), &mut world.effects);
     assert_eq!(world.sent(), [('g', 1, 2)]);
-    // The lock goes away meanwhile: what its holder wrote has reached the object.
+    // The lock is cancelled meanwhile: what its holder wrote has reached the object.
     world.server.update_lvb(&FILE, |known| *known = lvb(50));
     world.cancel(1, 2);
     assert!(
@@ -513,7 +513,7 @@ fn the_target_locks_on_behalf_of_a_client_beside_that_clients_own_locks() {
     assert_eq!(world.sent(), [('b', 2, 1)]);
     world.cancel(2, 1);
     assert_eq!(world.sent(), [('c', 0, 1)]);
-    // Clients wait for the target's lock, which is not called back.
+    // Clients wait for the target's lock, which is not revoked.
     assert_eq!(world.enqueue(2, 2, Need::bits(Mode::Pr, InodeBits::UPDATE)), Outcome::Waiting);
     assert_eq!(world.sent(), []);
     world.server.on_cancel(world.now, Peer::LOCAL, &[request.handle], &mut world.effects);
@@ -575,7 +575,7 @@ fn what_a_client_sends_is_believed_only_under_a_lock() {
 
 #[test]
 fn records_in_turn_by_two_clients_settle_on_locks_that_do_not_touch() {
-    // What two processes do that write 1 MiB records alternately into one file (reference 4.2).
+    // Two processes that write 1 MiB records alternately into one file.
     let mut world = World::new(2);
     let record = |index: u64| write(Extent { start: index << 20, last: ((index + 1) << 20) - 1 });
     let (mut callbacks, mut handle) = (0, 0);

@@ -1,10 +1,10 @@
-//! Clients and a server with a network between them that loses, repeats and reorders messages; clients that
-//! stop answering; a server that restarts. Every choice comes from a seed: a failure says which, and
-//! `NACRE_SEED` runs it alone.
+//! Simulation: clients and a server with a network between them that loses, repeats and reorders messages;
+//! clients that stop answering; a server that restarts. Every choice comes from a seed: a failure reports it,
+//! and `NACRE_SEED` runs it alone.
 //!
-//! Checked after every event: no two clients that the server counts on believe to hold conflicting locks. A
-//! size that was glimpsed is never below what was written before. In the end everybody who waited was served,
-//! and nothing is left.
+//! Checked after every event: no two live clients believe that they hold conflicting locks. The size that a
+//! glimpse returns is never below what was written before. In the end every waiting request was served, and
+//! no lock or resource is left.
 
 mod network;
 mod node;

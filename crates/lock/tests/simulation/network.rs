@@ -1,22 +1,22 @@
-//! Messages on their way, and a source of chance.
+//! Messages in flight, and the source of randomness.
 
 use nacre_lock::client;
 use nacre_lock::server::GlimpseId;
 use nacre_lock::{Enqueue, LockHandle, Lvb, Mode, Need, Outcome, Policy, ResourceId, Wanted};
 
-/// Every choice of a run comes from one seed.
+/// Source of every choice of a run, from one seed.
 pub use fastrand::Rng as Chance;
 
-/// True in so many of a hundred cases.
+/// True with a probability of `percent` in a hundred.
 pub fn percent(chance: &mut Chance, percent: u64) -> bool {
     chance.u64(..100) < percent
 }
 
-/// What clients send.
+/// Messages of clients.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Numbered, so that an old one is not taken for a new one. Says under which generation the client holds
-    /// what it holds.
+    /// Numbered, so that an old connect is not taken for a new one. Carries the generation under which the
+    /// client holds its locks.
     Connect {
         attempt: u64,
         holding: u64,
@@ -41,18 +41,18 @@ pub enum Request {
     ReplayDone,
 }
 
-/// What a client is told about its connection.
+/// State of the connection, as a client learns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Connection {
     /// The server still has the client's locks.
     Same,
     /// The server has restarted and expects the client's locks.
     Restarted,
-    /// The server knows nothing of the client.
+    /// The server does not know the client.
     Fresh,
 }
 
-/// What the server sends.
+/// Messages of the server.
 #[derive(Clone, Debug)]
 pub enum Message {
     Connected {
@@ -60,7 +60,7 @@ pub enum Message {
         connection: Connection,
         generation: u64,
     },
-    /// What was sent under this generation was refused.
+    /// A message under this generation was refused.
     Stale,
     Outcome(LockHandle, Outcome),
     ReplayOutcome(LockHandle, Outcome),
@@ -69,7 +69,7 @@ pub enum Message {
     Glimpse(LockHandle, GlimpseId),
 }
 
-/// Something that will happen.
+/// A scheduled event.
 #[derive(Clone, Debug)]
 pub enum Event {
     ToServer {
@@ -82,12 +82,12 @@ pub enum Event {
         generation: u64,
         message: Message,
     },
-    /// The client has written out what it was asked to.
+    /// The client has completed a flush.
     Flushed {
         client: usize,
         effect: client::Effect,
     },
-    /// A thread goes on: lets go of its lock or begins something new.
+    /// A thread continues: releases its lock or starts something new.
     Thread {
         client: usize,
         thread: usize,

@@ -1,4 +1,4 @@
-//! A client: the engine, threads that want locks, dirty data.
+//! A client: the engine, threads that need locks, dirty data.
 
 use crate::network::{Chance, Connection, Event, Message, Request, percent};
 use crate::world::{LAST_PAGE, World};
@@ -7,11 +7,12 @@ use nacre_lock::{EnqueueFlags, Extent, InodeBits, LockHandle, Lvb, Mode, Need, P
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a thread is doing.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Thread {
     Idle,
-    /// Waits for a lock, or for a size of at least so many bytes if nobody is evicted meanwhile.
+    /// Waits for a lock, or for a glimpse whose size is not below the given bytes unless a client is evicted
+    /// meanwhile.
     Waiting {
         handle: LockHandle,
         resource: ResourceId,
@@ -29,9 +30,9 @@ pub struct Node {
     pub stopped: bool,
     pub replay_done: bool,
     pub threads: Vec<Thread>,
-    /// Locks that the client believes to hold.
+    /// Locks that the client believes that it holds.
     pub believed: BTreeMap<LockHandle, ResourceId>,
-    /// Sizes that it has written and not yet sent.
+    /// Sizes that it has written and not sent yet.
     pub dirty: BTreeMap<ResourceId, u64>,
     pub evictions: u64,
 }
@@ -60,7 +61,7 @@ impl Node {
     }
 }
 
-/// A need at random, and where.
+/// Returns a random need, and its resource.
 pub fn random_need(chance: &mut Chance) -> (ResourceId, Need) {
     let mode = [Mode::Ex, Mode::Pw, Mode::Pw, Mode::Pr, Mode::Pr, Mode::Pr, Mode::Cw, Mode::Cr]
         [chance.u64(..8) as usize];
@@ -79,7 +80,7 @@ pub fn random_need(chance: &mut Chance) -> (ResourceId, Need) {
 }
 
 impl World {
-    /// Gives a client's engine something to do, and does what it says.
+    /// Calls a client's engine, and performs the effects.
     pub fn with_client(
         &mut self,
         client: usize,
@@ -135,7 +136,7 @@ impl World {
         }
         let generation = self.clients[client].generation;
         if let Some(size) = self.clients[client].dirty.get(resource).copied() {
-            // The write is a request of its own that is answered before the cancel goes out.
+            // The write is a request of its own that is answered before the cancel is sent.
             if !self.server.write(client, generation, resource, size) {
                 self.later(500, Event::Flushed { client, effect: *effect });
                 return self.lost(client);
@@ -195,7 +196,7 @@ impl World {
         }
     }
 
-    /// The connection is of no use any more: connects again.
+    /// The connection is unusable: connects again.
     pub fn lost(&mut self, client: usize) {
         let node = &mut self.clients[client];
         if std::mem::take(&mut node.connected) {
@@ -272,7 +273,7 @@ impl World {
                 self.clients[client].threads[thread] = Thread::Idle;
                 self.with_client(client, |engine, now, effects| engine.release(now, handle, effects));
             }
-            // Interrupted.
+            // The wait is interrupted.
             Thread::Waiting { handle, .. } if percent(&mut self.chance, 10) && self.faults => {
                 self.clients[client].threads[thread] = Thread::Idle;
                 self.with_client(client, |engine, now, effects| engine.release(now, handle, effects));
@@ -302,7 +303,7 @@ impl World {
         }
     }
 
-    /// An operation is about to be sent: locks that it would call back travel with it.
+    /// An operation is about to be sent: cancels of locks that it would revoke travel with it.
     fn cancel_early(&mut self, client: usize) {
         let (resource, need) = random_need(&mut self.chance);
         for cancel in self.clients[client].engine.early_cancels(&resource, &need, 4) {
@@ -311,7 +312,7 @@ impl World {
         }
     }
 
-    /// A thread asks for a lock.
+    /// A thread requests a lock.
     pub fn start(
         &mut self,
         client: usize,
@@ -334,7 +335,7 @@ impl World {
         }
     }
 
-    /// What a size that is asked for now must not be below: what is in the object, and what live clients have
+    /// Lower bound for a size that is asked for now: the size of the object, and what live clients have
     /// written.
     fn known_size(&self, resource: &ResourceId) -> u64 {
         let live = (0..self.clients.len()).filter(|client| self.is_live(*client));
@@ -342,8 +343,8 @@ impl World {
         dirty.chain(self.server.objects.get(resource).copied()).max().unwrap_or_default()
     }
 
-    /// No two live clients believe to hold locks that conflict, nor one and the server itself for another's
-    /// operation.
+    /// Checks that no two live clients believe that they hold conflicting locks, and no client conflicts with
+    /// the server's lock for another client's operation.
     pub fn check_safety(&self) {
         let live: Vec<usize> = (0..self.clients.len()).filter(|client| self.is_live(*client)).collect();
         let mut held: Vec<(usize, ResourceId, Need)> = Vec::new();

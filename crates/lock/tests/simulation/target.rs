@@ -1,4 +1,4 @@
-//! The server: the engine, the sizes of objects, and the clients that it has written down.
+//! The server: the engine, the sizes of objects, and its stored clients.
 
 use crate::network::{Connection, Event, Message, Request, percent};
 use crate::world::{World, number_of, peer_of};
@@ -93,8 +93,8 @@ impl World {
             }
             Request::Cancel(handle) => server.engine.on_cancel(now, peer, &[handle], &mut effects),
             Request::Convert { handle, mode, policy } => {
-                // A convert that overtakes the grant's repetition may find a waiter: then it is not for this
-                // life of the lock.
+                // A convert that overtakes the grant's repetition may find a waiting request: then it belongs
+                // to an earlier state of the lock.
                 let _ = server.engine.on_convert(now, peer, handle, mode, &policy, &mut effects);
             }
             Request::GlimpseAnswer { glimpse, handle, answer } => {
@@ -128,7 +128,8 @@ impl World {
         }
         let (now, mut effects) = (self.now(), Vec::new());
         let server = &mut self.server;
-        // Who does not know of its last connect may still believe in locks from before it was evicted.
+        // A client that does not know of its last connect may still believe in locks from before its
+        // eviction.
         let before = server.known.get(&from).copied().filter(|generation| *generation == holding);
         let alive = before.is_some() && server.engine.is_current(peer_of(from, holding));
         let returning = before.is_some() && server.expected.contains(&from);
@@ -192,7 +193,7 @@ impl World {
         self.later(6_000, Event::EndRecovery { instance });
     }
 
-    /// Clients that are not back, or have not replayed all, are given up.
+    /// Gives up clients that have not reconnected, or have not replayed all their locks.
     pub fn end_recovery(&mut self, instance: u64) {
         if self.server.instance != instance || !self.server.engine.is_recovering() {
             return;
@@ -209,7 +210,7 @@ impl World {
         self.send_all(effects);
     }
 
-    /// Operations that have their locks end; a new one may begin.
+    /// Operations that have their locks end; a new one may start.
     pub fn operate(&mut self) {
         let (now, mut effects) = (self.now(), Vec::new());
         let server = &mut self.server;

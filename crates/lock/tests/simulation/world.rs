@@ -9,7 +9,7 @@ use nacre_types::ClientUuid;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Pages of an object that are fought over.
+/// Last page of the range of an object that clients lock.
 pub const LAST_PAGE: u64 = 16;
 const TICK_MS: u64 = 100;
 
@@ -27,11 +27,11 @@ pub struct World {
     pub chance: Chance,
     pub clients: Vec<Node>,
     pub server: Target,
-    /// Messages are lost and repeated, clients stop, the server restarts.
+    /// True while messages are lost and repeated, clients stop, and the server restarts.
     pub faults: bool,
-    /// Threads begin new work.
+    /// True while threads start new work.
     pub working: bool,
-    /// What happened, to compare runs.
+    /// Hash of all events, to compare runs.
     pub trace: u64,
     begin: Instant,
     time_ms: u64,
@@ -81,7 +81,7 @@ impl World {
         self.send(Event::ToClient { to, generation, message });
     }
 
-    /// Messages take their time each, so they overtake each other.
+    /// Each message has its own delay, so messages overtake each other.
     fn send(&mut self, event: Event) {
         let copies = match (self.faults, self.chance.u64(..100)) {
             (true, 0..5) => 0,
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// True if the server still counts on the locks that the client believes to have.
+    /// True if the server still has the locks that the client believes that it holds.
     pub fn is_live(&self, client: usize) -> bool {
         let generation = self.clients[client].generation;
         let expected = self.server.expected.contains(&client);
@@ -103,7 +103,7 @@ impl World {
             || expected && self.server.known.get(&client) == Some(&generation)
     }
 
-    /// Lets time pass and checks after every event.
+    /// Advances the time and checks the invariants after every event.
     pub fn run(&mut self, time_ms: u64) {
         let end = self.time_ms + time_ms;
         while let Some(entry) = self.events.first_entry()
@@ -173,7 +173,8 @@ impl World {
         self.later(TICK_MS, Event::Tick);
     }
 
-    /// Everybody is awake, nothing is lost any more, and nobody begins anything: who waits must be served.
+    /// Ends all faults: all clients run, no message is lost, and no thread starts new work. Waiting requests
+    /// must be served.
     pub fn heal(&mut self) {
         self.faults = false;
         for client in &mut self.clients {
@@ -189,7 +190,7 @@ impl World {
         }
     }
 
-    /// Every client can have everything, and what it has goes away again.
+    /// Every client can have every lock, and releases it again.
     pub fn visit_all_and_leave_nothing(&mut self) {
         let whole = Need::extent(Mode::Ex, Extent::WHOLE);
         let all = Need::bits(Mode::Ex, InodeBits::ALL);

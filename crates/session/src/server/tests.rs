@@ -47,16 +47,16 @@ fn slots_are_bounded_and_acknowledged_replies_go() {
     assert_eq!(cache.begin(5, Xid(6), Xid(6)), Begin::Stale, "acknowledged, so it cannot be a resend");
 }
 
-/// One step of a hostile network and its client.
+/// One step of a faulty network and its client.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// The client starts a request.
     Send,
-    /// The network delivers one of the messages on it, without taking it away if `keep`.
+    /// The network delivers one of its messages, and keeps it for another delivery if `keep`.
     Deliver { pick: usize, keep: bool },
     /// A running request finishes at the server, and its reply may get lost.
     Finish { pick: usize, lost: bool },
-    /// The client sends a request that has no answer yet once more.
+    /// The client resends an unanswered request.
     Resend { pick: usize },
 }
 
@@ -153,7 +153,7 @@ proptest! {
         for step in steps {
             world.step(step);
         }
-        // The network heals: what is waited for is resent until it is answered.
+        // The network recovers: pending requests are resent until they are answered.
         for _ in 0..4 {
             while let Some(ticket) = world.running.pop() {
                 world.cache.finish(ticket.tag.expect("modifies"), ticket.xid, ticket.xid.0);

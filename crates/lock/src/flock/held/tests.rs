@@ -1,4 +1,4 @@
-//! Single cases, and programs of several clients at a server that is started again and again.
+//! Single cases, and programs of several clients at a server that restarts repeatedly.
 
 use super::*;
 use crate::flock::{Completion, FileLocks, FlockConfig, SetOutcome, Turn, WaitId};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const FILE: ResourceId = ResourceId([1, 1, 0, 0]);
-/// The open file that all ask through where it does not matter.
+/// Open file of all calls in tests that do not depend on it.
 const HANDLE: u64 = 5;
 
 fn owner(client: u8, number: u64) -> Owner {
@@ -26,13 +26,13 @@ fn unlock(lock: &FileLock) -> Change {
     Change::Unlock(lock.family, lock.owner, lock.extent)
 }
 
-/// What a program has after a call that was answered with success.
+/// Records a call that was answered with success.
 fn hold(held: &mut HeldLocks, lock: FileLock) {
     let call = held.begin(&FILE, Change::Set(lock), HANDLE).expect("nothing is lost");
     assert_eq!(held.end(&FILE, call, Ok(())), End::Over(Ok(())));
 }
 
-/// What is brought back, in order.
+/// Returns the locks to replay, in order.
 fn replayed(held: &mut HeldLocks) -> Vec<FileLock> {
     let mut locks: Vec<FileLock> = held.replay(|_| true).into_iter().flat_map(|(_, locks)| locks).collect();
     locks.sort_by_key(|lock| (lock.family, lock.owner, lock.extent.start));
@@ -149,16 +149,16 @@ fn a_lock_that_is_granted_beside_a_lost_one_ends_with_an_error() {
     assert_eq!(held.end(&FILE, waiting, Ok(())), End::Over(Err(Status::EIO)));
 }
 
-/// A call of a program, from when it asks to when it is told.
+/// A call of a program, from its request until the program has the answer.
 #[derive(Clone, Copy)]
 struct Asked {
     id: CallId,
     change: Change,
     waits: bool,
     turn: Turn,
-    /// The server has it, and it waits there.
+    /// True while the call waits at the server.
     is_waiting: bool,
-    /// What the server has said, on its way.
+    /// Answer of the server, in flight.
     answer: Option<StatusResult<()>>,
 }
 
@@ -168,7 +168,7 @@ struct World {
     clients: BTreeMap<ClientUuid, HeldLocks>,
     asked: Vec<Asked>,
     turns: u64,
-    /// What programs may rely on: what they were told that they have, and have not begun to give up.
+    /// Locks that programs may rely on: granted, and not being given up.
     relied_on: File,
 }
 
@@ -185,7 +185,7 @@ impl World {
 
     fn ask(&mut self, change: Change, waits: bool) {
         let (family, owner, extent) = change.place();
-        // One thread each.
+        // Owners have one thread each.
         if self.asked.iter().any(|asked| asked.change.place().1 == owner) {
             return;
         }
@@ -217,7 +217,7 @@ impl World {
             }
             Change::Set(lock) => {
                 match self.server.on_set(&FILE, &lock, asked.waits.then_some(asked.turn), &mut completions) {
-                    // It asks again.
+                    // The call is repeated.
                     Err(Status::RECOVERING) => return,
                     Ok(SetOutcome::Waiting) => None,
                     Ok(SetOutcome::Done) => Some(Ok(())),
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// The server is killed, with what is on the wire or with answers that the clients have just taken in.
+    /// The server is killed; messages in flight, or answers that the clients have just received, are lost.
     fn restart(&mut self, loses_answers: bool) {
         self.server = FileLocks::new(FlockConfig::default(), true);
         for asked in &mut self.asked {
@@ -284,12 +284,12 @@ impl World {
         self.complete(completions);
     }
 
-    /// Everything is answered, and all programs give up what they have.
+    /// All calls are answered, and all programs give up their locks.
     fn come_to_rest(&mut self) {
         self.end_recovery();
         for round in 0..200 {
-            // Programs may wait for each other in circles of both families, which end as on Linux: by a
-            // signal.
+            // Programs may wait for each other in cycles over both families, which a signal ends, as on
+            // Linux.
             let stuck = self.asked.iter_mut().find(|asked| round % 10 == 9 && asked.is_waiting);
             if let Some(stuck) = stuck {
                 assert!(self.server.on_cancel_wait(stuck.change.place().1.client, stuck.turn.id));
@@ -301,8 +301,7 @@ impl World {
             locks.iter().for_each(|lock| self.ask(unlock(lock), false));
         }
         assert_eq!(self.asked.len(), 0, "nobody waits for ever");
-        // What a conversion has not brought to its end, or what is lost: programs unlock it when they give
-        // up.
+        // Programs that give up unlock what is lost or part of an unfinished conversion.
         for family in [Family::File, Family::Range] {
             for (client, number) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
                 self.ask(Change::Unlock(family, owner(client, number), Extent::WHOLE), false);

@@ -1,8 +1,8 @@
-//! Locks and questions of the target itself.
+//! Locks and glimpses of the target itself.
 
 use super::*;
 
-/// The target locks bytes of the file on behalf of a client.
+/// Lets the target lock bytes of the file on behalf of a client.
 fn lock_for(world: &mut World, client: u8, need: Need) -> (LockHandle, Outcome) {
     let handle = world.server.local_handle();
     let flags = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };
@@ -25,14 +25,14 @@ fn what_is_done_for_a_client_that_is_called_back_does_not_wait_behind_those_who_
     assert_eq!(world.sent(), [('b', 1, 1)]);
     let (handle, outcome) = lock_for(&mut world, 1, write(pages(0, 1)));
     granted(outcome);
-    // Anybody else's waits for its turn.
+    // A lock on behalf of another client waits in the queue.
     assert_eq!(lock_for(&mut world, 3, write(pages(0, 1))).1, Outcome::Waiting);
     assert_eq!(world.sent(), [('b', 1, 1)], "now for a writer, too");
     world.cancel(1, 1);
     assert_eq!(world.sent(), [], "the write is not over");
     world.server.on_cancel(world.now, Peer::LOCAL, &[handle], &mut world.effects);
     assert_eq!(world.sent(), [('c', 2, 1), ('b', 2, 1)]);
-    // Nobody waits for the first one any more, so it waits, too.
+    // The revocation of the first client's lock is over, so a lock on its behalf waits, too.
     assert_eq!(lock_for(&mut world, 1, read(pages(0, 1))).1, Outcome::Waiting);
 }
 

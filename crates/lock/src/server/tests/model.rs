@@ -1,4 +1,4 @@
-//! The server against an obvious list of who holds and who waits.
+//! Property test: the server against a plain list of granted locks and waiting requests.
 
 use super::*;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// True if this one is held and keeps a request from being granted.
+    /// True if this lock is held and conflicts with a request.
     fn holds_up(&self, need: &Need, on_behalf_of: Option<u8>) -> bool {
         let for_one = on_behalf_of.is_some()
             && (on_behalf_of == Some(self.client) || on_behalf_of == self.on_behalf_of);
@@ -77,7 +77,7 @@ impl Model {
                 Effect::Callback { peer, handle, wanted, .. } => {
                     let entry = self.entry(peer.client.0[0], handle.0);
                     let held = entry.granted.expect("only granted locks are called back");
-                    // Which group is wanted is not said.
+                    // A callback does not name the requested group.
                     let wants = wanted.conflicts_with(held.mode, &held.policy) || held.mode == Mode::Group;
                     assert!(wants, "{wanted:?} {held:?}");
                     entry.called_back = true;
@@ -155,7 +155,7 @@ impl Model {
         let Some(held) = entry.granted else {
             return assert_eq!(result, Err(Refusal::Invalid));
         };
-        // What is stronger than before is taken for an old message.
+        // A stronger mode is taken for an old message.
         let mode = if mode.serves(held.mode) { held.mode } else { mode };
         if held.mode == Mode::Group || !held.mode.serves(mode) {
             return assert_eq!(result, Err(Refusal::Invalid));
@@ -265,7 +265,7 @@ proptest! {
             model.run(&mut world, step);
             model.check(&world);
         }
-        // Whoever holds lets go, again and again: everybody who waits gets his lock.
+        // All held locks are released, repeatedly: every waiting request is granted.
         let waited: BTreeSet<(u8, u64)> = model
             .entries
             .iter()
@@ -282,7 +282,7 @@ proptest! {
         }
         prop_assert!(waited.is_subset(&served));
         prop_assert_eq!(world.server.locks(), 0);
-        // What was fought over is remembered for a while.
+        // Contention is remembered for a while.
         world.pass(Duration::from_secs(60));
         prop_assert_eq!(world.server.resources(), 0);
         prop_assert_eq!(world.server.next_deadline(), None);
