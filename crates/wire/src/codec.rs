@@ -1,24 +1,24 @@
-//! How plain values become bytes and back.
+//! Encoding of plain values.
 //!
-//! Little-endian, fixed widths, no padding. Byte strings and lists start with a count of 32 bits that is checked
-//! against a limit, and against what is left in the buffer, before memory is taken. Decoders see bytes from the network:
-//! they refuse what they do not know with a [`DecodeError`] and never panic.
+//! Little-endian, fixed widths, no padding. Byte strings and lists start with a count of 32 bits that is
+//! checked against a limit, and against the rest of the buffer, before memory is allocated. Decoders read
+//! bytes from the network: they refuse unknown values with a [`DecodeError`] and never panic.
 
-/// Why bytes were refused.
+/// Reason why bytes were refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The buffer ends inside a value.
     #[error("message ends inside {what}")]
     Truncated {
-        /// The value.
+        /// Name of the value.
         what: &'static str,
     },
     /// A count is over its limit.
     #[error("{what} has length {len}, the limit is {max}")]
     TooLong {
-        /// The value.
+        /// Name of the value.
         what: &'static str,
-        /// Length that was announced.
+        /// Length in the message.
         len: u64,
         /// Largest length allowed.
         max: u64,
@@ -26,21 +26,21 @@ pub enum DecodeError {
     /// A number that no version of this program has used.
     #[error("{value} is not a known {what}")]
     Unknown {
-        /// The kind of number.
+        /// Name of the number's type.
         what: &'static str,
-        /// What was found.
+        /// Value in the message.
         value: u64,
     },
     /// A value breaks a rule of its type.
     #[error("{what} is not valid")]
     Invalid {
-        /// The value.
+        /// Name of the value.
         what: &'static str,
     },
     /// Bytes follow the end of the message.
     #[error("{len} bytes follow the message")]
     Trailing {
-        /// How many.
+        /// Number of bytes after the message.
         len: usize,
     },
 }
@@ -56,7 +56,7 @@ pub trait Encode {
     /// Appends the value's bytes.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The value's bytes alone.
+    /// Returns the value's bytes alone.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.encode(&mut out);
@@ -91,17 +91,17 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the start of `bytes`.
+    /// Creates a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// Bytes that have not been read.
+    /// Returns the number of bytes that have not been read.
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         if self.array::<N>(what)? == [0; N] { Ok(()) } else { Err(DecodeError::Invalid { what }) }
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// A byte string: a count of 32 bits, then the bytes.
+    /// Reads a byte string: a count of 32 bits, then the bytes.
     ///
     /// # Errors
     /// [`DecodeError::TooLong`] beyond `max`, [`DecodeError::Truncated`].
@@ -138,10 +138,11 @@ impl<'a> Reader<'a> {
         self.take(len, what)
     }
 
-    /// The count of a list whose items take at least `item_bytes` bytes each.
+    /// Reads the count of a list whose items take at least `item_bytes` bytes each.
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`] beyond `max`, [`DecodeError::Truncated`] if so many items cannot follow.
+    /// [`DecodeError::TooLong`] beyond `max`, [`DecodeError::Truncated`] if the buffer cannot contain that
+    /// many items.
     pub fn count(&mut self, max: usize, item_bytes: usize, what: &'static str) -> DecodeResult<usize> {
         let len = u32::decode(self)?;
         let too_long = DecodeError::TooLong { what, len: u64::from(len), max: max as u64 };
@@ -155,7 +156,7 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// A list of values that take at least `item_bytes` bytes each.
+    /// Reads a list of values that take at least `item_bytes` bytes each.
     ///
     /// # Errors
     /// As [`Reader::count`] and the items' decoder.
@@ -173,7 +174,7 @@ impl<'a> Reader<'a> {
         Ok(items)
     }
 
-    /// Nothing may follow.
+    /// Checks that nothing follows.
     ///
     /// # Errors
     /// [`DecodeError::Trailing`].
@@ -188,8 +189,8 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends the count of a list. Counts beyond 32 bits cannot be: messages are limited to a few megabytes, and a
-/// saturated count is refused by the peer.
+/// Appends the count of a list. Counts beyond 32 bits cannot occur: messages are limited to a few megabytes,
+/// and the peer refuses a saturated count.
 pub fn put_count(out: &mut Vec<u8>, count: usize) {
     u32::try_from(count).unwrap_or(u32::MAX).encode(out);
 }
@@ -360,7 +361,7 @@ macro_rules! wire_newtype {
     };
 }
 
-/// A set of flags; bits that are not known are refused.
+/// A set of flags; unknown bits are refused.
 macro_rules! wire_flags {
     ($($type:ident),* $(,)?) => {
         $(
@@ -405,7 +406,7 @@ macro_rules! wire_code {
     };
 }
 
-/// Lists: for each kind of item, how many there may be, the bytes that one takes at least, and what they are called in errors.
+/// Lists: for each item type, the largest count, the fewest bytes of one item, and the name in errors.
 macro_rules! wire_lists {
     ($($item:ty: $max:expr, $bytes:expr, $what:literal;)*) => {
         $(
@@ -423,7 +424,8 @@ macro_rules! wire_lists {
     };
 }
 
-/// An enum with data: one byte with the given number, then the fields in the given order. `enum<'a>` if it borrows.
+/// An enum with data: one byte with the given number, then the fields in the given order. `enum<'a>` if it
+/// borrows.
 macro_rules! wire_enum {
     ($type:ident $(<$life:lifetime>)? { $($code:literal = $variant:ident
         $( { $($field:ident),* $(,)? } )? $( ( $inner:ident ) )? ),* $(,)? }) => {

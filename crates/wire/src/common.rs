@@ -1,4 +1,4 @@
-//! Bytes of the vocabulary types that several services use.
+//! Encoding of the vocabulary types that several services use.
 
 use crate::codec::{
     Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_code, wire_flags, wire_newtype,
@@ -16,11 +16,12 @@ use nacre_types::{
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Components of one layout. Lustre has no limit but the size of an attribute value; this is far above any use.
+/// Components of one layout. Lustre has no limit but the size of an attribute value; this is far above any
+/// use.
 pub const COMPONENTS_MAX: usize = 1024;
-/// Bytes of an encoded component without objects, wanted OSTs, pool and first OST.
+/// Bytes of an encoded component without objects, listed OSTs, pool and first OST.
 const COMPONENT_BYTES_MIN: usize = 39;
-/// Bytes of an encoded wish for a component that asks for nothing.
+/// Bytes of an encoded component specification without any requirement.
 const COMPONENT_SPEC_BYTES_MIN: usize = 25;
 /// Bytes of an encoded stripe object.
 const STRIPE_OBJECT_BYTES: usize = 19;
@@ -138,7 +139,7 @@ impl Decode<'_> for Cred {
     fn decode(reader: &mut Reader<'_>) -> DecodeResult<Cred> {
         let (uid, gid) = (Decode::decode(reader)?, Decode::decode(reader)?);
         let full = if bool::decode(reader)? {
-            // Capabilities that no check asks for are dropped, not refused: newer kernels have more of them.
+            // Capabilities that no check uses are dropped, not refused: newer kernels have more of them.
             let caps = Caps::from_bits_truncate(u64::decode(reader)?);
             Some(FullCred { caps, groups: reader.list(GROUPS_MAX, 4, "groups")? })
         } else {
@@ -161,10 +162,10 @@ impl Decode<'_> for PoolName {
     }
 }
 
-/// Set beside the number of a pattern where a list of wanted OSTs follows.
+/// Bit in the byte of a pattern: a list of requested OSTs follows.
 const HAS_OSTS: u8 = 0x80;
 
-/// A pattern; in the same byte, whether OSTs are wanted.
+/// Appends a pattern; the same byte records whether OSTs are requested.
 fn put_pattern(out: &mut Vec<u8>, pattern: Pattern, osts: &[u16]) {
     let code: u8 = match pattern {
         Pattern::Raid0 => 0,
@@ -297,7 +298,7 @@ impl Decode<'_> for Layout {
             generation: Decode::decode(reader)?,
             components: reader.list(COMPONENTS_MAX, COMPONENT_BYTES_MIN, "layout components")?,
         };
-        // Stripe arithmetic divides by what is in there, so it is checked where it comes in.
+        // Stripe arithmetic divides by values of the layout, so the layout is checked when it is decoded.
         if !layout.is_sound() {
             return Err(DecodeError::Invalid { what: "layout" });
         }

@@ -1,7 +1,8 @@
-//! Bodies of the frames that set a connection up and keep it alive.
+//! Bodies of the frames that establish a connection and keep it alive.
 //!
-//! The first frame of a connection is a `Connect`, answered by a `Connected` or, with a status, by a [`Refusal`]. Its
-//! header has the form of version 1 whatever comes later, so that peers of any versions can tell each other why not.
+//! The first frame of a connection is a `Connect`, answered by a `Connected` or, with a status, by a
+//! [`Refusal`]. Its header has the form of version 1 in all versions, so that peers of any versions can
+//! report to each other why they refuse.
 
 use crate::codec::{wire_flags, wire_struct};
 use crate::frame::ChecksumType;
@@ -11,30 +12,31 @@ use nacre_types::{ClientUuid, ProcessIdentity};
 
 /// Oldest protocol version that this program speaks.
 pub const VERSION_MIN: u16 = 3;
-/// Newest protocol version that this program speaks. 1: the first; 2: layouts, closes and requests to objects say what was written to;
-/// 3: keys of servers and clients.
+/// Newest protocol version that this program speaks. 1: the first; 2: layouts, closes and requests to objects
+/// record whether an object was written to; 3: keys of servers and clients.
 pub const VERSION_MAX: u16 = 3;
 
 bitflags! {
-    /// What a peer can do beyond the version; both sides use what both have.
+    /// Abilities of a peer beyond the version; a connection uses those that both sides have.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Features: u64 {
         /// Bulk data may carry a CRC-32C.
         const BULK_CHECKSUM = 1;
         /// Bulk data may carry an Adler-32 instead.
         const BULK_ADLER = 2;
-        /// Requests may carry the job that they are for.
+        /// Requests may carry the job that they belong to.
         const JOB_ID = 4;
     }
 
-    /// What a connection is for.
+    /// Purpose of a connection.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct ConnectFlags: u32 {
-        /// The server's way to the client: callbacks travel on it. One per client and target.
+        /// Control connection: callbacks of the server travel on it. One per client and target.
         const CONTROL = 1;
-        /// Parts of large transfers travel on this connection, from threads on other CPUs than the one it names.
+        /// Parts of large transfers travel on this connection, from threads on other CPUs than the one that
+        /// it names.
         const WIDE = 2;
-        /// The client is a metadata server that talks to another: it gets no lease and caches nothing.
+        /// The client is a metadata server of another MDT: it gets no lease and caches nothing.
         const SERVER = 4;
     }
 }
@@ -43,7 +45,7 @@ impl Features {
     /// Both checksums of bulk data.
     pub const CHECKSUMS: Features = Features::BULK_CHECKSUM.union(Features::BULK_ADLER);
 
-    /// The feature that stands for a checksum.
+    /// Returns the feature that stands for a checksum.
     pub const fn of_checksum(kind: ChecksumType) -> Features {
         match kind {
             ChecksumType::Crc32c => Features::BULK_CHECKSUM,
@@ -52,63 +54,63 @@ impl Features {
     }
 }
 
-/// A client asks to be served on this connection.
+/// A client's request to be served on this connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connect {
     /// Oldest version that the client speaks.
     pub version_min: u16,
     /// Newest version that the client speaks.
     pub version_max: u16,
-    /// What the client can do; unknown bits are kept, so that old servers meet new clients.
+    /// Features of the client; unknown bits are kept, so that old servers accept new clients.
     pub features: u64,
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub flags: ConnectFlags,
-    /// The client.
+    /// Identity of the client.
     pub client: ClientUuid,
-    /// Name of the file system that the client expects; empty if it does not care.
+    /// Name of the file system that the client expects; empty for any.
     pub fsname: String,
-    /// The client's process, to tell whether both share a host, and there whether the client has ended.
+    /// Process of the client, which shows whether both share a host, and there whether the client has ended.
     pub process: ProcessIdentity,
-    /// CPU on which the client uses this connection; meaningful on the same host only. `u32::MAX` for none.
+    /// CPU on which the client uses this connection; meaningful only on the same host. `u32::MAX` for none.
     pub cpu: u32,
     /// Instance of the server that the client was last connected to, 0 for none.
     pub instance: u64,
 }
 
-/// The server agrees.
+/// The server accepts a connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Connected {
     /// Version of all further frames.
     pub version: u16,
-    /// Features that both use.
+    /// Features that both sides use.
     pub features: u64,
     /// Instance of the server: another number means that it restarted and knows no handles.
     pub instance: u64,
     /// Boot id of the server's host: another one means that unsynced data may be lost.
     pub boot_id: [u8; 16],
-    /// The server knew this client before the connect; false also after an eviction.
+    /// True if the server knew this client before the connect; false after an eviction.
     pub known: bool,
-    /// Number of the client's life at the target: a client that was dropped comes back under a higher one, and all
-    /// connections of one life have the same. 0 for the management target, which knows no clients.
+    /// Generation of the client at the target: a client that was dropped reconnects under a higher one, and
+    /// all connections of one life have the same. 0 for the management target, which keeps no clients.
     pub generation: u64,
-    /// Requests in flight on this connection at most; the client waits beyond.
+    /// Largest number of requests in flight on this connection; the client waits beyond it.
     pub in_flight_max: u32,
-    /// What the client may cache (metadata targets).
+    /// What the client may cache (metadata targets only).
     pub lease: Option<LeaseGrant>,
 }
 
-/// How a run of a metadata server began.
+/// State of a metadata server at the start of its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunStart {
-    /// Number of the run, one more with each start.
+    /// Number of the run; grows by one with each start.
     pub run: u64,
-    /// The newest transaction of earlier runs that the log had then: what was answered beyond it is lost.
+    /// Newest transaction of earlier runs in the log at the start: later acknowledged ones are lost.
     pub newest: u64,
     /// Boot id of the server's host.
     pub boot_id: [u8; 16],
 }
 
-/// Why a connection was refused, when versions do not meet; other refusals have an empty body.
+/// Body of a refused connect if the version ranges do not overlap; other refusals have an empty body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// Oldest version that the server speaks.
@@ -123,7 +125,7 @@ wire_struct!(Connected { version, features, instance, boot_id, known, generation
 wire_struct!(RunStart { run, newest, boot_id });
 wire_struct!(Refusal { version_min, version_max });
 
-/// The newest version that both ranges hold, if any.
+/// Returns the newest version in both ranges, if any.
 pub fn agree_version(theirs_min: u16, theirs_max: u16) -> Option<u16> {
     let newest = VERSION_MAX.min(theirs_max);
     (newest >= VERSION_MIN.max(theirs_min)).then_some(newest)

@@ -1,8 +1,8 @@
 //! Building and reading the pages of a directory.
 //!
-//! Bytes of an entry: cookie u64, FID 16 bytes, kind u8, what follows u8 (bits: 1 attributes, 2 a layout, 4 a layout that was
-//! too long, 8 a lock), name length u16, name, then the attributes (120 bytes), the lock (u64) and the layout (length u32, bytes)
-//! if present. Entries follow each other without padding.
+//! Bytes of an entry: cookie u64, FID 16 bytes, kind u8, optional parts u8 (bits: 1 attributes, 2 a layout, 4
+//! a layout that was too long, 8 a lock), name length u16, name, then the attributes (120 bytes), the lock
+//! (u64) and the layout (length u32, bytes) if present. Entries follow each other without padding.
 
 use crate::codec::{Decode, DecodeError, DecodeResult, Encode, Reader};
 use nacre_lock::LockHandle;
@@ -16,11 +16,11 @@ pub const DIR_PAGE_MAX: usize = 1 << 20;
 const ENTRY_HEAD_BYTES: usize = 28;
 /// Bytes of encoded attributes.
 pub const ATTR_BYTES: usize = 120;
-/// Bytes of the name of a lock.
+/// Bytes of a lock handle.
 pub const LOCK_BYTES: usize = 8;
-/// Bytes before a layout.
+/// Bytes of the length before a layout.
 const LAYOUT_LEN_BYTES: usize = 4;
-/// Bits of what follows an entry's name.
+/// Bits for the optional parts after an entry's name.
 const HAS_ATTR: u8 = 1;
 const HAS_LAYOUT: u8 = 2;
 const LAYOUT_TOO_LONG: u8 = 4;
@@ -28,18 +28,17 @@ const HAS_LOCK: u8 = 8;
 
 /// Entries of a directory in encoded form, so that a page costs one allocation.
 ///
-/// Each entry: cookie u64, FID 16 bytes, kind u8, what follows u8, name length u16, name, then the attributes and the layout
-/// (see `docs/protocol`) if present. Little-endian.
+/// The module and `docs/protocol` describe the bytes of an entry. Little-endian.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DirPage {
     /// Encoded entries.
     pub bytes: Vec<u8>,
-    /// No entry follows the last one of this page.
+    /// True if no entry follows the last one of this page.
     pub end: bool,
-    /// True if everybody may search the directory, see [`crate::mds::MdsReply::Entry`].
+    /// True if all users may search the directory, see [`crate::mds::MdsReply::Entry`].
     pub public: bool,
-    /// The lock on the content of the directory, if the request asked for one: as in [`crate::mds::MdsReply::Intent`]. No name has changed
-    /// from the moment in which the page was read.
+    /// Lock on the content of the directory, if the request asked for one: as in
+    /// [`crate::mds::MdsReply::Intent`]. No name has changed since the page was read.
     pub lock: LockHandle,
 }
 
@@ -48,34 +47,34 @@ pub struct DirPage {
 pub struct DirEntry<'a> {
     /// Position after this entry, at least [`nacre_types::name::COOKIE_FIRST`].
     pub cookie: u64,
-    /// The inode.
+    /// Inode that the name leads to.
     pub fid: Fid,
-    /// Its kind.
+    /// Kind of the inode.
     pub kind: FileKind,
-    /// The name.
+    /// Name in the directory.
     pub name: &'a [u8],
-    /// Its attributes, if they were asked for and the inode still exists.
+    /// Attributes of the inode, if they were requested and the inode still exists.
     pub attr: Option<Attr>,
-    /// The lock on the inode, if one was asked for: as in [`crate::mds::MdsReply::Intent`].
+    /// Lock on the inode, if one was requested: as in [`crate::mds::MdsReply::Intent`].
     pub lock: LockHandle,
-    /// Its layout, if that was asked for.
+    /// Layout of the inode, if it was requested.
     pub layout: ListedLayout<'a>,
 }
 
 /// The layout of an entry of a [`DirPage`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ListedLayout<'a> {
-    /// It has none, or was not asked for it.
+    /// The inode has none, or it was not requested.
     #[default]
     None,
-    /// Lustre's form of it, as the attribute `lustre.lov` has it.
+    /// Lustre's binary form of the layout, as in the attribute `lustre.lov`.
     Bytes(&'a [u8]),
-    /// It has one that does not fit into a page: the attribute tells.
+    /// The layout does not fit into a page: the attribute has it.
     TooLong,
 }
 
 impl DirEntry<'_> {
-    /// Bytes that this entry takes in a page.
+    /// Returns the bytes that this entry takes in a page.
     pub fn encoded_len(&self) -> usize {
         let layout = match self.layout {
             ListedLayout::Bytes(bytes) => LAYOUT_LEN_BYTES + bytes.len(),
@@ -99,9 +98,10 @@ impl DirEntry<'_> {
 }
 
 impl DirPage {
-    /// Adds an entry unless the page would grow beyond `max_bytes` (cut to [`DIR_PAGE_MAX`]); says whether it was added.
+    /// Adds an entry unless the page would grow beyond `max_bytes` (capped at [`DIR_PAGE_MAX`]); returns
+    /// whether it was added.
     ///
-    /// A caller that gets `false` for the first entry was given too small a limit (`EINVAL`). Names longer than
+    /// A caller that gets `false` for the first entry has too small a limit (`EINVAL`). Names longer than
     /// [`NAME_MAX`] are never added.
     pub fn push(&mut self, entry: &DirEntry<'_>, max_bytes: u32) -> bool {
         let limit = usize::try_from(max_bytes).unwrap_or(DIR_PAGE_MAX).min(DIR_PAGE_MAX);
@@ -127,13 +127,14 @@ impl DirPage {
         true
     }
 
-    /// The entries in order. A page that came from the network was checked when it was decoded; should bytes be damaged
-    /// later, the iterator ends early.
+    /// Iterates over the entries in order. A page from the network was checked when it was decoded; if bytes
+    /// are damaged later, the iterator ends early.
     pub fn entries(&self) -> DirEntries<'_> {
         DirEntries { reader: Reader::new(&self.bytes) }
     }
 
-    /// The entry that begins at a byte of a page that was checked, and where the next one begins; `None` behind the last one.
+    /// Returns the entry at a byte offset of a checked page, and the offset of the next one; `None` after the
+    /// last one.
     #[inline]
     pub fn entry_from(&self, at: usize) -> Option<(DirEntry<'_>, usize)> {
         let mut reader = Reader::new(self.bytes.get(at..).filter(|rest| !rest.is_empty())?);
@@ -141,13 +142,13 @@ impl DirPage {
         Some((entry, self.bytes.len() - reader.remaining()))
     }
 
-    /// Position of the entry that begins at a byte.
+    /// Returns the cookie of the entry at a byte offset.
     #[inline]
     pub fn cookie_at(&self, at: usize) -> Option<u64> {
         Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
     }
 
-    /// Position of each entry of a page that was checked, and where it begins.
+    /// Iterates over the cookies of the entries of a checked page, with their byte offsets.
     pub fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -167,15 +168,15 @@ impl DirPage {
         })
     }
 
-    /// True if the page holds no entry.
+    /// True if the page has no entry.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Checks every entry.
+    /// Checks all entries.
     ///
     /// # Errors
-    /// The first entry's that cannot be decoded.
+    /// The error of the first entry that cannot be decoded.
     pub fn check(&self) -> DecodeResult<()> {
         let mut reader = Reader::new(&self.bytes);
         while reader.remaining() > 0 {

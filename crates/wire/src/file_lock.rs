@@ -1,4 +1,4 @@
-//! Locks of programs on files.
+//! File locks of programs.
 
 /// Owner of a byte-range lock at its client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,40 +17,40 @@ pub enum LockFamily {
 /// A lock on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileLock {
-    /// Which kind of lock; locks of different kinds never conflict.
+    /// Kind of the lock; locks of different kinds never conflict.
     pub family: LockFamily,
     /// Holder, or caller that asks for it.
     pub owner: LockOwner,
-    /// What is held or wanted.
+    /// Mode that is held or requested.
     pub mode: LockMode,
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Last byte, inclusive as in `fcntl`; `u64::MAX` for "to the end".
+    /// Offset of the last byte, inclusive as in `fcntl`; `u64::MAX` for "to the end".
     pub last: u64,
     /// Process that asked, shown by `F_GETLK`.
     pub pid: u32,
 }
 
-/// A lock on a file, and whose it is on all mounts of a host.
+/// A lock on a file, with its owner's number on all mounts of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessLock {
-    /// The lock.
+    /// Lock on the file.
     pub lock: FileLock,
-    /// The process that asked: one number through all mounts of its host, 0 if it is not known.
+    /// Process that asked: one number on all mounts of its host, 0 if it is not known.
     pub process: u64,
 }
 
 /// Locks of one [`crate::mds::MdsRequest::ReplayFileLocks`]: 40 KiB.
 pub const REPLAYED_LOCKS_MAX: usize = 1024;
 
-/// What a file lock allows.
+/// Mode of a file lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum LockMode {
-    /// Shared.
+    /// Shared lock.
     Read = 0,
-    /// Exclusive.
+    /// Exclusive lock.
     Write = 1,
-    /// No lock: releases.
+    /// No lock: releases the range.
     Unlock = 2,
 }

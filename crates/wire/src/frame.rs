@@ -1,4 +1,4 @@
-//! The header in front of every message on a connection. Byte table: `docs/protocol/frames.md`.
+//! Frames: the header in front of every message on a connection. Byte table: `docs/protocol/frames.md`.
 //!
 //! A frame is a header of [`HEADER_BYTES`], a body, and bulk data (file contents), each with its own CRC-32C.
 
@@ -17,11 +17,12 @@ pub const HEADER_BYTES: usize = 64;
 pub const MAGIC: u32 = u32::from_le_bytes(*b"NCRE");
 /// Version of the header's form.
 pub const HEADER_VERSION: u16 = 1;
-/// Largest body in bytes. The largest message is a configuration of every possible target with long NID lists.
+/// Largest body in bytes. The largest message is a configuration of every possible target with long NID
+/// lists.
 pub const BODY_MAX: usize = 16 << 20;
 /// Tag of requests that need no reply slot.
 pub const TAG_NONE: u16 = u16::MAX;
-/// Offset of the body's length in a header, for those who look before they read.
+/// Offset of the body's length in a header, for receivers that size their buffers before they decode.
 pub const BODY_LEN_OFFSET: usize = 20;
 /// Offset of the bulk data's length in a header.
 pub const BULK_LEN_OFFSET: usize = 28;
@@ -30,27 +31,29 @@ pub const JOB_ID_BYTES: usize = 32;
 /// Offset of the header's checksum.
 const CRC_OFFSET: usize = 16;
 
-/// What a frame is.
+/// Type of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FrameKind {
     /// First frame of a client, body [`crate::connect::Connect`].
     Connect = 1,
-    /// Answer to it, body [`crate::connect::Connected`], or with a status [`crate::connect::Refusal`] or nothing.
+    /// Answer to a connect, body [`crate::connect::Connected`], or with a status [`crate::connect::Refusal`]
+    /// or nothing.
     Connected = 2,
-    /// A request.
+    /// A request of a client.
     Request = 3,
     /// The answer to the request with the same xid.
     Reply = 4,
-    /// From the server on a control connection: what may be cached has changed, body [`crate::mds::LeaseGrant`].
+    /// From the server on a control connection: the lease has changed, body [`crate::mds::LeaseGrant`].
     Callback = 5,
-    /// Is the peer there? From the client.
+    /// Asks whether the peer is alive. From the client.
     Ping = 6,
     /// Answer to a ping.
     Pong = 7,
-    /// From the client: nobody wants the answer to the request with this xid; end its waiting. It is answered all the same.
+    /// From the client: no caller waits for the reply to the request with this xid; end its waiting. It is
+    /// answered all the same.
     Cancel = 8,
-    /// From the client: it leaves; close what it holds. Answered by a reply.
+    /// From the client: it disconnects; release what it holds. Answered by a reply.
     Disconnect = 9,
 }
 
@@ -70,17 +73,19 @@ bitflags! {
     /// Properties of a frame.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct FrameFlags: u16 {
-        /// The request may have arrived before: look for a stored answer.
+        /// The request may have arrived before: look for a stored reply.
         const RESENT = 1;
-        /// The bulk data carries a CRC-32C; in a request to read: its answer shall.
+        /// The bulk data carries a CRC-32C; in a read request: the reply's data has to.
         const BULK_CRC = 2;
-        /// In a reply: the bulk data of the request was damaged on its way and nothing was done; send it again.
+        /// In a reply: the bulk data of the request was damaged in transit and nothing was done; resend it.
         const BULK_DAMAGED = 4;
-        /// The bulk data carries an Adler-32; in a request to read: its answer shall. Not with `BULK_CRC`.
+        /// The bulk data carries an Adler-32; in a read request: the reply's data has to. Not with
+        /// `BULK_CRC`.
         const BULK_ADLER = 8;
-        /// In a request: its data, or that of its answer, is short enough to be received together with the header.
+        /// In a request: its data, or that of its reply, is short enough to be received together with the
+        /// header (short I/O).
         const SHORT_IO = 16;
-        /// In a request: its body ends with the job that it is for ([`JOB_ID_BYTES`]).
+        /// In a request: its body ends with its job id ([`JOB_ID_BYTES`]).
         const JOB_ID = 32;
     }
 }
@@ -88,32 +93,32 @@ bitflags! {
 /// The fields of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What the frame is.
+    /// Type of the frame.
     pub kind: FrameKind,
-    /// The target that the connection serves.
+    /// Target that the connection serves.
     pub target: TargetId,
     /// Reply slot of a modifying request, or [`TAG_NONE`].
     pub tag: u16,
     /// Result in replies; `OK` in requests.
     pub status: Status,
-    /// Properties.
+    /// Properties of the frame.
     pub flags: FrameFlags,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub body_len: u32,
     /// CRC-32C of the body.
     pub body_crc: u32,
-    /// Bytes of bulk data after the body.
+    /// Length of the bulk data after the body in bytes.
     pub bulk_len: u32,
     /// Checksum of the bulk data, if the flags name one ([`Header::checksum`]).
     pub bulk_crc: u32,
-    /// The request, unique per client and target; replies carry that of their request.
+    /// Request id, unique per client and target; replies carry that of their request.
     pub xid: Xid,
-    /// In requests: every request of this client to this target below this xid has its answer or needs none.
+    /// In requests: all requests of this client to this target below this xid have their reply or need none.
     pub acked: Xid,
 }
 
 impl Header {
-    /// A header without body, bulk, tag and flags.
+    /// Creates a header without body, bulk data, tag and flags.
     pub fn new(kind: FrameKind, target: TargetId, xid: Xid) -> Header {
         Header {
             kind,
@@ -143,7 +148,7 @@ impl Header {
         Ok(())
     }
 
-    /// Sets length and, if wanted, checksum of the bulk data.
+    /// Sets length and, optionally, checksum of the bulk data.
     ///
     /// # Errors
     /// `E2BIG` beyond [`BULK_MAX`].
@@ -164,13 +169,13 @@ impl Header {
         Ok(())
     }
 
-    /// Names the checksum that the bulk data carries, or that the answer's shall carry.
+    /// Sets the checksum that the bulk data, or the reply's, carries.
     pub fn set_checksum(&mut self, checksum: Option<ChecksumType>) {
         self.flags.set(FrameFlags::BULK_CRC, checksum == Some(ChecksumType::Crc32c));
         self.flags.set(FrameFlags::BULK_ADLER, checksum == Some(ChecksumType::Adler));
     }
 
-    /// The checksum that the flags name.
+    /// Returns the checksum that the flags name.
     pub fn checksum(&self) -> Option<ChecksumType> {
         if self.flags.contains(FrameFlags::BULK_CRC) {
             Some(ChecksumType::Crc32c)
@@ -181,7 +186,7 @@ impl Header {
         }
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0u8; HEADER_BYTES];
         let mut at = 0;
@@ -216,7 +221,7 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// [`FrameError`]; after any of them the stream cannot be trusted and is to be closed.
+    /// [`FrameError`]; after any of them the stream cannot be trusted and has to be closed.
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         let mut reader = Reader::new(bytes);
         let magic = u32::decode(&mut reader)?;
@@ -292,7 +297,7 @@ impl Header {
         if found == expected { Ok(()) } else { Err(FrameError::BodyChecksum { expected, found }) }
     }
 
-    /// True if bulk data with this checksum is what was sent, or no checksum came with it.
+    /// True if the checksum of received bulk data matches, or none was sent.
     pub fn bulk_matches(&self, sum: u32) -> bool {
         self.checksum().is_none() || sum == self.bulk_crc
     }
@@ -305,8 +310,8 @@ pub fn push_job(job: &JobId, body: &mut Vec<u8>) {
     body.extend_from_slice(&bytes);
 }
 
-/// Parts the body of a request with [`FrameFlags::JOB_ID`] from the job at its end. Bytes that no name has are left out; a job
-/// without name is none.
+/// Splits the body of a request with [`FrameFlags::JOB_ID`] into the request and the job at its end. Bytes
+/// that a name cannot have are dropped; a job with an empty name is none.
 ///
 /// # Errors
 /// If the body is too short.
@@ -325,38 +330,38 @@ fn target_kind_code(kind: TargetKind) -> u8 {
     }
 }
 
-/// Why a stream of frames cannot be followed any further.
+/// Reason why a stream of frames cannot be read any further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// The peer does not speak this protocol.
     #[error("not a frame: it starts with {found:#010x} instead of {MAGIC:#010x}")]
     Magic {
-        /// What was found.
+        /// First four bytes of the frame.
         found: u32,
     },
     /// The header has another form.
     #[error("frame header version {found}, this program knows {HEADER_VERSION}")]
     Version {
-        /// What was found.
+        /// Version in the header.
         found: u16,
     },
     /// The header was damaged.
     #[error("frame header damaged: checksum {found:#010x}, expected {expected:#010x}")]
     HeaderChecksum {
-        /// Computed.
+        /// Checksum computed over the header.
         expected: u32,
-        /// What was found.
+        /// Checksum in the header.
         found: u32,
     },
     /// The body was damaged.
     #[error("message damaged: checksum {found:#010x}, expected {expected:#010x}")]
     BodyChecksum {
-        /// From the header.
+        /// Checksum in the header.
         expected: u32,
-        /// Computed.
+        /// Checksum computed over the body.
         found: u32,
     },
-    /// A field is wrong.
+    /// A field has an invalid value.
     #[error("frame header: {0}")]
     Field(#[from] DecodeError),
 }

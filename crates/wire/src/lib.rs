@@ -1,9 +1,9 @@
 //! Messages between clients and servers.
 //!
-//! Each service has a request and a reply enum of borrowed or owned plain data. In one process they are passed as they
-//! are; between processes [`frame`] and the codecs give them bytes that we specify (`docs/protocol/`), never a
-//! serializer's default. Bulk data (file contents) is not part of the enums: it travels beside them, so that it can be
-//! received straight into its destination.
+//! Each service has a request and a reply enum of borrowed or owned plain data. Inside one process they are
+//! passed as they are; between processes [`frame`] and the codecs encode them in a specified form
+//! (`docs/protocol/`), never a serializer's default. Bulk data (file contents) is not part of the enums: it
+//! travels separately, so that it can be received directly into its destination.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 

@@ -1,7 +1,7 @@
-//! Locks: what clients ask targets, and what targets tell their clients. The words are those of `nacre_lock`.
+//! Lock messages between clients and targets. The types are those of `nacre_lock`.
 //!
-//! Every message may be repeated, lost or overtaken by others of the same client; `docs/design/locks.md` says why that does
-//! no harm.
+//! Messages may be repeated, lost or overtaken by others of the same client; `docs/design/locks.md` explains
+//! why that is harmless.
 
 use crate::codec::{
     Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_code, wire_enum, wire_newtype,
@@ -13,100 +13,103 @@ use nacre_lock::{
     Policy, Refusal, ResourceId, Wanted,
 };
 
-/// A client to the lock server of a target. Reply: a lock outcome for `Enqueue` and `Replay`, otherwise `Done`.
+/// Request of a client to the lock server of a target. Reply: a lock outcome for `Enqueue` and `Replay`,
+/// otherwise `Done`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LockRequest {
-    /// Asks for a lock. The answer may be "waiting": then a [`LockMessage::Completion`] follows.
+    /// Requests a lock. The outcome may be "waiting": then a [`LockMessage::Completion`] follows.
     Enqueue {
-        /// What is wanted.
+        /// Request for the lock.
         request: Enqueue,
         /// Locks that the client has given up, to be cancelled first.
         cancels: Vec<LockHandle>,
     },
-    /// Gives up locks or requests; handles that are not known are passed over.
+    /// Cancels locks or requests; unknown handles are skipped.
     Cancel {
-        /// The locks, at most [`HANDLES_MAX`].
+        /// Locks to cancel, at most [`HANDLES_MAX`].
         handles: Vec<LockHandle>,
     },
-    /// Keeps a part of a lock.
+    /// Converts a lock: keeps a part of it.
     Convert {
-        /// The lock.
+        /// Lock to convert.
         handle: LockHandle,
-        /// The mode that stays.
+        /// Mode that stays.
         mode: Mode,
-        /// What it still covers.
+        /// Part that stays covered.
         policy: Policy,
     },
     /// Answers [`LockMessage::Glimpse`].
     GlimpseAnswer {
         /// Number of the glimpse.
         glimpse: u64,
-        /// The lock that was asked for.
+        /// Lock that the glimpse named.
         handle: LockHandle,
-        /// What the holder knows; `None` if it has no such lock.
+        /// Size and times as the holder knows them; `None` if it has no such lock.
         lvb: Option<Lvb>,
     },
-    /// Brings a lock back to a target that has restarted.
+    /// Replays a lock to a target that has restarted.
     Replay {
-        /// The lock.
+        /// Lock to replay.
         handle: LockHandle,
-        /// On what.
+        /// Resource of the lock.
         resource: ResourceId,
-        /// As it was granted.
+        /// The lock as it was granted.
         need: Need,
     },
-    /// All locks are back.
+    /// The client has replayed all its locks.
     ReplayDone,
 }
 
-/// Locks in one message.
+/// Lock handles in one message.
 pub const HANDLES_MAX: usize = 4096;
 
-/// A target to a client that has locks. Lost ones are told again, or found out by the client's repetition.
+/// Message of a target to a client that has locks. Lost ones are resent, or recovered by the client's resend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockMessage {
-    /// A request that waited has its outcome.
+    /// Completion callback: a waiting request has its outcome.
     Completion {
-        /// Which request.
+        /// Handle of the request.
         handle: LockHandle,
-        /// What became of it.
+        /// Outcome of the request.
         outcome: Outcome,
     },
-    /// Somebody wants what the client holds.
+    /// Blocking callback: a request conflicts with a lock of the client.
     Blocking {
-        /// Which lock.
+        /// Lock to give up, in part or as a whole.
         handle: LockHandle,
-        /// What the others want.
+        /// What the conflicting requests need.
         wanted: Wanted,
     },
-    /// Somebody wants to know the size of what the client writes; it keeps the lock.
+    /// Glimpse callback: asks for the size that the client knows; it keeps the lock.
     Glimpse {
-        /// To be returned with the answer.
+        /// Number that the answer carries.
         glimpse: u64,
-        /// Which lock.
+        /// Lock that makes the client a possible writer.
         handle: LockHandle,
     },
 }
 
-/// What a target tells a client on its own account.
+/// Message that a target sends a client without a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerMessage {
-    /// What may be cached has changed (metadata targets).
+    /// The lease has changed (metadata targets only).
     Lease(LeaseGrant),
-    /// About a lock.
+    /// A message about a lock.
     Lock(LockMessage),
 }
 
-/// What keeps others from the bytes that a request reads or changes.
+/// Protection of the bytes that a request reads or changes against other clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum IoLock {
     /// The client is the only one of its file system, or coherence does not matter.
     #[default]
     Lease = 0,
-    /// The client holds a lock that covers it. One that it has lost is refused with `EIO`: what it sends was overtaken.
+    /// The client holds a lock that covers the bytes. If it has lost that lock, the request is refused with
+    /// `EIO`: other clients may have changed the bytes.
     Held = 1,
-    /// The target is to lock for the time of the request: others write out and drop what they cache there.
+    /// The target locks for the duration of the request: other clients write out and drop what they cache
+    /// there.
     Server = 2,
 }
 

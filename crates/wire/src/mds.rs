@@ -16,19 +16,20 @@ bitflags! {
     /// How a file is opened.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct OpenFlags: u32 {
-        /// For reading; needs read permission.
+        /// Open for reading; needs read permission.
         const READ = 1;
-        /// For writing; needs write permission.
+        /// Open for writing; needs write permission.
         const WRITE = 2;
-        /// For execution; needs execute permission.
+        /// Open for execution; needs execute permission.
         const EXEC = 4;
-        /// Cut to size 0; needs write permission. The reply's layout tells the client which objects to cut.
+        /// Truncate to size 0; needs write permission. The reply's layout names the objects that the client
+        /// truncates.
         const TRUNCATE = 8;
-        /// Every write goes to the end.
+        /// All writes go to the end of the file.
         const APPEND = 16;
-        /// Re-opens a handle after the server restarted: no permission check, orphans allowed.
+        /// Replay: re-opens a handle after the server restarted; no permission check, orphans allowed.
         const REPLAY = 32;
-        /// No permission check: the caller has just created the file.
+        /// Skip the permission check: the caller has just created the file.
         const CREATED = 64;
         /// Drop set-id bits because of the truncation (unprivileged caller).
         const KILL_PRIV = 128;
@@ -46,22 +47,22 @@ bitflags! {
     /// How an extended attribute is set.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct XattrFlags: u32 {
-        /// Fail with `EEXIST` if it exists (`XATTR_CREATE`).
+        /// Fail with `EEXIST` if the attribute exists (`XATTR_CREATE`).
         const CREATE = 1;
-        /// Fail with `ENODATA` if it does not (`XATTR_REPLACE`).
+        /// Fail with `ENODATA` if the attribute does not exist (`XATTR_REPLACE`).
         const REPLACE = 2;
-        /// An access ACL is set by a caller without rights to the group: drop the set-group-id bit.
+        /// Drop the set-group-id bit: an access ACL is set by a caller without rights to the group.
         const KILL_SGID = 4;
     }
 }
 
-/// Names of one [`MdsRequest::LookupMany`] (the largest `statahead_batch_max`, reference 5).
+/// Names of one [`MdsRequest::LookupMany`], the largest `statahead_batch_max`.
 pub const LOOKUP_MANY_MAX: usize = 1024;
 
-/// Inodes of one [`MdsRequest::ListInodes`]. Guess: as many as a page of a listing has names.
+/// Inodes of one [`MdsRequest::ListInodes`]: about as many as a page of a listing has names.
 pub const LIST_INODES_MAX: usize = 4096;
 
-/// What a create makes.
+/// Type of a new file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewFile<'a> {
     /// A regular file, or with `rdev` a device, pipe or socket according to the mode.
@@ -69,127 +70,130 @@ pub enum NewFile<'a> {
         /// Device number for device files.
         rdev: u32,
     },
-    /// A directory, where the client's rules put it.
+    /// A directory, placed by the client's rules.
     Directory,
     /// A symbolic link.
     Symlink {
-        /// Where it points.
+        /// Path that the link contains.
         target: &'a [u8],
     },
-    /// A regular file without a name (`O_TMPFILE`): an orphan until it is linked. The name of the request is empty.
+    /// A regular file without a name (`O_TMPFILE`): an orphan until it is linked. The name of the request is
+    /// empty.
     Unnamed,
-    /// A directory whose names lie in shards.
+    /// A directory whose names are stored in shards.
     Striped {
-        /// Which these are, as `lmv_mds_md_v1`: FIDs that nobody has.
+        /// The list of shards as `lmv_mds_md_v1`, with unused FIDs.
         lmv: &'a [u8],
-        /// The caller has chosen the MDTs, which needs the right to; it inherits no default then.
+        /// True if the caller has chosen the MDTs, which needs the right to; the directory inherits no
+        /// default then.
         chosen: bool,
     },
-    /// A directory whose place the caller has chosen, which needs the right to.
+    /// A directory on an MDT that the caller has chosen, which needs the right to.
     ChosenDirectory {
-        /// What directories in it get (`lmv_user_md`), in place of what it would inherit.
+        /// Default for directories created in it (`lmv_user_md`), instead of the inherited one.
         default: &'a [u8],
     },
 }
 
-/// What the client knows of a file's data when it closes or syncs it.
+/// The client's knowledge of a file's data when it closes or syncs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DataUpdate {
-    /// Size and blocks (512 bytes), if the client wrote or truncated.
+    /// Size in bytes and blocks of 512 bytes, if the client wrote or truncated.
     pub size_blocks: Option<(u64, u64)>,
-    /// Last modification, if the client wrote.
+    /// Time of the last modification, if the client wrote.
     pub mtime: Option<Timestamp>,
-    /// Last access, if the client read.
+    /// Time of the last access, if the client read.
     pub atime: Option<Timestamp>,
-    /// Grows with each update that a client makes of a file: updates may overtake each other on their way, and an older one
-    /// that comes later does not count.
+    /// Sequence number of the client's updates of this file: updates may overtake each other in transit, and
+    /// an older one that arrives later is ignored.
     pub order: u64,
 }
 
-/// Longest data that a close carries, in bytes: what one record of the MDT's data part holds.
+/// Longest data of a close in bytes: as much as one record of the MDT's data part holds.
 pub const CLOSING_DATA_MAX: usize = 32 << 10;
 
-/// A file for which only the whole file system's default asks begins on an MDT if its first data ends here or before, in bytes;
-/// otherwise on OSTs (`docs/design/data-on-mdt.md`).
+/// Largest size in bytes of a file's first data that is stored on an MDT if only the whole file system's
+/// default asks for it; longer data goes to OSTs (`docs/design/data-on-mdt.md`).
 pub const HEAD_DATA_MAX: u64 = CLOSING_DATA_MAX as u64;
 
-/// Data of a small file on the MDT that was held back until the close and goes with it.
+/// Data of a small file on the MDT that the client held back until the close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClosingData<'a> {
-    /// The file's only object, which is on the MDT.
+    /// The file's only object, on the MDT.
     pub object: Fid,
-    /// Where it is written, in bytes from the beginning of the object.
+    /// Offset of the data in the object, in bytes.
     pub offset: u64,
-    /// At most [`CLOSING_DATA_MAX`] bytes.
+    /// Data, at most [`CLOSING_DATA_MAX`] bytes.
     pub bytes: &'a [u8],
 }
 
-/// One request to a metadata server. FIDs of new files are chosen by the client from a sequence that it was given, so
+/// Request to a metadata server. The client chooses FIDs of new files from a sequence that it was given, so
 /// that a resend names the same file.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MdsRequest<'a> {
-    /// Space and inodes of the MDT. Reply: `Statfs`.
+    /// Returns space and inodes of the MDT. Reply: `Statfs`.
     Statfs,
-    /// A fresh FID sequence for the client. Reply: `Sequence`.
+    /// Allocates a new FID sequence for the client. Reply: `Sequence`.
     AllocateSequence,
-    /// Attributes of a name; needs search permission on the parent. `.` and `..` work. Reply: `Entry`.
+    /// Looks up the attributes of a name; needs search permission on the parent. `.` and `..` work. Reply:
+    /// `Entry`.
     Lookup {
-        /// The directory.
+        /// Directory to search.
         parent: Fid,
-        /// The name in it.
+        /// Name in the directory.
         name: &'a [u8],
     },
-    /// Attributes of an inode; needs no permission. Reply: `Attr`.
+    /// Returns the attributes of an inode; needs no permission. Reply: `Attr`.
     GetAttr {
-        /// The inode.
+        /// Inode to read.
         fid: Fid,
     },
-    /// Changes attributes. A size change is only recorded: the client cuts the objects. Reply: `Attr`.
+    /// Changes attributes. A new size is only recorded: the client truncates the objects. Reply: `Attr`.
     SetAttr {
-        /// The inode.
+        /// Inode to change.
         fid: Fid,
-        /// The change.
+        /// New values.
         set: SetAttr,
     },
-    /// Makes a file, directory, symlink or node, and may open it. Reply: `Created`.
+    /// Creates a file, directory, symlink or node, and optionally opens it. Reply: `Created`.
     Create {
-        /// The directory.
+        /// Directory of the new name.
         parent: Fid,
-        /// The new name.
+        /// Name of the new file.
         name: &'a [u8],
-        /// FID that the client chose.
+        /// FID that the client has chosen.
         fid: Fid,
-        /// What to make.
+        /// Type of the new file.
         new: NewFile<'a>,
-        /// Type and permission bits, before umask.
+        /// Type and permission bits, before the umask.
         mode: u32,
-        /// The caller's umask; not applied where a default ACL exists.
+        /// Umask of the caller; not applied where a default ACL exists.
         umask: u32,
-        /// Opens it under this handle at once.
+        /// Handle and flags to open it under in the same request.
         open: Option<(OpenHandle, OpenFlags)>,
-        /// Fail with `EEXIST` if the name exists; otherwise an existing regular file is opened (with its permission
-        /// check) and `created` in the reply is false.
+        /// True to fail with `EEXIST` if the name exists; otherwise an existing regular file is opened (with
+        /// its permission check) and `created` in the reply is false.
         exclusive: bool,
     },
     /// Adds a name to an inode. Reply: `Attr` (of the inode).
     Link {
-        /// The inode.
+        /// Inode that gets the name.
         fid: Fid,
         /// Directory of the new name.
         parent: Fid,
-        /// The new name.
+        /// Name to add.
         name: &'a [u8],
     },
     /// Removes a name. Reply: `Removed`.
     Unlink {
-        /// The directory.
+        /// Directory of the name.
         parent: Fid,
-        /// The name.
+        /// Name to remove.
         name: &'a [u8],
         /// True for `rmdir`.
         directory: bool,
     },
-    /// Moves a name. Reply: `Removed` (what the new name named before, if anything).
+    /// Moves a name. Reply: `Removed` (the inode that the new name named before, if any).
     Rename {
         /// Old directory.
         from_parent: Fid,
@@ -199,371 +203,386 @@ pub enum MdsRequest<'a> {
         to_parent: Fid,
         /// New name.
         to_name: &'a [u8],
-        /// How to treat an existing target.
+        /// Treatment of an existing target.
         flags: RenameFlags,
     },
-    /// Opens a regular file under a handle that the client chose. Reply: `Opened`.
+    /// Opens a regular file under a handle that the client has chosen. Reply: `Opened`.
     Open {
-        /// The file.
+        /// File to open.
         fid: Fid,
-        /// The handle.
+        /// Handle of the open.
         handle: OpenHandle,
-        /// How.
+        /// Access mode and options.
         flags: OpenFlags,
-        /// Name of a lock on the layout that the client would like to have with the answer; 0: none.
+        /// Handle for a layout lock to be granted with the reply, if possible; 0 for none.
         lock: LockHandle,
     },
-    /// Closes a handle and tells what became of the data. Reply: `Attr`, or `Done` if the file is gone.
+    /// Closes a handle and reports size, times and written objects. Reply: `Attr`, or `Done` if the file is
+    /// removed.
     Close {
-        /// The file.
+        /// File of the handle.
         fid: Fid,
-        /// The handle.
+        /// Handle to close.
         handle: OpenHandle,
         /// Size and times, if they changed.
         update: DataUpdate,
-        /// Objects that the client wrote to and whose layout did not say so; at most 4096.
+        /// Objects that the client wrote to and that the layout does not record as written; at most 4096.
         written: Vec<Fid>,
     },
-    /// As `Close`, with data that is written in the same transaction, or nothing happens: `EAGAIN` if the client is not the only
-    /// one or the file has other objects, `EBADF` if the handle is not known. Then the client writes it as data of any object, and
-    /// closes. Reply: `Attr`.
+    /// Closes with data that is written in the same transaction, or does nothing: `EAGAIN` if the client is
+    /// not the only one or the file has other objects, `EBADF` if the handle is unknown. Then the client
+    /// writes the data like that of any object, and closes. Reply: `Attr`.
     CloseWrite {
-        /// The file.
+        /// File of the handle.
         fid: Fid,
-        /// The handle.
+        /// Handle to close.
         handle: OpenHandle,
-        /// Size and times; size and blocks are those of the object afterwards, whatever is said here.
+        /// Size and times; size and blocks are ignored: those of the object after the write count.
         update: DataUpdate,
-        /// What the client has held back.
+        /// Data that the client has held back.
         data: ClosingData<'a>,
     },
-    /// Tells size and times while the file stays open (fsync, stat by others). Reply: `Attr`.
+    /// Reports size and times while the file stays open (fsync, stat by others). Reply: `Attr`.
     UpdateData {
-        /// The file.
+        /// File that is open.
         fid: Fid,
         /// Size and times.
         update: DataUpdate,
-        /// Record the size as exact although writers have the file open (used after a recovery by glimpse).
+        /// True to record the size as exact although writers have the file open (used after a recovery by
+        /// glimpse).
         exact: bool,
-        /// As for [`MdsRequest::Close`].
+        /// Written objects as for [`MdsRequest::Close`].
         written: Vec<Fid>,
     },
-    /// Makes sure that `[start, end)` has objects, and everything before it, for a write or an extending truncate. What lies behind
-    /// the last component is left out. Reply: `Layout`; `ENODATA` if all of it lies there.
+    /// Ensures that the bytes `[start, end)`, and all before them, have objects, for a write or an extending
+    /// truncate. Bytes beyond the last component are left out. Reply: `Layout`; `ENODATA` if all of them are.
     LayoutIntent {
-        /// The file.
+        /// File to be written.
         fid: Fid,
-        /// First byte to be written.
+        /// Offset of the first byte to be written.
         start: u64,
-        /// One past the last.
+        /// Offset after the last byte.
         end: u64,
     },
-    /// The layout of a file as it is. Reply: `Layout`.
+    /// Returns the current layout of a file. Reply: `Layout`.
     GetLayout {
-        /// The file.
+        /// File to read the layout of.
         fid: Fid,
     },
-    /// Capabilities for the objects that a file has, with the rights that the client's opens of it give, and those of `wanted` that the
-    /// caller's permissions do. Waits for nobody. Reply: `Done`, with capabilities unless there are no objects.
+    /// Returns capabilities for the existing objects of a file, with the rights of the client's opens of it,
+    /// and those of `wanted` that the caller's permissions allow. Never waits for locks. Reply: `Done`, with
+    /// capabilities unless there are no objects.
     Capabilities {
-        /// The file.
+        /// File that the objects belong to.
         fid: Fid,
         /// Rights that the caller's permissions may add to those of open handles.
         wanted: Rights,
     },
-    /// Sets the layout of a file without objects, or the default of a directory (an empty wish removes it); needs write
-    /// permission or ownership. Reply: `Attr`. `EALREADY` if the file has objects.
+    /// Sets the layout of a file without objects, or the default of a directory (an empty specification
+    /// removes it); needs write permission or ownership. Reply: `Attr`. `EALREADY` if the file has objects.
     SetLayout {
-        /// File or directory.
+        /// File or directory to change.
         fid: Fid,
-        /// The wish.
+        /// Requested layout.
         wish: Wish,
     },
-    /// Default layout wishes of a directory as stored, without resolving inheritance. Reply: `DefaultLayout`.
+    /// Returns the default layout of a directory as stored, without resolving inheritance. Reply:
+    /// `DefaultLayout`.
     GetDefaultLayout {
-        /// The directory.
+        /// Directory to read.
         fid: Fid,
     },
-    /// A page of a directory; needs read permission only if `check` says so (an open directory was checked). Reply:
-    /// `Directory`.
+    /// Lists a page of a directory. Checks no permission: the open of the directory did. Reply: `Directory`.
     ReadDir {
-        /// The directory.
+        /// Directory to list.
         fid: Fid,
-        /// Entries after this position; 0 for the beginning. `.` and `..` are not included.
+        /// Position after which entries are listed; 0 for the start. `.` and `..` are not included.
         cookie: u64,
-        /// Bytes of the encoded page at most.
+        /// Limit of the encoded page in bytes.
         max_bytes: u32,
-        /// With attributes of each entry.
+        /// True to include the attributes of each entry.
         plus: bool,
-        /// For a client that wants to keep the answer: names of the locks on the directory and on the entries' inodes, which are
-        /// granted at once or not at all. Then attributes come with a lock or not at all.
+        /// Handles for locks on the directory and on the entries' inodes, for a client that caches the reply;
+        /// locks are granted at once or not at all. Then attributes come with a lock or not at all.
         locks: LockRange,
     },
-    /// A page of a directory with the attributes of each entry, for programs that look at all of them: needs permission to
-    /// search, as each entry's attributes would. Reply: `Directory`.
+    /// Lists a page of a directory with the attributes of each entry, for programs that read them all: needs
+    /// search permission, as reading each entry's attributes would. Reply: `Directory`.
     Scan {
-        /// The directory.
+        /// Directory to list.
         fid: Fid,
-        /// As in `ReadDir`.
+        /// Position as in `ReadDir`.
         cookie: u64,
-        /// As in `ReadDir`.
+        /// Limit in bytes as in `ReadDir`.
         max_bytes: u32,
-        /// With the layouts of files and the default layouts of directories.
+        /// True to include the layouts of files and the default layouts of directories.
         layouts: bool,
     },
-    /// Many names of one directory, looked up as `Lookup` does it. Reply: `Directory` with those that exist, in the order
-    /// of the request and with attributes, as many as a page has room for.
+    /// Looks up many names of one directory like `Lookup`. Reply: `Directory` with those that exist, in the
+    /// order of the request and with attributes, as many as fit into a page.
     LookupMany {
-        /// The directory.
+        /// Directory to search.
         parent: Fid,
-        /// The names, each ended by NUL: [`LOOKUP_MANY_MAX`] at most, more are left out.
+        /// Names, each ended by NUL: [`LOOKUP_MANY_MAX`] at most, further ones are left out.
         names: &'a [u8],
-        /// As in `ReadDir`.
+        /// Lock handles as in `ReadDir`.
         locks: LockRange,
     },
-    /// Target of a symbolic link. Reply: `Bytes`.
+    /// Returns the target of a symbolic link. Reply: `Bytes`.
     ReadLink {
-        /// The link.
+        /// Link to read.
         fid: Fid,
     },
-    /// Value of an extended attribute. Reply: `Bytes`.
+    /// Returns the value of an extended attribute. Reply: `Bytes`.
     GetXattr {
-        /// The inode.
+        /// Inode to read.
         fid: Fid,
         /// Full name with prefix.
         name: &'a [u8],
     },
-    /// Names of all extended attributes that the caller may see, each ended by NUL. Reply: `Bytes`.
+    /// Returns the names of all extended attributes that the caller may see, each ended by NUL. Reply:
+    /// `Bytes`.
     ListXattr {
-        /// The inode.
+        /// Inode to read.
         fid: Fid,
     },
     /// Sets an extended attribute. Reply: `Attr`.
     SetXattr {
-        /// The inode.
+        /// Inode to change.
         fid: Fid,
         /// Full name with prefix.
         name: &'a [u8],
         /// Value, up to 64 KiB.
         value: &'a [u8],
-        /// How.
+        /// Condition on the existing attribute.
         flags: XattrFlags,
     },
     /// Removes an extended attribute. Reply: `Attr`.
     RemoveXattr {
-        /// The inode.
+        /// Inode to change.
         fid: Fid,
         /// Full name with prefix.
         name: &'a [u8],
     },
-    /// Whether the caller has all rights in `mask` (see `nacre_types::perm`). Reply: `Attr`.
+    /// Checks whether the caller has all rights in `mask` (see `nacre_types::perm`). Reply: `Attr`.
     Access {
-        /// The inode.
+        /// Inode to check.
         fid: Fid,
-        /// Rights.
+        /// Bits of the rights.
         mask: u8,
     },
-    /// Makes everything up to a transno durable; `TransNo(u64::MAX)` for all, which also waits a few
-    /// seconds at most for objects of removed files to be destroyed, so that their space is free. Reply: `Done`.
+    /// Makes everything up to a transno durable; `TransNo(u64::MAX)` for all, which also waits a few seconds
+    /// at most for objects of removed files to be destroyed, so that their space is free. Reply: `Done`.
     Commit {
-        /// Up to and including this one.
+        /// Last transaction to be made durable.
         upto: TransNo,
     },
-    /// One of the names of an inode: link number `index` from 0. Reply: `Link`; `ENODATA` past the last.
+    /// Returns one of the names of an inode: link number `index` from 0. Reply: `Link`; `ENODATA` past the
+    /// last.
     FidToLink {
-        /// The inode.
+        /// Inode to name.
         fid: Fid,
-        /// Which of its names.
+        /// Number of the link.
         index: u32,
     },
-    /// A path of an inode through link number `index` from 0, as far up as this MDT has its directories. Reply: `Path`; `ENODATA` past the
-    /// last link, `ENAMETOOLONG` for one that has too many parts.
+    /// Returns a path of an inode through link number `index` from 0, as far up as this MDT has its
+    /// directories. Reply: `Path`; `ENODATA` past the last link, `ENAMETOOLONG` for a path with too many
+    /// parts.
     FidToPath {
-        /// The inode.
+        /// Inode to name.
         fid: Fid,
-        /// Which of its names.
+        /// Number of the link.
         index: u32,
     },
-    /// Removes one of the names of a file, whatever it is: who asks has found it by its FID. Reply: `Removed`; `ENOENT` if there is none.
+    /// Removes one of the names of a file, any of them: the caller knows only its FID. Reply: `Removed`;
+    /// `ENOENT` if there is none.
     RemoveFid {
-        /// The file.
+        /// File to remove a name of.
         fid: Fid,
     },
-    /// [`MdsRequest::LockFile`] of clients that know neither processes nor recovery. Reply: `Done`.
+    /// [`MdsRequest::LockFile`] of clients that support neither process numbers nor recovery. Reply: `Done`.
     SetLock {
-        /// The file.
+        /// File to lock.
         fid: Fid,
-        /// The lock.
+        /// Lock to set.
         lock: FileLock,
-        /// Wait for conflicting locks to go away.
+        /// True to wait for conflicting locks to be released.
         wait: bool,
     },
-    /// Sets or releases a lock. Without `wait` a conflict gives `EAGAIN`, and `RECOVERING` while clients of the last run
-    /// may still bring back locks; with it the request blocks (interruptible) until granted. Reply: `Done`.
+    /// Sets or releases a lock. Without `wait` a conflict gives `EAGAIN`, and `RECOVERING` while clients of
+    /// the last run may still replay locks; with it the request blocks (interruptible) until granted. Reply:
+    /// `Done`.
     LockFile {
-        /// The file.
+        /// File to lock.
         fid: Fid,
-        /// The lock.
+        /// Lock to set.
         lock: ProcessLock,
-        /// Wait for conflicting locks to go away.
+        /// True to wait for conflicting locks to be released.
         wait: bool,
-        /// When the program asked, in nanoseconds since the epoch by the client's clock: the order in which calls that
-        /// waited when the MDT restarted wait on.
+        /// Time when the program asked, in nanoseconds since the epoch by the client's clock: orders calls
+        /// that waited when the MDT restarted.
         asked_ns: u64,
     },
-    /// Brings back locks that programs of this client held on a file when the MDT restarted. Reply: `RefusedLocks`.
+    /// Replays locks that programs of this client held on a file when the MDT restarted. Reply:
+    /// `RefusedLocks`.
     ReplayFileLocks {
-        /// The file.
+        /// File with the locks.
         fid: Fid,
-        /// At most [`REPLAYED_LOCKS_MAX`]; none of them a release.
+        /// Locks, at most [`REPLAYED_LOCKS_MAX`]; none of them a release.
         locks: Vec<ProcessLock>,
     },
-    /// The first lock that conflicts with the given one; `RECOVERING` as for `LockFile`. Reply: `Lock`.
+    /// Returns the first lock that conflicts with the given one; `RECOVERING` as for `LockFile`. Reply:
+    /// `Lock`.
     GetLock {
-        /// The file.
+        /// File to check.
         fid: Fid,
-        /// The lock to try.
+        /// Lock to compare with.
         lock: FileLock,
     },
-    /// Still here. Reply: `Lease`: what the client may cache now.
+    /// Keeps the connection alive. Reply: `Lease`: the client's current lease.
     Ping,
     /// The client has dropped what it cached under leases up to this epoch. Reply: `Lease`.
     LeaseReleased {
-        /// Epoch of the callback that asked for it.
+        /// Epoch of the revocation.
         epoch: u64,
     },
-    /// About locks on inodes. Reply: `Locked`, or `Done`.
+    /// Requests about locks on inodes. Reply: `Locked`, or `Done`.
     Locks {
-        /// What is asked.
+        /// Lock request.
         request: LockRequest,
     },
-    /// Like `Lookup`, or without a name like `GetAttr`, for a client that wants to keep the answer: it asks for read locks on
-    /// what the answer says. They are granted at once or not at all. Reply: `Intent`.
+    /// Looks up like `Lookup`, or without a name like `GetAttr`, for a client that caches the reply: it asks
+    /// for read locks on what the reply contains. They are granted at once or not at all. Reply: `Intent`.
     Intent {
-        /// The directory to search, or the inode.
+        /// Directory to search, or the inode.
         fid: Fid,
-        /// The name; neither `.` nor `..`.
+        /// Name to look up; neither `.` nor `..`.
         name: Option<&'a [u8]>,
-        /// Name of the lock on the directory; the next one is that of the lock on the inode.
+        /// Handle of the lock on the directory; the next one is that of the lock on the inode.
         handle: LockHandle,
     },
-    /// Like `GetLayout`, or with a range like `LayoutIntent`, for a client that wants to keep the answer: it asks for a read lock on
-    /// the layout, which is granted at once or not at all. Reply: `LockedLayout`.
+    /// Reads like `GetLayout`, or with a range like `LayoutIntent`, for a client that caches the reply: it
+    /// asks for a read lock on the layout, which is granted at once or not at all. Reply: `LockedLayout`.
     LayoutAccess {
-        /// The file.
+        /// File to read the layout of.
         fid: Fid,
         /// Bytes that are about to be written, `[start, end)`; `None` to read.
         range: Option<(u64, u64)>,
-        /// Name of the lock.
+        /// Handle of the lock.
         lock: LockHandle,
     },
-    /// Exchanges the objects of two files with the same owner, durably; needs write permission on both. Reply: `Done`. `EAGAIN` if the
-    /// data of one is not what was expected, `EBUSY` if the lease is not there any more.
+    /// Exchanges the objects of two files with the same owner, durably; needs write permission on both.
+    /// Reply: `Done`. `EAGAIN` if the data version of one is not the expected one, `EBUSY` if the lease has
+    /// ended.
     SwapLayouts {
-        /// One file.
+        /// First file.
         first: Fid,
-        /// The other.
+        /// Second file.
         second: Fid,
-        /// Versions that their data is expected to have, see [`crate::oss::OssRequest::DataVersion`].
+        /// Expected versions of their data, see [`crate::oss::OssRequest::DataVersion`].
         versions: (Option<u64>, Option<u64>),
-        /// The times of change stay with the files instead of going with the data.
+        /// True if the times stay with the files instead of moving with the data.
         keep_times: bool,
-        /// A handle of the caller on the first file, whose lease must be there.
+        /// Handle of the caller on the first file, whose lease must still hold.
         lease: Option<OpenHandle>,
     },
-    /// Takes a lease on an open file, or gives it up. Reply: `OpenLease`: what was there before. `EBUSY` if others have the file open in
-    /// a way that the lease excludes.
+    /// Takes a lease on an open file, or returns it. Reply: `OpenLease`: the lease before the request.
+    /// `EBUSY` if others have the file open in a way that the lease excludes.
     OpenLease {
-        /// The file.
+        /// File to take the lease on.
         fid: Fid,
-        /// A handle of the caller.
+        /// Handle of the caller.
         handle: OpenHandle,
-        /// What is wanted; `None`: what there is, as it is.
+        /// Requested lease; `None` to read the current one.
         kind: Option<LeaseKind>,
     },
-    /// Files that have objects on an OST, in the order of their FIDs; for administrators. Reply: `Files`.
+    /// Lists files that have objects on an OST, in the order of their FIDs; for administrators. Reply:
+    /// `Files`.
     FilesOn {
-        /// The OST.
+        /// Index of the OST.
         ost_index: u16,
-        /// Files after this one.
+        /// FID after which files are listed.
         after: Fid,
-        /// How many at most.
+        /// Largest number of files in the reply.
         count_max: u32,
     },
-    /// Spreads the names of a directory over more or fewer shards. Reply: `Done`, when it has begun: names move in the background, and can
-    /// be used meanwhile. `EBUSY` while they move already, `EALREADY` if they lie as is wanted.
+    /// Spreads the names of a directory over more or fewer shards. Reply: `Done`, when it has started: names
+    /// move in the background, and can be used meanwhile. `EBUSY` while they move already, `EALREADY` if the
+    /// directory has the requested form.
     Restripe {
-        /// The directory.
+        /// Directory to spread.
         fid: Fid,
-        /// Number of shards (1: whole), the hash, and the MDTs of which those that are needed are taken in turn
+        /// Number of shards (1: no shards), the hash, and the MDTs that shards are created on in rotation
         /// ([`nacre_layout::DirDefault`]).
         wish: &'a [u8],
     },
-    /// Attributes of many inodes of one MDT, and perhaps layouts, as `Scan` gives them: for names that lie on another MDT. Reply:
-    /// `Directory`, with entries called `.` in the order asked for; those that are gone are left out. The page may be full before the
-    /// last, which `end` tells.
+    /// Returns attributes of many inodes of one MDT, and optionally layouts, as `Scan` does: for names that
+    /// are stored on another MDT. Reply: `Directory`, with entries called `.` in the order of the request;
+    /// removed inodes are left out. The page may be full before the last one, which `end` shows.
     ListInodes {
-        /// Which, up to [`LIST_INODES_MAX`].
+        /// Inodes to read, up to [`LIST_INODES_MAX`].
         fids: Vec<Fid>,
-        /// With layouts.
+        /// True to include layouts.
         layouts: bool,
-        /// As in `ReadDir`, though the first one is used for no directory.
+        /// Lock handles as in `ReadDir`; the first one, for a directory, is unused.
         locks: LockRange,
     },
-    /// Gives an inode another FID, and with that another MDT. Reply: `Done`; of a directory when that has begun: its names move in the
-    /// background, and can be used meanwhile. `EBUSY` while anybody has a file open, while names of a directory move, and of the root;
-    /// `EMLINK` for a file with too many names; `EALREADY` if that is its MDT.
+    /// Gives an inode another FID, and with that another MDT. Reply: `Done`; for a directory when the move
+    /// has started: its names move in the background, and can be used meanwhile. `EBUSY` while the file is
+    /// open anywhere, while names of a directory move, and for the root; `EMLINK` for a file with too many
+    /// names; `EALREADY` if it is on that MDT.
     Migrate {
-        /// The inode.
+        /// Inode to move.
         fid: Fid,
-        /// Its FID from then on, of the caller.
+        /// New FID, from a sequence of the caller.
         to: Fid,
-        /// Of a directory: the shards that it is to have there ([`nacre_layout::DirLayout`]); nothing: it is to be whole.
+        /// For a directory: its shards on the new MDT ([`nacre_layout::DirLayout`]); empty for none.
         lmv: &'a [u8],
     },
-    /// `Migrate` for files and whatever else holds no names: the MDT moves as many as it can in one operation. Reply: `Outcomes`,
-    /// in the order of the request; `EISDIR` for a directory.
+    /// Moves files and other inodes without names in them like `Migrate`: the MDT moves as many as it can in
+    /// one transaction. Reply: `Outcomes`, in the order of the request; `EISDIR` for a directory.
     MigrateFiles {
-        /// FID now, and from then on; up to [`nacre_types::ioctl::MIGRATED_MAX`].
+        /// Current and new FIDs; up to [`nacre_types::ioctl::MIGRATED_MAX`].
         moves: Vec<(Fid, Fid)>,
     },
-    /// Inodes of the asked MDT that have names; for administrators. Reply: `Files`.
+    /// Lists inodes of the MDT that have names; for administrators. Reply: `Files`.
     Inodes {
-        /// Those after this one.
+        /// FID after which inodes are listed.
         after: Fid,
-        /// How many at most.
+        /// Largest number of inodes in the reply.
         count_max: u32,
-        /// Which of them.
+        /// Inodes to list.
         kind: InodeKind,
     },
-    /// Of another metadata server. Reply: `Peer`. `EPERM` for anybody else.
+    /// Request of another metadata server. Reply: `Peer`. `EPERM` for all other senders.
     Peer(PeerRequest),
-    /// What the server began its present run with. Part of a client's recovery. Reply: `RunStart`.
+    /// Returns the state of the server at the start of its run. Part of a client's recovery. Reply:
+    /// `RunStart`.
     RunStart,
 }
 
-/// A part of the inodes of an MDT.
+/// Subset of the inodes of an MDT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InodeKind {
     /// Directories; for a shard, the directory that it is a shard of.
     Directories,
-    /// Whatever else has its first name on the MDT with this index.
+    /// All other inodes whose first name is on the MDT with this index.
     NamedOn(u16),
 }
 
-/// What the owner of an open file is sure of as long as its lease is there. A lease ends without a word when somebody does what it
-/// excludes; its owner finds out when he asks, gives it up or uses it.
+/// Guarantee for the owner of an open file while its lease holds. A lease ends without a notification when
+/// another client does what it excludes; its owner learns of that when it queries, returns or uses the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum LeaseKind {
-    /// Nothing.
+    /// No lease.
     #[default]
     None = 0,
-    /// Nobody else has opened the file for writing.
+    /// No other client has opened the file for writing.
     Read = 1,
-    /// Nobody else has opened the file.
+    /// No other client has opened the file.
     Write = 2,
-    /// Nobody reads or writes the data: all others wait. Cannot be broken, ends with the handle.
+    /// No other client reads or writes the data: they wait. Cannot be broken, ends with the handle.
     Frozen = 3,
 }
 
@@ -608,189 +627,194 @@ impl MdsRequest<'_> {
 pub struct Statfs {
     /// Unit of the block counts in bytes.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Blocks of the target.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Free blocks for unprivileged users, less what is kept in reserve.
+    /// Free blocks for unprivileged users, without the reserve.
     pub blocks_available: u64,
-    /// Inodes or objects in all.
+    /// Inodes or objects that the target can have.
     pub files: u64,
     /// Free inodes or objects.
     pub files_free: u64,
-    /// State bits (Lustre `OS_STATFS_*`: 1 degraded, 2 read-only, 4 no-create, 0x20 out of space, 0x40 out of inodes).
+    /// State bits (Lustre `OS_STATFS_*`: 1 degraded, 2 read-only, 4 no-create, 0x20 out of space, 0x40 out of
+    /// inodes).
     pub state: u32,
 }
 
 /// What a client may cache, see the `lock` crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseGrant {
-    /// True if the client is the only one, so that everything may be cached until it is called back.
+    /// True if the client is the only one, so that it may cache everything until the lease is revoked.
     pub exclusive: bool,
     /// Grows with every change of `exclusive` at this server.
     pub epoch: u64,
 }
 
-/// The answer to a request; the request's doc says which variant.
+/// Reply to a request; the request's doc names the variant.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MdsReply {
-    /// Nothing to tell.
+    /// Success without a result.
     Done,
-    /// Space.
+    /// Space and inodes of the MDT.
     Statfs(Statfs),
-    /// A FID sequence that is the client's alone.
+    /// A FID sequence for this client alone.
     Sequence(u64),
     /// Attributes after the request.
     Attr(Attr),
-    /// A looked-up name.
+    /// Result of a lookup.
     Entry {
-        /// The inode; `None` if there is no such name (not an error, so that its absence can be cached).
+        /// Attributes of the inode; `None` if there is no such name (not an error, so that a negative entry
+        /// can be cached).
         attr: Option<Attr>,
-        /// True if everybody may search the directory, so that a cache need not know who looks
+        /// True if all users may search the directory, so that a cache need not distinguish users
         /// (`nacre_types::perm::searchable_by_all`).
         public: bool,
     },
-    /// A create.
+    /// Result of a create.
     Created {
         /// Attributes of the file.
         attr: Attr,
         /// False if an existing file was opened.
         created: bool,
-        /// Layout if opened.
+        /// Layout of the file if it was opened.
         layout: Option<Arc<Layout>>,
-        /// Attributes of the parent after the change, so that the client need not ask.
+        /// Attributes of the parent after the change, which save the client a request.
         parent: Attr,
     },
-    /// An open.
+    /// Result of an open.
     Opened {
-        /// Attributes.
+        /// Attributes of the file.
         attr: Attr,
-        /// The layout, with objects if it has any; after `TRUNCATE` the client must cut them.
+        /// Layout, with objects if it has any; after `TRUNCATE` the client must truncate them.
         layout: Option<Arc<Layout>>,
-        /// All bytes of a small file whose data is on the MDT, for a client that is alone: as they were at this open.
+        /// All bytes of a small file whose data is on the MDT, as of this open; only for a client that is
+        /// alone.
         data: Option<Vec<u8>>,
-        /// The lock on the layout: the one that was asked for, or one that the client has already; 0 for none.
+        /// Layout lock: the requested one, or one that the client holds already; 0 for none.
         lock: LockHandle,
     },
     /// A layout; `None` for files that have none stored yet (created with defaults and never written).
     Layout(Option<Arc<Layout>>),
-    /// Wishes of a directory; `None` if it has none of its own.
+    /// Default layout of a directory; `None` if it has none of its own.
     DefaultLayout(Option<Wish>),
-    /// What lost a name.
+    /// Result of the removal of a name.
     Removed {
-        /// The inode that lost its name, if one did.
+        /// Inode that lost a name, if one did.
         fid: Fid,
-        /// Its attributes after that; `nlink` 0 if it is gone or lives on as an open orphan.
+        /// Attributes of the inode afterwards; `nlink` 0 if it is removed or stays as an open orphan.
         attr: Option<Attr>,
     },
     /// A page of a directory.
     Directory(DirPage),
-    /// A page of a shard of a directory, or of one that is a shard of its own while its names move.
+    /// A page of a shard of a directory, or of a directory that is its own shard while its names move.
     Shard {
-        /// The page.
+        /// Page of the shard.
         page: DirPage,
-        /// Version of the list that the shard is in.
+        /// Version of the list of shards.
         version: u32,
-        /// Names before this position may have moved to other shards before the page was read to its end.
+        /// Position before which names may have moved to other shards by the end of the read.
         moved: u64,
     },
-    /// A value.
+    /// A value of an attribute, names of attributes, or the target of a link.
     Bytes(Vec<u8>),
     /// A path of an inode below a directory.
     Path {
-        /// The directory: the root, or one that another MDT has.
+        /// Directory where the path starts: the root, or one on another MDT.
         top: Fid,
-        /// Names of one directory and file after the other, with slashes between.
+        /// Names of directories and of the inode, separated by slashes.
         path: Vec<u8>,
     },
     /// A name of an inode.
     Link {
-        /// Its directory.
+        /// Directory of the name.
         parent: Fid,
-        /// The name.
+        /// Name of the inode.
         name: Vec<u8>,
     },
     /// The conflicting lock; `None` if the lock could be set.
     Lock(Option<FileLock>),
-    /// File locks that were not taken back: they are lost.
+    /// File locks whose replay was refused: they are lost.
     RefusedLocks(Vec<ProcessLock>),
-    /// What may be cached.
+    /// Current lease of the client.
     Lease(LeaseGrant),
-    /// What became of a request for a lock.
+    /// Outcome of a lock request.
     Locked(Outcome),
-    /// A name that was looked up, or an inode, and the locks that came with it.
+    /// Result of a lookup, or an inode, and the locks granted with it.
     Intent {
-        /// The inode; `None` if there is no such name.
+        /// Attributes of the inode; `None` if there is no such name.
         attr: Option<Attr>,
         /// As in [`MdsReply::Entry`]; false without a name.
         public: bool,
-        /// How many names the directory that was searched has.
+        /// Number of names in the searched directory.
         names: Option<u64>,
-        /// The lock on the content of the directory: the one that was asked for, or one that the client has already; 0 for none.
+        /// Lock on the content of the directory: the requested one, or one that the client holds already; 0
+        /// for none.
         directory: LockHandle,
-        /// The lock on the inode.
+        /// Lock on the inode, in the same way.
         inode: LockHandle,
     },
-    /// What lease there is, or was before it changed.
+    /// Open lease, current or before the change.
     OpenLease(LeaseKind),
-    /// For each part of a request: `None` if it was done, or why not.
+    /// Result of each part of a request: `None` on success, or its error.
     Outcomes(Vec<Option<Status>>),
-    /// Files.
+    /// A part of a list of files.
     Files {
-        /// Them.
+        /// FIDs of the files.
         fids: Vec<Fid>,
-        /// Ask again from behind this one; `None`: these were all.
+        /// FID to continue the list after; `None` at the end.
         next: Option<Fid>,
     },
-    /// A layout as in `Layout`, and the lock that came with it.
+    /// A layout as in `Layout`, and the lock granted with it.
     LockedLayout {
-        /// The layout.
+        /// Layout of the file.
         layout: Option<Arc<Layout>>,
-        /// The lock: the one that was asked for, or one that the client has already; 0 for none.
+        /// Layout lock: the requested one, or one that the client holds already; 0 for none.
         lock: LockHandle,
     },
-    /// To another metadata server.
+    /// Reply to another metadata server.
     Peer(PeerReply),
-    /// What the present run began with.
+    /// State of the server at the start of its run.
     RunStart(crate::connect::RunStart),
-    /// A looked-up name that leads to an inode of another MDT, which knows the rest.
+    /// Result of a lookup that leads to an inode of another MDT, which has its attributes.
     Remote {
-        /// The inode.
+        /// FID of the inode.
         fid: Fid,
         /// As in [`MdsReply::Entry`].
         public: bool,
-        /// How many names the directory has; `None` if it was not asked for.
+        /// Number of names in the directory; `None` if it was not requested.
         names: Option<u64>,
-        /// The lock on the content of the directory, as in [`MdsReply::Intent`].
+        /// Lock on the content of the directory, as in [`MdsReply::Intent`].
         directory: LockHandle,
     },
 }
 
-/// A reply and where it stands in the target's history.
+/// A reply with its position in the target's history.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MdsAnswer {
     /// Transaction of this request, 0 if it changed nothing.
     pub transno: TransNo,
-    /// Everything up to here is durable at the target.
+    /// Transaction up to which everything is durable at the target.
     pub last_committed: TransNo,
-    /// The answer proper.
+    /// The reply itself.
     pub reply: MdsReply,
-    /// What lets the client at the objects of a file whose layout the answer has. None for clients that need none.
+    /// Capabilities for the objects of a file whose layout the reply contains; `None` for clients that need
+    /// none.
     pub capabilities: Option<Box<FileCapabilities>>,
 }
 
 impl From<MdsReply> for MdsAnswer {
-    /// Of a request that changed nothing, as far as a transaction counts.
+    /// Wraps the reply of a request that committed no transaction.
     fn from(reply: MdsReply) -> MdsAnswer {
         MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply, capabilities: None }
     }
 }
 
-/// Consecutive names of locks that the answer to a request may bring; none if there are 0 of them.
+/// Consecutive handles for locks that may be granted with a reply; none if `count` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LockRange {
-    /// The first one, that of the lock on the directory.
+    /// First handle, for the lock on the directory.
     pub first: LockHandle,
-    /// How many.
+    /// Number of handles.
     pub count: u32,
 }

@@ -1,6 +1,7 @@
-//! Bytes of the requests and replies of each service: the number of the variant in one byte, then its fields.
+//! Encoding of the requests and replies of each service: the number of the variant in one byte, then its
+//! fields.
 //!
-//! Numbers are never used for anything else; `docs/protocol/messages.md` lists them.
+//! Numbers are never reused; `docs/protocol/messages.md` lists them.
 
 use crate::codec::{
     Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_code, wire_enum, wire_flags,
@@ -34,12 +35,12 @@ pub const POOLS_MAX: usize = 4096;
 
 /// Revoked keys in one configuration.
 pub const REVOKED_MAX: usize = 1 << 20;
-/// Keys of capabilities in one configuration.
+/// Capability keys in one configuration.
 pub const CAPABILITY_KEYS_MAX: usize = 16;
-/// Keys in one list of them.
+/// Keys in one reply that lists them.
 pub const ISSUED_MAX: usize = 1 << 20;
 
-/// Family, owner, mode, first and last byte, two numbers of the process.
+/// Encoded [`ProcessLock`]: family, owner, mode, first and last byte, process id, process number.
 const PROCESS_LOCK_BYTES: usize = 1 + 8 + 1 + 8 + 8 + 4 + 8;
 
 wire_newtype!(LockOwner, KeyId, Hidden);
@@ -239,7 +240,7 @@ wire_lists! {
     (Fid, [u8; CAPABILITY_TAG_BYTES]): CAPABILITIES_MAX, nacre_types::fid::FID_BYTES + CAPABILITY_TAG_BYTES, "capabilities";
 }
 
-/// What few messages have stands behind the rest, and nothing where there is none: others are as long as ever.
+/// Appends a rare part to the end of a message, or nothing: messages without it do not grow.
 fn put_last<T: Encode>(value: Option<&T>, out: &mut Vec<u8>) {
     if let Some(value) = value {
         value.encode(out);
@@ -259,7 +260,7 @@ impl Encode for MdsAnswer {
     }
 }
 
-/// To the end of the message.
+/// Reads to the end of the message.
 impl Decode<'_> for MdsAnswer {
     fn decode(reader: &mut Reader<'_>) -> DecodeResult<MdsAnswer> {
         Ok(MdsAnswer {
@@ -278,7 +279,7 @@ impl<R: Borrow<OssRequest>> Encode for OssCall<R> {
     }
 }
 
-/// To the end of the message.
+/// Reads to the end of the message.
 impl Decode<'_> for OssCall<OssRequest> {
     fn decode(reader: &mut Reader<'_>) -> DecodeResult<OssCall<OssRequest>> {
         Ok(OssCall { request: Decode::decode(reader)?, capability: take_last(reader)? })
@@ -349,7 +350,7 @@ impl Decode<'_> for FsConfig {
     }
 }
 
-/// Each as text, which is what is stored.
+/// Each nodemap is encoded as text, its stored form.
 impl Encode for Nodemaps {
     fn encode(&self, out: &mut Vec<u8>) {
         self.active.encode(out);
@@ -368,7 +369,7 @@ impl Decode<'_> for Nodemaps {
     }
 }
 
-/// As text.
+/// Encoded as text.
 impl Encode for Change {
     fn encode(&self, out: &mut Vec<u8>) {
         self.to_string().encode(out);
@@ -382,7 +383,7 @@ impl Decode<'_> for Change {
     }
 }
 
-/// As text, which is what a certificate has.
+/// Encoded as text, its form in a certificate.
 impl Encode for Identity {
     fn encode(&self, out: &mut Vec<u8>) {
         self.to_string().encode(out);

@@ -5,28 +5,28 @@ use nacre_types::nodemap::{Change, Nodemaps};
 use nacre_types::{Identity, KeyId, Nid, TargetId};
 use std::fmt;
 
-/// A target of the file system and where it is served.
+/// A target of the file system and the NIDs of its server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetConfig {
-    /// Which target.
+    /// Kind and index of the target.
     pub target: TargetId,
     /// Its server's NIDs, in order of preference; at least one.
     pub nids: Vec<Nid>,
-    /// False if an administrator has taken it out of use.
+    /// False if an administrator has deactivated it.
     pub active: bool,
-    /// Key of the server that registered it: no other server may register it elsewhere, and clients ask that key for proof.
-    /// `None` while the file system has no keys.
+    /// Key of the server that registered it: no other server may register it elsewhere, and clients require
+    /// proof of that key. `None` while the file system has no keys.
     pub key: Option<KeyId>,
 }
 
-/// A key that metadata servers sign capabilities with and object servers verify them by. Given to servers alone.
+/// Key with which metadata servers sign capabilities and object servers verify them. Sent only to servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CapabilityKey {
     /// Number of the key, one more with each rotation.
     pub epoch: u32,
-    /// When it was made, in seconds since 1970.
+    /// Time of its creation, in seconds since 1970.
     pub made_s: u64,
-    /// The secret.
+    /// Secret part of the key.
     pub secret: [u8; 32],
 }
 
@@ -36,7 +36,7 @@ impl fmt::Debug for CapabilityKey {
     }
 }
 
-/// Bytes that no log shows.
+/// Secret bytes, which logs do not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hidden(pub Vec<u8>);
 
@@ -49,27 +49,27 @@ impl fmt::Debug for Hidden {
 /// A named set of OSTs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
-    /// Its name, unique in the file system.
+    /// Name of the pool, unique in the file system.
     pub name: PoolName,
-    /// Indexes of its OSTs, in the order in which they were added, none twice.
+    /// Indexes of its OSTs, in the order in which they were added, without duplicates.
     pub osts: Vec<u16>,
 }
 
 /// A change of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolChange {
-    /// It is made, without OSTs; `EEXIST` if there is one.
+    /// Create the pool, without OSTs; `EEXIST` if it exists.
     Create,
-    /// It goes; `ENOTEMPTY` while it has OSTs.
+    /// Remove the pool; `ENOTEMPTY` while it has OSTs.
     Destroy,
-    /// It gets an OST more; `ENODEV` if there is no such OST, `EEXIST` if the pool has it.
+    /// Add an OST; `ENODEV` if there is no such OST, `EEXIST` if the pool has it.
     Add {
-        /// Which.
+        /// Index of the OST.
         ost: u16,
     },
-    /// It loses an OST; `ENODEV` if it does not have it.
+    /// Remove an OST; `ENODEV` if the pool does not have it.
     Remove {
-        /// Which.
+        /// Index of the OST.
         ost: u16,
     },
 }
@@ -85,14 +85,14 @@ impl fmt::Display for PoolChange {
     }
 }
 
-/// What every node of a file system shares. Versioned as a whole.
+/// Configuration that all nodes of a file system share. Versioned as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FsConfig {
     /// Grows with every change.
     pub version: u64,
     /// File system name.
     pub fsname: String,
-    /// Random identity, so that two file systems of one name are told apart.
+    /// Random identity, which distinguishes file systems of the same name.
     pub fs_uuid: [u8; 16],
     /// All targets but the MGT, ordered by kind and index.
     pub targets: Vec<TargetConfig>,
@@ -100,16 +100,16 @@ pub struct FsConfig {
     pub params: Vec<(String, String)>,
     /// OST pools, ordered by name.
     pub pools: Vec<PoolConfig>,
-    /// Keys that are refused from now on, in ascending order.
+    /// Revoked keys, which servers refuse, in ascending order.
     pub revoked: Vec<KeyId>,
-    /// The keys of capabilities, the newest first; empty for clients, and without an authority.
+    /// Capability keys, the newest first; empty for clients, and without an authority.
     pub capability_keys: Vec<CapabilityKey>,
-    /// What bounds clients; empty for them.
+    /// Nodemaps, which restrict clients; empty in the copy for clients.
     pub nodemaps: Nodemaps,
 }
 
 impl FsConfig {
-    /// The part that is for clients.
+    /// Returns the configuration without the parts that clients may not see.
     pub fn without_secrets(mut self) -> FsConfig {
         self.capability_keys.clear();
         self.nodemaps = Nodemaps::default();
@@ -120,110 +120,114 @@ impl FsConfig {
 /// A key that the authority has issued, as administrators see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IssuedKey {
-    /// What its certificate says.
+    /// Identity in its certificate.
     pub identity: Identity,
-    /// It was revoked.
+    /// True if it was revoked.
     pub is_revoked: bool,
 }
 
-/// One request to the management server.
+/// Request to the management server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MgsRequest {
-    /// The configuration, at once if its version is above `newer_than`, else when it changes or after `wait_ms`
-    /// (then the unchanged one). Reply: `Config`.
+    /// Returns the configuration, at once if its version is above `newer_than`, else when it changes or after
+    /// `wait_ms` (then the unchanged one). Reply: `Config`.
     GetConfig {
         /// File system name; `ENOENT` if the server serves another.
         fsname: String,
         /// Version that the caller has, 0 for none.
         newer_than: u64,
-        /// How long to wait for a change, in milliseconds, at most 60,000.
+        /// Longest wait for a change, in milliseconds, at most 60,000.
         wait_ms: u32,
     },
-    /// A server tells that it serves a target. Reply: `Config`.
+    /// Registers a target with its server's NIDs. Reply: `Config`.
     RegisterTarget {
         /// File system name.
         fsname: String,
-        /// Identity of the file system that the target was formatted for; refused with `EINVAL` if it is another.
+        /// Identity of the file system that the target was formatted for; `EINVAL` if it is another one.
         fs_uuid: [u8; 16],
-        /// The target and its NIDs.
+        /// Target and its NIDs.
         target: TargetConfig,
     },
-    /// A server tells that it serves a target that was just made and never registered. As `RegisterTarget`, but refused with
-    /// `EEXIST` if another server has that index, with `ENXIO` if one below is not there yet, with `ERANGE` if there can be none.
-    /// One that was told before, with the same NIDs, is fine. Reply: `Config`.
+    /// Registers a target that was just formatted and was never registered. Like `RegisterTarget`, but
+    /// refused with `EEXIST` if another server has that index, with `ENXIO` if a lower index is missing, with
+    /// `ERANGE` for an index above the limit. Repeating it with the same NIDs succeeds. Reply: `Config`.
     AddTarget {
         /// File system name.
         fsname: String,
         /// Identity of the file system that the target was formatted for.
         fs_uuid: [u8; 16],
-        /// The target and its NIDs.
+        /// Target and its NIDs.
         target: TargetConfig,
     },
     /// Sets a persistent parameter; an empty value removes it. Reply: `Config`.
     SetParam {
-        /// Name.
+        /// Name of the parameter.
         name: String,
-        /// Value.
+        /// New value.
         value: String,
     },
-    /// Changes a pool. `ENOENT` if there is none of this name where one is needed, `EINVAL` for a name that no pool can have,
-    /// and what [`PoolChange`] says. Reply: `Config`.
+    /// Changes a pool. `ENOENT` if the pool does not exist and has to, `EINVAL` for an invalid name, and the
+    /// errors of [`PoolChange`]. Reply: `Config`.
     ChangePool {
-        /// Its name.
+        /// Name of the pool.
         pool: PoolName,
-        /// What is to be done.
+        /// Change to apply.
         change: PoolChange,
     },
-    /// Still here. Reply: `Done`.
+    /// Keeps the connection alive. Reply: `Done`.
     Ping,
-    /// A host or user without a key enrols one by a token. `EKEYREJECTED` for a token that is unknown, used or expired, and for
-    /// a wrong secret; the same request again gets a certificate for the same key. Reply: `Certificate`.
+    /// Enrols a key for a host or user without one, by a token. `EKEYREJECTED` for a token that is unknown,
+    /// used up or expired, and for a wrong secret; repeating the request returns a certificate for the same
+    /// key. Reply: `Certificate`.
     Enrol {
-        /// Which token.
+        /// Number of the token.
         token: u64,
-        /// Its secret.
+        /// Secret of the token.
         secret: Hidden,
-        /// Host or process, for lists.
+        /// Name of the host or process, shown in lists.
         name: String,
-        /// Request for a certificate (PKCS #10, DER).
+        /// Certificate signing request (PKCS #10, DER).
         csr: Vec<u8>,
     },
-    /// The holder of a key asks for a certificate with a later end. `ENOKEY` without a key, `EKEYEXPIRED` for one that is not renewed.
-    /// Reply: `Certificate`.
+    /// Renews the certificate of the sender's key. `ENOKEY` without a key, `EKEYEXPIRED` for one that is not
+    /// renewed. Reply: `Certificate`.
     Renew {
-        /// Request for a certificate (PKCS #10, DER).
+        /// Certificate signing request (PKCS #10, DER).
         csr: Vec<u8>,
     },
-    /// Makes a token. `EOPNOTSUPP` without an authority, `EINVAL` for a token that cannot be. Reply: `Token`.
+    /// Creates a token. `EOPNOTSUPP` without an authority, `EINVAL` for invalid rights. Reply: `Token`.
     CreateToken {
-        /// What it enrols: roles, user, subtree, read-only. Number, end and name are those of the key that is enrolled.
+        /// Rights of enrolled keys: roles, user, subtree, read-only. Number, expiry and name are set when a
+        /// key is enrolled.
         grants: Identity,
         /// Life of the token, in seconds.
         expires_s: u64,
-        /// Keys that it enrols at most.
+        /// Largest number of keys that it enrols.
         uses: u32,
-        /// Life of the keys that it enrols, in seconds; 0 for keys that are renewed before they end.
+        /// Life of the keys that it enrols, in seconds; 0 for keys that are renewed before they expire.
         lifetime_s: u64,
     },
-    /// Changes a nodemap, or all. `EINVAL` for what no nodemap can have, `ENOENT` for what is not there, `EEXIST` for what is, also in another
-    /// one, `ENOSPC` for more than there can be. Reply: `Config`.
+    /// Changes one nodemap, or all. `EINVAL` for invalid values, `ENOENT` for missing ones, `EEXIST` for
+    /// existing ones, also in another nodemap, `ENOSPC` at a limit. Reply: `Config`.
     ChangeNodemap {
-        /// Its name.
+        /// Name of the nodemap.
         name: String,
-        /// What is to be done.
+        /// Change to apply.
         change: Change,
     },
-    /// All keys that were issued. Reply: `Keys`.
+    /// Lists all issued keys. Reply: `Keys`.
     ListKeys,
-    /// Servers refuse this key from now on and close its connections. `ENOENT` for one that was never issued. Reply: `Config`.
+    /// Revokes a key: servers refuse it from then on and close its connections. `ENOENT` for one that was
+    /// never issued. Reply: `Config`.
     RevokeKey {
-        /// Which.
+        /// Number of the key.
         id: KeyId,
     },
 }
 
 impl MgsRequest {
-    /// What an administrator's request changes, in words and without secrets, for the audit; `None` for requests of other kinds.
+    /// Describes an administrator's change as text without secrets, for the audit log; `None` for all other
+    /// requests.
     pub fn change(&self) -> Option<String> {
         match self {
             MgsRequest::SetParam { name, value } => Some(format!("parameter {name}={value}")),
@@ -248,23 +252,24 @@ impl MgsRequest {
     }
 }
 
-/// The answer to a request; the request's doc says which variant.
+/// Reply to a request; the request's doc names the variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MgsReply {
-    /// Nothing to tell.
+    /// Success without a result.
     Done,
     /// The configuration.
     Config {
-        /// All of it that is for the peer.
+        /// Configuration, without the parts that the peer may not see.
         config: FsConfig,
-        /// The management server's clock, in seconds since 1970: servers count the ends of capabilities by it.
+        /// Clock of the management server, in seconds since 1970: servers check the expiry of capabilities
+        /// against it.
         now_s: u64,
     },
     /// A certificate.
     Certificate {
-        /// Of the key that was asked for, in DER.
+        /// Certificate of the requested key, in DER.
         certificate: Vec<u8>,
-        /// Of the authority, in DER.
+        /// Certificate of the authority, in DER.
         authority: Vec<u8>,
     },
     /// A token as text, to be shown once.

@@ -1,7 +1,7 @@
 //! Requests to an object server. Each goes to one OST.
 //!
-//! Objects appear with the first write to them: reading one that was never written gives zeros, its size is 0. A request says
-//! what its client knows of the object from the layout: one that was written to before has to be there.
+//! The first write creates an object: one that was never written reads as zeros, its size is 0. A request
+//! carries what the layout records of the object: one that was written to before has to exist.
 
 use crate::lock::{IoLock, LockRequest};
 pub use crate::mds::Statfs;
@@ -9,7 +9,7 @@ use nacre_lock::Mode;
 use nacre_lock::Outcome;
 use nacre_types::{Capability, ClientUuid, Fid, ObjectNeed, Rights, Timestamp};
 
-/// How data of an object is looked for.
+/// Target of a search in an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SeekKind {
@@ -19,7 +19,7 @@ pub enum SeekKind {
     Hole = 1,
 }
 
-/// How space is allocated or freed (Linux `fallocate`).
+/// Kind of allocation or deallocation (Linux `fallocate`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FallocateKind {
@@ -35,181 +35,185 @@ pub enum FallocateKind {
     ZeroKeepSize = 4,
 }
 
-/// What becomes of cached data of a range (Lustre's `ladvise`).
+/// Hint about future use of cached data of a range (Lustre's `ladvise`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Advice {
-    /// It will be read soon: the server starts to fetch it into its cache.
+    /// The data will be read soon: the server starts to read it into its cache.
     WillRead = 1,
-    /// It will not be read: the server writes it out if it must, and lets go of it.
+    /// The data will not be read: the server writes it out if necessary, and drops it from its cache.
     DontNeed = 2,
 }
 
-/// One request to an object server. Bulk data goes beside it: `Write` sends, `Read` receives.
+/// Request to an object server. Bulk data travels separately: `Write` sends, `Read` receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OssRequest {
     /// Writes the bulk data at `offset`. Reply: `Written`.
     Write {
-        /// The object, made now if it does not exist.
+        /// Object to write; created if it does not exist.
         object: Fid,
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// Durable before the reply.
+        /// True to make the data durable before the reply.
         sync: bool,
-        /// The space it needs was granted ([`OssRequest::Grant`]): it is not to be refused because the OST is full.
+        /// True if the needed space was granted ([`OssRequest::Grant`]): the write is not refused because the
+        /// OST is full.
         granted: bool,
-        /// What keeps others away.
+        /// Protection against other clients.
         lock: IoLock,
-        /// The client's life at this OST in which the data was accepted from its program ([`IoLock::Lease`] and
-        /// [`IoLock::Held`]); 0 for whichever it is. Looked at by the client's own endpoint: what is left of a life that
-        /// was ended by an eviction is not sent.
+        /// Incarnation of the client at this OST in which it accepted the data from its program
+        /// ([`IoLock::Lease`] and [`IoLock::Held`]); 0 for any. Checked by the client's own endpoint: data
+        /// left over from an incarnation that ended with an eviction is not sent.
         incarnation: u64,
-        /// The object was written to before: [`Status::OBJECT_LOST`] if it is not there.
+        /// True if the object was written to before: [`Status::OBJECT_LOST`] if it does not exist.
         ///
         /// [`Status::OBJECT_LOST`]: nacre_types::Status::OBJECT_LOST
         written: bool,
     },
-    /// Reads into the bulk buffer. Reply: `Read`: fewer bytes than asked for only at the end of the object.
+    /// Reads into the bulk buffer. Reply: `Read`: fewer bytes than requested only at the end of the object.
     Read {
-        /// The object.
+        /// Object to read.
         object: Fid,
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// How much; the size of the bulk buffer.
+        /// Length in bytes; the size of the bulk buffer.
         len: u32,
-        /// Bytes beyond the range that will soon be asked for, 0 if not known: the server may start reading them.
+        /// Bytes after the range that will be read soon, 0 if unknown: the server may read them ahead.
         ahead: u32,
-        /// What keeps others away.
+        /// Protection against other clients.
         lock: IoLock,
-        /// As for [`OssRequest::Write`].
+        /// Known to be written, as for [`OssRequest::Write`].
         written: bool,
     },
-    /// Size, space and times. An object that does not exist is empty. Reply: `Attr`.
+    /// Returns size, space and times. An object that does not exist is empty. Reply: `Attr`.
     GetAttr {
-        /// The object.
+        /// Object to read.
         object: Fid,
-        /// Clients that write are asked for what they have not written out yet.
+        /// True to ask writing clients for what they have not written out yet.
         glimpse: bool,
     },
     /// Sets the size, up or down. Reply: `Attr`.
     Truncate {
-        /// The object.
+        /// Object to change.
         object: Fid,
         /// New size in bytes.
         size: u64,
-        /// What keeps others away.
+        /// Protection against other clients.
         lock: IoLock,
-        /// As for [`OssRequest::Write`].
+        /// Known to be written, as for [`OssRequest::Write`].
         written: bool,
     },
     /// Allocates, frees or zeroes a range. Reply: `Attr`.
     Fallocate {
-        /// The object.
+        /// Object to change.
         object: Fid,
-        /// How.
+        /// Kind of operation.
         kind: FallocateKind,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What keeps others away.
+        /// Protection against other clients.
         lock: IoLock,
-        /// As for [`OssRequest::Write`].
+        /// Known to be written, as for [`OssRequest::Write`].
         written: bool,
     },
-    /// Looks for data or a hole. Reply: `Position`; `ENXIO` if there is none at or after `offset`.
+    /// Finds data or a hole. Reply: `Position`; `ENXIO` if there is none at or after `offset`.
     Seek {
-        /// The object.
+        /// Object to search.
         object: Fid,
-        /// From here.
+        /// Offset where the search starts.
         offset: u64,
-        /// What.
+        /// Data or hole.
         kind: SeekKind,
-        /// What keeps others away.
+        /// Protection against other clients.
         lock: IoLock,
-        /// As for [`OssRequest::Write`].
+        /// Known to be written, as for [`OssRequest::Write`].
         written: bool,
     },
     /// Makes an object's data and existence durable. Reply: `Done`.
     Sync {
-        /// The object; `None` for all of the OST.
+        /// Object to sync; `None` for all of the OST.
         object: Option<Fid>,
     },
-    /// Space and objects. Reply: `Statfs`.
+    /// Returns space and number of objects. Reply: `Statfs`.
     Statfs,
     /// Reserves object ids for an MDT. Reply: `Precreated`.
     Precreate {
         /// Sequence of the objects, one per MDT and OST.
         sequence: u64,
-        /// How many more, up to 20000 (reference 4.5).
+        /// Number of further ids, up to 20000 (Lustre's limit).
         count: u32,
     },
-    /// After an MDT restart: objects of the sequence above `last_used` belong to nobody and are destroyed; the next
-    /// reservation starts above everything that was ever reserved. Reply: `Precreated` (count 0).
+    /// Destroys orphans after an MDT restart: objects of the sequence above `last_used`, which no file uses;
+    /// the next reservation starts above all earlier ones. Reply: `Precreated` (count 0).
     DestroyOrphans {
         /// Sequence of the objects.
         sequence: u64,
-        /// Largest id that a file uses.
+        /// Largest object id that a file uses.
         last_used: u32,
     },
     /// Destroys objects; those that do not exist are skipped. Durable before the reply. Reply: `Done`.
     Destroy {
-        /// The objects, at most 4096.
+        /// Objects to destroy, at most 4096.
         objects: Vec<Fid>,
     },
-    /// Still here. Reply: `Done`.
+    /// Keeps the connection alive. Reply: `Done`.
     Ping,
-    /// Asks the OST to keep space for data that the client will hold back. What is written with `granted` uses it up.
-    /// Figures are absolute, so that the request may run twice. Reply: `Granted`.
+    /// Requests a grant: space for data that the client will hold back. Writes with `granted` use it up. All
+    /// values are absolute, so that the request may be repeated. Reply: `Granted`.
     Grant {
-        /// Who asks: a random number that a client keeps while it lives.
+        /// Random number of the client, constant over its life.
         client: u64,
-        /// Bytes that are left of what was granted to it, data under way included.
+        /// Bytes left of its grant, including data in flight.
         kept: u64,
-        /// Bytes that it wants to have in all; 0 gives everything back.
+        /// Total grant that it requests, in bytes; 0 returns all of it.
         want: u64,
     },
-    /// About locks on objects. Reply: `Locked`, or `Done`.
+    /// Requests about locks on objects. Reply: `Locked`, or `Done`.
     Locks {
-        /// What is asked.
+        /// Lock request.
         request: LockRequest,
     },
-    /// From an MDT: drops a client, so that nothing it has sent or will send under what it held here counts. Reply: `Done`.
+    /// From an MDT: evicts a client and fences it, so that requests under its earlier locks and connections
+    /// are refused. Reply: `Done`.
     Evict {
-        /// Whom.
+        /// Client to evict.
         client: ClientUuid,
     },
-    /// Says what will become of a range of an object; changes no data. Reply: `Done`.
+    /// Gives a hint about a range of an object; changes no data. Reply: `Done`.
     Advise {
-        /// The object; one that does not exist needs nothing.
+        /// Object of the hint; ignored if it does not exist.
         object: Fid,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What.
+        /// Hint about the range.
         advice: Advice,
     },
-    /// Attributes of an object as they are on the target, and the version of its data. Reply: `Version`.
+    /// Returns the attributes of an object as stored on the target, and the version of its data. Reply:
+    /// `Version`.
     DataVersion {
-        /// The object.
+        /// Object to read.
         object: Fid,
     },
 }
 
 impl OssRequest {
-    /// A read of `len` bytes for whom nobody else is in the way, and who will read nothing else soon.
+    /// Creates a read of `len` bytes that needs no protection against others and no read-ahead.
     pub const fn plain_read(object: Fid, offset: u64, len: u32) -> OssRequest {
         OssRequest::Read { object, offset, len, ahead: 0, lock: IoLock::Lease, written: false }
     }
 
-    /// A write for whom nobody else is in the way, into space that nobody has promised; not durable.
+    /// Creates a write that needs no protection against others and uses no grant; not durable.
     pub const fn plain_write(object: Fid, offset: u64) -> OssRequest {
         let (sync, granted, lock, incarnation) = (false, false, IoLock::Lease, 0);
         OssRequest::Write { object, offset, sync, granted, lock, incarnation, written: false }
     }
 
-    /// What a client needs to send it: `None` for what is about no object, or about what its sender holds already.
+    /// Returns the object and the rights that the sender needs: `None` for requests that concern no object,
+    /// or only locks that the sender holds already.
     pub fn need(&self) -> Option<ObjectNeed> {
         const ANY: Rights = Rights::all();
         const DATA: Rights = Rights::READ.union(Rights::WRITE);
@@ -218,7 +222,7 @@ impl OssRequest {
             | OssRequest::Truncate { object, .. }
             | OssRequest::Fallocate { object, .. } => (*object, Rights::WRITE),
             OssRequest::Read { object, .. } => (*object, Rights::READ),
-            // A writer may seek for holes and give hints.
+            // A writer may search for holes and give hints.
             OssRequest::Seek { object, .. } | OssRequest::Advise { object, .. } => (*object, DATA),
             OssRequest::GetAttr { object, .. } | OssRequest::DataVersion { object } => (*object, ANY),
             OssRequest::Locks { request } => match request {
@@ -231,18 +235,18 @@ impl OssRequest {
                     };
                     (request.resource.fid(), any_of)
                 }
-                // The right was checked when the lock was granted; the file may be closed since.
+                // The right was checked when the lock was granted; the file may have been closed since.
                 LockRequest::Replay { resource, .. } => (resource.fid(), ANY),
                 LockRequest::Cancel { .. }
                 | LockRequest::Convert { .. }
                 | LockRequest::GlimpseAnswer { .. }
                 | LockRequest::ReplayDone => return None,
             },
-            // A sync changes nothing and says nothing, and the object may be one that the file does not have any more.
+            // A sync changes and reveals nothing, and the file may not have the object any more.
             OssRequest::Sync { .. } | OssRequest::Statfs | OssRequest::Ping | OssRequest::Grant { .. } => {
                 return None;
             }
-            // Of metadata servers alone.
+            // Only metadata servers send these.
             OssRequest::Precreate { .. }
             | OssRequest::DestroyOrphans { .. }
             | OssRequest::Destroy { .. }
@@ -251,7 +255,7 @@ impl OssRequest {
         Some(ObjectNeed { object, any_of })
     }
 
-    /// It may wait until another client gives a lock up.
+    /// True if it may wait until another client releases a lock.
     pub const fn waits_for_locks(&self) -> bool {
         match self {
             OssRequest::Write { lock, .. }
@@ -266,16 +270,16 @@ impl OssRequest {
     }
 }
 
-/// A request as it is sent: with what lets its sender at the object.
+/// A request with its sender's proof of access to the object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OssCall<R> {
     /// The request.
     pub request: R,
-    /// None of senders that need none.
+    /// Capability for the object; `None` for senders that need none.
     pub capability: Option<Capability>,
 }
 
-/// How long a grant lasts after the last [`OssRequest::Grant`] of its client.
+/// Life of a grant after the last [`OssRequest::Grant`] of its client.
 pub const GRANT_LIFE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Attributes of an object.
@@ -283,54 +287,54 @@ pub const GRANT_LIFE: std::time::Duration = std::time::Duration::from_secs(120);
 pub struct ObjectAttr {
     /// Size in bytes.
     pub size: u64,
-    /// Space used in units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub blocks: u64,
-    /// Last change of data; `None` for an object that was never written.
+    /// Time of the last change of data; `None` for an object that was never written.
     pub mtime: Option<Timestamp>,
 }
 
-/// The answer to a request; the request's doc says which variant.
+/// Reply to a request; the request's doc names the variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OssReply {
-    /// Nothing to tell.
+    /// Success without a result.
     Done,
-    /// Bytes written: all of them, unless the OST ran full after a part.
+    /// Bytes written: all of them, unless the OST became full after a part.
     Written(u32),
     /// Bytes read into the bulk buffer.
     Read(u32),
     /// Attributes after the request.
     Attr(ObjectAttr),
-    /// An offset.
+    /// An offset in bytes.
     Position(u64),
-    /// Space.
+    /// Space and number of objects.
     Statfs(Statfs),
     /// Reserved ids `[first, first + count)`.
     Precreated {
-        /// First id.
+        /// First reserved id.
         first: u32,
-        /// How many.
+        /// Number of ids.
         count: u32,
     },
-    /// Bytes kept for the client in all, at most what it wants.
+    /// Total grant of the client in bytes, at most the requested one.
     Granted(u64),
-    /// What became of a request for a lock.
+    /// Outcome of a lock request.
     Locked(Outcome),
-    /// An object as it is on the target.
+    /// An object as stored on the target.
     Version {
-        /// Its attributes.
+        /// Attributes of the object.
         attr: ObjectAttr,
-        /// Another number after every change of its data; 0 for one that was never written.
+        /// Version of its data, which changes with every write; 0 for an object that was never written.
         version: u64,
     },
 }
 
-/// Bulk data that goes with an [`OssRequest`].
+/// Bulk data of an [`OssRequest`].
 #[derive(Debug)]
 pub enum Bulk<'a> {
-    /// None.
+    /// No bulk data.
     None,
     /// Data to write.
     Send(&'a [u8]),
-    /// Where to put data that is read.
+    /// Buffer for the data to be read.
     Receive(&'a mut [u8]),
 }

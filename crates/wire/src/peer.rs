@@ -1,35 +1,35 @@
-//! What metadata servers ask each other: operations over several MDTs. See `docs/design/dne.md`.
+//! Requests between metadata servers: distributed transactions by two-phase commit. See `docs/design/dne.md`.
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, wire_enum, wire_lists, wire_struct};
 use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, Xid};
 
-/// MDTs that one operation may touch at most: as many as a striped directory may have.
+/// MDTs in one distributed transaction: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;
-/// Names of an inode at most that moves to another MDT: all of them are locked together.
+/// Names of an inode that moves to another MDT: all of them are locked together.
 pub const LEADS_MAX: usize = 1000;
-/// Inodes that an operation changes on one MDT besides those names, at most.
+/// Inodes that a transaction changes on one MDT in addition to those names.
 pub const INODES_MAX: usize = 128;
-/// Changes of one operation on one MDT.
+/// Changes of one transaction on one MDT.
 pub const UPDATES_MAX: usize = LEADS_MAX + INODES_MAX;
-/// Inodes and names that one `Prepare` asks for: while names of a directory move, one may be in either of two places.
+/// Inodes and names in one `Prepare`: while names of a directory move, a name may be in either of two places.
 pub const WANTED_MAX: usize = 2 * LEADS_MAX + INODES_MAX;
-/// Extended attributes that a message brings.
+/// Extended attributes in one message.
 pub const XATTRS_MAX: usize = 64;
-/// Operations in one message.
+/// Transactions in one message.
 pub const OPERATIONS_MAX: usize = 1024;
-/// Names that one operation moves to another shard at most.
+/// Names that one transaction moves to another shard.
 pub const MOVED_MAX: usize = 1024;
-/// Largest inode record, with a layout of the largest size in it.
+/// Largest inode record in bytes, with a layout of the largest size in it.
 const RECORD_MAX: usize = 128 << 10;
 
-/// Number of an operation over several MDTs; never used again.
+/// Number of a distributed transaction; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OpId {
     /// Index of the MDT that coordinates it.
     pub mdt: u16,
-    /// That MDT's start.
+    /// Number of that MDT's start.
     pub boot: u64,
-    /// Counts from 1 within the start.
+    /// Counter of the start's transactions, from 1.
     pub number: u64,
 }
 
@@ -41,7 +41,7 @@ impl std::fmt::Display for OpId {
     }
 }
 
-/// An inode's record in its form on disk: longer than other byte strings may be.
+/// An inode's record in its form on disk, which may be longer than other byte strings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordBytes(pub Vec<u8>);
 
@@ -57,362 +57,372 @@ impl Decode<'_> for RecordBytes {
     }
 }
 
-/// Place of a name.
+/// Place of a name in the namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Name {
-    /// The directory.
+    /// Directory or shard with the name.
     pub parent: Fid,
-    /// The name.
+    /// Name in the directory.
     pub name: Vec<u8>,
 }
 
 wire_struct!(Name { parent, name });
 
-/// One change of an operation, on the MDT where what it changes lies. It says what changes and not what comes out, so that
-/// it can be done again on top of other things.
+/// One change of a distributed transaction, on the MDT that stores the changed record. It describes the
+/// change and not the result, so that it can be redone on top of other changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Update {
-    /// A directory gets a name, or a name leads elsewhere.
+    /// Adds a name to a directory, or changes what a name leads to.
     PutName {
-        /// Where.
+        /// Place of the name.
         at: Name,
-        /// What it leads to.
+        /// Inode that it leads to.
         fid: Fid,
-        /// Kind of that.
+        /// Kind of the inode.
         kind: FileKind,
     },
-    /// A directory loses a name.
+    /// Removes a name from a directory.
     DeleteName {
-        /// Which.
+        /// Place of the name.
         at: Name,
     },
-    /// Times and counts of a directory whose names change.
+    /// Changes times and counts of a directory whose names change.
     Directory {
-        /// The directory.
+        /// Directory to change.
         fid: Fid,
-        /// Names more.
+        /// Change of the number of names.
         entries: i64,
-        /// Subdirectories more.
+        /// Change of the number of subdirectories.
         subdirs: i64,
     },
-    /// A new inode as it is to be stored, with extended attributes (name, value).
+    /// Creates an inode.
     NewInode {
-        /// FID and record.
+        /// FID of the inode.
         fid: Fid,
-        /// Its record.
+        /// Record to store.
         record: RecordBytes,
-        /// Names and values.
+        /// Names and values of extended attributes.
         xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     },
-    /// An inode gets one more name.
+    /// Adds a name to an inode's list of names.
     AddName {
-        /// The inode.
+        /// Inode to change.
         fid: Fid,
-        /// Its new name.
+        /// New name.
         at: Name,
     },
-    /// A name of an inode moves.
+    /// Moves a name in an inode's list of names.
     MoveName {
-        /// The inode.
+        /// Inode to change.
         fid: Fid,
         /// Old name.
         from: Name,
         /// New name.
         to: Name,
     },
-    /// An inode loses a name; with the last one it goes, or lives on while it is open.
+    /// Removes a name from an inode's list; with the last one the inode is removed, or stays as an orphan
+    /// while it is open.
     DropName {
-        /// The inode.
+        /// Inode to change.
         fid: Fid,
-        /// The name.
+        /// Name to remove.
         at: Name,
     },
-    /// A shard of a directory goes with it.
+    /// Removes a shard with its directory.
     DropShard {
-        /// The shard.
+        /// Shard to remove.
         fid: Fid,
     },
-    /// Owner, rights, times, project, access ACL and defaults of a directory or a shard of it are those of this record.
+    /// Replicates the attributes of a directory to the directory or a shard: owner, rights, times, project,
+    /// access ACL and defaults are those of the record.
     Mirror {
-        /// The directory or shard.
+        /// Directory or shard to change.
         fid: Fid,
-        /// The record of the directory.
+        /// Record of the directory.
         record: RecordBytes,
-        /// Extended attributes that change too; an empty value takes one away.
+        /// Extended attributes that change too; an empty value removes one.
         xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     },
-    /// A directory or shard gets another list, or another place in one.
+    /// Gives a directory or shard another list of shards, or another index in it.
     SetShards {
-        /// The directory or shard.
+        /// Directory or shard to change.
         fid: Fid,
-        /// What it stores of the list; nothing for a directory that is whole.
+        /// Part of the list that it stores; empty for a directory without shards.
         lmv: RecordBytes,
-        /// It is the directory itself.
+        /// True for the directory itself.
         is_master: bool,
     },
-    /// Names leave an old shard. All its names before a position have moved then.
+    /// Removes names that move out of an old shard, which then has no names before a position.
     NamesOut {
-        /// The shard.
+        /// Shard to change.
         fid: Fid,
-        /// The position.
+        /// Position before which all names have moved.
         upto: u64,
-        /// Subdirectories among them.
+        /// Number of subdirectories among the names.
         subdirs: u32,
-        /// The names.
+        /// Names to remove.
         names: Vec<Vec<u8>>,
     },
-    /// Names come to a shard from an old one.
+    /// Adds names that move from an old shard.
     NamesIn {
-        /// The shard.
+        /// Shard to change.
         fid: Fid,
-        /// The names.
+        /// Names to add.
         names: Vec<MovedName>,
     },
-    /// An inode comes from another MDT, where it had another FID.
+    /// Creates an inode that moves from another MDT, where it had another FID.
     InodeIn {
-        /// Its FID here.
+        /// New FID on this MDT.
         fid: Fid,
-        /// Its record, with its first name.
+        /// Record, with the first name.
         record: RecordBytes,
-        /// Extended attributes: names and values.
+        /// Names and values of extended attributes.
         xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-        /// Names beyond the first.
+        /// Further names.
         links: Vec<Name>,
     },
-    /// The same at the MDT that it leaves: it goes, with its data there, and its objects on OSTs stay.
+    /// Removes an inode that moves to another MDT, with its data on this MDT; its objects on OSTs stay.
     InodeOut {
-        /// Its FID there.
+        /// Old FID of the inode.
         fid: Fid,
     },
-    /// A name leads to the FID that an inode has now; times and counts of the directory stay.
+    /// Changes a name to the new FID of an inode; times and counts of the directory stay.
     Relead {
-        /// Where.
+        /// Place of the name.
         at: Name,
-        /// What it leads to.
+        /// New FID of the inode.
         fid: Fid,
-        /// Kind of that.
+        /// Kind of the inode.
         kind: FileKind,
     },
-    /// The directory that an inode's name is in has another FID now.
+    /// Changes the parent in an inode's list of names, as the directory has a new FID.
     NewParent {
-        /// The inode.
+        /// Inode to change.
         fid: Fid,
-        /// The name.
+        /// Name in that directory.
         name: Vec<u8>,
-        /// The directory before.
+        /// Old FID of the directory.
         from: Fid,
-        /// The directory now.
+        /// New FID of the directory.
         to: Fid,
     },
-    /// A directory gives its place to another one; it stays until all names have moved there.
+    /// Replaces a directory by another one; it stays until all names have moved there.
     Replaced {
-        /// The directory.
+        /// Directory that is replaced.
         fid: Fid,
-        /// The other one.
+        /// Directory that replaces it.
         by: Fid,
-        /// The list that both have.
+        /// List of shards of both.
         lmv: RecordBytes,
     },
-    /// The coordinator keeps its answer for a resend, and has it again if it loses its part with the power.
+    /// Stores the coordinator's reply for a resend, so that it is restored if a power failure takes the
+    /// coordinator's part.
     KeepAnswer {
-        /// Who asked for the operation.
+        /// Client that sent the request.
         client: ClientUuid,
-        /// The slot of the request.
+        /// Reply slot of the request.
         tag: u16,
-        /// The request.
+        /// Id of the request.
         xid: Xid,
-        /// The encoded answer, with transaction number 0.
+        /// Encoded reply, with transaction number 0.
         answer: RecordBytes,
     },
 }
 
-/// A name on its way to another shard.
+/// A name that moves to another shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MovedName {
-    /// The name.
+    /// Name in the directory.
     pub name: Vec<u8>,
-    /// What it leads to.
+    /// Inode that it leads to.
     pub fid: Fid,
-    /// Kind of that.
+    /// Kind of the inode.
     pub kind: FileKind,
 }
 
 wire_struct!(MovedName { name, fid, kind });
 
-/// What changes on one MDT.
+/// Part of a distributed transaction: the changes on one MDT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Index of the MDT.
     pub mdt: u16,
-    /// The changes, in order.
+    /// Changes, in order.
     pub updates: Vec<Update>,
 }
 
-/// An operation over several MDTs.
+/// A distributed transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// Its number.
+    /// Number of the transaction.
     pub id: OpId,
-    /// Larger than that of every operation that changed one of its inodes before: the order in which they are done again.
+    /// Logical clock: larger than the stamps of all earlier transactions that changed one of its inodes.
+    /// Transactions are redone in this order.
     pub stamp: u64,
-    /// The client that asked for it.
+    /// Client that requested it.
     pub client: ClientUuid,
-    /// Time of what it changes.
+    /// Time for the changed inodes.
     pub now: Timestamp,
-    /// One for each MDT, the coordinator included, in the order of indexes.
+    /// One part for each MDT, including the coordinator's, in the order of indexes.
     pub parts: Vec<Part>,
 }
 
 impl Operation {
-    /// What changes on an MDT.
+    /// Returns the part of an MDT.
     pub fn part(&self, mdt: u16) -> Option<&Part> {
         self.parts.iter().find(|part| part.mdt == mdt)
     }
 }
 
-/// What an inode is found to be by [`PeerRequest::Prepare`].
+/// An inode as [`PeerRequest::Prepare`] found it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// Which inode.
+    /// FID of the inode.
     pub fid: Fid,
-    /// Its record as it is stored; `None` if there is none.
+    /// Record as it is stored; `None` if there is no such inode.
     pub record: Option<RecordBytes>,
 }
 
-/// A request of one metadata server to another. All may come twice.
+/// Request of one metadata server to another. All may be repeated.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PeerRequest {
-    /// The MDT has (re)started and asks for the operations that both have a part in, in the order of their numbers, as many as fit into
-    /// a message. Reply: `Greeting`.
+    /// Sent after a (re)start: asks for the transactions in which both have a part, in the order of their
+    /// numbers, as many as fit into a message. Reply: `Greeting`.
     Hello {
-        /// Index of the MDT that asks.
+        /// Index of the sending MDT.
         mdt: u16,
-        /// Those after this one; `None`: from the first.
+        /// Number after which transactions are listed; `None` for the start of the list.
         after: Option<OpId>,
     },
-    /// Locks inodes and names for an operation, all at once, and tells what they are, and what names stand for. Reply: `Prepared`.
+    /// Locks inodes and names for a transaction, all at once, and returns the inodes, and what the names lead
+    /// to. Reply: `Prepared`.
     Prepare {
-        /// The operation.
+        /// Number of the transaction.
         op: OpId,
         /// Inodes to be locked as a whole; they need not exist.
         fids: Vec<Fid>,
-        /// Names to be locked, in any directories: these stay what they are otherwise.
+        /// Names to be locked, in any directories, which are not locked as a whole.
         names: Vec<Name>,
     },
-    /// The operation was committed by its coordinator. Reply: `Done`, when the part is committed.
+    /// Commits the part of a transaction that its coordinator has committed. Reply: `Done`, when the part is
+    /// committed.
     Apply {
-        /// All of it.
+        /// The whole transaction.
         operation: Operation,
     },
-    /// An operation that was prepared does not happen. Reply: `Done`.
+    /// Aborts a prepared transaction. Reply: `Done`.
     Abort {
-        /// Which.
+        /// Number of the transaction.
         op: OpId,
     },
-    /// What became of an operation that the asked MDT coordinates. Reply: `Operations`, with it if it was committed; an empty list if
-    /// it never will be. `EAGAIN` while it is not decided.
+    /// Asks the coordinator for the outcome of a transaction. Reply: `Operations`, with it if it was
+    /// committed; an empty list if it never will be (presumed abort). `EAGAIN` while it is not decided.
     Outcome {
-        /// Which.
+        /// Number of the transaction.
         op: OpId,
     },
-    /// Makes all that is committed durable, the part of an operation among it; who coordinates it, all its parts. Reply: `Done`.
-    /// `EAGAIN` while the asked MDT does not know what it has to do again.
+    /// Makes everything committed durable, including the part of a transaction; on its coordinator, all its
+    /// parts. Reply: `Done`. `EAGAIN` while the MDT does not know yet what it has to redo.
     Sync {
-        /// Which.
+        /// Number of the transaction.
         op: OpId,
     },
-    /// All parts of these are durable: nobody need ask for them again. Reply: `Done`.
+    /// All parts of these transactions are durable: the coordinator may forget them. Reply: `Done`.
     Forget {
-        /// Which.
+        /// Numbers of the transactions.
         ops: Vec<OpId>,
-        /// All operations of this coordinator before this one are durable, or never happen: none of them is to be done any more,
-        /// whoever still knows it.
+        /// All transactions of this coordinator before this one are durable, or will never happen: no MDT may
+        /// redo any of them, even if it still has a record of it.
         below: OpId,
     },
-    /// An inode's record, for the way up to the root. Reply: `Record`.
+    /// Returns an inode's record, for the path up to the root. Reply: `Record`.
     Record {
-        /// Which inode.
+        /// FID of the inode.
         fid: Fid,
     },
-    /// What a name leads to, on the way down to the root of a client. Reply: `Fid`; `ENOENT` if there is none.
+    /// Returns what a name leads to, on the path down to the root of a client. Reply: `Fid`; `ENOENT` if
+    /// there is no such name.
     Lead {
-        /// Which, in a directory or shard of the asked MDT.
+        /// Place of the name, in a directory or shard of the receiving MDT.
         at: Name,
     },
     /// Takes the lock for directories that move to another parent; waits for it. Reply: `Done`.
     LockTree {
-        /// Who holds it.
+        /// Transaction that holds the lock.
         op: OpId,
     },
-    /// Gives it back. Reply: `Done`.
+    /// Releases that lock. Reply: `Done`.
     UnlockTree {
-        /// Who held it.
+        /// Transaction that held the lock.
         op: OpId,
     },
-    /// What MDT 0 hashes names with: so do all, and names keep their positions when they move between shards. Reply: `HashSeed`.
+    /// Returns MDT 0's seed for hashes of names: all MDTs use it, so that names keep their positions when
+    /// they move between shards. Reply: `HashSeed`.
     HashSeed,
-    /// How far an old shard of a directory has moved its names, as it is decided and durable. Reply: `Moved`.
+    /// Returns how far an old shard of a directory has moved its names, as far as that is decided and
+    /// durable. Reply: `Moved`.
     Moved {
-        /// The shard, or a directory that is one of its own.
+        /// The shard, or a directory that is its own shard.
         fid: Fid,
     },
-    /// A FID for a shard. Reply: `Fid`; `ENOSPC` if there is no room.
+    /// Returns a new FID for a shard. Reply: `Fid`; `ENOSPC` without free space.
     NewFid,
-    /// A directory has so many names in one shard, or is whole with so many, that it should get more shards. Reply: `Done`.
+    /// Reports that a directory has so many names in one shard, or without shards, that it should get more.
+    /// Reply: `Done`.
     Split {
-        /// The directory.
+        /// Directory to split.
         fid: Fid,
     },
-    /// Data of a file that comes with an operation that is prepared. It goes with it if that does not happen. Reply: `Done`.
+    /// Data of a file that belongs to a prepared transaction, and is dropped if that aborts. Reply: `Done`.
     PutData {
-        /// The operation.
+        /// Number of the transaction.
         op: OpId,
-        /// The file, which the operation has locked and which is not there yet.
+        /// File, which the transaction has locked and which does not exist yet.
         fid: Fid,
-        /// Where the bytes begin.
+        /// Offset of the bytes in the file.
         offset: u64,
-        /// The bytes.
+        /// Data to store.
         bytes: RecordBytes,
-        /// Nothing follows: the data is so long, and durable with the answer.
+        /// Set in the last message: size of the data, which is durable with the reply.
         size: Option<u64>,
     },
 }
 
-/// An answer to a [`PeerRequest`].
+/// Reply to a [`PeerRequest`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum PeerReply {
-    /// Nothing to tell.
+    /// Success without a result.
     Done,
-    /// Operations.
+    /// Transactions whose outcome was asked for.
     Operations(Vec<Operation>),
-    /// What is to be done again.
+    /// Transactions to be redone.
     Greeting {
-        /// Operations; none if there are no more.
+        /// Transactions; none if there are no more.
         operations: Vec<Operation>,
-        /// For each coordinator, the first operation that may not be durable everywhere.
+        /// For each coordinator, the first transaction that may not be durable everywhere.
         finished: Vec<OpId>,
     },
-    /// What was locked.
+    /// Locked inodes and names.
     Prepared {
-        /// The inodes, as they were asked for, and the directories of names that are not among them.
+        /// Inodes in the order of the request, then the directories of names that are not among them.
         found: Vec<Found>,
-        /// What the names stand for, as they were asked for.
+        /// What the names lead to, in the order of the request.
         names: Vec<Option<(Fid, FileKind)>>,
-        /// No operation that was done here has a larger stamp.
+        /// Logical clock: no transaction that was carried out on this MDT has a larger stamp.
         clock: u64,
     },
-    /// A record.
+    /// Record of an inode.
     Record(Found),
     /// Seed of the hash of names.
     HashSeed(u64),
-    /// How far names have moved.
+    /// Progress of a shard's moving names.
     Moved {
-        /// Version of the list that the shard is in.
+        /// Version of the list of shards.
         version: u32,
-        /// Names before this position have moved.
+        /// Position before which all names have moved.
         upto: u64,
     },
-    /// A FID that nobody has.
+    /// A FID: a new one, or that of a name's inode.
     Fid(Fid),
 }
 

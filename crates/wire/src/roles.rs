@@ -1,20 +1,20 @@
-//! Which roles may send which request: decided from the certificate of a connection, before a service sees the request. What a
-//! client's user may do with it is for the service to decide.
+//! Roles that may send each request: checked against the certificate of a connection, before a service sees
+//! the request. The service then checks the rights of the client's user.
 
 use crate::mds::MdsRequest;
 use crate::mgs::MgsRequest;
 use crate::oss::OssRequest;
 use nacre_types::Roles;
 
-/// Metadata servers are the system: they may send each other and object servers whatever clients may.
+/// Metadata servers are trusted: they may send each other and object servers all that clients may.
 const CLIENTS: Roles = Roles::CLIENT.union(Roles::MDS);
-/// Whoever has a key of the file system.
+/// All holders of a key of the file system.
 const ALL: Roles = Roles::all();
-/// Those that serve targets.
+/// Servers of targets.
 const SERVERS: Roles = Roles::MGS.union(Roles::MDS).union(Roles::OSS);
 
 impl MdsRequest<'_> {
-    /// Roles of which a sender needs one.
+    /// Returns the roles of which a sender needs at least one.
     pub fn roles(&self) -> Roles {
         match self {
             MdsRequest::Peer(_) => Roles::MDS,
@@ -72,7 +72,7 @@ impl MdsRequest<'_> {
 }
 
 impl OssRequest {
-    /// Roles of which a sender needs one.
+    /// Returns the roles of which a sender needs at least one.
     pub fn roles(&self) -> Roles {
         match self {
             OssRequest::Precreate { .. }
@@ -97,7 +97,7 @@ impl OssRequest {
 }
 
 impl MgsRequest {
-    /// Roles of which a sender needs one.
+    /// Returns the roles of which a sender needs at least one.
     pub fn roles(&self) -> Roles {
         match self {
             MgsRequest::GetConfig { .. } | MgsRequest::Ping | MgsRequest::Renew { .. } => ALL,

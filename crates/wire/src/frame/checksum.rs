@@ -4,7 +4,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use nacre_types::{Status, StatusResult};
 use simd_adler32::Adler32;
 
-/// How bulk data is checked.
+/// Checksum algorithm of bulk data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum ChecksumType {
@@ -26,7 +26,7 @@ impl ChecksumType {
         }
     }
 
-    /// The type with this name.
+    /// Returns the type with this name.
     ///
     /// # Errors
     /// `EINVAL` if there is none.
@@ -40,7 +40,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Checksum of data that comes in pieces.
+/// Checksum of data that arrives in pieces.
 #[derive(Clone)]
 pub struct Checksum(Sum);
 
@@ -55,7 +55,7 @@ enum Sum {
 }
 
 impl Checksum {
-    /// Of no data yet.
+    /// Creates a checksum of no data.
     pub fn new(kind: ChecksumType) -> Checksum {
         Checksum(match kind {
             ChecksumType::Crc32c => Sum::Crc32c(Digest::new(CrcAlgorithm::Crc32Iscsi)),
@@ -71,7 +71,7 @@ impl Checksum {
         }
     }
 
-    /// The checksum of all pieces so far.
+    /// Returns the checksum of all pieces so far.
     pub fn finish(&self) -> u32 {
         match &self.0 {
             Sum::Crc32c(digest) => digest.finalize() as u32,

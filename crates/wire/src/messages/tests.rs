@@ -68,7 +68,7 @@ fn layout() -> Arc<Layout> {
     })
 }
 
-/// What a file wants that has no objects yet.
+/// A stored layout without objects.
 fn wanted_layout() -> Layout {
     let mut layout = layout().as_ref().clone();
     let component = &mut layout.components[0];
@@ -77,7 +77,7 @@ fn wanted_layout() -> Layout {
     layout
 }
 
-/// Two components, of which the first has `spec`.
+/// A requested layout of two components, of which the first has `spec`.
 fn composite_wish(spec: LayoutSpec) -> Wish {
     let flags = ComponentFlags::PREFER_READ;
     Wish::Composite(vec![
@@ -90,7 +90,7 @@ fn composite_wish(spec: LayoutSpec) -> Wish {
     ])
 }
 
-/// The same on four OSTs that are named.
+/// The same on four listed OSTs.
 fn listed(spec: LayoutSpec) -> LayoutSpec {
     LayoutSpec { osts: vec![3, 1, 0x102, 3], pattern: Pattern::Overstriped, ..spec }
 }
@@ -543,7 +543,7 @@ fn cred() -> Cred {
     }
 }
 
-/// The variant's name and its bytes in hexadecimal, one line each.
+/// A reply without and one with capabilities.
 fn mds_answers() -> [MdsAnswer; 2] {
     let answer = MdsAnswer { transno: TransNo(2), last_committed: TransNo(1), ..MdsReply::Done.into() };
     let capabilities = FileCapabilities {
@@ -568,6 +568,7 @@ fn oss_call() -> OssCall<OssRequest> {
     OssCall { request, capability: Some(capability) }
 }
 
+/// Appends one line for each value: kind, name of the variant, and its bytes in hexadecimal.
 fn golden_lines<T: Encode + Debug>(kind: &str, values: &[T], out: &mut String) {
     for value in values {
         let text = format!("{value:?}");
@@ -637,7 +638,7 @@ fn every_message_survives_the_journey_and_no_cut_one_does() {
     round_trip(&mds_replies(), &encoded(&mds_replies()));
     round_trip(&oss_requests(), &encoded(&oss_requests()));
     round_trip(&oss_replies(), &encoded(&oss_replies()));
-    // What stands behind the rest may be missing as a whole.
+    // The optional end of a message may be missing as a whole.
     let [plain, signed] = mds_answers();
     let (bytes, plain_len) = (signed.to_bytes(), plain.to_bytes().len());
     assert_eq!(MdsAnswer::from_bytes(&bytes[..plain_len]), Ok(plain));
@@ -660,7 +661,7 @@ fn every_message_survives_the_journey_and_no_cut_one_does() {
 
 #[test]
 fn counts_are_checked_before_memory_is_taken() {
-    // A list that claims 2^32 - 1 objects in nine bytes.
+    // A list with a count of 2^32 - 1 objects in nine bytes.
     let mut bytes = vec![11];
     bytes.extend_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(OssRequest::from_bytes(&bytes), Err(DecodeError::TooLong { .. })));
@@ -684,7 +685,7 @@ fn values_that_arithmetic_could_not_bear_are_refused() {
     assert!(Timestamp::from_bytes(&[0xff; 12]).is_err());
 }
 
-/// Decodes with every decoder. What one accepts must encode to the same bytes again.
+/// Decodes with every decoder. Accepted bytes must encode to the same bytes again.
 fn decode_all(bytes: &[u8]) {
     fn one<'a, T: Encode + Decode<'a> + PartialEq + Debug>(bytes: &'a [u8]) {
         if let Ok(value) = T::from_bytes(bytes) {
@@ -703,7 +704,7 @@ fn decode_all(bytes: &[u8]) {
     one::<Connected>(bytes);
     one::<Attr>(bytes);
     one::<Layout>(bytes);
-    // Capabilities that are not known are dropped, so bytes may differ.
+    // Unknown capabilities are dropped, so bytes may differ.
     let _ = Cred::from_bytes(bytes);
 }
 

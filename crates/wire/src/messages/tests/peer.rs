@@ -1,4 +1,4 @@
-//! Messages of metadata servers to each other.
+//! Messages between metadata servers.
 
 use super::*;
 use crate::peer::{
@@ -32,7 +32,7 @@ fn operation() -> Operation {
     Operation { id: op(3), stamp: 4, client: ClientUuid([5; 16]), now: Timestamp { sec: 6, nsec: 7 }, parts }
 }
 
-/// What changes shards of directories.
+/// A transaction that changes shards of directories.
 fn striped_operation() -> Operation {
     let xattrs = vec![(b"system.posix_acl_default".to_vec(), Vec::new())];
     let record = RecordBytes(b"record".to_vec());
@@ -40,7 +40,7 @@ fn striped_operation() -> Operation {
     Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
 }
 
-/// What moves names between shards.
+/// A transaction that moves names between shards.
 fn step() -> Operation {
     let moved = MovedName { name: b"name".to_vec(), fid: fid(3), kind: FileKind::Regular };
     let lmv = RecordBytes(b"lmv".to_vec());
@@ -52,7 +52,7 @@ fn step() -> Operation {
     Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
 }
 
-/// What gives an inode another MDT.
+/// A transaction that moves an inode to another MDT.
 fn migration() -> Operation {
     let record = RecordBytes(b"record".to_vec());
     let xattrs = vec![(b"user.a".to_vec(), b"value".to_vec())];
@@ -66,7 +66,7 @@ fn migration() -> Operation {
     Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
 }
 
-/// One whose client may ask for it again.
+/// A transaction with a stored reply.
 fn kept() -> Operation {
     let answer = RecordBytes(b"answer".to_vec());
     let updates = vec![Update::KeepAnswer { client: ClientUuid([5; 16]), tag: 8, xid: Xid(9), answer }];

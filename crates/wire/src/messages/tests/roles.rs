@@ -4,7 +4,8 @@ use super::{mds_requests, mgs_requests, oss_requests};
 use nacre_types::Roles;
 use std::fmt::Debug;
 
-/// Each request and the roles that may send it: decided from the certificate alone. None: a connection without a key may.
+/// Each request and the roles that may send it, checked against the certificate alone. None: a connection
+/// without a key may send it.
 #[test]
 fn every_request_is_open_to_the_roles_that_need_it_and_no_others() {
     fn line(service: &str, request: &dyn Debug, roles: Roles) -> String {
