@@ -1,6 +1,6 @@
-//! POSIX access control lists: the kernel's xattr form, checks, inheritance and the link with mode bits.
+//! POSIX access control lists: the kernel's xattr form, checks, inheritance and the relation to mode bits.
 //!
-//! Source: acl(5) and Linux `posix_acl_xattr.h` (version 2: a 4-byte version, then 8 bytes per entry).
+//! The xattr form is version 2 of `linux/posix_acl_xattr.h`: a version of 4 bytes, then 8 bytes per entry.
 
 use crate::limits::ACL_ENTRIES_MAX;
 use crate::nodemap::IdKind;
@@ -11,21 +11,22 @@ const XATTR_VERSION: u32 = 2;
 /// Id stored in entries that carry none.
 const NO_ID: u32 = u32::MAX;
 
-/// Who an entry speaks of. Numbers are the kernel's, and their order is the order of entries.
+/// Class of users that an entry applies to. Numbers are the kernel's, and their order is the order of
+/// entries.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u16)]
 pub enum AclTag {
-    /// The owner.
+    /// The owner of the file.
     UserObj = 0x01,
-    /// A named user.
+    /// A user named by the entry's id.
     User = 0x02,
-    /// The owning group.
+    /// The owning group of the file.
     GroupObj = 0x04,
-    /// A named group.
+    /// A group named by the entry's id.
     Group = 0x08,
     /// Upper bound for all but owner and other.
     Mask = 0x10,
-    /// Everybody else.
+    /// All other users.
     Other = 0x20,
 }
 
@@ -50,11 +51,11 @@ impl AclTag {
 /// One entry of an ACL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AclEntry {
-    /// Who it speaks of.
+    /// Class of users that the entry applies to.
     pub tag: AclTag,
-    /// Rights, in the low three bits.
+    /// Rights of the class, in the low three bits.
     pub perm: u8,
-    /// User or group id for named entries, otherwise ignored.
+    /// User or group id of a named entry, otherwise ignored.
     pub id: u32,
 }
 
@@ -68,7 +69,8 @@ impl Acl {
     /// Builds an ACL from entries.
     ///
     /// # Errors
-    /// `EINVAL` if an obligatory entry is missing or doubled, entries are out of order, or a mask is missing.
+    /// `EINVAL` if a mandatory entry is missing or duplicated, entries are out of order, or a mask is
+    /// missing.
     pub fn from_entries(entries: Vec<AclEntry>) -> Result<Acl, Status> {
         let count = |tag| entries.iter().filter(|e| e.tag == tag).count();
         let named = entries.iter().any(|e| e.tag.has_id());
@@ -88,7 +90,8 @@ impl Acl {
         Ok(Acl { entries })
     }
 
-    /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty list is `None`: "remove".
+    /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty list gives
+    /// `None`: "remove".
     ///
     /// # Errors
     /// `EINVAL` for malformed bytes, `EOPNOTSUPP` for another version.
@@ -111,7 +114,7 @@ impl Acl {
         Acl::from_entries(entries).map(Some)
     }
 
-    /// The same for users and groups with other ids.
+    /// Returns the ACL with the ids of users and groups translated by `map`.
     ///
     /// # Errors
     /// Those of `map`.
@@ -126,7 +129,7 @@ impl Acl {
         Ok(self)
     }
 
-    /// The kernel's xattr form.
+    /// Returns the kernel's xattr form.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(4 + 8 * self.entries.len());
         out.extend_from_slice(&XATTR_VERSION.to_le_bytes());
@@ -142,12 +145,12 @@ impl Acl {
         self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm)
     }
 
-    /// Rights of the entry for user `uid`, unmasked.
+    /// Returns the rights of the entry for user `uid`, unmasked.
     pub fn named_user(&self, uid: u32) -> Option<u8> {
         self.entries.iter().find(|e| e.tag == AclTag::User && e.id == uid).map(|e| e.perm)
     }
 
-    /// All group entries as (group, rights), unmasked; the owning group is `owning_gid`.
+    /// Iterates over all group entries as (group, rights), unmasked; the owning group is `owning_gid`.
     pub fn groups(&self, owning_gid: u32) -> impl Iterator<Item = (u32, u8)> + '_ {
         self.entries.iter().filter_map(move |e| match e.tag {
             AclTag::GroupObj => Some((owning_gid, e.perm)),
@@ -156,29 +159,30 @@ impl Acl {
         })
     }
 
-    /// The mask, or all rights if there is none.
+    /// Returns the mask, or all rights if there is none.
     pub fn mask(&self) -> u8 {
         self.find(AclTag::Mask).unwrap_or(7)
     }
 
-    /// Rights of everybody else.
+    /// Returns the rights of all other users.
     pub fn other(&self) -> u8 {
         self.find(AclTag::Other).unwrap_or(0)
     }
 
-    /// The nine permission bits that this ACL shows in `mode`: the group class shows the mask if there is one.
+    /// Returns the nine permission bits that represent this ACL in `mode`: the group class is the mask if
+    /// there is one.
     pub fn mode_bits(&self) -> u32 {
         let owner = self.find(AclTag::UserObj).unwrap_or(0);
         let group = self.find(AclTag::Mask).or_else(|| self.find(AclTag::GroupObj)).unwrap_or(0);
         (u32::from(owner) << 6) | (u32::from(group) << 3) | u32::from(self.other())
     }
 
-    /// True if the ACL says nothing that mode bits cannot say.
+    /// True if mode bits can express the whole ACL.
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The ACL after `chmod`: owner, group class and other follow the new bits.
+    /// Returns the ACL after `chmod`: owner, group class and other follow the new bits.
     pub fn with_mode(&self, mode: u32) -> Acl {
         let mut entries = self.entries.clone();
         let has_mask = entries.iter().any(|e| e.tag == AclTag::Mask);
@@ -194,8 +198,8 @@ impl Acl {
         Acl { entries }
     }
 
-    /// What a new file gets from its directory's default ACL: the access ACL limited by the mode it was created with
-    /// (umask does not apply), and the resulting permission bits.
+    /// Returns what a new file inherits from its directory's default ACL: the access ACL limited by the mode
+    /// of the create (umask does not apply), and the resulting permission bits.
     pub fn inherit(&self, create_mode: u32) -> (Acl, u32) {
         let mut entries = self.entries.clone();
         let has_mask = entries.iter().any(|e| e.tag == AclTag::Mask);

@@ -1,4 +1,4 @@
-//! Attributes of files, as they travel between client and metadata server.
+//! Attributes of files, as sent between client and metadata server.
 
 use crate::fid::Fid;
 use crate::time::Timestamp;
@@ -13,7 +13,7 @@ pub const S_ISGID: u32 = 0o2000;
 /// Sticky bit: in such a directory only the owner of an entry may remove it.
 pub const S_ISVTX: u32 = 0o1000;
 
-/// What a file is.
+/// Type of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {
@@ -34,12 +34,12 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind in a mode's type bits; `None` for bits that no file has.
+    /// Returns the kind in a mode's type bits; `None` for invalid bits.
     pub const fn from_mode(mode: u32) -> Option<FileKind> {
         FileKind::from_dirent_type(((mode & S_IFMT) >> 12) as u8)
     }
 
-    /// The kind with this `d_type` number (Linux `DT_*`).
+    /// Returns the kind with this `d_type` number (Linux `DT_*`).
     pub const fn from_dirent_type(value: u8) -> Option<FileKind> {
         Some(match value {
             1 => FileKind::Fifo,
@@ -53,14 +53,14 @@ impl FileKind {
         })
     }
 
-    /// The type bits of `mode`.
+    /// Returns the type bits of `mode`.
     pub const fn mode_bits(self) -> u32 {
         (self as u32) << 12
     }
 }
 
 bitflags! {
-    /// What else the metadata server knows of an inode; spares requests for what is not there.
+    /// What else is stored for an inode; saves requests for what does not exist.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct AttrFlags: u32 {
         /// An access ACL beyond the mode bits exists.
@@ -75,67 +75,68 @@ bitflags! {
         const HAS_OBJECTS = 16;
         /// A `security.capability` attribute exists, to be dropped on write and chown.
         const HAS_CAPABILITY = 32;
-        /// The file has no name left; it lives until its last close.
+        /// The file has no name left; it exists until its last close.
         const ORPHAN = 64;
-        /// What is made in this directory gets its project, and directories this flag (`FS_PROJINHERIT_FL`).
+        /// New entries of this directory get its project, and new subdirectories also this flag
+        /// (`FS_PROJINHERIT_FL`).
         const PROJECT_INHERIT = 128;
-        /// The names of this directory lie in shards.
+        /// The names of this directory are stored in shards.
         const STRIPED = 256;
-        /// A default for directories that are made in this directory is stored.
+        /// A default for new subdirectories of this directory is stored.
         const HAS_DIR_DEFAULT = 512;
     }
 }
 
-/// Where the size in an [`Attr`] comes from.
+/// Source of the size in an [`Attr`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum SizeSource {
-    /// `size` and `blocks` are exact: nobody has the file open for writing.
+    /// `size` and `blocks` are exact: no client has the file open for writing.
     #[default]
     Exact = 0,
-    /// Somebody writes, or a writer died: the truth is in the objects (ask the OSTs, reference 4.3).
+    /// A client writes, or a writer died: the size has to be taken from the objects on the OSTs (glimpse).
     Objects = 1,
 }
 
 /// Attributes of one inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Attr {
-    /// Which inode.
+    /// FID of the inode.
     pub fid: Fid,
     /// Type and permission bits.
     pub mode: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the file.
     pub gid: u32,
-    /// Project, 0 if none.
+    /// Project id, 0 if none.
     pub projid: u32,
-    /// Hard links; 0 for an orphan.
+    /// Number of hard links; 0 for an orphan.
     pub nlink: u32,
     /// Device number (Linux `makedev` encoding) of device files, otherwise 0.
     pub rdev: u32,
     /// Size in bytes; see `size_source`.
     pub size: u64,
-    /// Space used in units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub blocks: u64,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Timestamp,
-    /// Last change of data.
+    /// Time of the last change of data.
     pub mtime: Timestamp,
-    /// Last change of data or attributes.
+    /// Time of the last change of data or attributes.
     pub ctime: Timestamp,
-    /// Creation.
+    /// Time of creation.
     pub btime: Timestamp,
-    /// What else is stored.
+    /// What else is stored for the inode.
     pub flags: AttrFlags,
-    /// Whether `size`, `blocks` and `mtime` are exact.
+    /// Source of `size`, `blocks` and `mtime`: exact, or the objects.
     pub size_source: SizeSource,
-    /// Grows with every change of this inode at its MDT (the transno of the change); orders concurrent replies.
+    /// Transno of the inode's last change at its MDT; orders concurrent replies.
     pub version: u64,
 }
 
 impl Attr {
-    /// The file's kind; a mode that came through a decoder is always valid, anything else counts as regular.
+    /// Returns the file's kind; decoders accept only valid modes, any other mode counts as regular.
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode).unwrap_or(FileKind::Regular)
     }
@@ -152,7 +153,7 @@ impl Attr {
 }
 
 bitflags! {
-    /// Which fields of a [`SetAttr`] are to be applied.
+    /// Fields of a [`SetAttr`] that are applied.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct SetAttrValid: u32 {
         /// Permission bits (type bits are kept).
@@ -177,16 +178,16 @@ bitflags! {
         const PROJID = 512;
         /// Drop set-id bits and capabilities because of a write, truncate or chown by an unprivileged caller.
         const KILL_PRIV = 1024;
-        /// The caller holds the file open for writing, so a size change needs no permission check.
+        /// The caller has the file open for writing, so a size change needs no permission check.
         const OPEN_FOR_WRITE = 2048;
-        /// New entries of the directory are to inherit its project (owner only).
+        /// Make new entries of the directory inherit its project (owner only).
         const PROJECT_INHERIT = 4096;
-        /// They are not (owner only).
+        /// Make new entries of the directory not inherit its project (owner only).
         const NO_PROJECT_INHERIT = 8192;
     }
 }
 
-/// A change of attributes. Fields count only where `valid` says so.
+/// A change of attributes. Only fields named in `valid` count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
     /// Fields to apply.

@@ -1,4 +1,4 @@
-//! Capabilities: what a metadata target signs so that object targets let a client at an object of a file.
+//! Capabilities: signed by a metadata target, they grant a client access to an object on an object target.
 
 use crate::Fid;
 use bitflags::bitflags;
@@ -8,33 +8,33 @@ use std::fmt;
 pub const CAPABILITY_TAG_BYTES: usize = 16;
 
 bitflags! {
-    /// What may be done with an object.
+    /// Rights on an object.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Rights: u8 {
-        /// Its size, space and times.
+        /// Read its size, space and times.
         const ATTRIBUTES = 1;
-        /// Its data may be read.
+        /// Read its data.
         const READ = 2;
-        /// Its data may be changed.
+        /// Change its data.
         const WRITE = 4;
     }
 }
 
-/// A signed right to an object of one client's key. Which object and which key is said elsewhere: by the request that it goes with, and
-/// by the certificate of the connection.
+/// A signed right of one client's key to an object. The object comes from the request that carries the
+/// capability, the key from the certificate of the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Capability {
-    /// What it allows.
+    /// Rights on the object.
     pub rights: Rights,
     /// Number of the key that signed it.
     pub epoch: u32,
-    /// When it ends, in seconds since 1970 by the clock of the metadata server.
+    /// Time of expiry, in seconds since 1970 by the clock of the metadata server.
     pub expires_s: u64,
-    /// The signature.
+    /// Signature over object, key, rights and expiry.
     pub tag: [u8; CAPABILITY_TAG_BYTES],
 }
 
-/// The tag is of use to others, so no log shows it.
+/// The tag would let others use the capability, so logs do not show it.
 impl fmt::Debug for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Capability { rights, epoch, expires_s, .. } = self;
@@ -42,21 +42,21 @@ impl fmt::Debug for Capability {
     }
 }
 
-/// What a request to an object target needs.
+/// Access that a request to an object target needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectNeed {
-    /// The object.
+    /// Object of the request.
     pub object: Fid,
-    /// One of these rights will do.
+    /// Rights of which one is enough.
     pub any_of: Rights,
 }
 
 impl Capability {
-    /// One that allows nothing: what a request without any was sent with.
+    /// A capability without rights, for requests that carry none.
     pub const NONE: Capability =
         Capability { rights: Rights::empty(), epoch: 0, expires_s: 0, tag: [0; CAPABILITY_TAG_BYTES] };
 
-    /// True if it has a right that will do.
+    /// True if it has at least one of the rights.
     pub const fn allows(&self, any_of: Rights) -> bool {
         self.rights.intersects(any_of)
     }

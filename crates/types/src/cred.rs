@@ -1,4 +1,4 @@
-//! Who asks.
+//! Credentials of users.
 
 use bitflags::bitflags;
 
@@ -8,7 +8,7 @@ bitflags! {
     pub struct Caps: u64 {
         /// May change owners.
         const CHOWN = 1 << 0;
-        /// May read, write and search anything, and execute what somebody may execute.
+        /// May read, write and search everything, and execute files with any execute bit.
         const DAC_OVERRIDE = 1 << 1;
         /// May read any file and search any directory.
         const DAC_READ_SEARCH = 1 << 2;
@@ -16,20 +16,20 @@ bitflags! {
         const FOWNER = 1 << 3;
         /// Set-id bits survive changes.
         const FSETID = 1 << 4;
-        /// May link what it does not own.
+        /// May link files of other owners.
         const LINUX_IMMUTABLE = 1 << 9;
-        /// May do administration: `trusted.*` and `security.*` attributes.
+        /// May administer: `trusted.*` and `security.*` attributes.
         const SYS_ADMIN = 1 << 21;
         /// May use reserved space.
         const SYS_RESOURCE = 1 << 24;
-        /// May make device files.
+        /// May create device files.
         const MKNOD = 1 << 27;
         /// May set file capabilities.
         const SETFCAP = 1 << 31;
     }
 }
 
-/// The part of a caller's credentials that costs a look into `/proc`; fetched only when it decides.
+/// The part of a caller's credentials that has to be read from `/proc`; fetched only when it decides.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FullCred {
     /// Supplementary groups, at most [`crate::limits::GROUPS_MAX`].
@@ -38,12 +38,12 @@ pub struct FullCred {
     pub caps: Caps,
 }
 
-/// What the user database of a server says of a user.
+/// A user's entry in the user database of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
-    /// Primary group.
+    /// Primary group id.
     pub gid: u32,
-    /// All groups, at most [`crate::limits::GROUPS_MAX`].
+    /// Ids of all groups, at most [`crate::limits::GROUPS_MAX`].
     pub groups: Vec<u32>,
 }
 
@@ -56,8 +56,9 @@ impl User {
 
 /// Credentials of the caller of one request.
 ///
-/// `full` is `None` at first: owner and primary group decide nearly always. When they do not, the server answers
-/// [`crate::Status::NEED_CREDENTIALS`] and the client asks again with the groups and capabilities filled in.
+/// `full` is `None` at first: owner and primary group nearly always decide. When they do not, the server
+/// answers [`crate::Status::NEED_CREDENTIALS`] and the client repeats the request with groups and
+/// capabilities.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cred {
     /// File system user id.
@@ -69,12 +70,12 @@ pub struct Cred {
 }
 
 impl Cred {
-    /// The system itself: root with every capability, for internal work.
+    /// Returns the credentials of the system itself: root with all capabilities, for internal work.
     pub fn system() -> Cred {
         Cred { uid: 0, gid: 0, full: Some(FullCred { groups: Vec::new(), caps: Caps::all() }) }
     }
 
-    /// A caller whose groups and capabilities were not fetched.
+    /// Creates credentials without groups and capabilities.
     pub fn new(uid: u32, gid: u32) -> Cred {
         Cred { uid, gid, full: None }
     }

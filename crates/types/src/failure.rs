@@ -1,8 +1,9 @@
-//! A status together with what it is about, for the log.
+//! A status with its context for the log.
 //!
-//! Results that programs expect (`ENOENT`, `EACCES`, `EAGAIN`) carry nothing else and cost nothing. Those that an administrator has to
-//! understand ([`Status::is_fault`]) carry the file, the target, the place in the file and the cause, from where they are found out to the edge of the
-//! service or of the client, which logs them once and passes on the status alone.
+//! Results that programs expect (`ENOENT`, `EACCES`, `EAGAIN`) carry no context and cost nothing. Those that
+//! an administrator has to understand ([`Status::is_fault`]) carry the file, the target, the offset in the
+//! file and the cause, from the place of detection to the edge of the service or of the client, which logs
+//! them once and returns only the status.
 
 use std::fmt;
 
@@ -11,15 +12,15 @@ use crate::{Fid, Status, TargetId};
 /// Shorthand for results whose error is a [`Failure`].
 pub type FailureResult<T> = Result<T, Failure>;
 
-/// Why a step failed: a status, and for faults their context.
+/// The error of a step: a status, and for faults their context.
 pub struct Failure {
     status: Status,
-    /// The log has it already.
+    /// True if the log has it already.
     is_logged: bool,
     context: Option<Box<Context>>,
 }
 
-/// What a fault is about. The first value of each field stays: the step closest to the fault knows best.
+/// Context of a fault. The first value of each field stays: the step closest to the fault knows it best.
 #[derive(Default, Clone, PartialEq, Eq, Debug)]
 pub struct Context {
     action: Option<&'static str>,
@@ -30,31 +31,31 @@ pub struct Context {
 }
 
 impl Context {
-    /// What was tried, a phrase such as "read" or "get the layout".
+    /// Sets the attempted action, a phrase such as "read" or "get the layout".
     pub fn action(&mut self, action: &'static str) -> &mut Context {
         self.action.get_or_insert(action);
         self
     }
 
-    /// File, directory or object concerned.
+    /// Sets the file, directory or object concerned.
     pub fn fid(&mut self, fid: Fid) -> &mut Context {
         self.fid.get_or_insert(fid);
         self
     }
 
-    /// Target that failed, or that was asked.
+    /// Sets the target that failed, or that the request went to.
     pub fn target(&mut self, target: TargetId) -> &mut Context {
         self.target.get_or_insert(target);
         self
     }
 
-    /// Place in the file or object, in bytes.
+    /// Sets the offset in the file or object, in bytes.
     pub fn offset(&mut self, offset: u64) -> &mut Context {
         self.offset.get_or_insert(offset);
         self
     }
 
-    /// The reason, such as an error of a store or of the system. It must contain no secret.
+    /// Sets the reason, such as an error of a store or of the system. It must contain no secret.
     pub fn cause(&mut self, cause: impl fmt::Display) -> &mut Context {
         self.cause.get_or_insert_with(|| cause.to_string());
         self
@@ -62,22 +63,22 @@ impl Context {
 }
 
 impl Failure {
-    /// What a peer or a program gets.
+    /// Returns the status for a peer or a program.
     pub const fn status(&self) -> Status {
         self.status
     }
 
-    /// A failure of which the log has a line: what is left to do is to answer with the status.
+    /// Creates a failure that is logged already: the caller only has to answer with the status.
     pub const fn logged(status: Status) -> Failure {
         Failure { status, is_logged: true, context: None }
     }
 
-    /// Whether it belongs in the log, and is not there yet.
+    /// True if it belongs in the log, and is not logged yet.
     pub const fn is_unlogged_fault(&self) -> bool {
         self.status.is_fault() && !self.is_logged
     }
 
-    /// Target that failed, or that was asked, if it is known.
+    /// Returns the target that failed, or that the request went to, if known.
     pub fn target(&self) -> Option<TargetId> {
         self.context.as_ref()?.target
     }
@@ -93,10 +94,10 @@ impl Failure {
 
 /// Adds context to the error of a result.
 pub trait Explain<T> {
-    /// `describe` runs for faults only.
+    /// Adds context; `describe` runs for faults only.
     ///
     /// # Errors
-    /// That of the result, with context.
+    /// The error of the result, with context.
     fn explain(self, describe: impl FnOnce(&mut Context) -> &mut Context) -> FailureResult<T>;
 }
 

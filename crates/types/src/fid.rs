@@ -1,20 +1,19 @@
 //! File identifiers: 128 bits that name every file, directory and object for the life of the file system.
-//!
-//! Source: Lustre reference 4.5 (sequences, reserved ranges, IDIF) and 3.6 (`lu_fid`).
+//! Sequences, reserved ranges, IDIF and the encodings are Lustre's.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A file identifier, printed `[0xSEQ:0xOID:0xVER]`.
 ///
-/// The sequence tells which server owns the object; a FID is never used twice.
+/// The sequence determines the server of the object; a FID is never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Fid {
-    /// Sequence: handed out in ranges to servers, and one at a time to clients.
+    /// Sequence: allocated in ranges to servers, and one at a time to clients.
     pub seq: u64,
     /// Object id inside the sequence, from 1.
     pub oid: u32,
-    /// Version; 0 for everything in use today.
+    /// Version; 0 in all FIDs that are used.
     pub ver: u32,
 }
 
@@ -34,20 +33,20 @@ pub const OST_OIDS_PER_SEQUENCE: u32 = 0x1ff_ffff;
 impl Fid {
     /// The root directory of every file system (Lustre: `[0x200000007:0x1:0x0]`).
     pub const ROOT: Fid = Fid::new(0x2_0000_0007, 1, 0);
-    /// No object. Never stored as a name's target.
+    /// The null FID. Never stored as a name's target.
     pub const ZERO: Fid = Fid::new(0, 0, 0);
 
-    /// Builds a FID from its three parts.
+    /// Creates a FID from its three parts.
     pub const fn new(seq: u64, oid: u32, ver: u32) -> Fid {
         Fid { seq, oid, ver }
     }
 
-    /// The FID of object `oid` that MDT0 allocates on OST `ost_index`.
+    /// Returns the FID of object `oid` that MDT0 allocates on OST `ost_index`.
     pub const fn ost_object(ost_index: u16, oid: u32) -> Fid {
         Fid::new(SEQ_IDIF | ((ost_index as u64) << 16), oid, 0)
     }
 
-    /// True for the reserved "no object" value.
+    /// True for the null FID.
     pub const fn is_zero(&self) -> bool {
         self.seq == 0 && self.oid == 0 && self.ver == 0
     }
@@ -57,7 +56,8 @@ impl Fid {
         self.seq >= SEQ_IDIF && self.seq < SEQ_IDIF + (1 << 32)
     }
 
-    /// Index of the MDT whose range holds this FID's sequence; reserved sequences (the root) live on MDT0.
+    /// Returns the index of the MDT whose range contains this FID's sequence; reserved sequences (the root)
+    /// belong to MDT0.
     pub const fn mdt_index(&self) -> u16 {
         if self.seq < SEQ_NORMAL {
             return 0;
@@ -66,12 +66,12 @@ impl Fid {
         if index > u16::MAX as u64 { u16::MAX } else { index as u16 }
     }
 
-    /// First client sequence of MDT `mdt_index`.
+    /// Returns the first client sequence of MDT `mdt_index`.
     pub const fn first_sequence_of_mdt(mdt_index: u16) -> u64 {
         SEQ_NORMAL + mdt_index as u64 * SEQ_PER_TARGET
     }
 
-    /// Big-endian bytes, so that byte order is FID order in sorted stores.
+    /// Returns big-endian bytes, so that byte order is FID order in sorted stores.
     pub fn to_key(&self) -> [u8; FID_BYTES] {
         let mut key = [0u8; FID_BYTES];
         key[..8].copy_from_slice(&self.seq.to_be_bytes());
@@ -80,7 +80,7 @@ impl Fid {
         key
     }
 
-    /// The inverse of [`Fid::to_key`].
+    /// Reads the bytes of [`Fid::to_key`].
     pub fn from_key(key: &[u8; FID_BYTES]) -> Fid {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *key;
         Fid::new(
@@ -90,7 +90,7 @@ impl Fid {
         )
     }
 
-    /// Little-endian bytes as in Lustre's `lu_fid` (wire, disk and user interface).
+    /// Returns little-endian bytes as in Lustre's `lu_fid` (wire, disk and user interface).
     pub fn to_le_bytes(&self) -> [u8; FID_BYTES] {
         let mut bytes = [0u8; FID_BYTES];
         bytes[..8].copy_from_slice(&self.seq.to_le_bytes());
@@ -99,7 +99,7 @@ impl Fid {
         bytes
     }
 
-    /// The inverse of [`Fid::to_le_bytes`].
+    /// Reads the bytes of [`Fid::to_le_bytes`].
     pub fn from_le_bytes(bytes: &[u8; FID_BYTES]) -> Fid {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
         Fid::new(
@@ -109,14 +109,14 @@ impl Fid {
         )
     }
 
-    /// Inode number shown to programs: the sequence and the object id folded into 64 bits.
+    /// Returns the inode number shown to programs: the sequence and the object id folded into 64 bits.
     ///
     /// Distinct for the first 2^40 sequences; the root is 1 as on other file systems.
     pub const fn inode_number(&self) -> u64 {
         if self.seq == Fid::ROOT.seq && self.oid == Fid::ROOT.oid {
             return 1;
         }
-        // 24 bits hold any client object id (17 bits used) and the rest takes the sequence.
+        // 24 bits are enough for a client's object ids (17 bits); the rest is for the sequence.
         (self.seq << 24) ^ (self.seq >> 40) ^ (self.oid as u64)
     }
 }
@@ -133,7 +133,7 @@ impl fmt::Debug for Fid {
     }
 }
 
-/// The text was not a FID.
+/// The text is not a FID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not a FID: write it as [0xSEQ:0xOID:0xVER]")]
 pub struct ParseFidError {

@@ -1,14 +1,14 @@
-//! Who a peer is: what its certificate says, and as a URI in it.
+//! Identity of a peer: the contents of its certificate, and their form as a URI in it.
 
 use bitflags::bitflags;
 use std::fmt;
 use std::str::FromStr;
 
 bitflags! {
-    /// What an identity may ask for. A process with several services has the roles of all.
+    /// Roles of an identity. A process with several services has the roles of all.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Roles: u8 {
-        /// Serves the configuration, and holds the authority.
+        /// Serves the configuration, and is the authority.
         const MGS = 1;
         /// Serves metadata targets; acts as the system at other servers.
         const MDS = 2;
@@ -16,7 +16,7 @@ bitflags! {
         const OSS = 4;
         /// Mounts the file system.
         const CLIENT = 8;
-        /// Does what root does: no squash, changes of the configuration.
+        /// Has the rights of root: no squash, changes of the configuration.
         const ADMIN = 16;
     }
 }
@@ -49,7 +49,7 @@ impl FromStr for Roles {
     }
 }
 
-/// Number of a key: drawn when it is enrolled, kept when its certificate is renewed, named when it is revoked.
+/// Number of a key: random at its enrolment, kept when its certificate is renewed, and used to revoke it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u64);
 
@@ -75,7 +75,7 @@ impl FromStr for KeyId {
     }
 }
 
-/// The part of a text that makes it no identity.
+/// The invalid part of the text of an identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdentityError(pub &'static str);
 
@@ -94,31 +94,33 @@ const NAME_MAX: usize = 255;
 /// Longest subtree, in bytes.
 const ROOT_MAX: usize = 4095;
 
-/// What a certificate says of its holder. As text: `nacre://FSNAME/KEYID?roles=client&until=1790000000&uid=1000&root=/a&ro&final&name=HOST`.
+/// Contents of a certificate. As text:
+/// `nacre://FSNAME/KEYID?roles=client&until=1790000000&uid=1000&root=/a&ro&final&name=HOST`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
-    /// File system that it is of.
+    /// Name of the file system.
     pub fsname: String,
-    /// Its key.
+    /// Number of the key.
     pub id: KeyId,
-    /// At least one.
+    /// Roles of the holder; at least one.
     pub roles: Roles,
-    /// When it ends, in seconds since 1970. A session that is resumed is not verified again, so this is looked at.
+    /// Time of expiry, in seconds since 1970. A resumed session is not verified again, so it is checked
+    /// separately.
     pub until_s: u64,
-    /// The only user it acts as; `None` for a host, which acts for all its users.
+    /// The only user that the holder acts for; `None` for a host, which acts for all its users.
     pub uid: Option<u32>,
-    /// Subtree that it sees as the root, as an absolute path; `None` for all.
+    /// Subtree that the holder sees as the root, as an absolute path; `None` for all.
     pub root: Option<String>,
-    /// It changes nothing.
+    /// True if the holder may change nothing.
     pub read_only: bool,
-    /// It is not renewed, and ends when its first certificate does.
+    /// True if the key is not renewed, and ends with its first certificate.
     pub is_final: bool,
-    /// Host or process, for logs and lists. A claim of its holder.
+    /// Host or process, for logs and lists. An unverified claim of the holder.
     pub name: String,
 }
 
 impl Identity {
-    /// One with these roles, that never ends, and no bounds.
+    /// Creates an identity with these roles that never expires and has no restrictions.
     pub fn new(fsname: &str, id: KeyId, roles: Roles, name: &str) -> Identity {
         let (fsname, name) = (fsname.to_owned(), name.to_owned());
         let (until_s, uid, root) = (u64::MAX, None, None);
@@ -151,7 +153,8 @@ impl fmt::Display for Identity {
 impl FromStr for Identity {
     type Err = IdentityError;
 
-    /// Strict: an unknown, doubled or misspelt property is an error, so that a bound is never overlooked.
+    /// Strict: an unknown, duplicate or misspelt property is an error, so that a restriction is never
+    /// overlooked.
     fn from_str(text: &str) -> Result<Identity, IdentityError> {
         let rest = text
             .strip_prefix("nacre://")
@@ -201,18 +204,18 @@ impl Identity {
     }
 }
 
-/// A number in digits alone: no sign.
+/// Parses a number of digits only: no sign.
 pub(crate) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// An absolute path without `.`, `..` and empty parts, other than the root.
+/// True for an absolute path without `.`, `..` and empty parts, other than the root.
 pub fn is_subtree(path: &str) -> bool {
     let is_name = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
     path.len() <= ROOT_MAX && path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_name))
 }
 
-/// Percent-encodes what is not plain in a URI, or in a word.
+/// Percent-encodes bytes that are not plain in a URI, or in a word.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

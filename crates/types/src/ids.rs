@@ -1,11 +1,11 @@
-//! Small identifiers, each a type of its own so that one cannot stand for another.
+//! Small identifiers, each with a type of its own so that they cannot be mixed up.
 
 use crate::identity::Roles;
 use crate::limits::{DATA_INDEX_MAX, TARGET_INDEX_MAX};
 use std::fmt;
 use std::str::FromStr;
 
-/// Transaction number: grows with every change that one target applies; 0 means "changed nothing".
+/// Transaction number: grows with every change that one target applies; 0 means "no change".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct TransNo(pub u64);
 
@@ -13,7 +13,7 @@ pub struct TransNo(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Xid(pub u64);
 
-/// Identity of one mount (not of a host): random, made when the client starts.
+/// Identity of one mount (not of a host): random, chosen when the client starts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientUuid(pub [u8; 16]);
 
@@ -41,7 +41,7 @@ impl fmt::Debug for ClientUuid {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct OpenHandle(pub u64);
 
-/// What a target stores.
+/// Kind of a target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TargetKind {
     /// Management: configuration of the file system.
@@ -53,7 +53,7 @@ pub enum TargetKind {
 }
 
 impl TargetKind {
-    /// Lustre's short name: `MGT`, `MDT` or `OST`.
+    /// Returns Lustre's short name: `MGT`, `MDT` or `OST`.
     pub const fn label(self) -> &'static str {
         match self {
             TargetKind::Mgt => "MGT",
@@ -66,25 +66,25 @@ impl TargetKind {
 /// One target of a file system, printed `MDT0000`, `OST001f`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TargetId {
-    /// What it stores.
+    /// Kind of the target.
     pub kind: TargetKind,
-    /// Counts from 0 within its kind, below [`crate::limits::TARGET_INDEX_MAX`].
+    /// Index from 0 within its kind, below [`crate::limits::TARGET_INDEX_MAX`].
     pub index: u16,
 }
 
 impl TargetId {
-    /// The metadata target with this index.
+    /// Returns the metadata target with this index.
     pub const fn mdt(index: u16) -> TargetId {
         TargetId { kind: TargetKind::Mdt, index }
     }
 
-    /// The object target with this index.
+    /// Returns the object target with this index.
     pub const fn ost(index: u16) -> TargetId {
         TargetId { kind: TargetKind::Ost, index }
     }
 
-    /// The data part of the metadata target with this index: where it holds data of files. `None` beyond the MDTs that can
-    /// have one.
+    /// Returns the data part of the metadata target with this index, where it stores data of files. `None`
+    /// for indexes of MDTs that cannot have one.
     pub const fn mdt_data(mdt_index: u16) -> Option<TargetId> {
         match TARGET_INDEX_MAX.checked_add(mdt_index) {
             Some(index) if index < DATA_INDEX_MAX => Some(TargetId::ost(index)),
@@ -92,24 +92,24 @@ impl TargetId {
         }
     }
 
-    /// The management target; a file system has one.
+    /// Returns the management target; a file system has one.
     pub const fn mgt() -> TargetId {
         TargetId { kind: TargetKind::Mgt, index: 0 }
     }
 
-    /// Lustre's target UUID, for example `testfs-OST0000_UUID`.
+    /// Returns Lustre's target UUID, for example `testfs-OST0000_UUID`.
     pub fn uuid(&self, fsname: &str) -> String {
         format!("{fsname}-{self}_UUID")
     }
 }
 
 impl TargetId {
-    /// The role of what serves it.
+    /// Returns the role of the target's server.
     pub fn role(self) -> Roles {
         match self.kind {
             TargetKind::Mgt => Roles::MGS,
             TargetKind::Mdt => Roles::MDS,
-            // The data of an MDT lies in it.
+            // The data part of an MDT is served by the MDS.
             TargetKind::Ost if self.index >= TARGET_INDEX_MAX => Roles::MDS,
             TargetKind::Ost => Roles::OSS,
         }
@@ -128,7 +128,7 @@ impl fmt::Display for TargetId {
     }
 }
 
-/// The text was not a target's name.
+/// The text is not the name of a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a target: write MGT, MDT0000 or OST0000 (four hexadecimal digits)")]
 pub struct ParseTargetError(String);

@@ -1,8 +1,8 @@
-//! Native ioctls of a mount: how `lfs` asks about targets, paths and FIDs. They work on any file or directory of it; a
-//! file that is not on NacreFS answers `ENOTTY`.
+//! Native ioctls of a mount: queries of `lfs` about targets, paths and FIDs, and operations on files. They
+//! work on any file or directory of the mount; other file systems answer `ENOTTY`.
 //!
-//! Structures are fixed-size byte strings, little-endian, so that no padding can differ. The kernel copies as many bytes
-//! as the number says, at most 16383.
+//! Structures are fixed-size byte strings, little-endian, so that no padding can differ. The kernel copies
+//! the number of bytes that is encoded in the command, at most 16383.
 
 use crate::attr::SizeSource;
 use crate::fid::{FID_BYTES, Fid};
@@ -16,39 +16,39 @@ pub use inodes::{FILES_MAX, FilesOn, FilesWanted, MIGRATED_MAX, MigrateFiles};
 
 /// Type byte of all native ioctls.
 pub const MAGIC: u8 = b'N';
-/// Longest path that [`FidToPath`] gives, in bytes.
+/// Longest path that [`FidToPath`] returns, in bytes.
 pub const PATH_MAX: usize = 4096;
 /// Pool names in one [`PoolList`].
 pub const POOLS_MAX: usize = 512;
 /// Target indexes in one [`TargetList`].
 pub const LIST_MAX: usize = 4096;
 
-/// Bytes of entries in one [`ScanDirectory`]: what the kernel's bound on the whole leaves.
+/// Bytes of entries in one [`ScanDirectory`]: the rest of the kernel's limit for the structure.
 pub const SCAN_BYTES_MAX: usize = 16_360;
 
 pub(crate) const WRITE: u32 = 1;
 const READ: u32 = 2;
 const READ_WRITE: u32 = 3;
 
-/// The number that ioctl(2) takes (Linux `_IOC`).
+/// Returns the command number for ioctl(2) (Linux `_IOC`).
 pub(crate) const fn number(direction: u32, nr: u32, size: usize) -> u32 {
     assert!(size <= 16383, "the kernel encodes sizes in 14 bits");
     direction << 30 | (size as u32) << 16 | (MAGIC as u32) << 8 | nr
 }
 
-/// A structure that travels through an ioctl.
+/// A structure that an ioctl copies in and out.
 pub trait Payload: Sized {
-    /// Number of the ioctl.
+    /// Command number of the ioctl.
     const COMMAND: u32;
-    /// Bytes of the structure.
+    /// Size of the structure in bytes.
     const SIZE: usize;
-    /// The structure's bytes, exactly [`Payload::SIZE`].
+    /// Returns the structure's bytes, exactly [`Payload::SIZE`].
     fn to_bytes(&self) -> Vec<u8>;
-    /// The structure in `bytes`; `None` if they are too few or make no sense.
+    /// Reads the structure; `None` if the bytes are too few or invalid.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 
-/// Which file system is mounted, and which mount this is.
+/// Identifies the mounted file system and the mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MountInfo {
     /// Name of the file system, up to 16 bytes.
@@ -57,202 +57,209 @@ pub struct MountInfo {
     pub instance: String,
 }
 
-/// FID of the file or directory that the ioctl is called on.
+/// Returns the FID of the file or directory that the ioctl is called on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PathToFid {
-    /// The answer.
+    /// Output: the FID.
     pub fid: Fid,
 }
 
-/// A path of an inode, relative to the root of the mount. Needs `CAP_DAC_READ_SEARCH`.
+/// Returns a path of an inode, relative to the root of the mount. Needs `CAP_DAC_READ_SEARCH`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FidToPath {
-    /// The inode.
+    /// Inode to name.
     pub fid: Fid,
-    /// Which of its links, from 0; `ENODATA` past the last.
+    /// Number of the link, from 0; `ENODATA` past the last.
     pub link: u32,
-    /// The answer: the path without a leading slash, at most [`PATH_MAX`] bytes.
+    /// Output: path without a leading slash, at most [`PATH_MAX`] bytes.
     pub path: Vec<u8>,
 }
 
-/// Indexes of targets of one kind, in ascending order.
+/// Lists the indexes of targets of one kind, in ascending order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetList {
-    /// Which kind.
+    /// Kind of the targets.
     pub kind: TargetKind,
-    /// Give indexes from this one on.
+    /// First index to list.
     pub from: u16,
-    /// The answer, at most [`LIST_MAX`]; if it is full, ask again from behind the last.
+    /// Output: at most [`LIST_MAX`] indexes; if there are as many, repeat the call after the last.
     pub indexes: Vec<u16>,
-    /// Those of them that are out of use at this mount, in the same order.
+    /// Output: indexes among them that are inactive at this mount, in the same order.
     pub inactive: Vec<u16>,
 }
 
-/// Space of one target. `ENODEV` if there is no such target.
+/// Returns space and inodes of one target. `ENODEV` if there is no such target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TargetStatfs {
-    /// Which target.
+    /// Target to query.
     pub target: TargetId,
     /// Unit of the block counts in bytes.
     pub block_size: u32,
-    /// Blocks in all, free, and free for ordinary users.
+    /// Number of blocks: total, free, and free for unprivileged users.
     pub blocks: [u64; 3],
-    /// Inodes or objects in all, and free.
+    /// Number of inodes or objects: total and free.
     pub files: [u64; 2],
     /// State bits (Lustre `OS_STATFS_*`).
     pub state: u32,
 }
 
-/// Names of pools, in order.
+/// Lists names of pools, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PoolList {
-    /// Give names from this place in their order on.
+    /// Position of the first name to list.
     pub from: u32,
-    /// The answer, at most [`POOLS_MAX`], each up to 15 bytes; if it is full, ask again from behind the last.
+    /// Output: at most [`POOLS_MAX`] names, each up to 15 bytes; if there are as many, repeat the call after
+    /// the last.
     pub names: Vec<String>,
 }
 
-/// OSTs of a pool, in the order in which they were added. `ENOENT` if there is no such pool.
+/// Lists the OSTs of a pool, in the order in which they were added. `ENOENT` if there is no such pool.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PoolMembers {
     /// Name of the pool, up to 15 bytes.
     pub pool: String,
-    /// Give indexes from this place in their order on.
+    /// Position of the first OST to list.
     pub from: u32,
-    /// The answer, at most [`LIST_MAX`]; if it is full, ask again from behind the last.
+    /// Output: at most [`LIST_MAX`] indexes; if there are as many, repeat the call after the last.
     pub indexes: Vec<u16>,
 }
 
-/// What a program says of a range of the file that the ioctl is called on. `EOPNOTSUPP` for advice that has no effect here, or on the open
-/// file alone.
+/// Gives a hint about a range of the file that the ioctl is called on. `EOPNOTSUPP` for hints without an
+/// effect in this file system, or with one on the open file only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Advise {
-    /// Lustre's number of the advice: 1 will be read, 2 not needed, 4 is to be locked.
+    /// Lustre's number of the hint: 1 will be read, 2 not needed, 4 lock ahead.
     pub advice: u16,
-    /// With 4: 1 to read, 2 to write.
+    /// Mode of the lock for hint 4: 1 to read, 2 to write.
     pub mode: u16,
-    /// Bit 0: with 4, only what nobody else has.
+    /// Bit 0: for hint 4, lock only if no other client holds a conflicting lock.
     pub flags: u32,
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// One past the last; all ones for the end of the file.
+    /// Offset after the last byte; all ones for the end of the file.
     pub end: u64,
 }
 
-/// Size of a file as its MDT has it, without a question to OSTs or to who writes it.
+/// Returns the size of a file as its MDT has it, without asking OSTs or writers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SizeOnMdt {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Space used in units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub blocks: u64,
-    /// Whether it is known to be right.
+    /// Exact, or a value that the objects may contradict.
     pub source: SizeSource,
 }
 
-/// Some entries of a directory with their attributes and layouts; needs the directory open for reading, and permission to
-/// search it.
+/// Lists entries of a directory with their attributes and layouts; needs the directory open for reading, and
+/// permission to search it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScanDirectory {
-    /// Entries behind this position; 0 for the beginning.
+    /// Position after which entries are listed; 0 for the start.
     pub cookie: u64,
-    /// What is wanted beside the attributes that the MDT has.
+    /// Information to return in addition to the attributes that the MDT has.
     pub wanted: ScanWanted,
-    /// The answer: nothing follows these entries.
+    /// Output: true if nothing follows these entries.
     pub end: bool,
-    /// The answer: entries as a listing has them between client and MDT (`nacre_wire::mds::DirPage`), at most
+    /// Output: entries encoded as in a listing between client and MDT (`nacre_wire::mds::DirPage`), at most
     /// [`SCAN_BYTES_MAX`] bytes.
     pub entries: Vec<u8>,
 }
 
 bitflags::bitflags! {
-    /// What [`ScanDirectory`] is to find out.
+    /// Optional information of a [`ScanDirectory`].
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ScanWanted: u32 {
         /// Layouts of files and default layouts of directories.
         const LAYOUTS = 1;
-        /// Sizes, blocks and times of files that this mount has open. Those that other mounts write to stay as the MDT has
-        /// them (`SizeSource::Objects`).
+        /// Sizes, blocks and times of files that this mount has open. Those that other mounts write to stay
+        /// as the MDT has them (`SizeSource::Objects`).
         const SIZES = 2;
     }
 }
 
-/// What [`FileCall`] asks for.
+/// Operation of a [`FileCall`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum FileOperation {
-    /// Version of the data: flags 0 as it is on the OSTs, 1 after what is held back was written, 2 after all that is cached was given
-    /// up. Answer: the version.
+    /// Return the version of the data: flags 0 as stored on the OSTs, 1 after the held-back data was written,
+    /// 2 after all caches were dropped. Output: the version.
     DataVersion = 1,
     /// Exchange the objects with those of the other file; flags as in [`FileCall`].
     Swap = 2,
-    /// Take the lease whose number is in the flags: 0 none, 1 read, 2 write, 3 frozen; or [`FileCall::ASK_LEASE`]. Answer: the number of the
-    /// one before.
+    /// Take the lease whose number is in the flags: 0 none, 1 read, 2 write, 3 frozen; or
+    /// [`FileCall::ASK_LEASE`]. Output: the number of the previous lease.
     Lease = 3,
-    /// The next byte of data from the first value on: what lseek(2) does, but not behind a write that waits while the file is frozen.
+    /// Find the next byte of data from the first value on: as lseek(2), but without queueing behind a write
+    /// that waits while the file is frozen.
     SeekData = 4,
-    /// The same for the next hole.
+    /// Find the next hole, in the same way.
     SeekHole = 5,
-    /// The size.
+    /// Return the size.
     Size = 6,
-    /// Copy as copy_file_range(2) does, from the first value on to the same place in the other file, which this mount has open for
-    /// writing and the caller may write to; as many bytes as the second value says. Answer: bytes copied.
+    /// Copy as copy_file_range(2) does, from the offset in the first value to the same offset in the other
+    /// file, which this mount has open for writing and the caller may write to; as many bytes as the second
+    /// value. Output: bytes copied.
     Copy = 7,
 }
 
-/// Something about the data of an open file. Without the right to it `EACCES` or `EPERM`, as of the operation.
+/// Performs an operation on the data of an open file. `EACCES` or `EPERM` without the rights for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileCall {
-    /// What.
+    /// Operation to perform.
     pub operation: FileOperation,
-    /// How; of an exchange [`FileCall::FIRST`], [`FileCall::SECOND`], [`FileCall::KEEP_TIMES`], [`FileCall::LEASED`].
+    /// Flags of the operation; of an exchange [`FileCall::FIRST`], [`FileCall::SECOND`],
+    /// [`FileCall::KEEP_TIMES`], [`FileCall::LEASED`].
     pub flags: u32,
-    /// Another file.
+    /// FID of the other file.
     pub other: Fid,
-    /// Versions that the data of this file and of the other one is expected to have; the first is the answer.
+    /// Expected versions of the data of this file and of the other one; the first is also the output.
     pub values: [u64; 2],
 }
 
 impl FileCall {
-    /// The first version counts.
+    /// Compare the first version.
     pub const FIRST: u32 = 1;
-    /// The second version counts.
+    /// Compare the second version.
     pub const SECOND: u32 = 2;
-    /// Times stay with the files.
+    /// Keep the times with the files.
     pub const KEEP_TIMES: u32 = 4;
-    /// The lease on this file must be there.
+    /// Require the lease on this file.
     pub const LEASED: u32 = 8;
-    /// Of a lease: what there is, which stays.
+    /// For a lease: return the current one without changing it.
     pub const ASK_LEASE: u32 = 4;
 }
 
-/// Removes all names of a file, whatever they are. Needs `CAP_DAC_READ_SEARCH`, and for each name what unlink(2) needs.
+/// Removes all names of a file. Needs `CAP_DAC_READ_SEARCH`, and for each name the rights for unlink(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoveFid {
-    /// The file.
+    /// File to remove.
     pub fid: Fid,
 }
 
-/// Makes a directory in the one that the ioctl is called on, on certain MDTs.
+/// Creates a directory on chosen MDTs, in the one that the ioctl is called on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MakeDirectory {
-    /// Its name, up to 255 bytes.
+    /// Name of the directory, up to 255 bytes.
     pub name: Vec<u8>,
     /// Permission bits.
     pub mode: u32,
-    /// Bits that it does not get, unless a default ACL says what it gets.
+    /// Umask of the caller; not applied where a default ACL exists.
     pub umask: u32,
-    /// MDTs to spread its names over; negative: as many times all that there are. 0 and 1: not spread.
+    /// Number of MDTs to spread its names over; negative: that many times all MDTs. 0 and 1: not spread.
     pub count: i32,
-    /// How names are spread, as Lustre numbers it (1 all_char, 2 fnv_1a_64, 3 crush, 4 crush2; 0: as usual), with Lustre's flags.
+    /// Hash that spreads the names, in Lustre's numbers (1 all_char, 2 fnv_1a_64, 3 crush, 4 crush2; 0:
+    /// default), with Lustre's flags.
     pub hash: u32,
-    /// For how many levels directories in it stay on its MDT, in Lustre's number (0 all, 255 none).
+    /// Number of levels for which subdirectories stay on its MDT, in Lustre's numbers (0 all, 255 none).
     pub max_inherit: u8,
-    /// If there is such a directory already, it gets the number of shards and the hash.
+    /// True if an existing directory gets the number of shards and the hash.
     pub restripes: bool,
-    /// Nothing is made: what has the name moves, a directory itself to the first of the MDTs and its names to all of them.
+    /// True to create nothing but to move the inode with the name: a directory itself to the first of the
+    /// MDTs, its names to all of them.
     pub migrates: bool,
-    /// Indexes of the MDTs, up to [`MDTS_MAX`]; if there are fewer than `count`, others follow. Empty: where there is room.
+    /// Indexes of the MDTs, up to [`MDTS_MAX`]; if there are fewer than `count`, others are added. Empty:
+    /// chosen by free space.
     pub mdts: Vec<u16>,
 }
 
@@ -354,7 +361,7 @@ impl Payload for FidToPath {
     }
 }
 
-/// Where the bits begin that tell which of a list's targets are out of use.
+/// Offset of the bitmap of inactive targets in a [`TargetList`].
 const LIST_INACTIVE: usize = 12 + 2 * LIST_MAX;
 
 impl Payload for TargetList {
@@ -417,7 +424,7 @@ impl Payload for TargetStatfs {
     }
 }
 
-/// Bytes of a pool's name in a structure, the last always 0.
+/// Bytes of a pool's name in a structure, NUL-terminated.
 const POOL_BYTES: usize = 16;
 
 impl Payload for PoolList {
@@ -570,7 +577,7 @@ impl Payload for RemoveFid {
     }
 }
 
-/// Where the name is in a [`MakeDirectory`].
+/// Offset of the name in a [`MakeDirectory`].
 const MKDIR_NAME: usize = 28;
 
 impl Payload for MakeDirectory {
@@ -609,7 +616,8 @@ impl Payload for MakeDirectory {
     }
 }
 
-/// Lustre's structure, under a number that lets the answer come back without a look at the caller's memory.
+/// Lustre's structure, under a number with which the kernel copies the result, so that the daemon need not
+/// access the caller's memory.
 impl Payload for ProjectCall {
     const COMMAND: u32 = number(READ_WRITE, 35, Self::SIZE);
     const SIZE: usize = ProjectCall::BYTES;
@@ -624,7 +632,7 @@ impl Payload for ProjectCall {
 }
 
 impl TargetStatfs {
-    /// A question about `target`.
+    /// Creates the query for `target`.
     pub fn question(target: TargetId) -> TargetStatfs {
         TargetStatfs { target, block_size: 0, blocks: [0; 3], files: [0; 2], state: 0 }
     }

@@ -1,21 +1,22 @@
-//! Job ids: what a batch system calls the work that a request is done for.
+//! Job ids: names that attribute requests to a batch job.
 
 use std::fmt;
 
-/// Longest job id in bytes (reference 5.1).
+/// Longest job id in bytes, as in Lustre.
 pub const JOB_ID_MAX: usize = 31;
 
-/// Name of a job: 1 to [`JOB_ID_MAX`] bytes, any but control characters and white space. Small enough to be copied around.
+/// Name of a job: 1 to [`JOB_ID_MAX`] bytes, all but control characters and white space. Small enough to be
+/// copied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId {
-    /// Zeros after the name.
+    /// The name, padded with zeros.
     bytes: [u8; JOB_ID_MAX],
     len: u8,
 }
 
 impl JobId {
-    /// The job of this name, cut to [`JOB_ID_MAX`] bytes, without control characters and white space; `None` if nothing is
-    /// left.
+    /// Creates the job of this name, cut to [`JOB_ID_MAX`] bytes, without control characters and white space;
+    /// `None` if nothing is left.
     pub fn new(name: &[u8]) -> Option<JobId> {
         let mut job = JobId { bytes: [0; JOB_ID_MAX], len: 0 };
         let kept = name.iter().filter(|byte| !byte.is_ascii_control() && !byte.is_ascii_whitespace());
@@ -26,7 +27,7 @@ impl JobId {
         (job.len > 0).then_some(job)
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }

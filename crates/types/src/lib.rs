@@ -1,8 +1,8 @@
 //! The vocabulary of NacreFS: identifiers, attributes, credentials, errors and limits.
 //!
-//! Everything here is plain data and pure functions. Nothing does I/O, reads a clock or takes a lock, so every
-//! other crate may depend on this one and it depends on none of them. Lustre's words are used for Lustre's
-//! concepts (FID, NID, OST, MDT, transno, xid).
+//! Plain data and pure functions only: nothing does I/O, reads a clock or takes a lock, so all other crates
+//! may depend on this one and it depends on none of them. Lustre's terms are used for Lustre's concepts (FID,
+//! NID, OST, MDT, transno, xid).
 
 pub mod acl;
 pub mod attr;

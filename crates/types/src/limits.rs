@@ -1,4 +1,4 @@
-//! Limits that every part shares. Source: Lustre reference 5.1 unless said otherwise.
+//! Limits that all parts share. Lustre's values unless said otherwise.
 
 /// Longest file name in bytes.
 pub const NAME_MAX: usize = 255;
@@ -16,12 +16,12 @@ pub const XATTR_VALUE_MAX: usize = 65536;
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Hard links to one file.
 pub const LINK_MAX: u32 = 65000;
-/// One past the largest OST or MDT index.
+/// First invalid OST or MDT index.
 pub const TARGET_INDEX_MAX: u16 = 0xffe0;
-/// One past the largest index of the data part of an MDT, which object requests name like an OST: from [`TARGET_INDEX_MAX`]
-/// on, in the order of the MDTs.
+/// First invalid index of the data part of an MDT, which object requests name like an OST: from
+/// [`TARGET_INDEX_MAX`] on, in the order of the MDTs.
 pub const DATA_INDEX_MAX: u16 = 0xffff;
-/// MDTs of one file system: as many as can hold data of files.
+/// MDTs of one file system: as many as can store data of files.
 pub const MDT_COUNT_MAX: u16 = DATA_INDEX_MAX - TARGET_INDEX_MAX;
 /// Stripes of one component.
 pub const STRIPE_COUNT_MAX: u16 = 2000;
@@ -33,11 +33,11 @@ pub const STRIPE_SIZE_DEFAULT: u32 = 4 << 20;
 pub const GROUPS_MAX: usize = 65536;
 /// Entries in one POSIX ACL.
 pub const ACL_ENTRIES_MAX: usize = 8188;
-/// Largest piece of data that one read or write request carries, in bytes (Lustre: 64 MiB; ours fits the FUSE request).
+/// Largest bulk data of one read or write request, in bytes (Lustre: 64 MiB; this value fits a FUSE request).
 pub const BULK_MAX: usize = 4 << 20;
-/// Data up to this size rides inside the request or reply by default, in bytes.
+/// Data up to this size is sent inside the request or reply by default (short I/O), in bytes.
 pub const SHORT_IO_BYTES: usize = 16 << 10;
-/// TCP port that servers listen on unless told otherwise. Guess: free, unprivileged, and ends like Lustre's 988.
+/// Default TCP port of servers: an unprivileged port without a common use that ends like Lustre's 988.
 pub const PORT_DEFAULT: u16 = 7988;
 
 const _: () = assert!(STRIPE_SIZE_DEFAULT.is_multiple_of(STRIPE_SIZE_MIN));

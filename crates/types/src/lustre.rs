@@ -1,117 +1,118 @@
-//! Lustre's ioctls, as programs that were built for Lustre call them: numbers, and the structures that travel. Source:
-//! reference 3.5 and 3.6.
+//! Lustre's ioctls, as programs built for Lustre call them: command numbers, and their structures.
 //!
-//! Structures are packed, little-endian, with fixed offsets, so they are read and written by hand.
+//! Structures are packed, little-endian, with fixed offsets, so they are encoded by hand.
 //!
-//! The number encodes how many bytes the kernel moves for a FUSE mount. For many of these it lies: the call passes a pointer
-//! to something larger, which can only be reached in the memory of the caller. A few pass a number in place of a pointer; those never reach a daemon, and
-//! the preload library turns them into [`ByValue`].
+//! The command number encodes the bytes that the kernel copies for a FUSE mount. For many of these ioctls it
+//! is wrong: the call passes a pointer to something larger, which can only be reached in the memory of the
+//! caller. A few pass a number instead of a pointer; those never reach a daemon, and the preload library
+//! translates them to [`ByValue`].
 
 use crate::attr::Attr;
 use crate::fid::{FID_BYTES, Fid};
 use crate::ioctl::Payload;
 
-/// Generation of the inode.
+/// Returns the generation of the inode.
 pub const GETVERSION: u32 = 0x8008_6603;
-/// Flags of the descriptor.
+/// Returns the flags of the descriptor.
 pub const GETFLAGS: u32 = 0x8008_6697;
 /// Sets the layout of a file, or the default of a directory: `lov_user_md`.
 pub const LOV_SETSTRIPE: u32 = 0x4008_669a;
-/// The same with another size in the number.
+/// `LOV_SETSTRIPE` with another size in the number.
 pub const LOV_SETSTRIPE_NEW: u32 = 0xc020_669a;
-/// Layout of a file, or the default of a directory.
+/// Returns the layout of a file, or the default of a directory.
 pub const LOV_GETSTRIPE: u32 = 0x4008_669b;
-/// The same with another size in the number.
+/// `LOV_GETSTRIPE` with another size in the number.
 pub const LOV_GETSTRIPE_NEW: u32 = 0x8020_669b;
-/// Makes a file with given objects; nothing that a client may do here.
+/// Creates a file with given objects, which clients may not do in NacreFS.
 pub const LOV_SETEA: u32 = 0x4008_669c;
 /// Takes a group lock; the group by value.
 pub const GROUP_LOCK: u32 = 0x4008_669e;
-/// Gives it back; the group by value.
+/// Releases a group lock; the group by value.
 pub const GROUP_UNLOCK: u32 = 0x4008_669f;
-/// Takes a lease, or gives it back; the mode by value.
+/// Takes or returns a lease; the mode by value.
 pub const SET_LEASE_OLD: u32 = 0xc008_66f3;
-/// Has reads and writes of the descriptor go to one mirror; its id by value.
+/// Directs reads and writes of the descriptor to one mirror; its id by value.
 pub const FLR_SET_MIRROR: u32 = 0x4008_66b1;
-/// Space of one target: `obd_ioctl_data`.
+/// Returns the space of one target: `obd_ioctl_data`.
 pub const OBD_STATFS: u32 = 0xc008_66a4;
-/// Forgets security contexts; no argument.
+/// Drops security contexts; no argument.
 pub const FLUSHCTX: u32 = 0x4008_66a6;
-/// Number of targets: in 0 for OSTs, else MDTs; out the number, u32.
+/// Returns the number of targets, u32; input 0 for OSTs, else MDTs.
 pub const GETOBDCOUNT: u32 = 0x8008_66a8;
-/// FID of the file.
+/// Returns the FID of the file.
 pub const PATH2FID: u32 = 0x8008_66ad;
-/// What client and MDT have agreed on, u64.
+/// Returns the connect flags that client and MDT have negotiated, u64.
 pub const GET_CONNECT_FLAGS: u32 = 0xc008_66ae;
-/// MDT of the inode, i32.
+/// Returns the MDT index of the inode, i32.
 pub const GET_MDTIDX: u32 = 0x8004_66af;
-/// Sets three times: six u64.
+/// Sets the three times: six u64.
 pub const FUTIMES_3: u32 = 0xc030_66b0;
-/// State in the archive: `hsm_user_state`.
+/// Returns the state in the archive: `hsm_user_state`.
 pub const HSM_STATE_GET: u32 = 0x8020_66d3;
-/// What the archive does with the file: `hsm_current_action`.
+/// Returns the current action of the archive on the file: `hsm_current_action`.
 pub const HSM_ACTION: u32 = 0x8018_66dc;
-/// Makes a directory with a directory layout: `obd_ioctl_data` on the parent.
+/// Creates a directory with a directory layout: `obd_ioctl_data` on the parent.
 pub const LMV_SETSTRIPE: u32 = 0xc030_66f0;
-/// Directory layout, or default one.
+/// Returns the directory layout, or the default one.
 pub const LMV_GETSTRIPE: u32 = 0xc030_66f1;
-/// Moves what has a name to other MDTs: `obd_ioctl_data` with a directory layout on the parent.
+/// Migrates the inode with a name to other MDTs: `obd_ioctl_data` with a directory layout on the parent.
 pub const MIGRATE: u32 = 0x8004_66f7;
-/// Sets what new directories in a directory get: `lmv_user_md`.
+/// Sets the default for new subdirectories of a directory: `lmv_user_md`.
 pub const LMV_SET_DEFAULT_STRIPE: u32 = 0xc030_66f6;
 /// Removes files by FID: `fid_array`.
 pub const RMFID: u32 = 0x8010_66f2;
-/// MDT of a FID, as result.
+/// Returns the MDT index of a FID, as the call's result.
 pub const FID2MDTIDX: u32 = 0xc010_66f8;
-/// A parent and name of the inode: `getparent`.
+/// Returns a parent and name of the inode: `getparent`.
 pub const GETPARENT: u32 = 0xc018_66f9;
 /// Looks a name up in the directory: `obd_ioctl_data`.
 pub const MDC_LOOKUP: u32 = 0xc008_6914;
-/// Layout of a name in the directory, put over the name.
+/// Returns the layout of a name in the directory, written over the name.
 pub const MDC_GETFILESTRIPE: u32 = 0xc008_6915;
-/// Attributes and layout of a name in the directory, put over the name: `lov_user_mds_data_v1`.
+/// Returns attributes and layout of a name in the directory, written over the name: `lov_user_mds_data_v1`.
 pub const MDC_GETFILEINFO_V1: u32 = 0xc008_6916;
-/// The same: `lov_user_mds_data_v2`.
+/// `MDC_GETFILEINFO_V1` with `lov_user_mds_data_v2`.
 pub const MDC_GETFILEINFO_V2: u32 = 0xc140_6916;
-/// Attributes and default layout of the directory itself: `lov_user_mds_data_v1`.
+/// Returns attributes and default layout of the directory itself: `lov_user_mds_data_v1`.
 pub const MDC_GETINFO_V1: u32 = 0xc008_6917;
-/// The same: `lov_user_mds_data_v2`.
+/// `MDC_GETINFO_V1` with `lov_user_mds_data_v2`.
 pub const MDC_GETINFO_V2: u32 = 0xc140_6917;
-/// Name of the mount's OST side; callers have less room than the number says.
+/// Returns the name of the mount's OST side; callers have smaller buffers than the number encodes.
 pub const GETDTNAME: u32 = 0x8080_667f;
-/// UUID of the mount.
+/// Returns the UUID of the mount.
 pub const GETUUID: u32 = 0x8028_667f;
-/// Name of the mount's MDT side.
+/// Returns the name of the mount's MDT side.
 pub const GETMDNAME: u32 = 0x8080_6683;
-/// A path of a FID: `getinfo_fid2path` and room for the path.
+/// Returns a path of a FID: `getinfo_fid2path` followed by a buffer for the path.
 pub const FID2PATH: u32 = 0xc008_6696;
 
-/// Version of the data: `ioc_data_version`, whose flags are read although the number says that nothing is.
+/// Returns the version of the data: `ioc_data_version`, whose flags are read although the number encodes no
+/// input.
 pub const DATA_VERSION: u32 = 0x8010_66da;
 /// Exchanges the objects of two open files: `lustre_swap_layouts`.
 pub const SWAP_LAYOUTS: u32 = 0x4020_66db;
-/// Takes a lease, or gives it back: `ll_ioc_lease`.
+/// Takes or returns a lease: `ll_ioc_lease`.
 pub const SET_LEASE: u32 = 0xc00c_66f3;
-/// The lease that there is, as result.
+/// Returns the current lease, as the call's result.
 pub const GET_LEASE: u32 = 0x0000_66f4;
-/// Says what will become of data: `llapi_ladvise_hdr` and the pieces of advice.
+/// Gives hints about data: `llapi_ladvise_hdr` and the hints.
 pub const LADVISE: u32 = 0x8020_66fa;
-/// Project of a name in the directory, or of the directory itself: `lu_project`.
+/// Sets or returns the project of a name in the directory, or of the directory itself: `lu_project`.
 pub const PROJECT: u32 = 0x4110_66fd;
-/// Lets a foreign file or directory be removed; no argument.
+/// Permits the removal of a foreign file or directory; no argument.
 pub const UNLOCK_FOREIGN: u32 = 0x0000_66f2;
 /// Sets flags of the descriptor.
 pub const SETFLAGS: u32 = 0x4008_6698;
 /// Clears flags of the descriptor.
 pub const CLRFLAGS: u32 = 0x4008_6699;
-/// Flag of a descriptor ([`GETFLAGS`]): it has a group lock.
+/// Flag of a descriptor ([`GETFLAGS`]): it holds a group lock.
 pub const FLAG_GROUP_LOCKED: u32 = 2;
 
-/// Magic of `lmv_foreign_md`: a directory whose entries another store has.
+/// Magic of `lmv_foreign_md`: a directory whose entries are in another store.
 pub const LMV_MAGIC_FOREIGN: u32 = 0x0CD5_0CD0;
 
-/// Ioctls of Lustre that have no counterpart here: archives, quotas, copies on the client, heat. They answer "not
-/// supported" rather than "no such ioctl", which tools take for another file system.
+/// Ioctls of Lustre that NacreFS does not implement: archives, quotas, copies on the client, heat. The error
+/// is "not supported" rather than "no such ioctl", which tools take for a sign of another file system.
 pub const WITHOUT_COUNTERPART: &[u32] = &[
     LOV_SETEA,
     0x4018_66d4,
@@ -136,9 +137,9 @@ pub const WITHOUT_COUNTERPART: &[u32] = &[
 
 /// Bytes of the fixed part of `obd_ioctl_data`.
 const OBD_FIXED: usize = 576;
-/// The only version of it.
+/// Only version of `obd_ioctl_data`.
 const OBD_VERSION: u32 = 0x0001_0004;
-/// Longest `obd_ioctl_data` that is read; the longest real one holds a name and a directory layout.
+/// Longest accepted `obd_ioctl_data` in bytes; the longest real one contains a name and a directory layout.
 pub const OBD_LEN_MAX: u32 = 65536;
 /// Bytes of `obd_statfs`.
 pub const OBD_STATFS_LEN: usize = 144;
@@ -153,26 +154,27 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// What of `obd_ioctl_data` is used: two inline buffers, two pointers, a number.
+/// The used part of `obd_ioctl_data`: two inline buffers, two pointers, a number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObdIoctl {
-    /// `ioc_type`: permission bits of a directory that is made.
+    /// `ioc_type`: permission bits of a new directory.
     pub kind: u32,
-    /// The inline buffers 1 and 2.
+    /// Contents of the inline buffers 1 and 2.
     pub inline: [Vec<u8>; 2],
-    /// Where the caller wants answers 1 and 2, and how much room there is.
+    /// Addresses and sizes in bytes of the caller's buffers for results 1 and 2.
     pub room: [(u64, u32); 2],
 }
 
 impl ObdIoctl {
-    /// Bytes of the whole, from the first eight; `None` if it is too short, too long, or of another version.
+    /// Returns the length of the whole structure, from its first eight bytes; `None` if it is too short, too
+    /// long, or of another version.
     pub fn length(head: &[u8]) -> Option<usize> {
         let (len, version) = (u32_at(head, 0)?, u32_at(head, 4)?);
         let fits = (OBD_FIXED as u32..=OBD_LEN_MAX).contains(&len);
         (version == OBD_VERSION && fits).then_some(len as usize)
     }
 
-    /// The structure in `bytes`, each length checked.
+    /// Reads the structure and checks each length.
     pub fn from_bytes(bytes: &[u8]) -> Option<ObdIoctl> {
         let mut at = OBD_FIXED;
         let mut inline = [Vec::new(), Vec::new()];
@@ -186,19 +188,20 @@ impl ObdIoctl {
         Some(ObdIoctl { kind: u32_at(bytes, 476)?, inline, room: [room(480)?, room(496)?] })
     }
 
-    /// An inline buffer that is a name: ends with its first NUL, and is one part of a path.
+    /// Returns the name in inline buffer 1: it ends with its first NUL, and is one part of a path.
     pub fn name(&self) -> Option<&[u8]> {
         name_in(&self.inline[0])
     }
 
-    /// An inline buffer that is a number.
+    /// Returns the number in an inline buffer.
     pub fn number(&self, index: usize) -> Option<u32> {
         let field = self.inline.get(index).filter(|field| field.len() == 4)?;
         u32_at(field, 0)
     }
 }
 
-/// The name at the beginning of a buffer: up to the first NUL, one part of a path, neither empty nor too long.
+/// Returns the name at the start of a buffer: up to the first NUL, one part of a path, neither empty nor too
+/// long.
 pub fn name_in(bytes: &[u8]) -> Option<&[u8]> {
     let name = &bytes[..bytes.iter().position(|&byte| byte == 0)?];
     let good = !name.is_empty() && name.len() <= crate::limits::NAME_MAX && !name.contains(&b'/');
@@ -210,19 +213,19 @@ pub fn name_in(bytes: &[u8]) -> Option<&[u8]> {
 pub struct ObdStatfs {
     /// Unit of the block counts in bytes.
     pub block_size: u32,
-    /// Blocks in all, free, and free for ordinary users.
+    /// Number of blocks: total, free, and free for unprivileged users.
     pub blocks: [u64; 3],
-    /// Inodes or objects in all, and free.
+    /// Number of inodes or objects: total and free.
     pub files: [u64; 2],
     /// State bits (`OS_STATFS_*`).
     pub state: u32,
 }
 
 impl ObdStatfs {
-    /// `f_type` of Lustre.
+    /// Value of `f_type` for Lustre.
     const MAGIC: u64 = 0x0BD0_0BD0;
 
-    /// The structure's bytes.
+    /// Returns the structure's bytes.
     pub fn to_bytes(&self) -> [u8; OBD_STATFS_LEN] {
         let mut out = [0; OBD_STATFS_LEN];
         let [blocks, free, available] = self.blocks;
@@ -238,12 +241,12 @@ impl ObdStatfs {
     }
 }
 
-/// An ioctl that passes a number in place of a pointer, as the preload library sends it.
+/// An ioctl that passes a number instead of a pointer, as the preload library sends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ByValue {
-    /// Number of Lustre's ioctl.
+    /// Command number of Lustre's ioctl.
     pub command: u32,
-    /// The number that was passed.
+    /// Number that the program passed.
     pub value: u64,
 }
 
@@ -263,7 +266,7 @@ impl Payload for ByValue {
     }
 }
 
-/// The FID in the bytes of a `lu_fid`.
+/// Reads a `lu_fid` at an offset.
 pub fn fid_in(bytes: &[u8], at: usize) -> Option<Fid> {
     bytes.get(at..)?.first_chunk::<FID_BYTES>().map(Fid::from_le_bytes)
 }
@@ -271,19 +274,20 @@ pub fn fid_in(bytes: &[u8], at: usize) -> Option<Fid> {
 /// `ioc_data_version`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DataVersionCall {
-    /// The answer: version of the data.
+    /// Output: version of the data.
     pub version: u64,
-    /// The answer: version of the layout of a mirrored file, of which there are none: 0.
+    /// Output: version of the layout of a mirrored file; always 0, as there are none.
     pub layout_version: u32,
-    /// What is written out first: 1 what clients hold back, 2 the same and all caches are dropped. Others do not count.
+    /// What happens first: 1 clients write out held-back data, 2 they also drop all caches. Other bits are
+    /// ignored.
     pub flags: u32,
 }
 
 impl DataVersionCall {
-    /// Bytes of the structure.
+    /// Size of the structure in bytes.
     pub const SIZE: usize = 16;
 
-    /// The structure's bytes.
+    /// Returns the structure's bytes.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
         put(&mut out, 0, &self.version.to_le_bytes());
@@ -292,7 +296,7 @@ impl DataVersionCall {
         out
     }
 
-    /// The structure in `bytes`; `None` if they are too few.
+    /// Reads the structure; `None` if the bytes are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<DataVersionCall> {
         let (version, layout_version) = (u64_at(bytes, 0)?, u32_at(bytes, 8)?);
         Some(DataVersionCall { version, layout_version, flags: u32_at(bytes, 12)? })
@@ -302,31 +306,31 @@ impl DataVersionCall {
 /// `lustre_swap_layouts`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwapCall {
-    /// How; the constants of this type.
+    /// Flags of the exchange: the constants of this type.
     pub flags: u64,
-    /// Descriptor of the other file.
+    /// File descriptor of the other file.
     pub fd: u32,
-    /// Group whose lock the caller has, or 0.
+    /// Group whose lock the caller holds, or 0.
     pub gid: u32,
-    /// Versions that the data of this file and of the other one is expected to have.
+    /// Expected versions of the data of this file and of the other one.
     pub versions: [u64; 2],
 }
 
 impl SwapCall {
-    /// The first version counts.
+    /// Compare the first version.
     pub const CHECK_FIRST: u64 = 1;
-    /// The second version counts.
+    /// Compare the second version.
     pub const CHECK_SECOND: u64 = 2;
-    /// The time of modification stays with the file.
+    /// Keep the time of modification with the file.
     pub const KEEP_MTIME: u64 = 4;
-    /// The time of access stays with the file.
+    /// Keep the time of access with the file.
     pub const KEEP_ATIME: u64 = 8;
-    /// The lease on this file must be there, and ends.
+    /// Require the lease on this file, which ends.
     pub const CLOSE: u64 = 0x10;
-    /// All of them.
+    /// All known flags.
     pub const KNOWN: u64 = 0x1f;
 
-    /// The structure in `bytes`; `None` if they are too few.
+    /// Reads the structure; `None` if the bytes are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<SwapCall> {
         Some(SwapCall {
             flags: u64_at(bytes, 0)?,
@@ -337,31 +341,31 @@ impl SwapCall {
     }
 }
 
-/// Bytes of `llapi_ladvise_hdr`, and of each piece of advice after it.
+/// Bytes of `llapi_ladvise_hdr`, which the hints follow.
 pub const LADVISE_HEADER: usize = 32;
-/// See [`LADVISE_HEADER`].
+/// Bytes of each hint after the header.
 pub const LADVISE_BYTES: usize = 32;
-/// Pieces of advice in one call at most.
+/// Largest number of hints in one call.
 pub const LADVISE_MAX: u32 = 1024;
-/// Where in a piece of advice its result is written (`lla_lockahead_result`), 4 bytes.
+/// Offset in a hint where its result is written (`lla_lockahead_result`), 4 bytes.
 pub const LADVISE_RESULT: usize = 24;
 const LADVISE_MAGIC: u32 = 0x1ADF_1CE0;
-/// Flag of a call: it need not be waited for.
+/// Flag of a call: the caller does not wait for the effect.
 pub const LADVISE_ASYNC: u64 = 1;
-/// Flag of a piece of advice: what was said before holds no more.
+/// Flag of a hint: cancels earlier hints.
 pub const LADVISE_UNSET: u64 = 2;
 
 /// `llapi_ladvise_hdr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LadviseHeader {
-    /// Pieces of advice that follow.
+    /// Number of hints that follow.
     pub count: u32,
-    /// How.
+    /// Flags of the call.
     pub flags: u64,
 }
 
 impl LadviseHeader {
-    /// The structure in `bytes`; `None` if it has another magic, or says that none or too many follow.
+    /// Reads the structure; `None` for another magic, or a count of hints that is 0 or too large.
     pub fn from_bytes(bytes: &[u8]) -> Option<LadviseHeader> {
         let (magic, count, flags) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u64_at(bytes, 8)?);
         (magic == LADVISE_MAGIC && (1..=LADVISE_MAX).contains(&count))
@@ -369,23 +373,23 @@ impl LadviseHeader {
     }
 }
 
-/// `llapi_lu_ladvise`: a piece of advice.
+/// `llapi_lu_ladvise`: a hint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ladvise {
-    /// Number of the advice.
+    /// Lustre's number of the hint.
     pub advice: u16,
-    /// Of locks that are asked for ahead: 1 to read, 2 to write.
+    /// Mode of a lock-ahead: 1 to read, 2 to write.
     pub mode: u16,
-    /// Flags of this piece, those of a call among them.
+    /// Flags of this hint, including those of the call.
     pub flags: u32,
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// One past the last.
+    /// Offset after the last byte.
     pub end: u64,
 }
 
 impl Ladvise {
-    /// The structure in `bytes`; `None` if they are too few.
+    /// Reads the structure; `None` if the bytes are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<Ladvise> {
         let word = u32_at(bytes, 0)?;
         let (advice, mode, flags) = (word as u16, (word >> 16) as u16, u32_at(bytes, 4)?);
@@ -396,27 +400,28 @@ impl Ladvise {
 /// `lu_project`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProjectCall {
-    /// What to do: [`ProjectCall::SET`] or [`ProjectCall::GET`].
+    /// Operation: [`ProjectCall::SET`] or [`ProjectCall::GET`].
     pub kind: u32,
-    /// Number of the project.
+    /// Project id.
     pub id: u32,
-    /// Extended inode flags: whether it is inherited (`FS_XFLAG_PROJINHERIT`).
+    /// Extended inode flags: whether the project is inherited (`FS_XFLAG_PROJINHERIT`).
     pub xflags: u32,
-    /// A name in the directory that the call is made on, up to [`crate::limits::NAME_MAX`] bytes; empty for that inode itself.
+    /// Name in the directory that the call is made on, up to [`crate::limits::NAME_MAX`] bytes; empty for
+    /// that inode itself.
     pub name: Vec<u8>,
 }
 
 impl ProjectCall {
     /// Set the project.
     pub const SET: u32 = 1;
-    /// Show it.
+    /// Return the project.
     pub const GET: u32 = 2;
-    /// Bytes of the structure.
+    /// Size of the structure in bytes.
     pub const BYTES: usize = 272;
     /// Bytes before the name.
     pub const HEADER: usize = 16;
 
-    /// The structure's bytes.
+    /// Returns the structure's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Self::BYTES);
         for word in [self.kind, self.id, self.xflags, 0] {
@@ -427,7 +432,8 @@ impl ProjectCall {
         out
     }
 
-    /// The structure in `bytes`; `None` if they are too few, or the name has no end or more than one part.
+    /// Reads the structure; `None` if the bytes are too few, or the name is unterminated or has more than one
+    /// part.
     pub fn from_bytes(bytes: &[u8]) -> Option<ProjectCall> {
         let field = bytes.get(Self::HEADER..Self::BYTES)?;
         let name = if field[0] == 0 { &[][..] } else { name_in(field)? };
@@ -442,10 +448,10 @@ impl ProjectCall {
 
 /// Bytes of a `fid_array` before its FIDs.
 pub const FID_ARRAY_HEADER: usize = 16;
-/// FIDs in one `fid_array` at most.
+/// Largest number of FIDs in one `fid_array`.
 pub const FID_ARRAY_MAX: u32 = 4096;
 
-/// How many FIDs follow the header of a `fid_array`; `None` if it is too short.
+/// Returns the number of FIDs after the header of a `fid_array`; `None` if it is too short.
 pub fn fid_array_count(header: &[u8]) -> Option<u32> {
     u32_at(header, 0)
 }
@@ -454,17 +460,17 @@ pub fn fid_array_count(header: &[u8]) -> Option<u32> {
 const STATX_LEN: usize = 256;
 /// Bytes of `struct stat` on x86-64.
 const STAT_LEN: usize = 144;
-/// Where the layout begins in `lov_user_mds_data_v1` and `_v2`.
+/// Offset of the layout in `lov_user_mds_data_v1` and `_v2`.
 const LMD_V1_LAYOUT: usize = STAT_LEN;
 const LMD_V2_LAYOUT: usize = 288;
-/// Least bytes of a layout that these structures have room for: `lov_user_md_v1` without objects.
+/// Fewest bytes of a layout in these structures: `lov_user_md_v1` without objects.
 const LAYOUT_LEN_MIN: usize = 32;
-/// Block size that programs are told.
+/// Block size reported to programs.
 const PAGE_BYTES: u32 = 4096;
-/// All that `statx` calls basic, and the time of birth.
+/// Mask of the basic fields of `statx`, and the time of birth.
 const STATX_MASK: u32 = 0xfff;
-/// What of the attributes is exact (`OBD_MD_FL*`): id, times, size, blocks, block size, mode, type, owner, group, flags, links,
-/// device, project, birth.
+/// Mask of the attributes that are exact (`OBD_MD_FL*`): id, times, size, blocks, block size, mode, type,
+/// owner, group, flags, links, device, project, birth.
 const VALID: u64 = 0x1100_0000_0001_2fff;
 
 fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
@@ -516,7 +522,8 @@ pub fn mds_data_v1(attr: &Attr, layout: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `lov_user_mds_data_v2`: FID, attributes as `struct statx` without the device of the mount, and the layout, empty if there is none.
+/// `lov_user_mds_data_v2`: FID, attributes as `struct statx` without the device of the mount, and the layout,
+/// empty if there is none.
 pub fn mds_data_v2(attr: &Attr, layout: &[u8]) -> Vec<u8> {
     let mut out = attr.fid.to_le_bytes().to_vec();
     out.extend_from_slice(&statx(attr));

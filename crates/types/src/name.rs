@@ -3,11 +3,11 @@
 use crate::limits::NAME_MAX;
 use crate::status::Status;
 
-/// Checks a name that is to be created, renamed to or removed.
+/// Checks a name that is to be created, removed, or the target of a rename.
 ///
 /// # Errors
-/// `ENAMETOOLONG` beyond 255 bytes, `ENOENT` for the empty name, `EEXIST` for `.` and `..`, `EINVAL` for a slash or a
-/// NUL byte (the kernel never sends those; a network peer might).
+/// `ENAMETOOLONG` beyond 255 bytes, `ENOENT` for the empty name, `EEXIST` for `.` and `..`, `EINVAL` for a
+/// slash or a NUL byte (the kernel never sends those; a network peer might).
 pub fn check_name(name: &[u8]) -> Result<(), Status> {
     if name.is_empty() {
         return Err(Status::ENOENT);
@@ -26,13 +26,13 @@ pub fn check_name(name: &[u8]) -> Result<(), Status> {
 
 /// Largest directory cookie; the kernel and old programs treat cookies as signed 64-bit offsets.
 pub const COOKIE_MAX: u64 = i64::MAX as u64;
-/// Cookies below this stand for `.` and `..`; hashes are moved above it.
+/// Smallest cookie of a name; lower ones stand for `.` and `..`.
 pub const COOKIE_FIRST: u64 = 4;
 
 /// Position of a name in its directory: a 63-bit hash, never below [`COOKIE_FIRST`].
 ///
-/// `seed` is random per file system, so that nobody can choose names that collide. The position depends on nothing
-/// but the name: it is stable while other names come and go.
+/// `seed` is random per file system, so that users cannot choose names that collide. The position depends
+/// only on the name: it is stable while other names are created and removed.
 pub fn name_hash(seed: u64, name: &[u8]) -> u64 {
     (xxhash_rust::xxh3::xxh3_64_with_seed(name, seed) & COOKIE_MAX).max(COOKIE_FIRST)
 }

@@ -1,14 +1,14 @@
-//! Network identifiers: where a server is reached.
+//! Network identifiers: addresses of servers.
 //!
-//! Written `ADDRESS[:PORT]@NETWORK`, for example `10.0.0.1@tcp`, `127.0.0.1:7990@tcp`, `[::1]@tcp` or `0@lo` for "in
-//! this process". A mount source is `NID[:NID..]:/FSNAME[/DIRECTORY]`.
+//! Written `ADDRESS[:PORT]@NETWORK`, for example `10.0.0.1@tcp`, `127.0.0.1:7990@tcp`, `[::1]@tcp` or `0@lo`
+//! for "in this process". A mount source is `NID[:NID..]:/FSNAME[/DIRECTORY]`.
 
 use crate::limits::{FSNAME_MAX, PORT_DEFAULT};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Where one endpoint of a server is reached.
+/// Address of one endpoint of a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Nid {
     /// The service runs in this process: a direct call.
@@ -30,16 +30,16 @@ impl fmt::Display for Nid {
     }
 }
 
-/// The text was not a NID or not a mount source.
+/// The text is not a NID or not a mount source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseNidError {
-    /// Not `ADDRESS[:PORT]@NETWORK`.
+    /// Not of the form `ADDRESS[:PORT]@NETWORK`.
     #[error("'{0}' is not a NID: write ADDRESS[:PORT]@tcp, for example 10.0.0.1@tcp")]
     Nid(String),
-    /// The part after `@` names a network this program does not speak.
+    /// The part after `@` is not a network that this program supports.
     #[error("'{0}' names an unknown network: only tcp and lo are known")]
     Network(String),
-    /// Not `NID[:NID..]:/FSNAME[/DIRECTORY]`.
+    /// Not of the form `NID[:NID..]:/FSNAME[/DIRECTORY]`.
     #[error(
         "'{0}' is not a mount source: write NID[:NID..]:/FSNAME[/DIRECTORY], for example 10.0.0.1@tcp:/nacre"
     )]
@@ -79,25 +79,26 @@ pub fn check_fsname(name: &str) -> Result<(), ParseNidError> {
     Ok(())
 }
 
-/// What `mount` is given: the management server's NIDs and the file system's name.
+/// Source argument of `mount`: the management server's NIDs and the file system's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountSource {
     /// NIDs of the management server, tried in order; at least one.
     pub nids: Vec<Nid>,
-    /// File system name.
+    /// Name of the file system.
     pub fsname: String,
-    /// The directory that is mounted, from the root of the file system on, without slashes at either end; empty: the root.
+    /// Directory to mount, as a path from the root of the file system without slashes at either end; empty:
+    /// the root.
     pub directory: String,
 }
 
-/// The parts of a mount source as they are written.
+/// The unresolved words of a mount source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceWords<'a> {
-    /// At least one; may also be names of hosts.
+    /// NIDs or host names; at least one.
     pub nids: Vec<&'a str>,
-    /// Checked.
+    /// Name of the file system, already checked.
     pub fsname: &'a str,
-    /// As [`MountSource::directory`].
+    /// Directory to mount, as [`MountSource::directory`].
     pub directory: String,
 }
 
@@ -112,12 +113,12 @@ impl fmt::Display for MountSource {
 }
 
 impl MountSource {
-    /// The root of a file system.
+    /// Returns the source for the root of a file system.
     pub fn whole(nids: Vec<Nid>, fsname: &str) -> MountSource {
         MountSource { nids, fsname: fsname.to_owned(), directory: String::new() }
     }
 
-    /// The words of a mount source.
+    /// Splits a mount source into its words.
     ///
     /// # Errors
     /// If it is not `NID[:NID..]:/FSNAME[/DIRECTORY]`, or the directory has `.` or `..` in it.
@@ -133,7 +134,7 @@ impl MountSource {
         let mut words = Vec::new();
         let mut rest = nids_text;
         while !rest.is_empty() {
-            // A port or an IPv6 address has colons of its own, so a NID ends at the first colon after its '@'.
+            // A port or an IPv6 address contains colons, so a NID ends at the first colon after its '@'.
             let at = rest.find('@').ok_or_else(fail)?;
             let end = rest[at..].find(':').map_or(rest.len(), |i| at + i);
             words.push(&rest[..end]);

@@ -6,14 +6,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Addresses of clients.
+/// A set of client addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum NidRange {
-    /// Each byte of an IPv4 address between two, both included.
+    /// IPv4 addresses with each byte in a range, both ends included.
     Bytes([(u8, u8); 4]),
-    /// From one address to another of the same kind, both included.
+    /// Addresses between two of the same kind, both included.
     Span(IpAddr, IpAddr),
-    /// The first bits of an address.
+    /// Addresses with the same first bits as this one.
     Prefix(IpAddr, u8),
 }
 
@@ -29,7 +29,7 @@ fn width_of(ip: IpAddr) -> u8 {
 }
 
 impl NidRange {
-    /// True if an address is in it.
+    /// True if the range contains an address.
     pub fn has(&self, ip: IpAddr) -> bool {
         match self {
             NidRange::Bytes(bytes) => match ip {
@@ -47,7 +47,7 @@ impl NidRange {
         }
     }
 
-    /// Addresses in it, less one.
+    /// Returns the number of addresses in the range, less one.
     pub fn size(&self) -> u128 {
         match self {
             NidRange::Bytes(bytes) => {
@@ -115,7 +115,7 @@ impl FromStr for NidRange {
     }
 }
 
-/// `7`, `[1-254]` or `*`.
+/// Parses `7`, `[1-254]` or `*`.
 fn byte_range(text: &str) -> Option<(u8, u8)> {
     let byte = |text: &str| number(text).and_then(|byte| u8::try_from(byte).ok());
     if text == "*" {

@@ -1,9 +1,9 @@
-//! Nodemaps: named sets of clients, by key and by address, and what holds for them.
+//! Nodemaps: named sets of clients, by key and by address, with their id mappings and restrictions.
 //!
-//! As text, a nodemap is its name and words of [`Part`] and [`Property`]; those that are as in a new one are left out:
+//! As text, a nodemap is its name and words of [`Part`] and [`Property`]; default values are left out:
 //!
 //! ```text
-//! remote admin=1 map_mode=both squash_uid=99 fileset=/projects/a range=10.1.[0-3].[1-254]@tcp key=00000000000000ab uid=1000:60000
+//! remote admin=1 fileset=/projects/a range=10.1.[0-3].[1-254]@tcp key=00000000000000ab uid=1000:60000
 //! ```
 
 use crate::identity::{KeyId, escape, is_subtree, number, unescape};
@@ -15,30 +15,31 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Name of the nodemap of those that are in no other.
+/// Name of the nodemap for clients that are in no other.
 pub const DEFAULT: &str = "default";
-/// Longest name in bytes. Source: Lustre's `LUSTRE_NODEMAP_NAME_LENGTH`.
+/// Longest name in bytes; Lustre's `LUSTRE_NODEMAP_NAME_LENGTH`.
 pub const NODEMAP_NAME_MAX: usize = 16;
-/// Nodemaps of one file system. Guess: far above any use.
+/// Nodemaps of one file system; an estimate, far above any use.
 pub const NODEMAPS_MAX: usize = 1024;
-/// Ranges, keys and mappings of all nodemaps together: as many as one message carries.
+/// Ranges, keys and mappings of all nodemaps together: as many as fit into one message.
 pub const PARTS_MAX: usize = 65536;
-/// What those become that are nobody: `nobody` of most systems, and Lustre's default since 2.15.
+/// Default id of squashed users, groups and projects: `nobody` of most systems, and Lustre's default since
+/// 2.15.
 pub const SQUASHED: u32 = 65534;
 
 bitflags! {
-    /// What holds for the clients of a nodemap.
+    /// Restrictions and rights of the clients of a nodemap.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct NodemapFlags: u8 {
-        /// Root is root.
+        /// Root keeps its rights.
         const ADMIN = 1;
         /// Ids are not mapped.
         const TRUSTED = 2;
         /// Users without a mapping are refused instead of squashed.
         const DENY_UNKNOWN = 4;
-        /// Nothing is changed.
+        /// Clients may not change anything.
         const READ_ONLY = 8;
-        /// Not served at all.
+        /// Clients are not served at all.
         const BANNED = 16;
     }
 
@@ -54,7 +55,7 @@ bitflags! {
     }
 }
 
-/// Names of flags in commands. Source: Lustre's `lctl nodemap_modify`.
+/// Names of flags in commands, as in Lustre's `lctl nodemap_modify`.
 const FLAG_NAMES: [(NodemapFlags, &str); 5] = [
     (NodemapFlags::ADMIN, "admin"),
     (NodemapFlags::TRUSTED, "trusted"),
@@ -75,7 +76,7 @@ pub enum IdKind {
 }
 
 impl IdKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [IdKind; 3] = [IdKind::Uid, IdKind::Gid, IdKind::Projid];
 
     fn mode(self) -> MapMode {
@@ -97,25 +98,25 @@ impl fmt::Display for IdKind {
     }
 }
 
-/// Why a text or a change is not taken.
+/// Reason why a text or a change is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NodemapError {
-    /// Not 1 to 16 letters, digits, `_` and `-`, or already the name of all others.
+    /// Not 1 to 16 letters, digits, `_` and `-`, or the reserved name of the default nodemap.
     #[error("a nodemap has a name of 1 to 16 letters, digits, '_' or '-'")]
     Name,
     /// Not a range of addresses.
     #[error("a range is NID, NID:NID, 10.0.0.0/24@tcp or 10.0.[0-3].[1-254]@tcp")]
     Range,
-    /// Not the number of a key.
+    /// Not a key number.
     #[error("a key is 16 hexadecimal digits, as 'nacre key list' shows them")]
     Key,
-    /// Not two ids.
+    /// Not a pair of ids.
     #[error("an idmap is CLIENT_ID:FILESYSTEM_ID, numbers below 4294967295")]
     Ids,
-    /// Not a kind of ids.
+    /// Not a kind of id.
     #[error("ids are of type uid, gid or projid")]
     IdKind,
-    /// Not a property, or not a value of it.
+    /// Not a property, or not one of its values.
     #[error(
         "a property is admin, trusted, deny_unknown, readonly_mount or banned (0 or 1), squash_uid, squash_gid or \
          squash_projid (a number), or map_mode (all, both, or uid, gid, projid)"
@@ -124,7 +125,7 @@ pub enum NodemapError {
     /// Not an absolute path below the root.
     #[error("a fileset is an absolute path without '.' and '..'; an empty one takes it away")]
     Fileset,
-    /// A change that nothing can be done about.
+    /// Not a valid change.
     #[error("not a change of a nodemap")]
     Change,
 }
@@ -164,14 +165,14 @@ impl FromStr for MapMode {
     }
 }
 
-/// One of many things that a nodemap has. As text: `range=...`, `key=...`, `uid=CLIENT:FILESYSTEM`.
+/// An element that a nodemap may have many of. As text: `range=...`, `key=...`, `uid=CLIENT:FILESYSTEM`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Addresses of its clients.
+    /// Addresses of clients.
     Range(NidRange),
-    /// A key of its clients.
+    /// Key of a client.
     Key(KeyId),
-    /// An id of its clients and that of the file system.
+    /// Id of its clients, and the corresponding id of the file system.
     Ids(IdKind, u32, u32),
 }
 
@@ -206,16 +207,16 @@ fn id(text: &str) -> Result<u32, NodemapError> {
     id.ok_or(NodemapError::Ids)
 }
 
-/// What a nodemap has one of. As text: `admin=1`, `map_mode=both`, `fileset=/projects/a`.
+/// A setting that a nodemap has exactly once. As text: `admin=1`, `map_mode=both`, `fileset=/projects/a`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Property {
-    /// One flag.
+    /// A flag and its value.
     Flag(NodemapFlags, bool),
-    /// What ids of a kind become that have no mapping, and the ids of root.
+    /// Id for unmapped ids of a kind, and for root's.
     Squash(IdKind, u32),
-    /// Kinds that are mapped.
+    /// Kinds of ids that are mapped.
     Mode(MapMode),
-    /// What its clients see as the root; `None`: all.
+    /// Subtree that its clients see as the root; `None`: all.
     Fileset(Option<String>),
 }
 
@@ -264,14 +265,14 @@ impl FromStr for Property {
     }
 }
 
-/// Ids of one kind, in both directions.
+/// Mapping of the ids of one kind, in both directions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct IdMap {
     to_fs: BTreeMap<u32, u32>,
     to_client: BTreeMap<u32, u32>,
 }
 
-/// A named set of clients and what holds for them.
+/// A named set of clients with its mappings and restrictions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Nodemap {
     name: String,
@@ -285,7 +286,7 @@ pub struct Nodemap {
 }
 
 impl Nodemap {
-    /// One without clients that squashes all ids.
+    /// Creates a nodemap without clients that squashes all ids.
     ///
     /// # Errors
     /// [`NodemapError::Name`].
@@ -306,22 +307,22 @@ impl Nodemap {
         })
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What holds for its clients.
+    /// Returns rights and restrictions of its clients.
     pub fn flags(&self) -> NodemapFlags {
         self.flags
     }
 
-    /// What its clients see as the root.
+    /// Returns the subtree that its clients see as the root.
     pub fn fileset(&self) -> Option<&str> {
         self.fileset.as_deref()
     }
 
-    /// What ids without a mapping become.
+    /// Returns the id for unmapped ids.
     pub fn squash(&self, kind: IdKind) -> u32 {
         self.squash[kind as usize]
     }
@@ -330,12 +331,12 @@ impl Nodemap {
         !self.flags.contains(NodemapFlags::TRUSTED) && self.mode.contains(kind.mode())
     }
 
-    /// True for an id that is never mapped: root where that is root, and no project.
+    /// True for an id that is never mapped: root if it keeps its rights, and project 0.
     fn is_fixed(&self, kind: IdKind, id: u32) -> bool {
         id == 0 && (kind == IdKind::Projid || self.flags.contains(NodemapFlags::ADMIN))
     }
 
-    /// The id of the file system for one of its clients; `None` if it has none.
+    /// Returns the file system's id for a client's id; `None` if it is unmapped.
     pub fn to_fs(&self, kind: IdKind, client: u32) -> Option<u32> {
         if !self.maps(kind) || self.is_fixed(kind, client) {
             return Some(client);
@@ -343,7 +344,7 @@ impl Nodemap {
         self.ids[kind as usize].to_fs.get(&client).copied()
     }
 
-    /// What its clients are shown for an id of the file system.
+    /// Returns the id that its clients see for an id of the file system.
     pub fn to_client(&self, kind: IdKind, fs: u32) -> u32 {
         if !self.maps(kind) || self.is_fixed(kind, fs) {
             return fs;
@@ -351,7 +352,7 @@ impl Nodemap {
         self.ids[kind as usize].to_client.get(&fs).copied().unwrap_or(self.squash(kind))
     }
 
-    /// Ranges, keys and mappings.
+    /// Iterates over ranges, keys and mappings.
     pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         let ids = IdKind::ALL.into_iter().flat_map(|kind| {
             self.ids[kind as usize].to_fs.iter().map(move |(client, fs)| Part::Ids(kind, *client, *fs))
@@ -360,7 +361,7 @@ impl Nodemap {
         ranges.chain(self.keys.iter().copied().map(Part::Key)).chain(ids)
     }
 
-    /// All that it has one of.
+    /// Iterates over all properties.
     pub fn properties(&self) -> impl Iterator<Item = Property> + '_ {
         let flags = FLAG_NAMES.iter().map(|(flag, _)| Property::Flag(*flag, self.flags.contains(*flag)));
         let squash = IdKind::ALL.into_iter().map(|kind| Property::Squash(kind, self.squash(kind)));
@@ -368,7 +369,7 @@ impl Nodemap {
         flags.chain(squash).chain(rest)
     }
 
-    /// Sets a property; false if that is how it is.
+    /// Sets a property; false if it has that value already.
     pub fn set(&mut self, property: &Property) -> bool {
         let before = self.clone();
         match property {
@@ -380,7 +381,7 @@ impl Nodemap {
         *self != before
     }
 
-    /// Takes a part in; false if it is there, or an id of it is mapped already.
+    /// Adds a part; false if it exists, or one of its ids is mapped already.
     pub fn add(&mut self, part: &Part) -> bool {
         match part {
             Part::Range(range) => self.ranges.insert(*range),
@@ -397,7 +398,7 @@ impl Nodemap {
         }
     }
 
-    /// Takes a part out; false if it is not there.
+    /// Removes a part; false if it does not exist.
     pub fn remove(&mut self, part: &Part) -> bool {
         match part {
             Part::Range(range) => self.ranges.remove(range),
@@ -414,7 +415,7 @@ impl Nodemap {
         }
     }
 
-    /// True if it has this range or key, or maps one of these ids.
+    /// True if the nodemap has this range or key, or maps one of these ids.
     pub fn has(&self, part: &Part) -> bool {
         match part {
             Part::Range(range) => self.ranges.contains(range),
@@ -443,7 +444,7 @@ impl fmt::Display for Nodemap {
 impl FromStr for Nodemap {
     type Err = NodemapError;
 
-    /// Strict: what is unknown or doubled is an error.
+    /// Strict: unknown and duplicate words are errors.
     fn from_str(text: &str) -> Result<Nodemap, NodemapError> {
         let mut words = text.split(' ');
         let mut nodemap = Nodemap::new(words.next().unwrap_or_default())?;
@@ -460,20 +461,20 @@ impl FromStr for Nodemap {
     }
 }
 
-/// A change of nodemaps.
+/// A change of a nodemap, or of all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// They count from now on, or not.
+    /// Activate or deactivate all nodemaps.
     Activate(bool),
-    /// A new one.
+    /// Create the nodemap.
     Create,
-    /// It goes.
+    /// Remove the nodemap.
     Destroy,
-    /// It gets a part.
+    /// Add a part to it.
     Add(Part),
-    /// It loses a part.
+    /// Remove a part from it.
     Remove(Part),
-    /// It gets a property.
+    /// Set a property of it.
     Set(Property),
 }
 
@@ -511,33 +512,33 @@ impl FromStr for Change {
 /// All nodemaps of a file system.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Nodemaps {
-    /// They count.
+    /// True if they are in force.
     pub active: bool,
-    /// Ordered by name. One named [`DEFAULT`] is there as soon as there is any change of it.
+    /// Nodemaps ordered by name. The one named [`DEFAULT`] is stored after its first change.
     pub maps: Vec<Arc<Nodemap>>,
 }
 
 impl Nodemaps {
-    /// One by its name.
+    /// Returns the nodemap with this name.
     pub fn find(&self, name: &str) -> Option<&Arc<Nodemap>> {
         self.maps.iter().find(|map| map.name == name)
     }
 
-    /// That of a client which is in no other.
+    /// Returns the nodemap for clients that are in no other.
     ///
     /// # Panics
-    /// Never: its name is a good one.
+    /// Never: its name is valid.
     pub fn default_map(&self) -> Arc<Nodemap> {
         let new = || Arc::new(Nodemap::new(DEFAULT).expect("the name is a constant, and a good one"));
         self.find(DEFAULT).cloned().unwrap_or_else(new)
     }
 
-    /// That of a key.
+    /// Returns the nodemap of a key.
     pub fn of_key(&self, key: KeyId) -> Option<&Arc<Nodemap>> {
         self.maps.iter().find(|map| map.keys.contains(&key))
     }
 
-    /// That of an address: the one with the smallest range that has it.
+    /// Returns the nodemap of an address: the one with the smallest range that contains it.
     pub fn of_nid(&self, nid: Nid) -> Option<&Arc<Nodemap>> {
         let Nid::Tcp(address) = nid else { return None };
         let ip = address.ip().to_canonical();

@@ -1,10 +1,11 @@
 //! Permission checks: owner, group, supplementary groups, ACL, sticky bit, capabilities.
 //!
-//! The kernel does not check (`default_permissions` costs a request per create); servers do, with these functions. They
-//! are pure and lazy: [`Verdict::NeedFull`] means that only the caller's groups or capabilities can decide, so they
-//! must be fetched and the question asked again.
+//! The kernel does not check (`default_permissions` costs a request per create); servers do, with these
+//! functions. They are pure and lazy: [`Verdict::NeedFull`] means that only the caller's groups or
+//! capabilities can decide, so they must be fetched and the check repeated.
 //!
-//! Source: POSIX.1-2017 4.5, acl(5) "Access check algorithm", capabilities(7), path_resolution(7).
+//! The rules are those of POSIX for file access, and of Linux in acl(5) ("Access check algorithm"),
+//! capabilities(7) and path_resolution(7).
 
 use crate::acl::Acl;
 use crate::attr::{Attr, AttrFlags, S_ISVTX};
@@ -23,9 +24,9 @@ pub const EXEC: u8 = 1;
 pub enum Verdict {
     /// Allowed.
     Granted,
-    /// Refused, whatever groups or capabilities the caller may have.
+    /// Refused, whatever groups or capabilities the caller has.
     Denied,
-    /// The caller's groups or capabilities decide and are not known.
+    /// The caller's groups or capabilities decide and are unknown.
     NeedFull,
 }
 
@@ -43,7 +44,8 @@ impl Verdict {
     }
 }
 
-/// Whether the caller holds a capability. Only root is asked about lazily: others hold none unless known to.
+/// Checks whether the caller has a capability. Only root's are fetched lazily: other users have none unless
+/// known.
 pub fn capable(cred: &Cred, cap: Caps) -> Verdict {
     match &cred.full {
         Some(full) if full.caps.contains(cap) => Verdict::Granted,
@@ -52,7 +54,7 @@ pub fn capable(cred: &Cred, cap: Caps) -> Verdict {
     }
 }
 
-/// Whether the caller is in group `gid`.
+/// Checks whether the caller is in group `gid`.
 pub fn in_group(cred: &Cred, gid: u32) -> Verdict {
     if cred.gid == gid {
         return Verdict::Granted;
@@ -64,7 +66,8 @@ pub fn in_group(cred: &Cred, gid: u32) -> Verdict {
     }
 }
 
-/// Whether the caller may give the inode to group `gid`: its owner to a group of his, otherwise with [`Caps::CHOWN`].
+/// Checks whether the caller may change the inode's group to `gid`: the owner to a group of the owner's,
+/// others with [`Caps::CHOWN`].
 pub fn may_change_group(cred: &Cred, attr: &Attr, gid: u32) -> Verdict {
     if cred.uid == attr.uid {
         let member = if gid == attr.gid { Verdict::Granted } else { in_group(cred, gid) };
@@ -75,12 +78,12 @@ pub fn may_change_group(cred: &Cred, attr: &Attr, gid: u32) -> Verdict {
     capable(cred, Caps::CHOWN)
 }
 
-/// Whether the caller is the owner or counts as one ([`Caps::FOWNER`]).
+/// Checks whether the caller is the owner or counts as one ([`Caps::FOWNER`]).
 pub fn owner_or_capable(attr: &Attr, cred: &Cred) -> Verdict {
     if cred.uid == attr.uid { Verdict::Granted } else { capable(cred, Caps::FOWNER) }
 }
 
-/// Whether the caller has all rights in `mask` ([`READ`], [`WRITE`], [`EXEC`]) on the inode.
+/// Checks whether the caller has all rights in `mask` ([`READ`], [`WRITE`], [`EXEC`]) on the inode.
 ///
 /// `acl` is its access ACL, if it has one beyond the mode bits.
 pub fn access(attr: &Attr, acl: Option<&Acl>, cred: &Cred, mask: u8) -> Verdict {
@@ -90,7 +93,7 @@ pub fn access(attr: &Attr, acl: Option<&Acl>, cred: &Cred, mask: u8) -> Verdict 
     };
     match by_class {
         Verdict::Granted => Verdict::Granted,
-        // Capabilities may override; when groups are unknown they are fetched together.
+        // Capabilities may override; unknown groups are fetched together with them.
         Verdict::NeedFull => Verdict::NeedFull,
         Verdict::Denied => override_by_capability(attr, cred, mask),
     }
@@ -146,14 +149,14 @@ fn override_by_capability(attr: &Attr, cred: &Cred, mask: u8) -> Verdict {
     if only_reads { capable(cred, Caps::DAC_READ_SEARCH) } else { Verdict::Denied }
 }
 
-/// True if every caller may search this directory, so that names found in it may be cached for all.
+/// True if all users may search this directory, so that names found in it may be cached for all.
 ///
-/// The kernel walks cached names without asking, therefore names in other directories must not be cached.
+/// The kernel walks cached names without a request, so names in other directories must not be cached.
 pub fn searchable_by_all(directory: &Attr) -> bool {
     directory.mode & 0o111 == 0o111 && !directory.flags.contains(AttrFlags::HAS_ACL)
 }
 
-/// Whether the sticky bit of `parent` keeps the caller from removing or renaming `entry`.
+/// Checks whether the sticky bit of `parent` keeps the caller from removing or renaming `entry`.
 ///
 /// # Errors
 /// `EPERM` if it does, [`Status::NEED_CREDENTIALS`] if capabilities decide.

@@ -1,25 +1,25 @@
-//! Which process of which host somebody is.
+//! Identities of processes.
 
-/// A process, told apart from all others that ever ran: so that another process of the same host can say for certain
-/// whether it has ended. All zero for one that is not known.
+/// Identity of a process that no other process ever has: so another process of the same host can determine
+/// reliably whether it has ended. All zero if unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ProcessIdentity {
-    /// The host over all its boots (`/etc/machine-id`); zero if it has none.
+    /// Host over all its boots (`/etc/machine-id`); zero if it has none.
     pub machine: [u8; 16],
-    /// The host's running kernel (`boot_id`), another one after each boot; zero if it is not known.
+    /// Boot of the host's kernel (`boot_id`), new at each boot; zero if unknown.
     pub boot: [u8; 16],
-    /// Inode numbers of the process's PID namespace (high half) and time namespace (low half), in which the next two are
-    /// meant; 0 if they are not known.
+    /// Inode numbers of the process's PID namespace (high half) and time namespace (low half), to which the
+    /// next two fields relate; 0 if unknown.
     pub namespaces: u64,
     /// Process id.
     pub pid: u32,
-    /// When it was started, in clock ticks since the boot: a later process with this id has another one.
+    /// Start time, in clock ticks since the boot: a later process with this id has another one.
     pub started: u64,
 }
 
 impl ProcessIdentity {
-    /// A number of process `pid` of the same PID namespace that all processes there find alike; 0 if the host or the process
-    /// is not known.
+    /// Returns a number for process `pid` of the same PID namespace that is the same on all mounts there; 0
+    /// if the host or the process is unknown.
     pub fn number_of(&self, pid: u32) -> u64 {
         if self.boot == [0; 16] || pid == 0 {
             return 0;

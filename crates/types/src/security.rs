@@ -1,4 +1,4 @@
-//! How connections to a server are protected.
+//! Protection of connections to a server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,13 +9,13 @@ pub enum Security {
     /// Mutual authentication and encryption.
     #[default]
     Encrypt,
-    /// Mutual authentication and integrity: others on the network can read and not change messages.
+    /// Mutual authentication and integrity: other hosts on the network can read messages but not change them.
     Authenticate,
-    /// No authentication: the server believes what a peer claims.
+    /// No authentication: the server trusts the claims of a peer.
     Open,
 }
 
-/// All, with their names.
+/// All levels with their names.
 const NAMES: [(Security, &str); 3] =
     [(Security::Encrypt, "encrypt"), (Security::Authenticate, "authenticate"), (Security::Open, "open")];
 
@@ -26,7 +26,7 @@ impl fmt::Display for Security {
     }
 }
 
-/// A text that names no protection.
+/// The text names no level of protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SecurityError;
 

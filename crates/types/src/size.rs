@@ -1,7 +1,7 @@
 //! Suffixes of sizes.
 
-/// What the number before a suffix is multiplied with: k, M, G, T, P, E in either case for powers of 1024, which may be followed by `B` or
-/// `iB`; `None` for anything else, also for none.
+/// Returns the factor of a suffix: k, M, G, T, P, E in either case for powers of 1024, optionally followed by
+/// `B` or `iB`; `None` for all others, including an empty one.
 pub fn suffix_factor(suffix: &str) -> Option<u64> {
     let mut letters = suffix.chars();
     let shift = match letters.next()?.to_ascii_lowercase() {

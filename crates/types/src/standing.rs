@@ -1,6 +1,5 @@
-//! Effective credentials of a client: its identity and its nodemap bound the credentials that it claims.
-//!
-//! Source: `docs/design/security.md`.
+//! Effective credentials of a client: its identity and its nodemap restrict the credentials that it claims.
+//! The rules are in `docs/design/security.md`.
 
 use crate::cred::{Caps, Cred, FullCred, User};
 use crate::identity::{Identity, Roles};
@@ -9,21 +8,21 @@ use crate::nodemap::{IdKind, Nodemap, NodemapFlags, Nodemaps, SQUASHED};
 use crate::status::{Status, StatusResult};
 use std::sync::Arc;
 
-/// Whose requests a client may send.
+/// Users that a client may act for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Acting {
-    /// Anybody's, as it says.
+    /// Any user, as it claims.
     Anybody,
-    /// Those of all its users but root.
+    /// All its users but root.
     Users {
-        /// Their groups are as it says, and not those of the server's user database.
+        /// True if their groups are those that it claims, not those of the server's user database.
         trusts_groups: bool,
     },
-    /// This user's alone.
+    /// This user only.
     User(u32),
 }
 
-/// What a server lets a client be. See the [module documentation](self).
+/// Rights of a client at a server. See the [module documentation](self).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
     acting: Acting,
@@ -33,18 +32,18 @@ pub struct Standing {
     root: Option<String>,
 }
 
-/// What is known of a client when it connects.
+/// Facts about a client when it connects.
 #[derive(Clone, Copy, Debug)]
 pub struct Proven<'a> {
-    /// What its certificate says.
+    /// Identity in its certificate.
     pub identity: Option<&'a Identity>,
-    /// It is another server of the file system.
+    /// True if it is another server of the file system.
     pub is_server: bool,
-    /// Where it calls from.
+    /// Address that it connects from.
     pub nid: Nid,
 }
 
-/// The smaller of two subtrees; `Err` if neither is within the other.
+/// Returns the smaller of two subtrees; `Err` if neither contains the other.
 fn inner(a: Option<&str>, b: Option<&str>) -> Result<Option<String>, ()> {
     let within = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -58,7 +57,7 @@ fn inner(a: Option<&str>, b: Option<&str>) -> Result<Option<String>, ()> {
 }
 
 impl Standing {
-    /// That of a client. `trusts_groups`: what hosts say of their users' groups is believed.
+    /// Derives the rights of a client. `trusts_groups`: hosts are trusted with their users' groups.
     pub fn of(client: Proven<'_>, nodemaps: &Nodemaps, trusts_groups: bool) -> Standing {
         let roles = client.identity.map_or(Roles::empty(), |identity| identity.roles);
         let is_system = client.is_server || roles.contains(Roles::MDS);
@@ -69,7 +68,7 @@ impl Standing {
             Some(_) => Acting::Users { trusts_groups },
         };
         let by_key = || client.identity.and_then(|identity| nodemaps.of_key(identity.id)).cloned();
-        // Administrators are in no nodemap by accident, nor is the process of the server itself.
+        // An address alone puts neither administrators nor the server's own process into a nodemap.
         let by_place = || match client.nid {
             _ if roles.contains(Roles::ADMIN) => None,
             Nid::Lo if client.identity.is_none() => None,
@@ -83,14 +82,14 @@ impl Standing {
             acting,
             read_only: client.identity.is_some_and(|identity| identity.read_only)
                 || has(NodemapFlags::READ_ONLY),
-            // A key for a place that its nodemap does not show can do nothing.
+            // A key for a subtree outside the fileset of its nodemap has no rights.
             banned: has(NodemapFlags::BANNED) || root.is_err(),
             root: root.unwrap_or(None),
             nodemap,
         }
     }
 
-    /// True if nothing is bounded.
+    /// True if there is no restriction.
     pub fn is_free(&self) -> bool {
         self.acting == Acting::Anybody
             && self.nodemap.is_none()
@@ -99,27 +98,27 @@ impl Standing {
             && self.root.is_none()
     }
 
-    /// True if it may change nothing.
+    /// True if the client may change nothing.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// True if it is not served.
+    /// True if the client is not served.
     pub fn is_banned(&self) -> bool {
         self.banned
     }
 
-    /// What it sees as the root; `None` for all.
+    /// Returns the subtree that the client sees as the root; `None` for all.
     pub fn root(&self) -> Option<&str> {
         self.root.as_deref()
     }
 
-    /// Its nodemap.
+    /// Returns the client's nodemap.
     pub fn nodemap(&self) -> Option<&Arc<Nodemap>> {
         self.nodemap.as_ref()
     }
 
-    /// True if it may act as the system, so that what it says of opens and data is believed.
+    /// True if it may act as the system, so that its reports of opens and data are trusted.
     pub fn is_trusted(&self) -> bool {
         self.acting == Acting::Anybody && self.nodemap.is_none()
     }
@@ -128,7 +127,7 @@ impl Standing {
         self.nodemap.as_ref().is_some_and(|map| map.flags().contains(flag))
     }
 
-    /// True if root is root.
+    /// True if root keeps its rights.
     fn allows_root(&self) -> bool {
         match (&self.acting, &self.nodemap) {
             (Acting::Anybody, None) => true,
@@ -141,7 +140,7 @@ impl Standing {
         self.nodemap.as_ref().map_or(SQUASHED, |map| map.squash(kind))
     }
 
-    /// Credentials of an unmapped user: squashed, or refused.
+    /// Returns the credentials of an unmapped user: squashed, or an error.
     fn nobody(&self) -> StatusResult<Cred> {
         if self.has(NodemapFlags::DENY_UNKNOWN) {
             return Err(Status::EACCES);
@@ -157,7 +156,7 @@ impl Standing {
         self.nodemap.as_ref().map_or(Some(id), |map| map.to_fs(kind, id))
     }
 
-    /// Effective credentials for claimed ones. `find` queries the server's user database.
+    /// Returns effective credentials for claimed ones. `find` queries the server's user database.
     ///
     /// # Errors
     /// `EACCES` for an unmapped user of a nodemap with `deny_unknown`; those of `find`.
@@ -177,7 +176,7 @@ impl Standing {
             0 => return self.nobody(),
             _ => {}
         }
-        // Nobody becomes root by a mapping.
+        // No mapping makes a user root.
         let Some(uid) = self.mapped(IdKind::Uid, claimed.uid).filter(|uid| *uid != 0) else {
             return self.nobody();
         };
@@ -193,7 +192,8 @@ impl Standing {
         }
     }
 
-    /// A user with the groups of the database; `wish` is the primary group if it is one of them.
+    /// Returns a user's credentials with the groups of the database; `wish` is the primary group if the user
+    /// is in it.
     fn of_database(&self, uid: u32, wish: Option<u32>, user: Option<Arc<User>>) -> Cred {
         let Some(user) = user else {
             return Cred { uid, gid: self.squash(IdKind::Gid), full: Some(FullCred::default()) };
@@ -202,7 +202,8 @@ impl Standing {
         Cred { uid, gid, full: Some(FullCred { groups: user.groups.clone(), caps: Caps::empty() }) }
     }
 
-    /// A user with the groups that the client says, but neither that of root nor those that it does not have.
+    /// Returns a user's credentials with the claimed groups, without unmapped ones, and without root's unless
+    /// root is allowed.
     fn of_claims(&self, uid: u32, claimed: &Cred) -> Cred {
         let allows_root = self.allows_root();
         let group = |gid: u32| self.mapped(IdKind::Gid, gid).filter(|gid| *gid != 0 || allows_root);
@@ -213,10 +214,10 @@ impl Standing {
         Cred { uid, gid: group(claimed.gid).unwrap_or(self.squash(IdKind::Gid)), full }
     }
 
-    /// The id that is stored where the client says one.
+    /// Returns the stored id for a client's id.
     ///
     /// # Errors
-    /// `EACCES` for one without a mapping, where those are refused.
+    /// `EACCES` for an unmapped id, if the nodemap refuses those.
     pub fn to_fs(&self, kind: IdKind, id: u32) -> StatusResult<u32> {
         match self.mapped(kind, id) {
             Some(id) => Ok(id),
@@ -225,12 +226,12 @@ impl Standing {
         }
     }
 
-    /// The id that the client is shown.
+    /// Returns the id that the client sees.
     pub fn to_client(&self, kind: IdKind, id: u32) -> u32 {
         self.nodemap.as_ref().map_or(id, |map| map.to_client(kind, id))
     }
 
-    /// True if some ids look different to the client.
+    /// True if ids may look different to the client.
     pub fn maps_ids(&self) -> bool {
         self.nodemap.as_ref().is_some_and(|map| !map.flags().contains(NodemapFlags::TRUSTED))
     }
@@ -256,7 +257,7 @@ mod tests {
         Standing::of(Proven { identity, is_server: false, nid }, nodemaps, false)
     }
 
-    /// User 1000 has groups 100 (first), 7 and 8; user 5 is in root's group; nobody else is known.
+    /// User 1000 has groups 100 (first), 7 and 8; user 5 is in root's group; other users are unknown.
     fn find(uid: u32) -> StatusResult<Option<Arc<User>>> {
         let user = |gid, groups: &[u32]| Some(Arc::new(User { gid, groups: groups.to_vec() }));
         Ok(match uid {
@@ -270,7 +271,7 @@ mod tests {
         Cred { uid, gid, full: Some(FullCred { groups: groups.to_vec(), caps: Caps::all() }) }
     }
 
-    /// Without capabilities.
+    /// Credentials without capabilities.
     fn acts(uid: u32, gid: u32, groups: &[u32]) -> StatusResult<Cred> {
         Ok(Cred { uid, gid, full: Some(FullCred { groups: groups.to_vec(), caps: Caps::empty() }) })
     }
@@ -291,7 +292,7 @@ mod tests {
             (Some(&admin), &one, Ok(one.clone())),
             (Some(&identity("mds+oss")), &root, Ok(root.clone())),
             (Some(&host), &root, acts(NOBODY.0, NOBODY.1, &[])),
-            // The first group is one of the user's, the others are the database's.
+            // The primary group is one of the user's, the others are the database's.
             (Some(&host), &one, acts(1000, 7, &[100, 7, 8])),
             (Some(&host), &claim(1000, 0, &[]), acts(1000, 100, &[100, 7, 8])),
             (Some(&host), &Cred::new(1000, 8), acts(1000, 8, &[100, 7, 8])),
@@ -336,7 +337,7 @@ mod tests {
             ("squash_uid=99", &claim(1000, 7, &[]), acts(99, NOBODY.1, &[])),
             ("uid=30:1000 gid=31:8", &claim(30, 31, &[]), acts(1000, 8, &[100, 7, 8])),
             ("uid=30:1000", &claim(30, 8, &[]), acts(1000, 100, &[100, 7, 8])),
-            // Root by a mapping.
+            // A mapping to root.
             ("uid=30:0", &claim(30, 30, &[]), acts(NOBODY.0, NOBODY.1, &[])),
             ("map_mode=gid gid=31:8", &claim(1000, 31, &[]), acts(1000, 8, &[100, 7, 8])),
         ] {

@@ -1,11 +1,11 @@
-//! What a peer is told: numbered, stable results.
+//! Status numbers: stable results that are sent to peers.
 //!
-//! A status is 0, a Linux errno (1..4096), or one of a few conditions between client and server that a program never
-//! sees. Numbers are never reused.
+//! A status is 0, a Linux errno (1..4096), or one of a few conditions between client and server that a
+//! program never sees. Numbers are never reused.
 
 use std::fmt;
 
-/// The result of a request as it travels on the wire and reaches programs. `Status::OK` is not an error.
+/// The result of a request, as sent on the wire and returned to programs. `Status::OK` is not an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(pub u16);
 
@@ -17,12 +17,12 @@ macro_rules! errnos {
         impl Status {
             $(#[doc = $text] pub const $name: Status = Status($value);)*
 
-            /// The symbolic name, if this is one of the known values.
+            /// Returns the symbolic name of a known value.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some(stringify!($name)),)* _ => None }
             }
 
-            /// One short phrase that says what the value means.
+            /// Returns a short phrase for the value.
             pub const fn text(self) -> &'static str {
                 match self.0 { $($value => $text,)* _ => "unknown error" }
             }
@@ -100,7 +100,7 @@ errnos! {
 }
 
 impl Status {
-    /// The errno that a program sees. Conditions between client and server that leak out are I/O errors.
+    /// Returns the errno for a program. Conditions between client and server that leak out are I/O errors.
     pub const fn errno(self) -> i32 {
         match self.0 {
             0..4096 => self.0 as i32,
@@ -109,7 +109,8 @@ impl Status {
         }
     }
 
-    /// Whether something is broken that an administrator should know of, other than a result that programs expect.
+    /// True if something is broken that an administrator should know of, rather than a result that programs
+    /// expect.
     pub const fn is_fault(self) -> bool {
         matches!(
             self,
@@ -130,7 +131,7 @@ impl Status {
         )
     }
 
-    /// The status of an operating system error; what has no errno is an I/O error.
+    /// Returns the status of an operating system error; one without an errno is an I/O error.
     pub fn from_io(error: &std::io::Error) -> Status {
         match error.raw_os_error() {
             Some(code) if (1..4096).contains(&code) => Status(code as u16),

@@ -12,18 +12,18 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// Builds a time stamp; nanoseconds beyond a second are cut to the largest valid value.
+    /// Creates a time stamp; nanoseconds beyond a second are capped at the largest valid value.
     pub const fn new(sec: i64, nsec: u32) -> Timestamp {
         Timestamp { sec, nsec: if nsec > 999_999_999 { 999_999_999 } else { nsec } }
     }
 
-    /// Nanoseconds since 1970, 0 before; wraps after the year 2554.
+    /// Returns nanoseconds since 1970, 0 for earlier times; wraps after the year 2554.
     pub fn nanoseconds(self) -> u64 {
         let seconds = u64::try_from(self.sec).unwrap_or(0);
         seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(self.nsec))
     }
 
-    /// The smallest time after this one.
+    /// Returns the smallest time after this one.
     pub const fn next(self) -> Timestamp {
         match self.nsec {
             999_999_999.. => Timestamp { sec: self.sec.saturating_add(1), nsec: 0 },

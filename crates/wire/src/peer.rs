@@ -3,11 +3,11 @@
 use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, wire_enum, wire_lists, wire_struct};
 use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, Xid};
 
-/// MDTs in one distributed transaction: as many as a striped directory may have.
+/// Largest number of MDTs in one distributed transaction: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;
-/// Names of an inode that moves to another MDT: all of them are locked together.
+/// Largest number of names of an inode that moves to another MDT: all of them are locked together.
 pub const LEADS_MAX: usize = 1000;
-/// Inodes that a transaction changes on one MDT in addition to those names.
+/// Largest number of inodes that a transaction changes on one MDT in addition to those names.
 pub const INODES_MAX: usize = 128;
 /// Changes of one transaction on one MDT.
 pub const UPDATES_MAX: usize = LEADS_MAX + INODES_MAX;
@@ -17,7 +17,7 @@ pub const WANTED_MAX: usize = 2 * LEADS_MAX + INODES_MAX;
 pub const XATTRS_MAX: usize = 64;
 /// Transactions in one message.
 pub const OPERATIONS_MAX: usize = 1024;
-/// Names that one transaction moves to another shard.
+/// Largest number of names that one transaction moves to another shard.
 pub const MOVED_MAX: usize = 1024;
 /// Largest inode record in bytes, with a layout of the largest size in it.
 const RECORD_MAX: usize = 128 << 10;

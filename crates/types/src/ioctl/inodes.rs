@@ -1,46 +1,48 @@
-//! Inodes of a target: which there are, and moving them to another one.
+//! Lists of the inodes of a target, and their migration to another one.
 
 use super::{Payload, READ_WRITE, fid_at, number, u16_at};
 use crate::Fid;
 use crate::fid::FID_BYTES;
 
-/// What a [`FilesOn`] asks for.
+/// Selection of a [`FilesOn`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FilesWanted {
     /// Files with objects on this OST.
     Objects(u16),
-    /// Directories on this MDT, and those that have a shard there.
+    /// Directories on this MDT, and those that have a shard on it.
     Directories(u16),
-    /// Whatever else is on the MDT `mdt` and has its first name on the MDT `named_on`.
+    /// All other inodes on the MDT `mdt` whose first name is on the MDT `named_on`.
     Files {
-        /// The MDT of the inode.
+        /// MDT of the inode.
         mdt: u16,
-        /// The MDT of its name.
+        /// MDT of its first name.
         named_on: u16,
     },
 }
 
-/// Files that have objects on an OST, or inodes of an MDT that have names, in the order of their FIDs. Needs `CAP_SYS_ADMIN`.
+/// Lists files that have objects on an OST, or inodes of an MDT that have names, in the order of their FIDs.
+/// Needs `CAP_SYS_ADMIN`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilesOn {
-    /// Which files.
+    /// Selected inodes.
     pub wanted: FilesWanted,
-    /// Give files after this one.
+    /// FID after which the list starts.
     pub after: Fid,
-    /// The answer, at most [`FILES_MAX`].
+    /// Output: at most [`FILES_MAX`] FIDs.
     pub fids: Vec<Fid>,
-    /// Ask again from behind this one; zero: these were all.
+    /// Output: FID to continue after; zero at the end.
     pub next: Fid,
 }
 
-/// Inodes of one MDT that move to another one together, as `lfs migrate -m` moves one: files, and whatever else holds no names.
+/// Moves inodes of one MDT to another one together, as `lfs migrate -m` moves one: files, and other inodes
+/// without names in them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MigrateFiles {
-    /// Where they are to be.
+    /// Index of the new MDT.
     pub mdt: u16,
-    /// Up to [`MIGRATED_MAX`].
+    /// Inodes to move, up to [`MIGRATED_MAX`].
     pub fids: Vec<Fid>,
-    /// The answer, in their order: 0, or the error number of what has not moved.
+    /// Output: result for each inode, 0 or an errno.
     pub outcomes: Vec<u16>,
 }
 
@@ -87,7 +89,7 @@ impl Payload for FilesOn {
     }
 }
 
-/// Where the FIDs are in a [`MigrateFiles`].
+/// Offset of the FIDs in a [`MigrateFiles`].
 const MIGRATE_FIDS: usize = 8;
 
 impl Payload for MigrateFiles {
