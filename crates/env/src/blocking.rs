@@ -1,18 +1,18 @@
-//! The blocking hook: a thread tells its owner that it is about to wait.
+//! The blocking hook: a thread notifies its owner before it blocks.
 //!
-//! A pool that keeps one thread per CPU ready (see architecture, "one CPU per request") must know when a thread
-//! cannot take the next request, or that request would wait behind a disk or a remote server. The layer that waits
-//! wraps the wait in [`blocking`]; the pool that owns the thread has installed a [`BlockingHook`]. Threads without a
-//! hook pay one thread-local read.
+//! A pool that keeps one thread per CPU ready (see architecture, "one CPU per request") must know when a
+//! thread cannot take the next request, or that request would wait behind a disk or a remote server. The
+//! layer that blocks wraps the wait in [`blocking`]; the pool that owns the thread has installed a
+//! [`BlockingHook`]. On threads without a hook the cost is one thread-local read.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::interrupt;
 
-/// What the owner of a thread does when the thread starts and stops waiting.
+/// Reaction of a thread's owner when the thread starts and stops waiting.
 ///
-/// Both run on the waiting thread. They must not wait themselves and must not call [`blocking`].
+/// Both methods run on the waiting thread. They must not block themselves and must not call [`blocking`].
 pub trait BlockingHook {
     /// The thread is about to wait: it will not take further requests until [`BlockingHook::exit`].
     fn enter(&self);
@@ -34,27 +34,27 @@ pub struct HookGuard {
 impl Drop for HookGuard {
     fn drop(&mut self) {
         let previous = self.previous.take();
-        // A thread that is being torn down has no hook left to restore.
+        // A thread that is shutting down has no hook left to restore.
         let _ = HOOK.try_with(|hook| *hook.borrow_mut() = previous);
     }
 }
 
-/// Installs `hook` for the current thread until the guard is dropped; a hook that was there before comes back then.
+/// Installs `hook` for the current thread until the guard is dropped, which restores the previous hook.
 pub fn install_hook(hook: Rc<dyn BlockingHook>) -> HookGuard {
     HookGuard { previous: HOOK.with(|slot| slot.borrow_mut().replace(hook)) }
 }
 
-/// Runs `work`, which may wait (disk, network, a lock held elsewhere for long).
+/// Runs `work`, which may block (disk, network, a lock that is held elsewhere for long).
 ///
-/// Calls the thread's hook before and after, also when `work` panics. Nested calls only count: the outermost one
-/// tells the hook. While `work` runs, an interrupt of the thread's request arrives as a signal that ends system
-/// calls with `EINTR`, see [`crate::interrupt`].
+/// Calls the thread's hook before and after, even if `work` panics. Nested calls only count: the outermost
+/// one calls the hook. While `work` runs, an interrupt of the thread's request arrives as a signal that ends
+/// system calls with `EINTR`, see [`crate::interrupt`].
 pub fn blocking<R>(work: impl FnOnce() -> R) -> R {
     let _section = Section::enter();
     work()
 }
 
-/// Is the current thread inside [`blocking`]?
+/// True while the current thread is inside [`blocking`].
 pub fn is_blocking() -> bool {
     DEPTH.get() > 0
 }

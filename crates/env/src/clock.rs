@@ -1,7 +1,7 @@
-//! Time: the monotonic clock and the clock of the day.
+//! Time: the monotonic clock and the wall clock.
 //!
-//! Both are the kernel's, and those of the simulation in a thread of one ([`crate::sim`]), where time passes only as the
-//! simulation lets it.
+//! Both are the kernel's. In a thread of a simulation ([`crate::sim`]) both are simulated, and time advances
+//! only with the simulation.
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::{self, Duration, SystemTime};
@@ -13,7 +13,7 @@ use crate::sim;
 pub struct Instant(time::Instant);
 
 impl Instant {
-    /// The present.
+    /// Returns the current time.
     #[inline]
     #[must_use]
     pub fn now() -> Instant {
@@ -25,49 +25,49 @@ impl Instant {
         Instant(time::Instant::now())
     }
 
-    /// Time since this point; zero if it lies ahead.
+    /// Returns the time since this point; zero if it is in the future.
     #[inline]
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Instant::now().0.saturating_duration_since(self.0)
     }
 
-    /// Time from `earlier` to this point; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is later.
     #[inline]
     #[must_use]
     pub fn duration_since(&self, earlier: Instant) -> Duration {
         self.0.saturating_duration_since(earlier.0)
     }
 
-    /// Time from `earlier` to this point; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is later.
     #[inline]
     #[must_use]
     pub fn saturating_duration_since(&self, earlier: Instant) -> Duration {
         self.0.saturating_duration_since(earlier.0)
     }
 
-    /// Time from `earlier` to this point; `None` if `earlier` is later.
+    /// Returns the time from `earlier` to this point; `None` if `earlier` is later.
     #[inline]
     #[must_use]
     pub fn checked_duration_since(&self, earlier: Instant) -> Option<Duration> {
         self.0.checked_duration_since(earlier.0)
     }
 
-    /// This point and `time`; `None` beyond the clock's range.
+    /// Returns this point plus `time`; `None` beyond the clock's range.
     #[inline]
     #[must_use]
     pub fn checked_add(&self, time: Duration) -> Option<Instant> {
         self.0.checked_add(time).map(Instant)
     }
 
-    /// This point less `time`; `None` beyond the clock's range.
+    /// Returns this point minus `time`; `None` beyond the clock's range.
     #[inline]
     #[must_use]
     pub fn checked_sub(&self, time: Duration) -> Option<Instant> {
         self.0.checked_sub(time).map(Instant)
     }
 
-    /// The same point for the standard library.
+    /// Returns the same point for the standard library.
     #[inline]
     pub(crate) fn to_std(self) -> time::Instant {
         self.0
@@ -115,7 +115,7 @@ impl Sub for Instant {
     }
 }
 
-/// The time of day.
+/// Returns the time of the wall clock.
 #[inline]
 #[must_use]
 pub fn wall() -> SystemTime {
@@ -127,7 +127,7 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Time from `then` to now by the clock of the day; zero if `then` lies ahead.
+/// Returns the time from `then` to now by the wall clock; zero if `then` is in the future.
 #[must_use]
 pub fn since(then: SystemTime) -> Duration {
     wall().duration_since(then).unwrap_or_default()

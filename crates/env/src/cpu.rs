@@ -1,13 +1,13 @@
-//! CPUs: how many, which one, and staying on one.
+//! CPUs: their number, the current one, and pinning.
 
 use std::io;
 
-/// Number of CPUs that this process may run on, at least 1.
+/// Returns the number of CPUs that this process may run on, at least 1.
 pub fn cpu_count() -> usize {
     online_cpus().len().max(1)
 }
 
-/// The CPUs that this process may run on (its affinity mask), in ascending order.
+/// Returns the CPUs that this process may run on (its affinity mask), in ascending order.
 pub fn online_cpus() -> Vec<usize> {
     // SAFETY: cpu_set_t is plain data for which all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -22,7 +22,8 @@ pub fn online_cpus() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// Number of CPUs that may ever come online, the bound for CPU numbers; the kernel has one FUSE queue for each.
+/// Returns the number of CPUs that may ever come online, the bound for CPU numbers; the kernel has one FUSE
+/// queue for each.
 pub fn possible_cpu_count() -> usize {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     match parse_cpu_list_end(&text) {
@@ -31,17 +32,17 @@ pub fn possible_cpu_count() -> usize {
     }
 }
 
-/// The highest number in a kernel CPU list such as `0-3,8-11`.
+/// Returns the highest number in a kernel CPU list such as `0-3,8-11`.
 fn parse_cpu_list_end(text: &str) -> Option<usize> {
     text.trim().rsplit(['-', ',']).next()?.parse().ok()
 }
 
-/// Keeps the current thread on `cpu`.
+/// Pins the current thread to `cpu`.
 ///
 /// # Errors
 ///
-/// `EINVAL` when the CPU is offline, does not exist or is not in the process's cpuset; the thread then stays as free
-/// as it was.
+/// `EINVAL` when the CPU is offline, does not exist or is not in the process's cpuset; the thread's affinity
+/// is then unchanged.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -55,13 +56,13 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The CPU that this thread runs on now; it may have moved by the time the caller looks at the number.
+/// Returns the CPU that this thread runs on; the thread may have moved before the caller uses the number.
 pub fn current_cpu() -> usize {
-    // The kernel moves threads of a simulation about, whatever its seed.
+    // The kernel may move threads of a simulation, whatever its seed.
     if crate::sim::is_here() {
         return 0;
     }
-    // SAFETY: sched_getcpu takes no arguments and touches no memory of ours.
+    // SAFETY: sched_getcpu takes no arguments and accesses no memory of the program.
     let cpu = unsafe { libc::sched_getcpu() };
     usize::try_from(cpu).unwrap_or(0)
 }

@@ -1,6 +1,7 @@
-//! Dates for people.
+//! Dates as text.
 
-/// `YYYY-MM-DDTHH:MM:SS` of seconds since 1970. Days to dates by the civil calendar, eras of 400 years.
+/// Formats seconds since 1970 as `YYYY-MM-DDTHH:MM:SS`. Days are converted by the civil calendar, in eras of
+/// 400 years.
 pub fn utc(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let of_day = seconds % 86_400;

@@ -1,26 +1,28 @@
-//! Memory that a busy time has left: freed, and kept by the allocator.
+//! Return of freed memory to the system after a burst of work.
 //!
-//! The allocator keeps what each of many threads has freed, which after a burst is more than what is in use. [`Heap`] gives it back once the process
-//! has become quiet: while it works, the pages would be taken from the system again at once.
+//! The allocator keeps the memory that each of many threads has freed, which after a burst is more than what
+//! is in use. [`Heap`] returns it once the process has become idle: during the work, the pages would be
+//! allocated again at once.
 
 use std::time::Duration;
 
-/// Part of the time between two looks, in percent, that a quiet process computes at most.
+/// CPU time of an idle process as a share of the time between two checks, in percent, at most.
 const QUIET_PERCENT: u32 = 2;
-/// CPU time since the allocator was last emptied that is worth doing it again.
+/// CPU time since the allocator was last trimmed that makes another trim worthwhile.
 const WORK_MIN: Duration = Duration::from_millis(500);
 
-/// Gives back what a quiet process does not use. Looked after every few seconds by one thread.
+/// Trims the allocator of an idle process. One thread calls it every few seconds.
 #[derive(Debug, Default)]
 pub struct Heap {
-    /// CPU time at the last look.
+    /// CPU time at the last check.
     seen: Duration,
-    /// CPU time when the allocator was last emptied.
+    /// CPU time when the allocator was last trimmed.
     emptied: Duration,
 }
 
 impl Heap {
-    /// Looks at the process, `since` after the last time, and empties the allocator if it is due. True if it was.
+    /// Checks the process, `since` after the last check, and trims the allocator if that is due. Returns true
+    /// if it did.
     pub fn look(&mut self, since: Duration) -> bool {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu = Duration::try_from(cpu).unwrap_or_default();
@@ -44,7 +46,7 @@ impl Heap {
 
 #[cfg(target_env = "gnu")]
 fn give_back() {
-    // SAFETY: it takes the allocator's own locks, and changes nothing that is in use.
+    // SAFETY: the call takes the allocator's own locks, and changes no memory that is in use.
     unsafe { libc::malloc_trim(0) };
 }
 
@@ -77,7 +79,7 @@ mod tests {
         let threads = (0..4).map(|_| {
             crate::thread::spawn(|| {
                 let mut pieces: Vec<Vec<u8>> = (0..40_000).map(|_| vec![1; 512]).collect();
-                // One piece at the end keeps the allocator from shrinking by itself.
+                // One live block at the end keeps the allocator from shrinking automatically.
                 let last = pieces.pop();
                 drop(pieces);
                 last

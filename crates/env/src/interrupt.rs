@@ -1,15 +1,16 @@
-//! Interrupts: a request that a thread serves is called off by its caller.
+//! Interrupts: the caller of a request that a thread serves cancels it.
 //!
-//! A thread that serves requests has one [`InterruptTarget`] for its whole life, so a request costs no allocation:
-//! [`InterruptTarget::begin`] and [`InterruptTarget::end`] are one atomic store each. Somebody else (the reader of
-//! the FUSE device) calls [`InterruptTarget::raise`] with the request's number. The thread finds out in two ways:
+//! A thread that serves requests has one [`InterruptTarget`] for its whole life, so a request costs no
+//! allocation: [`InterruptTarget::begin`] and [`InterruptTarget::end`] are one atomic store each. Another
+//! thread (the reader of the FUSE device) calls [`InterruptTarget::raise`] with the request's number. The
+//! serving thread detects it in two ways:
 //!
-//! - code that waits in a loop asks [`interrupted`] and gives up with `EINTR`;
-//! - a system call inside [`crate::blocking`] ends with `EINTR`, because the thread gets a signal. The signal may hit
-//!   the gap between the check and the system call, therefore it is sent again every few milliseconds until the
-//!   thread has asked [`interrupted`] (and got `true`), or the request has ended.
+//! - code that waits in a loop polls [`interrupted`] and gives up with `EINTR`;
+//! - a system call inside [`crate::blocking`] ends with `EINTR`, because the thread gets a signal. The signal
+//!   may arrive between the check and the system call, so it is resent every few milliseconds until the
+//!   thread has polled [`interrupted`] (and got `true`), or the request has ended.
 //!
-//! Who does not want to wait for long limits its own waits with [`until`].
+//! Callers that limit their waiting time set a deadline for their own waits with [`until`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use crate::clock::Instant;
 
 use crate::sync::{Condvar, Mutex};
 
-/// Time between two signals to a thread that has not noticed its interrupt.
+/// Interval between signals to a thread that has not noticed its interrupt.
 const RESEND_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The signal that ends system calls. Its default action is to be ignored, so a stray one does no harm.
@@ -29,35 +30,35 @@ const KICK_SIGNAL: libc::c_int = libc::SIGURG;
 
 thread_local! {
     static TARGET: RefCell<Option<Arc<InterruptTarget>>> = const { RefCell::new(None) };
-    /// From when on waits of this thread end as if interrupted.
+    /// Time from which waits of this thread end as if interrupted.
     static LIMIT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Where interrupts for one thread are left.
+/// State of the interrupts for one thread.
 #[derive(Debug)]
 pub struct InterruptTarget {
     thread: libc::pid_t,
-    /// Number of the request that runs, 0 for none.
+    /// Number of the running request, 0 for none.
     current: AtomicU64,
-    /// Number of the last request that was interrupted.
+    /// Number of the last interrupted request.
     raised: AtomicU64,
     /// Number of the last request that noticed its interrupt.
     noticed: AtomicU64,
     blocking: AtomicBool,
-    /// Set when the thread is to leave whatever system call it is in, request or not.
+    /// True if the thread has to leave its current system call, with or without a request.
     kicked: AtomicBool,
-    /// The thread has gone (or dropped its target): no signal may be sent to its number any more.
+    /// True after the thread has ended (or dropped its target): its thread id must not be signalled any more.
     gone: Mutex<bool>,
 }
 
-/// Ends the thread's being a target when dropped.
+/// Ends the thread's role as a target when dropped.
 #[must_use = "the thread is no longer a target when the guard is dropped"]
 pub struct TargetGuard {
     target: Arc<InterruptTarget>,
 }
 
 impl TargetGuard {
-    /// The target, to be shared with the threads that raise interrupts.
+    /// Returns the target, to be shared with the threads that raise interrupts.
     pub fn target(&self) -> &Arc<InterruptTarget> {
         &self.target
     }
@@ -72,10 +73,11 @@ impl Drop for TargetGuard {
 }
 
 impl InterruptTarget {
-    /// Makes the current thread a target until the guard is dropped, and makes the kick signal end system calls.
+    /// Makes the current thread a target until the guard is dropped, and makes the kick signal end system
+    /// calls.
     pub fn install() -> TargetGuard {
         install_signal_handler();
-        // SAFETY: gettid takes no arguments and touches no memory of ours.
+        // SAFETY: gettid takes no arguments and accesses no memory of the program.
         let thread = unsafe { libc::gettid() };
         let target = Arc::new(InterruptTarget {
             thread,
@@ -90,27 +92,27 @@ impl InterruptTarget {
         TargetGuard { target }
     }
 
-    /// The thread starts to serve request `number` (not 0, never used twice).
+    /// The thread starts to serve request `number` (not 0, never reused).
     pub fn begin(&self, number: u64) {
         self.current.store(number, Ordering::SeqCst);
     }
 
-    /// The thread has ended its request: interrupts for it are too late from here on.
+    /// The thread has finished its request: later interrupts for it have no effect.
     pub fn end(&self) {
         self.current.store(0, Ordering::Release);
     }
 
-    /// Number of the request that runs now, 0 for none.
+    /// Returns the number of the running request, 0 for none.
     pub fn current(&self) -> u64 {
         self.current.load(Ordering::SeqCst)
     }
 
-    /// Is the thread inside [`crate::blocking`]?
+    /// True while the thread is inside [`crate::blocking`].
     pub fn is_blocking(&self) -> bool {
         self.blocking.load(Ordering::SeqCst)
     }
 
-    /// Interrupts request `number` if this thread is serving it; says whether it was.
+    /// Interrupts request `number` if this thread is serving it; returns whether it was.
     pub fn raise(self: &Arc<Self>, number: u64) -> bool {
         if number == 0 || self.current() != number {
             return false;
@@ -120,13 +122,13 @@ impl InterruptTarget {
         true
     }
 
-    /// Was the request that runs now interrupted already?
+    /// True if the running request has been interrupted.
     pub fn is_raised(&self) -> bool {
         let raised = self.raised.load(Ordering::SeqCst);
         raised != 0 && raised == self.current()
     }
 
-    /// Makes the thread leave the system call it is in, even outside of a request; repeated until
+    /// Makes the thread leave its current system call, even outside of a request; resent until
     /// [`InterruptTarget::acknowledge_kick`] or the end of the thread.
     pub fn kick(self: &Arc<Self>) {
         self.kicked.store(true, Ordering::SeqCst);
@@ -138,7 +140,7 @@ impl InterruptTarget {
         self.kicked.store(false, Ordering::SeqCst);
     }
 
-    /// Was the running request interrupted? Also tells the sender that the thread knows.
+    /// True if the running request was interrupted. Also records for the sender that the thread has noticed.
     fn check(&self) -> bool {
         let raised = self.raised.load(Ordering::SeqCst);
         if raised == 0 || raised != self.current.load(Ordering::Relaxed) {
@@ -148,7 +150,7 @@ impl InterruptTarget {
         true
     }
 
-    /// Sends the signal if it is still wanted; `false` when nothing is left to do for this target.
+    /// Sends the signal if it is still needed; `false` when nothing is left to do for this target.
     fn send_if_wanted(&self) -> bool {
         let gone = self.gone.lock();
         if *gone {
@@ -159,29 +161,30 @@ impl InterruptTarget {
             raised != 0 && raised == self.current() && raised != self.noticed.load(Ordering::SeqCst);
         let kicked = self.kicked.load(Ordering::SeqCst);
         if kicked || (request && self.is_blocking()) {
-            // SAFETY: tgkill with our own process id and the id of a thread that cannot have ended, because it sets
-            // `gone` under the lock that we hold; a handler for the signal is installed.
+            // SAFETY: tgkill with the process's own id and the id of a thread that cannot have ended, because
+            // it sets `gone` under the lock that is held here; a handler for the signal is installed.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.thread, KICK_SIGNAL) };
         }
         kicked || request
     }
 }
 
-/// Was the request that the current thread serves interrupted?
+/// True if the request that the current thread serves was interrupted.
 ///
-/// `false` on threads that are no targets. A wait that sees `true` should give up with `EINTR`; the answer stays
-/// `true` until the request ends. Within [`until`] also `true` when the time is over.
+/// `false` on threads that are not targets. A wait that sees `true` should give up with `EINTR`; the answer
+/// stays `true` until the request ends. Within [`until`] also `true` after the deadline.
 pub fn interrupted() -> bool {
     TARGET.with(|slot| slot.borrow().as_ref().is_some_and(|target| target.check())) || is_late()
 }
 
-/// True within [`until`] when the time is over: nobody asked for an end, and nobody is to be waited for.
+/// True within [`until`] after the deadline: no caller has interrupted the request, but further waiting is
+/// pointless.
 pub fn is_late() -> bool {
     LIMIT.get().is_some_and(|at| Instant::now() >= at)
 }
 
-/// Does `work`, in which [`interrupted`] is `true` from `at` on: what it waits for is given up then. Nobody sends the thread a
-/// signal: a single long system call is not ended. A limit that is set already and comes earlier counts.
+/// Runs `work` with a deadline: [`interrupted`] is `true` from `at` on, so that its waits give up. No signal
+/// is sent, so a single long system call is not ended. Of nested deadlines the earliest counts.
 pub fn until<R>(at: Instant, work: impl FnOnce() -> R) -> R {
     struct Before(Option<Instant>);
     impl Drop for Before {
@@ -194,7 +197,7 @@ pub fn until<R>(at: Instant, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Where interrupts for the current thread are left, if it is a target: for those that hand its work to other threads.
+/// Returns the target of the current thread, if it has one: for code that moves its work to other threads.
 pub fn interrupt_target() -> Option<Arc<InterruptTarget>> {
     TARGET.with(|slot| slot.borrow().clone())
 }
@@ -212,8 +215,8 @@ extern "C" fn on_kick(_signal: libc::c_int) {}
 fn install_signal_handler() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        // SAFETY: sigaction is plain data; zeroes mean no flags (so no SA_RESTART) and an empty mask. The handler
-        // does nothing, so it is safe at any point of the program.
+        // SAFETY: sigaction is plain data; zeroes mean no flags (so no SA_RESTART) and an empty mask. The
+        // handler does nothing, so it is safe at any point of the program.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_kick as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -223,7 +226,7 @@ fn install_signal_handler() {
     });
 }
 
-/// The thread that repeats signals. It sleeps without a timeout while nobody is to be signalled.
+/// The thread that resends signals. It sleeps without a timeout while there is no thread to signal.
 struct Resender {
     waiting: Mutex<HashMap<usize, Arc<InterruptTarget>>>,
     more: Condvar,
@@ -256,7 +259,7 @@ fn resender() -> &'static Resender {
     RESENDER.get_or_init(|| {
         let resender: &'static Resender =
             Box::leak(Box::new(Resender { waiting: Mutex::new(HashMap::new()), more: Condvar::new() }));
-        // Without the thread the first signal is still sent; only a lost one would not be repeated.
+        // Without the thread the first signal is still sent; only a lost one would not be resent.
         let _ = crate::thread::Builder::new().name("interrupts".into()).spawn(|| resender.run());
         resender
     })

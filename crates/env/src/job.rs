@@ -1,8 +1,8 @@
 //! The job that this thread works for.
 //!
-//! Who takes a request from a program in names its job; calls to servers carry the name. It is of the thread, like
-//! [`crate::interrupted`], so that the many layers between need not hand it on; who gives work to another thread takes it
-//! along.
+//! Code that receives a request from a program sets its job; calls to servers carry the name. It is
+//! thread-local, like [`crate::interrupted`], so that the layers in between need not pass it on; code that
+//! moves work to another thread sets the job there.
 
 use nacre_types::job::JobId;
 use std::cell::Cell;
@@ -11,13 +11,13 @@ thread_local! {
     static CURRENT: Cell<Option<JobId>> = const { Cell::new(None) };
 }
 
-/// The job that this thread works for; `None` if nobody has named one.
+/// Returns the job that this thread works for; `None` if none is set.
 pub fn current_job() -> Option<JobId> {
-    // A thread that is being torn down works for none.
+    // A thread that is shutting down has no job.
     CURRENT.try_with(Cell::get).ok().flatten()
 }
 
-/// Has this thread work for `job`, or for none, until the guard is dropped.
+/// Sets the job of this thread, or none, until the guard is dropped.
 pub fn enter_job(job: Option<JobId>) -> JobGuard {
     JobGuard { before: CURRENT.try_with(|current| current.replace(job)).ok().flatten() }
 }

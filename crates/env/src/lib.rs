@@ -1,20 +1,22 @@
-//! What a thread that serves requests needs from the operating system, and the seams between the product and the machine.
+//! Services of the operating system for threads that serve requests, and the seams between the product and
+//! the machine.
 //!
-//! - [`clock`], [`thread`] and [`sync`]: time, threads, locks and channels. Everything above this crate takes them from here, so
-//!   that a simulation ([`sim`]) can put its own below.
-//! - [`blocking`]: says "this thread is about to wait", so that the owner of the thread can let another one take its
-//!   place. The RPC and store layers call it around waits and disk reads; they need not know who listens.
-//! - [`interrupt`]: the request that a thread serves may be called off (a signal at the caller of a system call);
-//!   waits poll [`interrupted`] and are kicked out of system calls by a signal.
-//! - [`heap`]: memory that a busy time has left;
-//! - [`job`]: for which job the thread works.
+//! - [`clock`], [`thread`] and [`sync`]: time, threads, locks and channels. All crates above use these, so
+//!   that a simulation ([`sim`]) can replace them.
+//! - [`blocking`]: announces that this thread is about to block, so that the owner of the thread can start
+//!   another one in its place. The RPC and store layers call it around waits and disk reads; they need not
+//!   know the owner.
+//! - [`interrupt`]: the request that a thread serves may be cancelled (a signal at the caller of a system
+//!   call); waits poll [`interrupted`], and a signal ends system calls.
+//! - [`heap`]: return of freed memory to the system.
+//! - [`job`]: the job that the thread works for.
 //! - [`cpu`]: pinning and counting of CPUs.
-//! - [`process`]: who this process is, and whether another one of this host has ended;
-//! - [`twice`]: small files that are kept twice;
+//! - [`process`]: the identity of this process, and whether another one of this host has ended.
+//! - [`twice`]: small files that are stored twice.
 //! - [`users`]: the user database of this host.
 //!
-//! Nothing here starts a runtime; the only thread that this crate starts by itself re-sends interrupt signals, and only
-//! once the first interrupt was raised.
+//! The crate starts no runtime; its only own thread resends interrupt signals, and is started by the first
+//! interrupt.
 
 pub mod blocking;
 pub mod clock;

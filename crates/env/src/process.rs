@@ -1,15 +1,15 @@
-//! This process as others of its host may know it, and whether another one has ended.
+//! Identity of this process on its host, and whether another process has ended.
 //!
-//! The answer "it has ended" is given only where it is certain: the same boot of the same host, the same namespaces, and
-//! the id belongs to nobody or to a process that was started later. A network that fails, another host, a container with
-//! processes of its own: all of them give "not known".
+//! "It has ended" is reported only if it is certain: the same boot of the same host, the same namespaces, and
+//! the id is unused or belongs to a process that was started later. After a network failure, for another
+//! host, or for a container with a PID namespace of its own, the answer is "not known".
 
 use nacre_types::ProcessIdentity;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-/// Who this process is.
+/// Returns the identity of this process.
 pub fn own_process() -> ProcessIdentity {
     static OWN: OnceLock<ProcessIdentity> = OnceLock::new();
     *OWN.get_or_init(|| {
@@ -27,32 +27,32 @@ pub fn own_process() -> ProcessIdentity {
     })
 }
 
-/// True if a process that ran on the host of this one has certainly ended, so that nothing more will come from it. The
-/// caller vouches that it was on this host, in this or an earlier boot.
+/// True if a process that ran on this host has certainly ended, so that no more messages of it can arrive.
+/// The caller guarantees that it ran on this host, in this or an earlier boot.
 pub fn has_ended(process: &ProcessIdentity) -> bool {
     let own = own_process();
     if process.pid == 0 || process.boot == [0; 16] || own.boot == [0; 16] {
         return false;
     }
     if process.boot != own.boot {
-        // The host has booted again since.
+        // The host has been rebooted since.
         return process.machine == own.machine && own.machine != [0; 16];
     }
     if process.namespaces != own.namespaces || own.namespaces == 0 {
         return false;
     }
     let Ok(pid) = libc::pid_t::try_from(process.pid) else { return false };
-    // SAFETY: signal 0 is sent to nobody; the call only checks whether the process is there.
+    // SAFETY: signal 0 is not delivered; the call only checks whether the process exists.
     let absent = unsafe { libc::kill(pid, 0) } < 0
         && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
     if absent {
         return true;
     }
-    // A process that we may not look at counts as alive.
+    // A process that this one may not inspect counts as alive.
     Stat::of(&pid.to_string()).is_some_and(|stat| stat.started != process.started || stat.is_dead())
 }
 
-/// What `/proc/PID/stat` says, as far as it matters here. Source: proc_pid_stat(5).
+/// Needed fields of `/proc/PID/stat`, see proc_pid_stat(5).
 struct Stat {
     state: u8,
     threads: u64,
@@ -65,7 +65,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Stat> {
-        // The name in parentheses may contain anything, parentheses too.
+        // The name in parentheses may contain any character, including parentheses.
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         // Fields are numbered from 1; the state is the third.
@@ -74,7 +74,7 @@ impl Stat {
         Some(Stat { state, threads, started })
     }
 
-    /// It has ended and waits for its parent to notice. A first thread that ended before others does not count.
+    /// True for a zombie. A main thread that ended before others does not count.
     fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
@@ -84,13 +84,13 @@ fn namespaces() -> u64 {
     let inode = |path: &str| fs::metadata(path).map(|found| found.ino() & 0xffff_ffff);
     match (inode("/proc/self/ns/pid"), inode("/proc/self/ns/time")) {
         (Ok(pid), Ok(time)) => (pid << 32) | time,
-        // Kernels without time namespaces have one time.
+        // Kernels without time namespaces have a single time.
         (Ok(pid), Err(_)) => pid << 32,
         (Err(_), _) => 0,
     }
 }
 
-/// Sixteen bytes written in hexadecimal digits, with or without dashes.
+/// Parses sixteen bytes in hexadecimal digits, with or without dashes.
 fn parse_id(text: &str) -> Option<[u8; 16]> {
     let mut id = [0u8; 16];
     let mut digits = text.trim().bytes().filter(|&byte| byte != b'-');
@@ -140,7 +140,7 @@ mod tests {
             "the id was used again"
         );
         child.kill().expect("kill");
-        // Not yet waited for: it is a zombie, which is as good as gone.
+        // Not waited for yet: it is a zombie, which counts as ended.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while !has_ended(&identity) {
             assert!(std::time::Instant::now() < deadline, "the zombie is noticed");

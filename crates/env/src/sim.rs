@@ -1,12 +1,14 @@
-//! Simulation: one running thread at a time, chosen by a seed, and a clock that passes when all of them wait.
+//! Simulation: one running thread at a time, chosen by a seed, and a clock that advances when all of them
+//! wait.
 //!
-//! [`run`] makes the calling thread the first of a simulation; threads that it starts through [`crate::thread`] belong to it. A
-//! thread hands the baton on where it waits ([`crate::sync`], sleeps, joins), and now and then where it takes a lock or
-//! notifies. If all wait, the clock goes to the first deadline. The same seed gives the same steps, so long as the code under
-//! test decides nothing by what the simulation does not know: the order of a hash map with random keys, addresses, the kernel's
-//! clock. Files are the kernel's; a read or a sync is no step.
+//! [`run`] makes the calling thread the first of a simulation; threads that it starts through
+//! [`crate::thread`] belong to it. A thread passes the baton to another one where it waits ([`crate::sync`],
+//! sleeps, joins), and at random where it takes a lock or notifies. If all wait, the clock advances to the
+//! first deadline. The same seed gives the same steps, as long as the code under test makes no decision on
+//! input outside the simulation: the order of a hash map with random keys, addresses, the kernel's clock.
+//! Files are the kernel's; a read or a sync is not a step.
 //!
-//! Threads outside of every simulation pay one load of a flag for each call of the seams.
+//! Threads outside of simulations pay one load of a flag for each call of the seams.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,39 +19,39 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// What each look at the clock takes, so that a loop which waits for a time ends.
+/// Simulated duration of each read of the clock, so that a loop that polls it ends.
 const LOOK: Duration = Duration::from_nanos(100);
-/// The time of day at which simulations begin, in seconds since 1970.
+/// Wall clock at the start of simulations, in seconds since 1970.
 const BEGIN: Duration = Duration::from_secs(1_800_000_000);
-/// One of this many chances to hand the baton on is taken where nothing has to be waited for.
+/// Inverse probability of a switch to another thread where the running one need not wait.
 const PREEMPT: u32 = 4;
-/// Steps that a trace keeps; at 32 bytes each.
+/// Number of steps in a trace; each takes 32 bytes.
 const STEPS_MAX: usize = 1 << 20;
 
-/// Simulations under way in this process.
+/// Number of simulations that run in this process.
 static SIMULATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static HERE: RefCell<Option<Here>> = const { RefCell::new(None) };
 }
 
-/// How a simulation runs.
+/// Settings of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Chooses who runs.
+    /// Seed of all choices of the scheduler.
     pub seed: u64,
     /// Simulated time after which the simulation counts as hung.
     pub limit: Duration,
 }
 
-/// One time that the baton went to another thread.
+/// A switch to another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Number of the thread that goes on, in the order of their starts; 0 is the first.
+    /// Number of the thread that continues, in the order of their starts; 0 is the first.
     pub thread: u32,
-    /// Where it waited.
+    /// Code location where it waited.
     pub at: &'static Location<'static>,
-    /// Simulated time since the beginning.
+    /// Simulated time since the start.
     pub time: Duration,
 }
 
@@ -59,20 +61,20 @@ impl fmt::Display for Step {
     }
 }
 
-/// What happened in a simulation.
+/// Result of a simulation.
 #[derive(Debug)]
 pub struct Outcome<R> {
-    /// What the first thread returned.
+    /// Return value of the first thread.
     pub result: R,
-    /// Its steps, up to a million.
+    /// Steps of the simulation, up to a million.
     pub steps: Vec<Step>,
-    /// Simulated time that passed.
+    /// Simulated duration.
     pub time: Duration,
     /// Names of threads that had not ended when the first one did. They never run again.
     pub left: Vec<String>,
 }
 
-/// The thread's place in a simulation.
+/// Position of a thread in a simulation.
 #[derive(Clone)]
 struct Here {
     simulation: Arc<Simulation>,
@@ -100,9 +102,9 @@ struct Thread {
     name: String,
     scope: Option<ScopeId>,
     status: Status,
-    /// The wait ended by its deadline.
+    /// True if the wait ended by its deadline.
     is_late: bool,
-    /// Unparked since it last parked.
+    /// True if it was unparked since it last parked.
     has_token: bool,
     at: &'static Location<'static>,
     baton: Arc<Condvar>,
@@ -110,9 +112,9 @@ struct Thread {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
-    /// Runs, or would.
+    /// Runs, or is ready to run.
     Ready,
-    /// Tried to take what another thread has, and tries again when another thread has gone on.
+    /// Tried to take a resource that another thread holds, and retries after another thread has run.
     Refused {
         until: Option<Duration>,
     },
@@ -124,18 +126,18 @@ enum Status {
     Ended,
 }
 
-/// What is waited for.
+/// Event that a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
-    /// The condition at this address.
+    /// A notification of the condition at this address.
     Condition(usize),
     /// The end of this thread.
     End(usize),
-    /// That this thread, which has parked, is unparked.
+    /// Unparking of this thread, which has parked.
     Token(usize),
     /// The ends of all threads of this scope.
     Scope(ScopeId),
-    /// Nothing but the deadline.
+    /// No event, only the deadline.
     Time,
 }
 
@@ -143,7 +145,7 @@ enum Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScopeId(u32);
 
-/// Whether a simulation runs anywhere in this process.
+/// True if a simulation runs anywhere in this process.
 #[inline]
 pub(crate) fn is_any() -> bool {
     SIMULATIONS.load(Ordering::Relaxed) != 0
@@ -153,7 +155,7 @@ fn here() -> Option<Here> {
     HERE.try_with(|here| here.borrow().clone()).ok().flatten()
 }
 
-/// Whether this thread belongs to a simulation.
+/// True if this thread belongs to a simulation.
 #[inline]
 pub fn is_here() -> bool {
     is_any() && here().is_some()
@@ -163,7 +165,7 @@ pub fn is_here() -> bool {
 ///
 /// # Panics
 ///
-/// All threads wait for each other; the limit of time has passed; or `work` panics.
+/// If all threads wait for each other, the time limit is exceeded, or `work` panics.
 #[track_caller]
 pub fn run<R>(options: Options, work: impl FnOnce() -> R) -> Outcome<R> {
     let simulation = Arc::new(Simulation::new(options));
@@ -181,7 +183,7 @@ pub fn run<R>(options: Options, work: impl FnOnce() -> R) -> Outcome<R> {
     }
 }
 
-/// The first thread of a simulation, until this is dropped.
+/// The role of a simulation's first thread, until this is dropped.
 #[must_use = "the simulation ends when this is dropped"]
 pub struct First {
     enter: Enter,
@@ -202,13 +204,14 @@ impl fmt::Debug for First {
     }
 }
 
-/// Makes the calling thread the first of a simulation until the result is dropped; `None` if it is in one already.
+/// Makes the calling thread the first of a simulation until the result is dropped; `None` if it is in one
+/// already.
 #[track_caller]
 pub fn enter(options: Options) -> Option<First> {
     here().is_none().then(|| First::new(Arc::new(Simulation::new(options)), Location::caller()))
 }
 
-/// Makes the thread one of a simulation until it is dropped.
+/// Makes the thread a member of a simulation until this is dropped.
 #[derive(Debug)]
 struct Enter;
 
@@ -236,14 +239,14 @@ pub(crate) fn wall() -> Option<SystemTime> {
     here().map(|here| UNIX_EPOCH + BEGIN + here.simulation.look())
 }
 
-/// Takes what `attempt` gives, as soon as it gives something; `None` outside of a simulation.
+/// Retries `attempt` until it succeeds and returns its result; `None` outside of a simulation.
 #[track_caller]
 pub(crate) fn take<G>(attempt: impl FnMut() -> Option<G>) -> Option<G> {
     let at = Location::caller();
     here().and_then(|here| here.take(attempt, None, at))
 }
 
-/// The same within `time`: `Some(None)` when that is over.
+/// Retries `attempt` for `time`; `Some(None)` if it has not succeeded by then.
 #[track_caller]
 pub(crate) fn take_within<G>(attempt: impl FnMut() -> Option<G>, time: Duration) -> Option<Option<G>> {
     let at = Location::caller();
@@ -284,7 +287,7 @@ pub(crate) fn give_way() -> bool {
     })
 }
 
-/// This thread; `None` outside of a simulation.
+/// Returns this thread; `None` outside of a simulation.
 pub(crate) fn current() -> Option<Child> {
     here().map(Child)
 }
@@ -306,7 +309,7 @@ pub(crate) fn park(time: Option<Duration>) -> bool {
     true
 }
 
-/// A thread that this one is about to start; `None` outside of a simulation.
+/// Registers a thread that this one is about to start; `None` outside of a simulation.
 #[track_caller]
 pub(crate) fn child(name: &str, scope: Option<ScopeId>) -> Option<Child> {
     let here = here()?;
@@ -314,7 +317,7 @@ pub(crate) fn child(name: &str, scope: Option<ScopeId>) -> Option<Child> {
     Some(Child(Here { simulation: here.simulation, thread }))
 }
 
-/// A new scope; `None` outside of a simulation.
+/// Creates a scope; `None` outside of a simulation.
 pub(crate) fn scope() -> Option<ScopeId> {
     here().map(|here| {
         let mut state = here.simulation.state.lock();
@@ -351,7 +354,7 @@ impl Child {
         work()
     }
 
-    /// The kernel did not start the thread.
+    /// The kernel failed to start the thread.
     pub(crate) fn is_not_started(&self) {
         self.0.simulation.state.lock().threads[self.0.thread].status = Status::Ended;
     }
@@ -360,7 +363,7 @@ impl Child {
         self.0.simulation.state.lock().threads[self.0.thread].status == Status::Ended
     }
 
-    /// Wakes the thread if it has parked, or lets its next park end at once.
+    /// Wakes the thread if it has parked, or makes its next park return at once.
     #[track_caller]
     pub(crate) fn unpark(&self) {
         {
@@ -400,7 +403,7 @@ impl Here {
         at: &'static Location<'static>,
     ) -> Option<G> {
         self.maybe_give_way(at);
-        // Only the first refusal says that this thread has gone on since others were refused.
+        // Only the first refusal shows that this thread has made progress since others were refused.
         let mut has_gone_on = true;
         loop {
             if let Some(taken) = attempt() {
@@ -425,7 +428,7 @@ impl Here {
         }
     }
 
-    /// Hands the baton on, and waits until it comes back. Returns whether the wait ended by its deadline.
+    /// Passes the baton, and waits until it returns. Returns whether the wait ended by its deadline.
     fn hand_on(&self, status: Status, has_gone_on: bool, at: &'static Location<'static>) -> bool {
         let mut state = self.simulation.state.lock();
         assert_eq!(state.running, self.thread, "the running thread has the baton");
@@ -495,7 +498,8 @@ impl Simulation {
         }
     }
 
-    /// Gives the baton to a thread that can go on. If all wait for ever, the first one gets it, with the reason.
+    /// Passes the baton to a thread that can run. If all wait forever, the first one gets it, with the
+    /// reason.
     fn choose(&self, state: &mut MutexGuard<'_, State>) {
         let next = match state.next(self.limit) {
             Ok(next) => next,
@@ -530,7 +534,7 @@ impl Simulation {
 }
 
 impl State {
-    /// A thread that can go on, with the clock at its time.
+    /// Returns a thread that can run, after advancing the clock to its time.
     fn next(&mut self, limit: Duration) -> Result<usize, String> {
         loop {
             self.wake_late();
@@ -551,7 +555,7 @@ impl State {
         }
     }
 
-    /// Ends the waits whose deadline has come.
+    /// Ends the waits whose deadline has passed.
     fn wake_late(&mut self) {
         let time = self.time;
         for thread in &mut self.threads {

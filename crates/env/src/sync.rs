@@ -1,8 +1,9 @@
-//! Locks, condition variables and channels: `parking_lot`'s and the standard library's, and seen by the scheduler in a thread
-//! of a simulation ([`crate::sim`]).
+//! Locks, condition variables and channels: those of `parking_lot` and the standard library, which in a
+//! thread of a simulation ([`crate::sim`]) involve its scheduler.
 //!
-//! A thread of a simulation never sleeps in a lock: it tries, and gives way to the others until it succeeds. So the real lock
-//! protects its data there, too, and needs no second state. Outside of simulations each call costs one load of a flag.
+//! A thread of a simulation never sleeps in a lock: it tries, and yields to the others until it succeeds. So
+//! the real lock protects its data there, too, and needs no second state. Outside of simulations each call
+//! costs one load of a flag.
 
 pub mod mpsc;
 pub mod word;
@@ -21,19 +22,19 @@ use crate::sim;
 pub struct Mutex<T: ?Sized>(parking_lot::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// A free mutex around `value`.
+    /// Creates an unlocked mutex around `value`.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(parking_lot::Mutex::new(value))
     }
 
-    /// What was protected.
+    /// Returns the protected value.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits until the mutex is free, and takes it.
+    /// Waits until the mutex is free, and locks it.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -45,13 +46,13 @@ impl<T: ?Sized> Mutex<T> {
         self.0.lock()
     }
 
-    /// Takes the mutex if it is free.
+    /// Locks the mutex if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock()
     }
 
-    /// Takes the mutex if it becomes free within `time`.
+    /// Locks the mutex if it becomes free within `time`.
     #[inline]
     #[track_caller]
     pub fn try_lock_for(&self, time: Duration) -> Option<MutexGuard<'_, T>> {
@@ -63,13 +64,13 @@ impl<T: ?Sized> Mutex<T> {
         self.0.try_lock_for(time)
     }
 
-    /// Whether somebody holds the mutex.
+    /// True if a thread holds the mutex.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.0.is_locked()
     }
 
-    /// What is protected, of a mutex that nobody shares.
+    /// Returns the protected value of a mutex that is not shared.
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
@@ -82,13 +83,13 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// Runs `work` while the mutex of `guard` is free, and takes it again.
+/// Unlocks the mutex of `guard` while `work` runs, and locks it again.
 #[track_caller]
 pub fn unlocked<T: ?Sized, R>(guard: &mut MutexGuard<'_, T>, work: impl FnOnce() -> R) -> R {
     let mutex = MutexGuard::mutex(guard);
     MutexGuard::unlocked(guard, || {
         let result = work();
-        // What takes it again would sleep: another thread of the simulation may hold it.
+        // Locking it again would sleep: another thread of the simulation may hold it.
         if sim::is_any() {
             sim::take(|| (!mutex.is_locked()).then_some(()));
         }
@@ -101,19 +102,19 @@ pub fn unlocked<T: ?Sized, R>(guard: &mut MutexGuard<'_, T>, work: impl FnOnce()
 pub struct RwLock<T: ?Sized>(parking_lot::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// A free lock around `value`.
+    /// Creates an unlocked lock around `value`.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock(parking_lot::RwLock::new(value))
     }
 
-    /// What was protected.
+    /// Returns the protected value.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until there is no writer, and takes the lock as a reader.
+    /// Waits until there is no writer, and locks for reading.
     #[inline]
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
@@ -125,7 +126,7 @@ impl<T: ?Sized> RwLock<T> {
         self.0.read()
     }
 
-    /// The same, past a writer that waits: for a thread that may be a reader already.
+    /// Locks for reading even if a writer waits: for a thread that may hold a read lock already.
     #[inline]
     #[track_caller]
     pub fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
@@ -137,7 +138,7 @@ impl<T: ?Sized> RwLock<T> {
         self.0.read_recursive()
     }
 
-    /// Waits until nobody holds the lock, and takes it as the writer.
+    /// Waits until no thread holds the lock, and locks for writing.
     #[inline]
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
@@ -149,25 +150,25 @@ impl<T: ?Sized> RwLock<T> {
         self.0.write()
     }
 
-    /// Takes the lock as a reader if there is no writer.
+    /// Locks for reading if there is no writer.
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read()
     }
 
-    /// The same, past a writer that waits.
+    /// Locks for reading if there is no writer, even if one waits.
     #[inline]
     pub fn try_read_recursive(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read_recursive()
     }
 
-    /// Takes the lock as the writer if nobody holds it.
+    /// Locks for writing if no thread holds the lock.
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write()
     }
 
-    /// What is protected, of a lock that nobody shares.
+    /// Returns the protected value of a lock that is not shared.
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
@@ -180,17 +181,17 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// A mutex that the thread which holds it may take again.
+/// A mutex that its holder may lock again.
 #[derive(Debug, Default)]
 pub struct ReentrantMutex<T>(parking_lot::ReentrantMutex<T>);
 
 impl<T> ReentrantMutex<T> {
-    /// A free mutex around `value`.
+    /// Creates an unlocked mutex around `value`.
     pub const fn new(value: T) -> ReentrantMutex<T> {
         ReentrantMutex(parking_lot::ReentrantMutex::new(value))
     }
 
-    /// Waits until no other thread holds the mutex, and takes it.
+    /// Waits until no other thread holds the mutex, and locks it.
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> ReentrantMutexGuard<'_, T> {
@@ -203,23 +204,23 @@ impl<T> ReentrantMutex<T> {
     }
 }
 
-/// A mutex around nothing, which is taken and let go by two calls.
+/// A mutex without a value, locked and unlocked by separate calls.
 pub struct Latch(parking_lot::RawMutex);
 
 impl Latch {
-    /// A free latch.
+    /// Creates an unlocked latch.
     #[must_use]
     pub const fn new() -> Latch {
         Latch(<parking_lot::RawMutex as parking_lot::lock_api::RawMutex>::INIT)
     }
 
-    /// Takes the latch if it is free.
+    /// Locks the latch if it is free.
     #[inline]
     pub fn try_lock(&self) -> bool {
         parking_lot::lock_api::RawMutex::try_lock(&self.0)
     }
 
-    /// Waits until the latch is free, and takes it.
+    /// Waits until the latch is free, and locks it.
     #[inline]
     #[track_caller]
     pub fn lock(&self) {
@@ -229,7 +230,7 @@ impl Latch {
         parking_lot::lock_api::RawMutex::lock(&self.0);
     }
 
-    /// Takes the latch if it becomes free within `time`.
+    /// Locks the latch if it becomes free within `time`.
     #[inline]
     #[track_caller]
     pub fn try_lock_for(&self, time: Duration) -> bool {
@@ -241,14 +242,14 @@ impl Latch {
         parking_lot::lock_api::RawMutexTimed::try_lock_for(&self.0, time)
     }
 
-    /// Lets the latch go.
+    /// Unlocks the latch.
     ///
     /// # Safety
     ///
     /// The caller holds the latch.
     #[inline]
     pub unsafe fn unlock(&self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { parking_lot::lock_api::RawMutex::unlock(&self.0) }
     }
 }
@@ -265,30 +266,30 @@ impl fmt::Debug for Latch {
     }
 }
 
-/// How a wait with a limit ended.
+/// Result of a wait with a time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// The limit passed before a notification came.
+    /// True if the limit passed before a notification.
     #[must_use]
     pub fn timed_out(&self) -> bool {
         self.0
     }
 }
 
-/// A condition variable. As everywhere, a wait may end without a notification.
+/// A condition variable. As usual, a wait may end without a notification.
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
-    /// A condition that nobody waits for.
+    /// Creates a condition without waiting threads.
     #[must_use]
     pub const fn new() -> Condvar {
         Condvar(parking_lot::Condvar::new())
     }
 
-    /// What the scheduler of a simulation knows the condition by.
+    /// Returns the scheduler's name of the condition.
     fn key(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -303,7 +304,7 @@ impl Condvar {
         Some(unlocked(guard, || sim::wait(self.key(), deadline.map(Instant::to_std), at)))
     }
 
-    /// Lets the mutex of `guard` go, waits for a notification, and takes it again.
+    /// Unlocks the mutex of `guard`, waits for a notification, and locks it again.
     #[inline]
     #[track_caller]
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
@@ -312,7 +313,7 @@ impl Condvar {
         }
     }
 
-    /// The same, for no longer than until `deadline`.
+    /// Waits like [`Condvar::wait`], until `deadline` at most.
     #[inline]
     #[track_caller]
     pub fn wait_until<T: ?Sized>(
@@ -328,7 +329,7 @@ impl Condvar {
         WaitTimeoutResult(self.0.wait_until(guard, deadline.to_std()).timed_out())
     }
 
-    /// The same, for no longer than `time`.
+    /// Waits like [`Condvar::wait`], for `time` at most.
     #[inline]
     #[track_caller]
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) -> WaitTimeoutResult {
@@ -340,7 +341,7 @@ impl Condvar {
         WaitTimeoutResult(self.0.wait_for(guard, time).timed_out())
     }
 
-    /// Waits while `is_busy` says so, for no longer than `time`.
+    /// Waits while `is_busy` is true, for `time` at most.
     #[track_caller]
     pub fn wait_while_for<T: ?Sized>(
         &self,
@@ -359,7 +360,7 @@ impl Condvar {
         WaitTimeoutResult(is_late && is_busy(guard))
     }
 
-    /// Wakes one of the threads that wait.
+    /// Wakes one of the waiting threads.
     #[inline]
     #[track_caller]
     pub fn notify_one(&self) {
@@ -369,7 +370,7 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    /// Wakes all threads that wait.
+    /// Wakes all waiting threads.
     #[inline]
     #[track_caller]
     pub fn notify_all(&self) {

@@ -1,4 +1,5 @@
-//! Threads: the standard library's, started and waited for through the scheduler in a thread of a simulation ([`crate::sim`]).
+//! Threads: the standard library's, which in a thread of a simulation ([`crate::sim`]) are started and joined
+//! through its scheduler.
 
 use std::io;
 use std::thread;
@@ -19,7 +20,7 @@ pub fn sleep(time: Duration) {
     }
 }
 
-/// Lets other threads run.
+/// Yields to other threads.
 #[inline]
 #[track_caller]
 pub fn yield_now() {
@@ -28,7 +29,7 @@ pub fn yield_now() {
     }
 }
 
-/// A thread that can be woken when it has parked.
+/// A handle to wake a parked thread.
 #[derive(Clone, Debug)]
 pub struct Thread {
     real: thread::Thread,
@@ -36,18 +37,18 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// The thread's identity in this process.
+    /// Returns the thread's identity in this process.
     #[inline]
     pub fn id(&self) -> ThreadId {
         self.real.id()
     }
 
-    /// The thread's name, if it has one.
+    /// Returns the thread's name, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.real.name()
     }
 
-    /// Wakes the thread, or lets its next park end at once.
+    /// Wakes the thread, or makes its next park return at once.
     #[inline]
     #[track_caller]
     pub fn unpark(&self) {
@@ -58,14 +59,14 @@ impl Thread {
     }
 }
 
-/// The calling thread.
+/// Returns the calling thread.
 #[inline]
 #[must_use]
 pub fn current() -> Thread {
     Thread { real: thread::current(), simulated: if sim::is_any() { sim::current() } else { None } }
 }
 
-/// Waits until another thread unparks this one. As everywhere, it may end without that.
+/// Waits until another thread unparks this one. As usual, it may return without that.
 #[inline]
 #[track_caller]
 pub fn park() {
@@ -74,7 +75,7 @@ pub fn park() {
     }
 }
 
-/// The same for no longer than `time`.
+/// Parks like [`park`], for `time` at most.
 #[inline]
 #[track_caller]
 pub fn park_timeout(time: Duration) {
@@ -83,7 +84,7 @@ pub fn park_timeout(time: Duration) {
     }
 }
 
-/// A thread that can be waited for.
+/// Handle to join a thread.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
     real: thread::JoinHandle<T>,
@@ -91,11 +92,11 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits for the thread's end.
+    /// Waits for the thread's end and returns its result.
     ///
     /// # Errors
     ///
-    /// What the thread panicked with.
+    /// The value that the thread panicked with.
     #[track_caller]
     pub fn join(self) -> Result<T> {
         if let Some(child) = &self.simulated {
@@ -104,7 +105,7 @@ impl<T> JoinHandle<T> {
         self.real.join()
     }
 
-    /// Whether the thread has ended.
+    /// True if the thread has ended.
     pub fn is_finished(&self) -> bool {
         match &self.simulated {
             Some(child) => child.has_ended(),
@@ -112,13 +113,13 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// The thread.
+    /// Returns the thread.
     pub fn thread(&self) -> Thread {
         Thread { real: self.real.thread().clone(), simulated: self.simulated.clone() }
     }
 }
 
-/// How a thread is to be started.
+/// Settings of a thread to be started.
 #[derive(Debug)]
 pub struct Builder {
     real: thread::Builder,
@@ -132,19 +133,19 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// A thread without a name and with the usual stack.
+    /// Creates settings without a name and with the default stack size.
     #[must_use]
     pub fn new() -> Builder {
         Builder { real: thread::Builder::new(), name: String::new() }
     }
 
-    /// The thread's name.
+    /// Sets the thread's name.
     #[must_use]
     pub fn name(self, name: String) -> Builder {
         Builder { real: self.real.name(name.clone()), name }
     }
 
-    /// Bytes of the thread's stack.
+    /// Sets the size of the thread's stack in bytes.
     #[must_use]
     pub fn stack_size(self, bytes: usize) -> Builder {
         Builder { real: self.real.stack_size(bytes), ..self }
@@ -154,7 +155,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// If the kernel cannot create the thread.
     #[track_caller]
     pub fn spawn<F, T>(self, work: F) -> io::Result<JoinHandle<T>>
     where
@@ -181,7 +182,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// If the kernel cannot create the thread.
     #[track_caller]
     pub fn spawn_scoped<'scope, 'env, F, T>(
         self,
@@ -210,7 +211,7 @@ impl Builder {
 ///
 /// # Panics
 ///
-/// The kernel refuses.
+/// If the kernel cannot create the thread.
 #[track_caller]
 pub fn spawn<F, T>(work: F) -> JoinHandle<T>
 where
@@ -227,7 +228,7 @@ pub struct Scope<'scope, 'env: 'scope> {
     simulated: Option<sim::ScopeId>,
 }
 
-/// A thread of a [`Scope`] that can be waited for.
+/// Handle to join a thread of a [`Scope`].
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T> {
     real: thread::ScopedJoinHandle<'scope, T>,
@@ -235,11 +236,11 @@ pub struct ScopedJoinHandle<'scope, T> {
 }
 
 impl<T> ScopedJoinHandle<'_, T> {
-    /// Waits for the thread's end.
+    /// Waits for the thread's end and returns its result.
     ///
     /// # Errors
     ///
-    /// What the thread panicked with.
+    /// The value that the thread panicked with.
     #[track_caller]
     pub fn join(self) -> Result<T> {
         if let Some(child) = &self.simulated {
@@ -248,7 +249,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         self.real.join()
     }
 
-    /// Whether the thread has ended.
+    /// True if the thread has ended.
     pub fn is_finished(&self) -> bool {
         match &self.simulated {
             Some(child) => child.has_ended(),
@@ -256,7 +257,7 @@ impl<T> ScopedJoinHandle<'_, T> {
         }
     }
 
-    /// The thread.
+    /// Returns the thread.
     pub fn thread(&self) -> Thread {
         Thread { real: self.real.thread().clone(), simulated: self.simulated.clone() }
     }
@@ -267,7 +268,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// # Panics
     ///
-    /// The kernel refuses.
+    /// If the kernel cannot create the thread.
     #[track_caller]
     pub fn spawn<F, T>(self, work: F) -> ScopedJoinHandle<'scope, T>
     where
@@ -278,13 +279,14 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 }
 
-/// Runs `work`, which may start threads that borrow from its surroundings, and waits for their end.
+/// Runs `work`, which may start threads that borrow from its surroundings, and waits for their ends.
 #[track_caller]
 pub fn scope<'env, F, T>(work: F) -> T
 where
     F: for<'scope> FnOnce(Scope<'scope, 'env>) -> T,
 {
-    /// The real scope waits for its threads without the scheduler, also after a panic: here they are waited for first.
+    /// The real scope joins its threads outside the scheduler, even after a panic, so they are joined here
+    /// first.
     struct End(Option<sim::ScopeId>);
     impl Drop for End {
         fn drop(&mut self) {

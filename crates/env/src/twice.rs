@@ -1,47 +1,49 @@
-//! Small files that everything else depends on are kept twice: `NAME` and `NAME.copy`, in blocks of their own.
+//! Duplicates of small, essential files: `NAME` and `NAME.copy`, in blocks of their own.
 //!
-//! The file itself is written first and counts; the copy is for when that is damaged. So a copy may be one change behind after a crash, or
-//! missing where an older program wrote; [`restore`] makes the two the same.
+//! The file itself is written first and is authoritative; the copy replaces it when it is damaged. So a copy
+//! may be one change behind after a crash, or missing where an older program wrote; [`restore`] makes them
+//! equal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Longest file that is read.
+/// Longest file that is read, in bytes.
 const LEN_MAX: u64 = 64 << 20;
 
-/// What was found.
+/// Result of reading a file and its copy.
 pub struct Found<T> {
-    /// What the file says, or its copy if the file is damaged.
+    /// Contents of the file, or of its copy if the file is damaged.
     pub value: T,
-    /// The bytes of that.
+    /// Encoded form of the value.
     pub bytes: Vec<u8>,
-    /// The files of the two that are there and cannot be used, or that should be there.
+    /// Those of the two files that cannot be used, or are missing.
     pub damaged: Vec<PathBuf>,
-    /// The two are the same.
+    /// True if both are equal.
     pub is_whole: bool,
 }
 
-/// Path of the copy of a file.
+/// Returns the path of a file's copy.
 pub fn copy_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.copy"))
 }
 
-/// How the bytes of a file are read.
+/// Decoder of a file's bytes.
 pub struct Format<T, E> {
-    /// What bytes are, or why they are nothing.
+    /// Decodes the bytes of the file at the path.
     pub decode: fn(&[u8], &Path) -> Result<T, E>,
-    /// The error for one of the system.
+    /// Converts an error of the system.
     pub unreadable: fn(io::Error, &Path) -> E,
-    /// Whether an error is what a whole file says, as of a newer version, for which the copy does not stand in.
+    /// True for errors that an undamaged file causes, such as a newer version, for which the copy is no
+    /// replacement.
     pub is_final: fn(&E) -> bool,
 }
 
-/// Reads a file, and its copy. `None` if there is neither.
+/// Reads a file, and its copy. `None` if neither exists.
 ///
 /// # Errors
-/// That of the file, or of the copy if there is nothing else.
+/// The error of the file, or of the copy if there is no file.
 pub fn read<T, E>(dir: &Path, name: &str, format: &Format<T, E>) -> Result<Option<Found<T>>, E> {
     let paths = [dir.join(name), copy_path(dir, name)];
     let look = |path: &Path| match read_file(path) {
@@ -82,15 +84,15 @@ fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// Durable on return.
 ///
 /// # Errors
-/// Those of the system; the old copy is there then.
+/// Errors of the system; the old copy is unchanged then.
 pub fn write_copy(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     replace(dir, &copy_path(dir, name), bytes)
 }
 
-/// Writes what was found over what differs from it.
+/// Writes what was read over the files that differ from it.
 ///
 /// # Errors
-/// Those of the system; the better one of the two files is untouched then.
+/// Errors of the system; the better one of the two files is unchanged then.
 pub fn restore<T>(dir: &Path, name: &str, found: &Found<T>) -> io::Result<()> {
     if found.is_whole {
         return Ok(());
@@ -107,7 +109,7 @@ fn replace(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
     let written = written.and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
     if let Err(error) = written {
-        // What was begun would only take space.
+        // The unfinished file would only take space.
         let _ = fs::remove_file(&fresh);
         return Err(error);
     }
@@ -115,7 +117,7 @@ fn replace(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Whether a name in a directory is the copy of `name`, or what a crash leaves of writing it.
+/// True if a name in a directory is the copy of `name`, or a leftover of writing it after a crash.
 pub fn is_copy_of(name: &str, found: &[u8]) -> bool {
     let rest = found.strip_prefix(name.as_bytes());
     rest.is_some_and(|rest| [&b".copy"[..], b".copy.new"].contains(&rest))

@@ -6,7 +6,7 @@ use crate::blocking;
 /// Reads from a pipe that never has data until a signal ends the read and the interrupt is noticed.
 fn wait_for_interrupt() -> i32 {
     let mut ends = [0; 2];
-    // SAFETY: `ends` has room for the two descriptors.
+    // SAFETY: `ends` has space for the two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     let mut byte = 0u8;
     let outcome = blocking(|| {
@@ -20,7 +20,7 @@ fn wait_for_interrupt() -> i32 {
             }
         }
     });
-    // SAFETY: both descriptors are ours and open.
+    // SAFETY: both descriptors belong to this function and are open.
     unsafe { (libc::close(ends[0]), libc::close(ends[1])) };
     outcome
 }
@@ -39,7 +39,7 @@ fn an_interrupt_ends_a_blocked_system_call() {
         outcome
     });
     let target = told.recv().expect("worker lives");
-    // Raised at once: most likely before the thread has reached its system call, so that a repeat is needed.
+    // Raised at once: most likely before the thread has reached its system call, so that a resend is needed.
     assert!(target.raise(41));
     assert_eq!(worker.join().expect("worker"), libc::EINTR);
     assert!(!target.raise(41), "too late");
@@ -89,7 +89,7 @@ fn a_wait_with_a_limit_ends_as_if_interrupted_and_nothing_else_does() {
             while !interrupted() {
                 crate::thread::yield_now();
             }
-            // A later limit within does not put the end off.
+            // A later inner deadline does not extend the outer one.
             until(far, interrupted)
         });
         assert!(ended && !interrupted() && !is_late());

@@ -24,7 +24,7 @@ fn panic_of(work: impl FnOnce()) -> String {
         .unwrap_or_else(|| panic.downcast_ref::<&str>().unwrap_or(&"").to_string())
 }
 
-/// Three threads that append to a list in turns which the seed decides.
+/// Runs three threads that append to a list in an order that the seed determines.
 fn list_of(seed: u64) -> Outcome<Vec<u32>> {
     simulate(seed, || {
         let list = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! A channel without bounds: the standard library's, with waits that a simulation sees.
+//! An unbounded channel: the standard library's, with waits that a simulation schedules.
 
 use std::fmt;
 use std::panic::Location;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::sim;
 
-/// What the two ends share: its address names the channel to the scheduler of a simulation.
+/// Shared by both ends: its address names the channel to the scheduler of a simulation.
 type Name = Arc<u8>;
 
 fn key(name: &Name) -> usize {
@@ -29,7 +29,7 @@ pub struct Receiver<T> {
     name: Name,
 }
 
-/// A channel without bounds.
+/// Creates an unbounded channel.
 #[must_use]
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::channel();
@@ -38,11 +38,11 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Puts `value` into the channel.
+    /// Sends `value`.
     ///
     /// # Errors
     ///
-    /// The receiver is gone; `value` comes back.
+    /// If the receiver is dropped; the error returns `value`.
     #[track_caller]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         let Some(real) = &self.real else { return Err(SendError(value)) };
@@ -62,7 +62,7 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        // Before the notification: the receiver is to find the channel closed.
+        // Before the notification, so that the receiver finds the channel closed.
         drop(self.real.take());
         if sim::is_any() {
             sim::notify(key(&self.name), true);
@@ -77,7 +77,7 @@ impl<T> fmt::Debug for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next value, waited for until `deadline`; `None` outside of a simulation.
+    /// Waits for the next value until `deadline`; `None` outside of a simulation.
     #[track_caller]
     fn simulated(&self, deadline: Option<Instant>) -> Option<Result<T, RecvTimeoutError>> {
         if !sim::is_here() {
@@ -99,7 +99,7 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     ///
-    /// The channel is empty, and all senders are gone.
+    /// If the channel is empty, and all senders are dropped.
     #[track_caller]
     pub fn recv(&self) -> Result<T, RecvError> {
         if sim::is_any()
@@ -110,11 +110,11 @@ impl<T> Receiver<T> {
         self.real.recv()
     }
 
-    /// Waits for the next value, for no longer than `time`.
+    /// Waits for the next value, for `time` at most.
     ///
     /// # Errors
     ///
-    /// The time is over, or the channel is empty and all senders are gone.
+    /// If the time is over, or the channel is empty and all senders are dropped.
     #[track_caller]
     pub fn recv_timeout(&self, time: Duration) -> Result<T, RecvTimeoutError> {
         if sim::is_any()
@@ -125,21 +125,21 @@ impl<T> Receiver<T> {
         self.real.recv_timeout(time)
     }
 
-    /// The next value, if it is there.
+    /// Returns the next value without waiting.
     ///
     /// # Errors
     ///
-    /// The channel is empty; or it is empty and all senders are gone.
+    /// If the channel is empty, with a separate error if all senders are dropped.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         self.real.try_recv()
     }
 
-    /// All values until the channel is closed, waited for.
+    /// Iterates over all values, and waits for each, until the channel is closed.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         std::iter::from_fn(|| self.recv().ok())
     }
 
-    /// All values that are there.
+    /// Iterates over the values that can be received without waiting.
     pub fn try_iter(&self) -> impl Iterator<Item = T> + '_ {
         self.real.try_iter()
     }

@@ -1,4 +1,5 @@
-//! A word in memory that threads wait on: cheaper than a condition variable where the word says all.
+//! A futex: a word in memory that threads wait on. Cheaper than a condition variable where the word is the
+//! whole state.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,11 +10,12 @@ use rustix::thread::futex::{self, Flags, Timespec};
 use crate::clock::Instant;
 use crate::sim;
 
-/// Sleeps while `word` is `expected`, until it is woken, a signal comes, or `limit` is over. The caller looks at the word again.
+/// Sleeps while `word` is `expected`, until a wake-up, a signal, or `limit`. The caller has to read the word
+/// again.
 #[track_caller]
 pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
     if sim::is_here() {
-        // No other thread runs between the look and the wait.
+        // No other thread runs between the check and the wait.
         if word.load(Ordering::Acquire) == expected {
             let until = (Instant::now() + limit).to_std();
             sim::wait(word.as_ptr().addr(), Some(until), Location::caller());
@@ -21,7 +23,7 @@ pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
         return;
     }
     let limit = Timespec::try_from(limit).ok();
-    // Any way of returning (woken, changed, timed out, signal) is fine.
+    // All results (woken, changed, timed out, signal) are correct.
     let _ = futex::wait(word, Flags::PRIVATE, expected, limit.as_ref());
 }
 
@@ -32,6 +34,6 @@ pub fn wake_one(word: &AtomicU32) {
         sim::notify(word.as_ptr().addr(), false);
         return;
     }
-    // It has nothing to fail at.
+    // A wake-up of a valid word cannot fail.
     let _ = futex::wake(word, Flags::PRIVATE, 1);
 }
