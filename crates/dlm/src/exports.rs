@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Returns the name under which the engine knows an export.
+/// Returns the engine's name of an export.
 pub(crate) fn peer_of(export: &Export) -> Peer {
     Peer { client: export.client, generation: export.generation }
 }

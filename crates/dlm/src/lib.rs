@@ -8,8 +8,8 @@
 //! [`LockOwner`]. After a restart the service waits for clients of the last run to replay their locks
 //! ([`Expected`]).
 //!
-//! Messages and rules: `docs/design/locks.md`. The crate knows nothing of objects and inodes: it asks the
-//! owner for sizes.
+//! Messages and rules: `docs/design/locks.md`. The crate has no notion of objects and inodes: it
+//! asks the owner for sizes.
 
 mod exports;
 mod local;

@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// A client is gone: ends all waits on its behalf.
+    /// A client was removed: ends all waits on its behalf.
     pub(crate) fn fail_waits_of(&mut self, client: &ClientUuid) {
         for wait in self.waits.values_mut().filter(|wait| wait.client == Some(*client)) {
             wait.end(Err(Status::EVICTED));
@@ -89,7 +89,8 @@ impl LockService {
     /// resources.
     ///
     /// # Errors
-    /// `EVICTED` if the client is gone, `EINTR`, `ESHUTDOWN`; `EINVAL` if the part does not fit the resource.
+    /// `EVICTED` if the client was removed, `EINTR`, `ESHUTDOWN`; `EINVAL` if the part does not fit the
+    /// resource.
     pub fn lock_local(
         &self,
         resource: &ResourceId,
@@ -298,7 +299,7 @@ fn use_held(
     Ok(held)
 }
 
-/// Refuses a request on behalf of a client that is gone, or of a service that stops.
+/// Refuses a request on behalf of a removed client, or of a service that stops.
 fn check(state: &State, export: Option<&Export>) -> StatusResult<()> {
     if state.is_stopping {
         return Err(Status::ESHUTDOWN);

@@ -1,4 +1,4 @@
-//! The service: the engine, its clients, and what each event involves besides the engine's decision.
+//! The service: the engine, its clients, and the effects of each event.
 
 use crate::exports::{Connected, peer_of};
 use crate::local::LocalWait;
@@ -268,7 +268,7 @@ impl LockService {
     /// returns the lock of the client that serves already.
     ///
     /// # Errors
-    /// `EVICTED` if the client is gone.
+    /// `EVICTED` if the client was removed.
     pub fn grant_now(
         &self,
         export: &Export,

@@ -1,5 +1,5 @@
-//! Lock traffic of processes that write interleaved records into one file: `cargo run --release -p nacre-lock
-//! --example lock_traffic`.
+//! Lock traffic of processes that write interleaved records into one file:
+//! `cargo run --release -p nacre-lock --example lock_traffic`.
 //!
 //! Client i of n writes records i, i + n, i + 2n ... One client acts per step, round robin, and a message
 //! takes `delay` steps, so that requests meet each other at the server as they do on a network. Counted per

@@ -22,7 +22,7 @@
 //!   what is given up ([`LockClient::on_flushed`]);
 //! - a handle that was reserved for a request which may bring a lock ([`LockClient::reserve`]) becomes a lock
 //!   only if no callback for it came before the answer;
-//! - handles are never used twice, so a message about an unknown handle is about a lock that is gone: the
+//! - handles are never used twice, so a message about an unknown handle is about a removed lock: the
 //!   answer is a cancel. That also recovers from lost and repeated messages.
 
 mod intent;
@@ -110,7 +110,7 @@ pub enum Effect {
         /// Lock that is granted.
         handle: LockHandle,
     },
-    /// The lock is refused: wake the threads that wait for it; their references are gone.
+    /// The lock is refused: wake the threads that wait for it; their references are released.
     Failed {
         /// Lock that is refused.
         handle: LockHandle,
@@ -149,7 +149,7 @@ pub enum Effect {
         need: Need,
     },
     /// The server does not accept the locks that this client replays: call [`LockClient::on_evicted`] and
-    /// connect anew.
+    /// connect as a new client.
     Reconnect,
 }
 
@@ -581,7 +581,7 @@ impl LockClient {
     }
 
     /// Sends a message that needs no answer. Without a connection cancels are kept for later, so that the
-    /// server does not count locks that are gone; a callback recovers the other messages.
+    /// server does not count removed locks; a callback recovers the other messages.
     fn send(&mut self, effects: &mut Vec<Effect>, effect: Effect) {
         match effect {
             effect if self.connected => effects.push(effect),

@@ -295,8 +295,8 @@ pub enum Outcome {
     Granted(LockGrant),
     /// The request waits: a completion callback (or the result of the glimpse) will follow.
     Waiting,
-    /// Result of a glimpse that had nobody to ask or is complete: no lock, but size and times as the server
-    /// and the writers know them.
+    /// Result of a glimpse without writers to ask, or of a complete one: no lock, but size and times as the
+    /// server and the writers know them.
     Glimpsed(Lvb),
     /// The lock is refused.
     Refused(Refusal),

@@ -246,8 +246,8 @@ impl LockServer {
         }
     }
 
-    /// A client connects anew; its locks of earlier generations are dropped. A connect that is not newer than
-    /// the known one (the connection broke, or the message was repeated) changes nothing.
+    /// A client connects as a new one; its locks of earlier generations are dropped. A connect that is not
+    /// newer than the known one (the connection broke, or the message was repeated) changes nothing.
     pub fn on_connect(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
         if self.clients.get(&peer.client).is_some_and(|known| known.generation >= peer.generation) {
             return;

@@ -21,7 +21,7 @@ pub struct Fid {
 pub const FID_BYTES: usize = 16;
 /// First sequence of ordinary metadata FIDs (Lustre: `FID_SEQ_NORMAL`).
 pub const SEQ_NORMAL: u64 = 0x2_0000_0400;
-/// Sequences per MDT before the next MDT's range begins (2^30, Lustre's super-sequence width).
+/// Sequences per MDT before the next MDT's range starts (2^30, Lustre's super-sequence width).
 pub const SEQ_PER_TARGET: u64 = 1 << 30;
 /// Object ids that a client may use in one sequence (Lustre: 128 Ki).
 pub const OIDS_PER_SEQUENCE: u32 = 0x20000;

@@ -22,8 +22,7 @@ bitflags! {
         const WRITE = 2;
         /// Open for execution; needs execute permission.
         const EXEC = 4;
-        /// Truncate to size 0; needs write permission. The reply's layout names the objects that the client
-        /// truncates.
+        /// Truncate to size 0; needs write permission. The client truncates the objects of the reply.
         const TRUNCATE = 8;
         /// All writes go to the end of the file.
         const APPEND = 16;
@@ -77,15 +76,13 @@ pub enum NewFile<'a> {
         /// Path that the link contains.
         target: &'a [u8],
     },
-    /// A regular file without a name (`O_TMPFILE`): an orphan until it is linked. The name of the request is
-    /// empty.
+    /// A regular file without a name (`O_TMPFILE`): an orphan until it is linked. The request has no name.
     Unnamed,
     /// A directory whose names are stored in shards.
     Striped {
         /// The list of shards as `lmv_mds_md_v1`, with unused FIDs.
         lmv: &'a [u8],
-        /// True if the caller has chosen the MDTs, which needs the right to; the directory inherits no
-        /// default then.
+        /// True if the caller has chosen the MDTs, which needs the right to; excludes inherited defaults.
         chosen: bool,
     },
     /// A directory on an MDT that the caller has chosen, which needs the right to.
@@ -135,8 +132,7 @@ pub enum MdsRequest<'a> {
     Statfs,
     /// Allocates a new FID sequence for the client. Reply: `Sequence`.
     AllocateSequence,
-    /// Looks up the attributes of a name; needs search permission on the parent. `.` and `..` work. Reply:
-    /// `Entry`.
+    /// Looks up a name; needs search permission on the parent. `.` and `..` work. Reply: `Entry`.
     Lookup {
         /// Directory to search.
         parent: Fid,
@@ -217,8 +213,7 @@ pub enum MdsRequest<'a> {
         /// Handle for a layout lock to be granted with the reply, if possible; 0 for none.
         lock: LockHandle,
     },
-    /// Closes a handle and reports size, times and written objects. Reply: `Attr`, or `Done` if the file is
-    /// removed.
+    /// Closes a handle; reports size, times, written objects. Reply: `Attr`, `Done` for a removed file.
     Close {
         /// File of the handle.
         fid: Fid,
@@ -248,8 +243,7 @@ pub enum MdsRequest<'a> {
         fid: Fid,
         /// Size and times.
         update: DataUpdate,
-        /// True to record the size as exact although writers have the file open (used after a recovery by
-        /// glimpse).
+        /// True to record the size as exact although the file has writers (after a recovery by glimpse).
         exact: bool,
         /// Written objects as for [`MdsRequest::Close`].
         written: Vec<Fid>,
@@ -286,8 +280,7 @@ pub enum MdsRequest<'a> {
         /// Requested layout.
         wish: Wish,
     },
-    /// Returns the default layout of a directory as stored, without resolving inheritance. Reply:
-    /// `DefaultLayout`.
+    /// Returns a directory's default layout as stored, without inheritance. Reply: `DefaultLayout`.
     GetDefaultLayout {
         /// Directory to read.
         fid: Fid,
@@ -340,8 +333,7 @@ pub enum MdsRequest<'a> {
         /// Full name with prefix.
         name: &'a [u8],
     },
-    /// Returns the names of all extended attributes that the caller may see, each ended by NUL. Reply:
-    /// `Bytes`.
+    /// Lists the extended attributes that the caller may see, each ended by NUL. Reply: `Bytes`.
     ListXattr {
         /// Inode to read.
         fid: Fid,
@@ -377,25 +369,22 @@ pub enum MdsRequest<'a> {
         /// Last transaction to be made durable.
         upto: TransNo,
     },
-    /// Returns one of the names of an inode: link number `index` from 0. Reply: `Link`; `ENODATA` past the
-    /// last.
+    /// Returns one name of an inode: link number `index` from 0. Reply: `Link`; `ENODATA` past the last.
     FidToLink {
         /// Inode to name.
         fid: Fid,
         /// Number of the link.
         index: u32,
     },
-    /// Returns a path of an inode through link number `index` from 0, as far up as this MDT has its
-    /// directories. Reply: `Path`; `ENODATA` past the last link, `ENAMETOOLONG` for a path with too many
-    /// parts.
+    /// Returns a path of an inode through link number `index` from 0, as far up as this MDT has directories.
+    /// Reply: `Path`; `ENODATA` past the last link, `ENAMETOOLONG` for a path with too many parts.
     FidToPath {
         /// Inode to name.
         fid: Fid,
         /// Number of the link.
         index: u32,
     },
-    /// Removes one of the names of a file, any of them: the caller knows only its FID. Reply: `Removed`;
-    /// `ENOENT` if there is none.
+    /// Removes any name of a file, given only its FID. Reply: `Removed`; `ENOENT` if there is none.
     RemoveFid {
         /// File to remove a name of.
         fid: Fid,
@@ -409,9 +398,8 @@ pub enum MdsRequest<'a> {
         /// True to wait for conflicting locks to be released.
         wait: bool,
     },
-    /// Sets or releases a lock. Without `wait` a conflict gives `EAGAIN`, and `RECOVERING` while clients of
-    /// the last run may still replay locks; with it the request blocks (interruptible) until granted. Reply:
-    /// `Done`.
+    /// Sets or releases a lock. Without `wait`: `EAGAIN` on a conflict, `RECOVERING` while clients of the
+    /// last run may replay locks; with it the request blocks (interruptible) until granted. Reply: `Done`.
     LockFile {
         /// File to lock.
         fid: Fid,
@@ -419,20 +407,17 @@ pub enum MdsRequest<'a> {
         lock: ProcessLock,
         /// True to wait for conflicting locks to be released.
         wait: bool,
-        /// Time when the program asked, in nanoseconds since the epoch by the client's clock: orders calls
-        /// that waited when the MDT restarted.
+        /// Time of the call in nanoseconds since the epoch (client's clock): orders calls after a restart.
         asked_ns: u64,
     },
-    /// Replays locks that programs of this client held on a file when the MDT restarted. Reply:
-    /// `RefusedLocks`.
+    /// Replays locks on a file that programs of this client held at a restart. Reply: `RefusedLocks`.
     ReplayFileLocks {
         /// File with the locks.
         fid: Fid,
         /// Locks, at most [`REPLAYED_LOCKS_MAX`]; none of them a release.
         locks: Vec<ProcessLock>,
     },
-    /// Returns the first lock that conflicts with the given one; `RECOVERING` as for `LockFile`. Reply:
-    /// `Lock`.
+    /// Returns the first lock that conflicts with this one; `RECOVERING` as `LockFile`. Reply: `Lock`.
     GetLock {
         /// File to check.
         fid: Fid,
@@ -472,8 +457,7 @@ pub enum MdsRequest<'a> {
         lock: LockHandle,
     },
     /// Exchanges the objects of two files with the same owner, durably; needs write permission on both.
-    /// Reply: `Done`. `EAGAIN` if the data version of one is not the expected one, `EBUSY` if the lease has
-    /// ended.
+    /// Reply: `Done`. `EAGAIN` for an unexpected data version, `EBUSY` if the lease has ended.
     SwapLayouts {
         /// First file.
         first: Fid,
@@ -496,8 +480,7 @@ pub enum MdsRequest<'a> {
         /// Requested lease; `None` to read the current one.
         kind: Option<LeaseKind>,
     },
-    /// Lists files that have objects on an OST, in the order of their FIDs; for administrators. Reply:
-    /// `Files`.
+    /// Lists files with objects on an OST, in the order of FIDs; for administrators. Reply: `Files`.
     FilesOn {
         /// Index of the OST.
         ost_index: u16,
@@ -556,8 +539,7 @@ pub enum MdsRequest<'a> {
     },
     /// Request of another metadata server. Reply: `Peer`. `EPERM` for all other senders.
     Peer(PeerRequest),
-    /// Returns the state of the server at the start of its run. Part of a client's recovery. Reply:
-    /// `RunStart`.
+    /// Returns the state of the server at its start, for a client's recovery. Reply: `RunStart`.
     RunStart,
 }
 
@@ -637,8 +619,7 @@ pub struct Statfs {
     pub files: u64,
     /// Free inodes or objects.
     pub files_free: u64,
-    /// State bits (Lustre `OS_STATFS_*`: 1 degraded, 2 read-only, 4 no-create, 0x20 out of space, 0x40 out of
-    /// inodes).
+    /// State bits (`OS_STATFS_*`: 1 degraded, 2 read-only, 4 no-create, 0x20 no space, 0x40 no inodes).
     pub state: u32,
 }
 
@@ -664,8 +645,7 @@ pub enum MdsReply {
     Attr(Attr),
     /// Result of a lookup.
     Entry {
-        /// Attributes of the inode; `None` if there is no such name (not an error, so that a negative entry
-        /// can be cached).
+        /// Attributes; `None` if there is no such name (no error, so that clients can cache it as absent).
         attr: Option<Attr>,
         /// True if all users may search the directory, so that a cache need not distinguish users
         /// (`nacre_types::perm::searchable_by_all`).
@@ -688,8 +668,7 @@ pub enum MdsReply {
         attr: Attr,
         /// Layout, with objects if it has any; after `TRUNCATE` the client must truncate them.
         layout: Option<Arc<Layout>>,
-        /// All bytes of a small file whose data is on the MDT, as of this open; only for a client that is
-        /// alone.
+        /// All bytes of a small file on the MDT, as of this open; only for a client that is alone.
         data: Option<Vec<u8>>,
         /// Layout lock: the requested one, or one that the client holds already; 0 for none.
         lock: LockHandle,
@@ -748,8 +727,7 @@ pub enum MdsReply {
         public: bool,
         /// Number of names in the searched directory.
         names: Option<u64>,
-        /// Lock on the content of the directory: the requested one, or one that the client holds already; 0
-        /// for none.
+        /// Lock on the content of the directory: requested, or held by the client already; 0 for none.
         directory: LockHandle,
         /// Lock on the inode, in the same way.
         inode: LockHandle,
@@ -798,8 +776,7 @@ pub struct MdsAnswer {
     pub last_committed: TransNo,
     /// The reply itself.
     pub reply: MdsReply,
-    /// Capabilities for the objects of a file whose layout the reply contains; `None` for clients that need
-    /// none.
+    /// Capabilities for the objects of the layout in the reply; `None` for clients that need none.
     pub capabilities: Option<Box<FileCapabilities>>,
 }
 

@@ -5,7 +5,7 @@ use crate::resource::{LockHandle, Outcome, Refusal};
 use nacre_env::clock::Instant;
 
 impl LockClient {
-    /// There is a connection to a server that knows this client's locks (all of them, or there are none):
+    /// There is a connection to a server that has this client's locks (all of them, or there are none):
     /// unanswered requests are resent.
     pub fn on_connected(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
@@ -22,7 +22,7 @@ impl LockClient {
         self.connected = false;
     }
 
-    /// There is a connection to a server that has restarted and knows no locks: they are replayed, then
+    /// There is a connection to a server that has restarted and has no locks: they are replayed, then
     /// requests are resent.
     pub fn on_restarted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
@@ -49,7 +49,7 @@ impl LockClient {
             Outcome::Granted(_) => {}
             // The connection has been lost again, and with it this replay.
             Outcome::Refused(Refusal::Stale) => return,
-            // The lock is lost, and which others are is unknown: connect anew.
+            // The lock is lost, and which others are is unknown: connect as a new client.
             _ if self.by_handle.contains_key(&handle) => return effects.push(Effect::Reconnect),
             _ => {}
         }
@@ -70,7 +70,7 @@ impl LockClient {
     }
 
     /// The server has evicted this client: all locks are lost, and threads that wait for one are woken with a
-    /// failure. Connect anew, then call [`LockClient::on_connected`].
+    /// failure. Connect as a new client, then call [`LockClient::on_connected`].
     pub fn on_evicted(&mut self, effects: &mut Vec<Effect>) {
         self.connected = false;
         self.replay_again = None;

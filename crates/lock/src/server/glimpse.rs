@@ -138,7 +138,7 @@ impl LockServer {
         }
     }
 
-    /// A lock that a glimpse may have asked for is gone: what its holder knew is in the object by now, or
+    /// A lock that a glimpse may have asked for was removed: what its holder knew is in the object by now, or
     /// lost.
     pub(super) fn glimpsed_lock_is_gone(
         &mut self,
