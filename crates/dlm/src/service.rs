@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What a lock service needs from its target.
+/// Services of a target for its lock service.
 pub trait LockOwner: Send + Sync {
     /// Returns the current size and times of an object on the target; `None` for inodes. Called under the
     /// mutex of the engine (after a first call without it, which takes the time of a disk access), so it must

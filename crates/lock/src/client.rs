@@ -77,7 +77,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// What the owner of a [`LockClient`] has to do. Messages carry the generation of the connection.
+/// Actions for the owner of a [`LockClient`]. Messages carry the generation of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Send this request; the answer goes to [`LockClient::on_outcome`].
@@ -199,7 +199,7 @@ struct Lock {
     flags: EnqueueFlags,
     state: State,
     users: u32,
-    /// What waiting requests need; set by a blocking callback.
+    /// Needs of waiting requests; set by a blocking callback.
     wanted: Option<Wanted>,
     lvb: Option<Lvb>,
     link: Link,

@@ -29,7 +29,7 @@ use nacre_types::ClientUuid;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What a client may cache.
+/// Right of a client to cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// True if the client is the only one.
@@ -39,7 +39,7 @@ pub struct Grant {
     pub epoch: u64,
 }
 
-/// What the owner of the engine has to do.
+/// Actions for the owner of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// The client's connect succeeds with this grant.

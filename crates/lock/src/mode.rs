@@ -1,6 +1,6 @@
 //! Lock modes and their compatibility, as Lustre defines both.
 
-/// What a lock allows its holder. The numbers are Lustre's, one bit each.
+/// Access that a lock allows its holder. The numbers are Lustre's, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Mode {

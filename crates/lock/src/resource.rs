@@ -116,7 +116,7 @@ impl Policy {
     }
 }
 
-/// What a lock is needed for: mode, part, and group of a group lock.
+/// Purpose of a lock: mode, part, and group of a group lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Need {
     /// Mode of the lock.
@@ -171,8 +171,8 @@ impl Need {
     }
 }
 
-/// What waiting requests need from a holder; part of a blocking callback, so that the holder can give up no
-/// more than is needed.
+/// Needs of waiting requests that conflict with a holder; part of a blocking callback, so that the holder can
+/// give up no more than is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// Modes of the waiting requests.
@@ -182,7 +182,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What a single need conflicts over.
+    /// Creates the value for a single need.
     pub fn by(need: &Need) -> Wanted {
         Wanted { modes: ModeSet::only(need.mode), policy: need.policy }
     }

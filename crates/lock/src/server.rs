@@ -104,7 +104,7 @@ impl ServerConfig {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GlimpseId(pub u64);
 
-/// What the owner of a [`LockServer`] has to do.
+/// Actions for the owner of a [`LockServer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Completion callback: a waiting request is granted. For [`Peer::LOCAL`]: wake the thread that waits.
@@ -124,7 +124,7 @@ pub enum Effect {
         handle: LockHandle,
         /// Resource of the lock.
         resource: ResourceId,
-        /// What the conflicting requests need.
+        /// Needs of the conflicting requests.
         wanted: Wanted,
     },
     /// Glimpse callback: the holder answers with the size and times it knows, and keeps the lock.
@@ -178,13 +178,13 @@ struct Lock {
     peer: Peer,
     handle: LockHandle,
     resource: u32,
-    /// What was requested, extents aligned to pages. While the request waits, it stands for this.
+    /// The request, extents aligned to pages. Counts while the request waits.
     requested: Need,
     optional: InodeBits,
     no_expansion: bool,
     /// The client on whose behalf the target itself locks: that client's own locks do not conflict.
     on_behalf_of: Option<ClientUuid>,
-    /// What is held; `None` while the request waits.
+    /// The lock as granted; `None` while the request waits.
     granted: Option<Need>,
     called: Option<Called>,
 }

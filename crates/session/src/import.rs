@@ -19,7 +19,7 @@ pub enum ImportState {
     Evicted,
 }
 
-/// What a client has to restore after a connect; later variants mean a greater loss.
+/// State that a client has to restore after a connect; later variants mean a greater loss.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Recovery {
     /// Nothing: the server knows the client and its handles.
@@ -81,7 +81,7 @@ pub struct Import {
     backoff: Backoff,
     /// True if the outage was logged and its end was not yet.
     outage_reported: bool,
-    /// What is left to restore; outlives failed attempts.
+    /// State that is left to restore; outlives failed attempts.
     pending: Recovery,
 }
 

@@ -60,7 +60,7 @@ impl FileKind {
 }
 
 bitflags! {
-    /// What else is stored for an inode; saves requests for what does not exist.
+    /// Optional properties of an inode; they save requests for properties that do not exist.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct AttrFlags: u32 {
         /// An access ACL beyond the mode bits exists.
@@ -127,7 +127,7 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Time of creation.
     pub btime: Timestamp,
-    /// What else is stored for the inode.
+    /// Optional properties of the inode.
     pub flags: AttrFlags,
     /// Source of `size`, `blocks` and `mtime`: exact, or the objects.
     pub size_source: SizeSource,

@@ -278,8 +278,8 @@ pub struct DataVersionCall {
     pub version: u64,
     /// Output: version of the layout of a mirrored file; always 0, as there are none.
     pub layout_version: u32,
-    /// What happens first: 1 clients write out held-back data, 2 they also drop all caches. Other bits are
-    /// ignored.
+    /// Actions before the version is read: 1 clients write out held-back data, 2 they also drop all caches.
+    /// Other bits are ignored.
     pub flags: u32,
 }
 

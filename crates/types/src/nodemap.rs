@@ -101,7 +101,7 @@ impl fmt::Display for IdKind {
 /// Reason why a text or a change is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NodemapError {
-    /// Not 1 to 16 letters, digits, `_` and `-`, or the reserved name of the default nodemap.
+    /// Not 1 to 16 letters, digits, `_` and `-`.
     #[error("a nodemap has a name of 1 to 16 letters, digits, '_' or '-'")]
     Name,
     /// Not a range of addresses.

@@ -95,7 +95,7 @@ pub struct Connected {
     pub generation: u64,
     /// Largest number of requests in flight on this connection; the client waits beyond it.
     pub in_flight_max: u32,
-    /// What the client may cache (metadata targets only).
+    /// Lease of the client (metadata targets only).
     pub lease: Option<LeaseGrant>,
 }
 

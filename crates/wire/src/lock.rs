@@ -77,7 +77,7 @@ pub enum LockMessage {
     Blocking {
         /// Lock to give up, in part or as a whole.
         handle: LockHandle,
-        /// What the conflicting requests need.
+        /// Needs of the conflicting requests.
         wanted: Wanted,
     },
     /// Glimpse callback: asks for the size that the client knows; it keeps the lock.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use crate::capabilities::{CAPABILITIES_MAX, FileCapabilities};
 
 bitflags! {
-    /// How a file is opened.
+    /// Access mode and options of an open.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct OpenFlags: u32 {
         /// Open for reading; needs read permission.
@@ -34,7 +34,7 @@ bitflags! {
         const KILL_PRIV = 128;
     }
 
-    /// How a rename treats an existing target.
+    /// Treatment of an existing target of a rename.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct RenameFlags: u32 {
         /// Fail with `EEXIST` if the new name exists (`RENAME_NOREPLACE`).
@@ -43,7 +43,7 @@ bitflags! {
         const EXCHANGE = 2;
     }
 
-    /// How an extended attribute is set.
+    /// Conditions and side effects of setting an extended attribute.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct XattrFlags: u32 {
         /// Fail with `EEXIST` if the attribute exists (`XATTR_CREATE`).
@@ -623,7 +623,7 @@ pub struct Statfs {
     pub state: u32,
 }
 
-/// What a client may cache, see the `lock` crate.
+/// Right of a client to cache, see the `lock` crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseGrant {
     /// True if the client is the only one, so that it may cache everything until the lease is revoked.

@@ -406,7 +406,7 @@ pub enum PeerReply {
     Prepared {
         /// Inodes in the order of the request, then the directories of names that are not among them.
         found: Vec<Found>,
-        /// What the names lead to, in the order of the request.
+        /// Inodes that the names lead to, in the order of the request.
         names: Vec<Option<(Fid, FileKind)>>,
         /// Logical clock: no transaction that was carried out on this MDT has a larger stamp.
         clock: u64,

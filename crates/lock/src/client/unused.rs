@@ -16,7 +16,7 @@ pub struct EarlyCancel {
     pub handle: LockHandle,
     /// Resource of the lock.
     pub resource: ResourceId,
-    /// What was held: drop what is cached under it before the request is sent.
+    /// The lock as it was held: drop the cache under it before the request is sent.
     pub need: Need,
 }
 

@@ -48,7 +48,7 @@ impl Change {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallId(u64);
 
-/// What happens to a call that is answered.
+/// Fate of an answered call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The call ends with this result.

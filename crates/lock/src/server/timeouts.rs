@@ -9,7 +9,7 @@ use crate::resource::{LockHandle, Need, Peer, ResourceId, Wanted};
 use nacre_env::clock::Instant;
 use std::ops::ControlFlow;
 
-/// What is due at some time.
+/// An action that is due at some time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
     /// Resend this lock's callback, or evict its holder.
@@ -27,7 +27,7 @@ pub(super) struct Called {
     /// `None` if there is no time limit.
     deadline: Option<Instant>,
     retry: Instant,
-    /// What conflicting requests need from the holder; not used for glimpses.
+    /// Needs of the conflicting requests; not used for glimpses.
     pub(super) wanted: Wanted,
 }
 
