@@ -38,7 +38,7 @@ impl LocalWait {
 }
 
 impl State {
-    /// The engine has granted the lock that a thread waits for.
+    /// Ends a thread's wait for a lock that the engine has granted.
     pub(crate) fn end_wait(&mut self, message: LockMessage) {
         if let LockMessage::Completion { handle, outcome } = message
             && let Some(wait) = self.waits.get_mut(&handle)
@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// A client was removed: ends all waits on its behalf.
+    /// Ends all waits on behalf of a client that was removed.
     pub(crate) fn fail_waits_of(&mut self, client: &ClientUuid) {
         for wait in self.waits.values_mut().filter(|wait| wait.client == Some(*client)) {
             wait.end(Err(Status::EVICTED));

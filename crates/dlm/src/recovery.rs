@@ -107,7 +107,7 @@ impl LockService {
         })
     }
 
-    /// A client has replayed all its locks, or was removed.
+    /// Stops awaiting a client that has replayed all its locks, or was removed.
     pub(crate) fn no_longer_awaited(
         &self,
         state: &mut State,

@@ -30,8 +30,8 @@ pub trait LockOwner: Send + Sync {
         Ok(None)
     }
 
-    /// A client is about to get its first lock since it connected. Targets that have to record it for their
-    /// next run do so before they return. May be called repeatedly.
+    /// Records, if the target has to for its next run, that a client is about to get its first lock since it
+    /// connected. May be called repeatedly.
     ///
     /// # Errors
     /// If it cannot be recorded; the enqueue is refused with the error.
@@ -40,12 +40,13 @@ pub trait LockOwner: Send + Sync {
         Ok(())
     }
 
-    /// A client was evicted, because it missed a deadline or its process has ended: its locks are removed and
-    /// its export has ended. The target drops everything else that it keeps for it. Called by the
-    /// [`Timer`](crate::Timer) thread.
+    /// Drops what the target keeps for a client that was evicted, because it missed a deadline or its process
+    /// has ended: its locks are removed and its export has ended. Called by the [`Timer`](crate::Timer)
+    /// thread.
     fn on_evicted(&self, export: &Arc<Export>);
 
-    /// A client of the last run did not reconnect in the recovery window and is given up.
+    /// Notifies the target that a client of the last run did not reconnect in the recovery window and is
+    /// given up.
     fn on_given_up(&self, client: &ClientUuid) {
         let _ = client;
     }
@@ -177,7 +178,7 @@ impl LockService {
         }
     }
 
-    /// A client connects; locks of an earlier export of it are dropped. If it is expected from the last run,
+    /// Connects a client; locks of an earlier export of it are dropped. If it is expected from the last run,
     /// it replays its locks next.
     ///
     /// # Errors
@@ -200,8 +201,8 @@ impl LockService {
         })
     }
 
-    /// A client disconnects, or its owner drops it: its locks are removed, and the export has ended. Does
-    /// nothing to a later export of the same client.
+    /// Disconnects a client, at its request or its owner's: its locks are removed, and the export has ended.
+    /// Does nothing to a later export of the same client.
     pub fn disconnect(&self, export: &Export) {
         export.end();
         self.act(|state, effects| {
@@ -325,18 +326,17 @@ impl LockService {
         self.state.lock().engine.is_held(peer_of(export), resource, need)
     }
 
-    /// The client reads or writes these bytes: the deadlines of its locks there that are being revoked are
-    /// extended.
+    /// Extends the deadlines of the client's locks under revocation on these bytes, which it reads or writes.
     pub fn touch(&self, export: &Export, resource: &ResourceId, extent: &Extent) {
         self.state.lock().engine.on_io(Instant::now(), peer_of(export), resource, extent);
     }
 
-    /// The client works under this lock (inodes): if it is being revoked, its deadline is extended.
+    /// Extends the deadline of a lock under revocation (inodes), under which the client works.
     pub fn on_activity(&self, export: &Export, handle: LockHandle) {
         self.state.lock().engine.on_activity(Instant::now(), peer_of(export), handle);
     }
 
-    /// An object has changed on the target: the value block that is sent with its locks is read again. Called
+    /// Reads again the value block that is sent with an object's locks, as the object has changed. Called
     /// after the change and before its reply; reads one flag while nothing is locked.
     pub fn object_changed(&self, owner: &dyn LockOwner, resource: &ResourceId) {
         // Ordered after the change and with `enqueue`, which sets the flag before it reads: one of the two
@@ -485,7 +485,7 @@ impl State {
         }
     }
 
-    /// The engine has evicted a client that missed a deadline.
+    /// Queues the notification that the engine has evicted a client.
     fn note_evicted(&mut self, peer: Peer) {
         if self.exports.get(&peer.client).is_some_and(|known| known.export.generation == peer.generation)
             && let Some(known) = self.exports.remove(&peer.client)

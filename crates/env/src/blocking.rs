@@ -14,9 +14,9 @@ use crate::interrupt;
 ///
 /// Both methods run on the waiting thread. They must not block themselves and must not call [`blocking`].
 pub trait BlockingHook {
-    /// The thread is about to wait: it will not take further requests until [`BlockingHook::exit`].
+    /// Runs before the wait: the thread will not take further requests until [`BlockingHook::exit`].
     fn enter(&self);
-    /// The wait is over.
+    /// Runs after the wait.
     fn exit(&self);
 }
 

@@ -50,7 +50,7 @@ fn give_back() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other allocators have no such call.
+/// Does nothing: other allocators have no such call.
 #[cfg(not(target_env = "gnu"))]
 fn give_back() {}
 

@@ -92,12 +92,12 @@ impl InterruptTarget {
         TargetGuard { target }
     }
 
-    /// The thread starts to serve request `number` (not 0, never reused).
+    /// Starts a request with this `number` (not 0, never reused).
     pub fn begin(&self, number: u64) {
         self.current.store(number, Ordering::SeqCst);
     }
 
-    /// The thread has finished its request: later interrupts for it have no effect.
+    /// Ends the thread's request: later interrupts for it have no effect.
     pub fn end(&self) {
         self.current.store(0, Ordering::Release);
     }
@@ -135,7 +135,7 @@ impl InterruptTarget {
         resender().watch(self.clone());
     }
 
-    /// The thread has noticed the kick.
+    /// Ends the resending of kicks: the thread has noticed one.
     pub fn acknowledge_kick(&self) {
         self.kicked.store(false, Ordering::SeqCst);
     }

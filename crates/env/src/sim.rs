@@ -354,7 +354,7 @@ impl Child {
         work()
     }
 
-    /// The kernel failed to start the thread.
+    /// Removes a thread that the kernel failed to start.
     pub(crate) fn is_not_started(&self) {
         self.0.simulation.state.lock().threads[self.0.thread].status = Status::Ended;
     }

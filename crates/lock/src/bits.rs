@@ -32,12 +32,12 @@ impl InodeBits {
     /// Everything.
     pub const ALL: InodeBits = InodeBits(0xff);
 
-    /// The set with these bits; every bit has a meaning.
+    /// Returns the set with these bits; every bit has a meaning.
     pub const fn from_bits(bits: u8) -> Option<InodeBits> {
         Some(InodeBits(bits))
     }
 
-    /// The bits of the set.
+    /// Returns the bits of the set.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -57,17 +57,17 @@ impl InodeBits {
         other.0 & !self.0 == 0
     }
 
-    /// Union of both sets.
+    /// Returns the union of both sets.
     pub const fn union(self, other: InodeBits) -> InodeBits {
         InodeBits(self.0 | other.0)
     }
 
-    /// Intersection of both sets.
+    /// Returns the intersection of both sets.
     pub const fn intersection(self, other: InodeBits) -> InodeBits {
         InodeBits(self.0 & other.0)
     }
 
-    /// This set without `other`.
+    /// Returns this set without `other`.
     pub const fn without(self, other: InodeBits) -> InodeBits {
         InodeBits(self.0 & !other.0)
     }
@@ -77,7 +77,7 @@ impl InodeBits {
         (0..INODE_BITS).filter(move |index| self.0 & (1 << index) != 0)
     }
 
-    /// The set of the part with number `index`, below [`INODE_BITS`].
+    /// Returns the set of the part with number `index`, below [`INODE_BITS`].
     pub(crate) const fn of_index(index: usize) -> InodeBits {
         InodeBits(1 << index)
     }
@@ -90,7 +90,7 @@ impl fmt::Debug for InodeBits {
 }
 
 impl fmt::Display for InodeBits {
-    /// `LOOKUP|UPDATE`, `NONE`.
+    /// Writes `LOOKUP|UPDATE`, `NONE`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; INODE_BITS] =
             ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "COMPONENTS"];

@@ -482,8 +482,8 @@ impl LockClient {
         self.locks[*self.by_handle.get(&handle)?].lvb
     }
 
-    /// The client has changed the object under the lock: an extending write raises the known minimum size, a
-    /// truncate sets it.
+    /// Updates the known size and times after a change under the lock: an extending write raises the known
+    /// minimum size, a truncate sets it.
     pub fn update_lvb(&mut self, handle: LockHandle, change: impl FnOnce(&mut Lvb)) {
         if let Some(key) = self.by_handle.get(&handle) {
             change(self.locks[*key].lvb.get_or_insert_default());

@@ -21,7 +21,7 @@ impl Extent {
     /// The whole object.
     pub const WHOLE: Extent = Extent { start: 0, last: Extent::EOF };
 
-    /// The bytes from `start` to `last`, both included; `None` if `last` is below `start`.
+    /// Returns the bytes from `start` to `last`, both included; `None` if `last` is below `start`.
     pub const fn new(start: u64, last: u64) -> Option<Extent> {
         if start <= last { Some(Extent { start, last }) } else { None }
     }
@@ -36,12 +36,12 @@ impl Extent {
         self.start <= other.start && other.last <= self.last
     }
 
-    /// The smallest extent that contains both.
+    /// Returns the smallest extent that contains both.
     pub fn hull(&self, other: &Extent) -> Extent {
         Extent { start: self.start.min(other.start), last: self.last.max(other.last) }
     }
 
-    /// The extent widened to whole pages of [`LOCK_PAGE_BYTES`].
+    /// Returns the extent widened to whole pages of [`LOCK_PAGE_BYTES`].
     pub const fn aligned_to_pages(&self) -> Extent {
         let mask = LOCK_PAGE_BYTES - 1;
         Extent { start: self.start & !mask, last: self.last | mask }
@@ -55,7 +55,7 @@ impl fmt::Debug for Extent {
 }
 
 impl fmt::Display for Extent {
-    /// `[0, 4095]`, `[4096, EOF]`.
+    /// Writes `[0, 4095]`, `[4096, EOF]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.last {
             Extent::EOF => write!(f, "[{}, EOF]", self.start),

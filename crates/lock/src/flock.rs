@@ -228,7 +228,8 @@ impl FileLocks {
         Err(refusal.unwrap_or(Status::EAGAIN))
     }
 
-    /// A client of the last run replays a lock that it held; `may_restore` until it has replayed all of them.
+    /// Restores a lock that a client of the last run replays; `may_restore` until it has replayed all of
+    /// them.
     ///
     /// # Errors
     /// `ESTALE` if it is too late for that, or the lock conflicts with one that another client has
@@ -254,7 +255,7 @@ impl FileLocks {
         result
     }
 
-    /// The end of recovery: all clients of the last run have replayed their locks or are given up. Waiting
+    /// Ends the recovery: all clients of the last run have replayed their locks or are given up. Waiting
     /// requests are granted as usual again.
     pub fn end_recovery(&mut self, completions: &mut Vec<Completion>) {
         if !std::mem::take(&mut self.is_recovering) {
@@ -324,8 +325,8 @@ impl FileLocks {
         file.blockers(&lock).min_by_key(|held| (held.extent.start, held.owner))
     }
 
-    /// A signal ends the wait of a call. True if it was waiting, so that it ends with `EINTR`; false if not:
-    /// its lock may have been set, and a completion may be under way.
+    /// Ends the wait of a call after a signal. True if it was waiting, so that it ends with `EINTR`; false if
+    /// not: its lock may have been set, and a completion may be under way.
     pub fn on_cancel_wait(&mut self, client: ClientUuid, wait: WaitId) -> bool {
         let Some(&key) = self.by_wait.get(&(client, wait)) else { return false };
         let file = self.end_wait(key);
@@ -333,8 +334,7 @@ impl FileLocks {
         true
     }
 
-    /// A client has closed a file, or is removed from it for other reasons: all its locks and waits there are
-    /// removed.
+    /// Removes all locks and waits of a client on a file, after a close or for other reasons.
     pub fn release_file(
         &mut self,
         resource: &ResourceId,
@@ -346,7 +346,7 @@ impl FileLocks {
         }
     }
 
-    /// A client is removed: all its locks and waits are removed.
+    /// Removes all locks and waits of a client.
     pub fn release_client(&mut self, client: ClientUuid, completions: &mut Vec<Completion>) {
         let all: Vec<u32> = self.files.iter().map(|(key, _)| key).collect();
         for key in all {
@@ -447,7 +447,7 @@ impl FileLocks {
     }
 }
 
-/// All families but ranges lock the whole file.
+/// Normalises the range: all families but ranges lock the whole file.
 fn normal(lock: &FileLock) -> StatusResult<FileLock> {
     match lock.family {
         Family::Range if lock.extent.start > lock.extent.last => Err(Status::EINVAL),

@@ -30,7 +30,7 @@ fn count(counts: &mut Counts, mode: Mode, bits: InodeBits) {
 }
 
 impl Holdings {
-    /// An empty set for a resource of the type that this policy belongs to.
+    /// Creates an empty set for a resource of the type that this policy belongs to.
     pub(crate) fn for_type_of(policy: &Policy) -> Holdings {
         match policy {
             Policy::Extent(_) => Holdings::Extents(Vec::new()),

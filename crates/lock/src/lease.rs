@@ -119,7 +119,7 @@ impl LeaseEngine {
         }
     }
 
-    /// A client connects, for the first time or again.
+    /// Admits a client that connects, for the first time or again, or lets it wait.
     pub fn on_connect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         match self.clients.get(&client).copied() {
             Some(State::Shared) | Some(State::Exclusive) | Some(State::Releasing { .. }) => {
@@ -149,7 +149,7 @@ impl LeaseEngine {
         self.settle(now, effects);
     }
 
-    /// A client leaves, or is dropped for other reasons.
+    /// Removes a client that leaves, or is dropped for other reasons.
     pub fn on_disconnect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         if let Some(State::Fencing { returns }) = self.clients.get_mut(&client) {
             *returns = false;
@@ -158,8 +158,8 @@ impl LeaseEngine {
         }
     }
 
-    /// The owner evicts a client for a reason of its own: no waiting client is admitted in its place before
-    /// [`LeaseEngine::on_fenced`].
+    /// Records that the owner evicts a client for a reason of its own: no waiting client is admitted in its
+    /// place before [`LeaseEngine::on_fenced`].
     pub fn on_evicted(&mut self, client: ClientUuid) {
         if let Some(state) = self.clients.get_mut(&client) {
             *state = State::Fencing { returns: false };
@@ -174,7 +174,7 @@ impl LeaseEngine {
         }
     }
 
-    /// The evicted client is fenced: all servers refuse its requests.
+    /// Removes an evicted client that is fenced: all servers refuse its requests.
     pub fn on_fenced(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         let Some(State::Fencing { returns }) = self.clients.get(&client).copied() else { return };
         self.clients.remove(&client);
@@ -190,7 +190,7 @@ impl LeaseEngine {
         self.release_timeout = release_timeout;
     }
 
-    /// A client has dropped its cache under leases up to `epoch`.
+    /// Handles a client's confirmation that it has dropped its cache under leases up to `epoch`.
     pub fn on_released(&mut self, now: Instant, client: ClientUuid, epoch: u64, effects: &mut Vec<Effect>) {
         if let Some(State::Releasing { epoch: asked, .. }) = self.clients.get(&client)
             && epoch >= *asked

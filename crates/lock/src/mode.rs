@@ -27,7 +27,7 @@ impl Mode {
     /// All modes, strongest first.
     pub const ALL: [Mode; MODES] = [Mode::Ex, Mode::Pw, Mode::Pr, Mode::Cw, Mode::Cr, Mode::Nl, Mode::Group];
 
-    /// The mode with Lustre's number; `None` for any other number.
+    /// Returns the mode with Lustre's number; `None` for any other number.
     pub const fn from_bits(bits: u8) -> Option<Mode> {
         match bits {
             1 => Some(Mode::Ex),
@@ -41,12 +41,12 @@ impl Mode {
         }
     }
 
-    /// Lustre's number of the mode.
+    /// Returns Lustre's number of the mode.
     pub const fn bits(self) -> u8 {
         self as u8
     }
 
-    /// Index in [`Mode::ALL`].
+    /// Returns the index in [`Mode::ALL`].
     pub(crate) const fn index(self) -> usize {
         self.bits().trailing_zeros() as usize
     }
@@ -88,17 +88,17 @@ impl ModeSet {
     /// Every mode.
     pub const ALL: ModeSet = ModeSet(127);
 
-    /// The set of one mode.
+    /// Returns the set of one mode.
     pub const fn only(mode: Mode) -> ModeSet {
         ModeSet(mode.bits())
     }
 
-    /// The set with these bits; bits that no mode has are dropped.
+    /// Returns the set with these bits; bits that no mode has are dropped.
     pub const fn from_bits(bits: u8) -> ModeSet {
         ModeSet(bits & ModeSet::ALL.0)
     }
 
-    /// The modes' numbers, or-ed.
+    /// Returns the modes' numbers, or-ed.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -113,7 +113,7 @@ impl ModeSet {
         other.0 & !self.0 == 0
     }
 
-    /// Union of both sets.
+    /// Returns the union of both sets.
     pub const fn union(self, other: ModeSet) -> ModeSet {
         ModeSet(self.0 | other.0)
     }

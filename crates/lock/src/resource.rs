@@ -13,17 +13,17 @@ use std::hash::{Hash, Hasher};
 pub struct ResourceId(pub [u64; 4]);
 
 impl ResourceId {
-    /// The resource of an inode or of an object.
+    /// Returns the resource of an inode or of an object.
     pub const fn of_fid(fid: &Fid) -> ResourceId {
         ResourceId([fid.seq, fid.oid as u64 | (fid.ver as u64) << 32, 0, 0])
     }
 
-    /// The resource of one name (by its hash) in the directory of this resource.
+    /// Returns the resource of one name (by its hash) in the directory of this resource.
     pub const fn with_name_hash(self, hash: u64) -> ResourceId {
         ResourceId([self.0[0], self.0[1], self.0[2], hash])
     }
 
-    /// The FID that the resource was derived from.
+    /// Returns the FID that the resource was derived from.
     pub const fn fid(&self) -> Fid {
         Fid::new(self.0[0], self.0[1] as u32, (self.0[1] >> 32) as u32)
     }
@@ -38,7 +38,7 @@ impl Hash for ResourceId {
 }
 
 impl fmt::Display for ResourceId {
-    /// Lustre's form: `[0x200000007:0x1:0x0].0x0`.
+    /// Writes Lustre's form: `[0x200000007:0x1:0x0].0x0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d] = self.0;
         write!(f, "[{a:#x}:{b:#x}:{c:#x}].{d:#x}")
@@ -105,8 +105,8 @@ impl Policy {
         }
     }
 
-    /// The smallest policy that covers both: the union of bits, the hull of extents. The first one if the
-    /// types differ.
+    /// Returns the smallest policy that covers both: the union of bits, the hull of extents. The first one if
+    /// the types differ.
     pub fn union(&self, other: &Policy) -> Policy {
         match (self, other) {
             (Policy::Extent(a), Policy::Extent(b)) => Policy::Extent(a.hull(b)),
@@ -128,17 +128,17 @@ pub struct Need {
 }
 
 impl Need {
-    /// A need for bytes of an object in `mode`.
+    /// Creates a need for bytes of an object in `mode`.
     pub const fn extent(mode: Mode, extent: Extent) -> Need {
         Need { mode, policy: Policy::Extent(extent), group: 0 }
     }
 
-    /// A need for parts of an inode in `mode`.
+    /// Creates a need for parts of an inode in `mode`.
     pub const fn bits(mode: Mode, bits: InodeBits) -> Need {
         Need { mode, policy: Policy::Bits(bits), group: 0 }
     }
 
-    /// A need for a whole object as a member of a group.
+    /// Creates a need for a whole object as a member of a group.
     pub const fn group(group: u64) -> Need {
         Need { mode: Mode::Group, policy: Policy::Extent(Extent::WHOLE), group }
     }
@@ -187,7 +187,7 @@ impl Wanted {
         Wanted { modes: ModeSet::only(need.mode), policy: need.policy }
     }
 
-    /// Union of both.
+    /// Returns the union of both.
     pub fn union(&self, other: &Wanted) -> Wanted {
         Wanted { modes: self.modes.union(other.modes), policy: self.policy.union(&other.policy) }
     }

@@ -246,7 +246,7 @@ impl LockServer {
         }
     }
 
-    /// A client connects as a new one; its locks of earlier generations are dropped. A connect that is not
+    /// Connects a client under a new generation; its locks of earlier ones are dropped. A connect that is not
     /// newer than the known one (the connection broke, or the message was repeated) changes nothing.
     pub fn on_connect(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
         if self.clients.get(&peer.client).is_some_and(|known| known.generation >= peer.generation) {
@@ -256,8 +256,8 @@ impl LockServer {
         self.clients.insert(peer.client, Client { generation: peer.generation, ..Client::default() });
     }
 
-    /// A client disconnects, or the owner drops it for a reason of its own: its locks and requests are
-    /// removed, and waiting requests of others may be granted.
+    /// Removes a client that disconnects, or that the owner drops for a reason of its own: its locks and
+    /// requests are removed, and waiting requests of others may be granted.
     pub fn on_disconnect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         if client == Peer::LOCAL.client {
             return;
@@ -295,8 +295,8 @@ impl LockServer {
         self.resources[*self.by_id.get(resource)?].lvb
     }
 
-    /// The object has changed: `change` updates its value block. A write raises size and times, a truncate
-    /// sets them. Does nothing if the object has no locks: the next enqueue brings a new block.
+    /// Updates the value block of an object that has changed, by `change`. A write raises size and times, a
+    /// truncate sets them. Does nothing if the object has no locks: the next enqueue brings a new block.
     pub fn update_lvb(&mut self, resource: &ResourceId, change: impl FnOnce(&mut Lvb)) {
         if let Some(key) = self.by_id.get(resource)
             && let Some(lvb) = &mut self.resources[*key].lvb
@@ -305,8 +305,9 @@ impl LockServer {
         }
     }
 
-    /// A client requests a lock. Handles packed for early cancellation go to [`LockServer::on_cancel`] first.
-    /// `lvb` counts only for objects whose block is not known, see [`LockServer::needs_lvb`].
+    /// Handles a client's request for a lock. Handles packed for early cancellation go to
+    /// [`LockServer::on_cancel`] first. `lvb` counts only for objects whose block is not known, see
+    /// [`LockServer::needs_lvb`].
     ///
     /// A repeated request gets the same answer as long as its lock exists.
     pub fn on_enqueue(
@@ -323,11 +324,11 @@ impl LockServer {
         self.enqueue(now, peer, request, None, lvb, effects)
     }
 
-    /// The target itself needs a lock for an operation; the outcome is as for [`LockServer::on_enqueue`].
-    /// Locks of the client `on_behalf_of` do not conflict: the reply to its operation carries what has
-    /// changed. While a lock of that client is being revoked, the request waits only for granted locks, not
-    /// behind other requests: its operation may be the flush that they wait for. A request for what the
-    /// client holds itself need not wait for the end of recovery either. Released by
+    /// Requests a lock for an operation of the target itself; the outcome is as for
+    /// [`LockServer::on_enqueue`]. Locks of the client `on_behalf_of` do not conflict: the reply to its
+    /// operation carries what has changed. While a lock of that client is being revoked, the request waits
+    /// only for granted locks, not behind other requests: its operation may be the flush that they wait for.
+    /// A request for what the client holds itself need not wait for the end of recovery either. Released by
     /// [`LockServer::on_cancel`] with [`Peer::LOCAL`].
     pub fn on_local_enqueue(
         &mut self,
@@ -461,7 +462,7 @@ impl LockServer {
         None
     }
 
-    /// A client gives up locks or requests, or locks cancelled early. Unknown handles are skipped: the
+    /// Cancels locks or requests that a client gives up, also early cancels. Unknown handles are skipped: the
     /// message may be a repetition.
     pub fn on_cancel(&mut self, now: Instant, peer: Peer, handles: &[LockHandle], effects: &mut Vec<Effect>) {
         let mut touched = Vec::new();

@@ -49,7 +49,7 @@ impl Default for IntervalTree {
 }
 
 impl IntervalTree {
-    /// Number of intervals.
+    /// Returns the number of intervals.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
@@ -251,7 +251,7 @@ impl IntervalTree {
         self.descending_below(node.left, visit)
     }
 
-    /// Depth of the deepest node, for tests.
+    /// Returns the depth of the deepest node, for tests.
     #[cfg(test)]
     fn depth(&self, index: u32) -> usize {
         if index == NIL {

@@ -42,7 +42,7 @@ impl Requests {
         Some(Ticket { xid: Xid(xid), tag })
     }
 
-    /// A request has its reply, or will never be resent. Returns true if a tag became free.
+    /// Ends a request that has its reply, or will never be resent. Returns true if a tag became free.
     pub fn finish(&mut self, xid: Xid) -> bool {
         let Ok(index) = self.under_way.binary_search_by_key(&xid.0, |(xid, _)| *xid) else { return false };
         match self.under_way.remove(index) {

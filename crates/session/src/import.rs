@@ -51,7 +51,7 @@ impl Backoff {
         pause
     }
 
-    /// An attempt was successful: the next pause is the shortest again.
+    /// Resets the pause to the shortest after a successful attempt.
     pub fn reset(&mut self) {
         self.next = self.min;
     }
@@ -130,7 +130,7 @@ impl Import {
         matches!(self.state, ImportState::Connecting | ImportState::Recovering)
     }
 
-    /// An attempt to connect starts. False if another one is under way.
+    /// Starts an attempt to connect. False if another one is under way.
     pub fn on_connecting(&mut self) -> bool {
         if self.is_busy() {
             return false;
@@ -139,8 +139,8 @@ impl Import {
         true
     }
 
-    /// The server has accepted the connect; `known` if it remembered the client. Returns what has to be
-    /// restored; `None` if the connection belongs to a life that has ended since it was made.
+    /// Records that the server has accepted the connect; `known` if it remembered the client. Returns what
+    /// has to be restored; `None` if the connection belongs to a life that has ended since it was made.
     pub fn on_connected(&mut self, life: Life, known: bool) -> Option<Recovery> {
         self.backoff.reset();
         let same_life = self.life == life && known;
@@ -163,13 +163,14 @@ impl Import {
         Some(self.pending)
     }
 
-    /// Handles are open again: the recovery is complete.
+    /// Completes the recovery: handles are open again.
     pub fn on_recovered(&mut self) {
         self.pending = Recovery::None;
         self.state = ImportState::Full;
     }
 
-    /// An attempt failed. Returns the pause before the next one, and whether this outage is to be logged.
+    /// Records a failed attempt. Returns the pause before the next one, and whether this outage is to be
+    /// logged.
     pub fn on_failed(&mut self) -> (Duration, bool) {
         self.state = ImportState::Disconnected;
         let report = !self.outage_reported;
@@ -177,12 +178,12 @@ impl Import {
         (self.backoff.next_pause(), report)
     }
 
-    /// The connecting thread gives up (interrupt, deadline): others may try.
+    /// Ends the attempt of a thread that gives up (interrupt, deadline): others may try.
     pub fn on_abandoned(&mut self) {
         self.state = ImportState::Disconnected;
     }
 
-    /// A connection broke. True if this outage is to be logged.
+    /// Records a broken connection. True if this outage is to be logged.
     pub fn on_lost(&mut self) -> bool {
         if !self.is_busy() {
             self.state = ImportState::Disconnected;
@@ -190,8 +191,8 @@ impl Import {
         !std::mem::replace(&mut self.outage_reported, true)
     }
 
-    /// The server has reported the eviction of this client, on a connection of `life`. False if that was
-    /// known already.
+    /// Records that the server has reported the eviction of this client, on a connection of `life`. False if
+    /// that was known already.
     pub fn on_evicted(&mut self, life: Life) -> bool {
         if self.life != life {
             return false;

@@ -45,7 +45,7 @@ impl<R> Default for ReplyCache<R> {
 }
 
 impl<R: Clone> ReplyCache<R> {
-    /// A modifying request has arrived, for the first time or again.
+    /// Decides what to do with a modifying request that has arrived, for the first time or again.
     pub fn begin(&mut self, tag: u16, xid: Xid, acked: Xid) -> Begin<R> {
         if tag >= TAGS_MAX {
             return Begin::Refused;
@@ -74,15 +74,14 @@ impl<R: Clone> ReplyCache<R> {
         }
     }
 
-    /// A request that was to be executed has its reply.
+    /// Stores the reply of a request that was to be executed.
     pub fn finish(&mut self, tag: u16, xid: Xid, reply: R) {
         if let Some(slot) = self.running(tag, xid) {
             *slot = Slot::Done(xid.0, reply);
         }
     }
 
-    /// A request that was to be executed ended without a reply to keep (it changed nothing): a resend runs
-    /// it.
+    /// Frees the slot of a request that ended without a reply to keep (it changed nothing): a resend runs it.
     pub fn forget(&mut self, tag: u16, xid: Xid) {
         if let Some(slot) = self.running(tag, xid) {
             *slot = Slot::Free;

@@ -153,8 +153,8 @@ impl fmt::Display for Identity {
 impl FromStr for Identity {
     type Err = IdentityError;
 
-    /// Strict: an unknown, duplicate or misspelt property is an error, so that a restriction is never
-    /// overlooked.
+    /// Parses strictly: an unknown, duplicate or misspelt property is an error, so that a restriction is
+    /// never overlooked.
     fn from_str(text: &str) -> Result<Identity, IdentityError> {
         let rest = text
             .strip_prefix("nacre://")

@@ -514,7 +514,8 @@ fn stat(attr: &Attr) -> [u8; STAT_LEN] {
     out
 }
 
-/// `lov_user_mds_data_v1`: attributes as `struct stat` of x86-64, and the layout, empty if there is none.
+/// Encodes `lov_user_mds_data_v1`: attributes as `struct stat` of x86-64, and the layout, empty if there is
+/// none.
 pub fn mds_data_v1(attr: &Attr, layout: &[u8]) -> Vec<u8> {
     let mut out = stat(attr).to_vec();
     out.extend_from_slice(layout);
@@ -522,8 +523,8 @@ pub fn mds_data_v1(attr: &Attr, layout: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `lov_user_mds_data_v2`: FID, attributes as `struct statx` without the device of the mount, and the layout,
-/// empty if there is none.
+/// Encodes `lov_user_mds_data_v2`: FID, attributes as `struct statx` without the device of the mount, and the
+/// layout, empty if there is none.
 pub fn mds_data_v2(attr: &Attr, layout: &[u8]) -> Vec<u8> {
     let mut out = attr.fid.to_le_bytes().to_vec();
     out.extend_from_slice(&statx(attr));

@@ -29,7 +29,7 @@ pub const COOKIE_MAX: u64 = i64::MAX as u64;
 /// Smallest cookie of a name; lower ones stand for `.` and `..`.
 pub const COOKIE_FIRST: u64 = 4;
 
-/// Position of a name in its directory: a 63-bit hash, never below [`COOKIE_FIRST`].
+/// Returns the position of a name in its directory: a 63-bit hash, never below [`COOKIE_FIRST`].
 ///
 /// `seed` is random per file system, so that users cannot choose names that collide. The position depends
 /// only on the name: it is stable while other names are created and removed.

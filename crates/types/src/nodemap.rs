@@ -444,7 +444,7 @@ impl fmt::Display for Nodemap {
 impl FromStr for Nodemap {
     type Err = NodemapError;
 
-    /// Strict: unknown and duplicate words are errors.
+    /// Parses strictly: unknown and duplicate words are errors.
     fn from_str(text: &str) -> Result<Nodemap, NodemapError> {
         let mut words = text.split(' ');
         let mut nodemap = Nodemap::new(words.next().unwrap_or_default())?;

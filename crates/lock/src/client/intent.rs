@@ -33,8 +33,8 @@ impl LockClient {
         first
     }
 
-    /// The request whose first handle this is brings no further locks, or has failed. If the server has
-    /// granted one all the same, the answer to its next callback is a cancel.
+    /// Ends the reservation of a request, named by its first handle: it brings no further locks, or has
+    /// failed. If the server has granted one all the same, the answer to its next callback is a cancel.
     pub fn forget_reserved(&mut self, first: LockHandle) {
         self.reserved.remove(first);
     }
@@ -44,11 +44,11 @@ impl LockClient {
         self.reserved.contains(handle)
     }
 
-    /// The reply says that the lock was granted. True if it is held from now on: the caller has a reference,
-    /// caches what came with the reply, and then calls [`LockClient::release`]. False if a callback came
-    /// first, or the lock belongs to an earlier connection of this client that has ended: what came may be
-    /// used once and not cached. A reply may name one lock twice (an inode with two names in a page): false
-    /// for the second time, and the lock stays.
+    /// Adopts a lock that the reply says was granted. True if it is held from now on: the caller has a
+    /// reference, caches what came with the reply, and then calls [`LockClient::release`]. False if a
+    /// callback came first, or the lock belongs to an earlier connection of this client that has ended: what
+    /// came may be used once and not cached. A reply may name one lock twice (an inode with two names in a
+    /// page): false for the second time, and the lock stays.
     pub fn adopt(
         &mut self,
         handle: LockHandle,

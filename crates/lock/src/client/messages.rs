@@ -7,8 +7,8 @@ use nacre_env::clock::Instant;
 use std::time::Duration;
 
 impl LockClient {
-    /// The answer to a request, a completion callback, or the end of a glimpse; in any order, and possibly
-    /// repeated.
+    /// Handles the answer to a request, a completion callback, or the end of a glimpse; in any order, and
+    /// possibly repeated.
     ///
     /// The owner handles [`Refusal::Stale`] itself: the client has been evicted, see
     /// [`LockClient::on_evicted`].
@@ -68,8 +68,8 @@ impl LockClient {
         effects.push(Effect::Ready { handle: lock.handle });
     }
 
-    /// A blocking callback: the lock gets no new users, and when the last reference is released, the part
-    /// that conflicts is given up. May come before the grant, after the cancel, and repeatedly.
+    /// Handles a blocking callback: the lock gets no new users, and when the last reference is released, the
+    /// part that conflicts is given up. May come before the grant, after the cancel, and repeatedly.
     pub fn on_callback(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
         self.stats.callbacks += 1;
         if self.reserved.call_back(handle) {
@@ -100,7 +100,7 @@ impl LockClient {
         Some(self.resources[self.locks[*self.by_handle.get(&handle)?].resource].id)
     }
 
-    /// The owner has completed an [`Effect::Flush`].
+    /// Handles the completion of an [`Effect::Flush`].
     pub fn on_flushed(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
         let Some(&key) = self.by_handle.get(&handle) else { return };
         let lock = &mut self.locks[key];
@@ -143,7 +143,7 @@ impl LockClient {
         true
     }
 
-    /// Time has passed: resends requests and gives up locks that are too old.
+    /// Resends requests and gives up locks that are too old.
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.drop_aged(now, effects);
         self.contended.retain(|_, until| *until > now);

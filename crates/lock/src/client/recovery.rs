@@ -5,8 +5,8 @@ use crate::resource::{LockHandle, Outcome, Refusal};
 use nacre_env::clock::Instant;
 
 impl LockClient {
-    /// There is a connection to a server that has this client's locks (all of them, or there are none):
-    /// unanswered requests are resent.
+    /// Resends unanswered requests on a connection to a server that has this client's locks (all of them, or
+    /// there are none).
     pub fn on_connected(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
         effects.extend(self.unsent.drain(..).map(Effect::SendCancel));
@@ -17,13 +17,12 @@ impl LockClient {
         }
     }
 
-    /// The connection is broken: nothing is sent until there is a new one. Locks stay.
+    /// Stops sending until there is a new connection. Locks stay.
     pub fn on_disconnected(&mut self) {
         self.connected = false;
     }
 
-    /// There is a connection to a server that has restarted and has no locks: they are replayed, then
-    /// requests are resent.
+    /// Replays all locks to a server that has restarted, then resends requests.
     pub fn on_restarted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
         self.unsent.clear();
@@ -34,7 +33,7 @@ impl LockClient {
         self.replay_again(now, effects);
     }
 
-    /// The answer to a replay.
+    /// Handles the answer to a replay.
     pub fn on_replay_outcome(
         &mut self,
         now: Instant,
@@ -58,8 +57,8 @@ impl LockClient {
         }
     }
 
-    /// A lock is not replayed after all, since this client has lost the right to it: it alone is lost, with
-    /// what was cached under it.
+    /// Drops a lock that is not replayed after all, since this client has lost the right to it: it alone is
+    /// lost, with its cache.
     pub fn on_replay_given_up(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
         if let Some(key) = self.by_handle.get(&handle).copied() {
             self.remove(key);
@@ -69,8 +68,8 @@ impl LockClient {
         }
     }
 
-    /// The server has evicted this client: all locks are lost, and threads that wait for one are woken with a
-    /// failure. Connect as a new client, then call [`LockClient::on_connected`].
+    /// Drops all locks after an eviction, and wakes threads that wait for one with a failure. Connect as a
+    /// new client, then call [`LockClient::on_connected`].
     pub fn on_evicted(&mut self, effects: &mut Vec<Effect>) {
         self.connected = false;
         self.replay_again = None;

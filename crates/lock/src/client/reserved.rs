@@ -57,7 +57,7 @@ impl Reserved {
         *range.fates.entry(handle).or_insert(Fate::CalledBack) == Fate::CalledBack
     }
 
-    /// A reply names the handle; returns its state before that.
+    /// Marks a handle that a reply names as adopted; returns its state before that.
     pub(super) fn adopt(&mut self, handle: LockHandle) -> Fate {
         let Some(range) = self.range(handle) else { return Fate::Unknown };
         let fate = range.fates.get(&handle).copied().unwrap_or(Fate::Open);

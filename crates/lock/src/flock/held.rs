@@ -136,7 +136,7 @@ pub struct HeldLocks {
 }
 
 impl HeldLocks {
-    /// A program requests a change through the open file with this number.
+    /// Records that a program requests a change through the open file with this number.
     ///
     /// # Errors
     /// `EIO` for a lock if its owner has lost one on the file.
@@ -161,7 +161,7 @@ impl HeldLocks {
         if lost { Err(Status::EIO) } else { Ok(id) }
     }
 
-    /// A call is answered, or will get no answer.
+    /// Ends a call that is answered, or will get no answer.
     pub fn end(&mut self, resource: &ResourceId, id: CallId, result: StatusResult<()>) -> End {
         self.lost_after(resource, |known| {
             let Some(place) = known.calls.iter().position(|call| call.id == id) else {
@@ -216,7 +216,7 @@ impl HeldLocks {
         replayed
     }
 
-    /// The server refuses a replayed lock.
+    /// Records as lost a replayed lock that the server has refused.
     pub fn refused(&mut self, resource: &ResourceId, lock: &FileLock) {
         self.lost_after(resource, |known| {
             known.held.unlock(lock.family, lock.owner, lock.extent);
@@ -224,8 +224,7 @@ impl HeldLocks {
         });
     }
 
-    /// The server has evicted the client: its locks are lost. Returns the files with the number of their
-    /// locks.
+    /// Marks all locks as lost after an eviction. Returns the files with the number of their locks.
     pub fn lose(&mut self, belongs: impl Fn(&ResourceId) -> bool) -> Vec<(ResourceId, usize)> {
         let mut lost = Vec::new();
         for (id, known) in self.files.iter_mut().filter(|(id, _)| belongs(id)) {

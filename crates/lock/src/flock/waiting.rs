@@ -81,8 +81,9 @@ impl FileLocks {
         own.chain(others).copied().collect()
     }
 
-    /// An owner has a new lock. If its process has several threads, another one may be waiting for an owner
-    /// that waits for this lock from now on: that wait ends with an error.
+    /// Ends waits that a new lock of an owner turns into deadlocks. If the owner's process has several
+    /// threads, another one may be waiting for an owner that waits for this lock from now on: that wait ends
+    /// with an error.
     pub(super) fn end_circles(&mut self, granted: &FileLock, completions: &mut Vec<Completion>) {
         for key in self.waits_of(granted) {
             let Wait { file, lock, turn } = &self.waits[key];
@@ -95,7 +96,7 @@ impl FileLocks {
         }
     }
 
-    /// Deadlock detection: true if a process that the lock's process would wait for waits, directly or not,
+    /// Detects deadlocks: true if a process that the lock's process would wait for waits, directly or not,
     /// for that process.
     pub(super) fn would_deadlock(&self, file: u32, lock: &FileLock) -> bool {
         let (mut seen, mut ahead) = (BTreeSet::new(), vec![(file, *lock)]);

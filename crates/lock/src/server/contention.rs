@@ -20,7 +20,7 @@ pub(super) struct Contention {
 }
 
 impl Contention {
-    /// A request had to revoke a lock of another client.
+    /// Records that a request had to revoke a lock of another client.
     pub(super) fn on_conflict(&mut self, now: Instant, config: &ServerConfig) {
         while self.events.front().is_some_and(|first| now.duration_since(*first) > config.contention_window) {
             self.events.pop_front();

@@ -30,8 +30,8 @@ pub(super) struct PendingGlimpse {
 }
 
 impl LockServer {
-    /// The answer to a glimpse callback: what the holder knows, or `None` if it has no such lock, which is as
-    /// good as a cancel, since handles are never reused.
+    /// Handles the answer to a glimpse callback: the size and times that the holder knows, or `None` if it
+    /// has no such lock, which is as good as a cancel, since handles are never reused.
     pub fn on_glimpse_answer(
         &mut self,
         now: Instant,
@@ -71,10 +71,10 @@ impl LockServer {
         self.advance_glimpse(now, glimpse, effects);
     }
 
-    /// The target itself asks the writers of an object, all but `except`, for size and times; it takes no
-    /// lock. Returns `Glimpsed` at once, with an empty block if no client can know more than the object
-    /// itself, or `Waiting`, which [`Effect::Glimpsed`] or [`LockServer::on_cancel`] ends. `handle` is a new
-    /// one from [`LockServer::local_handle`].
+    /// Asks the writers of an object, all but `except`, for size and times on behalf of the target itself;
+    /// takes no lock. Returns `Glimpsed` at once, with an empty block if no client can know more than the
+    /// object itself, or `Waiting`, which [`Effect::Glimpsed`] or [`LockServer::on_cancel`] ends. `handle` is
+    /// a new one from [`LockServer::local_handle`].
     pub fn on_local_glimpse(
         &mut self,
         now: Instant,
@@ -138,8 +138,8 @@ impl LockServer {
         }
     }
 
-    /// A lock that a glimpse may have asked for was removed: what its holder knew is in the object by now, or
-    /// lost.
+    /// Handles the removal of a lock that a glimpse may have asked for: what its holder knew is in the object
+    /// by now, or lost.
     pub(super) fn glimpsed_lock_is_gone(
         &mut self,
         now: Instant,

@@ -114,7 +114,7 @@ impl LockServer {
         self.grant_of(resource, granted)
     }
 
-    /// Optional bits of a request that conflict with no granted lock and no waiting request.
+    /// Returns the optional bits of a request that conflict with no granted lock and no waiting request.
     fn free_bits(&self, key: u32) -> InodeBits {
         let lock = &self.locks[key];
         let is_free = |bit: &InodeBits| {
@@ -129,7 +129,7 @@ impl LockServer {
         LockGrant { need, lvb: self.resources[resource].lvb }
     }
 
-    /// A request starts to wait: revokes all locks that conflict with it.
+    /// Revokes all locks that conflict with a request that starts to wait.
     pub(super) fn call_back_for(&mut self, now: Instant, waiter: u32, effects: &mut Vec<Effect>) {
         let lock = &self.locks[waiter];
         let (need, resource, peer) = (lock.requested, lock.resource, lock.peer);
@@ -196,9 +196,9 @@ impl LockServer {
         effects.push(Effect::Callback { peer: lock.peer, handle: lock.handle, resource, wanted });
     }
 
-    /// A lock was removed from a resource or has become weaker: grants waiting requests in order. Requests
-    /// that stay in the queue may not have revoked the locks in `fresh` yet; locks granted here are added to
-    /// them.
+    /// Grants waiting requests in order after a lock of the resource was removed or has become weaker.
+    /// Requests that stay in the queue may not have revoked the locks in `fresh` yet; locks granted here are
+    /// added to them.
     pub(super) fn reprocess(
         &mut self,
         now: Instant,
@@ -249,7 +249,7 @@ impl LockServer {
         }
     }
 
-    /// The contention of a resource may have ended: forgets it if so.
+    /// Forgets the contention of a resource if it has ended.
     pub(super) fn on_contention_due(&mut self, now: Instant, key: u32) {
         let Some(contention) = self.resources.get_mut(key).and_then(|known| known.contention.as_mut()) else {
             return;
@@ -268,9 +268,9 @@ impl LockServer {
         self.resources[*self.by_id.get(id)?].contention.as_ref()?.left_ms(now)
     }
 
-    /// A client keeps only `mode` and `policy` of a lock: it drops inode bits, or turns a write lock into a
-    /// read lock. Bits that the lock does not have any more stay dropped, so conversions may be repeated or
-    /// late. Extents stay as they are.
+    /// Converts a lock of which a client keeps only `mode` and `policy`: it drops inode bits, or turns a
+    /// write lock into a read lock. Bits that the lock does not have any more stay dropped, so conversions
+    /// may be repeated or late. Extents stay as they are.
     ///
     /// # Errors
     /// `Stale`; `Invalid` if the lock is not granted, or the new mode allows what the old one did not.

@@ -6,7 +6,7 @@ use crate::resource::{LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, Res
 use nacre_env::clock::Instant;
 
 impl LockServer {
-    /// A client of the last run replays a lock as it was granted. Allowed only during recovery.
+    /// Restores a lock as it was granted to a client of the last run. Allowed only during recovery.
     pub fn on_replay(
         &mut self,
         peer: Peer,
@@ -60,7 +60,7 @@ impl LockServer {
         Outcome::Granted(self.grant(key))
     }
 
-    /// All clients of the last run have replayed or are given up: grants waiting requests.
+    /// Grants waiting requests after all clients of the last run have replayed or are given up.
     pub fn end_recovery(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         if !std::mem::take(&mut self.recovering) {
             return;

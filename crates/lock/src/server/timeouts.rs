@@ -55,7 +55,7 @@ impl Called {
         self.retry = now + config.callback_retry;
     }
 
-    /// The holder is active: its deadline is extended, up to a bound.
+    /// Extends the deadline of an active holder, up to a bound.
     fn prolong(&mut self, now: Instant, config: &ServerConfig) {
         let bound = self.since + config.callback_total_max;
         let prolonged = |deadline: Instant| deadline.max(now + config.callback_timeout).min(bound);
@@ -64,7 +64,7 @@ impl Called {
 }
 
 impl LockServer {
-    /// Time has passed: resends callbacks and evicts clients whose deadline has passed.
+    /// Resends callbacks and evicts clients whose deadline has passed.
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let mut late = Vec::new();
         while let Some((at, timer)) = self.timers.first().copied()
@@ -92,7 +92,7 @@ impl LockServer {
         self.on_disconnect(now, peer.client, effects);
     }
 
-    /// The client is known to be down: if an answer from it is pending, it is evicted at once.
+    /// Evicts a client that is known to be down at once, if an answer from it is pending.
     pub fn on_lost(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
         if self.is_awaited(peer) {
             self.evict(now, peer, effects);
@@ -116,7 +116,7 @@ impl LockServer {
             || self.glimpses.values().any(is_asked)
     }
 
-    /// The client works under this lock (inodes): if it is being revoked, its deadline is extended.
+    /// Extends the deadline of a lock under revocation (inodes), under which the client works.
     pub fn on_activity(&mut self, now: Instant, peer: Peer, handle: LockHandle) {
         if !self.timers.is_empty()
             && let Some(key) = self.find(peer, handle)
@@ -125,8 +125,7 @@ impl LockServer {
         }
     }
 
-    /// The client reads or writes these bytes of an object: the deadlines of its locks there that are being
-    /// revoked are extended.
+    /// Extends the deadlines of the client's locks under revocation on these bytes, which it reads or writes.
     pub fn on_io(&mut self, now: Instant, peer: Peer, resource: &ResourceId, extent: &Extent) {
         if self.timers.is_empty() {
             return;
@@ -154,7 +153,7 @@ impl LockServer {
         }
     }
 
-    /// The revocation of a lock is over: the lock is removed or has changed.
+    /// Ends the revocation of a lock, which is removed or has changed.
     pub(super) fn end_callback(&mut self, key: u32) {
         if let Some(called) = self.locks[key].called.take() {
             self.timers.remove(&(called.due(), Timer::Callback(key)));

@@ -18,7 +18,7 @@ impl ChecksumType {
     /// All types, the preferred one first.
     pub const ALL: [ChecksumType; 2] = [ChecksumType::Crc32c, ChecksumType::Adler];
 
-    /// Name in Lustre's `checksum_type`.
+    /// Returns the name in Lustre's `checksum_type`.
     pub const fn name(self) -> &'static str {
         match self {
             ChecksumType::Crc32c => "crc32c",
@@ -35,7 +35,7 @@ impl ChecksumType {
     }
 }
 
-/// CRC-32C (Castagnoli) of `bytes`.
+/// Returns the CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
