@@ -132,6 +132,7 @@ impl Front {
         let fid = || names.fid(request.node_id);
         let at = |name| Ok(Named { parent: fid()?, name });
         let make = |name, what, reply| names.create(caller, at(name)?, &what, reply);
+        let create = |name, what, how, reply| files.create(names, caller, at(name)?, &what, how, reply);
         match request.op {
             Operation::Read(read) => files.read(&read, reply),
             Operation::Write(write) => files.write(caller, &write, reply),
@@ -153,12 +154,10 @@ impl Front {
                 files.setlk(caller, fh, lock::to_lock(&lock, owner, flock)?, wait, reply)
             }
             Operation::Create { name, flags, mode, umask, kill_suid_gid } => {
-                let opening = Opening::new(flags, kill_suid_gid);
-                files.create(names, caller, at(name)?, &names::node(mode, umask), opening, reply)
+                create(name, names::node(mode, umask), Opening::new(flags, kill_suid_gid), reply)
             }
             Operation::TmpFile { flags, mode, umask } => {
-                let opening = Opening::new(flags, false);
-                files.create(names, caller, at(b"")?, &names::unnamed(mode, umask), opening, reply)
+                create(b"", names::unnamed(mode, umask), Opening::new(flags, false), reply)
             }
             Operation::Lookup { name } => names.lookup(caller, at(name)?, reply),
             Operation::MkDir { name, mode, umask } => make(name, names::directory(mode, umask), reply),
@@ -166,9 +165,7 @@ impl Front {
                 make(name, Created::node(mode, rdev, umask)?, reply)
             }
             Operation::Symlink { name, target } => make(name, names::symlink(target), reply),
-            Operation::Link { node_id, new_name } => {
-                names.link(caller, names.fid(node_id)?, at(new_name)?, reply)
-            }
+            Operation::Link { node_id, new_name } => names.link(caller, node_id, at(new_name)?, reply),
             Operation::Unlink { name } => done(client.names.unlink(caller, fid()?, name, false), reply),
             Operation::RmDir { name } => done(client.names.unlink(caller, fid()?, name, true), reply),
             Operation::Rename { name, new_parent, new_name, flags } => {
@@ -196,10 +193,8 @@ impl Front {
             Operation::SyncFs => done(client.data.sync_all(), reply),
             Operation::NotifyReply { .. } => unanswered(reply),
             Operation::Destroy => done(Ok(()), reply),
-            Operation::Init(_)
-            | Operation::Interrupt { .. }
-            | Operation::Bmap { .. }
-            | Operation::Poll { .. } => unsupported(),
+            Operation::Init(_) | Operation::Interrupt { .. } => unsupported(),
+            Operation::Bmap { .. } | Operation::Poll { .. } => unsupported(),
         }
     }
 

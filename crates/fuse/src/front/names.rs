@@ -142,10 +142,11 @@ impl Names {
     pub(super) fn link(
         &self,
         caller: &Caller,
-        linked: Fid,
+        node: u64,
         at: Named<'_>,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
+        let linked = self.fid(node)?;
         self.check_protected(caller, linked)?;
         reply.entry(&self.entry(&self.client.names.link(caller, linked, at.parent, at.name)?));
         Ok(())
