@@ -80,6 +80,15 @@ fn tell(client: &Client, config: &FsConfig) {
     client.shards.set_default_hash(default_hash(config));
 }
 
+/// What a mount says while a server does not let it in yet.
+fn waiting_for(server: &TargetConfig) -> String {
+    format!(
+        "waiting for {}: it lets clients in once those of its last run are back or given up, and others have \
+         dropped their caches",
+        server.target
+    )
+}
+
 impl Mounted {
     /// Connects a client to all targets and mounts it. `say` is told what it waits for, if it has to.
     pub fn start(
@@ -110,13 +119,7 @@ impl Mounted {
                 continue;
             }
             let listener = Arc::new(RemoteEvents::new(index, lease.callbacks(index), lease.locks().clone()));
-            let slow = || {
-                say(&format!(
-                    "waiting for {}: it lets clients in once those of its last run are back or given up, and others have \
-                     dropped their caches",
-                    target.target
-                ));
-            };
+            let slow = || say(&waiting_for(target));
             let connect = || connect(target, links, listener.clone());
             let endpoint = Arc::new(tell_if_slow(slow, connect).map_err(fail)?.0);
             mdts.push(endpoint.clone());
