@@ -21,96 +21,100 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What goes with every call beside the request itself.
+/// Context of a call, in addition to the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// Who asks.
+    /// Credentials of the caller.
     pub cred: &'a Cred,
-    /// For requests that must not run twice: where the server notes the result, `None` on `lo` (a call there cannot be
-    /// lost without its caller).
+    /// Place of the stored result, for requests that must not run twice; `None` on `lo`, where a call cannot
+    /// be lost without its caller.
     pub reply_slot: Option<ReplySlot>,
-    /// The job that it is done for, if the client says.
+    /// Job that the request belongs to, if the client names one.
     pub job: Option<JobId>,
-    /// What lets the sender of an [`OssRequest`] at an object.
+    /// Proof of access to the object of an [`OssRequest`].
     pub capability: Option<Capability>,
 }
 
 /// Where a server keeps the result of a modifying request for a resend: one slot per request in flight of a client.
 ///
 /// The service stores (slot, xid, encoded answer) in the same transaction as the change itself; after a restart the
-/// reply cache is filled from there.
+/// The service stores (slot, xid, encoded answer) in the same transaction as the change; after a restart, the
+/// server fills its reply cache from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplySlot {
     /// The client.
     pub client: ClientUuid,
-    /// Slot number, below 512 (reference 5.1: 512 tags).
+    /// Slot number, below 512.
     pub tag: u16,
-    /// The request.
+    /// Request id.
     pub xid: nacre_types::Xid,
 }
 
 impl<'a> Call<'a> {
-    /// A call without a reply slot.
+    /// Creates a call without a reply slot.
     pub fn new(cred: &'a Cred) -> Call<'a> {
         Call { cred, reply_slot: None, job: None, capability: None }
     }
 
-    /// The call, done for a job.
+    /// Sets the job of the call.
     pub fn for_job(self, job: Option<JobId>) -> Call<'a> {
         Call { job, ..self }
     }
 
-    /// The call with a capability.
+    /// Sets the capability of the call.
     pub fn allowed_by(self, capability: Option<Capability>) -> Call<'a> {
         Call { capability, ..self }
     }
 }
 
-/// How a server reaches a client on its own account. Called from threads that hold no lock of the service.
+/// Messages that a server sends to a client unasked. Called from threads that hold no lock of the service.
 pub trait ClientCallbacks: Send + Sync {
-    /// What may be cached has changed. When `exclusive` was taken away, the client drops everything that it caches
-    /// and answers with [`MdsRequest::LeaseReleased`]. Must return soon; the release itself may come later.
+    /// The lease has changed. When `exclusive` is revoked, the client drops everything that it caches and
+    /// answers with [`MdsRequest::LeaseReleased`]. Must return soon; the release may follow later.
     fn lease_changed(&self, grant: LeaseGrant);
 
-    /// About a lock that this client has or asks for. Must return soon and must not wait for a server. A message that
-    /// does not arrive is told again.
+    /// Delivers a message about a lock that this client holds or waits for. Must return soon and must not
+    /// wait for a server. The server repeats a message that does not arrive.
     fn lock_message(&self, message: LockMessage) {
         let _ = message;
     }
 
-    /// The server cannot call back until the client has reached it again: the connection for it has ended. Must return soon and must
-    /// not wait for a server.
+    /// The connection for callbacks has ended: the server cannot send callbacks until the client has
+    /// connected again. Must return soon and must not wait for a server.
     fn callbacks_lost(&self) {}
 
-    /// How long nothing at all has come from the client, which pings every few seconds; 0 for one in this process.
+    /// Returns the time since the last message of the client, which pings every few seconds; 0 for a client
+    /// in this process.
     fn silent_for(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Callbacks of somebody who caches nothing: servers among each other.
+/// Callbacks of a client without a cache: a server that connects to another server.
 pub struct NoCallbacks;
 
 impl ClientCallbacks for NoCallbacks {
     fn lease_changed(&self, _: LeaseGrant) {}
 }
 
-/// What a client of an object target is told by its endpoint.
+/// Events that an endpoint reports to a client of an object target.
 pub trait OssEvents: ClientCallbacks {
-    /// The target restarted or dropped this client ([`Recovery`]). Called on the thread that connects, before any other
-    /// request goes on; what is to be done first is done through `endpoint`, which works meanwhile: after a restart locks
-    /// are replayed, after an eviction nothing is left to bring back. [`OssEndpoint::incarnation`] has grown already if
-    /// the client was dropped. It must not wait for other requests to this target: they wait for it.
+    /// The target restarted or dropped this client ([`Recovery`]). Called on the connecting thread, before
+    /// any other request continues; recovery requests go through `endpoint`, which works meanwhile: after a
+    /// restart locks are replayed, after an eviction there is nothing to restore. If the client was dropped,
+    /// [`OssEndpoint::incarnation`] has already grown. Must not wait for other requests to this target: they
+    /// wait for this function.
     ///
     /// # Errors
     /// An error makes the endpoint connect once more and call this again.
     fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()>;
 
-    /// What a request that needs this is to be sent with; `None` if there is nothing, or nothing is needed. May ask a metadata target.
-    /// `refused`: what the object target has just not accepted, [`Capability::NONE`] if there was nothing.
+    /// Returns the capability to send with a request; `None` if the client has none, or needs none. May ask a
+    /// metadata target. `refused`: the capability that the object target has just refused,
+    /// [`Capability::NONE`] if none was sent.
     ///
     /// # Errors
-    /// What keeps the metadata target from answering, which is what becomes of the request then.
+    /// The error of the metadata target, which the request then fails with.
     fn capability(
         &self,
         need: &ObjectNeed,
@@ -121,17 +125,17 @@ pub trait OssEvents: ClientCallbacks {
     }
 }
 
-/// Of somebody who has nothing at object targets that could be lost.
+/// A client without state at object targets that could be lost.
 impl OssEvents for NoCallbacks {
     fn reconnected(&self, _: &dyn OssEndpoint, _: Recovery) -> StatusResult<()> {
         Ok(())
     }
 }
 
-/// Makes the events of each object target that endpoints are made for. It is there before what it stands for (a client needs
-/// its endpoints first), so events that come too early find nobody.
+/// Creates the event receivers of object targets, one for each endpoint. It exists before the client that it
+/// stands for (a client needs its endpoints first), so events that arrive too early are dropped.
 pub trait OstEventsFactory: Send + Sync {
-    /// Those of the OST with this index.
+    /// Returns the receiver for the OST with this index.
     fn events(&self, ost: u16) -> Arc<dyn OssEvents>;
 }
 
@@ -141,36 +145,36 @@ impl<F: Fn(u16) -> Arc<dyn OssEvents> + Send + Sync> OstEventsFactory for F {
     }
 }
 
-/// A client as a server sees it. Lives from connect to disconnect or eviction; survives lost connections.
+/// A client as a server sees it: from connect to disconnect or eviction, across lost connections.
 pub struct Export {
     /// Identity of the client.
     pub client: ClientUuid,
-    /// Above that of every earlier export of this server: what comes by way of an older one is of a client that was
-    /// dropped meanwhile.
+    /// Number above that of every earlier export of this server: requests of an older one belong to a client
+    /// that was dropped meanwhile.
     pub generation: u64,
-    /// Where it calls from.
+    /// Address of the client.
     pub nid: Nid,
-    /// Its process, if it runs on this server's host.
+    /// Process of the client, if it runs on this server's host.
     pub process: Option<ProcessIdentity>,
-    /// It is a metadata server that talks to another.
+    /// True for a metadata server that is a client of another.
     pub is_server: bool,
-    /// Who it has proved to be; `None` for one in this process, and where nothing has to be proved.
+    /// Authenticated identity; `None` for a client in this process, and on servers without authentication.
     pub identity: Option<Arc<Identity>>,
-    /// What the service lets it be, if that is bounded.
+    /// Bounds that the service sets on the client's rights, if any.
     standing: RwLock<Option<Arc<Standing>>>,
     is_bounded: AtomicBool,
-    /// Capabilities that it has used.
+    /// Capabilities that the service has verified for this client.
     pub verified: Verified,
-    /// Way back to the client.
+    /// Way for callbacks to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
-    /// What the service counts for it.
+    /// The service's counters for this client.
     counters: OnceLock<Arc<dyn Any + Send + Sync>>,
-    /// Frames of its address whose checksum was wrong.
+    /// Counter of damaged frames (wrong checksum) from its address.
     damaged: OnceLock<Arc<AtomicU64>>,
     has_ended: AtomicBool,
     /// Requests that are changing something.
     changes: AtomicU64,
-    /// One of them has ended after the export.
+    /// Signals the end of a change after the end of the export.
     changes_ended: (Mutex<()>, Condvar),
 }
 
@@ -191,7 +195,7 @@ impl Drop for ExportChange<'_> {
 }
 
 impl Export {
-    /// A client that has just appeared.
+    /// Creates the export of a client that has just connected.
     pub fn new(
         client: ClientUuid,
         nid: Nid,
@@ -219,23 +223,23 @@ impl Export {
         }
     }
 
-    /// The same for a metadata server that talks to another.
+    /// Marks the client as a metadata server.
     pub fn of_server(self) -> Export {
         Export { is_server: true, ..self }
     }
 
-    /// The same for one that has proved who it is.
+    /// Sets the authenticated identity.
     pub fn of_key(self, identity: Option<Arc<Identity>>) -> Export {
         Export { identity, ..self }
     }
 
-    /// What the service lets this client be; `None`: whatever it says.
+    /// Returns the bounds on the client's rights; `None`: unbounded.
     pub fn standing(&self) -> Option<Arc<Standing>> {
-        // Most clients of most file systems are not bounded.
+        // Fast path: most clients of most file systems are unbounded.
         if self.is_bounded.load(Ordering::Acquire) { self.standing.read().clone() } else { None }
     }
 
-    /// Bounds it from now on by what it has proved and by these nodemaps. Gives what it was before.
+    /// Sets the bounds from the client's identity and these nodemaps, and returns the previous ones.
     pub fn bound(&self, nodemaps: &Nodemaps, trusts_groups: bool) -> Option<Arc<Standing>> {
         let (identity, is_server) = (self.identity.as_deref(), self.is_server);
         let standing = Standing::of(Proven { identity, is_server, nid: self.nid }, nodemaps, trusts_groups);
@@ -245,49 +249,52 @@ impl Export {
         std::mem::replace(&mut *own, standing)
     }
 
-    /// Has what the service counts for this client be found again without looking for it. Only the first call counts.
+    /// Stores the service's counters for this client, which saves a look-up per request. Only the first call
+    /// has an effect.
     pub(crate) fn set_counters(&self, counters: Arc<dyn Any + Send + Sync>) {
         let _ = self.counters.set(counters);
     }
 
-    /// Has its damaged frames counted there. Only the first call counts.
+    /// Sets the counter of damaged frames. Only the first call has an effect.
     pub(crate) fn set_damaged(&self, damaged: Arc<AtomicU64>) {
         let _ = self.damaged.set(damaged);
     }
 
-    /// A frame came whose checksum was wrong.
+    /// Counts a frame whose checksum was wrong.
     pub(crate) fn note_damaged(&self) {
         if let Some(damaged) = self.damaged.get() {
             damaged.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What the service counts for this client ([`crate::Exports::join`]); `None` if that is nothing, or of another type.
+    /// Returns the service's counters for this client ([`crate::Exports::join`]); `None` if there are none,
+    /// or of another type.
     pub fn counters<T: Any>(&self) -> Option<&T> {
         self.counters.get()?.downcast_ref()
     }
 
-    /// The service has dropped this client: what still comes by way of this export is refused with `EVICTED`. There is no
-    /// way back but a new export.
+    /// Ends the export, because the service has dropped this client: requests that still arrive under this
+    /// export fail with `EVICTED`. The client needs a new export.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
     }
 
-    /// True after [`Export::end`].
+    /// Returns true after [`Export::end`].
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Notes that a request of this client begins to change something, until the guard is dropped; `None` if the export
-    /// has ended.
+    /// Registers a change by a request of this client, until the guard is dropped; `None` if the export has
+    /// ended.
     pub fn begin_change(&self) -> Option<ExportChange<'_>> {
-        // Ordered with the flag: either `await_changes` sees this one, or this one sees that the export has ended.
+        // SeqCst with the flag: either `await_changes` counts this change, or this thread sees that the
+        // export has ended.
         self.changes.fetch_add(1, Ordering::SeqCst);
         let change = ExportChange { export: self };
         (!self.has_ended()).then_some(change)
     }
 
-    /// Returns when nothing that the client began before [`Export::end`] goes on any more.
+    /// Waits until every change that began before [`Export::end`] has ended.
     pub fn await_changes(&self) {
         if self.changes.load(Ordering::SeqCst) > 0 {
             nacre_env::blocking(|| {
@@ -306,15 +313,17 @@ impl std::fmt::Debug for Export {
     }
 }
 
-/// A metadata server's target, as its service implements it. Any thread may call any method.
+/// The service of a metadata target. Any thread may call any method.
 pub trait MdsService: Send + Sync {
-    /// A client connects, or connects again after this server restarted (then it re-opens its handles next).
+    /// Connects a client, for the first time or after a restart of this server (then the client re-opens its
+    /// handles next).
     fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant>;
-    /// A client leaves: its handles are closed and its locks released.
+    /// Disconnects a client: its handles are closed and its locks released.
     fn disconnect(&self, client: ClientUuid);
-    /// Runs one request.
+    /// Runs a request.
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
-    /// The stored result of a modifying request of an earlier life of this server, if it ran (see [`ReplySlot`]).
+    /// Returns the stored result of a modifying request from before a restart of this server, if the request
+    /// ran (see [`ReplySlot`]).
     fn stored_answer(
         &self,
         export: &Export,
@@ -323,9 +332,9 @@ pub trait MdsService: Send + Sync {
     ) -> Option<StatusResult<MdsAnswer>>;
 }
 
-/// An object server's target, as its service implements it. Requests are idempotent, so a resend may run again.
+/// The service of an object target. Requests are idempotent, so a resend may run again.
 pub trait OssService: Send + Sync {
-    /// A client connects. It may have been here in an earlier life of this server: then it replays its locks next.
+    /// Connects a client. A client from before a restart of this server replays its locks next.
     ///
     /// # Errors
     /// `ESHUTDOWN` while the service stops.
@@ -334,20 +343,21 @@ pub trait OssService: Send + Sync {
         Ok(())
     }
 
-    /// A client leaves, or is given up: its locks go. Does nothing if it has come back under another export since.
+    /// Disconnects a client, on its request or by eviction, and releases its locks. Does nothing if the
+    /// client has reconnected under another export since.
     fn disconnect(&self, export: &Export) {
         let _ = export;
     }
 
-    /// Space and objects, for those who run the service and are no client of it.
+    /// Returns space and objects, for administrators of the service, who are not clients of it.
     ///
     /// # Errors
-    /// If it cannot tell.
+    /// If the store cannot be read.
     fn space(&self) -> StatusResult<Statfs> {
         Err(Status::EOPNOTSUPP)
     }
 
-    /// Runs one request. `EVICTED` if the service has dropped this export.
+    /// Runs a request. `EVICTED` if the service has dropped this export.
     fn handle(
         &self,
         export: &Export,
@@ -356,13 +366,14 @@ pub trait OssService: Send + Sync {
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply>;
 
-    /// How many reads that have arrived already should be run by one [`OssService::handle_reads`]; 1 if that gains nothing.
+    /// Returns how many reads that have already arrived should share one [`OssService::handle_reads`]; 1 if
+    /// batches gain nothing.
     fn reads_at_once(&self) -> usize {
         1
     }
 
-    /// Runs reads of one client, none of which waits for locks ([`OssRequest::waits_for_locks`]), in any order. Each gets a result of
-    /// its own.
+    /// Runs reads of one client in any order; none waits for locks ([`OssRequest::waits_for_locks`]). Each
+    /// gets a result of its own.
     fn handle_reads(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
         for read in reads {
             read.result = self.handle(export, &read.call, read.request, Bulk::Receive(read.buffer));
@@ -370,62 +381,63 @@ pub trait OssService: Send + Sync {
     }
 }
 
-/// A read that is done together with others.
+/// A read in a batch.
 pub struct ReadCall<'a> {
-    /// What goes with it.
+    /// Context of the call.
     pub call: Call<'a>,
-    /// The request, an [`OssRequest::Read`].
+    /// Request, an [`OssRequest::Read`].
     pub request: &'a OssRequest,
-    /// Room for all that it asks for.
+    /// Buffer for all requested bytes.
     pub buffer: &'a mut [u8],
-    /// Its outcome, once it has run.
+    /// Result, valid once the read has run.
     pub result: StatusResult<OssReply>,
 }
 
-/// What the sender of a request to the management server has proved.
+/// Authentication of a caller of the management server.
 #[derive(Clone, Copy, Debug)]
 pub enum MgsPeer<'a> {
-    /// It is in this process.
+    /// Caller in this process.
     Local,
-    /// Nothing, and nothing is asked for: the server is open.
+    /// None, on a server without authentication.
     Open,
-    /// Nothing, where a key is needed: it may enrol one.
+    /// None, on a server with authentication: the caller may only enrol a key.
     Unknown,
-    /// What its certificate says.
+    /// Identity from the caller's certificate.
     Known(&'a Identity),
 }
 
-/// The management server, as its service implements it.
+/// The service of the management target.
 pub trait MgsService: Send + Sync {
-    /// Runs one request; `GetConfig` may wait (through `nacre_env::blocking`).
+    /// Runs a request; `GetConfig` may wait (through `nacre_env::blocking`).
     fn handle(&self, peer: MgsPeer<'_>, request: &MgsRequest) -> StatusResult<MgsReply>;
 }
 
-/// A metadata target, as a client calls it. Lost connections are mended and requests resent inside; a call returns when
-/// it was answered, was interrupted (`EINTR`), or its target is gone for longer than the configured deadline.
+/// A metadata target, as a client calls it. The endpoint reconnects and resends: a call returns when it is
+/// answered or interrupted (`EINTR`), or when the target has been unreachable for longer than the configured
+/// deadline.
 pub trait MdsEndpoint: Send + Sync {
-    /// Runs one request.
+    /// Runs a request.
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
-    /// Runs one request whose answer nobody waits for (close). Errors are logged by the endpoint.
+    /// Sends a request whose answer no caller waits for (close). The endpoint logs errors.
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>);
-    /// Returns when every request that was posted before has run.
+    /// Waits until every request that was posted before has run.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
     fn wait_for_posts(&self) -> StatusResult<()> {
         Ok(())
     }
-    /// Why the target was last not reached or lost a request, with its address: for the report of a request that failed. `None` if
-    /// nothing is known.
+    /// Returns the last failure to reach the target or to get an answer, with its address, for error reports;
+    /// `None` if there is none.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// State of the way to the target; `mdc.*.import`. `None` if it is in this process.
+    /// Returns the state of the import; `mdc.*.import`. `None` if the target is in this process.
     fn import(&self) -> Option<ImportInfo> {
         None
     }
-    /// True if the target is in this process, so that it always answers.
+    /// Returns true if the target is in this process, where it always answers.
     fn is_local(&self) -> bool {
         false
     }
@@ -433,125 +445,131 @@ pub trait MdsEndpoint: Send + Sync {
 
 /// An object target, as clients and metadata servers call it.
 pub trait OssEndpoint: Send + Sync {
-    /// Runs one request.
+    /// Runs a request.
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply>;
 
-    /// Sends a request without waiting, if this transport can have several in flight; otherwise runs it. Callers use
-    /// [`crate::api::run_all`], which waits for all before it returns.
+    /// Sends a request without waiting if this transport can have several in flight; otherwise runs it.
+    /// Callers use [`crate::api::run_all`], which waits for all before it returns.
     ///
     /// # Safety
-    /// The returned value is not leaked: its function is called, or it is dropped, before `'a` ends. Until then the reply's
-    /// data may be written to the buffer in `bulk` by any thread.
+    /// The returned value is not leaked: its function is called, or it is dropped, before `'a` ends. Until
+    /// then any thread may write the reply's data to the buffer in `bulk`.
     unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
         Started::Finished(self.call(request, bulk))
     }
-    /// Runs a request without data even if the target is out of use ([`OssEndpoint::set_active`]). One that is in use is waited
-    /// for as by [`OssEndpoint::call`]; from one that is not, the answer comes soon or not at all.
+    /// Runs a request without data even if the target is deactivated ([`OssEndpoint::set_active`]). Waits for
+    /// an active target as [`OssEndpoint::call`] does; for a deactivated one only briefly.
     ///
     /// # Errors
-    /// `EIO` if the target is out of use and does not answer; `EINTR`; what the target answers.
+    /// `EIO` if the target is deactivated and does not answer; `EINTR`; the target's status.
     fn call_out_of_use(&self, request: &OssRequest) -> StatusResult<OssReply> {
         self.call(request, Bulk::None)
     }
 
-    /// Runs a request without data, and waits for the target no longer than `limit`. Targets in this process always answer.
+    /// Runs a request without data and waits at most `limit` for the target. Targets in this process always
+    /// answer.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if it does not answer by then; `EIO` if it is out of use; `EINTR`; what the target answers.
+    /// `ETIMEDOUT` if the target does not answer in time; `EIO` if it is deactivated; `EINTR`; the target's
+    /// status.
     fn call_within(&self, request: &OssRequest, limit: Duration) -> StatusResult<OssReply> {
         let _ = limit;
         self.call(request, Bulk::None)
     }
 
-    /// What may be changed while the endpoint is in use; `osc.*` of one target.
+    /// Returns the parameters that may change while the endpoint is in use; `osc.*` of one target.
     fn tunables(&self) -> Option<&Arc<Tunables>> {
         None
     }
-    /// Takes the target out of use, or back into it: meanwhile requests fail with `EIO`, those too that wait for it now.
+    /// Deactivates or reactivates the target. While it is deactivated, requests fail with `EIO`, including
+    /// those that already wait.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if this endpoint is always in use.
+    /// `EOPNOTSUPP` if this endpoint cannot be deactivated.
     fn set_active(&self, active: bool) -> StatusResult<()> {
         self.tunables().ok_or(Status::EOPNOTSUPP)?.set(Tunable::Active, active.into())
     }
-    /// False while the target is out of use.
+    /// Returns false while the target is deactivated.
     fn is_active(&self) -> bool {
         self.tunables().is_none_or(|tunables| tunables.is_active())
     }
-    /// Reads and writes since the endpoint was made; `osc.*.rpc_stats`.
+    /// Returns the histograms of reads and writes since the endpoint was created; `osc.*.rpc_stats`.
     fn rpc_stats(&self) -> Option<&RpcStats> {
         None
     }
-    /// Why the target was last not reached or lost a request, with its address: for the report of a request that failed. `None` if
-    /// nothing is known.
+    /// Returns the last failure to reach the target or to get an answer, with its address, for error reports;
+    /// `None` if there is none.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// State of the way to the target; `osc.*.import`. `None` if it is in this process.
+    /// Returns the state of the import; `osc.*.import`. `None` if the target is in this process.
     fn import(&self) -> Option<ImportInfo> {
         None
     }
-    /// Tells the target that the client leaves, at most for `limit`; to be called last. Where it is not called, the target
-    /// learns it when the endpoint is dropped, or in time.
+    /// Disconnects from the target, within `limit`; the last call on the endpoint. Without it, the target
+    /// learns of the disconnect when the endpoint is dropped, or by timeout.
     fn disconnect(&self, limit: Duration) {
         let _ = limit;
     }
-    /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
+    /// Returns a value that changes whenever data that was written but not synced may have been lost (the
+    /// server's host restarted).
     fn durability_epoch(&self) -> u64;
-    /// Life of this client at the target: from 1, one more with each eviction. A restart of the target does not count.
+    /// Returns the client's incarnation at the target: from 1, one more with each eviction. A restart of the
+    /// target does not count.
     fn incarnation(&self) -> u64 {
         1
     }
-    /// True if the target is in this process, so that it always answers.
+    /// Returns true if the target is in this process, where it always answers.
     fn is_local(&self) -> bool {
         false
     }
 }
 
-/// A request that was started.
+/// A started request.
 pub enum Started<'a> {
-    /// It has already run.
+    /// Finished request with its result.
     Finished(StatusResult<OssReply>),
-    /// It is in flight; the function waits for its answer. Dropping it gives the answer up and the buffers free.
+    /// Request in flight; the function waits for the answer. Dropping it abandons the answer and frees the
+    /// buffers.
     InFlight(Box<dyn FnOnce() -> StatusResult<OssReply> + Send + 'a>),
 }
 
 /// The management server, as clients and servers call it.
 pub trait MgsEndpoint: Send + Sync {
-    /// Runs one request.
+    /// Runs a request.
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply>;
 
-    /// Why the target was last not reached or lost a request, with its address: for the report of a request that failed. `None` if
-    /// nothing is known.
+    /// Returns the last failure to reach the server or to get an answer, with its address, for error reports;
+    /// `None` if there is none.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// State of the way to the server; `None` if it is in this process.
+    /// Returns the state of the import; `None` if the server is in this process.
     fn import(&self) -> Option<ImportInfo> {
         None
     }
 }
 
-/// One of several object requests that run at the same time.
+/// One of several object requests that run in parallel.
 pub struct IoCall<'a> {
-    /// The target.
+    /// Target of the request.
     pub endpoint: &'a dyn OssEndpoint,
-    /// The request.
+    /// Request.
     pub request: OssRequest,
-    /// Its data.
+    /// Data of the request.
     pub bulk: Bulk<'a>,
 }
 
-/// Who lends threads to [`run_all_by`].
+/// A pool of threads for [`run_all_by`].
 pub trait Helpers: Sync {
-    /// Runs `work` for each of `0..items`, on the caller's thread and on others that are free, beginning with the first,
-    /// and returns when all have ended.
+    /// Runs `work` for each of `0..items`, starting with the first, on the caller's thread and on idle
+    /// threads of the pool; returns when all have ended.
     fn share(&self, items: usize, work: &(dyn Fn(usize) + Sync));
 }
 
-/// Nobody helps.
+/// No additional threads.
 pub struct Alone;
 
 impl Helpers for Alone {
@@ -560,15 +578,16 @@ impl Helpers for Alone {
     }
 }
 
-/// Runs all calls, as many at a time as their transports allow, and gives their results in order. Returns when the last
-/// one is answered, so that buffers are free again.
+/// Runs all calls, as many in parallel as their transports allow, and returns their results in order. Returns
+/// after the last answer, so the buffers are free again.
 pub fn run_all(calls: Vec<IoCall<'_>>) -> Vec<StatusResult<OssReply>> {
     run_all_by(calls, &Alone)
 }
 
-/// [`run_all`] with the help of other threads: some send, and some take answers in.
+/// As [`run_all`], with additional threads that share the sending and receiving.
 pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusResult<OssReply>> {
-    // Requests must outlive what was started with them, so they are parted from the buffers first.
+    // Requests must outlive the started calls, which borrow them, so requests and buffers are separated
+    // first.
     let mut requests = Vec::with_capacity(calls.len());
     let mut rest = Vec::with_capacity(calls.len());
     for call in calls {
@@ -582,7 +601,7 @@ pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusRe
         let Some((stage, request)) = stages.get(index).zip(requests.get(index)) else { return };
         let mut stage = stage.lock();
         if let Stage::Planned(endpoint, bulk) = std::mem::replace(&mut *stage, Stage::Taken) {
-            // SAFETY: what is started is called below, or dropped by unwinding; `requests` outlives it.
+            // SAFETY: the started call is called below, or dropped by unwinding; `requests` outlives it.
             *stage = Stage::Started(unsafe { endpoint.start(request, bulk) });
         }
     });
@@ -599,13 +618,13 @@ pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusRe
     rest.into_iter()
         .map(|stage| match stage.into_inner() {
             Stage::Ended(result) => result,
-            // Only after a panic of a helper.
+            // Reached only after a panic of a helper.
             _ => Err(Status::EIO),
         })
         .collect()
 }
 
-/// How far a call is.
+/// Progress of a call.
 enum Stage<'a> {
     Planned(&'a dyn OssEndpoint, Bulk<'a>),
     Started(Started<'a>),

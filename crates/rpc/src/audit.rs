@@ -1,4 +1,4 @@
-//! What happened to peers, for an audit: counted here, written down by others.
+//! Security events of peers: counted here, written by a sink.
 
 use nacre_types::{ClientUuid, Identity, TargetId};
 use std::fmt::Debug;
@@ -6,23 +6,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What can happen to a peer.
+/// Kinds of audit events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuditKind {
-    /// A client that was not known before is served, or a connection to the management server.
+    /// A new client is served, or a new connection to the management server.
     Connected,
-    /// It is not.
+    /// A connection or request is refused.
     Refused,
-    /// A connection was closed because its key was revoked or has expired.
+    /// A connection is closed because its key was revoked or has expired.
     KeyLost,
-    /// A client loses its handles and locks.
+    /// A client is evicted and loses its handles and locks.
     Evicted,
-    /// It has changed keys, nodemaps, pools or parameters.
+    /// A peer changes keys, nodemaps, pools or parameters.
     Changed,
 }
 
 impl AuditKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [AuditKind; 5] = [
         AuditKind::Connected,
         AuditKind::Refused,
@@ -31,7 +31,7 @@ impl AuditKind {
         AuditKind::Changed,
     ];
 
-    /// Its name in logs.
+    /// Returns the name for logs.
     pub const fn name(self) -> &'static str {
         match self {
             AuditKind::Connected => "connected",
@@ -43,42 +43,42 @@ impl AuditKind {
     }
 }
 
-/// An event. Nothing in it is a secret.
+/// An audit event. It contains no secrets.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditEvent<'a> {
-    /// What happened.
+    /// Kind of the event.
     pub kind: AuditKind,
-    /// Where the peer is; `None` for the owner of the file system on this host.
+    /// Address of the peer; `None` for the owner of the file system on this host.
     pub peer: Option<SocketAddr>,
-    /// Identity of its certificate; `None` without one.
+    /// Identity from the peer's certificate; `None` without a certificate.
     pub identity: Option<&'a Identity>,
-    /// What it asked for, as far as that is known.
+    /// Target that the peer asked for, if known.
     pub target: Option<TargetId>,
-    /// As which client.
+    /// Client that the peer says it is.
     pub client: Option<ClientUuid>,
-    /// Why; empty where that is clear. It may contain what the peer has said.
+    /// Reason; empty where the kind says it. May contain text from the peer.
     pub reason: &'a str,
 }
 
 impl<'a> AuditEvent<'a> {
-    /// Of a peer of which nothing else is known.
+    /// Creates an event about a peer of which only the address is known.
     pub const fn new(kind: AuditKind, peer: SocketAddr) -> AuditEvent<'a> {
         AuditEvent { peer: Some(peer), ..AuditEvent::local(kind) }
     }
 
-    /// Of the process itself, for its owner.
+    /// Creates an event about the process itself.
     pub const fn local(kind: AuditKind) -> AuditEvent<'a> {
         AuditEvent { kind, peer: None, identity: None, target: None, client: None, reason: "" }
     }
 }
 
-/// Writes events down. It must not wait for peers, and bounds what it writes.
+/// A writer of events. It must not wait for peers, and bounds the amount that it writes.
 pub trait AuditSink: Send + Sync + Debug {
-    /// An event has happened.
+    /// Records an event.
     fn note(&self, event: &AuditEvent<'_>);
 }
 
-/// Counts events and passes them on.
+/// Counts events and forwards them to the sink.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     counts: [AtomicU64; AuditKind::ALL.len()],

@@ -13,49 +13,53 @@ use std::time::Duration;
 /// Options of a client's connections.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// One attempt to reach one NID. Default 3 s.
+    /// Time limit for one attempt to reach one NID. Default 3 s.
     pub connect_timeout: Duration,
-    /// The server's answer to a connect; it may have to call another client's caches back or to end its recovery first.
-    /// Default 60 s.
+    /// Time limit for the server's answer to a connect; the server may first have to revoke another client's
+    /// locks or to end its recovery. Default 60 s.
     pub handshake_timeout: Duration,
     /// First pause between attempts; it doubles. Default 50 ms.
     pub backoff_min: Duration,
     /// Longest pause between attempts. Default 2 s.
     pub backoff_max: Duration,
-    /// How long the first connect of a metadata endpoint is tried. Default 90 s.
+    /// Deadline of the first connect of a metadata endpoint. Default 90 s.
     pub first_connect_deadline: Duration,
-    /// After so long the first connect of an endpoint fails if every NID refuses it: nobody listens there. Default: refusals
-    /// are tried again like everything else, as a server may be about to start.
+    /// Deadline after which the first connect of an endpoint fails if every NID refuses it (no server
+    /// listens). Default: refusals are retried like other failures, as a server may be about to start.
     pub refused_deadline: Option<Duration>,
-    /// How long a request waits for a server that is away before it fails with `ETIMEDOUT`. Default: for ever.
+    /// How long a request waits for an unreachable server before it fails with `ETIMEDOUT`. Default: for
+    /// ever.
     pub deadline: Option<Duration>,
-    /// A connection that somebody waits on and that has been silent for so long is pinged. Default 5 s.
+    /// Time without traffic after which a connection with waiting callers is pinged. Default 5 s.
     pub ping_interval: Duration,
-    /// A connection is taken for dead after so much silence. Default 20 s.
+    /// Time without traffic after which a connection counts as dead. Default 20 s.
     pub dead_after: Duration,
-    /// An object target that was not used for so long is asked whether it is there, so that it does not take the client
-    /// for gone ([`ServerConfig::object_client_grace`]). Default 10 min.
+    /// Interval at which an unused object target is pinged, so that it does not evict the client
+    /// ([`ServerConfig::object_client_grace`]). Default 10 min.
     pub show_interval: Duration,
-    /// How long an interrupted request waits for the server to end it, so that the caller learns what became of it.
+    /// How long an interrupted request waits for the server to end it, so that the caller learns the outcome.
     /// Default 1 s.
     pub interrupt_grace: Duration,
-    /// What may change while the client runs; all endpoints made with this configuration share it, and each may have its
-    /// own values on top ([`crate::OssEndpoint::tunables`]).
+    /// Parameters that may change while the client runs; all endpoints with this configuration share them,
+    /// and each may override them ([`crate::OssEndpoint::tunables`]).
     pub tunables: Arc<Tunables>,
-    /// With what this client proves who it is, and knows servers; `None`: connections without TLS, to open servers. Default none.
+    /// Keys that authenticate this client and verify servers; `None`: connections without TLS, to open
+    /// servers. Default none.
     pub tls: Option<ClientTls>,
-    /// With keys: servers that authenticate and do not encrypt are refused. Default: a server chooses.
+    /// With keys: the client refuses servers that authenticate and do not encrypt. Default: the server
+    /// chooses.
     pub encrypted_only: bool,
-    /// With keys: the only key that a server may prove, where the target is known to belong to one. Default: any of the target's role.
+    /// With keys: the only accepted key of the server, where the target is known to belong to one. Default:
+    /// any key with the target's role.
     pub server_key: Option<KeyId>,
-    /// A slow fabric to simulate, for tests and benches. Default none, at no cost.
+    /// Slow fabric to simulate, for tests and benchmarks. Default none, at no cost.
     pub shape: Option<Shape>,
-    /// Where connections are made. Default by the kernel.
+    /// Network in which connections are set up. Default the kernel's.
     pub network: Network,
-    /// Requests in flight per connection; the server may ask for fewer. Default 32.
+    /// Requests in flight per connection; the server may lower it. Default 32.
     pub in_flight_max: u32,
-    /// File locks that wait at the server at the same time, per target; more of them are tried again and again by the
-    /// client, so that waiting locks never fill a connection. Default 8.
+    /// File locks that wait at the server at the same time, per target; the client polls for further ones, so
+    /// that waiting locks never fill a connection. Default 8.
     pub waiting_locks_max: u32,
 }
 
@@ -88,56 +92,60 @@ impl Default for ClientConfig {
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Name of the file system; clients that name another one are refused. Empty: anybody is served.
+    /// Name of the file system; the server refuses clients that name another one. Empty: serves every client.
     pub fsname: String,
-    /// Threads per connection; a thread is added when all others wait. Default 64.
+    /// Threads per connection; the pool grows while all threads wait. Default 64.
     pub threads_max: usize,
-    /// Threads per connection that stay for a while although they have nothing to do. Default 8.
+    /// Idle threads that a connection keeps for a while. Default 8.
     pub threads_idle_max: usize,
-    /// Requests in flight that a client may have on one connection; cut to `threads_max` - 2, so that pings are always
+    /// Requests in flight per connection of a client; capped at `threads_max` - 2, so that pings are always
     /// answered. Default 32.
     pub in_flight_max: u32,
-    /// Connections at the same time that are served; more are closed at once. Default 4096.
+    /// Served connections; further ones are closed at once. Default 4096.
     pub connections_max: usize,
-    /// The same of one key. Default 1024.
+    /// Served connections of one key. Default 1024.
     pub connections_per_key_max: usize,
-    /// Half-open connections at a time; the oldest make room for more. Default 1024.
+    /// Half-open connections; a new one evicts the oldest. Default 1024.
     pub half_open_max: usize,
-    /// The same of one host: an address, or a network of 64 bits with IPv6. Default 256.
+    /// Half-open connections of one host: an address, or an IPv6 network of 64 bits. Default 256.
     pub half_open_per_host_max: usize,
-    /// A client of a metadata target that has not been heard of for so long loses its handles and locks. Default 60 s.
+    /// Time without traffic after which a metadata target evicts a client. Default 60 s.
     pub client_grace: Duration,
-    /// The same for a client on this host all of whose connections are closed: no network lies between, so its process
+    /// The same for a client on this host without open connections: no network lies between, so its process
     /// has ended. Default 2 s.
     pub client_grace_local: Duration,
-    /// The same for clients of object targets, which close connections that they do not use but show themselves every
-    /// [`ClientConfig::show_interval`]. Locks of one that is silent are taken from it when others want them, so this only
-    /// bounds memory. One whose process has ended on this host is dropped at once. Default 1 h.
+    /// The same for clients of object targets, which close unused connections but ping every
+    /// [`ClientConfig::show_interval`]. The lock server revokes the locks of an unresponsive client when
+    /// other clients need them, so this only bounds memory. A client on this host whose process has ended is
+    /// dropped at once. Default 1 h.
     pub object_client_grace: Duration,
-    /// How long a new connection may take in all to say what it is, however little of that is missing. Default 10 s.
+    /// Time limit for the whole handshake of a new connection, in however many pieces it arrives. Default 10
+    /// s.
     pub handshake_max: Duration,
-    /// A peer that stops in the middle of a frame, or does not take replies, is cut off after so long. Default 20 s.
+    /// Time after which a peer is disconnected that stalls inside a frame or does not take replies. Default
+    /// 20 s.
     pub stall_max: Duration,
-    /// How long [`crate::tcp::Server::stop`] lets running requests finish before it interrupts them. Default 10 s.
+    /// How long [`crate::tcp::Server::stop`] waits for running requests before it interrupts them. Default 10
+    /// s.
     pub stop_grace: Duration,
-    /// Checksums on file data, if the client wants them too. Default on.
+    /// Checksums on file data, if the client asks for them too. Default on.
     pub bulk_checksums: bool,
-    /// A thread keeps its buffers for the next request. Off only to measure what that saves. Default on.
+    /// Threads keep their buffers for the next request. Off only to measure what that saves. Default on.
     pub reuses_buffers: bool,
-    /// With what this server proves who it is, and knows peers; `None`: it is open to all. Default none.
+    /// Keys that authenticate this server and verify peers; `None`: the server is open to all. Default none.
     pub tls: Option<ServerTls>,
-    /// With keys: how connections are protected. Default encrypted.
+    /// With keys: protection of connections. Default encrypted.
     pub protection: Security,
-    /// The same of connections that come in at these addresses of this host.
+    /// Protection of connections that arrive at these addresses of this host.
     pub protection_of: Vec<(IpAddr, Security)>,
-    /// Where it is written down what happened to peers. Default nowhere.
+    /// Sink of audit events. Default none.
     pub audit: Option<Arc<dyn AuditSink>>,
-    /// Where it listens. Default at sockets of the kernel.
+    /// Network in which the server listens. Default the kernel's.
     pub network: Network,
 }
 
 impl ServerConfig {
-    /// How connections are protected that come in at this address.
+    /// Returns the protection of connections that arrive at this address.
     pub fn protection_at(&self, address: IpAddr) -> Security {
         let own = self.protection_of.iter().find(|(own, _)| own.to_canonical() == address.to_canonical());
         own.map_or(self.protection, |(_, protection)| *protection)

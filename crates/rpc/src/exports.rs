@@ -1,4 +1,4 @@
-//! What a service counts for each address that clients call from: `*.exports.NID.*`.
+//! Counters of a service for each address of its clients: `*.exports.NID.*`.
 
 use crate::api::Export;
 use nacre_env::sync::Mutex;
@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 /// Addresses without clients that are remembered at most.
 const GONE_MAX: usize = 1024;
 
-/// Counters of type `T` by address. An address is that of a host: the port is left out. Those of clients that have left stay
-/// until they are cleared or there are too many.
+/// Counters of type `T` by host address, without the port. Those of disconnected clients stay until they are
+/// cleared or there are more than `GONE_MAX`.
 pub struct Exports<T> {
     nids: Mutex<BTreeMap<Nid, Entry<T>>>,
 }
@@ -40,7 +40,7 @@ impl<T> Default for Exports<T> {
     }
 }
 
-/// The address without the port, which differs with each connection.
+/// Returns the address without the port, which differs with each connection.
 pub(crate) fn host_of(nid: Nid) -> Nid {
     match nid {
         Nid::Lo => Nid::Lo,
@@ -49,7 +49,7 @@ pub(crate) fn host_of(nid: Nid) -> Nid {
 }
 
 impl<T: Send + Sync + 'static> Exports<T> {
-    /// A client connects: its requests are counted with its address ([`Export::counters`]).
+    /// Registers a connecting client: its requests are counted under its address ([`Export::counters`]).
     pub fn join(&self, export: &Arc<Export>, new: impl FnOnce() -> T) {
         let mut nids = self.nids.lock();
         if nids.len() >= GONE_MAX {
@@ -66,30 +66,30 @@ impl<T: Send + Sync + 'static> Exports<T> {
         export.set_damaged(entry.damaged.clone());
     }
 
-    /// The addresses as text, in their order.
+    /// Returns the addresses as text, in order.
     pub fn names(&self) -> Vec<String> {
         self.nids.lock().keys().map(Nid::to_string).collect()
     }
 
-    /// Counters of an address, and the clients that are connected from there now.
+    /// Returns the counters of an address and the clients that are connected from there.
     pub fn find(&self, name: &str) -> Option<(Arc<T>, Vec<ClientUuid>)> {
         let nids = self.nids.lock();
         let entry = nids.get(&host_of(name.parse().ok()?))?;
         Some((entry.counters.clone(), entry.clients().collect()))
     }
 
-    /// Frames from an address whose checksum was wrong.
+    /// Returns the number of frames from an address whose checksum was wrong.
     pub fn damaged(&self, name: &str) -> Option<u64> {
         let nids = self.nids.lock();
         nids.get(&host_of(name.parse().ok()?)).map(|entry| entry.damaged.load(Ordering::Relaxed))
     }
 
-    /// The same from all addresses.
+    /// Returns the number of frames from all addresses whose checksum was wrong.
     pub fn all_damaged(&self) -> u64 {
         self.nids.lock().values().map(|entry| entry.damaged.load(Ordering::Relaxed)).sum()
     }
 
-    /// Forgets addresses without clients, and gives the counters of the others, to be set to 0.
+    /// Removes addresses without clients, and returns the counters of the others for the caller to reset.
     pub fn clear(&self) -> Vec<Arc<T>> {
         let mut nids = self.nids.lock();
         nids.retain(|_, entry| entry.clients().next().is_some());

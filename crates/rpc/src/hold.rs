@@ -1,34 +1,35 @@
-//! A request held at a server until somebody lets it go, so that a test can kill a process at exactly that step.
+//! Stops a request at a server until a release, so that a test can kill a process at exactly that step.
 //!
-//! Nothing is held unless a parameter says so (`mdt.*.hold_request`, `obdfilter.*.hold_request`); then one look at a flag becomes
-//! a look at a lock for each request. What happens without anybody's doing, such as signs of life, is neither held nor counted.
+//! Off unless a parameter sets it (`mdt.*.hold_request`, `obdfilter.*.hold_request`); each request then takes
+//! a lock instead of reading a flag. Requests that clients send automatically, such as pings, are neither
+//! held nor counted.
 
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_types::{Status, StatusResult};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Requests that come by themselves.
+/// Requests that clients send automatically.
 const UNCOUNTED: [&str; 7] =
     ["Ping", "RunStart", "Statfs", "Precreate", "DestroyOrphans", "LeaseReleased", "Evict"];
 
-/// When a request is held.
+/// Step at which a request is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// Nothing was done yet.
+    /// Before any work.
     Before,
-    /// Of an operation of an MDT that changes something: what it needs is locked, on all MDTs, and nothing is done yet.
+    /// In a modifying operation of an MDT: its locks are held, on all MDTs, and nothing has changed yet.
     Locked,
-    /// It has succeeded, and nobody has heard of it.
+    /// After success, before the answer.
     After,
 }
 
-/// Which request.
+/// Selects the request to hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Which {
-    /// So many more, this one included.
+    /// Countdown of requests, this one included.
     Number(u32),
-    /// The next one of a kind.
+    /// Next request of a kind.
     Kind(String),
 }
 
@@ -56,17 +57,18 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Name of the variant that `request` is.
+/// Returns the name of the variant of `request`.
 fn kind_of(request: &dyn fmt::Debug) -> String {
     let text = format!("{request:?}");
     text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned()
 }
 
 impl Hold {
-    /// Changes what is held: `none` lets go; `before`, `locked` or `after`, and a number (1 is the next request) or the name of a request.
+    /// Sets the request to hold: `none` releases; `before`, `locked` or `after`, and a number (1 is the next
+    /// request) or the name of a request.
     ///
     /// # Errors
-    /// `EINVAL` for another text.
+    /// `EINVAL` for any other text.
     pub fn set(&self, text: &str) -> StatusResult<()> {
         let wanted = match text.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["none"] => None,
@@ -95,7 +97,7 @@ impl Hold {
         Ok(())
     }
 
-    /// What is held, or to be held: `none`, `before 3`, `held after SwapLayouts`.
+    /// Returns the state or the setting: `none`, `before 3`, `held after SwapLayouts`.
     pub fn text(&self) -> String {
         let state = self.state.lock();
         match (&state.held, &state.wanted) {
@@ -106,26 +108,26 @@ impl Hold {
         }
     }
 
-    /// Lets go, and holds nothing any more.
+    /// Releases the held request and disarms.
     pub fn release(&self) {
         self.is_armed.store(false, Ordering::Relaxed);
         *self.state.lock() = State::default();
         self.released.notify_all();
     }
 
-    /// Some request is to be held.
+    /// Returns true if a request is to be held.
     pub fn is_armed(&self) -> bool {
         self.is_armed.load(Ordering::Relaxed)
     }
 
-    /// To be called for each request at both moments; waits if it is the one.
+    /// Called for each request at each step; waits if the request is selected.
     pub fn pass(&self, moment: Moment, request: &dyn fmt::Debug) {
         if self.is_armed.load(Ordering::Relaxed) {
             self.pass_armed(moment, &kind_of(request));
         }
     }
 
-    /// Whether a request may have to be held at a moment to which it has to be brought first.
+    /// Returns true if a request may have to be held at a step that it reaches only on a longer path.
     pub fn is_wanted(&self, moment: Moment, request: &dyn fmt::Debug) -> bool {
         if !self.is_armed.load(Ordering::Relaxed) {
             return false;
@@ -169,7 +171,7 @@ mod tests {
     use nacre_wire::oss::OssRequest;
     use std::sync::Arc;
 
-    /// A request whose kind is followed by what it is about.
+    /// Returns a request whose kind is followed by arguments.
     fn sync(number: u32) -> OssRequest {
         OssRequest::Sync { object: Some(Fid::ost_object(0, number)) }
     }

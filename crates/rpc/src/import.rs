@@ -1,4 +1,4 @@
-//! What a client knows about its way to a target, for `import` files.
+//! State of a client's import of a target, for `import` files.
 
 use crate::stats::Averages;
 use nacre_types::Nid;
@@ -7,16 +7,16 @@ use std::fmt::{Display, Formatter, Result};
 /// State of an endpoint of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndpointState {
-    /// Not used yet, or closed because nothing was to be sent.
+    /// Not used yet, or closed because idle.
     Idle,
     /// Connected.
     Up,
-    /// Left out after a failure; it is tried again later.
+    /// Left out after a failure; retried later.
     Down,
 }
 
 impl EndpointState {
-    /// Name in reports.
+    /// Returns the name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             EndpointState::Idle => "IDLE",
@@ -26,50 +26,50 @@ impl EndpointState {
     }
 }
 
-/// Counters of one endpoint: one of `conns_per_peer` at one NID of a target.
+/// Counters of one endpoint: one of the `conns_per_peer` of one NID of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EndpointStats {
     /// Address of the server.
     pub nid: Nid,
-    /// Number among the endpoints of this NID, from 0.
+    /// Number of the endpoint among those of its NID, from 0.
     pub lane: usize,
-    /// State now.
+    /// State at the time of the report.
     pub state: EndpointState,
-    /// Connections that were set up.
+    /// Established connections.
     pub connects: u64,
-    /// Requests that were sent.
+    /// Requests sent.
     pub requests: u64,
-    /// Requests that did not get their answer here, and connects that failed.
+    /// Requests without an answer on this endpoint, and failed connects.
     pub failures: u64,
-    /// Bytes that went to the server, headers included.
+    /// Bytes sent to the server, headers included.
     pub sent_bytes: u64,
-    /// Bytes that came from it.
+    /// Bytes received from the server.
     pub received_bytes: u64,
-    /// Requests under way now.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// Bytes of data of those.
+    /// Bytes of data of the requests in flight.
     pub queued_bytes: u64,
 }
 
-/// State of a client's way to a target, in Lustre's words.
+/// State of a client's import, in Lustre's words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkState {
     /// Never connected.
     New,
     /// Connected.
     Full,
-    /// Nothing is connected and nobody needs it.
+    /// No connection, and no request needs one.
     Idle,
-    /// Being connected, or waiting for the next try.
+    /// Connecting, or waiting for the next attempt.
     Connecting,
-    /// The target is gone or was given up.
+    /// The target is unreachable or was given up.
     Disconnected,
-    /// The server dropped the client or restarted; handles are being opened again.
+    /// The server dropped the client or restarted; the client restores its handles.
     Recover,
 }
 
 impl LinkState {
-    /// Name in `import` and `state` files.
+    /// Returns the name for `import` and `state` files.
     pub const fn name(self) -> &'static str {
         match self {
             LinkState::New => "NEW",
@@ -87,36 +87,36 @@ impl LinkState {
 pub struct ImportInfo {
     /// Name of the target, `FSNAME-OST0000`.
     pub target: String,
-    /// State.
+    /// State of the import.
     pub state: LinkState,
-    /// What both sides can do.
+    /// Features that both sides have.
     pub connect_flags: Vec<&'static str>,
     /// Addresses of the server, as configured.
     pub nids: Vec<Nid>,
-    /// The address that small requests go to, if one is connected.
+    /// Address that small requests go to, if connected.
     pub current: Option<Nid>,
-    /// Its endpoints.
+    /// Endpoints of the target.
     pub endpoints: Vec<EndpointStats>,
-    /// Connections that were set up.
+    /// Established connections.
     pub connects: u64,
-    /// Times that the server had restarted or dropped the client.
+    /// Number of recoveries: the server had restarted or dropped the client.
     pub generation: u64,
-    /// Requests under way.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// Requests that were sent again because their connection was lost or silent.
+    /// Requests resent because their connection was lost or unresponsive.
     pub timeouts: u64,
-    /// Frames to or from the target whose checksum was wrong; what they carried was sent again.
+    /// Frames to or from the target whose checksum was wrong; their contents were sent again.
     pub damaged: u64,
-    /// Last transaction that was replayed, 0 if not known.
+    /// Last replayed transaction, 0 if not known.
     pub last_replay: u64,
     /// Last transaction that the server has made durable, 0 if not known.
     pub peer_committed: u64,
-    /// Averages of reads and writes.
+    /// Averages of reads and of writes.
     pub averages: [Averages; 2],
 }
 
 impl ImportInfo {
-    /// That of a target in this process, which has no way that could fail.
+    /// Returns the import of a target in this process, whose connection cannot fail.
     pub fn local(target: String) -> ImportInfo {
         ImportInfo {
             target,

@@ -1,8 +1,8 @@
 //! Calls between clients and servers: two transports behind one set of traits.
 //!
-//! `lo` is a direct call on the caller's thread; `tcp` sends frames. Both sides are synchronous: a call returns when its
-//! answer is there, and a thread that has to wait says so through `nacre_env::blocking`, so that somebody else can take
-//! over what it was serving. See `docs/protocol/`.
+//! `lo` is a direct call on the caller's thread; `tcp` sends frames. Both sides are synchronous: a call
+//! returns with its answer, and a thread that has to wait says so through `nacre_env::blocking`, so that
+//! another thread can take over its queue or connection. See `docs/protocol/`.
 
 pub mod api;
 mod audit;

@@ -1,4 +1,4 @@
-//! The transport inside one process: a direct call on the caller's thread, nothing is encoded or copied.
+//! The transport inside one process: a direct call on the caller's thread, without encoding or copies.
 
 mod oss;
 
@@ -20,10 +20,10 @@ pub struct LoMds {
 }
 
 impl LoMds {
-    /// Connects `client`. Its callbacks are called on threads of the service.
+    /// Connects `client`. Its callbacks run on threads of the service.
     ///
     /// # Errors
-    /// Whatever the service refuses the connect with.
+    /// The service's refusal of the connect.
     pub fn connect(
         service: Arc<dyn MdsService>,
         client: ClientUuid,
@@ -36,7 +36,7 @@ impl LoMds {
 }
 
 impl LoMds {
-    /// Connects one metadata server to another, without a lease and callbacks.
+    /// Connects one metadata server to another, without lease and callbacks.
     ///
     /// # Errors
     /// As [`LoMds::connect`].
@@ -50,7 +50,7 @@ impl LoMds {
 impl MdsEndpoint for LoMds {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let job = nacre_env::current_job();
-        // What the service asks of others is on its own account.
+        // Requests that the service sends to other servers are not part of the caller's job.
         let _own = job.map(|_| nacre_env::enter_job(None));
         self.service.handle(&self.export, &Call::new(cred).for_job(job), request)
     }
@@ -79,7 +79,7 @@ pub struct LoMgs {
 }
 
 impl LoMgs {
-    /// An endpoint that calls `service`, and has changes written down.
+    /// Creates an endpoint that calls `service`, and reports changes to the audit.
     pub fn new(service: Arc<dyn MgsService>, audit: Option<Arc<dyn AuditSink>>) -> LoMgs {
         LoMgs { service, audit }
     }

@@ -1,8 +1,9 @@
 //! A slow fabric on one machine, for tests and benches.
 //!
-//! Nothing is sent later than without it: each request gets the time at which its answer could have come over a fabric
-//! with the given latency and bandwidth, and its caller sleeps until then if the answer was sooner. So waiting costs no CPU
-//! time, what the machine really does runs beside it, and a machine slower than the fabric shows its own speed.
+//! Nothing is sent later than without it: each request gets the time at which its answer could have arrived
+//! over a fabric with the given latency and bandwidth, and its caller sleeps until then if the answer was
+//! sooner. So the wait costs no CPU time, the real work of the machine overlaps with it, and a machine slower
+//! than the fabric shows its own speed.
 
 use fastrand::Rng;
 use nacre_env::clock::Instant;
@@ -12,36 +13,36 @@ use std::fmt::{Display, Formatter, Result};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// What becomes of a request that is lost.
+/// How a request is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
     /// Its connection ends.
     Cut,
-    /// Its connection carries nothing from then on, without a sign.
+    /// Its connection carries nothing from then on, without an error.
     Silence,
 }
 
-/// A simulated fabric: properties of each endpoint. Both directions are independent, and so are endpoints. Setting up
-/// connections is not slowed down.
+/// A simulated fabric: properties of each endpoint. Both directions are independent, and so are endpoints.
+/// Connection setup is not slowed down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Time that a byte takes from one side to the other.
+    /// One-way delay of a byte.
     pub latency: Duration,
     /// Bytes per second each way; 0 for no limit.
     pub bytes_per_second: u64,
-    /// CPU time that a client's thread spends for each KiB that it sends or receives, in nanoseconds, on top of what it
-    /// really takes.
+    /// CPU time that a client's thread spends for each KiB that it sends or receives, in nanoseconds, in
+    /// addition to the real cost.
     pub cpu_ns_per_kib: u32,
-    /// Requests lost, of a million.
+    /// Lost requests per million.
     pub loss_ppm: u32,
-    /// How they are lost.
+    /// Kind of loss.
     pub loss: Loss,
-    /// Where losses fall; the same seed and the same requests give the same losses.
+    /// Seed of the losses; the same seed and the same requests give the same losses.
     pub seed: u64,
 }
 
 impl Default for Shape {
-    /// Without effect.
+    /// No effect.
     fn default() -> Shape {
         Shape {
             latency: Duration::ZERO,
@@ -55,31 +56,32 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Text that goes with all figures that were measured over it.
+    /// Returns the label for figures measured over this fabric.
     pub fn describe(&self) -> String {
         self.to_string()
     }
 }
 
-/// The value of a word of a shape and the factor that its suffix stands for.
+/// Returns the value of a word of a shape and the factor of its suffix.
 fn number(word: &str, suffixes: &[(&str, f64)]) -> StatusResult<f64> {
     let (digits, factor) = suffixes
         .iter()
         .find_map(|(suffix, factor)| word.strip_suffix(suffix).map(|digits| (digits, *factor)))
         .unwrap_or((word, 1.0));
     let value: f64 = digits.parse().map_err(|_| Status::EINVAL)?;
-    // More than this is meant by nobody and would overflow elsewhere.
+    // A larger value is a mistake and would overflow elsewhere.
     if (0.0..=1e15).contains(&value) { Ok(value * factor) } else { Err(Status::ERANGE) }
 }
 
 impl std::str::FromStr for Shape {
     type Err = Status;
 
-    /// Reads `bandwidth=1G,latency=200us,cpu=20,loss=100,silence,seed=7`: bytes per second (K, M, G are powers of 1000), one
-    /// way's latency (us, ms, s), nanoseconds per KiB, lost requests of a million; each may be left out.
+    /// Reads `bandwidth=1G,latency=200us,cpu=20,loss=100,silence,seed=7`: bytes per second (K, M, G are
+    /// powers of 1000), one-way latency (us, ms, s), nanoseconds per KiB, lost requests per million; each may
+    /// be left out.
     ///
     /// # Errors
-    /// `EINVAL` for what is not such a list, `ERANGE` for numbers that make no sense.
+    /// `EINVAL` for another form, `ERANGE` for numbers out of range.
     fn from_str(text: &str) -> StatusResult<Shape> {
         let mut shape = Shape::default();
         for word in text.split(',').map(str::trim) {
@@ -148,16 +150,16 @@ struct State {
 }
 
 impl Fabric {
-    /// The fabric of endpoint `number`.
+    /// Creates the fabric of endpoint `number`.
     pub(crate) fn new(shape: Shape, number: usize) -> Fabric {
         let now = Instant::now();
-        // Endpoints lose different requests.
+        // A seed per endpoint: endpoints lose different requests.
         let random = Rng::with_seed(shape.seed ^ ((number as u64) << 32));
         Fabric { shape, state: Mutex::new(State { free_at: [now, now], random }) }
     }
 
-    /// When the answer to a request that is sent now can be here; `sent` and `answered` in bytes. An answer leaves when its
-    /// request has arrived.
+    /// Returns when the answer to a request sent at `now` can arrive; `sent` and `answered` in bytes. An
+    /// answer leaves when its request has arrived.
     pub(crate) fn schedule(&self, now: Instant, sent: usize, answered: usize) -> Instant {
         let mut state = self.state.lock();
         let mut at = now;
@@ -175,7 +177,7 @@ impl Fabric {
         }
     }
 
-    /// Whether the next request is lost, and how.
+    /// Returns whether and how the next request is lost.
     pub(crate) fn loses_next(&self) -> Option<Loss> {
         if self.shape.loss_ppm == 0 {
             return None;
@@ -184,7 +186,7 @@ impl Fabric {
         (drawn < self.shape.loss_ppm).then_some(self.shape.loss)
     }
 
-    /// Spends the CPU time that the fabric costs for so many bytes.
+    /// Spends the fabric's CPU time for this number of bytes.
     pub(crate) fn spend(&self, bytes: usize) {
         let cost = bytes as u64 * u64::from(self.shape.cpu_ns_per_kib) / 1024;
         if cost == 0 {
@@ -197,18 +199,18 @@ impl Fabric {
     }
 }
 
-/// How late timers of threads that sleep here may be, in nanoseconds.
+/// Slack of the sleeping thread's timers, in nanoseconds.
 const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1000);
 
-/// Sleeps until `at`, or until `called_off` says so, asked now and then. Kernel timers may be late by 50 microseconds for
-/// the sake of power; threads that sleep here ask for one.
+/// Sleeps until `at`, or until `called_off`, polled at intervals, returns true. Kernel timers may be 50
+/// microseconds late to save power; threads that sleep here reduce that slack.
 pub(crate) fn sleep_until(at: Instant, called_off: impl Fn() -> bool) {
     thread_local! {
         static PUNCTUAL: bool = rustix::thread::set_current_timer_slack(TIMER_SLACK_NS).is_ok();
     }
     let left = || at.saturating_duration_since(Instant::now());
     if !left().is_zero() {
-        // If it was refused, sleeps are a little longer.
+        // If the kernel refuses, sleeps are a little longer.
         PUNCTUAL.with(|_| ());
     }
     while !left().is_zero() && !called_off() {
@@ -231,7 +233,7 @@ mod tests {
         let ms = |at: Instant| (at - now).as_millis();
         // 1000 bytes take 1 ms. The way there: 1 + 1, back: 10 + 1.
         assert_eq!(ms(fabric.schedule(now, 1000, 10_000)), 13);
-        // The second request is there at 3 ms, but the way back is busy until 12 ms.
+        // The second request arrives at 3 ms, but the way back is busy until 12 ms.
         assert_eq!(ms(fabric.schedule(now, 1000, 10_000)), 23);
         // Another endpoint is another fabric.
         assert_eq!(ms(Fabric::new(shape(), 1).schedule(now, 1000, 10_000)), 13);

@@ -7,12 +7,12 @@ use std::fmt::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Rows of a histogram; what is beyond the last counts there (Lustre: `OBD_HIST_MAX`).
+/// Rows of a histogram; larger values count in the last (Lustre: `OBD_HIST_MAX`).
 pub const ROWS: usize = 32;
-/// Shards of a set of histograms; threads count in one each, so that CPUs do not fight over cache lines.
+/// Shards of a set of histograms; each thread counts in one, so that CPUs do not contend for cache lines.
 const SHARDS: usize = 4;
 
-/// Which way data goes.
+/// Direction of a data transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Direction {
@@ -25,7 +25,7 @@ pub enum Direction {
 /// Counts of both directions by row.
 pub type Rows = [[u64; ROWS]; 2];
 
-/// On cache lines of its own; 128 because CPUs fetch lines in pairs.
+/// Aligned to its own cache lines; 128 because CPUs fetch lines in pairs.
 #[repr(align(128))]
 struct Shard<const N: usize>([[[AtomicU64; ROWS]; 2]; N]);
 
@@ -52,7 +52,7 @@ fn shard_index() -> usize {
     thread_local! {
         static INDEX: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
     }
-    // A thread that is being torn down counts in the first shard.
+    // A thread in its destructors counts in the first shard.
     INDEX.try_with(|index| *index).unwrap_or(0)
 }
 
@@ -86,17 +86,17 @@ impl<const N: usize> Histograms<N> {
     }
 }
 
-/// Row of `value` where row `i` holds values up to 2^i.
+/// Returns the row of `value` where row `i` holds values up to 2^i.
 pub fn power_row(value: u64) -> usize {
     value.max(1).next_power_of_two().trailing_zeros() as usize
 }
 
-/// Row of `value` where row 0 holds 0 and row `i` values below 2^i, from 2^(i-1) on.
+/// Returns the row of `value` where row 0 holds 0 and row `i` values below 2^i, from 2^(i-1) on.
 pub fn bit_row(value: u64) -> usize {
     (u64::BITS - value.leading_zeros()) as usize
 }
 
-/// Rounded-down percentage; 0 of nothing is 0.
+/// Returns the percentage, rounded down; 0 if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> u64 {
     if whole == 0 { 0 } else { (u128::from(part) * 100 / u128::from(whole)) as u64 }
 }
@@ -104,10 +104,10 @@ pub fn percent(part: u64, whole: u64) -> u64 {
 /// Names of the first lines of reports about transfers.
 pub const TIMES: [&str; 3] = ["snapshot_time:", "start_time:", "elapsed_time:"];
 
-/// What beside its requests `rpc_stats` tells about an object target: the caller's cache knows.
+/// State that `rpc_stats` reports in addition to requests; the caller's cache knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pending {
-    /// Requests of direct I/O under way.
+    /// Direct I/O requests in flight.
     pub dio_rpcs: u64,
     /// Dirty pages that wait to be written.
     pub write_pages: u64,
@@ -153,13 +153,13 @@ impl Default for RpcStats {
 pub struct Averages {
     /// Finished requests.
     pub rpcs: u64,
-    /// Their bytes.
+    /// Bytes of the finished requests.
     pub bytes: u64,
-    /// The time they took, in microseconds, added up.
+    /// Sum of their durations, in microseconds.
     pub time_us: u64,
 }
 
-/// A request with data. It is in flight from [`CountedRpc::sent`] until this is dropped.
+/// A request with data, in flight from [`CountedRpc::sent`] until this value is dropped.
 #[derive(Debug)]
 pub struct CountedRpc<'a> {
     stats: &'a RpcStats,
@@ -170,7 +170,7 @@ pub struct CountedRpc<'a> {
 }
 
 impl RpcStats {
-    /// A read or write that is sent now. `offset` and `bytes` in the object.
+    /// Counts a read or write that is sent at once. `offset` and `bytes` in the object.
     pub fn begin(&self, direction: Direction, offset: u64, bytes: u64) -> CountedRpc<'_> {
         let counted = self.prepare(direction, offset, bytes);
         counted.sent();
@@ -181,7 +181,7 @@ impl RpcStats {
         CountedRpc { stats: self, direction, offset, bytes, sent: OnceLock::new() }
     }
 
-    /// A request that is about to wait for its turn; `None` if it carries no data.
+    /// Prepares the count of a request that is about to wait for admission; `None` if it carries no data.
     pub(crate) fn prepare_request(&self, request: &OssRequest, bulk: &Bulk<'_>) -> Option<CountedRpc<'_>> {
         match (request, bulk) {
             (OssRequest::Read { offset, len, .. }, _) => {
@@ -194,28 +194,29 @@ impl RpcStats {
         }
     }
 
-    /// Requests under way.
+    /// Returns the requests in flight.
     pub fn in_flight(&self, direction: Direction) -> u64 {
         self.in_flight[direction as usize].load(Ordering::Relaxed)
     }
 
-    /// Requests by pages: row `i` holds those of up to 2^i pages.
+    /// Returns the requests by pages: row `i` holds those of up to 2^i pages.
     pub fn pages_per_rpc(&self) -> Rows {
         self.histograms.rows(PAGES)
     }
 
-    /// Requests by how many of the same direction were under way when they began, themselves included.
+    /// Returns the requests by the number in flight in the same direction when they began, themselves
+    /// included.
     pub fn rpcs_in_flight(&self) -> Rows {
         self.histograms.rows(IN_FLIGHT)
     }
 
-    /// Averages of a direction.
+    /// Returns the averages of a direction.
     pub fn averages(&self, direction: Direction) -> Averages {
         let read = |counters: &[AtomicU64; 2]| counters[direction as usize].load(Ordering::Relaxed);
         Averages { rpcs: read(&self.finished), bytes: read(&self.bytes), time_us: read(&self.time_us) }
     }
 
-    /// Counts from 0 again. Requests under way stay counted as such.
+    /// Resets the counts to 0. Requests in flight stay counted as such.
     pub fn clear(&self) {
         self.histograms.clear();
         for counters in [&self.bytes, &self.time_us, &self.finished] {
@@ -224,7 +225,7 @@ impl RpcStats {
         self.started_ns.store(now_ns(), Ordering::Relaxed);
     }
 
-    /// The text of `osc.*.rpc_stats` (reference 2.9).
+    /// Returns the text of `osc.*.rpc_stats`.
     pub fn text(&self, pending: Pending) -> String {
         self.text_at(now_ns(), self.started_ns.load(Ordering::Relaxed), pending)
     }
@@ -253,7 +254,7 @@ impl RpcStats {
     }
 }
 
-/// One table of `rpc_stats`: rows from `first` to the last that counts.
+/// Writes one table of `rpc_stats`: rows from `first` to the last with a count.
 fn table(out: &mut String, title: &str, unit: &str, rows: &Rows, first: usize, label: impl Fn(usize) -> u64) {
     let [read, write] = rows;
     let totals = [read.iter().sum::<u64>(), write.iter().sum::<u64>()];
@@ -281,7 +282,7 @@ fn table(out: &mut String, title: &str, unit: &str, rows: &Rows, first: usize, l
 }
 
 impl CountedRpc<'_> {
-    /// It has gone out. Only the first call counts: a request that is sent again was one before.
+    /// Counts the request as sent. Only the first call counts: a resend is not a new request.
     pub(crate) fn sent(&self) {
         if self.sent.set(Instant::now()).is_err() {
             return;

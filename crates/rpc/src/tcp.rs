@@ -1,11 +1,12 @@
 //! Frames over TCP.
 //!
-//! A server's connection is served by a few threads of which one reads (leader and followers): it reads a request, runs
-//! it and sends the reply itself, and gives the reading to another thread only when the request is about to wait. A
-//! client's caller sends its request itself and then reads; who finds somebody reading sleeps until its answer was put
-//! where it belongs. So a request costs two system calls on each side and no hand-over between threads.
+//! A few threads serve a connection of a server, and one of them reads (leader and followers): it reads a
+//! request, runs it and sends the reply itself, and hands the reading over to another thread only when the
+//! request is about to wait. A client's caller sends its request itself and then reads; if another thread is
+//! already reading, the caller sleeps until that thread has delivered its answer. So a request costs two
+//! system calls on each side and no hand-over between threads.
 //!
-//! What is sent is specified in `docs/protocol/`.
+//! `docs/protocol/` specifies the frames.
 
 mod buffer;
 mod client;

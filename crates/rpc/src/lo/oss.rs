@@ -1,5 +1,5 @@
-//! An object target in this process. What a lost connection is to others, an eviction is here: the only way to be parted
-//! from the target.
+//! An object target in this process. An eviction is the equivalent of a lost connection: the only way to lose
+//! the target.
 
 use crate::api::{Call, ClientCallbacks, Export, OssEndpoint, OssEvents, OssService};
 use crate::stats::{CountedRpc, RpcStats};
@@ -12,17 +12,17 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Evictions that one request survives by connecting again.
+/// Evictions that one request survives by reconnecting.
 const EVICTIONS_MAX: u32 = 3;
 
 /// An object target in this process. Dropping it disconnects the client.
 pub struct LoOss {
     service: Arc<dyn OssService>,
-    /// The client's life at the service that calls are made in.
+    /// Life of the client at the service that calls run in.
     life: RwLock<Arc<Life>>,
-    /// Number of the life that calls are made in, or of the one that is being restored.
+    /// Number of the life that calls run in, or of the one that is being restored.
     incarnation: AtomicU64,
-    /// Held by the thread that connects anew; the life that it restores.
+    /// Held by the reconnecting thread; the life that it restores.
     reviving: ReentrantMutex<RefCell<Option<Arc<Life>>>>,
     callbacks: Arc<dyn ClientCallbacks>,
     events: Option<Arc<dyn OssEvents>>,
@@ -31,17 +31,17 @@ pub struct LoOss {
     stats: RpcStats,
 }
 
-/// A client from its connect until it leaves or is evicted.
+/// A client from its connect until its disconnect or eviction.
 struct Life {
     export: Arc<Export>,
     incarnation: u64,
 }
 
 impl LoOss {
-    /// An endpoint that calls `service`.
+    /// Creates an endpoint that calls `service`.
     ///
     /// # Errors
-    /// Whatever the service refuses the connect with.
+    /// The service's refusal of the connect.
     pub fn connect(
         service: Arc<dyn OssService>,
         client: ClientUuid,
@@ -50,7 +50,8 @@ impl LoOss {
         LoOss::build(service, client, callbacks, None)
     }
 
-    /// The same, with somebody who is also told when the service has dropped the client.
+    /// Creates an endpoint with a receiver of events, which is also notified when the service drops the
+    /// client.
     ///
     /// # Errors
     /// As [`LoOss::connect`].
@@ -103,7 +104,8 @@ impl LoOss {
             } else if life.incarnation == self.incarnation() {
                 return Err(Status::EVICTED);
             }
-            // What is left of an earlier life fails when the next one is there; what belongs to that one goes on in it.
+            // Requests of the earlier life fail once the next one exists; requests of the new life continue
+            // in it.
             match self.revive(&life) {
                 Ok(next) => life = next,
                 Err(error) => status = error,
@@ -112,12 +114,12 @@ impl LoOss {
         Err(if status == Status::EVICTED { Status::EIO } else { status })
     }
 
-    /// The life that follows one that was ended by an eviction. The first caller connects and restores; others wait.
+    /// Returns the life after an eviction. The first caller connects and restores; others wait.
     #[cold]
     fn revive(&self, ended: &Life) -> StatusResult<Arc<Life>> {
         let reviving = nacre_env::blocking(|| self.reviving.lock());
         if let Some(life) = reviving.borrow().as_ref() {
-            // Called by what is told about it, through the endpoint that everybody uses.
+            // Re-entered by the events receiver, through the endpoint that all callers use.
             return Ok(life.clone());
         }
         let current = self.life.read().clone();
@@ -128,7 +130,7 @@ impl LoOss {
         let client = current.export.client;
         let export = Arc::new(Export::new(client, Nid::Lo, None, self.callbacks.clone()));
         self.service.connect(&export)?;
-        // From here on, what was accepted before is of the past.
+        // From here on, requests accepted before belong to the past life.
         let incarnation = self.incarnation.fetch_add(1, Ordering::AcqRel) + 1;
         let life = Arc::new(Life { export, incarnation });
         *reviving.borrow_mut() = Some(life.clone());
@@ -146,7 +148,7 @@ impl LoOss {
     }
 }
 
-/// True if the request may run in this life.
+/// Returns true if the request may run in this life.
 fn belongs(request: &OssRequest, life: &Life) -> bool {
     match request {
         OssRequest::Write { incarnation, .. } => *incarnation == 0 || *incarnation == life.incarnation,
@@ -154,7 +156,7 @@ fn belongs(request: &OssRequest, life: &Life) -> bool {
     }
 }
 
-/// The same buffer, for another try.
+/// Reborrows the buffer for another attempt.
 fn again<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
     match bulk {
         Bulk::None => Bulk::None,
@@ -183,7 +185,7 @@ impl OssEndpoint for LoOss {
         Some(&self.stats)
     }
 
-    /// Never changes: client and server live and die together.
+    /// Returns a constant: client and server share one process.
     fn durability_epoch(&self) -> u64 {
         0
     }
@@ -203,7 +205,7 @@ impl Drop for LoOss {
     }
 }
 
-/// The target as it is used while a client's new life is being set up.
+/// The target during the restore of a client's new life.
 struct Revived<'a> {
     target: &'a LoOss,
     life: &'a Life,

@@ -1,17 +1,17 @@
-//! Memory for bulk data, aligned so that files can be read and written around the page cache.
+//! Memory for bulk data, aligned for direct I/O on files.
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ptr::NonNull;
 
-/// Size of a page in bytes, which is also an alignment that every block device accepts.
+/// Size of a page in bytes; also an alignment that every block device accepts.
 const PAGE: usize = 4096;
 
-/// A reusable buffer that grows to what is asked for.
+/// A reusable buffer that grows to the requested length.
 ///
-/// Its memory is mapped and not allocated: a page is taken from the system when something is put into it, so a peer
-/// that announces megabytes and sends nothing costs address space alone. (An aligned, zeroed allocation touches every
-/// page; 600 such announcements of 4 MiB were 2.4 GB.)
+/// Its memory is mapped and not allocated: a page is taken from the system on the first write to it, so a
+/// peer that announces megabytes and sends nothing costs address space alone. (An aligned, zeroed allocation
+/// touches every page; 600 such announcements of 4 MiB were 2.4 GB.)
 pub(super) struct BulkBuffer {
     memory: Option<Mapping>,
 }
@@ -21,27 +21,27 @@ impl BulkBuffer {
         BulkBuffer { memory: None }
     }
 
-    /// The first `len` bytes, mapped if they are not; whatever an earlier use left is in them.
+    /// Returns the first `len` bytes, mapped if needed; their contents are left over from an earlier use.
     ///
     /// # Errors
-    /// The system gives no memory.
+    /// If the system has no memory.
     pub(super) fn reserve(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.capacity() < len {
-            // First the old one, so that there are never both.
+            // The old mapping first, so that both never exist at once.
             self.memory = None;
             self.memory = Some(Mapping::new(len.next_multiple_of(PAGE))?);
         }
         Ok(self.bytes().get_mut(..len).unwrap_or_default())
     }
 
-    /// The first `len` bytes of what is reserved, all of it if that is less.
+    /// Returns the first `len` bytes of the reserved memory, all of it if that is less.
     pub(super) fn filled(&mut self, len: usize) -> &[u8] {
         let bytes = self.bytes();
         let len = len.min(bytes.len());
         bytes.get(..len).unwrap_or_default()
     }
 
-    /// Gives the memory back to the system.
+    /// Returns the memory to the system.
     pub(super) fn release(&mut self) {
         self.memory = None;
     }
@@ -55,13 +55,13 @@ impl BulkBuffer {
     }
 }
 
-/// Anonymous memory of its own, zeroes at first.
+/// A private anonymous mapping, initially zero.
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value and is given out only through `&mut self`.
+// SAFETY: this value owns the mapping, and lends it only through `&mut self`.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -69,8 +69,8 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no memory that is in use.
         let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
-        // SAFETY: the range is the mapping that was just made. Huge pages would take 2 MiB for the first byte that arrives;
-        // a kernel that knows none refuses this, and there is nothing to be done then.
+        // SAFETY: the range is the new mapping. Huge pages would take 2 MiB for the first byte that arrives;
+        // a kernel without huge pages refuses this, and the error needs no action.
         let _ = unsafe { mm::madvise(start, len, Advice::LinuxNoHugepage) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { start, len })
@@ -84,7 +84,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length, and nothing borrows from it any more.
+        // SAFETY: the mapping has this length, and no borrow of it is left.
         let _ = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -93,7 +93,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// Pages of a buffer that are in memory.
+    /// Returns the number of resident pages of a buffer.
     fn resident(buffer: &mut BulkBuffer) -> usize {
         let Some(memory) = &buffer.memory else { return 0 };
         let mut pages = vec![0u8; memory.len / PAGE];

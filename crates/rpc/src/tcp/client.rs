@@ -1,4 +1,4 @@
-//! The calling side.
+//! The client side.
 
 pub(crate) mod body;
 pub(super) mod conn;

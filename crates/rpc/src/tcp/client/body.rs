@@ -1,17 +1,17 @@
-//! The body of a request with the job that it may end with.
+//! The body of a request, with an optional job id at its end.
 
 use super::conn::Conn;
 use crate::tcp::scratch::Scratch;
 use nacre_wire::frame::{FrameFlags, Header, JOB_ID_BYTES, push_job};
 
-/// An encoded request, and the job that this thread worked for when it was made.
+/// An encoded request, and the job of this thread at the time of encoding.
 pub(crate) struct Encoded {
     bytes: Scratch,
     has_job: bool,
 }
 
 impl Encoded {
-    /// What `encode` writes, with room for about so many bytes.
+    /// Encodes a request with `encode`, into a buffer of about `room` bytes.
     pub(crate) fn new(room: usize, encode: impl FnOnce(&mut Vec<u8>)) -> Encoded {
         let mut bytes = Scratch::new();
         bytes.reserve(room);
@@ -28,21 +28,22 @@ impl Encoded {
     }
 }
 
-/// What is sent behind the header.
+/// The bytes after the header.
 #[derive(Clone, Copy)]
 pub(crate) struct Body<'a> {
     pub(crate) bytes: &'a [u8],
-    /// A job id is at the end.
+    /// The body ends with a job id.
     pub(crate) has_job: bool,
 }
 
 impl<'a> Body<'a> {
-    /// One without job.
+    /// Creates a body without a job id.
     pub(crate) fn plain(bytes: &'a [u8]) -> Body<'a> {
         Body { bytes, has_job: false }
     }
 
-    /// The bytes for this connection: without the job if the server knows of none. Sets the header's flag.
+    /// Returns the bytes for this connection, without the job id if the server does not support it. Sets the
+    /// header's flag.
     pub(crate) fn for_conn(self, conn: &Conn, header: &mut Header) -> &'a [u8] {
         if !self.has_job {
             return self.bytes;
@@ -51,7 +52,7 @@ impl<'a> Body<'a> {
             header.flags.insert(FrameFlags::JOB_ID);
             return self.bytes;
         }
-        // Put there by `Encoded`.
+        // `Encoded` has put the job id there.
         self.bytes.len().checked_sub(JOB_ID_BYTES).and_then(|len| self.bytes.get(..len)).unwrap_or(self.bytes)
     }
 }
