@@ -1,7 +1,7 @@
-//! What endpoints and short I/O are worth: rates over plain loopback and over a simulated fabric, in one run.
+//! The gain from endpoints and short I/O: rates over plain loopback and over a simulated fabric, in one run.
 //!
-//! `cargo run --release -p nacre-rpc --example endpoint_bench [SECONDS]`: each figure is measured three times for so long
-//! (default 0.3) in turn with those beside it; medians are printed.
+//! `cargo run --release -p nacre-rpc --example endpoint_bench [SECONDS]`: each figure is measured three times
+//! for SECONDS (default 0.3), alternating with the other figures of its row; medians are printed.
 
 use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, Server, Targets, TcpOss};
@@ -36,7 +36,7 @@ impl OssService for Null {
     }
 }
 
-/// Calls per second of one thread.
+/// Returns the calls per second of one thread.
 fn rate(oss: &TcpOss, is_write: bool, data: &mut [u8], time: Duration) -> f64 {
     let object = Fid::new(9, 1, 0);
     let start = Instant::now();
@@ -59,7 +59,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Medians of the rates of one thread at each of several endpoints, measured in turn.
+/// Returns the medians of the rates of one thread at each of several endpoints, measured alternately.
 fn rates(all: &[TcpOss], is_write: bool, len: usize, time: Duration) -> Vec<f64> {
     let mut data = vec![7u8; len];
     let mut rows = vec![Vec::new(); all.len()];

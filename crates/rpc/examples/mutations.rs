@@ -1,10 +1,12 @@
-//! A client with a key that sends messages which were damaged before they were protected: what a server makes of them is the business of its
-//! decoders and services alone.
+//! A client with a key that sends damaged messages over intact connections: only the decoders and services of
+//! a server can detect the damage.
 //!
-//! `cargo run --release -p nacre-rpc --example mutations DIR FSNAME ADDRESS TARGET FID SECONDS [SEED]`: DIR is the directory of a file system with its
-//! authority (`DIR/keys`), of which the program makes itself a client's key; TARGET is `mgs`, `mdt0`, `ost0` and so on at ADDRESS (IP:PORT); FID is
-//! one of a file, as `lfs path2fid` shows it, near which objects of requests are drawn. Runs beside a workload that verifies what it reads. Prints what
-//! was sent and how it was answered, and fails if the server cannot be reached any more.
+//! `cargo run --release -p nacre-rpc --example mutations DIR FSNAME ADDRESS TARGET FID SECONDS [SEED]`: DIR
+//! is the directory of a file system with its authority (`DIR/keys`), from which the program issues itself a
+//! client's key; TARGET is `mgs`, `mdt0`, `ost0` and so on at ADDRESS (IP:PORT); FID is that of a file, as
+//! `lfs path2fid` shows it, and the objects of requests are drawn near it. Runs next to a workload that
+//! verifies what it reads. Prints statistics of requests and answers, and fails if the server becomes
+//! unreachable.
 
 use nacre_env::clock::Instant;
 use nacre_keys::{Authority, ClientTls, LIFETIME};
@@ -23,13 +25,13 @@ use std::time::Duration;
 
 type Link = StreamOwned<ClientConnection, TcpStream>;
 
-/// How long an answer is waited for: some requests wait for others.
+/// Time limit for an answer: some requests wait for others.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Messages on one connection.
 const PER_CONNECTION: usize = 2000;
 const VALUES: [u64; 9] = [0, 1, 2, 0xff, 0xffff, 1 << 31, u32::MAX as u64, 1 << 63, u64::MAX];
 
-/// Numbers that depend on the seed alone.
+/// Random numbers that depend on the seed alone.
 struct Draw(fastrand::Rng);
 
 impl Draw {
@@ -100,7 +102,7 @@ impl Campaign {
         link.flush()
     }
 
-    /// The status of the next answer; `None` if none comes in time.
+    /// Returns the status of the next answer; `None` if none arrives in time.
     fn answer(&self, link: &mut Link) -> io::Result<Option<Status>> {
         let mut bytes = [0; HEADER_BYTES];
         match link.read_exact(&mut bytes) {
@@ -175,7 +177,7 @@ impl Campaign {
         header
     }
 
-    /// Sends on one connection until it ends or has had its share.
+    /// Sends on one connection until it ends or has carried [`PER_CONNECTION`] messages.
     fn run(&mut self, link: &mut Link) -> io::Result<()> {
         for _ in 0..PER_CONNECTION {
             let (mut header, body) = (self.header(), self.body());
@@ -195,7 +197,7 @@ impl Campaign {
     }
 }
 
-/// Bodies of valid requests of a kind, from the examples of the protocol.
+/// Returns bodies of valid requests of a kind, from the examples of the protocol.
 fn examples(kind: &str, prefix: &[u8]) -> Vec<Vec<u8>> {
     let text = include_str!("../../wire/golden/version-3.txt");
     let of_kind = text.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));

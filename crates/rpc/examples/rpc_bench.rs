@@ -1,7 +1,7 @@
-//! Round trips and bulk throughput of the TCP transport beside a bare socket, on one CPU and in one run.
+//! Round trips and bulk throughput of the TCP transport compared to a bare socket, on one CPU and in one run.
 //!
-//! `cargo run --release -p nacre-rpc --example rpc_bench [SECONDS]`: each figure is measured three times for so long
-//! (default 0.4) in turn with its counterpart; medians are printed.
+//! `cargo run --release -p nacre-rpc --example rpc_bench [SECONDS]`: each figure is measured three times for
+//! SECONDS (default 0.4), alternating with its counterpart; medians are printed.
 
 use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpOss};
@@ -69,7 +69,7 @@ impl MdsEvents for Null {
     }
 }
 
-/// CPU time that this process has used.
+/// Returns the CPU time that this process has used.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock exists on every Linux, and the structure is valid for writes.
@@ -77,8 +77,8 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Operations per second of CPU time. Both ends run on one CPU of this process, so on an idle machine that is the time
-/// that passes, and on a busy one what others take does not count.
+/// Returns operations per second of CPU time. Both ends run on one CPU in this process, so on an idle machine
+/// that equals elapsed time, and on a busy one other processes do not count.
 fn rate<T>(time: Duration, mut op: impl FnMut() -> T) -> f64 {
     let start = Instant::now();
     let cpu_start = cpu_time();
@@ -92,7 +92,7 @@ fn rate<T>(time: Duration, mut op: impl FnMut() -> T) -> f64 {
     count as f64 / (cpu_time() - cpu_start).as_secs_f64()
 }
 
-/// A peer that receives `request` bytes and answers `reply` bytes, until the end.
+/// Starts a peer that receives `request` bytes and answers `reply` bytes, until the end.
 fn raw_peer(request: usize, reply: usize) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("port");
     let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connect");

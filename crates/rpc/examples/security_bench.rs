@@ -1,8 +1,8 @@
-//! What protection costs: requests and data over loopback, open, authenticated and encrypted in turn, on one CPU; and what a flood of
-//! half-open connections does to a client.
+//! The cost of protection: requests and data over loopback, alternately open, authenticated and encrypted, on
+//! one CPU; and the effect of a flood of half-open connections on a client.
 //!
-//! `cargo run --release -p nacre-rpc --example security_bench [SECONDS]`: each figure is measured five times for so long
-//! (default 0.4) in turn with its counterparts; medians of the CPU time of both ends.
+//! `cargo run --release -p nacre-rpc --example security_bench [SECONDS]`: each figure is measured five times
+//! for SECONDS (default 0.4), alternating with its counterparts; medians of the CPU time of both ends.
 
 use nacre_env::clock::Instant;
 use nacre_keys::{Authority, ClientTls, LIFETIME, Revoked, ServerTls};
@@ -74,7 +74,7 @@ impl MdsEvents for Null {
     }
 }
 
-/// CPU time that this process has used.
+/// Returns the CPU time that this process has used.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock exists on every Linux, and the structure is valid for writes.
@@ -82,7 +82,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Operations per second of CPU time of both ends.
+/// Returns operations per second of CPU time of both ends.
 fn rate<T>(time: Duration, mut op: impl FnMut() -> T) -> f64 {
     let start = Instant::now();
     let cpu_start = cpu_time();
@@ -128,7 +128,7 @@ impl Side {
     }
 }
 
-/// Opens connections that say nothing, from many addresses of this host.
+/// Opens connections that send nothing, from many addresses of this host.
 fn flood(server: std::net::SocketAddr, count: usize) -> Vec<TcpStream> {
     let std::net::SocketAddr::V4(server) = server else { unreachable!("the benchmark uses IPv4") };
     let address = |ip: Ipv4Addr, port: u16| libc::sockaddr_in {
@@ -141,7 +141,8 @@ fn flood(server: std::net::SocketAddr, count: usize) -> Vec<TcpStream> {
     let to = address(*server.ip(), server.port());
     let one = |number: usize| {
         let from = address(Ipv4Addr::from(0x7f00_0002 + number as u32), 0);
-        // SAFETY: both addresses live for the calls and have the length that is passed; the descriptor belongs to nobody else.
+        // SAFETY: both addresses live for the calls and have the length that is passed; this thread owns the
+        // descriptor.
         unsafe {
             let raw = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
             assert!(raw >= 0, "a socket: {}", std::io::Error::last_os_error());
@@ -154,7 +155,7 @@ fn flood(server: std::net::SocketAddr, count: usize) -> Vec<TcpStream> {
     (0..count).map(one).collect()
 }
 
-/// Requests per second of a client, before and while ten thousand connections are half open.
+/// Returns requests per second of a client, before and while ten thousand connections are half open.
 fn under_flood(side: &Side, time: Duration) {
     const FLOOD: usize = 10_000;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -191,7 +192,7 @@ fn under_flood(side: &Side, time: Duration) {
     );
 }
 
-/// Milliseconds until a client whose server has restarted has so many connections again.
+/// Returns the milliseconds until a client has `count` connections again after a restart of its server.
 fn reconnect_ms(side: &Side, count: usize) -> f64 {
     let start = Instant::now();
     (0..count).for_each(|_| side.connect(&side.config));
@@ -222,7 +223,7 @@ fn measure(side: &Side, time: Duration, data: &mut [u8], new_client: &dyn Fn() -
     });
     row.push(us(all) / DEPTH as f64);
     row.push(us(rate(time, || side.connect(&side.config))));
-    // Keys of its own each time: nothing to resume.
+    // New keys each time: no session to resume.
     row.push(us(rate(time, || {
         let tls = side.config.tls.as_ref().map(|_| new_client());
         side.connect(&ClientConfig { tls, ..side.config.clone() });

@@ -349,7 +349,7 @@ pub trait OssService: Send + Sync {
         let _ = export;
     }
 
-    /// Returns space and objects, for administrators of the service, who are not clients of it.
+    /// Returns space and objects, for administration without a client.
     ///
     /// # Errors
     /// If the store cannot be read.

@@ -127,7 +127,7 @@ impl Hold {
         }
     }
 
-    /// Returns true if a request may have to be held at a step that it reaches only on a longer path.
+    /// Returns true if the next such request may be held at `moment`, so that the caller has to bring it there.
     pub fn is_wanted(&self, moment: Moment, request: &dyn fmt::Debug) -> bool {
         if !self.is_armed.load(Ordering::Relaxed) {
             return false;

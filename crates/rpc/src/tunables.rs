@@ -1,4 +1,4 @@
-//! Parameters of a client's way to its targets that may change while it runs.
+//! Parameters of a client's connections to its targets that may change while it runs.
 
 use nacre_types::{Status, StatusResult};
 pub use nacre_wire::frame::ChecksumType;
@@ -8,26 +8,29 @@ use std::time::Duration;
 
 /// Bytes of the pages that `max_pages_per_rpc` counts.
 pub const PAGE_BYTES: u64 = 4096;
-/// Largest `short_io_bytes`. Lustre takes values up to 1 MiB and cuts them without a word; larger ones are refused here.
+/// Largest `short_io_bytes`. Lustre accepts values up to 1 MiB and clamps them silently; larger ones are
+/// refused here.
 pub const SHORT_IO_MAX: u64 = 64 << 10;
 /// Smallest `short_io_bytes` that is not "off".
 const SHORT_IO_MIN: u64 = 64;
-/// Most pages that a frame carries.
+/// Pages in a frame at most.
 const RPC_PAGES_MAX: u64 = nacre_types::limits::BULK_MAX as u64 / PAGE_BYTES;
-/// Stands for "as the shared parameters have it".
+/// Stands for "inherited from the shared parameters".
 const INHERIT: u64 = u64::MAX;
 
 /// One of the parameters; the names are those of `osc.*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Tunable {
-    /// `max_rpcs_in_flight`: reads and writes under way to one target, 1 to 256. As long as nobody sets it, the default
-    /// does not hold up short ones (`short_io_bytes`): to wait for a turn costs them more than to be sent.
+    /// `max_rpcs_in_flight`: reads and writes in flight to one target, 1 to 256. The default, unless it is
+    /// set, does not limit short ones (`short_io_bytes`): waiting for admission costs them more than the
+    /// send.
     MaxRpcsInFlight = 0,
     /// `max_pages_per_rpc`: pages of 4 KiB in one request, 16 to what a frame carries
     /// ([`nacre_types::limits::BULK_MAX`]).
     MaxPagesPerRpc,
-    /// `short_io_bytes`: data up to so many bytes is received together with its header, 0 for none, else 64 to 65,536.
+    /// `short_io_bytes`: length in bytes up to which data is received together with its header, 0 for none,
+    /// else 64 to 65,536.
     ShortIoBytes,
     /// `checksums`: 1 if bulk data carries a checksum, 0 if not.
     Checksums,
@@ -37,9 +40,10 @@ pub enum Tunable {
     ConnsPerPeer,
     /// `resend_count`: how often damaged bulk data is sent again before `EIO`, 0 to 1000.
     ResendCount,
-    /// `idle_timeout`: seconds after which unused connections to an object target are closed, 0 for never, at most 50.
+    /// `idle_timeout`: seconds after which idle connections to an object target are closed, 0 for never, at
+    /// most 50.
     IdleTimeout,
-    /// `active`: 0 if the target is not to be used; requests fail at once then. Set by
+    /// `active`: 0 if the target is deactivated; requests then fail at once. Set by
     /// [`crate::api::OssEndpoint::set_active`].
     Active,
 }
@@ -47,7 +51,7 @@ pub enum Tunable {
 const COUNT: usize = Tunable::Active as usize + 1;
 
 impl Tunable {
-    /// What counts without a setting. Source: reference 2.9. Measured over loopback with two threads that read 4 MiB at a
+    /// Returns the default, which is Lustre's. Measured over loopback with two threads that read 4 MiB at a
     /// time, November 2026: requests of 1 MiB at 0.83 of the rate with 4 MiB.
     const fn default_value(self) -> u64 {
         match self {
@@ -61,10 +65,10 @@ impl Tunable {
         }
     }
 
-    /// The value as it is kept.
+    /// Returns the value as it is stored.
     ///
     /// # Errors
-    /// `ERANGE` for a number out of range, `EINVAL` for one that stands for nothing.
+    /// `ERANGE` for a number out of range, `EINVAL` for one without a meaning.
     fn checked(self, value: u64) -> StatusResult<u64> {
         let within = |range: std::ops::RangeInclusive<u64>| {
             if range.contains(&value) { Ok(value) } else { Err(Status::ERANGE) }
@@ -85,11 +89,11 @@ impl Tunable {
     }
 }
 
-/// Parameters that endpoints read whenever they need them, so that a change counts for the next request (for the next
-/// connection where it is about connections). Any thread may read and set.
+/// Parameters that endpoints read whenever they need them, so that a change takes effect with the next
+/// request (with the next connection for parameters of connections). Any thread may read and set.
 ///
-/// An endpoint has its own on top of those that all endpoints of a client share ([`Tunables::over`]): what was set at it
-/// counts there, the rest follows the shared ones.
+/// An endpoint has its own on top of those that all endpoints of a client share ([`Tunables::over`]): its own
+/// settings take precedence, the rest is inherited.
 #[derive(Debug)]
 pub struct Tunables {
     own: [AtomicU64; COUNT],
@@ -103,12 +107,12 @@ impl Default for Tunables {
 }
 
 impl Tunables {
-    /// Nothing set yet; everything is as `shared` has it.
+    /// Creates parameters without settings, which inherit everything from `shared`.
     pub fn over(shared: Arc<Tunables>) -> Tunables {
         Tunables { shared: Some(shared), ..Tunables::default() }
     }
 
-    /// The value that counts.
+    /// Returns the effective value.
     pub fn get(&self, tunable: Tunable) -> u64 {
         match self.own[tunable as usize].load(Ordering::Relaxed) {
             INHERIT => match &self.shared {
@@ -119,47 +123,47 @@ impl Tunables {
         }
     }
 
-    /// Sets a value here.
+    /// Sets a value at this level.
     ///
     /// # Errors
-    /// `ERANGE` for a number out of range, `EINVAL` for one that stands for nothing; see [`Tunable`].
+    /// `ERANGE` for a number out of range, `EINVAL` for one without a meaning; see [`Tunable`].
     pub fn set(&self, tunable: Tunable, value: u64) -> StatusResult<()> {
         self.own[tunable as usize].store(tunable.checked(value)?, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Forgets what was set here, so that the shared value or the default counts again.
+    /// Removes the setting at this level, so that the shared value or the default is inherited again.
     pub fn reset(&self, tunable: Tunable) {
         self.own[tunable as usize].store(INHERIT, Ordering::Relaxed);
     }
 
-    /// Reads and writes under way to one target at most.
+    /// Returns the limit on reads and writes in flight to one target.
     pub fn max_rpcs_in_flight(&self) -> u32 {
         self.get(Tunable::MaxRpcsInFlight) as u32
     }
 
-    /// True if somebody has set it, here or for all.
+    /// Returns true if the parameter is set, here or in the shared parameters.
     pub fn is_set(&self, tunable: Tunable) -> bool {
         self.own[tunable as usize].load(Ordering::Relaxed) != INHERIT
             || self.shared.as_ref().is_some_and(|shared| shared.is_set(tunable))
     }
 
-    /// False if the target is not to be used.
+    /// Returns false if the target is deactivated.
     pub fn is_active(&self) -> bool {
         self.get(Tunable::Active) != 0
     }
 
-    /// Longest data of one request in bytes.
+    /// Returns the longest data of one request in bytes.
     pub fn rpc_bytes_max(&self) -> usize {
         (self.get(Tunable::MaxPagesPerRpc) * PAGE_BYTES) as usize
     }
 
-    /// Data up to so many bytes travels inline; 0 for none.
+    /// Returns the length in bytes up to which data travels inline; 0 for none.
     pub fn short_io_bytes(&self) -> usize {
         self.get(Tunable::ShortIoBytes) as usize
     }
 
-    /// How bulk data is to be checked, `None` for not at all.
+    /// Returns the checksum type for bulk data, `None` for no checksums.
     pub fn checksum(&self) -> Option<ChecksumType> {
         if self.get(Tunable::Checksums) == 0 {
             return None;
@@ -170,17 +174,17 @@ impl Tunables {
         })
     }
 
-    /// Endpoints per NID.
+    /// Returns the endpoints per NID.
     pub fn conns_per_peer(&self) -> usize {
         self.get(Tunable::ConnsPerPeer) as usize
     }
 
-    /// How often damaged data is sent again.
+    /// Returns how often damaged data is sent again.
     pub fn resend_count(&self) -> u32 {
         self.get(Tunable::ResendCount) as u32
     }
 
-    /// Age at which an unused connection is closed, `None` for never.
+    /// Returns the idle time after which a connection is closed, `None` for never.
     pub fn idle_timeout(&self) -> Option<Duration> {
         Some(self.get(Tunable::IdleTimeout)).filter(|&s| s > 0).map(Duration::from_secs)
     }

@@ -1,4 +1,5 @@
-//! Memory that requests allocate, client and server together. One test, since it counts those of the whole process.
+//! Allocations of requests, of client and server together. One test, since it counts those of the whole
+//! process.
 
 #[path = "support/services.rs"]
 mod services;
@@ -20,18 +21,18 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: passed on.
+        // SAFETY: forwarded under the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: forwarded under the same contract.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: passed on.
+        // SAFETY: forwarded under the same contract.
         unsafe { System.realloc(memory, layout, size) }
     }
 }
@@ -58,10 +59,10 @@ impl OssService for Null {
     }
 }
 
-/// Allocations of each of many calls.
+/// Returns the allocations per call.
 fn per_call(mut call: impl FnMut()) -> f64 {
     const COUNT: u64 = 2000;
-    // Buffers grow and connections open first.
+    // Warm-up: buffers grow and connections open first.
     (0..COUNT).for_each(|_| call());
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     (0..COUNT).for_each(|_| call());

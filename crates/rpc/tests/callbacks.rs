@@ -1,4 +1,4 @@
-//! What servers tell clients on their own account.
+//! Messages that servers send to clients unasked.
 
 #[path = "support/proxy.rs"]
 mod proxy;
@@ -13,7 +13,7 @@ use services::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Tells it again until it arrives, as services do.
+/// Repeats a message until it arrives, as services do.
 fn tell_until_heard(export: &Export, events: &Events, number: u64) {
     eventually("the message arrives", || {
         export.callbacks.lock_message(message(number));
@@ -31,7 +31,7 @@ fn a_metadata_client_hears_of_locks_and_leases_in_order() {
         TcpMds::connect(0, &[nid(proxy.addr)], &identity(1), &quick(), events.clone()).expect("connect");
     let export = services.mds.exports.lock().unwrap()[&identity(1).client].clone();
     tell_until_heard(&export, &events, 0);
-    // More than a socket takes at once: a burst is no reason to be cut off.
+    // More than a socket takes at once: a burst must not disconnect the client.
     for number in 1..20_000 {
         export.callbacks.lock_message(message(number));
     }
@@ -42,7 +42,8 @@ fn a_metadata_client_hears_of_locks_and_leases_in_order() {
     heard.dedup();
     assert!(heard.into_iter().eq(0..20_000), "each once, in order");
     assert_eq!(events.losses.load(Ordering::SeqCst), 0);
-    // One that gets lost with its connection arrives when it is told again, and the client knows that it may not hear.
+    // A message lost with its connection arrives when it is repeated, and the client learns of the lost
+    // connection.
     proxy.plan(Way::ToClient, 10, Harm::Cut, false);
     export.callbacks.lock_message(message(30_000));
     eventually("the connection is lost", || proxy.happened() == 1);

@@ -1,4 +1,4 @@
-//! Several endpoints of one target, requests in parts, limits of what is under way: seen in counters.
+//! Several endpoints of one target, requests in parts, limits on requests in flight: observed by counters.
 
 #[path = "support/proxy.rs"]
 mod proxy;
@@ -44,7 +44,7 @@ fn ends(oss: &TcpOss) -> Vec<EndpointStats> {
     oss.import().expect("it has").endpoints
 }
 
-/// A fabric on which endpoints count: anything but this host's own loopback.
+/// Adds a fabric that makes endpoints matter: anything but this host's own loopback.
 fn shaped(config: ClientConfig) -> ClientConfig {
     ClientConfig { shape: Some(Shape { latency: Duration::from_micros(10), ..Shape::default() }), ..config }
 }
@@ -85,7 +85,7 @@ fn large_transfers_are_shared_by_the_endpoints_and_small_ones_stay_on_the_first(
         assert_eq!(after.requests, before.requests, "lane {}", after.lane);
         assert_eq!((after.state, after.in_flight, after.queued_bytes), (EndpointState::Up, 0, 0));
     }
-    // Fewer again: the others rest.
+    // Fewer again: the others become idle.
     set(&oss, Tunable::ConnsPerPeer, 1);
     oss.call(&write(0), Bulk::Send(&pattern(4 * MIB))).expect("write");
     set(&oss, Tunable::ConnsPerPeer, 4);
@@ -111,7 +111,7 @@ fn an_endpoint_that_fails_is_left_out_and_comes_back_without_an_error() {
     let oss = oss_at(&[nid(proxies[0].addr), nid(proxies[1].addr)], &shaped(quick()));
     use_all(&oss);
     for (number, bad) in proxies.iter().enumerate() {
-        // Every byte that comes back ends its connection: the endpoint connects never.
+        // Every received byte ends its connection: the endpoint never connects.
         bad.plan(Way::ToClient, 0, Harm::Cut, true);
         bad.cut_all();
         let before = ends(&oss);
@@ -208,16 +208,16 @@ fn no_more_than_max_rpcs_in_flight_are_under_way() {
         set(&oss, Tunable::MaxRpcsInFlight, max);
         nacre_env::thread::scope(|scope| {
             let closed = services.oss.gate.close();
-            // One thread starts more than may be under way, and others add to it.
+            // One thread starts more than may be in flight, and others add to it.
             for _ in 0..3 {
                 scope.spawn(|| ten_reads_at_once(&oss));
             }
             let waiting = || services.oss.gate.waiting.load(Ordering::SeqCst);
             eventually("as many as allowed are at the server", || waiting() == max);
-            // What is not limited still goes through, and nothing more arrives meanwhile.
+            // Requests without a limit still run, and no further read arrives meanwhile.
             assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
             assert_eq!(waiting(), max);
-            // A thread counts its request after it has sent it.
+            // A thread counts its request only after the send.
             let in_flight = || oss.rpc_stats().map(|stats| stats.in_flight(Direction::Read));
             eventually("what waits for its turn was not sent", || in_flight() == Some(max));
             drop(closed);
@@ -260,7 +260,7 @@ fn connections_that_nobody_uses_are_closed_and_opened_again() {
     assert_eq!(oss.import().expect("it has").state, LinkState::Full);
 }
 
-/// Time of `count` writes of 1 MiB each.
+/// Returns the time of `count` writes of 1 MiB each.
 fn time_of_writes(oss: &TcpOss, count: usize) -> Duration {
     let data = pattern(MIB);
     let start = Instant::now();
@@ -274,7 +274,7 @@ fn time_of_writes(oss: &TcpOss, count: usize) -> Duration {
 fn a_simulated_fabric_gives_each_endpoint_its_bandwidth() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
-    // Slow enough that what the machine does itself does not matter.
+    // Slow enough that the speed of the machine does not matter.
     let shape = Shape { latency: Duration::from_millis(1), bytes_per_second: 20_000_000, ..Shape::default() };
     assert!(shape.describe().contains("simulated"));
     let config = ClientConfig { shape: Some(shape), ..quick() };

@@ -131,7 +131,7 @@ fn without_checksums_damaged_data_is_not_noticed() {
     assert!(oss.call(&read, Bulk::Receive(&mut back)).is_ok());
     assert_eq!(wrong(&back), 2);
     assert_eq!(oss.stats().damaged, 0);
-    // Switched on, it counts for the next request.
+    // Once enabled, it applies to the next request.
     checksums(1);
     proxy.plan(Way::ToClient, 100_000, Harm::Flip, false);
     assert!(oss.call(&read, Bulk::Receive(&mut back)).is_ok());
@@ -173,10 +173,10 @@ fn a_server_that_restarts_answers_from_its_store_after_handles_are_open_again() 
     let server = services.serve(any_port(), ServerConfig::default());
     let proxy = Proxy::start(server.addrs()[0]);
     let events = Arc::new(Events::default());
-    // On one CPU, so that the connection that is open now is the one that is used.
+    // On one CPU, so that the open connection is also the one in use.
     nacre_env::pin_to_cpu(nacre_env::online_cpus()[0]).expect("a CPU of ours");
     let mds = connect(proxy.addr, &events);
-    // The answer is lost on its way, then the server restarts: only its store knows that the request has run.
+    // The answer is lost in transit, then the server restarts: only its store knows that the request has run.
     proxy.plan(Way::ToClient, 10, Harm::Cut, true);
     let caller = nacre_env::thread::spawn({
         let mds = Arc::new(mds);
@@ -300,8 +300,8 @@ fn a_silent_server_is_given_up_and_the_request_goes_to_its_successor() {
     let config = ClientConfig { dead_after: silence_max, handshake_timeout: silence_max, ..quick() };
     let oss = TcpOss::new(0, &[nid(proxy.addr)], &identity(1), &config).expect("oss");
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
-    // The way back swallows everything from here on, without a sign. What it swallows may be another connection's ping, or
-    // the greeting of a new connection when this thread has moved to another CPU.
+    // The direction to the client drops everything from here on, silently. It may drop the ping of another
+    // connection, or the greeting of a new connection when this thread has moved to another CPU.
     eventually("a request was given up and sent again", || {
         proxy.plan(Way::ToClient, 0, Harm::Hold, false);
         assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));

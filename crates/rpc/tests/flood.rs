@@ -1,4 +1,4 @@
-//! Floods of half-open connections: clients go on, and the server's memory and threads are bounded.
+//! Floods of half-open connections: clients continue, and the server's memory and threads are bounded.
 
 #[path = "support/services.rs"]
 mod services;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const FLOOD: usize = 10_000;
 
-/// The first message of a handshake, as a client with a key sends it.
+/// Returns the first message of a handshake, as a client with a key sends it.
 fn hello(config: &ClientConfig) -> Vec<u8> {
     let tls = config.tls.as_ref().expect("keys").config(false);
     let mut connection =
@@ -30,7 +30,7 @@ fn hello(config: &ClientConfig) -> Vec<u8> {
     bytes
 }
 
-/// Lets this process open so many files; false if the system does not.
+/// Raises the limit on open files of this process; false if the system refuses.
 fn may_open(files: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is valid for reads and writes.
@@ -69,7 +69,7 @@ fn connect_from(source: Ipv4Addr, server: SocketAddr) -> std::io::Result<TcpStre
     }
 }
 
-/// Memory of this process that is there, in MiB, and its threads.
+/// Returns the resident memory of this process in MiB, and its number of threads.
 fn size() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/self/status").expect("this process is there");
     let number = |name: &str| {
@@ -79,7 +79,7 @@ fn size() -> (u64, u64) {
     (number("VmRSS:") / 1024, number("Threads:"))
 }
 
-/// Writes, reads and compares until it is told to stop; how often.
+/// Writes, reads and compares until `stop`; returns how often.
 fn work(oss: &TcpOss, number: u32, stop: &AtomicBool) -> u32 {
     let object = Fid::new(9, number * 2, 0);
     let mut rounds = 0_u32;
@@ -114,7 +114,8 @@ fn clients_work_and_come_and_go_while_ten_thousand_connections_stay_half_open() 
     let stop = AtomicBool::new(false);
     nacre_env::thread::scope(|scope| {
         let worker = scope.spawn(|| work(&oss, 1, &stop));
-        // Some say nothing, some a little, some begin a handshake that costs the server a signature, some speak of other things.
+        // Some send nothing, some a little, some start a handshake that costs the server a signature, some
+        // another protocol.
         let says: [&[u8]; 4] = [&[], &hello[..1], &hello, b"GET / HTTP/1.1\r\n\r\n"];
         let mut flood = Vec::with_capacity(FLOOD);
         for number in 0..FLOOD {
@@ -130,7 +131,7 @@ fn clients_work_and_come_and_go_while_ten_thousand_connections_stay_half_open() 
                 assert!(threads <= before.1 + 16, "{threads} threads after {}", before.1);
                 // The streams of this side are in the kernel's memory.
                 assert!(memory <= before.0 + 64, "{memory} MiB after {}", before.0);
-                // A client that was not there before gets in.
+                // A new client can still connect.
                 let config = keys.client(Roles::CLIENT);
                 let other = TcpOss::new(0, &[nid(addr)], &identity(2), &config).expect("oss");
                 assert_eq!(other.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done), "{number}");

@@ -1,4 +1,4 @@
-//! The job that a thread works for goes with its requests, over both transports.
+//! Requests carry the job of their thread, over both transports.
 
 #[path = "support/services.rs"]
 mod services;
@@ -16,7 +16,7 @@ fn job(name: &str) -> Option<JobId> {
     JobId::new(name.as_bytes())
 }
 
-/// Asks for a job, for another one without waiting, and for none.
+/// Sends a request for a job, posts one for another job, and sends one without a job.
 fn ask(mds: &dyn MdsEndpoint) {
     let cred = Cred::new(0, 0);
     {

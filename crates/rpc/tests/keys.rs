@@ -1,4 +1,4 @@
-//! Who is served: certificates, roles, and what happens to connections that somebody tampers with.
+//! Admission: certificates, roles, and connections that are tampered with.
 
 #[path = "support/proxy.rs"]
 mod proxy;
@@ -117,10 +117,11 @@ fn keys_of_others_and_of_other_times_are_refused() {
     let now = nacre_env::clock::wall();
     assert_eq!(ping(addr, &others.client(Roles::CLIENT)), Err(Status::EKEYREJECTED));
     assert_eq!(ping(addr, &at(now - 4 * HOUR, HOUR)), Err(Status::EKEYEXPIRED));
-    // Made by a clock that is two days ahead. TLS has one word for both; the server's log tells them apart.
+    // Issued by a clock that is two days ahead. TLS has one alert for both cases; the server's log
+    // distinguishes them.
     assert_eq!(ping(addr, &at(now + 48 * HOUR, HOUR)), Err(Status::EKEYEXPIRED));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 0);
-    // A clock that is an hour ahead or behind does no harm.
+    // A clock that is an hour off is tolerated.
     assert_eq!(ping(addr, &at(now + HOUR, HOUR)), Ok(OssReply::Done));
     assert_eq!(ping(addr, &at(now - HOUR, 2 * HOUR)), Ok(OssReply::Done));
     keys.revoked.set([KeyId(2)]);
@@ -133,19 +134,19 @@ fn a_client_talks_to_servers_of_its_authority_and_with_the_right_role_alone() {
     let client = keys.client(Roles::CLIENT);
     let (services, _server, addr) = serve(others.server(SERVER));
     assert_eq!(ping(addr, &client), Err(Status::EKEYREJECTED));
-    // A client's key does not serve, and neither does that of another kind of server.
+    // A client's key does not authenticate a server, and neither does the key of another kind of server.
     for roles in [Roles::CLIENT, Roles::MDS, Roles::MGS] {
         let (services, _server, addr) = serve(keys.server(roles));
         assert_eq!(ping(addr, &client), Err(Status::EKEYREJECTED), "{roles}");
         assert_eq!(services.oss.requests.load(Ordering::SeqCst), 0);
     }
-    // Nor does a server that has another target's key, where the target is known to belong to one.
+    // Nor does the key of another target, where the target is known to belong to one key.
     let (own, _server, addr) = serve(keys.server(SERVER));
     let of = |key| ClientConfig { server_key: Some(key), ..client.clone() };
     assert_eq!(ping(addr, &of(KeyId(9))), Err(Status::EKEYREJECTED));
     assert_eq!(own.oss.connects.load(Ordering::SeqCst), 0);
     assert_eq!(ping(addr, &of(SERVER_KEY)), Ok(OssReply::Done));
-    // Nor with one whose key was revoked, before or while they are connected.
+    // Nor a revoked key, whether revoked before or during the connection.
     let oss = oss_at(addr, &client);
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
     client.tls.as_ref().expect("keys").revoked().set([SERVER_KEY]);
@@ -153,7 +154,7 @@ fn a_client_talks_to_servers_of_its_authority_and_with_the_right_role_alone() {
     client.tls.as_ref().expect("keys").revoked().set([SERVER_KEY]);
     assert_eq!(ping(addr, &client), Err(Status::EKEYREJECTED));
     client.tls.as_ref().expect("keys").revoked().set([]);
-    // It does not fall back to an open server.
+    // The client does not fall back to an open server.
     let (open, _server, addr) = serve(ServerConfig::default());
     let client = ClientConfig { deadline: Some(Duration::from_secs(1)), ..client };
     assert!(ping(addr, &client).is_err());
@@ -271,7 +272,7 @@ fn nobody_but_a_metadata_server_is_one() {
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
 }
 
-/// Roles that come alone, and the usual combinations.
+/// Single roles, and the usual combinations.
 const COMBINATIONS: [Roles; 7] = [
     Roles::MGS,
     Roles::MDS,
@@ -365,7 +366,7 @@ fn damage_anywhere_in_a_handshake_or_later_is_noticed_and_requests_run_once() {
     assert!(proxy.happened() > 0);
 }
 
-/// Records everything that one client sends, by a way between it and the server.
+/// Records everything that one client sends, by a proxy between it and the server.
 fn recorded(addr: SocketAddr, run: impl FnOnce(SocketAddr)) -> Vec<u8> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let way = listener.local_addr().expect("bound");
@@ -402,7 +403,7 @@ fn what_was_recorded_cannot_be_sent_again() {
         let mgs = TcpMgs::new(&[nid(way)], &identity(1), &config).expect("mgs");
         mgs.call(&MgsRequest::Ping).expect("answered");
     });
-    // The first message says in the clear what it offers; nothing of the rest is readable.
+    // The first message states in clear text what it offers; nothing else is readable.
     let hello = 5 + usize::from(u16::from_be_bytes([seen[3], seen[4]]));
     assert!(seen.len() > 1000 && !seen[hello..].windows(5).any(|bytes| bytes == b"nacre"));
     let before = services.oss.requests.load(Ordering::SeqCst);
@@ -410,7 +411,8 @@ fn what_was_recorded_cannot_be_sent_again() {
     again.write_all(&seen).expect("sent");
     again.set_read_timeout(Some(PATIENCE)).expect("option");
     let mut answer = Vec::new();
-    // The server's half of the handshake, an alert and the end: it cannot be finished without the private key.
+    // The server's half of the handshake, an alert and the end: without the private key the handshake cannot
+    // finish.
     let _ = again.read_to_end(&mut answer);
     drop(again);
     eventually("the connection ends", || server.connection_count() + server.half_open_count() == 0);
@@ -429,7 +431,7 @@ fn bytes_of_any_kind_instead_of_a_handshake_harm_nobody() {
         let mut stream = TcpStream::connect(addr).expect("a connection");
         let len = round * 7 % 900 + 1;
         let mut bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(len).collect();
-        // Half of them begin as a record would.
+        // Half of them begin like a record.
         if round % 2 == 0 {
             let head = [22, 3, 1, 0, bytes.len() as u8];
             bytes.splice(0..0, head);
@@ -441,7 +443,7 @@ fn bytes_of_any_kind_instead_of_a_handshake_harm_nobody() {
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
 }
 
-/// Keeps what it is told.
+/// Records events.
 #[derive(Debug, Default)]
 struct Book(std::sync::Mutex<Vec<String>>);
 

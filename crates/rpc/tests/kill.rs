@@ -1,4 +1,4 @@
-//! A server process that is killed again and again while clients work.
+//! A server process that is killed repeatedly while clients work.
 
 use nacre_env::clock::Instant;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds};
@@ -21,7 +21,7 @@ const ADDR: &str = "NACRE_RPC_TEST_ADDR";
 const LOG: &str = "NACRE_RPC_TEST_LOG";
 const KILLS: usize = 12;
 
-/// A store of one file: a line per create, written in one piece, that also serves as the stored answer.
+/// A store in one file: a line per create, in a single write, that also serves as the stored answer.
 struct LogMds {
     file: Mutex<File>,
     stored: Mutex<HashMap<(ClientUuid, u16), u64>>,
@@ -68,7 +68,7 @@ impl MdsService for LogMds {
     }
 }
 
-/// Not a test by itself: the process that the test below starts and kills.
+/// Not a test of its own: the process that the test below starts and kills.
 #[test]
 fn server_process() {
     let (Ok(addr), Ok(log)) = (std::env::var(ADDR), std::env::var(LOG)) else { return };

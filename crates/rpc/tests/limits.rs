@@ -1,4 +1,4 @@
-//! Interrupts, refusals, malformed peers, clients that go, and a clean end.
+//! Interrupts, refusals, malformed peers, clients that disconnect, and a clean stop.
 
 #[path = "support/services.rs"]
 mod services;
@@ -89,7 +89,7 @@ fn an_interrupted_read_leaves_its_buffer_alone() {
     );
     assert_eq!(result, Err(Status::EINTR));
     drop(closed);
-    // The late answer is read by the next caller and thrown away.
+    // The next caller reads the late answer and discards it.
     for _ in 0..10 {
         assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
     }
@@ -187,7 +187,7 @@ fn versions_that_do_not_meet_are_told_on_both_sides() {
     assert_eq!((header.kind, header.status), (FrameKind::Connected, Status::BAD_VERSION));
     let refusal = connect::Refusal::from_bytes(&body).expect("a refusal");
     assert_eq!((refusal.version_min, refusal.version_max), (connect::VERSION_MIN, connect::VERSION_MAX));
-    // Features of the future are ignored.
+    // Unknown features, of the future, are ignored.
     let connect = connect::Connect { version_min: 1, ..connect };
     let (header, body) = first_frame(server.addrs()[0], &connect);
     assert_eq!(header.status, Status::OK);
@@ -231,7 +231,7 @@ fn a_connect_has_to_be_there_in_time_however_it_comes() {
         let mut stream = TcpStream::connect(server.addrs()[0]).expect("connect");
         stream.write_all(begin).expect("send");
         stream.set_read_timeout(Some(Duration::from_millis(10))).expect("a time");
-        // A byte now and then is progress, and is not enough.
+        // A byte now and then is progress, but the total time is bounded.
         let drops = announces_a_body.iter().cycle().take(1000);
         let taken = drops.take_while(|byte| {
             let waits = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
@@ -352,7 +352,7 @@ fn a_target_out_of_use_is_asked_once_and_nobody_waits_for_a_dead_one() {
     let begin = Instant::now();
     assert_eq!(ask(), Err(Status::EIO));
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
-    // One that takes connections and says nothing.
+    // A server that accepts connections and sends nothing.
     let silent = std::net::TcpListener::bind(any_port()).expect("bind");
     let oss =
         TcpOss::new(0, &[nid(silent.local_addr().expect("bound"))], &identity(1), &quick()).expect("oss");

@@ -69,7 +69,7 @@ fn threads_that_meet_an_eviction_together_recover_once() {
     assert_eq!(oss.connects.load(Ordering::SeqCst), 2);
 }
 
-/// Fails at first, then uses both the endpoint that it is given and the one that everybody uses.
+/// Fails at first, then uses both the endpoint that it is passed and the one that all callers use.
 #[derive(Default)]
 struct Thorough {
     endpoint: OnceLock<Weak<LoOss>>,

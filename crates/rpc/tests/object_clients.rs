@@ -1,4 +1,4 @@
-//! Clients of object targets: known once, evicted, back again.
+//! Clients of object targets: connect, eviction, reconnect.
 
 #[path = "support/proxy.rs"]
 mod proxy;
@@ -43,7 +43,7 @@ fn evict(services: &Services) {
     services.oss.evict(identity(1).client);
 }
 
-/// What ran in the newest life of the client.
+/// Returns the requests that ran in the newest life of the client.
 fn ran_in_newest(services: &Services) -> Vec<&'static str> {
     let newest = services.oss.export_of(identity(1).client).generation;
     let ran = services.oss.ran.lock().unwrap();
@@ -118,7 +118,7 @@ fn a_client_that_was_never_connected_leaves_without_connecting() {
     let oss = client(server.addrs()[0], &Arc::default());
     assert_eq!(call(&oss, &OssRequest::Ping), Ok(OssReply::Done));
     drop(server);
-    // A server that is gone is not waited for.
+    // The drop does not wait for an unreachable server.
     drop(oss);
     assert!(start.elapsed() < Duration::from_secs(5));
 }
@@ -139,7 +139,7 @@ fn the_way_back_is_there_from_the_first_request_about_locks_on_and_not_before() 
     assert_eq!(server.connection_count(), 1, "no locks, no way back");
     assert_eq!(call(&oss, &locks()), Ok(OssReply::Done));
     assert_eq!(server.connection_count(), 2);
-    // It was there before the request was sent, so nothing that followed from it is lost.
+    // The connection for callbacks existed before the request was sent, so no callback is lost.
     let export = services.oss.export_of(identity(1).client);
     for number in 0..1000 {
         export.callbacks.lock_message(message(number));
@@ -183,7 +183,7 @@ fn what_is_told_before_an_evicted_client_has_a_way_back_again_arrives() {
         let told = 100 * round..100 * round + 100;
         for number in told.clone() {
             export.callbacks.lock_message(message(number));
-            // As one that waits for an answer does.
+            // As the lock server does while it waits for an answer.
             export.callbacks.lock_message(message(told.start));
         }
         let of_round =
@@ -211,7 +211,7 @@ fn an_evicted_client_writes_nothing_of_its_former_life() {
     assert_eq!(call(&oss, &write_of_life(2, 2)), WRITTEN);
     assert_eq!(call(&oss, &write_of_life(2, 0)), WRITTEN);
     assert_eq!(ran_in_newest(&services), ["locks", "write", "write"]);
-    // What belongs to no life goes on over an eviction.
+    // Requests that belong to no life survive an eviction.
     evict(&services);
     assert_eq!(call(&oss, &write_of_life(2, 0)), WRITTEN);
     assert_eq!((oss.incarnation(), recoveries(&events)), (3, vec![Recovery::Evicted; 2]));
@@ -251,7 +251,7 @@ fn writes_that_were_under_way_at_an_eviction_fail_and_those_of_no_life_do_not() 
             eventually("all are at the server", || waiting() == 6);
             evict(&services);
             if lost {
-                // Their answers never come, so they are to be sent again.
+                // Their answers never arrive, so they have to be resent.
                 proxy.cut_all();
             }
             drop(closed);
@@ -280,7 +280,7 @@ fn an_eviction_is_noticed_although_the_client_is_known_again_by_another_connecti
     evict(&services);
     assert_eq!(call(&side, &OssRequest::Ping), Ok(OssReply::Done));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 2);
-    // The server knows the client again, but nothing of what it had.
+    // The server knows the client again, but none of its earlier state.
     assert_eq!(call(&oss, &write_of_life(2, 1)), Err(Status::EVICTED));
     assert_eq!((oss.incarnation(), recoveries(&events)), (2, vec![Recovery::Evicted]));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 2);
@@ -330,7 +330,7 @@ fn a_restart_of_the_server_is_restored_first_and_ends_no_life() {
     assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     assert_eq!((oss.incarnation(), recoveries(&events)), (1, vec![Recovery::ServerRestarted]));
     assert_eq!(ran_in_newest(&services), ["locks", "write"]);
-    // With locks it is restored without being asked.
+    // With locks, the client is restored automatically.
     assert_eq!(call(&oss, &locks()), Ok(OssReply::Done));
     let server = services.restart(server);
     eventually("the recovery", || recoveries(&events).len() == 2);
@@ -339,7 +339,7 @@ fn a_restart_of_the_server_is_restored_first_and_ends_no_life() {
     assert_eq!(server.object_client_count(), 0);
 }
 
-/// Fails for some times, then asks whether everything is as promised while it restores.
+/// Fails a number of times, then checks the contract of the endpoint during the restore.
 #[derive(Default)]
 struct Strict {
     failures_left: AtomicU64,
@@ -357,7 +357,7 @@ impl OssEvents for Strict {
         let fails = |left: u64| left.checked_sub(1);
         match self.failures_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails) {
             Ok(_) => Err(Status::EIO),
-            // With data, however many requests wait for us.
+            // With data, however many requests wait for the recovery.
             Err(_) => call(endpoint, &write_of_life(2, endpoint.incarnation())).map(drop),
         }
     }
@@ -399,7 +399,7 @@ fn a_client_that_is_idle_for_long_stays_known_and_one_that_went_does_not() {
     assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     let gone = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(2), &quick()).expect("oss");
     assert_eq!(call(&gone, &OssRequest::Ping), Ok(OssReply::Done));
-    // As if its host had ended.
+    // As if its host had failed.
     gone.close();
     eventually("the one that went is given up", || services.oss.disconnects.load(Ordering::SeqCst) == 1);
     eventually("the idle one has shown itself for longer", || oss.stats().connects > 4);

@@ -1,5 +1,5 @@
-//! How connections are protected: encrypted or authenticated, as the server says, and what happens when somebody on the way changes that or
-//! the records.
+//! Protection of connections: encrypted or authenticated, as the server decides, against a man in the middle
+//! that changes the negotiation or the records.
 
 #[path = "support/services.rs"]
 mod services;
@@ -20,19 +20,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What somebody on the way does to a record that a client sends.
+/// Attack of a man in the middle on a client's record.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Repeat,
     Drop,
     SwapWithNext,
-    /// Instead of it, one that another connection carried at this place.
+    /// Replaces it by the record of another connection at this place.
     Replace,
     CutItsEnd,
     Flip,
 }
 
-/// A way to a server that knows where records begin.
+/// A man in the middle that knows the bounds of records.
 struct Between {
     addr: SocketAddr,
     stopping: Arc<AtomicBool>,
@@ -42,7 +42,7 @@ struct Between {
     seen: Arc<Mutex<Vec<u8>>>,
 }
 
-/// Something to do with the first bytes of a client.
+/// A change of the first bytes of a client.
 type Rewrite = fn(Vec<u8>) -> Vec<u8>;
 
 fn record(from: &mut TcpStream) -> Option<Vec<u8>> {
@@ -201,9 +201,9 @@ fn records_that_are_repeated_dropped_swapped_replaced_or_cut_end_the_connection_
             for harm in harms {
                 round += 1;
                 let config = keys.client(Roles::CLIENT);
-                // A client of its own, so that nothing of another one helps it.
+                // A new client each time, so that no session can be resumed.
                 let client = ClientIdentity { client: ClientUuid([round as u8; 16]), ..identity(1) };
-                // What waits for more than comes must not wait for long.
+                // Waits for bytes that never arrive must be short.
                 let config = ClientConfig {
                     handshake_timeout: Duration::from_millis(300),
                     dead_after: Duration::from_millis(300),
@@ -246,7 +246,7 @@ fn what_is_encrypted_cannot_be_read_and_what_is_authenticated_can() {
     }
 }
 
-/// Takes the name of encryption out of what a client offers.
+/// Removes encryption from the client's offer.
 fn without_encryption(mut record: Vec<u8>) -> Vec<u8> {
     let name = b"nacre-encrypt";
     if let Some(at) = record.windows(name.len()).position(|bytes| bytes == name) {

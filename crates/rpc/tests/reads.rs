@@ -1,4 +1,4 @@
-//! Small reads that have arrived together.
+//! Batches of small reads.
 
 #[path = "support/services.rs"]
 mod services;
@@ -12,18 +12,18 @@ use services::*;
 use std::sync::{Arc, Condvar, Mutex};
 
 const BLOCK: u64 = 4096;
-/// Offset that cannot be read, and one whose read ends the whole batch.
+/// Offset whose read fails, and one whose read panics.
 const BAD: u64 = 3 * BLOCK;
 const FATAL: u64 = 1000 * BLOCK;
-/// Reads give so many bytes less than asked for.
+/// Offset of short reads.
 const SHORT: u64 = 5 * BLOCK;
 
-/// Notes what was run together. One request keeps its thread, which reads for all, until it is let go.
+/// Records the batches. One request blocks its thread, which receives for all, until the gate opens.
 #[derive(Default)]
 struct Together {
     batches: Mutex<Vec<usize>>,
     alone: Mutex<usize>,
-    /// It has begun; it may end.
+    /// The request has started; the request may end.
     gate: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -76,7 +76,7 @@ impl OssService for Together {
     }
 }
 
-/// Sends all requests while the server is busy with another one; their results, and what they read.
+/// Sends all requests while the server is busy with another one; returns their results and data.
 fn run_together(
     service: &Together,
     oss: &TcpOss,
@@ -94,13 +94,13 @@ fn run_together(
         _ => 0,
     };
     let mut buffers: Vec<Vec<u8>> = requests.iter().map(|request| vec![0; len(request)]).collect();
-    // SAFETY: all that is started is waited for below.
+    // SAFETY: all started requests are waited for below.
     let first = unsafe { oss.start(&busy, Bulk::None) };
     let gate = service.gate.lock().unwrap();
     drop(service.changed.wait_while(gate, |gate| !gate.0).unwrap());
     let begin = |(request, buffer)| {
         let bulk: &mut Vec<u8> = buffer;
-        // SAFETY: as above; the buffers outlive it.
+        // SAFETY: as above; the buffers outlive the request.
         unsafe { oss.start(request, Bulk::Receive(bulk)) }
     };
     let started: Vec<Started<'_>> = requests.iter().zip(&mut buffers).map(begin).collect();
@@ -134,14 +134,14 @@ fn small_reads_that_wait_already_run_together_and_each_gets_its_own_answer() {
         lock: IoLock::Server,
         written: false,
     };
-    // Fewer than a client may have under way, or it would wait for the one that waits for it.
+    // Fewer than a client may have in flight, or one would wait for the request that blocks the server.
     let mut requests: Vec<OssRequest> =
         [0, 3, 5].into_iter().map(|number| read(number, 4096 - 100 * number as u32)).collect();
-    // Neither what takes long nor what may wait for a lock keeps others waiting.
+    // Neither large reads nor reads that may wait for a lock delay others.
     requests.extend([read(60, 64 << 10), locked]);
     requests.extend((20..23).map(|number| read(number, 16384)));
     let answers = run_together(&service, &oss, &requests);
-    // The kernel of a busy machine may bring what was sent in parts.
+    // On a busy machine the kernel may deliver the requests in parts.
     let (batches, alone) = (service.batches.lock().unwrap().clone(), *service.alone.lock().unwrap());
     assert_eq!(batches.iter().sum::<usize>() + alone, requests.len(), "{batches:?}");
     assert!(!batches.is_empty() && batches.len() <= 2 && alone <= 5, "{batches:?}, {alone} alone");

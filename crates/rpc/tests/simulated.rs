@@ -1,5 +1,5 @@
-//! Clients and a server whose network and threads are simulated: a seed chooses who runs, and connections break in the middle of
-//! requests.
+//! Clients and a server whose network and threads are simulated: a seed determines the schedule, and
+//! connections break in the middle of requests.
 
 #[path = "support/services.rs"]
 mod services;
@@ -24,7 +24,7 @@ fn name(client: usize, number: usize) -> Vec<u8> {
     format!("file {client}.{number}").into_bytes()
 }
 
-/// What a run led to.
+/// Outcome of a run.
 #[derive(PartialEq, Eq, Debug)]
 struct Told {
     created: Vec<(Vec<u8>, u32)>,
@@ -37,7 +37,7 @@ fn simulate<R>(seed: u64, work: impl FnOnce() -> R) -> Outcome<R> {
     sim::run(Options { seed, limit: Duration::from_secs(3600) }, work)
 }
 
-/// A server on a network of its own, and how clients reach it.
+/// Starts a server on a network of its own, and returns how clients reach it.
 fn serve(services: &Services) -> (Arc<SimulatedNetwork>, nacre_rpc::tcp::Server, SocketAddr, ClientConfig) {
     let network = SimulatedNetwork::new(DELAY);
     let place = || Network::Simulated(network.clone());
@@ -47,7 +47,7 @@ fn serve(services: &Services) -> (Arc<SimulatedNetwork>, nacre_rpc::tcp::Server,
     (network, server, addr, config)
 }
 
-/// Clients create files while their connections are broken again and again.
+/// Clients create files while their connections break repeatedly.
 fn create_under_losses() -> Told {
     let services = Services::default();
     let (network, server, addr, config) = serve(&services);
@@ -67,7 +67,7 @@ fn create_under_losses() -> Told {
         let breaker = scope.spawn(|| {
             let mut broken = 0;
             for round in 0..6 {
-                // Requests and answers take 2 ms each: this is now the one and now the other.
+                // Requests and answers take 2 ms each: the break hits either of them.
                 nacre_env::thread::sleep(Duration::from_millis(7) + Duration::from_micros(900) * round);
                 broken += network.break_connections(addr);
             }

@@ -1,4 +1,4 @@
-//! The client's half of setting a connection up.
+//! The client's half of the connection setup.
 
 use super::net::Network;
 use super::socket::{Closed, Inbox, LinkError, Socket, TICK};
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Largest answer to a connect that is believed, in bytes.
+/// Largest accepted answer to a connect, in bytes.
 const ANSWER_MAX: u32 = 4096;
 
-/// What a client asks a server for.
+/// Parameters of a client's connect.
 pub(crate) struct Asked<'a> {
     pub(crate) target: TargetId,
     pub(crate) nid: Nid,
@@ -33,29 +33,29 @@ pub(crate) struct Asked<'a> {
     pub(crate) is_server: bool,
 }
 
-/// A connection on which both sides agreed.
+/// A connection after a successful connect.
 pub(crate) struct Greeting {
     pub(crate) nid: Nid,
     pub(crate) connected: Connected,
     pub(crate) socket: Socket,
     pub(crate) inbox: Inbox,
-    /// The key that the server has proved.
+    /// Authenticated key of the server.
     pub(crate) server_key: Option<KeyId>,
     /// The server is on this host.
     pub(crate) is_local: bool,
 }
 
 impl Greeting {
-    /// The client's life at the server.
+    /// Returns the client's life at the server.
     pub(crate) fn life(&self) -> Life {
         Life { instance: self.connected.instance, generation: self.connected.generation }
     }
 }
 
-/// Connects to one NID. `may_wait` is asked from time to time and ends the attempt with its error.
+/// Connects to one NID. `may_wait` is asked at intervals and ends the attempt with its error.
 ///
 /// # Errors
-/// `may_wait`'s, the operating system's, `ETIMEDOUT`, or the status that the server refuses with.
+/// The error of `may_wait`, the operating system's, `ETIMEDOUT`, or the status of the server's refusal.
 pub(crate) fn connect(
     asked: &Asked<'_>,
     config: &ClientConfig,
@@ -111,15 +111,15 @@ pub(crate) fn connect(
     Ok(Greeting { nid: asked.nid, connected, socket, inbox, server_key, is_local: local })
 }
 
-/// What a server is to prove itself with.
+/// Keys and roles for the verification of a server.
 struct Keys<'a> {
     tls: &'a ClientTls,
     config: &'a ClientConfig,
     address: SocketAddr,
 }
 
-/// Mutual authentication. The server proves the role that its target needs, and the key that the target belongs to if that is known.
-/// Gives its key.
+/// Runs mutual authentication and returns the server's key. The server proves the role that its target needs,
+/// and the target's key if that is known.
 fn secure(
     asked: &Asked<'_>,
     socket: &Socket,
@@ -161,11 +161,11 @@ fn secure(
     Ok(key)
 }
 
-/// Asks whether a server answers at a NID, whatever targets it has: the time that it took.
+/// Pings a server at a NID, whatever targets it has, and returns the time that it took.
 ///
 /// # Errors
-/// `ECONNREFUSED` if nobody listens there, `ETIMEDOUT` if no answer comes within `limit`, `EPROTO` if something else does, or the
-/// operating system's.
+/// `ECONNREFUSED` if no server listens there, `ETIMEDOUT` if no answer arrives within `limit`, `EPROTO` for
+/// an answer in another protocol, or the operating system's error.
 pub fn ping(nid: Nid, limit: Duration) -> StatusResult<Duration> {
     let Nid::Tcp(addr) = nid else { return Err(Status::EINVAL) };
     let start = Instant::now();
@@ -256,9 +256,9 @@ fn failure_of(error: LinkError) -> Failure {
     Failure::from(status).explain(|context| context.cause(why))
 }
 
-/// Number that stands for a boot of a host; never 0.
+/// Returns a number that stands for a boot of a host; never 0.
 pub(crate) fn durability_epoch(boot_id: &[u8; 16]) -> u64 {
-    // Boot ids are random, so folding them keeps them apart.
+    // Boot ids are random, so folding them keeps them distinct.
     let (low, high) = boot_id.split_at(8);
     let number = |half: &[u8]| half.iter().fold(0u64, |sum, &byte| (sum << 8) | u64::from(byte));
     (number(low) ^ number(high).rotate_left(1)).max(1)

@@ -1,8 +1,8 @@
-//! What tells this start of a server from others.
+//! Identity of this start of a server.
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// A number that no other start of a server has; never 0.
+/// Returns a number that no other start of a server has; never 0.
 pub(crate) fn random_instance() -> u64 {
     let mut bytes = [0u8; 8];
     let random = if SystemRandom::new().fill(&mut bytes).is_ok() {

@@ -1,7 +1,9 @@
-//! A keyed MAC for records that are authenticated and not encrypted: GMAC, which is AES-GCM with all of the record as additional data.
+//! A keyed MAC for records that are authenticated and not encrypted: GMAC, which is AES-GCM with the whole
+//! record as additional data.
 //!
-//! Of aws-lc, whose GMAC takes many blocks together (20 GB/s where the CPU multiplies four blocks at a time); that of ring, which does
-//! everything else here, takes one after the other (1.4 GB/s) and would cost more than encryption.
+//! From aws-lc, whose GMAC processes many blocks together (20 GB/s where the CPU multiplies four blocks at a
+//! time). The GMAC of ring, which provides all other primitives here, processes one block after the other
+//! (1.4 GB/s) and would cost more than encryption.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
@@ -11,7 +13,7 @@ pub(super) const TAG: usize = 16;
 /// Bytes of a key.
 pub(super) const KEY: usize = 16;
 
-/// Makes and verifies tags of one direction of a connection.
+/// Creates and verifies the tags of one direction of a connection.
 pub(super) struct Mac(LessSafeKey);
 
 impl Mac {
@@ -20,13 +22,13 @@ impl Mac {
         Ok(Mac(LessSafeKey::new(key)))
     }
 
-    /// The tag of the record with this number, which is used once.
+    /// Returns the tag of the record with this number, which is used once.
     pub(super) fn tag(&self, number: u64, data: &[u8]) -> Result<[u8; TAG], Unspecified> {
         let tag = self.0.seal_in_place_separate_tag(nonce(number), Aad::from(data), &mut []);
         tag.map_err(|_| Unspecified)?.as_ref().first_chunk().copied().ok_or(Unspecified)
     }
 
-    /// Checks a tag in constant time.
+    /// Verifies a tag in constant time.
     pub(super) fn verify(&self, number: u64, data: &[u8], tag: &[u8]) -> Result<(), Unspecified> {
         let tag: [u8; TAG] = tag.try_into().map_err(|_| Unspecified)?;
         let opened = self.0.open_in_place(nonce(number), Aad::from(data), &mut { tag }).map(drop);
@@ -69,7 +71,7 @@ mod tests {
 
     #[test]
     fn tags_are_those_of_gmac() {
-        // Test case 1 of the specification of GCM: no text, no additional data, a key and a nonce of zeros.
+        // Test case 1 of the GCM specification: no text, no additional data, a key and a nonce of zeros.
         let mac = Mac::new(&[0; KEY]).expect("a key");
         let expected =
             [0x58, 0xe2, 0xfc, 0xce, 0xfa, 0x7e, 0x30, 0x61, 0x36, 0x7f, 0x1d, 0x57, 0xa4, 0xe7, 0x45, 0x5a];

@@ -1,6 +1,7 @@
-//! What connections are made of: sockets of the kernel, or memory in a simulation.
+//! The network under connections: sockets of the kernel, or memory in a simulation.
 //!
-//! The transport reaches its peers through nothing else. Which kind it is costs a comparison for each system call.
+//! The transport reaches its peers through this module only. The dispatch between both costs a comparison for
+//! each system call.
 
 mod simulated;
 
@@ -20,42 +21,44 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Idle time before the kernel asks the peer's host whether it is there.
+/// Idle time before the kernel probes the peer's host.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// Time between such questions.
+/// Time between two keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Unanswered questions before the connection is dead.
+/// Unanswered probes before the connection is dead.
 const KEEPALIVE_COUNT: u32 = 3;
 /// Longest time that sent data may stay unacknowledged, in milliseconds.
 const USER_TIMEOUT_MS: u32 = 30_000;
-/// Connections that the kernel keeps until they are accepted. Beyond them it ignores a peer, which tries again after a second.
+/// Connections that the kernel queues until they are accepted. Beyond them it drops the peer's SYN, and the
+/// peer retries after a second.
 const BACKLOG: i32 = 4096;
-/// Events that a poll gives at a time. The others are for other threads.
+/// Events that one poll returns at most; the others are left for other threads.
 pub(super) const EVENTS: usize = 4;
 /// Name of the event that ends a poll.
 pub(super) const END: u64 = 0;
 
-/// Where connections are made.
+/// Network in which connections are set up.
 #[derive(Clone, Debug, Default)]
 pub enum Network {
-    /// By the kernel.
+    /// The kernel's network.
     #[default]
     Host,
-    /// In memory, for threads of a simulation.
+    /// Memory, for threads of a simulation.
     Simulated(Arc<SimulatedNetwork>),
 }
 
 impl Network {
-    /// Listens; port 0 picks a free one.
+    /// Listens on an address; port 0 picks a free one.
     pub(super) fn listen(&self, addr: SocketAddr) -> io::Result<Listener> {
         Ok(match self {
-            // The standard library sets SO_REUSEADDR, so a restarted server need not wait for old connections.
+            // The standard library sets SO_REUSEADDR, so a restarted server need not wait for old connections
+            // to time out.
             Network::Host => Listener::Host(TcpListener::bind(addr)?),
             Network::Simulated(network) => Listener::Simulated(network.listen(addr)?),
         })
     }
 
-    /// Connects without being stuck: the deadline ends the attempt, and so does an error of `may_wait`.
+    /// Connects; the deadline or an error of `may_wait` ends the attempt.
     pub(super) fn connect(
         &self,
         addr: SocketAddr,
@@ -114,14 +117,14 @@ fn timespec(limit: Duration) -> Timespec {
     Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
 }
 
-/// How long calls of a connection wait.
+/// Timeouts of the calls of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) receive: Duration,
     pub(super) send: Duration,
 }
 
-/// What a thread waits for.
+/// Readiness that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Interest {
     Receive,
@@ -154,7 +157,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What is on the way to the peer is kept in so many bytes.
+    /// Sets the size in bytes of the buffer for unacknowledged data.
     pub(super) fn set_send_buffer(&self, bytes: usize) -> io::Result<()> {
         match self {
             Stream::Host(stream) => Ok(sockopt::set_socket_send_buffer_size(stream, bytes)?),
@@ -164,7 +167,7 @@ impl Stream {
 
     pub(super) fn shut_down(&self, how: Shutdown) {
         match self {
-            // It fails only when the connection has ended already.
+            // Fails only if the connection has ended already.
             Stream::Host(stream) => drop(stream.shutdown(how)),
             Stream::Simulated(stream) => stream.shut_down(how),
         }
@@ -173,7 +176,7 @@ impl Stream {
     /// Sends some of these pieces.
     ///
     /// # Errors
-    /// `WouldBlock` if the peer takes nothing: within the patience of the connection if this may wait.
+    /// `WouldBlock` if the peer takes nothing; with `waits`, only after the send timeout.
     #[inline]
     pub(super) fn send(&self, pieces: &[IoSlice<'_>], waits: bool) -> io::Result<usize> {
         match self {
@@ -186,10 +189,10 @@ impl Stream {
         }
     }
 
-    /// Receives what is there, 0 at the end of the connection.
+    /// Receives available bytes, 0 at the end of the connection.
     ///
     /// # Errors
-    /// `WouldBlock` if there is nothing: within the patience of the connection if this may wait.
+    /// `WouldBlock` if nothing is available; with `waits`, only after the receive timeout.
     #[inline]
     pub(super) fn receive(&self, buffer: &mut [u8], waits: bool) -> io::Result<usize> {
         match self {
@@ -201,7 +204,7 @@ impl Stream {
         }
     }
 
-    /// The same into several places, one behind the other.
+    /// As `receive`, into several places in order.
     pub(super) fn receive_pieces(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
             Stream::Host(stream) => (&*stream).read_vectored(pieces),
@@ -209,10 +212,10 @@ impl Stream {
         }
     }
 
-    /// The first byte, which stays; `None` at the end of the connection.
+    /// Returns the first byte without consuming it; `None` at the end of the connection.
     ///
     /// # Errors
-    /// `WouldBlock` if it is not there.
+    /// `WouldBlock` if it has not arrived.
     pub(super) fn peek(&self) -> io::Result<Option<u8>> {
         let mut first = [0];
         let got = match self {
@@ -224,7 +227,7 @@ impl Stream {
         Ok(first.first().copied().filter(|_| got > 0))
     }
 
-    /// Waits until something can be sent or received, or has failed; says whether.
+    /// Waits until the connection is ready or has failed; returns whether it is.
     pub(super) fn poll(&self, interest: Interest, limit: Duration) -> bool {
         match self {
             Stream::Host(stream) => {
@@ -235,7 +238,7 @@ impl Stream {
         }
     }
 
-    /// The address of this end.
+    /// Returns the address of this end.
     pub(super) fn own_ip(&self) -> io::Result<IpAddr> {
         match self {
             Stream::Host(stream) => Ok(stream.local_addr()?.ip()),
@@ -251,26 +254,26 @@ impl Stream {
     }
 }
 
-/// Where connections come in.
+/// A listening socket.
 pub(super) enum Listener {
     Host(TcpListener),
     Simulated(simulated::Listener),
 }
 
 impl Listener {
-    /// Accepts without waiting, with a long queue.
+    /// Makes accepts non-blocking and the queue long.
     pub(super) fn prepare(&self) -> io::Result<()> {
         match self {
             Listener::Host(listener) => {
                 listener.set_nonblocking(true)?;
-                // Once more, it sets the length of the queue.
+                // A second call sets the length of the queue.
                 Ok(rustix::net::listen(listener, BACKLOG)?)
             }
             Listener::Simulated(_) => Ok(()),
         }
     }
 
-    /// The next connection and the address of its peer.
+    /// Returns the next connection and the address of its peer.
     ///
     /// # Errors
     /// `WouldBlock` if there is none.
@@ -290,10 +293,10 @@ impl Listener {
         }
     }
 
-    /// Nobody can connect any more.
+    /// Stops listening.
     pub(super) fn close(&self) {
         match self {
-            // It fails only when that has been done already.
+            // Fails only if the listener is closed already.
             Listener::Host(listener) => drop(rustix::net::shutdown(listener, rustix::net::Shutdown::Both)),
             Listener::Simulated(listener) => listener.close(),
         }
@@ -307,14 +310,14 @@ impl Listener {
     }
 }
 
-/// What a poll can watch.
+/// A source that a poll can watch.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Host(BorrowedFd<'a>),
     Simulated(simulated::Source),
 }
 
-/// Watches many sources for something to receive, each until it has come once.
+/// Watches many sources for something to receive, each for one event at a time.
 pub(super) enum Poll {
     Host { epoll: OwnedFd, end: OwnedFd },
     Simulated(simulated::Poll),
@@ -331,7 +334,7 @@ impl Poll {
         }
     }
 
-    /// Watches a source once more.
+    /// Rearms a source after its event.
     pub(super) fn again(&self, source: Source<'_>, name: u64) -> io::Result<()> {
         match (self, source) {
             (Poll::Host { epoll, .. }, Source::Host(fd)) => {
@@ -345,24 +348,24 @@ impl Poll {
         }
     }
 
-    /// Does not watch a source any more, which was not added again.
+    /// Stops watching a source that was not rearmed.
     pub(super) fn remove(&self, source: Source<'_>) {
         if let (Poll::Host { epoll, .. }, Source::Host(fd)) = (self, source) {
-            // It fails only for a source that is not watched.
+            // Fails only for a source that is not watched.
             let _ = epoll::delete(epoll, fd);
         }
     }
 
-    /// Has all waits end, now and later, with an event named [`END`].
+    /// Ends all waits, current and later ones, with an event named [`END`].
     pub(super) fn end(&self) {
         match self {
-            // It fails only if the counter is full, which is as good.
+            // Fails only if the counter is full, which ends the waits as well.
             Poll::Host { end, .. } => drop(rustix::io::write(end, &1_u64.to_ne_bytes())),
             Poll::Simulated(poll) => poll.end(),
         }
     }
 
-    /// Waits for events, for `limit` at most; puts their names into `names` and says how many.
+    /// Waits for events, for `limit` at most; stores their names in `names` and returns their number.
     pub(super) fn wait(&self, names: &mut [u64; EVENTS], limit: Option<Duration>) -> usize {
         match self {
             Poll::Host { epoll, .. } => {
@@ -379,7 +382,7 @@ impl Poll {
     }
 }
 
-/// One event (EPOLLONESHOT) for the next data to receive.
+/// Returns the flags for one event (EPOLLONESHOT) at the next data to receive.
 fn once() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT
 }

@@ -1,8 +1,10 @@
-//! Records on a connection whose handshake has ended: one object protects what is sent, another opens what comes.
+//! Records on a connection after its handshake: a sealer protects sent data, an opener verifies and opens
+//! received data.
 //!
-//! Encrypted ones are those of TLS 1.3, with the secrets of rustls; authenticated ones carry their data as it is and a tag. Both directions
-//! are apart, so that a thread that sends and one that receives share nothing. What is here: cutting into records, their numbers, and new
-//! secrets before a cipher's limit.
+//! Encrypted records are those of TLS 1.3, with the secrets of rustls; authenticated records carry their data
+//! as plain text with a tag. Both directions are separate, so a thread that sends and one that receives share
+//! nothing. This module does the framing into records, their numbers, and the key update before a cipher's
+//! limit.
 
 mod opener;
 mod sealer;
@@ -27,28 +29,31 @@ use rustls::{ConnectionTrafficSecrets, Error};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-/// Bytes before the content of a record of either kind: its type, and what says its length.
+/// Bytes before the content of a record of either kind: its type, and the fields for its length.
 const HEADER: usize = 5;
-/// Most plain bytes in an encrypted record.
+/// Largest plain text in an encrypted record, in bytes.
 const PLAIN_MAX: usize = 16 << 10;
-/// Bytes behind them: the type of the content, and the tag.
+/// Bytes after the plain text: the type of the content, and the tag.
 const SEALED_TRAILER: usize = 1 + TAG;
-/// Most bytes of an encrypted record after its header: the standard's limit, of which senders here need less.
+/// Largest encrypted record after its header, in bytes: the standard's limit, of which senders here need
+/// less.
 const SEALED_MAX: usize = PLAIN_MAX + 256;
-/// Most bytes in an authenticated record: what a cache holds, as they are read to make the tag and again to be sent.
+/// Largest authenticated record, in bytes: it fits a cache, as its data is read for the tag and again for the
+/// send.
 const MARKED_MAX: usize = 128 << 10;
 /// Records under one secret of a cipher, far below the limit of every cipher.
 const RECORDS_MAX: u64 = if cfg!(test) { 40 } else { 1 << 22 };
-/// Records under one key of a MAC, on a connection that ends then: 2^40 tags of 128 bits leave a forger nothing to hope for.
+/// Records under one key of a MAC, after which the connection ends: 2^40 tags of 128 bits leave a forger no
+/// chance.
 const MARKED_RECORDS_MAX: u64 = 1 << 40;
-/// Types of records: encrypted ones have TLS's, "application data".
+/// Types of records: encrypted ones have the type of TLS, "application data".
 const SEALED: u8 = 23;
 const MARKED: u8 = b'M';
 /// Types of the content of an encrypted record.
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
-/// Messages of the handshake protocol that come after the handshake.
+/// Messages of the handshake protocol that arrive after the handshake.
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
@@ -56,7 +61,7 @@ fn failed(error: Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// A tag that is not right: the same error as that of a record that rustls cannot open.
+/// Returns the error for a wrong tag: the same as for a record that rustls cannot open.
 fn forged(_: Unspecified) -> io::Error {
     failed(Error::DecryptError)
 }
@@ -65,7 +70,7 @@ fn damaged(text: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, text)
 }
 
-/// What rustls goes on to do for a connection: new secrets, and tickets for later sessions.
+/// The part of rustls that continues after the handshake: key updates, and tickets for later sessions.
 pub(super) enum Session {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
@@ -150,8 +155,9 @@ impl KeyType for KeyLen {
     }
 }
 
-/// The MAC of a direction. Its key follows from the secret of that direction, and so from all that was said in the handshake, the
-/// agreement to authenticate and not to encrypt among it; no way leads back.
+/// Returns the MAC of a direction. Its key is derived from the secret of that direction, and so from the
+/// whole handshake transcript, including the agreement to authenticate and not to encrypt; the derivation is
+/// one-way.
 fn mac(secret: &ConnectionTrafficSecrets) -> io::Result<Mac> {
     let (_, key, iv) = parts_of(secret)?;
     let mut mac = [0; KEY];
@@ -163,7 +169,7 @@ fn mac(secret: &ConnectionTrafficSecrets) -> io::Result<Mac> {
     derived.map_err(|_| damaged("no key for the MAC"))
 }
 
-/// How records of one direction are protected.
+/// Protection of the records of one direction.
 enum Way {
     Cipher(Box<Cipher>),
     Mac(Box<Mac>),
@@ -177,7 +183,7 @@ impl Way {
         })
     }
 
-    /// Most data in a record.
+    /// Returns the largest data of a record, in bytes.
     fn data_max(&self) -> usize {
         match self {
             Way::Cipher(_) => PLAIN_MAX,
@@ -185,7 +191,7 @@ impl Way {
         }
     }
 
-    /// Bytes behind the data of a record.
+    /// Returns the number of bytes after the data of a record.
     fn trailer(&self) -> usize {
         match self {
             Way::Cipher(_) => SEALED_TRAILER,
@@ -193,7 +199,7 @@ impl Way {
         }
     }
 
-    /// The header of a record with so much data.
+    /// Returns the header of a record with `len` bytes of data.
     fn header(&self, len: usize) -> [u8; HEADER] {
         match self {
             Way::Cipher(_) => {
@@ -208,7 +214,7 @@ impl Way {
     }
 }
 
-/// Both directions of a connection, from the secrets of its handshake.
+/// Returns both directions of a connection, from the secrets of its handshake.
 pub(super) fn split(
     session: Session,
     secrets: &rustls::ExtractedSecrets,

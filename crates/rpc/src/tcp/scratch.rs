@@ -1,24 +1,24 @@
-//! Memory for small messages that threads use again.
+//! Per-thread recycling of memory for small messages.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 /// Buffers that a thread keeps.
 const KEPT_MAX: usize = 8;
-/// Larger buffers are given back to the system.
+/// Larger buffers are freed. In bytes.
 const BYTES_MAX: usize = 8 << 10;
 
 thread_local! {
     static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer, empty at first, that goes back to the thread that drops it.
+/// A buffer, empty at first, that the dropping thread recycles.
 #[derive(Debug)]
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
-        // A thread that is being torn down has none.
+        // A thread in its destructors has none.
         Scratch(KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default())
     }
 }

@@ -1,4 +1,4 @@
-//! The serving side: listening, and what all connections share.
+//! The server side: listening, and the state that all connections share.
 
 mod admission;
 mod clients;
@@ -31,15 +31,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time between two looks for clients that have gone.
+/// Time between two scans for clients to evict.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
-/// When so much time has passed between two looks, the server was stopped meanwhile, and what clients sent lies unread.
+/// A longer time between two scans means that the server process was stopped meanwhile, and that messages of
+/// clients are unread.
 const AWAY_MIN: Duration = Duration::from_secs(2);
 
 /// Connections without a key at a time, which may enrol one. Each ends with its first request.
 const ENROLLING_MAX: usize = 32;
 
-/// A service that a target belongs to.
+/// Service of a target.
 #[derive(Clone)]
 enum Service {
     Mds(Arc<dyn MdsService>),
@@ -48,12 +49,12 @@ enum Service {
 }
 
 impl Service {
-    /// It remembers clients.
+    /// Returns true if the service keeps state of clients.
     fn has_clients(&self) -> bool {
         !matches!(self, Service::Mgs(_))
     }
 
-    /// A client comes; what it may cache, on metadata targets.
+    /// Connects a client; returns its lease, on metadata targets.
     fn connect(&self, export: &Arc<Export>) -> StatusResult<Option<LeaseGrant>> {
         match self {
             Service::Mds(service) => service.connect(export).map(Some),
@@ -62,7 +63,7 @@ impl Service {
         }
     }
 
-    /// A client leaves or is given up.
+    /// Disconnects a client, on its request or by eviction.
     fn disconnect(&self, export: &Export) {
         match self {
             Service::Mds(service) => service.disconnect(export.client),
@@ -71,7 +72,7 @@ impl Service {
         }
     }
 
-    /// Asks whether it still knows a client; the error if not.
+    /// Checks that the service still knows a client; the error if not.
     fn ping(&self, export: &Export, cred: &Cred) -> StatusResult<()> {
         let call = Call::new(cred);
         match self {
@@ -82,14 +83,14 @@ impl Service {
     }
 }
 
-/// The targets that a server serves.
+/// The targets of a server.
 #[derive(Clone, Default)]
 pub struct Targets {
     services: HashMap<TargetId, Service>,
 }
 
 impl Targets {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new() -> Targets {
         Targets::default()
     }
@@ -112,7 +113,7 @@ impl Targets {
         self
     }
 
-    /// The targets, in order.
+    /// Returns the targets, in order.
     pub fn ids(&self) -> Vec<TargetId> {
         let mut ids: Vec<_> = self.services.keys().copied().collect();
         ids.sort();
@@ -120,11 +121,11 @@ impl Targets {
     }
 }
 
-/// What all connections of a server share.
+/// State that all connections of a server share.
 struct Shared {
     pub(super) config: ServerConfig,
     targets: RwLock<Targets>,
-    /// Tells this start of the server from others.
+    /// Distinguishes this start of the server from others.
     pub(super) instance: u64,
     pub(super) boot_id: [u8; 16],
     pub(super) clients: Clients,
@@ -133,14 +134,14 @@ struct Shared {
     pub(super) threads: ThreadGroup,
     pub(super) stopping: AtomicBool,
     started: Instant,
-    /// In the order in which they came, so that a simulation ends them in the same order each time.
+    /// In order of arrival, so that a simulation ends them in the same order each time.
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
     connection_ended: Condvar,
     next_connection: AtomicU64,
 }
 
 impl Shared {
-    /// Milliseconds since the server started.
+    /// Returns the milliseconds since the start of the server.
     pub(super) fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
@@ -149,8 +150,8 @@ impl Shared {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Closes connections of keys that were revoked or have expired meanwhile. Clients of revoked ones lose what they hold; one with
-    /// an expired key may be back with a new one.
+    /// Closes connections of keys that were revoked or have expired meanwhile. Clients of revoked keys are
+    /// evicted; a client with an expired key may come back with a new one.
     fn close_lapsed(&self) {
         let Some(tls) = &self.config.tls else { return };
         let connections: Vec<_> = self.connections.lock().values().cloned().collect();
@@ -203,12 +204,12 @@ impl Shared {
             self.connection_gone(id);
         }
         if self.is_stopping() {
-            // It may have been missed by what stops.
+            // A concurrent stop may have missed it.
             connection.stop_reading();
         }
     }
 
-    /// Says that a connection is not served.
+    /// Logs and audits a refused connection.
     pub(super) fn refused(
         &self,
         peer: SocketAddr,
@@ -221,7 +222,7 @@ impl Shared {
         self.audit.note(&AuditEvent { identity, target, reason, ..event });
     }
 
-    /// Why no further connection is served, if so.
+    /// Returns why no further connection is served, if so.
     fn full(&self, connections: &BTreeMap<u64, Arc<Connection>>, proof: &Proof) -> Option<String> {
         if connections.len() >= self.config.connections_max {
             return Some(format!("{} are open already", connections.len()));
@@ -237,7 +238,7 @@ impl Shared {
         };
         let is_same =
             |connection: &&Arc<Connection>| connection.identity().is_some_and(|identity| identity.id == id);
-        // Counted only where it could matter.
+        // Counted only where the limit could be reached.
         let max = self.config.connections_per_key_max;
         (connections.len() >= max && connections.values().filter(is_same).count() >= max)
             .then(|| format!("key {id} has {max} open already"))
@@ -246,9 +247,9 @@ impl Shared {
 
 /// A server that listens on one or more addresses. Dropping it stops it.
 ///
-/// Clients of metadata targets stay known for [`ServerConfig::client_grace`] after their last connection has ended, those of
-/// object targets for [`ServerConfig::object_client_grace`]. Replies of modifying metadata requests are kept per client, so
-/// that a resent one is answered and not run again.
+/// Clients of metadata targets stay connected for [`ServerConfig::client_grace`] after the end of their last
+/// connection, those of object targets for [`ServerConfig::object_client_grace`]. The server keeps the
+/// replies of modifying metadata requests per client, so that a resend is answered and not run again.
 pub struct Server {
     shared: Arc<Shared>,
     addrs: Vec<SocketAddr>,
@@ -259,7 +260,8 @@ impl Server {
     /// Listens on `addrs` (port 0 picks a free one) and serves `targets`.
     ///
     /// # Errors
-    /// The first address that cannot be listened on, named in the error; `AddrInUse` if somebody else does.
+    /// The first address that cannot be listened on, named in the error; `AddrInUse` if another process
+    /// listens there.
     pub fn bind(addrs: &[SocketAddr], targets: Targets, config: ServerConfig) -> io::Result<Server> {
         if addrs.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
@@ -316,49 +318,49 @@ impl Server {
         })
     }
 
-    /// The addresses that are listened on, with the ports that port 0 became.
+    /// Returns the addresses that the server listens on, with the ports that port 0 became.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// Serves these targets too from now on.
+    /// Adds targets to a running server.
     pub fn add(&self, targets: Targets) {
         self.shared.targets.write().services.extend(targets.services);
     }
 
-    /// Number of this start of the server; clients see by it that it restarted.
+    /// Returns the number of this start of the server, by which clients notice a restart.
     pub fn instance(&self) -> u64 {
         self.shared.instance
     }
 
-    /// Connections that are served now.
+    /// Returns the number of served connections.
     pub fn connection_count(&self) -> usize {
         self.shared.connections.lock().len()
     }
 
-    /// Events of a kind since the server started.
+    /// Returns the number of events of a kind since the start of the server.
     pub fn audited(&self, kind: AuditKind) -> u64 {
         self.shared.audit.count(kind)
     }
 
-    /// Half-open connections.
+    /// Returns the number of half-open connections.
     pub fn half_open_count(&self) -> usize {
         self.shared.lobby.half_open()
     }
 
-    /// Clients that metadata targets know now.
+    /// Returns the number of clients that are connected to metadata targets.
     pub fn client_count(&self) -> usize {
         self.shared.clients.count(TargetKind::Mdt)
     }
 
-    /// Clients that object targets know now, servers among them.
+    /// Returns the number of clients that are connected to object targets, servers among them.
     pub fn object_client_count(&self) -> usize {
         self.shared.clients.count(TargetKind::Ost)
     }
 
-    /// Stops: no new connections or requests; running requests are finished and answered, or interrupted after
-    /// [`ServerConfig::stop_grace`]; all threads are joined. Clients stay connected at the services, as in a crash: it is
-    /// for them to reconnect. Returns at once if the server has been stopped already.
+    /// Stops: no new connections or requests; running requests are finished and answered, or interrupted
+    /// after [`ServerConfig::stop_grace`]; all threads are joined. Clients stay connected at the services, as
+    /// in a crash: they reconnect on their own. Returns at once if the server has already stopped.
     pub fn stop(&self) {
         if self.shared.stopping.swap(true, Ordering::SeqCst) {
             return;
@@ -401,7 +403,7 @@ impl Drop for Server {
     }
 }
 
-/// The target kind's service exists and is of that kind.
+/// Returns the service of a target, if it exists and is of the target's kind.
 fn service_of(shared: &Shared, target: TargetId) -> Option<Service> {
     let targets = shared.targets.read();
     let service = targets.services.get(&target)?;

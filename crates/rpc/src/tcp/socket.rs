@@ -1,4 +1,4 @@
-//! A connected TCP socket: gathered sends, receives that give up after a tick, and buffers.
+//! A connected TCP socket: gathered sends, receives with a tick, and buffers.
 
 use super::net::{Interest, Patience, Source, Stream};
 use super::records::{Opener, Sealer};
@@ -15,33 +15,34 @@ use std::net::Shutdown;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A blocked system call returns at least so often, so that its thread can look at deadlines and interrupts whose
-/// signal it missed.
+/// Longest time of a blocked system call, after which its thread checks deadlines and interrupts whose signal
+/// it missed.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// How long a send waits for a peer that is just about to take the data, before its thread counts as waiting.
+/// How long a send waits for a peer that is about to take the data, before its thread counts as waiting.
 const SEND_PATIENCE: Duration = Duration::from_millis(5);
-/// Send buffer towards a peer on this host, in bytes. Both ends run in turn on one CPU; what is in flight between them
-/// should stay in its cache. Measured with `rpc_bench`, November 2026: 1 MiB requests without checksums at 7.3 GB per second
-/// of CPU time against 4.5 with the kernel's own choice, which takes in a whole request before the peer runs; 64 to 128 KiB
-/// do equally well. The kernel doubles it, and data that is a little larger than that takes 250 to 500 us longer, as the sender
-/// sleeps for the last piece (reads of one file each over loopback, 16 to 64 KiB beyond): with 96 KiB that was 192 to 252 KiB, with
-/// 128 KiB it is 256 KiB, with this 320 to 380 KiB, which is rarer; 1 MiB is as fast with all three.
+/// Send buffer towards a peer on this host, in bytes. Both ends run alternately on one CPU; the data in
+/// flight between them should stay in its cache. Measured with `rpc_bench`, November 2026: 1 MiB requests
+/// without checksums at 7.3 GB per second of CPU time against 4.5 with the kernel's own choice, which accepts
+/// a whole request before the peer runs; 64 to 128 KiB do equally well. The kernel doubles it, and data that
+/// is slightly larger than that takes 250 to 500 us longer, as the sender sleeps for the last piece (reads of
+/// one file each over loopback, 16 to 64 KiB beyond): with 96 KiB that was 192 to 252 KiB, with 128 KiB it is
+/// 256 KiB, with this 320 to 380 KiB, which is rarer; 1 MiB is as fast with all three.
 const LOCAL_SEND_BUFFER: usize = 160 << 10;
-/// A body takes memory for so many bytes more whenever as many have arrived, whatever length was announced.
+/// Step in bytes by which the memory for a body grows as bytes arrive, whatever length was announced.
 const BODY_STEP: usize = 64 << 10;
-/// Largest body of the frame that a connection begins with, in bytes.
+/// Largest body of the first frame of a connection, in bytes.
 const CONNECT_BODY_MAX: usize = 4096;
-/// Bytes of a header and a usual body: a receive may get so many beyond what is needed.
+/// Bytes of a header and a usual body: a receive may take that many beyond what is needed.
 const INBOX_MIN: usize = 1024;
 
-/// Why nothing more comes from, or goes to, a connection.
+/// Why a receive or send failed.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// Nothing happened for a tick, or a signal came, and no frame was begun: try again if you like.
+    /// A tick passed or a signal came, and no frame had begun: the caller may retry.
     Idle,
     /// The thread's request was interrupted before a byte of its frame was sent.
     Interrupted,
-    /// The connection has ended; the text says why.
+    /// The connection has ended, with the reason.
     Closed(Closed),
 }
 
@@ -50,15 +51,15 @@ pub(crate) enum LinkError {
 pub(crate) enum Closed {
     /// The peer closed it between two frames.
     End,
-    /// The operating system reported an error, or the peer stopped in the middle of a frame.
+    /// An error of the operating system, or a peer that stopped inside a frame.
     Io(io::Error),
     /// The bytes were not a valid frame.
     Frame(FrameError),
 }
 
 impl Closed {
-    /// What arrived is not what was sent, from a peer that has spoken the protocol before. A field that is wrong although the
-    /// checksum is right was sent like that.
+    /// Returns true if the received bytes differ from the sent ones, on a connection that has carried valid
+    /// frames before. A wrong field under a right checksum was sent like that.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Closed::Frame(error) if !matches!(error, FrameError::Field(_)))
     }
@@ -84,14 +85,14 @@ fn closed(kind: ErrorKind, text: &'static str) -> LinkError {
     LinkError::Closed(Closed::Io(io::Error::new(kind, text)))
 }
 
-/// A connected socket. Sends and receives may run at the same time on different threads.
+/// A connected socket. Sends and receives may run in parallel on different threads.
 pub(crate) struct Socket {
     stream: Stream,
-    /// A peer that makes no progress inside a frame for so long is given up.
+    /// Time without progress inside a frame after which a peer is given up.
     stall_max: Duration,
-    /// A blocked receive returns after so long.
+    /// Longest time of a blocked receive.
     tick: Duration,
-    /// Seals what is sent, on a connection with TLS. The lock is never waited for: callers send in turn.
+    /// Seals sent data, on a connection with TLS. The lock is never contended: callers serialise their sends.
     sealer: OnceLock<Mutex<Sealer>>,
 }
 
@@ -106,7 +107,8 @@ impl Socket {
         self.stream.source()
     }
 
-    /// The peer is on this host, and on the same CPU: not for wide connections, whose ends run at the same time.
+    /// Tunes the socket for a peer on the same CPU of this host: not for wide connections, whose ends run in
+    /// parallel.
     pub(crate) fn set_local(&self) {
         if let Err(error) = self.stream.set_send_buffer(LOCAL_SEND_BUFFER) {
             log::debug!("send buffer stays as it is: {error}");
@@ -118,30 +120,31 @@ impl Socket {
         self.stream.shut_down(how);
     }
 
-    /// From now on everything is sealed; once.
+    /// Seals everything that is sent from here on; called once.
     pub(super) fn seal_with(&self, sealer: Sealer) {
         let is_first = self.sealer.set(Mutex::new(sealer)).is_ok();
         assert!(is_first, "a connection has one handshake");
     }
 
-    /// The peer has proved who it is, and nobody else reads or changes what goes over the connection.
+    /// Returns true if the peer is authenticated, and no third party can read or change the data of the
+    /// connection.
     pub(crate) fn is_secured(&self) -> bool {
         self.sealer.get().is_some()
     }
 
-    /// Gives back the memory of large data, unless something is being sent.
+    /// Frees the memory for large data, unless a send is under way.
     pub(crate) fn rest(&self) {
         if let Some(mut sealer) = self.sealer.get().and_then(|sealer| sealer.try_lock()) {
             sealer.rest();
         }
     }
 
-    /// True if a frame of which nothing counts as sent may still be given up.
+    /// Returns true if a frame of which nothing counts as sent may still be withdrawn.
     pub(crate) fn is_clear(&self) -> bool {
         self.sealer.get().is_none_or(|sealer| !sealer.lock().has_waiting())
     }
 
-    /// What has arrived, without waiting; `None`: nothing yet.
+    /// Receives what has arrived, without waiting; `None`: nothing yet.
     pub(super) fn receive_arrived(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.stream.receive(buffer, false) {
@@ -153,13 +156,14 @@ impl Socket {
         }
     }
 
-    /// Sends some of what follows the first `skip` bytes of a frame; the caller keeps others from sending meanwhile. Says how many
-    /// bytes of the frame are out: all of them, unless the peer does not take them in time. Sealed ones count when the last of them is.
+    /// Sends some of what follows the first `skip` bytes of a frame; the caller serialises sends. Returns how
+    /// many bytes of the frame were sent: all of them, unless the peer does not take them in time. Sealed
+    /// bytes count when the last of them was sent.
     fn send_some(&self, parts: &[&[u8]], skip: usize, waits: bool) -> io::Result<usize> {
         let Some(sealer) = self.sealer.get() else { return self.send_plain(parts, skip, waits) };
         let mut sealer = sealer.lock();
         if !sealer.has_waiting() {
-            // What is sealed has to be sent, so a sender that does not wait asks first.
+            // Sealed data has to be sent, so a sender that does not wait checks for space first.
             if !waits && !self.poll_writable(Duration::ZERO) {
                 return Err(ErrorKind::WouldBlock.into());
             }
@@ -169,9 +173,9 @@ impl Socket {
         Ok(sealer.note_sent(sent))
     }
 
-    /// One system call that sends what follows the first `skip` bytes of `parts`.
+    /// Makes one system call that sends what follows the first `skip` bytes of `parts`.
     fn send_plain(&self, parts: &[&[u8]], skip: usize, waits: bool) -> io::Result<usize> {
-        // One frame has a header, a body and data; more than that are several frames.
+        // One frame has a header, a body and data; more parts are several frames.
         let (mut few, mut many) = ([IoSlice::new(&[]); 3], Vec::new());
         let pieces: &mut [IoSlice<'_>] = if parts.len() <= few.len() {
             &mut few
@@ -209,11 +213,11 @@ impl Socket {
         }
     }
 
-    /// Sends what is left of a frame of which `sent` bytes are out, waiting as needed.
+    /// Sends the rest of a frame of which `sent` bytes were sent, waiting as needed.
     ///
     /// # Errors
-    /// `Interrupted` only if nothing of the frame was sent; otherwise an interrupt of a sender whose peer does not
-    /// take data ends the connection, as does a stall.
+    /// `Interrupted` only if nothing of the frame was sent; otherwise the interrupt of a sender whose peer
+    /// takes no data ends the connection, as does a stall.
     pub(crate) fn send_rest(&self, parts: &[&[u8]], mut sent: usize) -> Result<(), LinkError> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut stalled = Duration::ZERO;
@@ -240,8 +244,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends a frame to a peer that gets so long to take it. Says whether all of it went out; if not, the stream may have
-    /// lost its framing.
+    /// Sends a frame to a peer within `limit`. Returns whether all of it was sent; if not, the stream may
+    /// have lost its framing.
     pub(crate) fn send_within(&self, parts: &[&[u8]], limit: Duration) -> bool {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let until = Instant::now() + limit;
@@ -267,7 +271,7 @@ impl Socket {
         self.stream.poll(Interest::Send, limit)
     }
 
-    /// Receives what is there, if it may wait for a tick, and not beyond the deadline.
+    /// Receives available bytes, if it may wait for a tick, and not beyond the deadline.
     pub(super) fn receive_by(
         &self,
         deadline: Option<Instant>,
@@ -278,7 +282,7 @@ impl Socket {
         self.stream.receive(buffer, waits)
     }
 
-    /// The same into several places, one behind the other.
+    /// As `receive_by`, into several places in order.
     fn receive_pieces_by(
         &self,
         deadline: Option<Instant>,
@@ -301,16 +305,16 @@ impl Socket {
     }
 }
 
-/// The receiving side of a socket: one thread at a time uses it. Bytes that arrived early stay in it.
+/// The receiving side of a socket: one thread at a time uses it. Keeps bytes that arrived early.
 pub(crate) struct Inbox {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// A receive for a header takes up to so many bytes.
+    /// Bytes that a receive for a header takes at most.
     reach: usize,
-    /// What is being received has to be there by then.
+    /// Deadline of the frame that is being received.
     deadline: Option<Instant>,
-    /// Opens what comes, on a connection with TLS.
+    /// Opens received data, on a connection with TLS.
     opener: Option<Opener>,
 }
 
@@ -321,27 +325,27 @@ impl Inbox {
         inbox
     }
 
-    /// For the first frame of a peer that is not known yet: it takes no more memory than that needs.
+    /// Creates an inbox for the first frame of an unknown peer: it takes no more memory than that needs.
     pub(super) fn for_connect() -> Inbox {
         let reach = HEADER_BYTES + CONNECT_BODY_MAX;
         Inbox { buffer: vec![0; reach], start: 0, end: 0, reach, deadline: None, opener: None }
     }
 
-    /// From now on everything that comes is opened; before the first frame.
+    /// Opens everything received from here on; called before the first frame.
     pub(super) fn open_with(&mut self, opener: Opener) {
         assert!(self.opener.is_none() && self.start == self.end, "nothing was received yet");
         self.opener = Some(opener);
     }
 
-    /// Gives back the memory of large data.
+    /// Frees the memory for large data.
     pub(crate) fn rest(&mut self) {
         if let Some(opener) = &mut self.opener {
             opener.rest();
         }
     }
 
-    /// Takes in what has arrived of the first frame, without waiting: its header and body if all of it is there, as
-    /// [`Inbox::peek`]. It has a body of at most [`CONNECT_BODY_MAX`] bytes and no data.
+    /// Receives what has arrived of the first frame, without waiting: its header and body if it has arrived
+    /// in full, as [`Inbox::peek`]. It has a body of at most [`CONNECT_BODY_MAX`] bytes and no data.
     ///
     /// # Errors
     /// `Closed`.
@@ -376,7 +380,8 @@ impl Inbox {
         Ok(self.peek())
     }
 
-    /// Receives what is there, as [`Socket::receive_by`]. `stays`: after an error, the same target comes again or nothing.
+    /// Receives available bytes, as [`Socket::receive_by`]. `stays`: after an error, the next call has the
+    /// same target, or there is none.
     fn receive(
         opener: &mut Option<Opener>,
         socket: &Socket,
@@ -408,8 +413,8 @@ impl Inbox {
         }
     }
 
-    /// Data of up to `bytes` is to arrive in the same system call as its header, at the price of copying it once more;
-    /// with 0, all data goes straight to its place.
+    /// Makes data of up to `bytes` arrive in the same system call as its header, at the price of a second
+    /// copy; with 0, all data is received directly into its destination.
     pub(crate) fn expect_short(&mut self, bytes: usize) {
         self.reach = INBOX_MIN + bytes;
         if self.buffer.len() < self.reach {
@@ -417,8 +422,8 @@ impl Inbox {
         }
     }
 
-    /// All that is received from here on has to be there by then, in how many pieces it may come; `None` for no limit but
-    /// that of a peer that stops in a frame.
+    /// Sets the deadline for everything received from here on, in however many pieces it arrives; `None` for
+    /// no limit but that for a stalled peer.
     pub(crate) fn end_at(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
@@ -427,7 +432,7 @@ impl Inbox {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// True if the next frame has arrived in full, so that it can be taken without a system call.
+    /// Returns true if the next frame has arrived in full, so that it needs no system call.
     pub(crate) fn has_whole_frame(&self) -> bool {
         let bytes = self.buffered();
         let number = |at: usize| {
@@ -442,14 +447,15 @@ impl Inbox {
         }
     }
 
-    /// Header and body of the next frame, if it has arrived in full and has no data; it stays there.
+    /// Returns header and body of the next frame without consuming it, if it has arrived in full and has no
+    /// data.
     pub(crate) fn peek(&self) -> Option<(Header, &[u8])> {
         let (header, rest) = self.buffered().split_first_chunk::<HEADER_BYTES>()?;
         let header = Header::from_bytes(header).ok().filter(|header| header.bulk_len == 0)?;
         Some((header, rest.get(..header.body_len as usize)?))
     }
 
-    /// Takes the frame that was looked at.
+    /// Consumes the frame that [`Inbox::peek`] returned.
     pub(crate) fn take_peeked(&mut self, header: &Header) {
         self.consume(HEADER_BYTES + header.body_len as usize);
     }
@@ -462,7 +468,7 @@ impl Inbox {
         }
     }
 
-    /// The header of the next frame. `wait` says whether to wait for its first byte.
+    /// Receives the header of the next frame. `wait` says whether to wait for its first byte.
     ///
     /// # Errors
     /// `Idle` if none has begun to arrive; `Closed`.
@@ -480,7 +486,7 @@ impl Inbox {
                 self.start = 0;
             }
             let begun = self.end > 0;
-            // Less than a header is there, so there is room.
+            // Less than a header is in the buffer, so there is space.
             let room = self.buffer.get_mut(self.end..self.reach).unwrap_or_default();
             match Inbox::receive(&mut self.opener, socket, self.deadline, room, wait || begun, false) {
                 Ok(0) if begun => {
@@ -526,7 +532,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Receives the body that follows `header` into `body` (its old content goes) and checks it.
+    /// Receives the body that follows `header` into `body` (replacing its content) and verifies it.
     ///
     /// # Errors
     /// `Closed`, also for a damaged body.
@@ -547,7 +553,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Receives bulk data that fills `target`; says whether its checksum is right.
+    /// Receives bulk data that fills `target`; returns whether its checksum is right.
     ///
     /// # Errors
     /// `Closed`.
@@ -566,7 +572,7 @@ impl Inbox {
         Ok(header.bulk_matches(sum.finish()))
     }
 
-    /// Receives bulk data that nobody wants.
+    /// Receives and discards bulk data.
     ///
     /// # Errors
     /// `Closed`.
@@ -582,7 +588,7 @@ impl Inbox {
     }
 }
 
-/// What a failed receive means: `Ok` to go on waiting.
+/// Evaluates a failed receive: `Ok` to continue waiting.
 fn on_receive_error(
     error: io::Error,
     begun: bool,
@@ -594,7 +600,7 @@ fn on_receive_error(
         ErrorKind::Interrupted => Ok(()),
         ErrorKind::WouldBlock => {
             *stalled += socket.tick;
-            // An interrupted caller does not wait for a peer that has stopped in the middle of a frame.
+            // An interrupted caller does not wait for a peer that has stopped inside a frame.
             if *stalled >= socket.stall_max || (interrupted() && *stalled > socket.tick) {
                 return Err(closed(ErrorKind::TimedOut, "the peer stopped in a frame"));
             }

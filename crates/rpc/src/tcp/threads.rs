@@ -1,10 +1,10 @@
-//! Threads that are joined before their owner goes.
+//! Threads that are joined before their owner is dropped.
 
 use nacre_env::sync::Mutex;
 use nacre_env::thread::{Builder, JoinHandle, current};
 use std::io;
 
-/// Ended threads are joined when so many more handles than this are kept.
+/// Number of additional handles at which ended threads are joined.
 const REAP_AT: usize = 32;
 
 /// A set of threads.
@@ -24,13 +24,13 @@ impl ThreadGroup {
         Ok(())
     }
 
-    /// Waits for all threads, also those that are started meanwhile; one that calls this itself is left to end.
+    /// Waits for all threads, including those started meanwhile; the calling thread itself is not joined.
     pub(crate) fn join_all(&self) {
         loop {
             // Taken out one by one, so that ending threads may still start others.
             let Some(handle) = self.handles.lock().pop() else { return };
             if handle.thread().id() != current().id() {
-                // A panic was reported by the thread itself.
+                // The thread itself has reported its panic.
                 let _ = handle.join();
             }
         }

@@ -1,4 +1,4 @@
-//! The handshake of TLS: for a client from beginning to end, for a server step by step, as bytes come.
+//! The TLS handshake: for a client as one call, for a server step by step as bytes arrive.
 
 use super::records::{self, Opener, Sealer, Session};
 use super::socket::Socket;
@@ -18,20 +18,20 @@ use std::time::Duration;
 
 /// First byte of a connection with TLS: a record of the handshake protocol. Frames begin with another one.
 pub(super) const FIRST_BYTE: u8 = 22;
-/// Most bytes that a peer may send before it is known.
+/// Bytes that a peer may send before it is authenticated, at most.
 const RECEIVED_MAX: usize = 16 << 10;
 /// Bytes of a record's header.
 const HEADER: usize = 5;
 
-/// What a handshake brought.
+/// Result of a handshake.
 pub(super) struct Secured {
     pub(super) sealer: Sealer,
     pub(super) opener: Opener,
-    /// Who the peer has proved to be; `None`: it has no certificate.
+    /// Authenticated identity of the peer; `None`: it has no certificate.
     pub(super) peer: Option<Arc<Identity>>,
 }
 
-/// Why there was none.
+/// Why a handshake failed.
 #[derive(Debug)]
 pub(super) enum Unsecured {
     /// The caller does not want to wait any longer.
@@ -59,7 +59,7 @@ impl std::fmt::Display for Unsecured {
 }
 
 impl Unsecured {
-    /// What the caller of a request is told.
+    /// Returns the status for the caller of a request.
     pub(super) fn status(&self) -> Status {
         match self {
             Unsecured::GivenUp(status) => *status,
@@ -70,7 +70,7 @@ impl Unsecured {
     }
 }
 
-/// The status of an error of a secured connection.
+/// Returns the status of an error of a secured connection.
 pub(super) fn status_of_io(error: &io::Error) -> Status {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(error) => status_of(error),
@@ -100,12 +100,12 @@ fn status_of(error: &rustls::Error) -> Status {
         )
         | E::NoApplicationProtocol
         | E::InvalidCertificate(_) => Status::EKEYREJECTED,
-        // Damage on the way, say: another attempt may do better.
+        // For example damage in transit: another attempt may succeed.
         _ => Status::EPROTO,
     }
 }
 
-/// In words: what each side may say of the other.
+/// Returns the reason in words: what each side may say of the other.
 fn reason(error: &rustls::Error) -> String {
     use rustls::Error as E;
     let text = match error {
@@ -133,7 +133,7 @@ fn reason(error: &rustls::Error) -> String {
     text.to_owned()
 }
 
-/// What both kinds of connections do.
+/// Operations of both kinds of rustls connections.
 pub(super) trait Side: Sized {
     type Data;
 
@@ -141,7 +141,7 @@ pub(super) trait Side: Sized {
 
     fn state(&self) -> &CommonState;
 
-    /// The secrets of a handshake that has ended.
+    /// Returns the secrets of a finished handshake.
     fn finish(self) -> Result<(ExtractedSecrets, Session), rustls::Error>;
 }
 
@@ -177,7 +177,7 @@ impl Side for UnbufferedServerConnection {
     }
 }
 
-/// What is to be done next.
+/// Next step of a handshake.
 enum Next {
     Continue,
     Receive,
@@ -189,14 +189,14 @@ pub(super) struct Handshake<S> {
     side: S,
     received: Vec<u8>,
     received_in_all: usize,
-    /// Records that rustls sees: not more than it needs, so that what follows the handshake stays sealed.
+    /// Bytes shown to rustls: no more records than it needs, so that what follows the handshake stays sealed.
     shown: usize,
-    /// What is to be sent, before anything is waited for; also after an error, to tell the peer why.
+    /// Bytes to send before the next wait; also after an error, to report the reason to the peer.
     pub(super) to_send: Vec<u8>,
 }
 
 impl Handshake<UnbufferedServerConnection> {
-    /// The server's side.
+    /// Creates the server's side.
     ///
     /// # Errors
     /// `Tls`.
@@ -206,7 +206,7 @@ impl Handshake<UnbufferedServerConnection> {
 }
 
 impl Handshake<UnbufferedClientConnection> {
-    /// The client's side.
+    /// Creates the client's side.
     ///
     /// # Errors
     /// `Tls`.
@@ -227,10 +227,10 @@ impl<S: Side> Handshake<S> {
         Handshake { side, received: Vec::new(), received_in_all: 0, shown: 0, to_send: Vec::new() }
     }
 
-    /// Bytes have come.
+    /// Adds received bytes.
     ///
     /// # Errors
-    /// There are more than a peer may send before it is known.
+    /// If there are more than a peer may send before it is authenticated.
     pub(super) fn take_in(&mut self, bytes: &[u8]) -> Result<(), Unsecured> {
         self.received_in_all += bytes.len();
         if self.received_in_all > RECEIVED_MAX {
@@ -241,7 +241,7 @@ impl<S: Side> Handshake<S> {
         Ok(())
     }
 
-    /// Goes on as far as what has come allows; true if both sides are known.
+    /// Continues as far as the received bytes allow; returns true if both sides are authenticated.
     ///
     /// # Errors
     /// `Tls`.
@@ -260,7 +260,8 @@ impl<S: Side> Handshake<S> {
                 Ok(Next::Receive | Next::Finished) if self.show_more() => {}
                 Ok(Next::Receive | Next::Finished) => return Ok(false),
                 Err(error) => {
-                    // The peer is told why, behind what was to be sent before. rustls remembers where in the bytes it is.
+                    // The alert for the peer follows the bytes that were to be sent before. rustls remembers
+                    // its position in the bytes.
                     let bytes = self.received.get_mut(..self.shown).unwrap_or_default();
                     while let UnbufferedStatus {
                         state: state @ Ok(ConnectionState::EncodeTlsData(_)), ..
@@ -274,7 +275,7 @@ impl<S: Side> Handshake<S> {
         }
     }
 
-    /// Lets rustls see one record more, if it is there.
+    /// Shows rustls one more record, if it has arrived.
     fn show_more(&mut self) -> bool {
         let rest = self.received.get(self.shown..).unwrap_or_default();
         let Some(&[_, _, _, high, low]) = rest.first_chunk::<HEADER>() else { return false };
@@ -286,7 +287,7 @@ impl<S: Side> Handshake<S> {
         true
     }
 
-    /// Both directions of the connection, of a handshake that has ended.
+    /// Returns both directions of the connection after a finished handshake.
     ///
     /// # Errors
     /// `Tls`, or `Identity`, which the verification of the certificate rules out.
@@ -302,7 +303,7 @@ impl<S: Side> Handshake<S> {
     }
 }
 
-/// Takes what is to be sent out of a state.
+/// Moves the bytes to send out of a state.
 fn next_of<D>(
     state: Result<ConnectionState<'_, '_, D>, rustls::Error>,
     out: &mut Vec<u8>,
@@ -332,10 +333,10 @@ fn next_of<D>(
     }
 }
 
-/// The client's side, from beginning to end.
+/// Runs the client's side from begin to end.
 ///
 /// # Errors
-/// `may_wait`'s, and why the sides do not accept each other.
+/// The error of `may_wait`, and why the sides do not accept each other.
 pub(super) fn connect(
     socket: &Socket,
     tls: &ClientTls,

@@ -1,4 +1,5 @@
-//! What a server does with the bytes of a peer that is not known yet, without a socket: for tests with random input, and for fuzzing.
+//! A server's handling of the bytes of an unknown peer, without a socket: for tests with random input, and
+//! for fuzzing.
 
 use super::tls::Handshake;
 use nacre_keys::ServerTls;
@@ -8,10 +9,10 @@ use nacre_wire::frame::{HEADER_BYTES, Header};
 use nacre_wire::lock::ServerMessage;
 use nacre_wire::{Decode, Encode};
 
-/// Reads the bytes as a first frame and its parts.
+/// Parses the bytes as a first frame and its parts.
 ///
 /// # Panics
-/// If what was read does not give the same bytes again.
+/// If an encoding of the parsed value differs from the bytes.
 pub fn read_frame(bytes: &[u8]) {
     if let Some((head, body)) = bytes.split_first_chunk::<HEADER_BYTES>()
         && let Ok(header) = Header::from_bytes(head)
@@ -22,16 +23,16 @@ pub fn read_frame(bytes: &[u8]) {
     if let Ok(connect) = Connect::from_bytes(bytes) {
         assert_eq!(connect.to_bytes(), bytes, "a connect has one form");
     }
-    // What a client believes of a server that it does not know yet.
+    // What a client parses from an unknown server.
     let _ = (Connected::from_bytes(bytes), Refusal::from_bytes(bytes), ServerMessage::from_bytes(bytes));
 }
 
-/// Takes the bytes for what a client sends in a handshake, so many at a time.
+/// Handles the bytes as a client's handshake, `at_a_time` at a time.
 pub fn read_handshake(tls: &ServerTls, bytes: &[u8], at_a_time: usize) {
     for protection in [Security::Encrypt, Security::Authenticate] {
         let Ok(mut handshake) = Handshake::of_server(tls, protection) else { return };
         for piece in bytes.chunks(at_a_time.max(1)) {
-            // With one error all is over.
+            // An error ends the handshake.
             if handshake.take_in(piece).is_err() || handshake.advance().is_err() {
                 break;
             }

@@ -17,7 +17,7 @@ pub const SERVER_KEY: KeyId = KeyId(1);
 /// Number of the key that [`Keys::client`] proves.
 pub const CLIENT_KEY: KeyId = KeyId(2);
 
-/// An authority of file system `nacre`, and the keys that it has revoked.
+/// An authority of file system `nacre`, and its revoked keys.
 pub struct Keys {
     _dir: tempfile::TempDir,
     pub authority: Authority,
@@ -50,13 +50,13 @@ impl Keys {
     }
 }
 
-/// A client that proves this key.
+/// Returns the configuration of a client with this key.
 pub fn with_key(key: &Key) -> ClientConfig {
     let tls = ClientTls::new("nacre", std::slice::from_ref(key)).expect("settings");
     ClientConfig { tls: Some(tls), ..quick() }
 }
 
-/// A server with services that remember, and its address.
+/// Starts a server with services that record requests; returns its address.
 pub fn serve(config: ServerConfig) -> (Services, Server, SocketAddr) {
     let services = Services::default();
     let server = services.serve(any_port(), config);

@@ -1,4 +1,4 @@
-//! A way between client and server that cuts and damages.
+//! A proxy between client and server that breaks connections and damages bytes.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -7,38 +7,38 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Which way bytes go.
+/// Direction of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     ToServer,
     ToClient,
 }
 
-/// What happens to a stream.
+/// Fault of a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Harm {
-    /// Both directions end before byte `at` is passed on.
+    /// Both directions end before byte `at` is forwarded.
     Cut,
     /// Byte `at` is changed.
     Flip,
-    /// Byte `at` and all that follow on this connection are swallowed.
+    /// Byte `at` and all that follow on this connection are dropped.
     Hold,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     way: Way,
-    /// Counted from when the fault was planned, over all connections.
+    /// Offset from the time when the fault was planned, over all connections.
     at: u64,
     harm: Harm,
-    /// Happens again `at` bytes later.
+    /// Repeats `at` bytes later.
     again: bool,
 }
 
 #[derive(Default)]
 struct Plan {
     fault: Mutex<Option<Fault>>,
-    /// Bytes that went each way since the fault was planned.
+    /// Bytes forwarded in each direction since the fault was planned.
     passed: [AtomicU64; 2],
     happened: AtomicU64,
     stopping: AtomicBool,
@@ -72,7 +72,7 @@ impl Proxy {
         Proxy { addr, plan, upstream }
     }
 
-    /// Further connections go there.
+    /// Forwards further connections to another server.
     pub fn lead_to(&self, upstream: SocketAddr) {
         *self.upstream.lock().unwrap() = upstream;
     }
@@ -87,12 +87,12 @@ impl Proxy {
         *self.plan.fault.lock().unwrap() = None;
     }
 
-    /// How often a planned fault has happened.
+    /// Returns how often a planned fault has happened.
     pub fn happened(&self) -> u64 {
         self.plan.happened.load(Ordering::SeqCst)
     }
 
-    /// Ends all connections now.
+    /// Ends all connections.
     pub fn cut_all(&self) {
         for stream in self.plan.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -131,7 +131,7 @@ fn pass(plan: &Plan, way: Way, mut from: TcpStream, mut to: TcpStream) {
         };
         let (keep, hold) = harm(plan, way, &mut buffer[..len]);
         if hold {
-            // The stream stays open and silent until the reader goes.
+            // The stream stays open without traffic until the reader closes it.
             while from.read(&mut buffer).is_ok_and(|len| len > 0) {}
             break;
         }
@@ -143,7 +143,7 @@ fn pass(plan: &Plan, way: Way, mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Does what is planned to these bytes; says how many are passed on.
+/// Applies the plan to these bytes; returns how many are forwarded.
 fn harm(plan: &Plan, way: Way, bytes: &mut [u8]) -> (usize, bool) {
     let mut fault = plan.fault.lock().unwrap();
     let passed = &plan.passed[way as usize];

@@ -1,4 +1,4 @@
-//! Services and a client that only count and remember.
+//! Services and a client that only count and record.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// How long tests wait for what must happen.
+/// Time limit of waits in tests.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A gate that requests wait at.
@@ -36,13 +36,14 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Closes the gate until the result is dropped, also by a panic, so that a check that fails leaves nobody at it.
+    /// Closes the gate until the result is dropped, also by a panic, so that a failed assertion leaves no
+    /// thread waiting.
     pub fn close(&self) -> Closed<'_> {
         self.set_closed(true);
         Closed(self)
     }
 
-    /// Waits while the gate is closed; `EINTR` if the request is called off.
+    /// Waits while the gate is closed; `EINTR` if the request is interrupted.
     pub fn pass(&self) -> StatusResult<()> {
         let mut closed = self.closed.lock().unwrap();
         if !*closed {
@@ -64,7 +65,7 @@ impl Gate {
     }
 }
 
-/// A gate that is closed as long as this exists.
+/// Keeps a gate closed until it is dropped.
 pub struct Closed<'a>(&'a Gate);
 
 impl Drop for Closed<'_> {
@@ -156,7 +157,7 @@ impl MdsService for FakeMds {
     }
 }
 
-/// Objects in memory, and the clients that it knows.
+/// Objects in memory, and the connected clients.
 #[derive(Default)]
 pub struct FakeOss {
     pub objects: Mutex<HashMap<Fid, Vec<u8>>>,
@@ -168,7 +169,7 @@ pub struct FakeOss {
     pub connects: AtomicU64,
     pub disconnects: AtomicU64,
     pub exports: Mutex<HashMap<ClientUuid, Arc<Export>>>,
-    /// Which requests ran, by generation of their client.
+    /// Requests that ran, with the generation of their client.
     pub ran: Mutex<Vec<(u64, &'static str)>>,
     /// Jobs of the requests that ran.
     pub jobs: Mutex<Vec<Option<JobId>>>,
@@ -181,7 +182,7 @@ impl FakeOss {
         if known { Ok(()) } else { Err(Status::EVICTED) }
     }
 
-    /// Drops a client.
+    /// Evicts a client.
     pub fn evict(&self, client: ClientUuid) {
         self.exports.lock().unwrap().remove(&client).expect("it is known");
     }
@@ -271,13 +272,13 @@ impl MgsService for FakeMgs {
     }
 }
 
-/// What a client was told.
+/// Events that a client received.
 #[derive(Default)]
 pub struct Events {
     pub grants: Mutex<Vec<LeaseGrant>>,
     pub messages: Mutex<Vec<LockMessage>>,
     pub recoveries: Mutex<Vec<Recovery>>,
-    /// How often the way for callbacks was lost.
+    /// How often the connection for callbacks was lost.
     pub losses: AtomicUsize,
 }
 
@@ -317,13 +318,13 @@ impl OssEvents for Events {
     }
 }
 
-/// A write of what was accepted in some life of the client.
+/// Returns a write of data that was accepted in a given life of the client.
 pub fn write_of_life(oid: u32, incarnation: u64) -> OssRequest {
     let (object, lock) = (Fid::new(9, oid, 0), IoLock::Lease);
     OssRequest::Write { object, offset: 0, sync: false, granted: false, lock, incarnation, written: false }
 }
 
-/// A message that can be told from others.
+/// Returns a distinguishable message.
 pub fn message(number: u64) -> LockMessage {
     LockMessage::Glimpse { glimpse: number, handle: LockHandle(7) }
 }
@@ -335,12 +336,12 @@ fn number_of(message: &LockMessage) -> u64 {
     }
 }
 
-/// Numbers of the messages that came.
+/// Returns the numbers of the received messages.
 pub fn numbers(events: &Events) -> Vec<u64> {
     events.messages.lock().unwrap().iter().map(number_of).collect()
 }
 
-/// All three services behind one server.
+/// All three services of one server.
 #[derive(Default, Clone)]
 pub struct Services {
     pub mds: Arc<FakeMds>,
@@ -356,7 +357,7 @@ impl Services {
         Server::bind(&[addr], targets, config).expect("a free port")
     }
 
-    /// Ends a server and starts another one in its place.
+    /// Stops a server and starts another one in its place.
     pub fn restart(&self, server: Server) -> Server {
         let addr = server.addrs()[0];
         server.stop();
@@ -365,7 +366,7 @@ impl Services {
     }
 }
 
-/// An address of its own, with any port: nobody else listens there later, when a server of it has gone.
+/// Returns an address of its own, with any port: no other test listens there after its server has stopped.
 pub fn any_port() -> SocketAddr {
     static COUNT: AtomicU16 = AtomicU16::new(0);
     let [high, low] = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -381,7 +382,7 @@ pub fn identity(number: u8) -> ClientIdentity {
     ClientIdentity { client: ClientUuid([number; 16]), fsname: "nacre".to_owned(), is_server: false }
 }
 
-/// Short times, so that tests are quick.
+/// Returns a configuration with short timeouts, so that tests are quick.
 pub fn quick() -> ClientConfig {
     ClientConfig {
         backoff_min: Duration::from_millis(5),
@@ -414,7 +415,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Ten reads of 100 bytes, started together.
+/// Runs ten reads of 100 bytes in parallel.
 pub fn ten_reads_at_once(oss: &dyn OssEndpoint) {
     let mut buffers = vec![vec![0u8; 100]; 10];
     let request = OssRequest::plain_read(Fid::new(9, 1, 0), 0, 100);
@@ -425,7 +426,7 @@ pub fn ten_reads_at_once(oss: &dyn OssEndpoint) {
     assert!(run_all(calls).iter().all(Result::is_ok));
 }
 
-/// Data that differs from place to place, and from seed to seed.
+/// Returns data that differs by position and by seed.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
 }

@@ -1,7 +1,7 @@
 //! One connection to a target.
 //!
-//! Callers send their requests themselves. Of those that wait, one reads: it puts the replies of the others where they
-//! belong and wakes them, until its own is there; then another one reads on.
+//! Callers send their requests themselves. One of the waiting callers is the reader: it delivers the replies
+//! of the others and wakes them, until its own reply has arrived; then another waiter becomes the reader.
 
 mod flight;
 
@@ -28,13 +28,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Who wants the reply of a request in flight.
+/// Recipient of the reply to a request in flight.
 enum Interest {
-    /// A caller that waits or will wait.
+    /// Caller that waits or will wait.
     Waiter(Arc<Waiter>),
-    /// Nobody; it is kept for a resend.
+    /// None: a posted request, kept for a resend.
     Posted,
-    /// Nobody any more.
+    /// None any more: the caller has abandoned it.
     Abandoned,
 }
 
@@ -50,10 +50,10 @@ struct Entry {
 #[derive(Default)]
 struct Table {
     entries: Vec<Entry>,
-    /// Somebody reads.
+    /// A thread has the reader's role.
     reading: bool,
     closed: bool,
-    /// Somebody waits for room.
+    /// A thread waits for a free entry.
     crowded: bool,
 }
 
@@ -83,19 +83,19 @@ pub(crate) enum NoReply {
 pub(crate) struct Conn {
     pub(crate) target: TargetId,
     pub(crate) nid: Nid,
-    /// Which of the target's connections it is.
+    /// Endpoint and slot of the connection.
     pub(crate) place: ends::Place,
-    /// The client's life at the server that it belongs to.
+    /// Life of the client at the server that the connection belongs to.
     pub(crate) life: Life,
-    /// The client's own number of that life.
+    /// Number of that life, counted by the client.
     pub(crate) incarnation: u64,
     load: Arc<Load>,
     fabric: Option<Arc<Fabric>>,
-    /// The simulated fabric carries nothing any more.
+    /// The simulated fabric has lost a request and carries nothing any more.
     mute: AtomicBool,
-    /// What both sides can do.
+    /// Features that both sides have.
     features: Features,
-    /// Data up to so many bytes is expected to come with its header.
+    /// Length in bytes up to which data is expected in the same receive as its header.
     short_bytes: AtomicUsize,
     socket: Socket,
     flights: Arc<Flights>,
@@ -108,16 +108,17 @@ pub(crate) struct Conn {
     table: Mutex<Table>,
     room: Condvar,
     closed: AtomicBool,
-    /// Nobody needs to be told (again) that the connection has ended.
+    /// The loss of the connection needs no (further) report.
     loss_known: AtomicBool,
     opened: Instant,
-    /// Milliseconds since `opened` at which the peer was last heard, or began to owe us something.
+    /// Milliseconds from `opened` to the last message of the peer, or to the first request that it has not
+    /// answered.
     quiet_since_ms: AtomicU64,
     pinged_ms: AtomicU64,
 }
 
 impl Conn {
-    /// What a greeting brought, as a connection of `peer`.
+    /// Creates a connection of `peer` from a finished handshake.
     pub(crate) fn new(
         peer: &Peer,
         greeting: Greeting,
@@ -129,7 +130,7 @@ impl Conn {
         let life = greeting.life();
         let Greeting { nid, connected, socket, inbox, .. } = greeting;
         let config = &peer.config;
-        // Where there are other endpoints, a silent one is given up as soon as it has missed a ping.
+        // With other endpoints to use, an unresponsive one is given up after one missed ping.
         let patience = if peer.active_ends() > 1 { config.ping_interval * 2 } else { config.dead_after };
         Conn {
             target: peer.target,
@@ -160,19 +161,19 @@ impl Conn {
         }
     }
 
-    /// The checksum to use where `wanted` is asked for: another one if the server does not know that.
+    /// Returns the checksum to use for `wanted`: another type if the server does not support it.
     pub(crate) fn checksum(&self, wanted: Option<ChecksumType>) -> Option<ChecksumType> {
         let wanted = wanted?;
         let known = |kind: &ChecksumType| self.features.contains(Features::of_checksum(*kind));
         Some(wanted).filter(known).or_else(|| ChecksumType::ALL.into_iter().find(known))
     }
 
-    /// The server takes requests that carry their job.
+    /// Returns true if the server accepts requests with a job id.
     pub(crate) fn knows_jobs(&self) -> bool {
         self.features.contains(Features::JOB_ID)
     }
 
-    /// The next answers are expected to carry data of up to so many bytes with their headers.
+    /// Sets the length in bytes up to which the data of the next answers is expected with their headers.
     pub(crate) fn expect_short(&self, bytes: usize) {
         if self.short_bytes.load(Ordering::Relaxed) != bytes {
             self.short_bytes.store(bytes, Ordering::Relaxed);
@@ -183,12 +184,12 @@ impl Conn {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// True for the first who learns that the connection was lost, unless we ended it ourselves.
+    /// Returns true for the first caller after a loss, unless this side ended the connection.
     pub(crate) fn take_loss(&self) -> bool {
         !self.loss_known.swap(true, Ordering::AcqRel)
     }
 
-    /// True if nothing went over it for so long.
+    /// Returns true if nothing was received for `limit`.
     pub(crate) fn is_quiet_for(&self, limit: Duration) -> bool {
         let quiet_ms = self.now_ms().saturating_sub(self.quiet_since_ms.load(Ordering::Relaxed));
         Duration::from_millis(quiet_ms) >= limit
@@ -198,8 +199,8 @@ impl Conn {
         self.opened.elapsed().as_millis() as u64
     }
 
-    /// Ends the connection and tells everybody who waits on it: for a reason, or because we want no more of it. Says whether
-    /// it was open.
+    /// Ends the connection and wakes all its waiters; `why` is `None` if this side has no more use for it.
+    /// Returns whether it was open.
     pub(crate) fn close(&self, why: Option<&Closed>) -> bool {
         let entries = {
             let mut table = self.table.lock();
@@ -209,7 +210,8 @@ impl Conn {
             table.closed = true;
             self.closed.store(true, Ordering::Release);
             self.loss_known.fetch_or(why.is_none(), Ordering::AcqRel);
-            // An entry whose data is being received is finished by its reader, which sees the end of the socket.
+            // An entry whose data is being received is finished by the reader, which sees the end of the
+            // socket.
             let (receiving, others) =
                 std::mem::take(&mut table.entries).into_iter().partition(|e| e.receiving);
             table.entries = receiving;
@@ -242,7 +244,7 @@ impl Conn {
         }
     }
 
-    /// A request is no longer under way, or will not be when its answer is due.
+    /// Stops counting a request as in flight, at once or when its simulated answer is due.
     fn release(&self, waiter: &Waiter) {
         if !waiter.take_release() {
             return;
@@ -255,7 +257,7 @@ impl Conn {
         }
     }
 
-    /// Names of the features that both sides have.
+    /// Returns the names of the features that both sides have.
     pub(crate) fn feature_names(&self) -> Vec<&'static str> {
         let names = [
             (Features::BULK_CHECKSUM, "bulk_checksum"),
@@ -265,14 +267,14 @@ impl Conn {
         names.iter().filter(|(feature, _)| self.features.contains(*feature)).map(|(_, name)| *name).collect()
     }
 
-    /// Ends the connection if nothing was under way on it for so long.
+    /// Ends the connection if it was idle for `limit`.
     pub(crate) fn close_if_idle(&self, limit: Duration) {
         if self.is_quiet_for(limit) && self.table.lock().entries.is_empty() {
             self.close(None);
         }
     }
 
-    /// Puts a request into the table, waiting for room unless it is urgent.
+    /// Adds a request to the table, and waits for a free entry unless it is urgent.
     fn register(&self, xid: u64, interest: Interest, is_urgent: bool) -> Result<(), NoReply> {
         let mut table = self.table.lock();
         loop {
@@ -326,7 +328,8 @@ impl Conn {
     /// Sends a request.
     ///
     /// # Safety
-    /// `place` stays valid until the returned value was waited for or dropped, and that happens: it is not leaked.
+    /// `place` stays valid until the returned value has been waited for or dropped, and one of both happens:
+    /// it is not leaked.
     pub(crate) unsafe fn submit(
         self: &Arc<Self>,
         header: &Header,
@@ -346,7 +349,7 @@ impl Conn {
         }
         let flight = InFlight { conn: self.clone(), waiter, settled: false };
         match self.transmit(header, body, bulk) {
-            // What was lost is told by the waiter, like any later loss.
+            // The waiter reports the loss, like any later one.
             Ok(()) | Err(NoReply::Lost | NoReply::Interrupted) => Ok(flight),
             Err(NoReply::NotSent) => {
                 flight.withdraw();
@@ -355,8 +358,8 @@ impl Conn {
         }
     }
 
-    /// What the simulated fabric, if there is one, does to a request that sends and is answered with so many bytes: when
-    /// the answer is due.
+    /// Applies the simulated fabric, if there is one, to a request with these numbers of bytes sent and
+    /// answered, and returns when the answer is due.
     fn simulate(&self, sent: usize, answered: usize) -> Option<Instant> {
         let fabric = self.fabric.as_ref()?;
         match fabric.loses_next() {
@@ -372,7 +375,7 @@ impl Conn {
         Some(fabric.schedule(Instant::now(), frame(sent), frame(answered)))
     }
 
-    /// Sends a request that nobody waits for.
+    /// Sends a request that no caller waits for.
     pub(crate) fn post(&self, header: &Header, body: &[u8]) {
         let xid = header.xid.0;
         let sent =
@@ -383,13 +386,13 @@ impl Conn {
         }
     }
 
-    /// Tells the server that nobody wants the answer any more.
+    /// Notifies the server that the answer is not needed any more.
     fn cancel(&self, xid: u64) {
         let header = Header::new(FrameKind::Cancel, self.target, Xid(xid));
         self.send_small(&header);
     }
 
-    /// Sends a frame without body, unless the way is blocked.
+    /// Sends a frame without a body, unless another thread is sending or the socket is full.
     fn send_small(&self, header: &Header) {
         if self.mute.load(Ordering::Relaxed) {
             return;
@@ -407,8 +410,8 @@ impl Conn {
         }
     }
 
-    /// Reads until `done` says so, asked after each frame and each idle tick. The caller holds the reader's role, which
-    /// goes on to a sleeping waiter at the end.
+    /// Reads until `done` returns true, asked after each frame and each idle tick. The caller has the
+    /// reader's role, which passes to a sleeping waiter at the end.
     fn read(&self, mut done: impl FnMut() -> bool) {
         let mut inbox = self.inbox.lock();
         loop {
@@ -424,7 +427,8 @@ impl Conn {
                 break;
             }
         }
-        // Frames that are here already are delivered now: the next reader would have to be woken for them.
+        // Frames that have already arrived are delivered at once: otherwise the next reader would have to be
+        // woken for them.
         while !self.is_closed() && inbox.has_whole_frame() {
             if let Err(LinkError::Closed(why)) = self.receive_one(&mut inbox, false) {
                 self.close(Some(&why));
@@ -436,7 +440,8 @@ impl Conn {
         hand_on(table);
     }
 
-    /// Reads what has arrived without waiting, if nobody else reads: answers of posted requests, the end of the stream.
+    /// Reads what has arrived without waiting, if there is no reader: answers to posted requests, the end of
+    /// the stream.
     pub(crate) fn sweep(&self) {
         {
             let mut table = self.table.lock();
@@ -467,7 +472,7 @@ impl Conn {
         hand_on(table);
     }
 
-    /// Receives one frame if somebody waits for one and nobody reads; waits for it. Says whether it did.
+    /// Waits for one frame and receives it, if there are waiters and no reader. Returns whether it did.
     pub(crate) fn read_once(&self) -> bool {
         {
             let mut table = self.table.lock();
@@ -480,7 +485,7 @@ impl Conn {
         true
     }
 
-    /// Pings a peer that owes something and is silent; gives it up after too long.
+    /// Pings a peer that owes an answer and is unresponsive; ends the connection after `dead_after`.
     fn check_alive(&self) {
         let now = self.now_ms();
         let silent = Duration::from_millis(now.saturating_sub(self.quiet_since_ms.load(Ordering::Relaxed)));
@@ -524,7 +529,7 @@ impl Conn {
             (Ok((body, bulk_intact)), Some(entry)) => {
                 self.deliver(entry, Reply { header, body, bulk_intact })
             }
-            // A reply to nobody: the answer to a request that was given up before it was sent.
+            // The request was withdrawn before it was sent, and has no entry.
             (Ok(_), None) => {}
             (Err(error), entry) => {
                 if let Some(entry) = entry {
@@ -537,7 +542,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Receives body and bulk data; says whether the bulk data is complete and undamaged.
+    /// Receives body and bulk data; returns whether the bulk data is complete and undamaged.
     fn receive_rest(
         &self,
         inbox: &mut Inbox,
@@ -549,8 +554,9 @@ impl Conn {
         if header.bulk_len == 0 {
             return Ok((body, true));
         }
-        // SAFETY: the waiter's entry was marked as receiving under the table's lock, and only the reader, which we are,
-        // takes marked entries out of the table; so its owner waits in `abandon` or before it until we are done.
+        // SAFETY: the waiter's entry was marked as receiving under the table's lock. Only the reader, this
+        // thread, takes marked entries out of the table; so the owner waits in `abandon` or before it until
+        // the receive ends.
         let target = waiter.and_then(|waiter| unsafe { waiter.place.slice(header.bulk_len as usize) });
         let intact = match target {
             Some(buffer) => inbox.bulk(&self.socket, header, buffer)?,
@@ -580,8 +586,8 @@ impl Conn {
         }
     }
 
-    /// The owner of a waiter gives up. After this nobody touches its buffer. The reply, if it came just now. The entry of
-    /// a request that was sent stays until its reply comes.
+    /// Abandons a request on behalf of its owner. After this no thread touches its buffer. Returns the reply
+    /// if it has just arrived. The entry of a request that was sent stays until its reply arrives.
     fn abandon(&self, waiter: &Waiter, sent: bool) -> Result<Reply, NoReply> {
         let mut table = self.table.lock();
         let free = !table.reading;
@@ -593,13 +599,14 @@ impl Conn {
                     table.take(waiter.xid);
                 }
                 if free {
-                    // We may have been asked to read and do not.
+                    // This waiter may have been promoted, and does not read.
                     hand_on(table);
                 }
                 return Err(NoReply::Interrupted);
             }
             Some(entry) => {
-                // Data comes into our buffer at this moment. The peer may take its time, we cannot.
+                // The reader receives data into this thread's buffer at this moment. The peer may take its
+                // time; this thread cannot wait.
                 entry.parked = true;
                 drop(table);
                 self.socket.shut_down(Shutdown::Both);
@@ -616,7 +623,7 @@ impl Conn {
     }
 }
 
-/// Wakes one sleeping waiter to read, if nobody reads.
+/// Promotes one sleeping waiter to reader, if there is none.
 fn hand_on(table: MutexGuard<'_, Table>) {
     if table.reading {
         return;
@@ -632,7 +639,7 @@ fn hand_on(table: MutexGuard<'_, Table>) {
 }
 
 impl Conn {
-    /// Becomes the reader; if somebody else is, notes that the waiter sleeps.
+    /// Becomes the reader; if there is one, notes that the waiter sleeps.
     fn take_reading(&self, xid: u64) -> bool {
         let mut table = self.table.lock();
         if !table.reading {

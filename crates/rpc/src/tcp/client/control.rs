@@ -1,4 +1,4 @@
-//! The control connection of a client: callbacks come in, pings go out.
+//! The control connection of a client: it receives callbacks and sends pings.
 
 use super::peer::{Peer, is_refusal};
 use crate::api::ClientCallbacks;
@@ -16,12 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Pause after the control connection was lost although the target is there.
+/// Pause after the loss of the control connection while the target is reachable.
 const RETRY: Duration = Duration::from_millis(100);
-/// Pause after a refusal: it holds until the client has another key, or an administrator changes something.
+/// Pause after a refusal: it lasts until the client has another key, or an administrator changes the
+/// configuration.
 const RETRY_REFUSED: Duration = Duration::from_secs(5);
 
-/// The thread that holds the control connection. Stops when dropped.
+/// The thread of the control connection. Stops when dropped.
 pub(crate) struct Control {
     peer: Arc<Peer>,
     socket: Arc<Mutex<Option<Arc<Socket>>>>,
@@ -30,7 +31,7 @@ pub(crate) struct Control {
     ended: Arc<Ready>,
 }
 
-/// Told once, when the connection is there, or when it has ended for good.
+/// Set once: when the connection is set up, or when it has ended for good.
 #[derive(Default)]
 struct Ready {
     is_ready: AtomicBool,
@@ -39,7 +40,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// Waits until it is set, while `go_on` says so.
+    /// Waits until it is set, as long as `go_on` returns true.
     fn wait(&self, until: Instant, go_on: impl Fn() -> bool) -> bool {
         let mut waiting = self.waiting.lock();
         while !self.is_ready.load(Ordering::Acquire) && Instant::now() < until && go_on() {
@@ -72,7 +73,8 @@ impl Control {
         Ok(Control { peer: peer.clone(), socket, thread: Some(thread), ready, ended })
     }
 
-    /// Waits until the server has a way to this client, for the first time: not in a recovery, which comes before.
+    /// Waits until the server has a way for callbacks to this client, for the first time: not in a recovery,
+    /// which is earlier.
     pub(crate) fn wait_ready(&self, limit: Duration) {
         if self.ready.is_ready.load(Ordering::Acquire) || self.peer.is_recovering_here() {
             return;
@@ -83,7 +85,8 @@ impl Control {
         });
     }
 
-    /// Ends the connection of a client that is leaving ([`Peer::begin_leaving`]). True if it has ended for good in time.
+    /// Ends the connection of a client that is disconnecting ([`Peer::begin_leaving`]). Returns true if the
+    /// connection has ended for good in time.
     pub(crate) fn retire(&self, until: Instant) -> bool {
         if let Some(socket) = self.socket.lock().as_ref() {
             socket.shut_down(Shutdown::Both);
@@ -91,7 +94,7 @@ impl Control {
         nacre_env::blocking(|| self.ended.wait(until, || true))
     }
 
-    /// Ends all connections of the target.
+    /// Ends all connections to the target.
     pub(crate) fn stop(&self) {
         self.peer.stop();
         if let Some(socket) = self.socket.lock().as_ref() {
@@ -103,7 +106,8 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.stop();
-        // What it calls may hold the last that uses the endpoint; then it ends by itself.
+        // The receiver of callbacks may hold the last reference to the endpoint; then this is the control
+        // thread itself, which ends without a join.
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != current().id()) {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
@@ -111,7 +115,7 @@ impl Drop for Control {
     }
 }
 
-/// What the thread works with.
+/// State of the thread.
 struct Holder {
     peer: Arc<Peer>,
     place: Arc<Mutex<Option<Arc<Socket>>>>,
@@ -123,7 +127,8 @@ impl Holder {
         let peer = &self.peer;
         let mut refused = None;
         while !peer.is_leaving() {
-            // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
+            // A data connection first: it reconnects, restores handles and reports losses, even without a
+            // caller.
             peer.sweep_connections();
             let greeting = peer.conn(None).and_then(|_| peer.greet_control());
             match greeting {
@@ -133,7 +138,8 @@ impl Holder {
                     let socket = Arc::new(greeting.socket);
                     *self.place.lock() = Some(socket.clone());
                     self.ready.set();
-                    // A stop or a goodbye that came before the socket was in its place is seen by `listen`, which asks first.
+                    // A stop or goodbye from before the socket was stored is noticed by `listen`, which asks
+                    // first.
                     listen(peer, events, &socket, greeting.inbox);
                     *self.place.lock() = None;
                     if !peer.is_leaving() {

@@ -1,4 +1,4 @@
-//! The endpoints of metadata targets and of the management server that callers see.
+//! The endpoints of metadata targets and of the management server.
 
 use super::body::{Body, Encoded};
 use super::control::Control;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// First and longest pause between tries of a lock that may not wait at the server.
+/// First and longest pause between attempts to get a lock that may not wait at the server.
 const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
-/// Time between two looks for the answers of posted requests when a client leaves.
+/// Interval at which a disconnecting client looks for the answers to posted requests.
 const POST_PAUSE: Duration = Duration::from_millis(2);
 
 /// Runs a request without bulk data.
@@ -28,7 +28,7 @@ pub(super) fn round_trip(peer: &Arc<Peer>, modifying: bool, body: Body<'_>) -> S
     nacre_env::blocking(|| peer.run(Request::new(ticket, body, &[], Destination::none()), None))
 }
 
-/// The same for what others of this client may wait for at the server.
+/// Runs a request without bulk data that other requests of this client may wait for at the server.
 fn urgent_round_trip(peer: &Arc<Peer>, body: Body<'_>) -> StatusResult<Reply> {
     let ticket = peer.flights.begin(false)?;
     let request = Request::new(ticket, body, &[], Destination::none()).urgent(true);
@@ -40,7 +40,7 @@ pub(super) fn undecodable(peer: &Peer, error: nacre_wire::DecodeError) -> Status
     Status::EPROTO
 }
 
-/// Calls without the control connection; also what a recovery works with.
+/// Calls without the control connection; also used by recovery.
 struct MdsCalls {
     peer: Arc<Peer>,
     waiting_locks: AtomicU32,
@@ -60,7 +60,8 @@ impl MdsCalls {
         Ok(answer)
     }
 
-    /// A lock that waits holds a thread of the server, so only a few may.
+    /// Runs a waiting lock request. Each holds a thread of the server, so only a few may wait there; others
+    /// poll.
     fn run_waiting_lock(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let MdsRequest::LockFile { fid, lock, asked_ns, .. } = *request else { return Err(Status::EINVAL) };
         let allowed = self.peer.config.waiting_locks_max;
@@ -101,14 +102,15 @@ impl MdsEndpoint for MdsCalls {
 
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
         let body = encode_call(cred, request);
-        // Who was interrupted gives back what it was not told of: that must not get lost, and must not wait.
+        // An interrupted caller returns by this what it may have acquired without an answer: the request must
+        // not get lost, and must not wait.
         let can_wait = !nacre_env::interrupted();
         let ticket = match self.peer.flights.begin(true) {
             Ok(ticket) => ticket,
             Err(status) => return log::warn!("request without waiting for its answer not sent: {status}"),
         };
         if self.peer.flights.add_post(ticket, body.as_body(), can_wait) {
-            // Without a connection it stays in the list, which the next one takes up.
+            // Without a connection it stays in the list, which the next connection sends.
             if let Ok(conn) = self.peer.conn(None) {
                 self.peer.send_posts(&conn);
             }
@@ -135,11 +137,10 @@ pub struct TcpMds {
 
 impl TcpMds {
     /// Connects to MDT `index` at one of `nids`, trying for [`ClientConfig::first_connect_deadline`].
-    ///
-    /// Starts one thread, which receives callbacks, pings, and reconnects when the server comes back.
+    /// Starts one thread, which receives callbacks, pings, and reconnects when the server is back.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if no NID answers, `EINTR`, `EINVAL` without a TCP NID, or what the server refuses the client with:
+    /// `ETIMEDOUT` if no NID answers, `EINTR`, `EINVAL` without a TCP NID, or the server's refusal:
     /// `WRONG_FSNAME`, `BAD_VERSION`.
     pub fn connect(
         index: u16,
@@ -155,7 +156,7 @@ impl TcpMds {
         Ok((TcpMds { calls, control }, grant))
     }
 
-    /// As [`TcpMds::connect`], but does not wait until the server is there: its requests do.
+    /// As [`TcpMds::connect`], but does not wait for the server: its requests do.
     ///
     /// # Errors
     /// If the thread cannot be started; `EINVAL` without a TCP NID.
@@ -180,7 +181,7 @@ impl TcpMds {
     ) -> StatusResult<(Arc<Peer>, Arc<MdsCalls>)> {
         let peer = Peer::new(TargetId::mdt(index), nids.to_vec(), identity.clone(), config.clone())?;
         let calls = Arc::new(MdsCalls { peer: peer.clone(), waiting_locks: AtomicU32::new(0) });
-        // The hook belongs to the peer, so it must not keep the peer alive.
+        // The peer owns the hook, so the hook must not keep the peer alive.
         let (weak, hook_events) = (Arc::downgrade(&calls), events.clone());
         peer.set_recovery_hook(Box::new(move |recovery, lease| {
             let (Some(calls), Some(grant)) = (weak.upgrade(), lease) else { return Err(Status::ESHUTDOWN) };
@@ -189,8 +190,8 @@ impl TcpMds {
         Ok((peer, calls))
     }
 
-    /// Leaves: the server closes this client's handles and releases its locks. Posted requests are waited for, at most
-    /// `limit`; after this, calls give `ESHUTDOWN`.
+    /// Disconnects: the server closes this client's handles and releases its locks. Waits for posted
+    /// requests, at most `limit`; after this, calls fail with `ESHUTDOWN`.
     pub fn disconnect(&self, limit: Duration) {
         let peer = &self.calls.peer;
         let deadline = Instant::now() + limit;
@@ -206,7 +207,7 @@ impl TcpMds {
         self.control.stop();
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> ClientStats {
         self.calls.peer.stats()
     }
@@ -234,13 +235,13 @@ impl MdsEndpoint for TcpMds {
     }
 }
 
-/// The management server over TCP. Connects when first used.
+/// The management server over TCP. Connects on first use.
 pub struct TcpMgs {
     peer: Arc<Peer>,
 }
 
 impl TcpMgs {
-    /// An endpoint for the management server at one of `nids`.
+    /// Creates an endpoint for the management server at one of `nids`.
     ///
     /// # Errors
     /// `EINVAL` without a TCP NID.
@@ -248,12 +249,13 @@ impl TcpMgs {
         Ok(TcpMgs { peer: Peer::new(TargetId::mgt(), nids.to_vec(), identity.clone(), config.clone())? })
     }
 
-    /// Ends all connections; calls that wait, for a change of the configuration too, give `ESHUTDOWN`.
+    /// Ends all connections; waiting calls, including those for a change of the configuration, fail with
+    /// `ESHUTDOWN`.
     pub fn close(&self) {
         self.peer.stop();
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> ClientStats {
         self.peer.stats()
     }

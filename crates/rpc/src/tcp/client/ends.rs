@@ -1,4 +1,4 @@
-//! The endpoints of a target: how busy each is, and whether it works.
+//! The endpoints of a target: load and health.
 
 use super::conn::Conn;
 use crate::config::ClientConfig;
@@ -11,12 +11,13 @@ use nacre_types::Nid;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Most endpoints per NID (`conns_per_peer`).
+/// Largest number of endpoints per NID (`conns_per_peer`).
 pub(crate) const LANES_MAX: usize = 16;
-/// CPUs that have connections of their own at endpoints beyond the first of a NID. These carry large transfers only.
+/// CPUs that have their own connections at endpoints beyond the first of a NID, which carry large transfers
+/// only.
 const CPUS_MAX: usize = 4;
 
-/// Which connection of an endpoint a request takes.
+/// Connection of an endpoint that a request uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// The one whose server thread runs on this thread's CPU, if both are on one host: no wake-up crosses CPUs.
@@ -34,14 +35,14 @@ impl Way {
     }
 }
 
-/// Place of a connection: an endpoint and a slot there.
+/// Place of a connection: an endpoint and one of its slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) end: usize,
     pub(crate) slot: usize,
 }
 
-/// What went over a slot of an endpoint, and what is under way. Each is used by one CPU for the most part.
+/// Counters of a slot of an endpoint. Mostly used by one CPU.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Load {
@@ -64,8 +65,8 @@ struct Health {
     backoff: Backoff,
 }
 
-/// One endpoint: one of `conns_per_peer` ways to one NID. It has a connection per CPU for threads there, and one to each
-/// CPU for threads elsewhere ([`Way::Across`]); they are opened when they are needed.
+/// An endpoint: one of `conns_per_peer` ways to one NID. It has a connection per CPU for threads on that CPU,
+/// and one to each CPU for threads on others ([`Way::Across`]); they are opened on first use.
 pub(crate) struct End {
     pub(crate) nid: Nid,
     lane: usize,
@@ -73,10 +74,10 @@ pub(crate) struct End {
     slots: Vec<Slot>,
     /// Left out until `health.retry_at`.
     down: AtomicBool,
-    /// It has failed since it last answered.
+    /// It has failed since its last answer.
     doubtful: AtomicBool,
     health: Mutex<Health>,
-    /// A thread tries to connect it.
+    /// A thread is connecting it.
     pub(crate) connecting: AtomicBool,
     pub(crate) fabric: Option<Arc<Fabric>>,
 }
@@ -100,7 +101,8 @@ impl End {
         }
     }
 
-    /// All endpoints that a target can have: first one of each NID, then the second of each, and so on.
+    /// Returns all endpoints that a target can have: the first of each NID, then the second of each, and so
+    /// on.
     pub(crate) fn all_of(nids: &[Nid], lanes: usize, config: &ClientConfig) -> Vec<End> {
         let reachable = || nids.iter().filter(|nid| matches!(nid, Nid::Tcp(_)));
         (0..lanes)
@@ -110,7 +112,7 @@ impl End {
             .collect()
     }
 
-    /// CPUs that it has connections for.
+    /// Returns the number of CPUs with connections.
     pub(crate) fn cpus(&self) -> usize {
         self.cpus
     }
@@ -122,12 +124,12 @@ impl End {
         }
     }
 
-    /// The slot for large transfers over a network.
+    /// Returns the slot for large transfers over a network.
     pub(crate) fn slot_apart(&self) -> usize {
         self.cpus
     }
 
-    /// The connection in a slot, if it is open.
+    /// Returns the connection in a slot, if it is open.
     pub(crate) fn open_conn(&self, slot: usize) -> Option<Arc<Conn>> {
         self.slots.get(slot)?.conn.lock().as_ref().filter(|conn| !conn.is_closed()).cloned()
     }
@@ -148,7 +150,7 @@ impl End {
         self.slots.get(slot).map(|slot| slot.load.clone()).unwrap_or_default()
     }
 
-    /// Its connections.
+    /// Returns its connections.
     pub(crate) fn conns(&self) -> impl Iterator<Item = Arc<Conn>> + '_ {
         self.slots.iter().filter_map(|slot| slot.conn.lock().clone())
     }
@@ -162,12 +164,12 @@ impl End {
         self.slots.iter().map(|slot| of(&slot.load).load(Ordering::Relaxed)).sum()
     }
 
-    /// How busy it is: bytes under way, then requests.
+    /// Returns its load: bytes in flight, then requests.
     pub(crate) fn business(&self) -> (u64, u64) {
         (self.sum(|load| &load.queued_bytes), self.sum(|load| &load.in_flight))
     }
 
-    /// It did not connect, or lost a connection: left out for a while, longer each time.
+    /// Leaves the endpoint out for a while, longer each time: it did not connect, or lost a connection.
     pub(crate) fn fail(&self, slot: usize) {
         self.load(slot).failures.fetch_add(1, Ordering::Relaxed);
         let mut health = self.health.lock();
@@ -178,12 +180,12 @@ impl End {
         }
     }
 
-    /// It is connected.
+    /// Marks the endpoint as connected.
     pub(crate) fn revive(&self) {
         self.down.store(false, Ordering::Release);
     }
 
-    /// It has answered a request, so its next failure counts as the first.
+    /// Notes an answered request, so that the next failure counts as the first.
     pub(crate) fn answered(&self) {
         if self.doubtful.load(Ordering::Relaxed) && self.doubtful.swap(false, Ordering::Relaxed) {
             self.health.lock().backoff.reset();
@@ -194,7 +196,7 @@ impl End {
         self.down.load(Ordering::Acquire)
     }
 
-    /// It was left out for long enough.
+    /// Returns true if the pause after the last failure is over.
     pub(crate) fn may_retry(&self) -> bool {
         self.health.lock().retry_at <= Instant::now()
     }

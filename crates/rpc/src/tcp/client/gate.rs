@@ -1,11 +1,11 @@
-//! How many reads and writes of one target are under way (`max_rpcs_in_flight`).
+//! Limit on the reads and writes in flight to one target (`max_rpcs_in_flight`).
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Counts who is inside; who finds it full waits.
+/// A semaphore: a thread that finds it full waits.
 #[derive(Default)]
 pub(crate) struct Gate {
     inside: AtomicU32,
@@ -15,23 +15,23 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Goes in, if fewer than `max` are inside.
+    /// Enters if fewer than `max` are inside.
     pub(crate) fn try_enter(&self, max: u32) -> bool {
         let more = |inside: u32| (inside < max).then(|| inside + 1);
         self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
     }
 
-    /// Goes in, however many are inside.
+    /// Enters regardless of how many are inside.
     pub(crate) fn enter(&self) {
         self.inside.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Goes in, waiting up to `limit` for somebody to leave.
+    /// Enters, and waits up to `limit` for a free place.
     pub(crate) fn enter_within(&self, max: u32, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         let mut turn = self.turn.lock();
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // Asked after saying that we wait, so that nobody leaves unnoticed between the two.
+        // Checked after the waiter has registered, so that no exit between the two is missed.
         let entered = loop {
             if self.try_enter(max) {
                 break true;
@@ -44,7 +44,7 @@ impl Gate {
         entered
     }
 
-    /// Goes out.
+    /// Leaves.
     pub(crate) fn leave(&self) {
         self.inside.fetch_sub(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {

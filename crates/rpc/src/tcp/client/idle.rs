@@ -1,12 +1,12 @@
-//! One thread of the process that closes connections which nobody uses (`idle_timeout`), and shows servers now and then that
-//! their client is there.
+//! A thread of the process that closes idle connections (`idle_timeout`), and pings servers at intervals so
+//! that they do not evict the client.
 
 use super::peer::Peer;
 use nacre_env::sync::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Time between two looks.
+/// Time between two scans.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 struct Watched {
@@ -17,9 +17,9 @@ struct Watched {
 
 static WATCHED: Mutex<Watched> = Mutex::new(Watched { peers: Vec::new(), is_running: false });
 
-/// Connections of `peer` are closed when they are idle, and its server is kept from forgetting it, as long as it lives.
+/// Closes idle connections of `peer` and keeps its server from evicting the client, as long as `peer` lives.
 pub(crate) fn watch(peer: &Arc<Peer>) {
-    // The thread is the process's, and would end with the simulation that happens to start it.
+    // The thread belongs to the process, and would end with the simulation that happens to start it.
     if nacre_env::sim::is_here() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The endpoint of an object target that callers see.
+//! The endpoint of an object target.
 
 use super::body::Encoded;
 use super::conn::{InFlight, NoReply};
@@ -22,18 +22,18 @@ use nacre_wire::{Decode, Encode};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long the first request about locks waits until there is a way back for what it will bring. Without one the client
-/// learns by asking again.
+/// How long the first lock request waits for a connection for its callbacks. Without one, the client learns
+/// the result by asking again.
 const WAY_BACK_MAX: Duration = Duration::from_secs(1);
-/// How long the target is told that the client leaves when the endpoint is dropped.
+/// Time limit for the disconnect when the endpoint is dropped.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
-/// How long a target that is out of use has to answer. One that nobody listens at is known not to at once.
+/// Time limit for the answer of a deactivated target. A refused connection fails at once.
 const OUT_OF_USE_MAX: Duration = Duration::from_secs(5);
 
-/// An object target over TCP. Connects when first used; dropping it tells the target that the client leaves.
+/// An object target over TCP. Connects on first use; dropping it disconnects the client.
 ///
-/// With [`OssEvents`] the first [`OssRequest::Locks`] starts one thread, which keeps a connection for the target's messages
-/// and pings; a client that asks for no locks has neither.
+/// With [`OssEvents`] the first [`OssRequest::Locks`] starts one thread, which keeps a connection for
+/// callbacks and pings; a client that requests no locks has neither.
 pub struct TcpOss {
     calls: Arc<OssCalls>,
     control: OnceLock<Control>,
@@ -41,7 +41,7 @@ pub struct TcpOss {
 }
 
 impl TcpOss {
-    /// An endpoint for OST `index` at one of `nids`, of a client that the target cannot reach.
+    /// Creates an endpoint for OST `index` at one of `nids`, of a client without callbacks.
     ///
     /// # Errors
     /// `EINVAL` without a TCP NID.
@@ -57,7 +57,7 @@ impl TcpOss {
         Ok(TcpOss { calls, control: OnceLock::new(), control_start: Mutex::default() })
     }
 
-    /// The same, with somebody who is told about locks and recoveries.
+    /// Creates an endpoint whose `events` receive lock messages and recoveries.
     ///
     /// # Errors
     /// As [`TcpOss::new`].
@@ -69,7 +69,7 @@ impl TcpOss {
         events: Arc<dyn OssEvents>,
     ) -> StatusResult<TcpOss> {
         let oss = TcpOss::new(index, nids, identity, config)?;
-        // The hook belongs to the peer, so it must not keep the peer alive.
+        // The peer owns the hook, so the hook must not keep the peer alive.
         let (weak, hook_events) = (Arc::downgrade(&oss.calls), events.clone());
         oss.calls.peer.set_recovery_hook(Box::new(move |recovery, _| {
             let calls = weak.upgrade().ok_or(Status::ESHUTDOWN)?;
@@ -79,17 +79,17 @@ impl TcpOss {
         Ok(oss)
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> ClientStats {
         self.calls.peer.stats()
     }
 
-    /// Ends all connections; calls that wait give `ESHUTDOWN`.
+    /// Ends all connections; waiting calls fail with `ESHUTDOWN`.
     pub fn close(&self) {
         self.calls.peer.stop();
     }
 
-    /// Before a request: the target is in use, and locks need a way back.
+    /// Prepares for a request: the target must be active, and locks need a connection for callbacks.
     fn prepare(&self, request: &OssRequest) -> StatusResult<()> {
         if !self.calls.peer.tunables.is_active() {
             return Err(Status::EIO);
@@ -121,12 +121,12 @@ impl Drop for TcpOss {
 }
 
 impl OssEndpoint for TcpOss {
-    /// After this, calls give `ESHUTDOWN`.
+    /// After this, calls fail with `ESHUTDOWN`.
     fn disconnect(&self, limit: Duration) {
         let peer = &self.calls.peer;
         if peer.begin_leaving() {
             let deadline = Instant::now() + limit;
-            // Those who still connect would bring the client back.
+            // Threads that still connect would register the client again.
             let is_alone = self.control.get().is_none_or(|control| control.retire(deadline))
                 && nacre_env::blocking(|| peer.wait_for_asides(deadline));
             if !is_alone {
@@ -135,7 +135,7 @@ impl OssEndpoint for TcpOss {
                 log::info!("left {} without telling it: {status}", peer.name());
             }
         }
-        // Ends the wait of the control connection's thread too.
+        // Also ends the wait of the control connection's thread.
         peer.stop();
     }
 
@@ -148,7 +148,7 @@ impl OssEndpoint for TcpOss {
         if let Err(status) = self.prepare(request) {
             return Started::Finished(Err(status));
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract, which is the same.
         unsafe { self.calls.start(request, bulk) }
     }
 
@@ -174,7 +174,7 @@ impl OssEndpoint for TcpOss {
     fn set_active(&self, active: bool) -> StatusResult<()> {
         self.calls.peer.tunables.set(Tunable::Active, active.into())?;
         if !active {
-            // Who waits for an answer finds out.
+            // Callers that wait for an answer then notice.
             self.calls.peer.drop_connections();
         }
         Ok(())
@@ -201,7 +201,7 @@ impl OssEndpoint for TcpOss {
     }
 }
 
-/// Calls without the control connection; also what a recovery works with.
+/// Calls without the control connection; also used by recovery.
 struct OssCalls {
     peer: Arc<Peer>,
     stats: RpcStats,
@@ -209,7 +209,7 @@ struct OssCalls {
     events: OnceLock<Arc<dyn OssEvents>>,
 }
 
-/// Life of the client in which a request may be sent, 0 for any.
+/// Returns the life of the client in which a request may be sent, 0 for any.
 fn life_of(request: &OssRequest) -> u64 {
     match request {
         OssRequest::Write { incarnation, .. } => *incarnation,
@@ -221,7 +221,7 @@ fn encode_request(request: &OssRequest, capability: Option<Capability>) -> Encod
     Encoded::new(128, |body| OssCall { request, capability }.encode(body))
 }
 
-/// The bytes to send and the place to receive of a request.
+/// Returns the bytes to send and the destination of the received bytes.
 fn parts<'a>(request: &OssRequest, bulk: Bulk<'a>) -> (&'a [u8], Destination<'a>) {
     match (request, bulk) {
         (_, Bulk::None) => (&[], Destination::none()),
@@ -261,7 +261,7 @@ impl OssEndpoint for OssCalls {
     }
 
     unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract, which is the same.
         unsafe { self.start_by(Way::Near, request, bulk) }
     }
 
@@ -283,7 +283,8 @@ impl OssEndpoint for OssCalls {
 
     fn durability_epoch(&self) -> u64 {
         if self.peer.durability() == 0 {
-            // Only a connection can tell; what cannot connect has written nothing either.
+            // The epoch is only known from a connection; a client that cannot connect has written nothing
+            // either.
             let _ = self.peer.conn(None);
         }
         self.peer.durability()
@@ -299,16 +300,16 @@ impl OssCalls {
         self.call_until(request, bulk, None)
     }
 
-    /// A request without data that is answered within `limit`, or fails with `ETIMEDOUT`.
+    /// Runs a request without data that is answered within `limit`, or fails with `ETIMEDOUT`.
     fn call_by(&self, request: &OssRequest, limit: Duration) -> StatusResult<OssReply> {
         match self.call_until(request, Bulk::None, Some(Instant::now() + limit)) {
-            // Interrupted by its deadline.
+            // The deadline interrupted it.
             Err(Status::EINTR) if !nacre_env::interrupted() => Err(Status::ETIMEDOUT),
             result => result,
         }
     }
 
-    /// As [`OssCalls::call_whole`], but with an end to all waiting ([`Request::until`]).
+    /// As [`OssCalls::call_whole`], with a deadline for all waits ([`Request::until`]).
     fn call_until(
         &self,
         request: &OssRequest,
@@ -331,7 +332,7 @@ impl OssCalls {
         self.finish(request, result)
     }
 
-    /// What the client has that lets it at the object of a request.
+    /// Returns the client's capability for the object of a request.
     fn capability_for(
         &self,
         request: &OssRequest,
@@ -341,7 +342,8 @@ impl OssCalls {
         asked.map_or(Ok(None), |(events, need)| events.capability(&need, refused))
     }
 
-    /// The result of a request that was sent with `capability`. If that was not enough, it is sent once more with another, if there is one.
+    /// Returns the result of a request that was sent with `capability`. If the target refused that, sends the
+    /// request once more with another capability, if there is one.
     fn or_allowed(
         &self,
         request: &OssRequest,
@@ -359,7 +361,7 @@ impl OssCalls {
         }
     }
 
-    /// Runs the parts of a large transfer at the same time.
+    /// Runs the parts of a large transfer in parallel.
     fn call_parts(&self, requests: &[OssRequest], parts: &[usize], bulk: Bulk<'_>) -> StatusResult<OssReply> {
         match bulk {
             Bulk::Receive(buffer) => {
@@ -387,17 +389,18 @@ impl OssCalls {
         }
     }
 
-    /// Starts all but the first request, runs that one on this thread, and waits for the others. Neighbours go different
-    /// ways, so that on one host they run on different CPUs.
+    /// Starts all but the first request, runs that one on this thread, and waits for the others. Neighbouring
+    /// parts alternate between the ways, so that on one host they run on different CPUs.
     fn run_parts(&self, requests: &[OssRequest], pieces: Vec<Bulk<'_>>) -> Vec<StatusResult<OssReply>> {
         let mut pieces = requests.iter().zip(pieces);
         let Some((first, first_bulk)) = pieces.next() else { return Vec::new() };
         let mut way = Way::Near;
-        // Farther ones first: they run while this CPU is busy with the nearer ones.
+        // Remote CPUs first: they work while this CPU is busy with its own part.
         let started: Vec<Started<'_>> = pieces
             .map(|(request, bulk)| {
                 way = way.other();
-                // SAFETY: it is waited for right below, or dropped by unwinding; requests and buffers outlive it.
+                // SAFETY: it is waited for right below, or dropped by unwinding; requests and buffers outlive
+                // it.
                 unsafe { self.start_by(way, request, bulk) }
             })
             .collect();
@@ -409,10 +412,10 @@ impl OssCalls {
         std::iter::once(near).chain(others).collect()
     }
 
-    /// [`OssEndpoint::start`] on one of the ways.
+    /// [`OssEndpoint::start`] on the given way.
     ///
     /// # Safety
-    /// As there.
+    /// As [`OssEndpoint::start`].
     unsafe fn start_by<'a>(&'a self, way: Way, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
         let begun = check_bulk(request, &bulk)
             .and_then(|()| self.capability_for(request, None))
@@ -429,13 +432,14 @@ impl OssCalls {
                 .in_life(life_of(request))
                 .counted_by(counted.as_ref());
             let deadline = self.peer.config.deadline.map(|limit| Instant::now() + limit);
-            // SAFETY: the flight goes into the returned closure, which our caller promises to call or drop before the
-            // buffers of `bulk` go; the body is copied into the socket before this returns.
+            // SAFETY: the flight moves into the returned closure, which the caller promises to call or drop
+            // before the end of the buffers of `bulk`; the body is copied into the socket before this
+            // returns.
             unsafe { self.peer.submit(&sending, way, deadline) }
         };
         let (flight, resent) = match first {
             Ok(Ok(flight)) => (Some(flight), false),
-            // It is sent again when it is waited for.
+            // The wait sends it again.
             Ok(Err((NoReply::Lost, _))) => (None, true),
             Ok(Err(_)) => return self.not_started(ticket, Status::EINTR),
             Err(status) => return self.not_started(ticket, status),
@@ -479,17 +483,17 @@ impl OssCalls {
     }
 }
 
-/// A started request that nobody has waited for yet.
+/// A started request whose result has not been taken yet.
 struct Pending<'a> {
     peer: &'a Peer,
     xid: u64,
-    /// `None` if it has to be sent (again), or is waited for.
+    /// `None` if it has to be sent (again), or is being waited for.
     flight: Option<InFlight>,
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        // What is in flight ends with its reply; what is not, ends here. To end twice does no harm.
+        // A request in flight ends with its reply; any other ends here. A second end is harmless.
         if self.flight.is_none() {
             self.peer.flights.finish(self.xid);
         }

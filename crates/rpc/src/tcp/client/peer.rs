@@ -25,27 +25,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Evictions that one request survives by connecting again.
+/// Evictions that one request survives by reconnecting.
 const EVICTIONS_MAX: u32 = 3;
 
-/// Who a client is to its servers.
+/// Identity of a client towards its servers.
 #[derive(Clone, Debug)]
 pub struct ClientIdentity {
     /// Random identity of the mount.
     pub client: ClientUuid,
     /// Name of the file system, checked by servers; empty to take any.
     pub fsname: String,
-    /// It is a metadata server that talks to others: it gets no lease ([`ConnectFlags::SERVER`]).
+    /// True for a metadata server that is a client of others: it gets no lease ([`ConnectFlags::SERVER`]).
     ///
     /// [`ConnectFlags::SERVER`]: nacre_wire::connect::ConnectFlags::SERVER
     pub is_server: bool,
 }
 
-/// What a metadata client is told by its connection.
+/// Events that an endpoint reports to a metadata client.
 pub trait MdsEvents: ClientCallbacks {
-    /// The server restarted or dropped this client ([`Recovery`]): open handles are to be opened again
-    /// ([`nacre_wire::mds::OpenFlags::REPLAY`]) through `endpoint`, on the calling thread, before any other request
-    /// goes on. Cached leases count no more; `grant` is the new one.
+    /// The server restarted or dropped this client ([`Recovery`]): the client re-opens its handles
+    /// ([`nacre_wire::mds::OpenFlags::REPLAY`]) through `endpoint`, on the calling thread, before any other
+    /// request continues. Cached leases are invalid; `grant` is the new one.
     ///
     /// # Errors
     /// An error makes the client connect once more and call this again.
@@ -57,25 +57,25 @@ pub trait MdsEvents: ClientCallbacks {
     ) -> StatusResult<()>;
 }
 
-/// Of a metadata server that talks to another: it has nothing there that could be lost.
+/// A metadata server that is a client of another has no state there that could be lost.
 impl MdsEvents for crate::api::NoCallbacks {
     fn reconnected(&self, _: &dyn MdsEndpoint, _: Recovery, _: LeaseGrant) -> StatusResult<()> {
         Ok(())
     }
 }
 
-/// Counters of one endpoint since it was made.
+/// Counters of an endpoint since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClientStats {
-    /// Connections that were set up.
+    /// Established connections.
     pub connects: u64,
-    /// Requests that were sent again after a lost connection.
+    /// Requests resent after a lost connection.
     pub resends: u64,
     /// Frames to or from the server whose checksum was wrong: headers, bodies, data.
     pub damaged: u64,
-    /// Times that the server had restarted or dropped the client.
+    /// Recoveries: the server had restarted or dropped the client.
     pub recoveries: u64,
-    /// Requests under way now.
+    /// Requests in flight.
     pub in_flight: usize,
 }
 
@@ -90,37 +90,37 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One request with what a resend needs.
+/// A request with everything that a resend needs.
 pub(crate) struct Request<'a> {
     pub(crate) ticket: Ticket,
     pub(crate) body: Body<'a>,
     pub(crate) send: &'a [u8],
     pub(crate) destination: Destination<'a>,
     pub(crate) resent: bool,
-    /// Learns that it was sent.
+    /// Statistics entry, notified when the request is sent.
     counted: Option<&'a CountedRpc<'a>>,
     /// Life of the client in which it may be sent, 0 for any.
     incarnation: u64,
-    /// Does not wait for room on its connection.
+    /// Does not wait for a free entry on its connection.
     is_urgent: bool,
-    /// It is answered by then or fails, whatever is configured.
+    /// Deadline of all waits, whatever is configured.
     until: Option<Instant>,
     damaged: u32,
     evictions: u32,
     losses: Losses,
 }
 
-/// Connections that ended before they brought the answer of one request. The request itself may be why.
+/// Connections that ended before they delivered the answer to one request. The request may be the cause.
 #[derive(Default)]
 struct Losses {
     backoff: Option<Backoff>,
-    /// When the request fails, if so.
+    /// When the request fails because of the losses.
     deadline: Option<Instant>,
 }
 
 impl Losses {
-    /// One more: how long to wait before the request is sent again. Not at all the first time, as most connections end
-    /// for reasons that have gone with the next one.
+    /// Counts a loss and returns the pause before the resend: none the first time, as most losses have a
+    /// cause that the next connection does not share.
     fn add(&mut self, config: &ClientConfig) -> Option<Duration> {
         if let Some(backoff) = &mut self.backoff {
             return Some(backoff.next_pause());
@@ -157,35 +157,36 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Waits no longer than until then, for the server or for its answer. Also a server that is out of use is asked then, with
-    /// one try to connect.
+    /// Sets the deadline for the server and for its answer. A deactivated server is then asked too, with one
+    /// attempt to connect.
     pub(crate) fn until(self, until: Option<Instant>) -> Request<'a> {
         Request { until, ..self }
     }
 
-    /// Others of this client may wait at the server for what it says: it goes out although as many are under way as may be. The
-    /// server has threads for some more; there are never more than a few of these.
+    /// Makes the request urgent: other requests of this client may wait for it at the server, so it is sent
+    /// even if the connection has as many in flight as allowed. The server has a few threads to spare; there
+    /// are never more than a few urgent requests.
     pub(crate) fn urgent(self, is_urgent: bool) -> Request<'a> {
         Request { is_urgent, ..self }
     }
 
-    /// Has its way counted.
+    /// Sets the statistics entry.
     pub(crate) fn counted_by(self, counted: Option<&'a CountedRpc<'a>>) -> Request<'a> {
         Request { counted, ..self }
     }
 
-    /// To be sent in this life of the client only; 0 for any.
+    /// Restricts the request to this life of the client; 0 for any.
     pub(crate) fn in_life(self, incarnation: u64) -> Request<'a> {
         Request { incarnation, ..self }
     }
 
-    /// Bytes of data that go one way or the other.
+    /// Returns the number of bytes of data, in either direction.
     fn data_len(&self) -> usize {
         self.send.len().max(self.destination.len())
     }
 }
 
-/// What a connection is opened for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     /// Callbacks.
@@ -194,10 +195,10 @@ pub(crate) enum Purpose {
     Requests { place: Place },
 }
 
-/// Called when handles have to be opened or locks to be brought back.
+/// Called when the client has to re-open handles or replay locks.
 type RecoveryHook = Box<dyn Fn(Recovery, Option<LeaseGrant>) -> StatusResult<()> + Send + Sync>;
 
-/// A target and the way to it.
+/// A target and the connections to it.
 pub(crate) struct Peer {
     pub(crate) target: TargetId,
     pub(crate) config: ClientConfig,
@@ -207,7 +208,7 @@ pub(crate) struct Peer {
     /// NIDs that can be connected to.
     nid_count: usize,
     pub(crate) flights: Arc<Flights>,
-    /// First one of each NID, then their further ones; those in use come first.
+    /// The first endpoint of each NID, then their further ones; those in use come first.
     ends: Vec<End>,
     /// The server is on this host.
     shares_host: AtomicBool,
@@ -219,29 +220,29 @@ pub(crate) struct Peer {
     link_changed: Condvar,
     lease: Mutex<Option<LeaseGrant>>,
     durability: AtomicU64,
-    /// That of `link`, to be read without waiting.
+    /// Incarnation of `link`, readable without its lock.
     incarnation: AtomicU64,
-    /// When the server last saw that this client is there, about.
+    /// Approximate time at which the server last heard of this client.
     shown: Mutex<Instant>,
     /// Key of the server as of the last connect, 0 for none.
     server_key: AtomicU64,
-    /// [`Revoked::version`] when it was last compared.
+    /// [`Revoked::version`] at the last comparison.
     ///
     /// [`Revoked::version`]: nacre_keys::Revoked::version
     revoked_version: AtomicU64,
-    /// A thread of the control connection pings all the time.
+    /// A thread of a control connection pings the server continuously.
     has_control: AtomicBool,
     recovery_hook: OnceLock<RecoveryHook>,
     stopping: AtomicBool,
-    /// The client says goodbye: nobody connects any more who is not asked by a caller.
+    /// The client is disconnecting: only callers may still connect, no background threads.
     leaving: AtomicBool,
-    /// Threads that connect on their own account now.
+    /// Background threads that are connecting.
     asides: AtomicUsize,
     counters: Counters,
 }
 
-/// A thread that connects on its own account; told apart from callers, since a client that has left must not come back
-/// by it.
+/// A background thread that connects; distinguished from callers, since it must not reconnect a client that
+/// has disconnected.
 pub(super) struct Aside(Arc<Peer>);
 
 impl Drop for Aside {
@@ -294,7 +295,7 @@ impl Peer {
     }
 
     pub(crate) fn set_recovery_hook(&self, hook: RecoveryHook) {
-        // Set once, right after the peer was made.
+        // Set once, right after the peer was created.
         let _ = self.recovery_hook.set(hook);
     }
 
@@ -309,17 +310,17 @@ impl Peer {
         }
     }
 
-    /// What may be cached, as of the last connect.
+    /// Returns the lease as of the last connect.
     pub(crate) fn lease(&self) -> Option<LeaseGrant> {
         *self.lease.lock()
     }
 
-    /// Number that stands for the server host's boot; 0 before the first connect.
+    /// Returns the number that stands for the boot of the server's host; 0 before the first connect.
     pub(crate) fn durability(&self) -> u64 {
         self.durability.load(Ordering::Acquire)
     }
 
-    /// From 1, one more with each eviction.
+    /// Returns the incarnation: from 1, one more with each eviction.
     pub(crate) fn incarnation(&self) -> u64 {
         self.incarnation.load(Ordering::Acquire)
     }
@@ -328,29 +329,29 @@ impl Peer {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Nothing more is sent; callers that wait get `ESHUTDOWN`.
+    /// Stops all requests; waiting callers get `ESHUTDOWN`.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.link_changed.notify_all();
         self.close_all();
         self.threads.join_all();
-        // What they opened at the last moment.
+        // Connections that those threads opened at the last moment.
         self.close_all();
     }
 
-    /// A metadata server has told up to where its changes are durable.
+    /// Notes a metadata server's report of its last durable transaction.
     pub(crate) fn note_committed(&self, transno: u64) {
         if self.committed.load(Ordering::Relaxed) < transno {
             self.committed.fetch_max(transno, Ordering::Relaxed);
         }
     }
 
-    /// Ends all connections, because the server is silent; callers that wait connect again.
+    /// Ends all connections, because the server is unresponsive; waiting callers connect again.
     pub(crate) fn drop_connections(&self) {
         self.close_all();
     }
 
-    /// Tells the server that the client leaves.
+    /// Notifies the server that the client disconnects.
     pub(crate) fn say_goodbye(self: &Arc<Self>, deadline: Instant) -> StatusResult<()> {
         let conn = self.conn(Some(deadline))?;
         let ticket = self.flights.begin(false)?;
@@ -366,24 +367,24 @@ impl Peer {
         }
     }
 
-    /// There is a control connection from now on: it shows the server that the client is there.
+    /// Notes that a control connection exists, whose pings keep the client from eviction.
     pub(crate) fn note_control(&self) {
         self.has_control.store(true, Ordering::Relaxed);
     }
 
-    /// True while a goodbye is said and from then on.
+    /// Returns true from the begin of the disconnect on.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::SeqCst) || self.is_stopping()
     }
 
-    /// For a thread that is about to connect on its own account, as long as it does.
+    /// Registers a background thread that is about to connect, for as long as it does.
     pub(super) fn aside(self: &Arc<Self>) -> Aside {
         self.asides.fetch_add(1, Ordering::AcqRel);
         Aside(self.clone())
     }
 
-    /// Nothing is connected any more but for a goodbye. False if none is to be said: nobody connects to a server that is away
-    /// just to say so.
+    /// Forbids connects except for the goodbye. Returns false if no goodbye is needed: the client does not
+    /// reconnect to an unreachable server just to disconnect.
     pub(crate) fn begin_leaving(self: &Arc<Self>) -> bool {
         if self.is_stopping() || self.is_recovering_here() {
             return false;
@@ -394,7 +395,7 @@ impl Peer {
         matches!(self.link.lock().state(), ImportState::Full | ImportState::Recovering)
     }
 
-    /// Waits until nobody connects on his own account any more.
+    /// Waits until no background thread is connecting.
     pub(crate) fn wait_for_asides(&self, deadline: Instant) -> bool {
         let mut link = self.link.lock();
         while self.asides.load(Ordering::Acquire) > 0 {
@@ -407,8 +408,8 @@ impl Peer {
         true
     }
 
-    /// True if a side connection of this life belongs to the current one. If not, the server has restarted or dropped this
-    /// client, and everything is set up anew.
+    /// Returns true if a control connection of this life belongs to the current one. If not, the server has
+    /// restarted or dropped this client, and all connections are set up again.
     pub(crate) fn confirm(&self, life: Life) -> bool {
         {
             let mut link = self.link.lock();
@@ -418,7 +419,7 @@ impl Peer {
             }
             if current.instance == life.instance {
                 if life.generation < current.generation {
-                    // It took so long that we have been dropped and are back since.
+                    // It took so long that the client was dropped meanwhile and has reconnected.
                     return false;
                 }
                 link.on_evicted(current);
@@ -428,7 +429,7 @@ impl Peer {
         false
     }
 
-    /// Instance of the server that was last reached.
+    /// Returns the instance of the server as of the last connect.
     pub(crate) fn instance(&self) -> u64 {
         self.link.lock().instance()
     }
@@ -441,17 +442,17 @@ impl Peer {
         header
     }
 
-    /// Name of the target for people.
+    /// Returns the name of the target for logs.
     pub(crate) fn name(&self) -> String {
         let fsname = if self.identity.fsname.is_empty() { "nacre" } else { &self.identity.fsname };
         format!("{fsname}-{}", self.target)
     }
 
-    /// Sends a request by one of this CPU's ways.
+    /// Sends a request on one of this CPU's ways.
     ///
     /// # Safety
-    /// As [`Conn::submit`]: the buffers of `request` stay valid until the returned value was waited for or dropped, and
-    /// it is not leaked.
+    /// As [`Conn::submit`]: the buffers of `request` stay valid until the returned value has been waited for
+    /// or dropped, and it is not leaked.
     pub(crate) unsafe fn submit(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -479,7 +480,7 @@ impl Peer {
             return Err(status);
         }
         let (data, place) = (request.send, request.destination.place());
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract, which is the same.
         let flight = unsafe { conn.submit(&header, body, data, place, request.is_urgent) };
         if flight.is_ok() {
             request.counted.iter().for_each(|counted| counted.sent());
@@ -487,11 +488,11 @@ impl Peer {
         Ok(flight.map_err(|why| (why, conn)))
     }
 
-    /// A connection on which the request may be sent. A connection belongs to one life from its begin to its end, so what
-    /// is compared here is what the server will take the request for.
+    /// Returns a connection on which the request may be sent. A connection belongs to one life for all its
+    /// time, so the life compared here is the one that the server runs the request in.
     ///
     /// # Errors
-    /// As [`Peer::conn_for`]; `EVICTED` if the life that the request belongs to is over.
+    /// As [`Peer::conn_for`]; `EVICTED` if the life of the request is over.
     fn conn_of_life(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -503,7 +504,7 @@ impl Peer {
             match request.incarnation {
                 0 => return Ok(conn),
                 own if own == conn.incarnation => return Ok(conn),
-                // It is left over from the life before, just being closed.
+                // A connection of the previous life that is about to be closed.
                 own if own > conn.incarnation && own <= self.incarnation() => {
                     conn.close(None);
                 }
@@ -512,10 +513,10 @@ impl Peer {
         }
     }
 
-    /// Waits until fewer reads and writes than `max_rpcs_in_flight` are under way.
+    /// Waits until fewer reads and writes than `max_rpcs_in_flight` are in flight.
     fn enter_gate(self: &Arc<Self>, data_len: usize) -> StatusResult<()> {
         let gate = &self.flights.gate;
-        // Those who wait for a recovery are inside, so who recovers must not wait for them.
+        // Requests that wait for a recovery are inside the gate, so recovery must not wait for them.
         if self.is_recovering_here()
             || (data_len <= self.tunables.short_io_bytes() && !self.tunables.is_set(Tunable::MaxRpcsInFlight))
         {
@@ -537,7 +538,7 @@ impl Peer {
                 if nacre_env::interrupted() {
                     return Err(Status::EINTR);
                 }
-                // Those inside may all be ours: then nobody but us takes their answers in.
+                // All requests inside may be this thread's own: then no other thread receives their answers.
                 let limit = due.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
                 if due.is_none() && self.ends.iter().flat_map(End::conns).any(|conn| conn.read_once()) {
                     continue;
@@ -549,19 +550,19 @@ impl Peer {
         })
     }
 
-    /// Takes back [`Peer::enter_gate`] for a request that is not sent.
+    /// Undoes [`Peer::enter_gate`] for a request that is not sent.
     fn leave_gate(&self, data_len: usize) {
         if data_len > 0 {
             self.flights.gate.leave();
         }
     }
 
-    /// CPUs that connections are kept for.
+    /// Returns the number of CPUs with connections.
     pub(crate) fn cpu_count(&self) -> usize {
         self.ends.first().map_or(1, End::cpus)
     }
 
-    /// Sets what a header says about the data of a request or of its answer.
+    /// Sets the header's fields about the data of a request or of its answer.
     fn set_data(&self, header: &mut Header, request: &Request<'_>, conn: &Conn) -> StatusResult<()> {
         let data_len = request.data_len();
         if data_len == 0 {
@@ -577,10 +578,12 @@ impl Peer {
         Ok(())
     }
 
-    /// Runs a request until it is answered, over as many connections as it takes. `flight` if it was sent already.
+    /// Runs a request until it is answered, over as many connections as it takes. `flight` if it was sent
+    /// already.
     ///
     /// # Errors
-    /// `EINTR`, `ETIMEDOUT`, `ESHUTDOWN`, `EIO` when bulk data is damaged again and again, or the reply's status.
+    /// `EINTR`, `ETIMEDOUT`, `ESHUTDOWN`, `EIO` when bulk data is damaged `resend_count` times, or the
+    /// reply's status.
     pub(crate) fn run(
         self: &Arc<Self>,
         mut request: Request<'_>,
@@ -626,7 +629,7 @@ impl Peer {
                     }
                 }
                 Err(NoReply::NotSent) => break Err(Status::EINTR),
-                // The connection finishes the xid when the reply comes, or when it ends.
+                // The connection finishes the xid when the reply arrives, or when it ends.
                 Err(NoReply::Interrupted) => return Err(Status::EINTR),
             }
         };
@@ -640,12 +643,12 @@ impl Peer {
         result
     }
 
-    /// Why the target was last not reached, or lost a request.
+    /// Returns the last failure to reach the target or to get an answer.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.flights.trouble.tell()
     }
 
-    /// What a reply means: the result, or `None` to send the request again.
+    /// Evaluates a reply: the result, or `None` to send the request again.
     fn judge(
         &self,
         request: &mut Request<'_>,

@@ -1,4 +1,5 @@
-//! Requests under way to a target, over all its connections, and those whose answers nobody waits for.
+//! Requests in flight to a target, over all its connections, and posted requests, whose answers no caller
+//! waits for.
 
 use super::body::Body;
 use super::ends::Load;
@@ -14,41 +15,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::tcp::socket::TICK;
 
-/// Posted requests that may be under way; beyond, the caller waits for its answer.
+/// Posted requests that may be in flight; beyond that, the caller waits for the answer.
 pub(crate) const POSTS_MAX: usize = 128;
 
-/// A request that nobody waits for; kept until it is answered, so that it can be sent again.
+/// A posted request; kept until it is answered, so that it can be resent.
 #[derive(Clone)]
 pub(crate) struct Post {
     pub(crate) ticket: Ticket,
     body: Arc<[u8]>,
     has_job: bool,
-    /// It is on its way on some connection.
+    /// In flight on some connection.
     sent: bool,
-    /// It was on its way before.
+    /// Sent at least once before.
     pub(crate) resent: bool,
 }
 
 impl Post {
-    /// What is sent.
+    /// Returns the body to send.
     pub(crate) fn body(&self) -> Body<'_> {
         Body { bytes: &self.body, has_job: self.has_job }
     }
 }
 
-/// Requests under way to one target.
+/// Requests in flight to one target.
 pub(crate) struct Flights {
     requests: Mutex<Requests>,
     tag_freed: Condvar,
     posts: Mutex<BTreeMap<u64, Post>>,
     post_ended: Condvar,
-    /// Reads and writes under way.
+    /// Limit on the reads and writes in flight.
     pub(crate) gate: Gate,
     /// Frames whose checksum was wrong, on any connection.
     pub(crate) damaged: AtomicU64,
-    /// Of all connections.
+    /// Last failure of any connection.
     pub(crate) trouble: Trouble,
-    /// Over a simulated fabric: what counts as under way until a time yet to come.
+    /// With a simulated fabric: requests that count as in flight until a later time.
     due: Mutex<Vec<Due>>,
 }
 
@@ -72,7 +73,7 @@ impl Flights {
         }
     }
 
-    /// A request with so many bytes of data is no longer under way.
+    /// Ends the count of a request with this number of bytes of data as in flight.
     pub(crate) fn release(&self, load: &Load, bytes: u64) {
         load.in_flight.fetch_sub(1, Ordering::Relaxed);
         if bytes > 0 {
@@ -86,7 +87,7 @@ impl Flights {
         self.due.lock().push(Due { at, load, bytes });
     }
 
-    /// Releases what is due; the time of the next.
+    /// Releases the requests that are due; returns the time of the next.
     pub(crate) fn release_due(&self) -> Option<Instant> {
         let mut due = self.due.lock();
         if due.is_empty() {
@@ -102,7 +103,7 @@ impl Flights {
         due.iter().map(|entry| entry.at).min()
     }
 
-    /// Numbers for a new request; waits while all tags are in use.
+    /// Allocates the numbers of a new request; waits while all tags are in use.
     pub(crate) fn begin(&self, modifying: bool) -> StatusResult<Ticket> {
         let mut requests = self.requests.lock();
         loop {
@@ -116,24 +117,24 @@ impl Flights {
         }
     }
 
-    /// A request has ended for good.
+    /// Ends a request for good.
     pub(crate) fn finish(&self, xid: u64) {
         if self.requests.lock().finish(Xid(xid)) {
             self.tag_freed.notify_one();
         }
     }
 
-    /// The lowest xid under way.
+    /// Returns the lowest xid in flight.
     pub(crate) fn acked(&self) -> Xid {
         self.requests.lock().acked()
     }
 
-    /// Requests under way.
+    /// Returns the number of requests in flight.
     pub(crate) fn count(&self) -> usize {
         self.requests.lock().len()
     }
 
-    /// Keeps a posted request; `false` if there are too many, and its caller can wait.
+    /// Keeps a posted request; returns `false` if there are too many and its caller can wait.
     pub(crate) fn add_post(&self, ticket: Ticket, body: Body<'_>, can_wait: bool) -> bool {
         let mut posts = self.posts.lock();
         // There are never more than tags.
@@ -147,7 +148,7 @@ impl Flights {
         true
     }
 
-    /// The posted requests that are on no connection, marked as sent: the caller sends them now.
+    /// Returns the posted requests that are on no connection, marked as sent: the caller sends them at once.
     pub(crate) fn take_unsent(&self) -> Vec<Post> {
         let mut posts = self.posts.lock();
         let mut unsent = Vec::new();
@@ -159,37 +160,37 @@ impl Flights {
         unsent
     }
 
-    /// A posted request was answered.
+    /// Handles the answer to a posted request.
     pub(crate) fn post_answered(&self, xid: u64, status: Status) {
         self.posts.lock().remove(&xid);
         self.post_ended.notify_all();
         self.finish(xid);
         if status == Status::EBADF {
-            // A file that was not opened after all was given back.
+            // A close of a handle whose open has not taken place.
             log::debug!("a request whose answer nobody waits for was not needed");
         } else if status != Status::OK {
             log::warn!("a request whose answer nobody waits for failed: {status}");
         }
     }
 
-    /// The connection of a posted request has ended.
+    /// Handles the loss of the connection of a posted request.
     pub(crate) fn post_lost(&self, xid: u64) {
         if let Some(post) = self.posts.lock().get_mut(&xid) {
             post.sent = false;
         }
     }
 
-    /// The last request that was posted, of those under way.
+    /// Returns the last posted request in flight.
     pub(crate) fn last_post(&self) -> Option<u64> {
         self.posts.lock().keys().next_back().copied()
     }
 
-    /// True if a request that was posted until `last` is under way.
+    /// Returns true if a request posted up to `last` is in flight.
     pub(crate) fn has_post_until(&self, last: u64) -> bool {
         self.posts.lock().range(..=last).next().is_some()
     }
 
-    /// Waits until another posted request is answered, for a little while at most and only if one until `last` is under way.
+    /// Waits briefly until a posted request is answered, if one up to `last` is in flight.
     pub(crate) fn rest_for_posts(&self, last: u64) {
         let mut posts = self.posts.lock();
         if posts.range(..=last).next().is_some() {
@@ -197,7 +198,7 @@ impl Flights {
         }
     }
 
-    /// Posted requests under way.
+    /// Returns the number of posted requests in flight.
     pub(crate) fn post_count(&self) -> usize {
         self.posts.lock().len()
     }

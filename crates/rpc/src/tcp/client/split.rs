@@ -1,23 +1,25 @@
-//! Large transfers in parts.
+//! Large transfers in parallel parts.
 //!
-//! A transfer of 1 MiB costs each side several passes over the data: the socket, the checksum, the file. On one
-//! connection they run one after the other, on the CPU of one thread at each end. Two halves on two connections run at the
-//! same time. On a host of 2 CPUs with client and server on both this is worth about a third of the time; below
-//! [`HALVES_MIN`] the second wake-up costs more than it saves. Where the network is what takes time, each endpoint adds its
-//! bandwidth, so there are as many parts as endpoints, down to [`PART_MIN`].
+//! A transfer of 1 MiB costs each side several passes over the data: the socket, the checksum, the file. On
+//! one connection they run one after the other, on the CPU of one thread at each end. Two halves on two
+//! connections run in parallel. On a host of 2 CPUs with client and server this saves about a third of the
+//! time; below [`HALVES_MIN`] the second wake-up costs more than it saves. Where the network is the
+//! bottleneck, each endpoint adds its bandwidth, so there are as many parts as endpoints, down to
+//! [`PART_MIN`].
 
 use nacre_types::{Status, StatusResult};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
-/// Smallest transfer that is split in any case, in bytes. Its halves are still as large as what a server moves around its
-/// page cache.
+/// Smallest transfer that is split in any case, in bytes. Its halves are large enough for direct I/O at the
+/// server.
 const HALVES_MIN: usize = 1 << 20;
-/// Smallest part for the sake of a further endpoint, in bytes. At 1 GB/s it takes 0.26 ms, as long as a round trip.
+/// Smallest part for the use of a further endpoint, in bytes. At 1 GB/s it takes 0.26 ms, as long as a round
+/// trip.
 const PART_MIN: usize = 256 << 10;
-/// Parts begin at multiples of this in the object, so that the server can move all of them around its page cache.
+/// Alignment in the object of parts, in bytes, so that the server can use direct I/O for all of them.
 const ALIGN: u64 = 64 << 10;
 
-/// What decides into how many parts a transfer goes.
+/// Input of the decision how to split a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ways {
     /// CPUs of this host.
@@ -37,7 +39,7 @@ impl Ways {
         halves.max(spread).max(len.div_ceil(self.rpc_bytes_max.max(1)))
     }
 
-    /// Lengths of the parts of a transfer; empty if it stays whole.
+    /// Returns the lengths of the parts of a transfer; empty if it stays whole.
     fn parts(&self, offset: u64, len: usize) -> Vec<usize> {
         let count = self.part_count(len);
         if count <= 1 || offset.checked_add(len as u64).is_none() {
@@ -54,7 +56,7 @@ impl Ways {
             }
             let start = offset + done as u64;
             let end = (start + target as u64) / ALIGN * ALIGN;
-            // What is smaller than the alignment cannot be aligned.
+            // A part smaller than the alignment cannot be aligned.
             let part = usize::try_from(end.saturating_sub(start)).unwrap_or(0);
             let part = if part == 0 { target } else { part };
             parts.push(part);
@@ -64,8 +66,8 @@ impl Ways {
     }
 }
 
-/// Requests that together do what one was to do, and the lengths of their data; none if it stays whole. Writes that must be
-/// durable stay whole: several would be several flushes of a disk.
+/// Returns the requests that together replace one, and the lengths of their data; none if it stays whole.
+/// Writes that must be durable stay whole: several would be several flushes of a disk.
 pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<OssRequest>, Vec<usize>) {
     let (offset, len) = match (request, bulk) {
         (OssRequest::Write { offset, sync: false, .. }, Bulk::Send(data)) => (*offset, data.len()),
@@ -82,7 +84,7 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
             let is_last = start == offset + len as u64;
             match *request {
                 OssRequest::Read { object, ahead, lock, written, .. } => {
-                    // What comes next comes after the last part.
+                    // The read-ahead hint refers to what follows the last part.
                     let ahead = if is_last { ahead } else { 0 };
                     OssRequest::Read { object, offset: at, len: part as u32, ahead, lock, written }
                 }
@@ -96,7 +98,7 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
     (requests, parts)
 }
 
-/// The answer to a write in parts of these lengths: what arrived without a gap.
+/// Returns the answer to a write in parts of these lengths: the bytes written up to the first gap.
 pub(super) fn join_writes(parts: &[usize], results: Vec<StatusResult<OssReply>>) -> StatusResult<OssReply> {
     let mut total = 0u32;
     for (index, (part, result)) in parts.iter().zip(results).enumerate() {
@@ -109,15 +111,15 @@ pub(super) fn join_writes(parts: &[usize], results: Vec<StatusResult<OssReply>>)
             }
             Ok(_) => return Err(Status::EPROTO),
             Err(status) if index == 0 => return Err(status),
-            // The caller goes on from there and meets the reason again.
+            // The caller continues from there and meets the error again.
             Err(_) => break,
         }
     }
     Ok(OssReply::Written(total))
 }
 
-/// The answer to a read in parts of these lengths. If the object ended in one and yet a later one found data, it has grown
-/// meanwhile, and what lies between is a hole.
+/// Returns the answer to a read in parts of these lengths. If the object ended in one part and yet a later
+/// part found data, the object has grown meanwhile, and the bytes in between are a hole.
 pub(super) fn join_reads(
     mut buffer: &mut [u8],
     parts: &[usize],
@@ -211,7 +213,7 @@ mod tests {
             written: false,
         };
         assert!(whole(&durable, &data));
-        // Close to the largest offset nothing overflows.
+        // Close to the largest offset, nothing overflows.
         assert!(whole(&write(u64::MAX), &data));
     }
 

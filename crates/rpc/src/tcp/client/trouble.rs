@@ -1,4 +1,4 @@
-//! Why a target was last not reached, or lost a request: for the report of the failure.
+//! The last failure to reach a target or to get an answer, for error reports.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
@@ -8,19 +8,19 @@ use std::fmt::Display;
 struct Last {
     nid: Nid,
     why: String,
-    /// When it began, and when it was seen last.
+    /// Times of the first and of the last occurrence.
     since: Instant,
     seen: Instant,
 }
 
-/// The trouble that there is with a target, if any.
+/// The current failure of a target, if any.
 #[derive(Default)]
 pub(crate) struct Trouble {
     last: Mutex<Option<Last>>,
 }
 
 impl Trouble {
-    /// Something went wrong at this address.
+    /// Records a failure at this address.
     pub(crate) fn note(&self, nid: Nid, why: impl Display) {
         let why = why.to_string();
         let seen = Instant::now();
@@ -29,12 +29,12 @@ impl Trouble {
         *last = Some(Last { nid, why, since, seen });
     }
 
-    /// A connection was set up.
+    /// Clears the failure: a connection was set up.
     pub(crate) fn end(&self) {
         *self.last.lock() = None;
     }
 
-    /// Address, reason and time.
+    /// Returns address, reason and time.
     pub(crate) fn tell(&self) -> Option<String> {
         let last = self.last.lock();
         let Last { nid, why, since, seen } = last.as_ref()?;

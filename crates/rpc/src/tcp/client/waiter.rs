@@ -10,21 +10,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The reply is not there yet.
+/// No reply yet.
 const PENDING: u32 = 0;
-/// Nobody reads the connection any more: the waiter is to read.
+/// The connection has no reader: the waiter becomes the reader.
 const PROMOTED: u32 = 1;
-/// The outcome is there.
+/// The outcome is available.
 const DONE: u32 = 2;
 
-/// Where bulk data of a reply goes: an exclusive borrow for `'a` that a resend can use again.
+/// Destination of a reply's bulk data: an exclusive borrow for `'a` that a resend can use again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'a> {
     place: Place,
     buffer: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: it stands for an exclusive borrow of bytes, which may go to another thread.
+// SAFETY: it stands for an exclusive borrow of bytes, which may move to another thread.
 unsafe impl Send for Destination<'_> {}
 
 impl<'a> Destination<'a> {
@@ -45,7 +45,7 @@ impl<'a> Destination<'a> {
     }
 }
 
-/// A [`Destination`] without its lifetime, as the reader of a connection knows it.
+/// A [`Destination`] without its lifetime, for the reader of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     start: *mut u8,
@@ -57,22 +57,22 @@ impl Place {
         self.len
     }
 
-    /// The first `len` bytes, `None` if it is smaller.
+    /// Returns the first `len` bytes, `None` if it is smaller.
     ///
     /// # Safety
-    /// The waiter that this belongs to is in the table of its connection and marked as receiving, so its owner does not
-    /// return from waiting; nobody else receives for it.
+    /// The waiter that this belongs to is in the table of its connection and marked as receiving, so its
+    /// owner does not return from waiting; no other thread receives for it.
     pub(crate) unsafe fn slice<'a>(self, len: usize) -> Option<&'a mut [u8]> {
         if len == 0 || len > self.len {
             return None;
         }
-        // SAFETY: the buffer is valid for writes of `self.len` bytes as long as its owner waits, which the caller
-        // guarantees; it was made from an exclusive borrow that nobody uses meanwhile.
+        // SAFETY: the buffer is valid for writes of `self.len` bytes as long as its owner waits, which the
+        // caller guarantees; it comes from an exclusive borrow that is not used meanwhile.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start, len) })
     }
 }
 
-/// A reply as it came.
+/// A reply as received.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) header: Header,
@@ -89,22 +89,22 @@ pub(crate) enum Outcome {
     Lost,
 }
 
-/// One request in flight. Shared between its caller and the thread that reads the connection.
+/// A request in flight. Shared between its caller and the reader of the connection.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) xid: u64,
     pub(crate) place: Place,
-    /// Bytes of data that go one way or the other.
+    /// Bytes of data, in either direction.
     pub(crate) data_len: u64,
-    /// When the simulated fabric brings the answer.
+    /// When the answer is due over the simulated fabric.
     pub(crate) due: Option<Instant>,
     released: AtomicBool,
     state: AtomicU32,
     outcome: Mutex<Option<Outcome>>,
 }
 
-// SAFETY: the only part that is not Send and Sync by itself is the pointer in `place`. It is written through only by
-// `Place::slice`, whose contract gives one thread at a time exclusive use while the owner of the buffer waits.
+// SAFETY: the only part that is not Send and Sync is the pointer in `place`. Only `Place::slice` writes
+// through it, whose contract gives one thread at a time exclusive use while the owner of the buffer waits.
 unsafe impl Send for Waiter {}
 // SAFETY: as above.
 unsafe impl Sync for Waiter {}
@@ -117,7 +117,7 @@ thread_local! {
 }
 
 impl Waiter {
-    /// A waiter, in memory of an earlier one if there is some.
+    /// Creates a waiter, in the memory of an earlier one if there is one.
     pub(crate) fn new(xid: u64, place: Place, data_len: u64, due: Option<Instant>) -> Arc<Waiter> {
         let fresh = Waiter {
             xid,
@@ -129,7 +129,7 @@ impl Waiter {
             outcome: Mutex::new(None),
         };
         if let Some(mut kept) = KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten()
-            // One that somebody still looks at stays theirs.
+            // A waiter that another thread still refers to is not reused.
             && let Some(memory) = Arc::get_mut(&mut kept)
         {
             *memory = fresh;
@@ -138,7 +138,7 @@ impl Waiter {
         Arc::new(fresh)
     }
 
-    /// Its owner is done with it.
+    /// Recycles the waiter when its owner is done with it.
     pub(crate) fn keep(self: &Arc<Self>) {
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
@@ -148,7 +148,7 @@ impl Waiter {
         });
     }
 
-    /// True once: for who says that the request is no longer under way.
+    /// Returns true once: for the thread that ends the request's count as in flight.
     pub(crate) fn take_release(&self) -> bool {
         !self.released.swap(true, Ordering::AcqRel)
     }
@@ -170,17 +170,17 @@ impl Waiter {
         }
     }
 
-    /// Tells the sleeping owner to read the connection.
+    /// Wakes the sleeping owner as the reader of the connection.
     pub(crate) fn promote(&self) {
         if self.state.compare_exchange(PENDING, PROMOTED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             word::wake_one(&self.state);
         }
     }
 
-    /// Sleeps until the outcome is there, the waiter is promoted, a signal comes, or `limit` is over.
+    /// Sleeps until the outcome is available, the waiter is promoted, a signal arrives, or `limit` is over.
     pub(crate) fn sleep(&self, limit: Duration) {
         word::wait(&self.state, PENDING, limit);
-        // The promotion is used up; the caller looks whether somebody reads.
+        // The promotion is consumed; the caller checks whether there is a reader.
         let _ = self.state.compare_exchange(PROMOTED, PENDING, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,5 @@
-//! A network in memory, for threads of a simulation: bytes arrive after a delay of its clock, connections break and directions
-//! are cut when a test says so.
+//! A network in memory, for threads of a simulation: bytes arrive after a delay of its clock, and a test can
+//! break connections or partition one direction.
 
 use super::{END, EVENTS, Interest, Patience};
 use crate::tcp::socket::TICK;
@@ -13,30 +13,30 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that are on the way in one direction of a connection at most.
+/// Bytes in transit in one direction of a connection at most.
 const WINDOW: usize = 256 << 10;
-/// First port of those that callers have, and that port 0 becomes.
+/// First of the ephemeral ports of clients, and of those that port 0 becomes.
 const FIRST_PORT: u16 = 1024;
 
 /// A direction of the connections to a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Way {
-    /// What clients send.
+    /// From clients to the server.
     ToServer,
-    /// What the server answers.
+    /// From the server to clients.
     ToClient,
 }
 
-/// A network that a simulation has for itself.
+/// The network of one simulation.
 pub struct SimulatedNetwork {
     state: Mutex<State>,
-    /// Something has come, or may be sent.
+    /// Signalled when bytes arrive or may be sent.
     changed: Condvar,
 }
 
 struct State {
     delay: Duration,
-    /// Connections that are not accepted yet: number, address of the caller, time of arrival.
+    /// Connections that are not accepted yet: their number, the client's address, and when they arrive.
     listeners: BTreeMap<SocketAddr, VecDeque<(u64, SocketAddr, Instant)>>,
     links: BTreeMap<u64, Link>,
     cut: BTreeSet<(SocketAddr, Way)>,
@@ -51,7 +51,7 @@ struct Link {
     to_server: Pipe,
     to_client: Pipe,
     is_broken: bool,
-    /// Ends that are still held.
+    /// Ends that still exist.
     ends: u8,
 }
 
@@ -59,11 +59,11 @@ struct Link {
 #[derive(Default)]
 struct Pipe {
     chunks: VecDeque<(Instant, VecDeque<u8>)>,
-    /// Nothing more is sent.
+    /// The sender has closed its side.
     is_ended: bool,
-    /// Nothing more is received.
+    /// The receiver has closed its side.
     is_closed: bool,
-    /// The receiver has let go of its end.
+    /// The receiver's end was dropped.
     is_dropped: bool,
 }
 
@@ -73,7 +73,7 @@ struct Watched {
     has_ended: bool,
 }
 
-/// What a poll watches.
+/// A source that a poll watches.
 #[derive(Clone, Copy)]
 pub(in crate::tcp) enum Source {
     Stream(u64, Way),
@@ -85,7 +85,7 @@ impl Pipe {
         self.chunks.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// Takes what has arrived, or looks at it.
+    /// Takes bytes that have arrived, or peeks at them.
     fn take(&mut self, pieces: &mut [IoSliceMut<'_>], now: Instant, keeps: bool) -> usize {
         let mut taken = 0;
         for piece in pieces {
@@ -129,7 +129,7 @@ impl Link {
 }
 
 impl State {
-    /// Something can be received from this source, if only the end.
+    /// Returns true if something can be received from this source, if only the end.
     fn is_ready(&self, source: Source, now: Instant) -> bool {
         match source {
             Source::Listener(addr) => self
@@ -149,7 +149,7 @@ impl State {
         self.cut.contains(&(link.server, way))
     }
 
-    /// When something arrives next.
+    /// Returns when the next bytes arrive.
     fn next_arrival(&self, now: Instant) -> Option<Instant> {
         let pipes = self.links.values().flat_map(|link| [&link.to_server, &link.to_client]);
         let chunks = pipes.filter_map(|pipe| pipe.chunks.front().map(|(at, _)| *at));
@@ -164,7 +164,7 @@ impl State {
 }
 
 impl SimulatedNetwork {
-    /// A network whose bytes arrive after `delay`.
+    /// Creates a network whose bytes arrive after `delay`.
     pub fn new(delay: Duration) -> Arc<SimulatedNetwork> {
         Arc::new(SimulatedNetwork {
             state: Mutex::new(State {
@@ -180,7 +180,7 @@ impl SimulatedNetwork {
         })
     }
 
-    /// Breaks all connections to a server: what is on the way is lost. Says how many there were.
+    /// Breaks all connections to a server: bytes in transit are lost. Returns their number.
     pub fn break_connections(&self, server: SocketAddr) -> usize {
         self.change(|state| {
             let links = state.links.values_mut().filter(|link| link.server == server && !link.is_broken);
@@ -188,12 +188,12 @@ impl SimulatedNetwork {
         })
     }
 
-    /// Has nothing arrive any more that is sent this way, until it is joined again; then it arrives late.
+    /// Partitions a direction: bytes sent this way arrive only after [`SimulatedNetwork::join`].
     pub fn cut(&self, server: SocketAddr, way: Way) {
         self.change(|state| state.cut.insert((server, way)));
     }
 
-    /// Ends a cut.
+    /// Ends a partition.
     pub fn join(&self, server: SocketAddr, way: Way) {
         self.change(|state| state.cut.remove(&(server, way)));
     }
@@ -204,7 +204,7 @@ impl SimulatedNetwork {
         result
     }
 
-    /// Tries until `attempt` gives something, or `until` has passed.
+    /// Retries until `attempt` returns a result, or `until` has passed.
     fn wait<R>(
         &self,
         until: Option<Instant>,
@@ -247,7 +247,7 @@ impl SimulatedNetwork {
         loop {
             let until = Instant::now() + TICK;
             let connected = self.wait(Some(until), |state, now| {
-                // Neither the call nor its answer may be lost.
+                // A connect needs both directions.
                 if [Way::ToServer, Way::ToClient].iter().any(|way| state.cut.contains(&(server, *way))) {
                     return None;
                 }
@@ -292,14 +292,14 @@ pub(in crate::tcp) struct Stream {
     network: Arc<SimulatedNetwork>,
     id: u64,
     own: IpAddr,
-    /// Where it sends to.
+    /// Direction in which it sends.
     way: Way,
-    /// How long calls wait; none do before it is set.
+    /// Timeouts of calls; without them calls do not wait.
     pub(super) patience: Option<Patience>,
 }
 
 impl Stream {
-    /// Where what it receives goes to.
+    /// Returns the direction in which it receives.
     fn back(&self) -> Way {
         if self.way == Way::ToServer { Way::ToClient } else { Way::ToServer }
     }
@@ -373,7 +373,7 @@ impl Stream {
         taken.unwrap_or(Err(ErrorKind::WouldBlock)).map_err(io::Error::from)
     }
 
-    /// Waits until something can be sent or received; says whether.
+    /// Waits until something can be sent or received; returns whether it can.
     pub(super) fn wait(&self, interest: Interest, limit: Duration) -> bool {
         let can = |state: &mut State, now| match interest {
             Interest::Receive => state.is_ready(self.source(), now),
@@ -402,7 +402,7 @@ impl Drop for Stream {
     }
 }
 
-/// Where connections come in.
+/// A listening address.
 pub(in crate::tcp) struct Listener {
     network: Arc<SimulatedNetwork>,
     addr: SocketAddr,
@@ -429,7 +429,7 @@ impl Listener {
         Ok((Stream { network, id, own, way: Way::ToClient, patience: None }, caller))
     }
 
-    /// Nobody can connect any more; connections that were not accepted are broken.
+    /// Stops listening and breaks the connections that were not accepted.
     pub(super) fn close(&self) {
         self.network.change(|state| {
             for (id, _, _) in state.listeners.remove(&self.addr).into_iter().flatten() {

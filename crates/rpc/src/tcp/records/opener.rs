@@ -1,8 +1,10 @@
-//! Opening what comes.
+//! Opening of received records.
 //!
-//! Records are received into a buffer, opened there and copied out. Long data goes straight to its place: both sides know how long data is cut,
-//! so a receive can put the data of each record behind that of the one before and what stands between elsewhere. If a
-//! record turns out to be another than was expected, what came is put into the buffer. Data reaches its reader after verification only.
+//! Records are received into a buffer, opened in place and copied out. Long data is received directly into
+//! its destination: both sides know how long data is cut into records, so one scattered receive can put the
+//! data of each record next to that of the previous one and the headers and trailers elsewhere. If a record
+//! turns out to differ from the plan, the received bytes are moved to the buffer. Readers see data only after
+//! its verification.
 
 use super::{
     ALERT, Cipher, DATA, HANDSHAKE, HEADER, KEY_UPDATE, MARKED, MARKED_MAX, MARKED_RECORDS_MAX,
@@ -11,35 +13,35 @@ use super::{
 use rustls::{AlertDescription, Error};
 use std::io::{self, ErrorKind, IoSliceMut};
 
-/// Smallest buffer that receives: every encrypted record fits.
+/// Smallest buffer for a receive, in bytes: every encrypted record fits.
 const RECEIVE_MIN: usize = HEADER + SEALED_MAX;
-/// Shorter data goes through the buffer.
+/// Shorter data goes through the buffer, in bytes.
 const STRAIGHT_MIN: usize = 24 << 10;
-/// Most data of one plan: what a cache holds until it is verified.
+/// Largest data of one plan, in bytes: it fits a cache until it is verified.
 const STRAIGHT_MAX: usize = 256 << 10;
 
-/// Records whose data goes straight to its place. In the order of the stream: for each a header, its data, its trailer; and then what
-/// comes behind, into the buffer.
+/// Plan for records whose data is received directly into its destination. In the order of the stream: a
+/// header, data and trailer for each record; then the bytes after them, into the buffer.
 struct Straight {
-    /// Data of the first one.
+    /// Bytes of data of the first record.
     first: usize,
-    /// Most data of a record, and so that of all others but the last.
+    /// Largest data of a record, and so that of all others but the last.
     max: usize,
     records: usize,
-    /// Data of all, and the length of the place.
+    /// Bytes of data of all records; then the length of the destination.
     end: usize,
     place: usize,
     /// Headers and trailers: a header, then for each record its trailer and the next header.
     between: Vec<u8>,
     trailer: usize,
-    /// Bytes of the stream that are here.
+    /// Bytes of the stream that have arrived.
     have: usize,
     /// Records that were opened.
     opened: usize,
 }
 
 impl Straight {
-    /// Where the data of a record is.
+    /// Returns offset and length of a record's data in the destination.
     fn data(&self, record: usize) -> (usize, usize) {
         if record == 0 {
             return (0, self.first);
@@ -52,7 +54,7 @@ impl Straight {
         self.trailer + HEADER
     }
 
-    /// Where the stream is behind the trailer of a record.
+    /// Returns the position in the stream after the trailer of a record.
     fn after(&self, record: usize) -> usize {
         let (start, len) = self.data(record);
         HEADER + start + len + record * self.gap() + self.trailer
@@ -68,7 +70,7 @@ impl Straight {
         self.between.get(start..start + self.trailer).unwrap_or_default()
     }
 
-    /// The stream from `skip` on.
+    /// Returns the places for the stream from `skip` on.
     fn stream<'a>(
         &'a mut self,
         mut skip: usize,
@@ -101,19 +103,19 @@ impl Straight {
     }
 }
 
-/// Opens what comes. One thread at a time uses it.
+/// Opens received records. One thread at a time uses it.
 pub(in crate::tcp) struct Opener {
     session: Shared,
     way: Way,
     number: u64,
-    /// Opens tickets and alerts, which are encrypted in either case, until the first record with a MAC.
+    /// Cipher for tickets and alerts, which are encrypted in either case, until the first record with a MAC.
     first: Option<(Cipher, u64)>,
     buffer: Vec<u8>,
-    /// Plain bytes of the last record that nobody has taken.
+    /// Range of plain bytes of the last record that were not taken yet.
     plain: (usize, usize),
-    /// Sealed bytes begin here.
+    /// Begin of the sealed bytes.
     next: usize,
-    /// And end here.
+    /// End of the sealed bytes.
     end: usize,
     straight: Option<Straight>,
 }
@@ -128,13 +130,13 @@ impl Opener {
         Opener { session, way, number, first, buffer, plain, next: 0, end: 0, straight: None }
     }
 
-    /// Bytes that came behind the handshake.
+    /// Stores the bytes that followed the handshake.
     pub(in crate::tcp) fn preset(&mut self, bytes: &[u8]) {
         assert_eq!(self.end, 0, "nothing was received yet");
         self.put_first(bytes);
     }
 
-    /// The buffer is empty; it begins with these bytes.
+    /// Fills the empty buffer with these bytes.
     fn put_first(&mut self, bytes: &[u8]) {
         (self.next, self.end, self.plain) = (0, bytes.len(), (0, 0));
         self.grow(bytes.len());
@@ -148,7 +150,7 @@ impl Opener {
         }
     }
 
-    /// Plain bytes into `target`: as many as are there. 0: a whole record has to be received first.
+    /// Moves available plain bytes to `target`. Returns 0 if a whole record has to be received first.
     pub(in crate::tcp) fn take(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut taken = 0;
         while taken < target.len() && self.straight.is_none() {
@@ -170,7 +172,7 @@ impl Opener {
         Ok(taken)
     }
 
-    /// Room for what is received next; `wanted` plain bytes are still to come.
+    /// Returns the place for the next receive; `wanted` plain bytes are still needed.
     pub(in crate::tcp) fn room(&mut self, wanted: usize) -> io::Result<&mut [u8]> {
         debug_assert_eq!(self.plain.0, self.plain.1, "plain bytes are taken first");
         if self.next > 0 {
@@ -182,19 +184,19 @@ impl Opener {
         self.grow(whole);
         let most = match self.way {
             Way::Cipher(_) => self.buffer.len(),
-            // Long data behind it is to go straight to its place.
+            // Long data after it is to be received directly into its destination.
             Way::Mac(_) => whole.max(self.end + wanted + HEADER + TAG).min(self.buffer.len()),
         };
         Ok(self.buffer.get_mut(self.end..most).unwrap_or_default())
     }
 
-    /// So many bytes were received.
+    /// Notes the number of received bytes.
     pub(in crate::tcp) fn note_received(&mut self, bytes: usize) {
         self.end += bytes;
         assert!(self.end <= self.buffer.len());
     }
 
-    /// Gives back the memory of large data, if there is nothing in it.
+    /// Frees the memory for large data, if it is empty.
     pub(in crate::tcp) fn rest(&mut self) {
         if self.next == self.end && self.plain.0 == self.plain.1 && self.straight.is_none() {
             (self.next, self.end, self.plain) = (0, 0, (0, 0));
@@ -202,7 +204,8 @@ impl Opener {
         }
     }
 
-    /// Where to receive data that goes straight to `target`, if it may; the same `target` has to come until something was opened.
+    /// Returns the places to receive data for `target` directly, if possible; then the same `target` has to
+    /// be passed until a record was opened.
     pub(in crate::tcp) fn straight<'a>(
         &'a mut self,
         target: &'a mut [u8],
@@ -220,9 +223,9 @@ impl Opener {
         Ok(Some(plan.stream(plan.have, target, behind)))
     }
 
-    /// Expects records that fill a part of `target`, at least.
+    /// Plans the records that fill at least a part of `target`.
     fn plan(&mut self, target: &mut [u8]) -> io::Result<bool> {
-        // A cipher needs a byte behind the data of a record.
+        // A cipher needs a byte after the data of a record.
         let spare = match self.way {
             Way::Cipher(_) => 1,
             Way::Mac(_) => 0,
@@ -251,7 +254,7 @@ impl Opener {
         }
         let between = vec![0; HEADER + records * (trailer + HEADER)];
         let mut plan = Straight { first, max, records, end, place, between, trailer, have: 0, opened: 0 };
-        // What is here already.
+        // Bytes that have already arrived.
         let mut here = self.buffer.get(self.next..self.end).unwrap_or_default();
         plan.have = here.len();
         for mut piece in plan.stream(0, target, &mut []) {
@@ -261,7 +264,7 @@ impl Opener {
             here = later;
         }
         if !here.is_empty() {
-            // It is a whole record, which is opened where it is.
+            // A whole record has arrived, which is opened in the buffer.
             return Ok(false);
         }
         (self.next, self.end, self.plain) = (0, 0, (0, 0));
@@ -270,8 +273,9 @@ impl Opener {
         Ok(true)
     }
 
-    /// So many bytes were received where [`Opener::straight`] said. The number of plain bytes at the beginning of `target`, when all that
-    /// was expected is there, or something else came.
+    /// Notes the number of bytes received into the places of [`Opener::straight`]. Returns the number of
+    /// plain bytes at the start of `target` once the plan is complete or the stream deviates from it, 0
+    /// before.
     pub(in crate::tcp) fn note_straight(&mut self, target: &mut [u8], bytes: usize) -> io::Result<usize> {
         let Some(mut plan) = self.straight.take() else { return Ok(0) };
         plan.have += bytes;
@@ -299,7 +303,7 @@ impl Opener {
         self.leave(plan, from, target, end)
     }
 
-    /// What came from there on goes into the buffer.
+    /// Ends the plan and moves the bytes of the stream from there on into the buffer.
     fn leave(
         &mut self,
         mut plan: Straight,
@@ -335,7 +339,7 @@ impl Opener {
                 let (Some(last), [typ]) = (content.last_mut(), typ) else {
                     return Err(damaged("a record is cut"));
                 };
-                // The byte behind the data belongs to the next record, and lends its place.
+                // The byte after the data belongs to the next record; it is saved and restored.
                 let lent = std::mem::replace(last, *typ);
                 cipher.open(self.number, header, tag, content)?;
                 let typ = content.last_mut().map(|last| std::mem::replace(last, lent));
@@ -356,7 +360,8 @@ impl Opener {
         if self.number < MARKED_RECORDS_MAX { Ok(()) } else { Err(damaged("the key of the MAC is used up")) }
     }
 
-    /// Type of the next record, and its length behind the header; `None` if that is not there.
+    /// Returns the type of the next record and its length after the header; `None` if the header has not
+    /// arrived.
     fn next_record(&self) -> io::Result<Option<(u8, usize)>> {
         let here = self.buffer.get(self.next..self.end).unwrap_or_default();
         let Some(&[typ, a, b, c, d]) = here.first_chunk::<HEADER>() else { return Ok(None) };
@@ -370,7 +375,7 @@ impl Opener {
         }
     }
 
-    /// Opens the next record; false if it is not there as a whole.
+    /// Opens the next record; returns false if it has not arrived in full.
     fn open_next(&mut self) -> io::Result<bool> {
         let Some((typ, body)) = self.next_record()? else { return Ok(false) };
         let start = self.next + HEADER;
@@ -396,7 +401,7 @@ impl Opener {
             }
             (Way::Mac(_), None) => return Err(damaged("a record is of a kind that has no place here")),
         }
-        // Behind the type of the content there may be zeros.
+        // Zeros may follow the type of the content (padding).
         let last = content.iter().rposition(|byte| *byte != 0).ok_or_else(|| damaged("a record is empty"))?;
         match content.get(last) {
             Some(&DATA) if matches!(self.way, Way::Cipher(_)) => self.plain = (start, start + last),
@@ -433,7 +438,7 @@ impl Opener {
     }
 }
 
-/// What the peer says before it closes.
+/// Returns the reason that the peer sends before it closes.
 fn alert(body: &[u8]) -> io::Error {
     match body {
         [_, 0] => io::Error::new(ErrorKind::ConnectionAborted, "the peer has closed the connection"),

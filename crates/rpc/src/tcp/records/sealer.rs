@@ -1,4 +1,4 @@
-//! Protecting what is sent.
+//! Protection of sent data.
 
 use super::{
     Cipher, DATA, HANDSHAKE, HEADER, KEY_UPDATE, MARKED_MAX, MARKED_RECORDS_MAX, PLAIN_MAX, RECORDS_MAX,
@@ -7,20 +7,20 @@ use super::{
 use std::io;
 use std::ops::Range;
 
-/// Most bytes that are encrypted before they are sent: what a send buffer takes, and a cache holds.
+/// Largest data that is encrypted ahead of a send, in bytes: it fits a send buffer and a cache.
 const SEAL_AHEAD: usize = 64 << 10;
-/// The same of what is authenticated.
+/// Largest data that is authenticated ahead of a send, in bytes.
 const MARK_AHEAD: usize = 2 * MARKED_MAX;
-/// Shorter parts of a frame share a record, at the price of copying them; longer ones are sent from their place.
+/// Shorter parts of a frame share a record, at the price of a copy; longer ones are sent in place. In bytes.
 const APART_MIN: usize = 8 << 10;
-/// A record of short parts takes no more of them when it is so long.
+/// Length in bytes at which a record of short parts takes no further ones.
 const TOGETHER_MAX: usize = 32 << 10;
 
-/// A stretch of what is to be sent.
+/// A range of the bytes to send.
 enum Piece {
     /// Of the sealer's own bytes.
     Own(Range<usize>),
-    /// Of the frame's data, its parts one behind the other.
+    /// Of the frame's data, its parts one after the other.
     Data(Range<usize>),
 }
 
@@ -31,7 +31,7 @@ impl Piece {
     }
 }
 
-/// What is left of the parts of a frame.
+/// Remaining parts of a frame.
 struct Rest<'a> {
     parts: &'a [&'a [u8]],
     skip: usize,
@@ -47,7 +47,7 @@ impl<'a> Rest<'a> {
         Rest { parts: rest, skip }
     }
 
-    /// Up to so many bytes, of one part.
+    /// Returns up to `max` bytes of one part.
     fn next(&mut self, max: usize) -> &'a [u8] {
         let Some(part) = self.parts.first().and_then(|part| part.get(self.skip..)) else { return &[] };
         let taken = part.get(..max.min(part.len())).unwrap_or_default();
@@ -56,17 +56,17 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Protects what is sent. One thread at a time uses it.
+/// Protects sent data. One thread at a time uses it.
 pub(in crate::tcp) struct Sealer {
     session: Shared,
     way: Way,
     number: u64,
-    /// Headers, tags, and all data that is not sent from its place.
+    /// Headers, tags, and all data that is not sent in place.
     own: Vec<u8>,
     waiting: Vec<Piece>,
-    /// Bytes of what waits that are out.
+    /// Bytes of the waiting data that were sent.
     sent: usize,
-    /// Plain bytes that are in it.
+    /// Plain bytes in the waiting data.
     plain: usize,
 }
 
@@ -76,19 +76,19 @@ impl Sealer {
         Sealer { session, way, number, own: Vec::new(), waiting: Vec::new(), sent: 0, plain: 0 }
     }
 
-    /// True if something was sealed that is not sent: it has to be before anything else.
+    /// Returns true if sealed data was not sent yet: it has to be sent before anything else.
     pub(in crate::tcp) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Gives back the memory of large data, if nothing is to be sent.
+    /// Frees the memory for large data, if nothing waits to be sent.
     pub(in crate::tcp) fn rest(&mut self) {
         if !self.has_waiting() {
             self.own = Vec::new();
         }
     }
 
-    /// Seals what follows the first `skip` bytes of `parts`, as much as is sent in one go.
+    /// Seals what follows the first `skip` bytes of `parts`, as much as one send takes.
     pub(in crate::tcp) fn seal(&mut self, parts: &[&[u8]], skip: usize) -> io::Result<()> {
         assert!(!self.has_waiting(), "records leave in the order of their numbers");
         self.own.clear();
@@ -129,7 +129,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// The header of a record with so much data.
+    /// Starts a record with `len` bytes of data by its header.
     fn begin(&mut self, len: usize) -> usize {
         self.own.extend_from_slice(&self.way.header(len));
         self.own.len()
@@ -146,7 +146,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// Tells the peer that a new secret follows, and takes it.
+    /// Sends a key update to the peer, and changes to the new secret.
     fn renew(&mut self) -> io::Result<()> {
         let message = [KEY_UPDATE, 0, 0, 1, 0];
         let start = self.begin(message.len());
@@ -158,11 +158,11 @@ impl Sealer {
         Ok(())
     }
 
-    /// Tags, for data that is sent as it is: long parts from their place.
+    /// Adds tags to data that is sent as plain text: long parts in place.
     fn authenticate(&mut self, mut rest: Rest<'_>, mut at: usize) -> io::Result<()> {
         let end = at + self.plain;
         let mut from = 0;
-        // Where the data of a record of short parts begins.
+        // Start of the data of a record of short parts.
         let mut together = None;
         while at < end {
             let data = rest.next(MARKED_MAX.min(end - at));
@@ -214,7 +214,7 @@ impl Sealer {
         if self.number < MARKED_RECORDS_MAX { Ok(()) } else { Err(damaged("the key of the MAC is used up")) }
     }
 
-    /// What is to be sent next, of a frame with these parts.
+    /// Returns the pieces to send next, of a frame with these parts.
     pub(in crate::tcp) fn waiting<'a>(&'a self, parts: &'a [&'a [u8]]) -> Vec<&'a [u8]> {
         let mut skip = self.sent;
         let mut next = Vec::with_capacity(self.waiting.len());
@@ -229,7 +229,8 @@ impl Sealer {
         next
     }
 
-    /// So many bytes of it were sent. The number of plain bytes that are out with the last of them; 0 before.
+    /// Notes the number of sent bytes. Returns the number of plain bytes of the frame once the last waiting
+    /// byte was sent; 0 before.
     pub(in crate::tcp) fn note_sent(&mut self, bytes: usize) -> usize {
         self.sent += bytes;
         if self.sent < self.waiting.iter().map(Piece::len).sum() {

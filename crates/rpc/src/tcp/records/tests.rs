@@ -7,7 +7,7 @@ use std::io::IoSliceMut;
 
 type End = (Sealer, Opener);
 
-/// Both ends of a connection, client first.
+/// Returns both ends of a connection, client first.
 fn ends(protection: Security) -> (End, End) {
     let dir = tempfile::tempdir().expect("a directory");
     let authority = Authority::create(&dir.path().join("keys"), "fs").expect("an authority");
@@ -32,7 +32,7 @@ fn ends(protection: Security) -> (End, End) {
     ((client.sealer, client.opener), (server.sealer, server.opener))
 }
 
-/// What a sender puts on the wire, in pieces as a socket takes them.
+/// Returns the bytes that a sender puts on the wire, in pieces as a socket takes them.
 fn sealed(sealer: &mut Sealer, parts: &[&[u8]], random: &mut Rng) -> Vec<u8> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let (mut wire, mut sent) = (Vec::new(), 0);
@@ -49,7 +49,7 @@ fn sealed(sealer: &mut Sealer, parts: &[&[u8]], random: &mut Rng) -> Vec<u8> {
     wire
 }
 
-/// Fills `target` from the wire, which gives so much at a time.
+/// Fills `target` from the wire, which delivers a limited number of bytes at a time.
 fn fill(
     opener: &mut Opener,
     wire: &mut &[u8],
@@ -111,7 +111,7 @@ fn frames_of_every_size_come_as_they_were_sent_however_they_are_cut() {
             let len = if round < lens.len() { lens[round] } else { random.usize(..500_000) };
             let (head, body) = (pattern(64, round), pattern(random.usize(..300), round));
             let data = pattern(len, round + 1);
-            // As several answers in one go, now and then.
+            // Occasionally as several answers in one send.
             let mut parts: Vec<&[u8]> = vec![&head, &body, &data];
             if round % 3 == 0 {
                 parts.extend_from_slice(&[&body, &head, &data]);
@@ -144,7 +144,7 @@ fn what_is_changed_on_the_way_is_never_taken_for_data() {
                 }
                 2 => drop(wire.drain(..random.usize(..4000) + 1)),
                 _ => {
-                    // The whole of it twice, of which the second is not to be taken.
+                    // The stream twice, of which the second copy must not be accepted.
                     let again = wire.clone();
                     wire.extend_from_slice(&again);
                 }

@@ -1,4 +1,4 @@
-//! Admission of connections: what a certificate allows.
+//! Admission of connections: the rights that a certificate grants.
 
 use super::{Service, Shared, service_of};
 use crate::api::MgsPeer;
@@ -10,30 +10,30 @@ use nacre_wire::{Decode, Encode};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What a new connection has proved.
+/// Authentication of a new connection.
 pub(super) enum Peer {
-    /// Nothing, and nothing is asked for: the server is open.
+    /// None, on a server without authentication.
     Open,
-    /// It speaks without TLS to a server that does not.
+    /// A connection without TLS to a server that requires it.
     Plain,
-    /// It has no certificate.
+    /// TLS without a certificate.
     Unknown,
-    /// Who it is.
+    /// Authenticated identity.
     Known(Arc<Identity>),
 }
 
-/// What the peer of a connection that was let in has proved.
+/// Authentication of an admitted connection.
 pub(super) enum Proof {
-    /// Nothing, and nothing is asked for.
+    /// None, on a server without authentication.
     Open,
-    /// Nothing: it may enrol a key and do no more.
+    /// None, on a server with authentication: the peer may only enrol a key.
     Unknown,
-    /// Its identity.
+    /// Authenticated identity.
     Known(Arc<Identity>),
 }
 
 impl Proof {
-    /// The identity, if there is one.
+    /// Returns the identity, if there is one.
     pub(super) fn identity(&self) -> Option<&Arc<Identity>> {
         match self {
             Proof::Known(identity) => Some(identity),
@@ -41,7 +41,8 @@ impl Proof {
         }
     }
 
-    /// True if a request may be sent that needs one of these roles; none: a connection without a key will do.
+    /// Returns true if the peer may send a request that needs one of these roles; without roles, a connection
+    /// without a key may.
     pub(super) fn allows(&self, needed: Roles) -> bool {
         match self {
             Proof::Open => true,
@@ -50,7 +51,7 @@ impl Proof {
         }
     }
 
-    /// The peer as the management server sees it.
+    /// Returns the peer as the management server sees it.
     pub(super) fn peer(&self) -> MgsPeer<'_> {
         match self {
             Proof::Open => MgsPeer::Open,
@@ -60,7 +61,7 @@ impl Proof {
     }
 }
 
-/// Why a connection is refused: what the peer is told, and the log.
+/// Reason of a refusal: the status for the peer, and the text for the log.
 pub(super) struct Refused {
     pub(super) status: Status,
     pub(super) body: Vec<u8>,
@@ -71,12 +72,12 @@ fn refused(status: Status, reason: impl Into<String>) -> Refused {
     Refused { status, body: Vec::new(), reason: reason.into() }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn now_s() -> u64 {
     nacre_env::clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Why this key is not accepted any more, if so.
+/// Returns why this key is not accepted any more, if so.
 pub(super) fn lapsed(tls: &ServerTls, identity: &Identity) -> Option<Status> {
     if tls.revoked().has(identity.id) {
         return Some(Status::EKEYREVOKED);
@@ -84,7 +85,7 @@ pub(super) fn lapsed(tls: &ServerTls, identity: &Identity) -> Option<Status> {
     (identity.until_s <= now_s()).then_some(Status::EKEYEXPIRED)
 }
 
-/// What an identity may connect to, and as what.
+/// Decides which targets an identity may connect to, and in which role.
 ///
 /// # Errors
 /// The refusal, for the peer and for the log.
@@ -96,7 +97,7 @@ fn admit(
 ) -> Result<Proof, Refused> {
     let identity = match peer {
         Peer::Open => return Ok(Proof::Open),
-        // The handshake lets nobody through without a key but where keys are enrolled.
+        // The handshake admits a peer without a key only where keys are enrolled.
         Peer::Unknown if target == TargetKind::Mgt => return Ok(Proof::Unknown),
         Peer::Plain => return Err(refused(Status::ENOKEY, "it has no key and speaks without TLS")),
         Peer::Unknown => return Err(refused(Status::ENOKEY, "it has no key")),
@@ -125,7 +126,7 @@ fn admit(
     Ok(Proof::Known(identity))
 }
 
-/// A first frame that may be served.
+/// A first frame that was admitted.
 pub(super) struct Admitted {
     pub(super) header: Header,
     pub(super) connect: Connect,
@@ -134,7 +135,7 @@ pub(super) struct Admitted {
     pub(super) proof: Proof,
 }
 
-/// Whether a connect may be served, as far as that can be said without waiting.
+/// Decides whether a connect may be served, as far as possible without waiting.
 ///
 /// # Errors
 /// The refusal, for the peer and for the log.

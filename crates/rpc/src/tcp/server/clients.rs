@@ -1,4 +1,4 @@
-//! The clients of a server's targets: kept while connections come and go.
+//! The clients of a server's targets: their state outlives connections.
 
 use super::connection::Connection;
 use super::{Service, Shared};
@@ -25,29 +25,29 @@ pub(super) struct StoredReply {
     pub(super) body: Vec<u8>,
 }
 
-/// One client of one metadata or object target.
+/// A client of one metadata or object target.
 pub(super) struct Client {
     pub(super) export: Arc<Export>,
-    /// Of metadata targets: requests to object targets may run again.
+    /// Used on metadata targets only: requests to object targets may run again.
     pub(super) replies: Mutex<ReplyCache<Arc<StoredReply>>>,
     pub(super) reply_stored: Condvar,
     callbacks: Arc<RemoteCallbacks>,
     service: Service,
     target: TargetId,
-    /// What the service said when it got to know the client. Held while the service is told, so that it happens once.
+    /// The service's answer to the client's connect. Held during that call, so that it happens once.
     connected: Mutex<Option<Welcome>>,
-    /// The service dropped the client, or it left.
+    /// The service dropped the client, or the client has disconnected.
     gone: AtomicBool,
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
-/// A service's answer to a new client: what it may cache, on metadata targets.
+/// A service's answer to a new client: its lease, on metadata targets.
 type Welcome = Option<LeaseGrant>;
 
 impl Client {
-    /// Something came from the client.
+    /// Notes a message of the client.
     pub(super) fn heard(&self, now_ms: u64) {
-        // Connections on several CPUs share this, so it is not written for nothing.
+        // Connections on several CPUs share this value, so it is written only when it changes.
         let last_heard_ms = &self.callbacks.last_heard_ms;
         if last_heard_ms.load(Ordering::Relaxed) != now_ms {
             last_heard_ms.store(now_ms, Ordering::Relaxed);
@@ -58,7 +58,8 @@ impl Client {
         self.gone.load(Ordering::SeqCst)
     }
 
-    /// Makes the service know the client, if it does not; says what may be cached and whether the client was known.
+    /// Connects the client to the service, if it is not; returns the lease and whether the client was
+    /// connected.
     fn connect(&self) -> StatusResult<(Welcome, bool)> {
         let mut connected = self.connected.lock();
         if let Some(welcome) = *connected {
@@ -69,7 +70,7 @@ impl Client {
         Ok((welcome, false))
     }
 
-    /// Ends all connections, so that the client sets them up anew.
+    /// Ends all connections, so that the client sets them up again.
     pub(super) fn close_connections(&self) {
         for connection in self.open_connections() {
             connection.shut_down(Shutdown::Both);
@@ -82,7 +83,7 @@ impl Client {
         connections.iter().filter_map(Weak::upgrade).filter(|connection| !connection.is_closed()).collect()
     }
 
-    /// How long it may be silent.
+    /// Returns the time without traffic after which the client is evicted.
     fn grace(&self, config: &ServerConfig, is_connected: bool) -> Duration {
         let local = self.export.process.filter(|_| !is_connected);
         match &local {
@@ -105,23 +106,23 @@ impl Client {
         });
     }
 
-    /// True for the first who says that it is gone.
+    /// Marks the client as gone; returns true for the first caller.
     fn go(&self) -> bool {
         !self.gone.swap(true, Ordering::SeqCst)
     }
 }
 
-/// Messages about locks that are kept for a client while there is no way to it; of more than these, the first ones go, and
-/// are told again by those who wait for an answer. As many as a busy client gets in the tenth of a second that it takes
-/// to come back.
+/// Lock messages that are kept for a client without a control connection. Beyond that the oldest are dropped;
+/// the lock server repeats them as long as it waits for an answer. As many as a busy client gets in the tenth
+/// of a second that a reconnect takes.
 const KEPT_MAX: usize = 256;
 
-/// Way back to a client: the control connection that it opened, if it has one now. The mutex is held while something is
-/// sent, so that messages leave in the order in which they were told.
+/// Callbacks to a remote client over the control connection that it opened, if there is one. The mutex is
+/// held during a send, so that messages are sent in order.
 struct RemoteCallbacks {
     target: TargetId,
     way: Mutex<WayBack>,
-    /// Start of the server's clock.
+    /// Origin of the server's clock.
     started: Instant,
     last_heard_ms: AtomicU64,
 }
@@ -130,14 +131,14 @@ struct RemoteCallbacks {
 struct WayBack {
     control: Weak<Connection>,
     latest: Option<LeaseGrant>,
-    /// What was told about locks since the last control connection ended. A client that comes back works by its other
-    /// connections already before it has a new one.
+    /// Lock messages since the end of the last control connection. A client that reconnects already sends
+    /// requests on its other connections before it has a new control connection.
     kept: VecDeque<LockMessage>,
 }
 
 impl WayBack {
     fn keep(&mut self, message: LockMessage) {
-        // Callbacks are repeated as long as they are not answered.
+        // The lock server repeats callbacks until they are answered.
         if self.kept.contains(&message) {
             return;
         }
@@ -153,14 +154,14 @@ impl RemoteCallbacks {
         self.way.lock().latest
     }
 
-    /// False if there is no way to the client now.
+    /// Sends a message; returns false if the client has no control connection.
     fn send(&self, way: &WayBack, message: ServerMessage) -> bool {
         let connection = way.control.upgrade().filter(|connection| !connection.is_closed());
         connection.is_some_and(|connection| connection.send_callback(self.target, &message))
     }
 
-    /// A control connection was opened; `greet` answers its connect. What was told while there was none is told now. From the
-    /// answer on, nothing is lost that is told.
+    /// Registers a control connection; `greet` answers its connect. Sends the messages that were kept
+    /// meanwhile. From the answer on, no message is lost.
     fn attach(&self, connection: &Arc<Connection>, greet: impl FnOnce()) {
         let mut way = self.way.lock();
         greet();
@@ -186,7 +187,7 @@ impl ClientCallbacks for RemoteCallbacks {
         self.send(&way, ServerMessage::Lease(grant));
     }
 
-    /// Kept if there is no way at the moment, until there is one.
+    /// Sends the message, or keeps it until there is a control connection.
     fn lock_message(&self, message: LockMessage) {
         let mut way = self.way.lock();
         if !self.send(&way, ServerMessage::Lock(message)) {
@@ -200,14 +201,14 @@ impl ClientCallbacks for RemoteCallbacks {
     }
 }
 
-/// Who connects.
+/// Identity of a connecting client.
 pub(super) struct Who {
     pub(super) uuid: ClientUuid,
-    /// If it is on this host.
+    /// Its process, if it is on this host.
     pub(super) process: Option<ProcessIdentity>,
     /// See [`nacre_wire::connect::ConnectFlags::SERVER`].
     pub(super) is_server: bool,
-    /// What it has proved.
+    /// Authenticated identity.
     pub(super) identity: Option<Arc<Identity>>,
 }
 
@@ -217,7 +218,7 @@ pub(super) struct Clients {
     known: Mutex<HashMap<(TargetId, ClientUuid), Arc<Client>>>,
 }
 
-/// A client that is served now.
+/// A connected client.
 pub(super) struct Attached {
     pub(super) client: Arc<Client>,
     pub(super) lease: Option<LeaseGrant>,
@@ -225,12 +226,12 @@ pub(super) struct Attached {
 }
 
 impl Clients {
-    /// Those of targets of a kind.
+    /// Returns the number of clients at targets of a kind.
     pub(super) fn count(&self, kind: TargetKind) -> usize {
         self.known.lock().keys().filter(|(target, _)| target.kind == kind).count()
     }
 
-    /// A connection of a client is set up.
+    /// Registers a connection of a client.
     pub(super) fn attach(
         &self,
         connection: &Arc<Connection>,
@@ -243,7 +244,7 @@ impl Clients {
         let client = {
             let mut known = self.known.lock();
             if let Some(ended) = known.get(&(target, uuid)).filter(|client| client.export.has_ended()) {
-                // The service has dropped it, and no request has shown that yet.
+                // The service has dropped it, and no request has noticed that yet.
                 ended.go();
                 known.remove(&(target, uuid));
             }
@@ -267,7 +268,7 @@ impl Clients {
             Ok((lease, known)) => {
                 client.heard(connection.now_ms());
                 if !known {
-                    // All other lines call it by its UUID.
+                    // All other log lines name the client by its UUID.
                     log::info!("{target} has a new client: {uuid} at {}", client.export.nid);
                 }
                 Ok(Attached { client, lease, known })
@@ -280,7 +281,7 @@ impl Clients {
         }
     }
 
-    /// The client opens its control connection; `greet` answers its connect.
+    /// Registers the client's control connection; `greet` answers its connect.
     pub(super) fn attach_control(&self, client: &Client, connection: &Arc<Connection>, greet: impl FnOnce()) {
         client.callbacks.attach(connection, greet);
     }
@@ -293,20 +294,20 @@ impl Clients {
         }
     }
 
-    /// The service has dropped the client: the next connect starts afresh.
+    /// Removes a client that the service has dropped: the next connect creates a new one.
     pub(super) fn forget(&self, client: &Arc<Client>, audit: &Audit) {
         let first = client.go();
         self.remove(client);
         if first {
             client.note_eviction(audit, "its target has dropped it");
         }
-        // A metadata service knows its clients by name, and this one may be back already.
+        // A metadata service knows its clients by UUID, and this client may already have reconnected.
         if first && client.target.kind == TargetKind::Ost {
             client.service.disconnect(&client.export);
         }
     }
 
-    /// The client leaves: the service closes what it holds.
+    /// Disconnects a client: the service releases its state.
     pub(super) fn disconnect(&self, client: &Arc<Client>) {
         if client.go() {
             self.remove(client);
@@ -314,12 +315,12 @@ impl Clients {
         }
     }
 
-    /// Counts all clients as heard just now: it was the server that was away.
+    /// Counts all clients as heard at this time, because the server itself was stopped.
     pub(super) fn excuse(&self, now_ms: u64) {
         self.known.lock().values().for_each(|client| client.heard(now_ms));
     }
 
-    /// Disconnects clients that have not been heard of for too long.
+    /// Evicts clients that were unresponsive for too long.
     pub(super) fn reap(&self, shared: &Shared) {
         let clients: Vec<Arc<Client>> = self.known.lock().values().cloned().collect();
         for client in clients {

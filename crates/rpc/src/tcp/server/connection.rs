@@ -1,8 +1,8 @@
 //! One connection of a client and the threads that serve it.
 //!
-//! One thread leads: it reads a request, runs it and sends the reply. When the request is about to wait (the thread's
-//! blocking hook is called), the lead goes to an idle thread or a new one. A thread that comes back from a wait takes
-//! the lead if nobody has it, and otherwise becomes idle or ends.
+//! Leader and followers: the leader reads a request, runs it and sends the reply. When the request is about
+//! to wait (the thread's blocking hook is called), an idle thread or a new one becomes the leader. A thread
+//! that returns from a wait becomes the leader if there is none, and otherwise becomes idle or ends.
 
 use super::admission::{Admitted, Proof};
 use super::clients::{Client, Who};
@@ -27,36 +27,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long a reply waits for its turn before its thread counts as waiting.
+/// How long a reply waits for the socket before its thread counts as waiting.
 const SEND_TURN_MAX: Duration = Duration::from_millis(5);
-/// How long a callback waits for its turn on a control connection, and then for the client to take it.
+/// How long a callback waits for the control connection, and then for the client to receive it.
 const CALLBACK_MAX: Duration = Duration::from_millis(100);
-/// An idle thread ends after so long.
+/// Time after which an idle thread ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// What was agreed when the connection was set up.
+/// Result of the connection setup.
 pub(super) struct Session {
     pub(super) target: TargetId,
     pub(super) service: Service,
-    /// The client, on metadata and object targets.
+    /// Client, on metadata and object targets.
     pub(super) client: Option<Arc<Client>>,
-    /// What both sides can do.
+    /// Features that both sides have.
     pub(super) features: Features,
-    /// What the peer has proved.
+    /// Authentication of the peer.
     pub(super) proof: Proof,
 }
 
 #[derive(Default)]
 struct Roles {
-    /// A thread reads, or handles what it has read without waiting.
+    /// A thread leads: it reads, or handles without waiting what it has read.
     led: bool,
     idle: usize,
     threads: usize,
-    /// Nothing more is to be read.
+    /// No further frame is read.
     ended: bool,
 }
 
-/// A connection. Its threads hold it; it goes when the last of them ends.
+/// A connection. Its threads own it; it is dropped when the last of them ends.
 pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
     id: u64,
@@ -73,7 +73,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Of a peer whose first frame was received.
+    /// Creates the connection of a peer whose first frame was received.
     pub(super) fn new(
         shared: Arc<Shared>,
         id: u64,
@@ -123,22 +123,22 @@ impl Connection {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Who the peer has proved to be.
+    /// Returns the peer's authenticated identity.
     pub(super) fn identity(&self) -> Option<&Arc<Identity>> {
         self.session.get()?.proof.identity()
     }
 
-    /// What it is connected to.
+    /// Returns the target that it is connected to.
     pub(super) fn target(&self) -> Option<TargetId> {
         Some(self.session.get()?.target)
     }
 
-    /// The peer has proved nothing where a key is needed, or nothing yet.
+    /// Returns true if the peer is not authenticated where a key is needed, or not yet.
     pub(super) fn may_be_unknown(&self) -> bool {
         self.session.get().is_none_or(|session| matches!(session.proof, Proof::Unknown))
     }
 
-    /// The client, on metadata and object targets.
+    /// Returns the client, on metadata and object targets.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.session.get()?.client.as_ref()
     }
@@ -150,21 +150,21 @@ impl Connection {
         self.socket.shut_down(how);
     }
 
-    /// No further request is read; those that run are finished and answered.
+    /// Stops reading; requests that run are finished and answered.
     pub(super) fn stop_reading(&self) {
         self.roles.lock().ended = true;
         self.lead_free.notify_all();
         self.shut_down(Shutdown::Read);
     }
 
-    /// Calls off whatever runs now.
+    /// Interrupts all running requests.
     pub(super) fn interrupt_all(&self) {
         for target in self.targets.lock().iter() {
             target.raise(target.current());
         }
     }
 
-    /// Calls off one request, if it runs.
+    /// Interrupts one request, if it runs.
     pub(super) fn cancel(&self, xid: Xid) {
         for target in self.targets.lock().iter() {
             if target.raise(xid.0) {
@@ -173,19 +173,19 @@ impl Connection {
         }
     }
 
-    /// Sends a frame. While the peer does not take it the thread counts as waiting.
+    /// Sends a frame. While the peer does not take it, the thread counts as waiting.
     pub(super) fn send(&self, header: &Header, body: &[u8], bulk: &[u8]) {
         let bytes = header.to_bytes();
         self.send_parts(&[&bytes, body, bulk]);
     }
 
-    /// The same for the parts of one or more frames, in this order.
+    /// Sends the parts of one or more frames, in this order.
     pub(super) fn send_parts(&self, parts: &[&[u8]]) {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let sent = match self.sending.try_lock_for(SEND_TURN_MAX) {
             Some(guard) => match self.socket.try_send(parts, true) {
                 Ok(sent) if sent == total => return,
-                // The peer is slow: others read on while this thread waits with the lock.
+                // The peer is slow: another thread reads on while this one waits with the lock.
                 Ok(sent) => nacre_env::blocking(|| {
                     let result = self.socket.send_rest(parts, sent);
                     drop(guard);
@@ -199,7 +199,8 @@ impl Connection {
             }),
         };
         if let Err(error) = sent {
-            // An interrupted request must not cost the connection its framing; its reply is lost with it.
+            // An interrupted request must not break the connection's framing; its reply is lost with the
+            // connection.
             if let LinkError::Closed(why) = error {
                 log::debug!("reply to {} not sent: {why}", self.peer);
             }
@@ -207,7 +208,8 @@ impl Connection {
         }
     }
 
-    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back. False if it was not sent.
+    /// Sends a callback. A peer that does not take so little data is disconnected, and gets the message after
+    /// its reconnect. Returns false if it was not sent.
     pub(super) fn send_callback(&self, target: TargetId, message: &ServerMessage) -> bool {
         let body = message.to_bytes();
         let mut header = Header::new(FrameKind::Callback, target, Xid(0));
@@ -215,8 +217,8 @@ impl Connection {
             return true;
         }
         let bytes = header.to_bytes();
-        // A control connection carries little; one that is blocked belongs to a client that hangs. A burst may fill it for
-        // a moment.
+        // A control connection carries little data; if it blocks, the client hangs. A burst may fill it for a
+        // moment.
         let sent = match self.sending.try_lock_for(CALLBACK_MAX) {
             Some(_guard) => self.socket.send_within(&[&bytes, &body, &[]], CALLBACK_MAX),
             None => false,
@@ -318,7 +320,7 @@ impl Connection {
         self.lead_free.notify_all();
     }
 
-    /// Becomes the leader, waiting as an idle thread if there are few. `false`: this thread is to end.
+    /// Becomes the leader, or waits as an idle thread if there are few. `false`: this thread has to end.
     fn take_lead(&self) -> bool {
         let mut roles = self.roles.lock();
         loop {
@@ -341,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// The leader is about to wait: somebody else reads on.
+    /// Passes the lead to another thread, because the leader is about to wait.
     fn give_up_lead(self: &Arc<Self>) {
         let mut roles = self.roles.lock();
         roles.led = false;
@@ -370,7 +372,7 @@ impl Connection {
         }
     }
 
-    /// Makes the service know the client, and answers the connect.
+    /// Connects the client to the service, and answers the connect.
     fn accept(self: &Arc<Self>, admitted: Admitted) -> StatusResult<Session> {
         let Admitted { header, connect, version, service, proof } = admitted;
         let config = &self.shared.config;
@@ -420,7 +422,7 @@ impl Connection {
             self.socket.set_local();
         }
         if local && let Ok(cpu) = usize::try_from(connect.cpu) {
-            // Wake-ups between CPUs cost more than a request. A CPU that is not ours is no error.
+            // Wake-ups across CPUs cost more than a request. A CPU that this process may not use is no error.
             if let Err(error) = nacre_env::pin_to_cpu(cpu) {
                 log::debug!("connection from {} stays on all CPUs: {error}", self.peer);
             }
@@ -438,13 +440,14 @@ impl Connection {
     }
 }
 
-/// Requests that a client may have in flight: fewer than there can be threads, so that one is left to read.
+/// Returns the requests that a client may have in flight: fewer than the largest number of threads, so that
+/// one is left to read.
 fn in_flight_max(config: &ServerConfig) -> u32 {
     let spare = u32::try_from(config.threads_max.saturating_sub(2)).unwrap_or(u32::MAX);
     config.in_flight_max.min(spare).max(1)
 }
 
-/// Tells the connection that a thread ends, also when it panics.
+/// Reports the end of a thread to the connection, also after a panic.
 struct ThreadEnd<'a> {
     connection: &'a Connection,
 }

@@ -1,4 +1,4 @@
-//! Running what a connection brings.
+//! Execution of the frames of a connection.
 
 use super::Service;
 use super::admission::Proof;
@@ -23,14 +23,15 @@ use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Largest body of a request in bytes: credentials with all groups (256 KiB) and an extended attribute (64 KiB) fit.
+/// Largest body of a request in bytes: fits credentials with all groups (256 KiB) and an extended attribute
+/// (64 KiB).
 const REQUEST_BODY_MAX: u32 = 1 << 20;
-/// Largest request without a key, in bytes: an enrolment.
+/// Largest request of a peer without a key, in bytes: an enrolment.
 const ENROLMENT_MAX: u32 = 8 << 10;
-/// Bytes that an idle thread keeps for each of requests and replies.
+/// Bytes that an idle thread keeps for requests, and as many for replies.
 const MESSAGE_KEPT_MAX: usize = 64 << 10;
 
-/// What one thread works with: its buffers are used again for each request.
+/// State of one thread, whose buffers are used again for each request.
 pub(super) struct Work<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) session: &'a Session,
@@ -40,7 +41,7 @@ pub(super) struct Work<'a> {
     bulk_intact: bool,
     pub(super) reply: Vec<u8>,
     pub(super) system: Cred,
-    /// Reads that are run together.
+    /// Reads that run as a batch.
     pub(super) gathered: Vec<Gathered>,
 }
 
@@ -63,7 +64,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The next frame, its body and its bulk data.
+    /// Receives the next frame, its body and its bulk data.
     pub(super) fn receive(&mut self, inbox: &mut Inbox) -> Result<Header, LinkError> {
         let socket = &self.connection.socket;
         let header = inbox.header(socket, true)?;
@@ -98,8 +99,8 @@ impl<'a> Work<'a> {
         Ok(header)
     }
 
-    /// Nothing has come for a while: gives back the memory of large messages. A connection that is not used must not cost
-    /// what its busiest moment did.
+    /// Frees the memory of large messages on an idle connection: it must not keep the memory of its busiest
+    /// moment.
     pub(super) fn rest(&mut self) {
         self.bulk.release();
         self.connection.socket.rest();
@@ -112,13 +113,13 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Gives back all memory of a request.
+    /// Frees all memory of a request.
     pub(super) fn forget(&mut self) {
         self.bulk.release();
         (self.body, self.reply) = (Vec::new(), Vec::new());
     }
 
-    /// Runs a frame that was received and answers it.
+    /// Runs a received frame and answers it.
     pub(super) fn run(&mut self, header: &Header) {
         if let Some(client) = &self.session.client {
             client.heard(self.connection.now_ms());
@@ -152,7 +153,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Asks the service whether it still knows the client; one that it has dropped must learn that, though it be idle.
+    /// Asks the service whether it has dropped the client: an idle client must notice that, too.
     fn was_evicted(&self) -> bool {
         let Some(client) = &self.session.client else { return false };
         let ping = || self.session.service.ping(&client.export, &self.system);
@@ -199,7 +200,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A connection without a key ends with its first request.
+    /// Ends a connection without a key after its first request.
     fn end_enrolment(&self, status: Status) {
         if status != Status::OK {
             let peer = self.connection.peer();
@@ -284,7 +285,7 @@ impl<'a> Work<'a> {
         self.answer_mds(header, client, &result);
     }
 
-    /// Asks the reply cache, and waits as long as it says so.
+    /// Asks the reply cache, and waits while the first run of the request is under way.
     fn begin_once(&self, header: &Header, client: &Client) -> Begin<Arc<StoredReply>> {
         let mut replies = client.replies.lock();
         loop {
@@ -301,7 +302,7 @@ impl<'a> Work<'a> {
         self.answer_client(header, client, status, 0);
     }
 
-    /// [`Work::answer`], unless the service has dropped the client: then it goes from here too.
+    /// As [`Work::answer`]; if the service has dropped the client, removes it here too.
     pub(super) fn answer_client(
         &mut self,
         header: &Header,
@@ -312,7 +313,7 @@ impl<'a> Work<'a> {
         if status != Status::EVICTED {
             return self.answer(header, status, bulk_len);
         }
-        // Before the answer, or the client could come back to what is about to go.
+        // Before the answer: otherwise the client could reconnect to the state that is about to be removed.
         self.connection.shared.clients.forget(client, &self.connection.shared.audit);
         self.answer(header, status, 0);
         client.close_connections();
@@ -340,7 +341,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Runs a request of an object target by itself and answers it.
+    /// Runs a single request of an object target and answers it.
     pub(super) fn run_one(
         &mut self,
         header: &Header,
@@ -371,7 +372,7 @@ impl<'a> Work<'a> {
         self.answer_client(header, client, status, bulk_len);
     }
 
-    /// Whether the peer has one of the roles that a request needs.
+    /// Checks whether the peer has one of the roles that a request needs.
     fn may(&self, needed: Roles) -> StatusResult<()> {
         let proof = &self.session.proof;
         if proof.allows(needed) {
@@ -390,7 +391,7 @@ impl<'a> Work<'a> {
         Err(Status::EPERM)
     }
 
-    /// Has something about the peer written down for the audit.
+    /// Records an audit event about the peer.
     fn note(&self, kind: AuditKind, reason: &str) {
         let event = AuditEvent::new(kind, self.connection.peer());
         let identity = self.session.proof.identity().map(AsRef::as_ref);
@@ -404,9 +405,9 @@ impl<'a> Work<'a> {
         Status::EPROTO
     }
 
-    /// Sends the reply that is in the reply buffer, with the first `bulk_len` bytes of the bulk buffer.
+    /// Sends the reply in the reply buffer, with the first `bulk_len` bytes of the bulk buffer.
     fn answer(&mut self, request: &Header, status: Status, bulk_len: usize) {
-        // The request has ended; being called off must not keep its answer from being sent.
+        // The request has ended; an interrupt must not stop its answer.
         self.interrupt.end();
         let bulk = self.bulk.filled(bulk_len);
         match reply_header(self.session, request, status, &self.reply, bulk) {
@@ -416,7 +417,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The header of an answer with this body and data; as an error that of one without either.
+/// Returns the header of an answer with this body and data; errors have neither.
 pub(super) fn reply_header(
     session: &Session,
     request: &Header,
@@ -426,7 +427,7 @@ pub(super) fn reply_header(
 ) -> Result<Header, Header> {
     let mut header = Header::new(FrameKind::Reply, request.target, request.xid);
     header.status = status;
-    // What was not agreed on is not used, whatever the request says.
+    // Only agreed features are used, whatever the request says.
     let agreed = |kind: &ChecksumType| session.features.contains(Features::of_checksum(*kind));
     let checksum = request.checksum().filter(|kind| !bulk.is_empty() && agreed(kind));
     let checked = header.set_body(body).and_then(|()| header.set_bulk(bulk, checksum));
@@ -437,25 +438,25 @@ pub(super) fn reply_header(
     })
 }
 
-/// The body of a request without the job that it may end with, and that.
+/// Splits the body of a request into the request and the job id at its end, if any.
 pub(super) fn job_of<'a>(header: &Header, body: &'a [u8]) -> Result<(&'a [u8], Option<JobId>), DecodeError> {
     if header.flags.contains(FrameFlags::JOB_ID) { split_job(body) } else { Ok((body, None)) }
 }
 
-/// Appends the reply and gives the status; errors have no body.
+/// Appends the reply and returns the status; errors have no body.
 pub(super) fn encode_result<T: Encode>(result: &StatusResult<T>, out: &mut Vec<u8>) -> Status {
     match result {
         Ok(reply) => {
             reply.encode(out);
             Status::OK
         }
-        // "No error" is no error to tell; a service that says so has a bug.
+        // A service that returns "no error" as an error has a bug.
         Err(Status::OK) => Status::EIO,
         Err(status) => *status,
     }
 }
 
-/// Runs a service. A panic there costs its request, not the connection of the client.
+/// Runs a service. A panic fails its request, not the connection of the client.
 pub(super) fn guarded<T>(run: impl FnOnce() -> StatusResult<T>) -> StatusResult<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         log::error!("a request failed because of a fault in this program");

@@ -1,23 +1,25 @@
-//! Limits before authentication: half-open connections in all and per host, and failed handshakes per host.
+//! Limits before authentication: half-open connections in total and per host, and failed handshakes per host.
 //!
-//! The oldest connection makes room for a new one: a host that floods a server pushes out its own. In all, those of hosts with
-//! clients go last, and those that have said something sensible after those that have not. Pure: times come from outside.
+//! A new connection evicts the oldest: a host that floods a server evicts its own. In total, connections of
+//! hosts with clients are evicted last, and those that have sent something valid after those that have not.
+//! Pure: times are arguments.
 
 use nacre_env::clock::Instant;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// Failed attempts of a host that are taken in one go.
+/// Failed attempts of a host that are accepted in a burst.
 const FAILURES_MAX: f64 = 16.0;
-/// Failed attempts of a host per second that go on being taken.
+/// Failed attempts of a host per second that are accepted in the long run.
 const FAILURES_PER_S: f64 = 2.0;
-/// A host counts as one with clients for so long after its last connection.
+/// Time after its last connection for which a host counts as a host with clients.
 const KNOWN_FOR: Duration = Duration::from_secs(600);
 /// Hosts that are remembered beyond those with connections.
 const HOSTS_SPARE: usize = 4096;
 
-/// What counts as one host: an address, or the network of a link with IPv6, where a host takes as many addresses as it likes.
+/// Unit of the limits: an address, or with IPv6 the network of a link, in which a host takes as many
+/// addresses as it likes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Host(IpAddr);
 
@@ -30,7 +32,8 @@ impl Host {
     }
 }
 
-/// A half-open connection, in the order in which they make room: first those that have said nothing, and of these the oldest.
+/// A half-open connection, in the order of eviction: first those that have sent nothing, and of these the
+/// oldest.
 type Place = (Rank, u64);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,9 +46,9 @@ struct Rank {
 struct State {
     half_open: BTreeSet<Place>,
     connected: usize,
-    /// When the last connection ended.
+    /// End of the last connection.
     left: Option<Instant>,
-    /// Failed attempts, less those that time has forgiven.
+    /// Failed attempts, less those that have expired.
     failures: f64,
     counted: Instant,
 }
@@ -65,12 +68,12 @@ impl State {
     }
 }
 
-/// What a new connection meets.
+/// Decision about a new connection.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
-    /// It may go on; these have to go for it.
+    /// Accepted; the connections to evict for it.
     Taken(Vec<u64>),
-    /// Its host has failed too often.
+    /// Refused: its host has failed too often.
     TooManyFailures,
 }
 
@@ -113,8 +116,8 @@ impl Limits {
         })
     }
 
-    /// A connection was made. `is_own`: from the server's own host, whose users must not lock each other out; failed attempts are
-    /// not held against it.
+    /// Registers a new connection. `is_own`: from the server's own host, whose users must not lock each other
+    /// out; failed attempts do not count there.
     pub(super) fn arrive(&mut self, address: IpAddr, id: u64, now: Instant, is_own: bool) -> Arrival {
         let (host, host_max) = (Host::of(address), self.host_max);
         let state = self.host(host, now);
@@ -141,14 +144,14 @@ impl Limits {
         Arrival::Taken(gone)
     }
 
-    /// A descriptor is needed: the half-open connection that makes room.
+    /// Evicts the half-open connection to close when the process runs out of descriptors.
     pub(super) fn make_room(&mut self) -> Option<u64> {
         let (_, first) = *self.places.first()?;
         self.leave(first);
         Some(first)
     }
 
-    /// It has said something sensible.
+    /// Notes that a connection has sent something valid.
     pub(super) fn progress(&mut self, id: u64) {
         let Some((host, rank)) = self.half_open.get_mut(&id) else { return };
         let (old, host) = (*rank, *host);
@@ -162,7 +165,7 @@ impl Limits {
         }
     }
 
-    /// It waits no more. False if it had to go before.
+    /// Removes a connection from the half-open ones. Returns false if it was evicted before.
     pub(super) fn leave(&mut self, id: u64) -> bool {
         let Some((host, rank)) = self.half_open.remove(&id) else { return false };
         self.places.remove(&(rank, id));
@@ -172,7 +175,7 @@ impl Limits {
         true
     }
 
-    /// It still waits.
+    /// Returns true if the connection is still half-open.
     pub(super) fn has(&self, id: u64) -> bool {
         self.half_open.contains_key(&id)
     }
@@ -181,18 +184,18 @@ impl Limits {
         self.half_open.len()
     }
 
-    /// An attempt has failed.
+    /// Counts a failed attempt.
     pub(super) fn failed(&mut self, address: IpAddr, now: Instant) {
         let state = self.host(Host::of(address), now);
         (state.failures, state.counted) = ((state.failures(now) + 1.0).min(2.0 * FAILURES_MAX), now);
     }
 
-    /// A connection is served now.
+    /// Counts a connection that is served from now on.
     pub(super) fn connected(&mut self, address: IpAddr, now: Instant) {
         self.host(Host::of(address), now).connected += 1;
     }
 
-    /// A connection that was served has ended.
+    /// Counts the end of a served connection.
     pub(super) fn disconnected(&mut self, address: IpAddr, now: Instant) {
         if let Some(state) = self.hosts.get_mut(&Host::of(address)) {
             state.connected = state.connected.saturating_sub(1);

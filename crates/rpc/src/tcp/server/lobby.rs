@@ -1,8 +1,9 @@
 //! The lobby: half-open connections, from accept to admission.
 //!
-//! A few threads look after all of them, by one epoll and without ever waiting for a peer: a connection costs a thread when its first
-//! frame is there, its certificate was verified and the request to connect is admitted. So peers that say nothing, or say it slowly,
-//! cost a descriptor and a little memory each, of which [`Limits`] says how many there may be.
+//! A few threads handle all of them with one epoll and without ever waiting for a peer: a connection gets a
+//! thread when its first frame has arrived, its certificate is verified and its connect is admitted. So slow
+//! peers and peers that send nothing cost a descriptor and a little memory each, and [`Limits`] bounds their
+//! number.
 
 use super::Shared;
 use super::admission::{Admitted, Peer, judge};
@@ -24,30 +25,32 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most threads that look after half-open connections: they verify certificates, and leave half of the CPUs to clients that are known.
+/// Threads for half-open connections at most: they verify certificates, and leave half of the CPUs to known
+/// clients.
 const THREADS_MAX: usize = 4;
-/// Connections that are accepted before anything else is looked at.
+/// Connections that are accepted before other events are handled.
 const ACCEPTS: usize = 64;
 /// Pause after a failed accept, so that the loop does not spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// A thread that serves a connection looks up so often. Nothing needs that while no frame has begun, as the end of the socket wakes
-/// it; threads of idle connections that looked up ten times a second took 7 % of a CPU on 8 MDTs with 32 mounts.
+/// Interval at which a thread that serves a connection wakes up. No need for less while no frame has begun,
+/// as the end of the socket wakes it; threads of idle connections that woke up ten times a second took 7 % of
+/// a CPU on 8 MDTs with 32 mounts.
 const READ_TICK: Duration = Duration::from_secs(5);
-/// Names of what the poll watches: the end, listeners behind it, connections from here on.
+/// First name of connections in the poll; below are the end and the listeners.
 const FIRST_ID: u64 = 1 << 32;
 
-/// Threads of a server that look after half-open connections.
+/// Returns the number of threads for half-open connections.
 pub(super) fn threads() -> usize {
     nacre_env::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(THREADS_MAX)
 }
 
-/// How far a connection is.
+/// Progress of a connection.
 enum Stage {
-    /// It has said nothing.
+    /// Nothing received.
     Silent(Stream),
-    /// A handshake of TLS is under way.
+    /// In the handshake of TLS.
     Proving(Box<(Socket, Handshake<UnbufferedServerConnection>)>),
-    /// Its first frame is on the way.
+    /// Receiving its first frame.
     Connecting(Box<(Socket, Inbox)>, Peer),
 }
 
@@ -57,25 +60,25 @@ struct HalfOpen {
     deadline: Instant,
 }
 
-/// What looking at a connection led to.
+/// Result of handling a connection.
 enum Outcome {
-    /// It goes on when more has come; whether it got further.
+    /// It needs more bytes; whether it has made progress.
     Waits(HalfOpen, bool),
     Admitted(Box<(Socket, Inbox)>, Admitted),
-    /// It ended; what for, unless that says nothing about the peer.
+    /// It ended; the reason, unless that says nothing about the peer.
     Ended(Option<String>),
-    /// The same of one that said what it wants.
+    /// Refused after a valid connect, with the reason.
     Refused(Option<Arc<Identity>>, TargetId, String),
 }
 
 struct Room {
     limits: Limits,
-    /// In the order in which they came, and so in that of their deadlines. Those that a thread is looking at are not here.
+    /// In order of arrival, and so of their deadlines. Connections that a thread is handling are not here.
     waiting: BTreeMap<u64, HalfOpen>,
     next: u64,
 }
 
-/// The half-open connections of a server, and what it listens on.
+/// The half-open connections of a server, and its listeners.
 pub(super) struct Lobby {
     poll: Poll,
     listeners: Vec<Listener>,
@@ -102,7 +105,7 @@ impl Lobby {
         self.poll.wait(names, left)
     }
 
-    /// Nothing more is accepted, and the threads end.
+    /// Stops accepting, and ends the threads.
     pub(super) fn close(&self) {
         self.poll.end();
         self.listeners.iter().for_each(Listener::close);
@@ -114,18 +117,18 @@ impl Lobby {
         self.room.lock().limits.half_open()
     }
 
-    /// A connection of this peer is served now.
+    /// Counts a connection of this peer that is served from now on.
     pub(super) fn connected(&self, peer: SocketAddr) {
         self.room.lock().limits.connected(peer.ip(), Instant::now());
     }
 
-    /// And is no more.
+    /// Counts the end of a served connection.
     pub(super) fn disconnected(&self, peer: SocketAddr) {
         self.room.lock().limits.disconnected(peer.ip(), Instant::now());
     }
 }
 
-/// What each of the threads does.
+/// Runs one of the threads.
 pub(super) fn run(shared: &Arc<Shared>) {
     let lobby = &shared.lobby;
     let mut names = [END; EVENTS];
@@ -147,7 +150,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             }
         }
     }
-    // Connections that arrived while the server stopped.
+    // Connections that arrived during the stop.
     lobby.close();
 }
 
@@ -159,7 +162,7 @@ fn accept(shared: &Arc<Shared>, listener: &Listener) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => {
-                // Out of descriptors, most likely: those that have said nothing have some.
+                // Most likely out of descriptors: half-open connections hold some.
                 let gone = {
                     let mut room = shared.lobby.room.lock();
                     room.limits.make_room().map(|id| room.waiting.remove(&id))
@@ -175,7 +178,7 @@ fn accept(shared: &Arc<Shared>, listener: &Listener) {
 }
 
 fn arrive(shared: &Arc<Shared>, stream: Stream, peer: SocketAddr) {
-    // A socket of IPv6 shows peers of IPv4 by addresses that nobody else writes.
+    // An IPv6 socket shows IPv4 peers with mapped addresses, which are used nowhere else.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let own = stream.own_ip().map(|own| own.to_canonical());
     let is_own = peer.ip().is_loopback() || own.is_ok_and(|own| own == peer.ip());
@@ -210,7 +213,7 @@ fn arrive(shared: &Arc<Shared>, stream: Stream, peer: SocketAddr) {
     }
 }
 
-/// Ends those whose time is over.
+/// Ends connections past their deadline.
 fn end_late(shared: &Shared) {
     let now = Instant::now();
     loop {
@@ -230,11 +233,11 @@ fn end_late(shared: &Shared) {
     }
 }
 
-/// Something has come on a connection.
+/// Handles received bytes of a connection.
 fn look_at(shared: &Arc<Shared>, id: u64) {
     let Some(half_open) = shared.lobby.room.lock().waiting.remove(&id) else { return };
     let peer = half_open.peer;
-    // A fault that bytes of a stranger uncover must not cost this thread, which others need.
+    // A bug that a stranger's bytes trigger must not end this thread, which others need.
     let outcome = catch_unwind(AssertUnwindSafe(|| half_open.go_on(shared)));
     let fault = |_| Outcome::Ended(Some("of a fault in this program".to_owned()));
     let outcome = outcome.unwrap_or_else(fault);
@@ -242,7 +245,7 @@ fn look_at(shared: &Arc<Shared>, id: u64) {
     match outcome {
         Outcome::Waits(half_open, got_further) => {
             if !room.limits.has(id) || shared.is_stopping() {
-                // It had to make room meanwhile.
+                // It was evicted meanwhile.
                 drop(room);
                 return;
             }
@@ -292,7 +295,7 @@ impl HalfOpen {
         }
     }
 
-    /// Goes on as far as what has come allows.
+    /// Continues as far as the received bytes allow.
     fn go_on(self, shared: &Shared) -> Outcome {
         let HalfOpen { mut stage, peer, deadline } = self;
         let mut got_further = false;
@@ -315,14 +318,14 @@ impl HalfOpen {
     }
 }
 
-/// Where a stage leads.
+/// Stage after this one.
 enum Next {
     Further(Stage),
     Same(Stage),
     Ended(Option<String>),
 }
 
-/// The first byte says whether TLS is spoken.
+/// Distinguishes TLS by the first byte.
 fn begin(shared: &Shared, stream: Stream) -> Next {
     let first = match stream.peek() {
         Ok(Some(first)) => first,
@@ -351,7 +354,7 @@ fn begin(shared: &Shared, stream: Stream) -> Next {
     Next::Further(Stage::Connecting(Box::new((socket, Inbox::for_connect())), who))
 }
 
-/// The handshake of TLS.
+/// Runs the handshake of TLS.
 fn prove(mut link: Box<(Socket, Handshake<UnbufferedServerConnection>)>) -> Next {
     let mut piece = [0; 4096];
     loop {
@@ -367,7 +370,7 @@ fn prove(mut link: Box<(Socket, Handshake<UnbufferedServerConnection>)>) -> Next
             Err(error) => return Next::Ended(Some(error.to_string())),
         }
         let is_finished = handshake.advance();
-        // A send buffer takes all that a server says in a handshake.
+        // A send buffer holds everything that a server sends in a handshake.
         let is_sent = socket.send_within(&[&handshake.to_send], Duration::ZERO);
         handshake.to_send.clear();
         match is_finished {
@@ -390,7 +393,7 @@ fn prove(mut link: Box<(Socket, Handshake<UnbufferedServerConnection>)>) -> Next
     }
 }
 
-/// The first frame, and the answer if that is a refusal.
+/// Receives the first frame, and answers it if that is a refusal.
 fn connect(
     shared: &Shared,
     mut link: Box<(Socket, Inbox)>,

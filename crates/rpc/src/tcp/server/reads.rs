@@ -1,9 +1,10 @@
-//! Small reads of one connection: they are run together, so that the medium is asked once, and answered together, so that the client
-//! is woken once.
+//! Batches of small reads of one connection: they run together, so that the medium gets one submission, and
+//! are answered together, so that the client wakes once.
 //!
-//! A read that finds less than [`BATCHES_MAX`] batches under way begins one, with whatever has arrived behind it. Others wait in line,
-//! and the thread that ends a batch takes all that wait: the busier the medium, the larger the batches, and nobody waits while it is idle.
-//! Reads that may wait for locks stay by themselves, or one of them would keep back answers that the holder of its lock needs first.
+//! A read that finds fewer than [`BATCHES_MAX`] batches in flight starts one, with the reads that have
+//! arrived after it. Others queue, and the thread that ends a batch takes the whole queue: the busier the
+//! medium, the larger the batches, and no read waits while the medium is idle. Reads that may wait for locks
+//! are not batched: one of them would delay answers that the holder of its lock needs first.
 
 use super::clients::Client;
 use super::dispatch::{Work, encode_result, guarded, job_of, reply_header};
@@ -17,23 +18,23 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Largest read that waits for others: larger ones keep a medium busy by themselves.
+/// Largest read in a batch, in bytes: larger ones keep a medium busy alone.
 const READ_MAX: usize = SHORT_IO_BYTES;
-/// Most reads of a batch, so that its answers fit what a connection has under way.
+/// Reads in a batch at most, so that its answers fit the number of requests in flight on a connection.
 const READS_MAX: usize = 32;
-/// Each read gets memory that begins at a multiple of so many bytes, which every block device accepts.
+/// Alignment of each read's memory, in bytes, which every block device accepts.
 const ALIGN: usize = 4096;
 
-/// Batches of a connection that are under way: one is answered while the medium works on another.
+/// Batches of a connection in flight: one is answered while the medium works on another.
 const BATCHES_MAX: usize = 2;
-/// Reads that wait in line at most. Further ones run by themselves, which keeps a client back that sends too many.
+/// Queued reads at most. Further ones run alone, which slows down a client that sends too many.
 const LINE_MAX: usize = 128;
 
-/// Reads of a connection.
+/// Queue of reads of a connection.
 #[derive(Default)]
 pub(super) struct Line {
     waiting: VecDeque<Gathered>,
-    /// Batches under way.
+    /// Batches in flight.
     batches: usize,
 }
 
@@ -42,18 +43,18 @@ pub(super) struct Gathered {
     header: Header,
     sent: OssCall<OssRequest>,
     job: Option<JobId>,
-    /// Where its data is in the batch's memory.
+    /// Range of its data in the batch's memory.
     data: Range<usize>,
 }
 
-/// Whether a request may run with others.
+/// Returns true if a request may run in a batch.
 fn may_join(request: &OssRequest) -> bool {
     matches!(request, OssRequest::Read { len, .. } if (1..=READ_MAX).contains(&(*len as usize)))
         && !request.waits_for_locks()
 }
 
 impl Work<'_> {
-    /// Sees to a read that may run with others. False if it has to run alone.
+    /// Handles a read that may run in a batch. Returns false if it has to run alone.
     pub(super) fn join_reads(
         &mut self,
         service: &dyn OssService,
@@ -73,11 +74,11 @@ impl Work<'_> {
         line.waiting.push_back(Gathered { header: *header, sent: sent.clone(), job, data: 0..0 });
         self.gather_arrived(&mut line);
         if line.batches >= BATCHES_MAX {
-            // The thread that ends one of them takes it.
+            // The thread that ends a batch takes it.
             return true;
         }
         if line.waiting.len() == 1 && line.batches == 0 {
-            // Nobody to share with: as any other request.
+            // No other read to share with: handled as any other request.
             line.waiting.clear();
             line.batches += 1;
             drop(line);
@@ -100,13 +101,13 @@ impl Work<'_> {
         true
     }
 
-    /// Puts the reads that have arrived already in line.
+    /// Queues the reads that have already arrived.
     fn gather_arrived(&self, line: &mut Line) {
-        // Somebody else may be receiving: then nothing has arrived that this thread could take.
+        // Another thread may be receiving: then nothing has arrived that this thread could take.
         let Some(mut inbox) = self.connection.inbox.try_lock() else { return };
         while line.waiting.len() < LINE_MAX {
             let Some((header, body)) = inbox.peek() else { return };
-            // Whatever is wrong with it is said where frames are received one by one.
+            // Invalid frames are handled where frames are received one by one.
             let is_ours = header.kind == FrameKind::Request && header.target == self.session.target;
             if !is_ours || header.check_body(body).is_err() {
                 return;
@@ -119,7 +120,7 @@ impl Work<'_> {
         }
     }
 
-    /// Runs what was gathered and answers it.
+    /// Runs the batch and answers it.
     fn run_reads(&mut self, service: &dyn OssService, client: &Arc<Client>) {
         let mut gathered = std::mem::take(&mut self.gathered);
         let mut end = 0;
@@ -143,7 +144,7 @@ impl Work<'_> {
                 call: Call::new(&self.system).for_job(read.job).allowed_by(read.sent.capability),
                 request: &read.sent.request,
                 buffer: room.split_at_mut(read.data.len()).0,
-                // What a panic leaves.
+                // Result that is left after a panic.
                 result: Err(Status::EIO),
             });
         }
@@ -163,10 +164,10 @@ impl Work<'_> {
         self.gathered = gathered;
     }
 
-    /// Sends all answers in one go, but for those that say that the client was dropped.
+    /// Sends all answers in one send, except those to dropped clients.
     fn answer_reads(&mut self, gathered: &[Gathered], results: &[Result<OssReply, Status>]) {
         let bulk = self.bulk.filled(gathered.iter().map(|read| read.data.end).max().unwrap_or(0));
-        // Headers and bodies one behind the other; where each ends, and its data.
+        // Headers and bodies one after the other; the end of each, and its data.
         let mut heads = std::mem::take(&mut self.reply);
         heads.clear();
         let mut ends = Vec::with_capacity(gathered.len());

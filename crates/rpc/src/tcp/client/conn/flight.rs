@@ -1,4 +1,4 @@
-//! A request under way and the wait for its reply.
+//! A request in flight and the wait for its reply.
 
 use super::{Conn, NoReply};
 use crate::tcp::client::waiter::{Outcome, Reply, Waiter};
@@ -6,7 +6,7 @@ use crate::tcp::socket::TICK;
 use nacre_env::clock::Instant;
 use std::sync::Arc;
 
-/// A request that was sent. Its buffer is in use until this was waited for or dropped.
+/// A request that was sent. Its buffer is in use until this value has been waited for or dropped.
 pub(crate) struct InFlight {
     pub(super) conn: Arc<Conn>,
     pub(super) waiter: Arc<Waiter>,
@@ -14,15 +14,15 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// The connection that it went out on.
+    /// Returns the connection that carries the request.
     pub(crate) fn conn(&self) -> &Arc<Conn> {
         &self.conn
     }
 
-    /// Waits for the reply, reading the connection if nobody does.
+    /// Waits for the reply, and reads the connection if there is no reader.
     ///
-    /// An interrupt tells the server to end the request and waits a little for what became of it; the deadline, and that of
-    /// [`nacre_env::until`], gives up at once as if interrupted.
+    /// An interrupt cancels the request at the server and waits briefly for its outcome; the deadline, and
+    /// that of [`nacre_env::until`], abandon it at once as if interrupted.
     pub(crate) fn wait_until(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
         let late = || deadline.is_some_and(|at| Instant::now() >= at) || nacre_env::is_late();
         let (conn, waiter) = (self.conn.clone(), self.waiter.clone());
@@ -66,14 +66,15 @@ impl InFlight {
 }
 
 impl InFlight {
-    /// Waits until the simulated fabric, if there is one, would have brought the answer. An interrupt ends that.
+    /// Waits until the answer would have arrived over the simulated fabric, if there is one. An interrupt
+    /// ends the wait.
     fn sit_out(&self, reply: &Reply) {
         let (Some(fabric), Some(due)) = (&self.conn.fabric, self.waiter.due) else { return };
         crate::shape::sleep_until(due, nacre_env::interrupted);
         fabric.spend(reply.header.bulk_len as usize);
     }
 
-    /// Takes back a request of which nothing was sent. A reply to it could only come from a peer that invents one.
+    /// Withdraws a request of which nothing was sent. A reply to it could only come from a faulty peer.
     pub(super) fn withdraw(mut self) {
         self.settled = true;
         let _ = self.conn.abandon(&self.waiter, false);
@@ -83,7 +84,7 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.settled {
-            // The answer does not matter: nobody can ask for it any more.
+            // The answer does not matter: no caller is left that could ask for it.
             let _ = self.conn.abandon(&self.waiter, true);
         }
         self.waiter.keep();

@@ -1,4 +1,4 @@
-//! Connections of a target: chosen, opened, lost, opened again.
+//! Connections of a target: selection, connect, loss, reconnect.
 
 use super::{Counters, Peer, Purpose, count};
 use crate::import::{ImportInfo, LinkState};
@@ -21,7 +21,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 thread_local! {
-    /// While this thread restores handles at a peer, its requests take this connection and wait for nobody.
+    /// While this thread restores handles at a peer, its requests take this connection and do not wait for
+    /// recovery.
     static RECOVERING: RefCell<Option<(usize, Arc<Conn>)>> = const { RefCell::new(None) };
 }
 
@@ -32,7 +33,7 @@ impl Peer {
         }
     }
 
-    /// Looks at connections that nobody uses: answers of posted requests, lost connections; sends again what was lost.
+    /// Polls idle connections for answers to posted requests and for losses; resends what was lost.
     pub(crate) fn sweep(self: &Arc<Self>) {
         self.sweep_connections();
         if self.flights.post_count() == 0 {
@@ -43,7 +44,7 @@ impl Peer {
         }
     }
 
-    /// Finds out which connections have ended.
+    /// Finds connections that have ended.
     pub(crate) fn sweep_connections(&self) {
         for conn in self.ends.iter().flat_map(End::conns) {
             conn.sweep();
@@ -53,7 +54,7 @@ impl Peer {
         }
     }
 
-    /// Closes connections that carried nothing for `idle_timeout`.
+    /// Closes connections that were idle for `idle_timeout`.
     pub(crate) fn close_idle(&self) {
         let Some(limit) = self.tunables.idle_timeout() else { return };
         for conn in self.ends.iter().flat_map(End::conns) {
@@ -61,8 +62,7 @@ impl Peer {
         }
     }
 
-    /// Sees to it that the server hears of this client every `show_interval`, so that it does not take an idle one for
-    /// gone. Called from time to time.
+    /// Pings the server every `show_interval`, so that it does not evict an idle client. Called at intervals.
     pub(crate) fn show(self: &Arc<Self>) {
         if self.has_control.load(Ordering::Relaxed) || self.is_leaving() || self.instance() == 0 {
             return;
@@ -76,7 +76,8 @@ impl Peer {
         if shown.elapsed() < interval / 2 {
             return;
         }
-        // One that fails is tried again as late: who needs the server connects by himself.
+        // A failed ping is repeated only after the same interval: a caller that needs the server connects
+        // itself.
         *shown = Instant::now();
         drop(shown);
         let (peer, aside) = (self.clone(), self.aside());
@@ -102,7 +103,7 @@ impl Peer {
         }
     }
 
-    /// Waits until the server has answered every request that was posted so far.
+    /// Waits until the server has answered every request posted so far.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
@@ -120,7 +121,7 @@ impl Peer {
                 if nacre_env::interrupted() {
                     return Err(Status::EINTR);
                 }
-                // Nobody else may be there to take the answers in.
+                // There may be no other thread that receives the answers.
                 if !self.ends.iter().flat_map(End::conns).any(|conn| conn.read_once()) {
                     self.flights.rest_for_posts(last);
                 }
@@ -128,15 +129,16 @@ impl Peer {
         })
     }
 
-    /// The connection of this thread's CPU, opened if need be. `deadline` limits the wait for a server that is away.
+    /// Returns the connection of this thread's CPU, opened on demand. `deadline` limits the wait for an
+    /// unreachable server.
     ///
     /// # Errors
-    /// `EINTR`, `ETIMEDOUT`, `ESHUTDOWN`; on a first connect whatever the server refuses it with.
+    /// `EINTR`, `ETIMEDOUT`, `ESHUTDOWN`; on a first connect the server's refusal.
     pub(crate) fn conn(self: &Arc<Self>, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
         self.conn_for(0, Way::Near, deadline)
     }
 
-    /// The connection that a request with so many bytes of data takes.
+    /// Returns the connection for a request with this number of bytes of data.
     pub(super) fn conn_for(
         self: &Arc<Self>,
         data_len: usize,
@@ -154,7 +156,7 @@ impl Peer {
         }
     }
 
-    /// Ends the connections to a server whose key was revoked since.
+    /// Ends the connections to a server whose key was revoked meanwhile.
     fn leave_revoked(&self) {
         let Some(tls) = &self.config.tls else { return };
         let version = tls.revoked().version();
@@ -168,20 +170,20 @@ impl Peer {
         }
     }
 
-    /// True if the key that the server has proved was revoked since.
+    /// Returns true if the server's key was revoked meanwhile.
     pub(crate) fn is_server_revoked(&self) -> bool {
         let key = self.server_key.load(Ordering::Relaxed);
         key != 0 && self.config.tls.as_ref().is_some_and(|tls| tls.revoked().has(KeyId(key)))
     }
 
-    /// The connection by which this thread recovers, if it does.
+    /// Returns the connection by which this thread recovers, if it does.
     fn recovering_here(self: &Arc<Self>) -> Option<Arc<Conn>> {
         let me = Arc::as_ptr(self) as usize;
         RECOVERING
             .with(|slot| slot.borrow().as_ref().filter(|(peer, _)| *peer == me).map(|(_, conn)| conn.clone()))
     }
 
-    /// True in what [`Peer::set_recovery_hook`] has set.
+    /// Returns true inside the hook of [`Peer::set_recovery_hook`].
     pub(crate) fn is_recovering_here(self: &Arc<Self>) -> bool {
         self.recovering_here().is_some()
     }
@@ -190,19 +192,21 @@ impl Peer {
         self.ends.get(place.end)
     }
 
-    /// Endpoints in use: requests without data need only one per NID.
+    /// Returns the number of endpoints in use: requests without data need only one per NID.
     pub(crate) fn active_ends(&self) -> usize {
         let lanes = if self.target.kind == TargetKind::Ost { self.tunables.conns_per_peer() } else { 1 };
         (self.nid_count * lanes).min(self.ends.len())
     }
 
-    /// True if the server is on this host and nothing simulates a network between: then both ends share CPUs.
+    /// Returns true if the server is on this host and no simulated network lies between: then both ends share
+    /// CPUs.
     pub(crate) fn is_near(&self) -> bool {
         self.shares_host.load(Ordering::Relaxed) && self.config.shape.is_none()
     }
 
-    /// Endpoint and slot for a request. Small ones stay on this CPU's connection at the first NID that works; large ones
-    /// go to the endpoint with the least under way, over a network by connections of their own.
+    /// Returns endpoint and slot for a request. Small ones stay on this CPU's connection at the first NID
+    /// that works; large ones go to the endpoint with the least load, over a network by connections of their
+    /// own.
     fn choose(self: &Arc<Self>, data_len: usize, way: Way) -> Place {
         let cpu = nacre_env::current_cpu();
         let place = |end: usize, way: Way| Place {
@@ -220,7 +224,8 @@ impl Peer {
         let near = self.is_near();
         let mut best: Option<((u64, u64), Place)> = None;
         for (index, end) in self.ends.iter().enumerate().take(active) {
-            // Over a network it does not matter which CPU asks: one connection, which small requests do not use.
+            // Over a network the CPU of the caller does not matter: one connection, which small requests do
+            // not use.
             let candidate =
                 if near { place(index, way) } else { Place { end: index, slot: end.slot_apart() } };
             if (index != primary && !self.is_usable(end, candidate)) || end.is_down() {
@@ -234,7 +239,7 @@ impl Peer {
         best.map_or_else(|| place(primary, way), |(_, place)| place)
     }
 
-    /// The first NID that works; the first if none does.
+    /// Returns the first NID that works; the first if none does.
     fn primary(self: &Arc<Self>, place: impl Fn(usize) -> Place) -> usize {
         let works = |&index: &usize| {
             self.ends.get(index).is_some_and(|end| {
@@ -247,7 +252,7 @@ impl Peer {
         (0..self.nid_count).find(works).unwrap_or(0)
     }
 
-    /// True if an endpoint has a connection there; otherwise somebody tries to open one.
+    /// Returns true if an endpoint has a connection there; otherwise starts a connect in the background.
     fn is_usable(self: &Arc<Self>, end: &End, place: Place) -> bool {
         if !end.is_down() && end.has_open(place.slot) {
             return true;
@@ -258,7 +263,7 @@ impl Peer {
         false
     }
 
-    /// Tries to connect an endpoint on a thread of its own: no request waits for one that may not answer.
+    /// Connects an endpoint in the background: no request waits for an endpoint that may not answer.
     fn connect_aside(self: &Arc<Self>, place: Place) {
         let Some(end) = self.end(place) else { return };
         if self.is_leaving() || self.instance() == 0 || end.connecting.swap(true, Ordering::AcqRel) {
@@ -279,12 +284,13 @@ impl Peer {
         }
     }
 
-    /// Adds a connection to those that are there. Another start of the server, or another life, is no business of this thread:
-    /// the next caller that uses the connections notices and recovers.
+    /// Adds a connection to the existing ones. If the server has restarted or the client's life has changed,
+    /// the next caller that uses the connections notices and recovers, not this thread.
     fn join(&self, end: &End, place: Place) -> StatusResult<()> {
         let greeting =
             self.greet_end(end, Purpose::Requests { place }, None).map_err(|failure| failure.status())?;
-        // The thread that restores holds this lock when that begins, and closes all connections then.
+        // The thread that restores the client holds this lock when recovery begins, and closes all
+        // connections then.
         let link = self.link.lock();
         if !link.serves(greeting.life()) {
             return Err(Status::ENOTCONN);
@@ -308,7 +314,8 @@ impl Peer {
         Arc::new(Conn::new(self, greeting, incarnation, place, load, fabric))
     }
 
-    /// Checks what ends any wait for the server. While the client leaves nobody is there but who says so, with a deadline.
+    /// Checks for anything that ends a wait for the server. While the client disconnects, only the goodbye
+    /// may wait, which has a deadline.
     fn may_wait(&self, deadline: Option<Instant>) -> StatusResult<()> {
         if self.is_stopping() || (deadline.is_none() && self.is_leaving()) {
             Err(Status::ESHUTDOWN)
@@ -323,7 +330,8 @@ impl Peer {
         }
     }
 
-    /// The connection in this place, or if its endpoint does not work, that in the same slot at another NID.
+    /// Returns the connection in this place, or if its endpoint is down, the one in the same slot at another
+    /// NID.
     fn open_conn(&self, place: Place) -> Option<Arc<Conn>> {
         let wanted = self.end(place)?;
         if self.nid_count == 1 || !wanted.is_down() {
@@ -335,7 +343,8 @@ impl Peer {
 
     /// Opens a connection; one thread at a time tries, the others wait for its result.
     fn open(self: &Arc<Self>, place: Place, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
-        // Further endpoints are connected aside; who waits does so for one of those that stand for a NID.
+        // Further endpoints are connected in the background; a waiting caller connects one of the first
+        // endpoints of the NIDs.
         let place = Place { end: place.end % self.nid_count, ..place };
         let began = Instant::now();
         let mut link = self.link.lock();
@@ -372,7 +381,7 @@ impl Peer {
                 return Err(error);
             }
             if !self.tunables.is_active() {
-                // Nobody waits for what is out of use.
+                // Callers do not wait for a deactivated target.
                 link.on_abandoned();
                 self.link_changed.notify_all();
                 return Err(Status::EIO);
@@ -407,7 +416,7 @@ impl Peer {
         }
     }
 
-    /// Waits, interruptibly.
+    /// Waits; interrupts end the wait.
     pub(crate) fn rest(&self, pause: Duration) -> StatusResult<()> {
         self.rest_until(pause, None)
     }
@@ -423,13 +432,13 @@ impl Peer {
                 if left.is_zero() {
                     return Ok(());
                 }
-                // A stop is told at once; interrupts are asked for.
+                // A stop notifies this thread at once; interrupts are polled.
                 self.link_changed.wait_for(&mut link, left.min(TICK));
             }
         })
     }
 
-    /// Tries every NID once, the wanted one first, and restores what the server has lost.
+    /// Tries every NID once, the wanted one first, and restores the state that the server has lost.
     fn attempt(self: &Arc<Self>, wanted: Place, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
         let slot = wanted.slot;
         let (index, greeting) =
@@ -461,7 +470,7 @@ impl Peer {
                 }
             }
             if conn.is_closed() {
-                // Whatever the hook made of it: not all handles can be open again.
+                // Regardless of the hook's result: not all handles can be open again.
                 return Err(Status::ENOTCONN);
             }
             self.link.lock().on_recovered();
@@ -477,12 +486,13 @@ impl Peer {
         Ok(conn)
     }
 
-    /// Connects for another purpose than requests.
+    /// Connects for callbacks.
     pub(crate) fn greet_control(&self) -> StatusResult<Greeting> {
         self.greet_any(0, |_| Purpose::Control, None).map(|(_, greeting)| greeting)
     }
 
-    /// Connects to the first NID that answers, those that failed lately last. `ECONNREFUSED` only if all refuse.
+    /// Connects to the first NID that answers; those that failed lately come last. `ECONNREFUSED` only if all
+    /// refuse.
     fn greet_any(
         &self,
         first: usize,
@@ -537,7 +547,7 @@ impl Peer {
         Ok(greeting)
     }
 
-    /// A connection was found broken.
+    /// Handles the loss of a connection.
     pub(crate) fn report_loss(&self, conn: &Conn) {
         if self.is_stopping() || !conn.take_loss() {
             return;
@@ -566,14 +576,14 @@ impl Peer {
         }
     }
 
-    /// A request was answered over this connection.
+    /// Notes that this connection delivered an answer.
     pub(super) fn note_answer(&self, conn: &Conn) {
         if let Some(end) = self.end(conn.place) {
             end.answered();
         }
     }
 
-    /// What is known about this target.
+    /// Returns the state of the import.
     pub(crate) fn import(&self, stats: Option<&RpcStats>) -> ImportInfo {
         let link = self.link.lock().state();
         let endpoints: Vec<_> = self.ends.iter().take(self.active_ends()).map(End::stats).collect();
@@ -581,7 +591,7 @@ impl Peer {
         let state = match link {
             _ if self.is_stopping() => LinkState::Disconnected,
             ImportState::New => LinkState::New,
-            // One more connection beside those that there are.
+            // A further connection, in addition to open ones.
             ImportState::Connecting if open().is_some() => LinkState::Full,
             ImportState::Connecting => LinkState::Connecting,
             ImportState::Recovering | ImportState::Evicted => LinkState::Recover,
@@ -614,7 +624,7 @@ impl Peer {
     }
 }
 
-/// Lets this thread's requests through to a peer that is being restored.
+/// Exempts this thread's requests from waiting for a peer in recovery.
 struct RecoveryGuard {
     previous: Option<(usize, Arc<Conn>)>,
 }
@@ -632,7 +642,7 @@ impl Drop for RecoveryGuard {
     }
 }
 
-/// The server knows who asks and does not serve it: asking again changes nothing.
+/// The server has identified the client and refuses it: a retry changes nothing.
 pub(crate) fn is_refusal(status: Status) -> bool {
     matches!(
         status,
