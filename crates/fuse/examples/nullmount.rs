@@ -1,6 +1,7 @@
-//! Mounts the null file system until it is unmounted or a signal comes, to measure the channel by hand.
+//! Mounts the null file system until an unmount or a signal, to measure the channel by hand.
 //!
-//! `nullmount DIR [--dev|--uring] [--readers N] [--pin] [--workers N] [--attr-timeout MS] [--cached] [--fill]`
+//! `nullmount DIR [--dev|--uring] [--readers N] [--pin] [--workers N] [--attr-timeout MS] [--cached]
+//! [--fill]`
 
 use std::sync::Arc;
 use std::time::Duration;

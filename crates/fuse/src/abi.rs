@@ -1,7 +1,7 @@
 //! The FUSE protocol: numbers and structures that cross `/dev/fuse`, up to version 7.45.
 //!
-//! Everything is in the machine's own byte order and laid out as C does on 64 bit; sizes are checked when this is
-//! compiled. Bytes from the kernel become structures only through [`Wire::read_from`], which checks the length.
+//! The byte order is the machine's, and the layout that of C on 64 bit; sizes are checked at compile time.
+//! Bytes from the kernel become structures only through [`Wire::read_from`], which checks the length.
 
 mod flags;
 pub mod opcode;
@@ -10,9 +10,9 @@ mod structs;
 pub use flags::*;
 pub use structs::*;
 
-/// Major version of the protocol; no kernel speaks another one.
+/// Major version of the protocol, the same for all kernels.
 pub const KERNEL_VERSION: u32 = 7;
-/// Newest minor version that these definitions know.
+/// Newest minor version of these definitions.
 pub const KERNEL_MINOR_VERSION: u32 = 45;
 /// Oldest minor version that is accepted (Linux 5.15 has 7.34).
 pub const KERNEL_MINOR_VERSION_MIN: u32 = 31;
@@ -25,23 +25,23 @@ pub const ROOT_ID: u64 = 1;
 ///
 /// Only for `repr(C)` types without padding for which every bit pattern is valid.
 pub unsafe trait Wire: Copy {
-    /// The structure at the start of `bytes`, or `None` when they are too few.
+    /// Returns the structure at the start of `bytes`, or `None` if they are too short.
     fn read_from(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < size_of::<Self>() {
             return None;
         }
-        // SAFETY: the length was checked, the read does not need alignment, any bit pattern is valid (trait contract).
+        // SAFETY: the length was checked, the read needs no alignment, any bit pattern is valid (contract).
         Some(unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast::<Self>()) })
     }
 
-    /// The bytes of the structure.
+    /// Returns the bytes of the structure.
     fn as_bytes(&self) -> &[u8] {
         // SAFETY: no padding (trait contract), so every byte is initialised; lifetime is that of `self`.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), size_of::<Self>()) }
     }
 }
 
-/// Codes of messages that the daemon sends without being asked.
+/// Codes of notifications: messages that the daemon sends unasked.
 pub mod notify_code {
     /// Wakes a poller.
     pub const POLL: i32 = 1;
@@ -51,13 +51,13 @@ pub mod notify_code {
     pub const INVAL_ENTRY: i32 = 3;
     /// Puts data into the page cache.
     pub const STORE: i32 = 4;
-    /// Asks for data of the page cache; it comes back as a NOTIFY_REPLY request.
+    /// Requests data of the page cache, which arrives as a NOTIFY_REPLY request.
     pub const RETRIEVE: i32 = 5;
-    /// Tells that a name was deleted, so that watchers hear of it.
+    /// Reports the removal of a name, so that watchers are notified.
     pub const DELETE: i32 = 6;
-    /// Asks for all requests that were read but not answered (7.40).
+    /// Requests a resend of all requests that were read but not answered (7.40).
     pub const RESEND: i32 = 7;
-    /// Makes all cached names be looked up again (7.44).
+    /// Expires all cached names, which are looked up again before use (7.44).
     pub const INC_EPOCH: i32 = 8;
     /// Drops unused inodes from the cache (7.45).
     pub const PRUNE: i32 = 9;
@@ -75,12 +75,12 @@ pub mod ioctl {
 
 /// Commands and sizes of FUSE over io_uring.
 pub mod uring {
-    /// Hands a buffer to the kernel, which fills it with the first request.
+    /// Passes a buffer to the kernel, which fills it with the first request.
     pub const CMD_REGISTER: u32 = 1;
-    /// Answers a request and asks for the next one.
+    /// Answers a request and fetches the next one.
     pub const CMD_COMMIT_AND_FETCH: u32 = 2;
-    /// Space for the request or reply header.
+    /// Bytes for the request or reply header.
     pub const IN_OUT_HEADER_SIZE: usize = 128;
-    /// Space for the first argument.
+    /// Bytes for the first argument.
     pub const OP_IN_SIZE: usize = 128;
 }

@@ -2,23 +2,23 @@
 
 use std::path::PathBuf;
 
-/// Everything that [`crate::Session::mount`] wants to know.
+/// Input of [`crate::Session::mount`].
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     /// Existing directory to mount on.
     pub mount_point: PathBuf,
-    /// How it appears in the mount table, and who may use it.
+    /// Appearance in the mount table, and access.
     pub mount: MountOptions,
-    /// How requests travel.
+    /// Transport of requests.
     pub transport: TransportChoice,
-    /// How many threads, and where.
+    /// Number and placement of threads.
     pub threads: ThreadOptions,
-    /// What is negotiated with the kernel.
+    /// Features to negotiate with the kernel.
     pub protocol: ProtocolOptions,
 }
 
 impl SessionConfig {
-    /// Defaults for a mount on `mount_point`.
+    /// Returns the defaults for a mount on `mount_point`.
     pub fn new(mount_point: impl Into<PathBuf>) -> SessionConfig {
         SessionConfig {
             mount_point: mount_point.into(),
@@ -30,19 +30,19 @@ impl SessionConfig {
     }
 }
 
-/// How requests travel between kernel and daemon, as wished.
+/// Requested transport between kernel and daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportChoice {
     /// io_uring if the kernel has it and it is enabled (or can be enabled, by root), else `/dev/fuse`.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// io_uring; an error if it is unavailable.
     Uring,
     /// `/dev/fuse`.
     Dev,
 }
 
-/// How requests travel between kernel and daemon, in fact.
+/// Transport in use between kernel and daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// FUSE over io_uring: a request is served on the CPU of its caller.
@@ -60,34 +60,35 @@ impl std::fmt::Display for Transport {
     }
 }
 
-/// How the mount appears in the mount table, and who may use it.
+/// Appearance of the mount in the mount table, and access to it.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// First column of the mount table, e.g. `0@lo:/nacre`.
     pub source: String,
-    /// The file system type is `fuse.` and this word.
+    /// Suffix of the file system type, which is `fuse.` and this word.
     pub subtype: String,
-    /// No writes.
+    /// Refuses writes.
     pub read_only: bool,
-    /// Other users than the one who mounts may use it. Default: on for root, off for others (who need
+    /// Users other than the mounting one have access. Default: on for root, off for other users (which need
     /// `user_allow_other` in /etc/fuse.conf for it).
     pub allow_other: Option<bool>,
-    /// The kernel checks permissions by mode bits. Costs a GETATTR of the directory for each create and unlink; leave
-    /// it off and check in the handler.
+    /// The kernel checks permissions by mode bits. Costs a GETATTR of the directory for each create and
+    /// unlink; the alternative is a check in the handler.
     pub default_permissions: bool,
-    /// Device nodes do not work. Mounts by non-root users are always so.
+    /// Device nodes do not work. Always set for mounts by non-root users.
     pub nodev: bool,
-    /// Set-id bits do not work. Mounts by non-root users are always so.
+    /// Set-id bits do not work. Always set for mounts by non-root users.
     pub nosuid: bool,
-    /// No programs can be started.
+    /// Programs cannot be executed.
     pub noexec: bool,
     /// Reads do not change access times in the kernel's cache.
     pub noatime: bool,
-    /// Mount over a directory that has entries.
+    /// Allows to mount over a directory with entries.
     pub allow_non_empty: bool,
-    /// A dead mount of this subtype on the mount point ("Transport endpoint is not connected") is unmounted first.
+    /// Unmounts a dead mount of this subtype on the mount point ("Transport endpoint is not connected")
+    /// first.
     pub clear_stale: bool,
-    /// Mount through fusermount3 even as root.
+    /// Mounts through fusermount3 even as root.
     pub force_fusermount: bool,
 }
 
@@ -110,17 +111,19 @@ impl Default for MountOptions {
     }
 }
 
-/// How many threads serve requests, and where they run.
+/// Number and placement of the threads that serve requests.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadOptions {
-    /// `/dev/fuse`: threads that wait for requests at a time; `None`: one for each CPU. A thread that is about to block
-    /// hands its place to another one.
+    /// `/dev/fuse`: threads that wait for requests at a time; `None`: one per CPU. A thread that is about to
+    /// block is replaced by another one.
     pub readers: Option<usize>,
-    /// `/dev/fuse`: keep reader `i` on CPU `i` (modulo their number). io_uring workers are always pinned.
+    /// `/dev/fuse`: pins reader `i` to CPU `i` (modulo the number of CPUs). io_uring workers are always
+    /// pinned.
     pub pin_readers: bool,
-    /// io_uring: threads per CPU to start with, at least 1.
+    /// io_uring: initial threads per CPU, at least 1.
     pub workers_per_cpu: usize,
-    /// Threads per CPU (io_uring), or per reader (`/dev/fuse`), at most, counting blocked ones. Requests beyond that wait.
+    /// Largest number of threads per CPU (io_uring) or per reader (`/dev/fuse`), blocked ones included.
+    /// Further requests wait.
     pub workers_per_cpu_max: usize,
 }
 
@@ -130,42 +133,44 @@ impl Default for ThreadOptions {
     }
 }
 
-/// What is asked of the kernel in INIT. Features that it lacks are left out; see [`crate::InitConfig`] for the outcome.
+/// Features to request in INIT. Those that the kernel lacks are left out; see [`crate::InitConfig`] for the
+/// result.
 #[derive(Debug, Clone)]
 pub struct ProtocolOptions {
     /// Largest READ and WRITE in bytes: a multiple of the page size, 4 KiB to 1 MiB.
     pub max_write: u32,
     /// Largest kernel read-ahead in bytes.
     pub max_readahead: u32,
-    /// Background requests (read-ahead, asynchronous direct I/O) under way at most. Users other than root are held to
-    /// the kernel's max_user_bgreq.
+    /// Limit on background requests (read-ahead, asynchronous direct I/O) in flight. For users other than
+    /// root, the kernel's max_user_bgreq applies too.
     pub max_background: u16,
-    /// Background requests from which on the kernel holds read-ahead back.
+    /// Number of background requests from which on the kernel throttles read-ahead.
     pub congestion_threshold: u16,
     /// Granularity of times in nanoseconds, 1 to 1e9.
     pub time_granularity_ns: u32,
     /// READDIRPLUS instead of READDIR.
     pub readdirplus: bool,
-    /// READDIRPLUS only while somebody asks for attributes of the listed names.
+    /// READDIRPLUS only while programs ask for attributes of the listed names.
     pub readdirplus_auto: bool,
-    /// fcntl locks go to the handler; else the kernel keeps them for this mount alone.
+    /// fcntl locks go to the handler; otherwise the kernel keeps them for this mount alone.
     pub posix_locks: bool,
-    /// flock locks go to the handler; else the kernel keeps them for this mount alone.
+    /// flock locks go to the handler; otherwise the kernel keeps them for this mount alone.
     pub flock_locks: bool,
     /// The handler looks up "." and "..", so that the mount can be exported over NFS and file handles work.
     pub export_support: bool,
-    /// ENOSYS to OPEN and OPENDIR means "never ask again".
+    /// ENOSYS to OPEN and OPENDIR stops further such requests.
     pub no_open: bool,
     /// Targets of symbolic links are cached until invalidated.
     pub cache_symlinks: bool,
-    /// The kernel gathers small writes and owns size and mtime. Only if this mount alone writes.
+    /// Write-back cache: the kernel gathers small writes and owns size and mtime. Only if this mount is the
+    /// only writer.
     pub writeback_cache: bool,
-    /// Cached data is dropped when attributes show a change, at the price of a GETATTR per read. Off: the handler
-    /// invalidates.
+    /// Cached data is dropped when attributes show a change, at the price of a GETATTR per read. Off: the
+    /// handler invalidates.
     pub auto_inval_data: bool,
-    /// Reads and writes may be passed to backing files (root only).
+    /// Reads and writes may go to backing files (root only).
     pub passthrough: bool,
-    /// The kernel checks ACLs, and permission bits with them, as with [`MountOptions::default_permissions`].
+    /// The kernel checks ACLs, and with them permission bits as under [`MountOptions::default_permissions`].
     pub kernel_acls: bool,
 }
 

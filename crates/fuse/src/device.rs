@@ -12,7 +12,7 @@ use rustix::ioctl::{Opcode, Setter};
 use crate::abi::{OutHeader, Wire, ioctl};
 use crate::error::Error;
 
-/// An open `/dev/fuse` that belongs (or will belong) to a connection.
+/// An open `/dev/fuse` of an existing or future connection.
 #[derive(Debug)]
 pub(crate) struct Device {
     file: File,
@@ -40,8 +40,8 @@ impl Device {
         self.file.as_raw_fd()
     }
 
-    /// Another descriptor of the same connection with a request table of its own, so that threads do not share a lock.
-    /// Where that is refused, the same descriptor once more.
+    /// Returns another descriptor of the same connection with a request table of its own, so that threads do
+    /// not contend for a lock. If the kernel refuses, returns a duplicate of this one.
     pub fn clone_device(&self) -> io::Result<Device> {
         if let Ok(clone) = Device::open() {
             // SAFETY: the ioctl reads one u32.
@@ -54,7 +54,7 @@ impl Device {
         Ok(Device::from_fd(rustix::io::fcntl_dupfd_cloexec(&self.file, 0)?))
     }
 
-    /// Waits for a request and reads it into `buffer`; the length that was read.
+    /// Waits for a request and reads it into `buffer`; returns its length.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.file, buffer)?)
     }

@@ -1,4 +1,4 @@
-//! Why a mount could not be made or went wrong. Each message is one sentence that says what to do.
+//! Errors of mounts and sessions. Each message is one sentence that names the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,21 +26,21 @@ pub enum Error {
     /// The directory has entries.
     #[error("mount point {0} is not empty; choose an empty directory or allow a non-empty one explicitly")]
     NotEmpty(PathBuf),
-    /// A live FUSE mount is there.
+    /// The mount point has a live FUSE mount.
     #[error("{0} is already a mount point of {1}; unmount it first or choose another directory")]
     InUse(PathBuf, String),
-    /// A dead FUSE mount is there and was not (or may not be) cleared.
+    /// The mount point has a dead FUSE mount that was not (or may not be) cleared.
     #[error("{0} is a dead mount of {1}; run \"umount -l\" on it and mount again")]
     Stale(PathBuf, String),
     /// The helper for non-root mounts is missing.
     #[error("fusermount3 was not found; install the package fuse3 or mount as root")]
     NoFusermount,
-    /// The helper refused.
+    /// The helper for non-root mounts refused.
     #[error("fusermount3 refused to mount or unmount {path}: {message}")]
     Fusermount {
         /// Mount point.
         path: PathBuf,
-        /// What the helper said, without its name.
+        /// Message of the helper, without its name.
         message: String,
     },
     /// `allow_other` without permission.
@@ -59,7 +59,7 @@ pub enum Error {
     /// Unmounting failed because files are open.
     #[error("{0} is busy; close the files and working directories in it, or unmount lazily")]
     Busy(PathBuf),
-    /// It was unmounted in this mount namespace, but a copy of it lives on in another one; the session goes on.
+    /// It was unmounted in this mount namespace, but another one still has a copy; the session continues.
     #[error(
         "{0} is unmounted here, but another mount namespace (a container, a service) still has it; end that, or cut it off"
     )]
@@ -72,18 +72,18 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// io_uring was asked for and cannot be had.
+    /// io_uring was requested and is unavailable.
     #[error("FUSE over io_uring is not available ({0}); choose the transport auto or dev")]
     NoUring(&'static str),
-    /// An option has no sense.
+    /// An option has an invalid value.
     #[error("option {name}: {reason}")]
     Option {
-        /// Which.
+        /// Name of the option.
         name: &'static str,
-        /// What it must be.
+        /// Constraint on the value.
         reason: &'static str,
     },
-    /// The kernel speaks another protocol.
+    /// The kernel's protocol version is not supported.
     #[error(
         "the kernel speaks FUSE protocol {major}.{minor}, but 7.31 or newer is needed; use Linux 5.15 or newer"
     )]
@@ -93,13 +93,13 @@ pub enum Error {
         /// Minor version.
         minor: u32,
     },
-    /// The kernel did not begin with INIT, or what it sent was cut short.
+    /// The kernel did not start with INIT, or its INIT was truncated.
     #[error("the kernel did not start the connection properly; unmount and mount again")]
     Handshake,
     /// A system call failed for another reason.
     #[error("{action} failed ({source}); check limits on threads, memory and open files")]
     System {
-        /// What was being done.
+        /// Operation that failed.
         action: &'static str,
         /// Cause.
         source: io::Error,

@@ -1,16 +1,17 @@
-//! From kernel requests to the client and back; nothing else.
+//! The translation between kernel requests and the client.
 //!
 //! # What the kernel may cache
 //!
-//! What the client says that it will call back: everything while its lease is exclusive, because then nobody else changes
-//! anything, and what came with a lock otherwise. Two exceptions: names in a directory that not everybody may search are
-//! looked up each time, because the kernel walks cached names without asking for permission; and kernels that cannot be told
-//! to look all names up again (before 7.44) keep them for a second, and not at all beside other clients. See [`open_mode`] for
-//! file data.
+//! Everything that the client can revoke: all of it while its lease is exclusive, because then no other
+//! client makes changes, and otherwise what came with a lock. Two exceptions: names in a directory that not
+//! all users may search are looked up each time, because the kernel walks cached names without a permission
+//! check; and kernels without a way to expire all names (before 7.44) cache them for a second, and not at all
+//! while there are other clients. See [`open_mode`] for file data.
 //!
-//! # Not possible here
+//! # Limits
 //!
-//! `sync(2)` and `syncfs(2)` end in the kernel: it passes them on for other kinds of FUSE mounts only. `fsync` works.
+//! `sync(2)` and `syncfs(2)` end in the kernel: it forwards them only for other kinds of FUSE mounts. `fsync`
+//! works.
 
 use nacre_env::clock::Instant;
 use std::sync::Arc;
@@ -42,36 +43,36 @@ pub mod stats;
 
 pub use open_mode::CacheMode;
 
-/// How far the kernel fetches ahead of readers of its page cache. One request of the largest size where each crosses to
-/// another process (0.7 of the throughput with 128 KiB); half of it where it does not, so that the pages are still in the
-/// CPU's cache when they are copied (0.85 of the throughput with 1 MiB). Decision 0008.
+/// Read-ahead of the kernel for its page cache, in bytes. One request of the largest size where each crosses
+/// to another process (0.7 of the throughput with 128 KiB); half of it where it does not, so that the pages
+/// are still in the CPU's cache when they are copied (0.85 of the throughput with 1 MiB). Decision 0008.
 const REMOTE_READ_AHEAD_BYTES: u32 = 1 << 20;
 const LOCAL_READ_AHEAD_BYTES: u32 = 512 << 10;
 /// Longest name in bytes.
 const NAME_MAX: u32 = nacre_types::limits::NAME_MAX as u32;
 
-/// Who decides about file locks.
+/// Scope of file locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LockScope {
-    /// The kernel, for this mount alone (`localflock`).
+    /// The kernel's, for this mount alone (`localflock`).
     #[default]
     Local,
-    /// The MDT, for all mounts (`flock`). Every close costs a round trip to this daemon, and one to the MDT for files on
-    /// which somebody here has asked for an `fcntl` lock.
+    /// The MDT's, for all mounts (`flock`). Every close costs a round trip to this daemon, and one to the MDT
+    /// for files on which a program of this mount has requested an `fcntl` lock.
     Cluster,
 }
 
 /// Options of the translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrontOptions {
-    /// Which files go through the page cache.
+    /// Rule for the use of the page cache.
     pub cache: CacheMode,
-    /// Who decides about file locks.
+    /// Scope of file locks.
     pub locks: LockScope,
-    /// The kernel checks permissions and ACLs too. The only way to have those of FIFOs, sockets and device nodes
-    /// checked, which it opens without asking; costs a request for each create and unlink.
+    /// The kernel checks permissions and ACLs too. The only way to check those of FIFOs, sockets and device
+    /// nodes, which the kernel opens without a request; costs a request for each create and unlink.
     pub kernel_checks: bool,
-    /// The directory that is mounted; `None`: the root of the file system.
+    /// Mounted directory; `None`: the root of the file system.
     pub root: Option<Fid>,
 }
 
@@ -86,7 +87,7 @@ pub struct Front {
 }
 
 impl Front {
-    /// A handler for [`crate::Session::mount`] with the options that [`Front::configure`] sets.
+    /// Creates a handler for [`crate::Session::mount`] with the options that [`Front::configure`] sets.
     pub fn new(client: Arc<Client>, options: FrontOptions) -> Front {
         Front {
             names: Names::new(client.clone(), options.root),
@@ -103,7 +104,7 @@ impl Front {
         protocol.posix_locks = self.files.closes_are_told();
         protocol.flock_locks = self.files.closes_are_told();
         protocol.export_support = true;
-        // With attributes only while somebody asks for them: names alone are ten times cheaper.
+        // With attributes only while programs ask for them: names alone are ten times cheaper.
         protocol.readdirplus = true;
         protocol.readdirplus_auto = true;
         protocol.cache_symlinks = true;
@@ -116,17 +117,17 @@ impl Front {
         config.mount.default_permissions = self.kernel_checks;
     }
 
-    /// The client behind it.
+    /// Returns the client.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
-    /// What was asked so far.
+    /// Returns the statistics of requests.
     pub fn stats(&self) -> &stats::FrontStats {
         &self.stats
     }
 
-    /// Every request of the protocol.
+    /// Dispatches a request by its kind.
     fn dispatch(&self, caller: &Caller, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         let Front { client, names, files, .. } = self;
         let fid = || names.fid(request.node_id);
@@ -204,7 +205,7 @@ impl Front {
         ioctl::answer(&Asked { client, names, caller, call, fid, closes_are_told }, reply)
     }
 
-    /// The kernel has dropped references to inodes.
+    /// Drops references to inodes that the kernel has forgotten.
     fn forget(
         &self,
         forgets: impl IntoIterator<Item = (u64, u64)>,
@@ -214,18 +215,18 @@ impl Front {
         unanswered(reply)
     }
 
-    /// Has this thread work for the job of the program that asks, if jobs are named.
+    /// Assigns this thread to the job of the calling program, if jobs are named.
     fn enter_job(&self, caller: &Caller, request: &Request<'_>) -> Option<JobGuard> {
         if !self.client.jobs.is_enabled() {
             return None;
         }
         let (handle, source) = match request.op {
             Operation::Read(Read { fh, .. }) => (Some(fh), JobSource::MayFault),
-            // A program that ends has no environment any more when its files are closed.
+            // An exiting program has no environment any more when its files are closed.
             Operation::Flush { fh, .. } => (Some(fh), JobSource::MayFault),
             Operation::Write(write) if write.from_cache => (Some(write.fh), JobSource::Kernel),
             Operation::Write(write) => (Some(write.fh), JobSource::MayFault),
-            // The kernel does it when it gets round to it.
+            // The kernel sends it asynchronously.
             Operation::Release { fh, .. } => (Some(fh), JobSource::Kernel),
             Operation::Fsync { fh, .. } | Operation::FAllocate { fh, .. } | Operation::LSeek { fh, .. } => {
                 (Some(fh), JobSource::Call)
@@ -273,26 +274,26 @@ impl Handler for Front {
     }
 }
 
-/// Answers with the outcome of what gives nothing back.
+/// Answers with the outcome of an operation without a result.
 fn done(outcome: StatusResult<()>, reply: &mut Reply<'_>) -> StatusResult<()> {
     outcome?;
     reply.ok();
     Ok(())
 }
 
-/// The kernel expects no answer.
+/// Marks a request that the kernel expects no answer to.
 fn unanswered(reply: &mut Reply<'_>) -> StatusResult<()> {
     reply.none();
     Ok(())
 }
 
-/// A request that is not served; the kernel then does without it for ever.
+/// Refuses a request; the kernel then never sends one of this kind again.
 fn unsupported() -> StatusResult<()> {
     Err(Status::ENOSYS)
 }
 
-/// The inode that a request is about is gone: the kernel then looks its name up once more, where "no such file" would be
-/// final.
+/// Translates the status for a removed inode: on `ESTALE` the kernel looks the name up once more, where
+/// `ENOENT` would be final.
 fn gone(status: Status) -> Status {
     if status == Status::ENOENT { Status::ESTALE } else { status }
 }

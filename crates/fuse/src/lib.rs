@@ -1,5 +1,5 @@
-//! The FUSE kernel channel: mounts, and carries requests between the kernel and a [`Handler`], over `/dev/fuse` or
-//! over io_uring.
+//! The FUSE kernel channel: mounts, and carries requests between the kernel and a [`Handler`], over
+//! `/dev/fuse` or over io_uring.
 //!
 //! # Overview
 //!
@@ -23,19 +23,20 @@
 //! ```
 //!
 //! - [`Session`] mounts, negotiates, starts the threads; [`SessionConfig`] has every option.
-//! - [`Handler`] answers a [`Request`] (its [`Operation`] has the arguments, borrowed) through a [`Reply`], which writes
-//!   into the transport's buffer. Reads fill [`Reply::read_buffer`], the memory that the kernel takes; data of writes
-//!   is aligned to a page. Neither allocates.
-//! - Handlers are plain synchronous code. A wait is wrapped in [`nacre_env::blocking`], then another thread takes over;
-//!   an interrupted request sees [`nacre_env::interrupted`].
-//! - [`Notifier`] invalidates what the kernel caches; its documentation says from where it may be called.
-//! - [`nullfs::NullFs`] is a file system in memory that does as little as possible: the ceiling for benches.
+//! - [`Handler`] answers a [`Request`] (its [`Operation`] has the arguments, borrowed) through a [`Reply`],
+//!   which writes into the transport's buffer. Reads fill [`Reply::read_buffer`], from which the kernel
+//!   copies; data of writes is page-aligned. Neither allocates.
+//! - Handlers are plain synchronous code. A wait is wrapped in [`nacre_env::blocking`], then another thread
+//!   takes over; an interrupted request notices by [`nacre_env::interrupted`].
+//! - [`Notifier`] invalidates the kernel's caches; its documentation says from where it may be called.
+//! - [`nullfs::NullFs`] is a file system in memory that does as little as possible: the ceiling for
+//!   benchmarks.
 //!
 //! # Map
 //!
-//! `abi` protocol numbers and structures; `request` bytes to [`Request`]; `reply` [`Reply`] to bytes; `device` the
-//! descriptor; `mount` mount, unmount, stale mounts; `session` life of a mount; `transport` the threads that wait for
-//! requests, `transport/dev` and `transport/uring`.
+//! `abi` protocol numbers and structures; `request` bytes to [`Request`]; `reply` [`Reply`] to bytes;
+//! `device` the descriptor; `mount` mount, unmount, stale mounts; `session` life of a mount; `transport` the threads
+//! that wait for requests, `transport/dev` and `transport/uring`.
 
 pub mod abi;
 mod config;

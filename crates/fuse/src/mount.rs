@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 //!
-//! Root mounts with mount(2); others through the set-uid helper fusermount3, which hands the device's descriptor back
-//! over a socket.
+//! Root mounts with mount(2); other users through the set-uid helper fusermount3, which returns the device's
+//! descriptor over a socket.
 
 mod fusermount;
 mod table;
@@ -20,25 +20,25 @@ use crate::error::Error;
 
 pub(crate) use table::MountEntry;
 
-/// How a mount is to be ended.
+/// Kind of an unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
     /// Fails with [`Error::Busy`] while files are open.
     Clean,
-    /// Disappears from the tree at once; ends when the last open file is closed.
+    /// Detaches from the tree at once; ends when the last open file is closed.
     Lazy,
-    /// Disappears at once, and requests under way fail.
+    /// Detaches at once, and requests in flight fail.
     Force,
 }
 
-/// A mount that exists, and how it was made.
+/// An existing mount, with the way it was mounted.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     path: PathBuf,
     by_helper: bool,
 }
 
-/// Mounts as the configuration says.
+/// Mounts according to the configuration.
 pub(crate) fn mount(config: &SessionConfig) -> Result<(Device, Mounted), Error> {
     check_options(config)?;
     let path = prepare_mount_point(&config.mount_point, &config.mount)?;
@@ -48,7 +48,7 @@ pub(crate) fn mount(config: &SessionConfig) -> Result<(Device, Mounted), Error> 
         mount_directly(&path, options, config.protocol.max_write, &device)?;
         Ok((device, Mounted { path, by_helper: false }))
     } else {
-        // The helper opens the device with our rights: see first whether that can work, for a better message.
+        // The helper opens the device with this process's rights: a check beforehand gives a better message.
         drop(Device::open()?);
         let device = fusermount::mount(&path, &helper_options(options, config.protocol.max_write))?;
         Ok((device, Mounted { path, by_helper: true }))
@@ -56,13 +56,13 @@ pub(crate) fn mount(config: &SessionConfig) -> Result<(Device, Mounted), Error> 
 }
 
 impl Mounted {
-    /// Where it is, with symbolic links resolved.
+    /// Returns the mount point, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Has the kernel fetch up to `bytes` ahead of sequential readers. INIT can only lower what new mounts get (128 KiB),
-    /// so this goes through sysfs, which takes root; false if it could not be done.
+    /// Sets the kernel's read-ahead to `bytes`. INIT can only lower the default of new mounts (128 KiB), so
+    /// this uses sysfs, which needs root; returns false if it failed.
     pub fn set_read_ahead(&self, bytes: u32) -> bool {
         let Some((major, minor)) = self.device_number() else { return false };
         let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
@@ -75,19 +75,19 @@ impl Mounted {
         }
     }
 
-    /// Device number of the mount, found without a request to its daemon.
+    /// Returns the device number of the mount, found without a request to its daemon.
     fn device_number(&self) -> Option<(u32, u32)> {
         let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let stat = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::empty()).ok()?;
         Some((stat.stx_dev_major, stat.stx_dev_minor))
     }
 
-    /// Is it still mounted, but nobody serves it?
+    /// Returns true if it is still mounted without a daemon.
     pub fn is_dead(&self) -> bool {
         is_dead(&self.path) && MountEntry::at(&self.path).is_some()
     }
 
-    /// Ends the mount. Success if it is not there any more.
+    /// Unmounts. Succeeds if it is already unmounted.
     pub fn unmount(&self, how: Unmount) -> Result<(), Error> {
         if self.by_helper && !is_root() {
             return fusermount::unmount(&self.path, how != Unmount::Clean);
@@ -143,7 +143,7 @@ fn mount_directly(path: &Path, options: &MountOptions, max_read: u32, device: &D
     })
 }
 
-/// The option string for the helper. Commas and backslashes in values are escaped as it expects.
+/// Returns the option string for the helper. Commas and backslashes in values are escaped as it expects.
 fn helper_options(options: &MountOptions, max_read: u32) -> String {
     let mut text =
         format!("fsname={},subtype={}", escape_option(&options.source), escape_option(&options.subtype));
@@ -220,13 +220,13 @@ fn options_have_control_bytes(source: &str) -> bool {
     source.is_empty() || source.bytes().any(|byte| byte < b' ')
 }
 
-/// Clears a dead mount of ours, and sees that the mount point can take a new one.
+/// Clears a dead mount of this subtype, and checks that the mount point is free.
 fn prepare_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf, Error> {
     let path = resolve(path)?;
     if let Some(entry) = MountEntry::at(&path) {
         let ours = entry.kind == format!("fuse.{}", options.subtype);
         if !is_dead(&path) {
-            // Mounting over a FUSE mount of anybody hides it; other file systems are a usual thing to mount on.
+            // A mount over any FUSE mount would hide it; other file systems are common below a mount.
             if entry.kind.starts_with("fuse") {
                 return Err(Error::InUse(path, entry.source));
             }
@@ -249,7 +249,7 @@ fn prepare_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf, E
     Ok(path)
 }
 
-/// The path without symbolic links. The last component may be a dead mount, which cannot be looked into.
+/// Returns the path without symbolic links. The last component may be a dead mount, which cannot be examined.
 fn resolve(path: &Path) -> Result<PathBuf, Error> {
     match std::fs::canonicalize(path) {
         Ok(path) => Ok(path),
@@ -274,7 +274,7 @@ fn no_mount_point(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Has the daemon behind this FUSE mount gone?
+/// Returns true if the daemon of this FUSE mount is dead.
 fn is_dead(path: &Path) -> bool {
     let error = std::fs::symlink_metadata(path).err();
     matches!(error.and_then(|error| Errno::from_io_error(&error)), Some(Errno::NOTCONN | Errno::CONNABORTED))

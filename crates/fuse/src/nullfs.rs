@@ -1,11 +1,11 @@
 //! A file system in memory that does as little as possible.
 //!
-//! It is the ceiling that other file systems on this channel are compared with, and the subject of the channel's own
-//! tests: names and attributes are kept, data is not. Writes move the size and are dropped; reads return whatever the
-//! transport's buffer holds (as if it had just been received there) or a constant pattern. It checks no permissions and has
-//! no hard links, renames or extended attributes.
+//! It is the ceiling for other file systems on this channel, and the subject of the channel's own tests:
+//! names and attributes are stored, data is not. Writes set the size and discard the data; reads return the
+//! contents of the transport's buffer (as if just received there) or a constant pattern. It checks no
+//! permissions and has no hard links, renames or extended attributes.
 //!
-//! The root has a directory `many` with entries made up on the fly.
+//! The root has a directory `many` with generated entries.
 
 mod tree;
 
@@ -20,31 +20,31 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tree::{Kind, MANY_BASE, MANY_NODE, Tree};
 
-/// What a bench may do for every request before it is answered, e.g. one call over the network.
+/// Work that a benchmark adds to every request before its answer, e.g. one call over the network.
 pub type RequestHook = Arc<dyn Fn(&Request<'_>) + Send + Sync>;
 
 /// Options of [`NullFs`].
 #[derive(Clone)]
 pub struct NullOptions {
-    /// For how long the kernel may use attributes.
+    /// Time for which the kernel may use attributes.
     pub attr_timeout: Duration,
-    /// For how long the kernel may use names.
+    /// Time for which the kernel may use names.
     pub entry_timeout: Duration,
-    /// Names that do not exist are cached for the entry timeout, too.
+    /// Negative entries are cached for the entry timeout, too.
     pub negative_entries: bool,
-    /// Reads and writes go around the page cache.
+    /// Reads and writes bypass the page cache.
     pub direct_io: bool,
     /// Cached data survives an open.
     pub keep_cache: bool,
-    /// Reads copy this byte into the buffer; `None`: the buffer is handed over as it is.
+    /// Byte that reads copy into the buffer; `None`: the buffer is returned unchanged.
     pub fill: Option<u8>,
-    /// Files that exist from the start in the root: name and size in bytes.
+    /// Initial files in the root: name and size in bytes.
     pub files: Vec<(String, u64)>,
-    /// Directories that exist from the start in the root.
+    /// Initial directories in the root.
     pub directories: Vec<String>,
-    /// Entries of the directory `many`.
+    /// Number of entries of the directory `many`.
     pub many: u64,
-    /// Called for every request except forgets.
+    /// Function to call for every request except forgets.
     pub hook: Option<RequestHook>,
 }
 
@@ -65,14 +65,14 @@ impl Default for NullOptions {
     }
 }
 
-/// The file system; see the module.
+/// The null file system; see the module.
 pub struct NullFs {
     options: NullOptions,
     tree: Tree,
 }
 
 impl NullFs {
-    /// An empty file system but for what the options ask for.
+    /// Creates a file system with the contents of the options.
     pub fn new(options: NullOptions) -> NullFs {
         let tree = Tree::new(options.many);
         for name in &options.directories {
@@ -88,7 +88,7 @@ impl NullFs {
         NullFs { options, tree }
     }
 
-    /// Inodes that are kept in memory (without those of `many`).
+    /// Returns the number of inodes in memory (without those of `many`).
     pub fn node_count(&self) -> usize {
         self.tree.len()
     }
@@ -274,8 +274,8 @@ impl Handler for NullFs {
     }
 }
 
-/// Makes sure once per buffer that its pages exist, as if data had been received into them: the kernel takes pages that were
-/// never written by a slower way, which would make reads look worse than those of a real file system.
+/// Touches the pages of a buffer once, as if data had been received into them: the kernel takes pages that
+/// were never written by a slower path, which would make reads look worse than those of a real file system.
 fn touch(buffer: &mut [u8]) {
     const PAGE: usize = 4096;
     thread_local! { static TOUCHED: Cell<(usize, usize)> = const { Cell::new((0, 0)) }; }
@@ -290,5 +290,5 @@ fn touch(buffer: &mut [u8]) {
     TOUCHED.set((address, length));
 }
 
-/// Node id of the directory `many`, for benches that address it directly.
+/// Node id of the directory `many`, for benchmarks that address it directly.
 pub const MANY: u64 = MANY_NODE;

@@ -1,4 +1,4 @@
-//! Replies: built in the transport's own memory, so that answering neither allocates nor copies twice.
+//! Replies: built in the transport's own memory, so that an answer neither allocates nor copies twice.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ mod directory;
 
 pub use directory::{DirBuffer, DirEntry};
 
-/// Room for the structures of a reply (the largest one is STATX's, 288 bytes).
+/// Bytes for the structures of a reply (the largest one is STATX's, 288 bytes).
 pub(crate) const SMALL_SIZE: usize = 512;
 
-/// What a handler answers. The last method called counts; a handler that calls none answers EIO.
+/// The reply of a handler. The last method called takes effect; without a call, the reply is EIO.
 pub struct Reply<'a> {
     opcode: u32,
     small: &'a mut [u8; SMALL_SIZE],
@@ -20,42 +20,42 @@ pub struct Reply<'a> {
     state: State,
 }
 
-/// What the transport is to send.
+/// Reply that the transport has to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing was said yet.
+    /// No method called yet.
     Unanswered,
     /// Failed.
     Error(Errno),
-    /// So many bytes of the small area.
+    /// Reply of this number of bytes in the small area.
     Small(usize),
-    /// So many bytes of the bulk area.
+    /// Reply of this number of bytes in the bulk area.
     Bulk(usize),
     /// No reply (FORGET and the like).
     None,
 }
 
-/// A name that was looked up or made, with its inode.
+/// A name that was found or created, with its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Node id by which the kernel will call the inode; 0: the name does not exist, and this may be cached.
+    /// Node id of the inode; 0: the name does not exist, and the kernel may cache that.
     pub node_id: u64,
-    /// Node id and generation together must never be used again for another inode.
+    /// Generation: a pair of node id and generation must never be reused for another inode.
     pub generation: u64,
-    /// For how long the kernel may use the name without asking.
+    /// Time for which the kernel may use the name without a lookup.
     pub entry_timeout: Duration,
-    /// For how long the kernel may use the attributes without asking.
+    /// Time for which the kernel may use the attributes without a request.
     pub attr_timeout: Duration,
-    /// Attributes.
+    /// Attributes of the inode.
     pub attr: Attr,
 }
 
 /// An open file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Opened {
-    /// Handle that comes back with every request on this open file.
+    /// Handle that every request on this open file carries.
     pub fh: u64,
-    /// What the kernel is to do with it.
+    /// Options for the kernel.
     pub flags: OpenFlags,
     /// Id of a registered backing file, with [`OpenFlags::PASSTHROUGH`]; else 0.
     pub backing_id: i32,
@@ -70,9 +70,10 @@ impl<'a> Reply<'a> {
         self.state
     }
 
-    /// Failure with `errno` (positive, such as `libc::ENOENT`). Numbers that the kernel would not take become EIO.
+    /// Failure with `errno` (positive, such as `libc::ENOENT`). Numbers that the kernel would reject become
+    /// EIO.
     pub fn error(&mut self, errno: i32) {
-        // The kernel refuses replies from 512 (ERESTARTSYS) up, and the caller would wait for ever.
+        // The kernel rejects replies from 512 (ERESTARTSYS) up, and the caller would wait for ever.
         self.state =
             State::Error(if (1..512).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO });
     }
@@ -102,7 +103,7 @@ impl<'a> Reply<'a> {
         self.structs(&[open_out(opened).as_bytes()]);
     }
 
-    /// GETATTR and SETATTR; the kernel may use the attributes for `timeout` without asking.
+    /// GETATTR and SETATTR; the kernel may use the attributes for `timeout` without a request.
     pub fn attr(&mut self, attr: &Attr, timeout: Duration) {
         let (attr_valid, attr_valid_nsec) = seconds(timeout);
         self.structs(&[AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: *attr }.as_bytes()]);
@@ -116,12 +117,12 @@ impl<'a> Reply<'a> {
         ]);
     }
 
-    /// WRITE: bytes taken. Fewer than sent is a short write to the caller.
+    /// WRITE: number of bytes written. Fewer than sent is a short write for the caller.
     pub fn written(&mut self, bytes: u32) {
         self.structs(&[WriteOut { size: bytes, padding: 0 }.as_bytes()]);
     }
 
-    /// COPY_FILE_RANGE: bytes copied; cut to what the request's form can express.
+    /// COPY_FILE_RANGE: number of bytes copied; capped at what the request's form can express.
     pub fn copied(&mut self, bytes: u64) {
         if self.opcode == opcode::COPY_FILE_RANGE_64 {
             self.structs(&[CopyFileRangeOut { bytes_copied: bytes }.as_bytes()]);
@@ -135,12 +136,12 @@ impl<'a> Reply<'a> {
         self.structs(&[statfs.as_bytes()]);
     }
 
-    /// GETXATTR and LISTXATTR with size 0: how long the value is.
+    /// GETXATTR and LISTXATTR with size 0: length of the value.
     pub fn xattr_size(&mut self, bytes: u32) {
         self.structs(&[GetXattrOut { size: bytes, padding: 0 }.as_bytes()]);
     }
 
-    /// GETLK: the lock in the way, or one of type F_UNLCK.
+    /// GETLK: the conflicting lock, or one of type F_UNLCK.
     pub fn lock(&mut self, lock: &FileLock) {
         self.structs(&[lock.as_bytes()]);
     }
@@ -150,8 +151,8 @@ impl<'a> Reply<'a> {
         self.structs(&[LseekOut { offset }.as_bytes()]);
     }
 
-    /// IOCTL: what ioctl(2) returns, and the data for the caller (no more than `out_size` of the request, else the
-    /// kernel makes it EIO). A negative result stands for an error, but `error` is the usual way.
+    /// IOCTL: the result of ioctl(2), and the data for the caller (no more than `out_size` of the request, or
+    /// the kernel returns EIO). A negative result is an error, but `error` is the usual way.
     pub fn ioctl(&mut self, result: i32, data: &[u8]) {
         let out = IoctlOut { result, ..IoctlOut::default() };
         let length = size_of::<IoctlOut>() + data.len();
@@ -166,7 +167,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// READ, READLINK, GETXATTR, LISTXATTR: these bytes, copied. More than fits is ERANGE.
+    /// READ, READLINK, GETXATTR, LISTXATTR: copies these bytes into the reply. ERANGE if they do not fit.
     pub fn bytes(&mut self, bytes: &[u8]) {
         match self.bulk.get_mut(..bytes.len()) {
             Some(bulk) => {
@@ -177,15 +178,15 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// READ (and other requests with data in the reply): the memory from which the kernel takes the data, aligned to a
-    /// page, `len` bytes or as many as there are. Fill the start of it, then call [`Reply::read_done`]. It holds bytes
-    /// of earlier requests, so never claim more than was filled.
+    /// READ (and other requests with data in the reply): returns the memory from which the kernel copies the
+    /// data, page-aligned, `len` bytes or the whole area if that is less. Fill its start, then call
+    /// [`Reply::read_done`]. It holds bytes of earlier requests, so never report more than was filled.
     pub fn read_buffer(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.bulk.len());
         &mut self.bulk[..len]
     }
 
-    /// The first `bytes` of [`Reply::read_buffer`] are the answer.
+    /// Replies with the first `bytes` of [`Reply::read_buffer`].
     pub fn read_done(&mut self, bytes: usize) {
         if bytes <= self.bulk.len() {
             self.state = State::Bulk(bytes);
@@ -194,8 +195,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// READDIR: a buffer of `size` bytes (the request's) for names. What was pushed is the answer; nothing pushed
-    /// means that the directory ends here.
+    /// READDIR: returns a buffer of `size` bytes (the request's) for names. The pushed names are the answer;
+    /// an empty buffer means the end of the directory.
     pub fn directory(&mut self, size: u32) -> DirBuffer<'_, 'a> {
         DirBuffer::new(self, size)
     }
@@ -210,7 +211,8 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// The protocol's form of a timeout. Very long ones are cut: the kernel adds them to the current time.
+/// Returns the protocol's form of a timeout. Very long ones are capped: the kernel adds them to the current
+/// time.
 fn seconds(timeout: Duration) -> (u64, u32) {
     const LONGEST: u64 = u32::MAX as u64;
     if timeout.as_secs() >= LONGEST { (LONGEST, 0) } else { (timeout.as_secs(), timeout.subsec_nanos()) }

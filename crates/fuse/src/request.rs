@@ -1,4 +1,4 @@
-//! Requests of the kernel, parsed and checked; names and data are borrowed from the transport's buffer.
+//! Requests of the kernel, parsed and validated; names and data are borrowed from the transport's buffer.
 
 mod parse;
 
@@ -6,59 +6,59 @@ use crate::abi::{FileLock, ForgetOne, InitFlags, SetAttrValid, Wire};
 
 pub(crate) use parse::{Raw, argument_size, parse, replies_in_bulk, takes_no_reply};
 
-/// One request.
+/// A request of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Number of the request; never 0, never used twice on one connection.
+    /// Number of the request; never 0, never reused on one connection.
     pub unique: u64,
     /// Request code, see [`crate::abi::opcode`].
     pub opcode: u32,
-    /// The inode that the request is about; the parent directory for operations on names.
+    /// Node id of the request's inode; that of the parent directory for operations on names.
     pub node_id: u64,
     /// User of the caller (its fsuid); `u32::MAX` if it has no number in the mount's user namespace.
     pub uid: u32,
     /// Primary group of the caller (its fsgid); `u32::MAX` as for `uid`.
     pub gid: u32,
-    /// Thread id of the caller; 0 if it lives in a foreign pid namespace, or for requests of the kernel's own
-    /// (write-back, read-ahead).
+    /// Thread id of the caller; 0 for a caller in a foreign pid namespace, and for requests of the kernel's
+    /// own (write-back, read-ahead).
     pub pid: u32,
-    /// Creates only, if `CREATE_SUPP_GROUP` was granted: the parent directory's group, when the caller is a member of
-    /// it through its supplementary groups.
+    /// Creates only, if `CREATE_SUPP_GROUP` was granted: the parent directory's group, if it is one of the
+    /// caller's supplementary groups.
     pub parent_group: Option<u32>,
-    /// What is asked, with its arguments.
+    /// Operation with its arguments.
     pub op: Operation<'a>,
 }
 
-/// What is asked.
+/// Operation of a request.
 ///
-/// Fields that many have: names come without their NUL, are not empty, and hold any byte except NUL and `/` (targets of
-/// symbolic links and names of attributes may hold `/`); `fh` is the handle from [`crate::Opened`]; `flags` of opens,
-/// reads, writes and releases are those of open(2); `mode` has the file type where the kernel sends it; `umask` is the
-/// caller's and is not applied yet; offsets and sizes are in bytes.
+/// Common fields: names are without their NUL, not empty, and contain any byte except NUL and `/` (targets of
+/// symbolic links and names of attributes may contain `/`); `fh` is the handle from [`crate::Opened`];
+/// `flags` of opens, reads, writes and releases are those of open(2); `mode` includes the file type where the
+/// kernel sends it; `umask` is the caller's and is not applied yet; offsets and sizes are in bytes.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are told above and at the variants")]
 pub enum Operation<'a> {
-    /// Name to inode. Reply `entry` (a negative one has node id 0 and is cached for its timeout) or ENOENT.
+    /// Looks up a name. Reply `entry` (a negative one has node id 0 and is cached for its timeout) or ENOENT.
     Lookup { name: &'a [u8] },
     /// Undoes `nlookup` lookups (every `entry`, `created` and READDIRPLUS entry is one). No reply.
     Forget { nlookup: u64 },
     /// Many forgets. No reply.
     BatchForget { forgets: ForgetList<'a> },
-    /// Attributes. Reply `attr`.
+    /// Reads attributes. Reply `attr`.
     GetAttr { fh: Option<u64> },
-    /// Attributes as of statx(2), asked for when the creation time is wanted. Reply `statx`, or ENOSYS to have
-    /// GETATTR instead for ever.
+    /// Reads attributes as statx(2), sent if the caller needs the creation time. Reply `statx`, or ENOSYS for
+    /// GETATTR instead from then on.
     Statx { fh: Option<u64>, flags: u32, mask: u32 },
     /// Changes attributes. Reply `attr`.
     SetAttr(SetAttr),
-    /// Target of a symbolic link. Reply `bytes`, without NUL.
+    /// Reads the target of a symbolic link. Reply `bytes`, without NUL.
     ReadLink,
-    /// Makes a symbolic link. Reply `entry`.
+    /// Creates a symbolic link. Reply `entry`.
     Symlink { name: &'a [u8], target: &'a [u8] },
-    /// Makes a node; `mode` has the type. Reply `entry`.
+    /// Creates a node; `mode` has the type. Reply `entry`.
     MkNod { name: &'a [u8], mode: u32, rdev: u32, umask: u32 },
-    /// Makes a directory. Reply `entry`.
+    /// Creates a directory. Reply `entry`.
     MkDir { name: &'a [u8], mode: u32, umask: u32 },
     /// Removes a name. Reply `ok`.
     Unlink { name: &'a [u8] },
@@ -66,88 +66,89 @@ pub enum Operation<'a> {
     RmDir { name: &'a [u8] },
     /// Renames; `flags` are RENAME_NOREPLACE and so on (0 for the plain request). Reply `ok`.
     Rename { name: &'a [u8], new_parent: u64, new_name: &'a [u8], flags: u32 },
-    /// Gives inode `node_id` another name in the request's directory. Reply `entry`.
+    /// Creates another name of inode `node_id` in the request's directory. Reply `entry`.
     Link { node_id: u64, new_name: &'a [u8] },
-    /// Opens a file; `flags` of open(2), `kill_suid_gid`: drop set-id bits, because it is truncated by one who may not
-    /// keep them. Reply `opened`, or ENOSYS (if NO_OPEN_SUPPORT) to never be asked again.
+    /// Opens a file; `flags` of open(2), `kill_suid_gid`: drop set-id bits, because the truncating caller may
+    /// not keep them. Reply `opened`, or ENOSYS (if NO_OPEN_SUPPORT) to stop such requests.
     Open { flags: u32, kill_suid_gid: bool },
-    /// Reads. Reply with `read_buffer` and `read_done`, or `bytes`. Fewer bytes than asked mean end of file.
+    /// Reads data. Reply with `read_buffer` and `read_done`, or `bytes`. Fewer bytes than requested mean end
+    /// of file.
     Read(Read),
-    /// Writes. The data is aligned to a page and may be handed to O_DIRECT. Reply `written`.
+    /// Writes data, which is page-aligned and thus fit for O_DIRECT. Reply `written`.
     Write(Write<'a>),
-    /// Space and limits. Reply `statfs`.
+    /// Returns space and limits. Reply `statfs`.
     StatFs,
     /// Last close of an open file. Reply `ok`; the caller does not wait for it.
     Release { fh: u64, flags: u32, flush: bool, flock_unlock: bool, lock_owner: u64 },
-    /// Makes a file durable. Reply `ok`; ENOSYS means success for ever.
+    /// Makes a file durable. Reply `ok`; ENOSYS means success from then on.
     Fsync { fh: u64, datasync: bool },
-    /// Makes a directory durable. Reply `ok`; ENOSYS means success for ever.
+    /// Makes a directory durable. Reply `ok`; ENOSYS means success from then on.
     FsyncDir { fh: u64, datasync: bool },
-    /// Sets an extended attribute. Reply `ok`; ENOSYS means EOPNOTSUPP for ever.
+    /// Sets an extended attribute. Reply `ok`; ENOSYS means EOPNOTSUPP from then on.
     SetXattr(SetXattr<'a>),
     /// Reads an extended attribute. `size` 0: reply `xattr_size`; else `bytes`, or ERANGE if it is longer.
     GetXattr { name: &'a [u8], size: u32 },
-    /// Names of the extended attributes, each ended by NUL. Replies as for `GetXattr`.
+    /// Lists the names of the extended attributes, each with its NUL. Replies as for `GetXattr`.
     ListXattr { size: u32 },
     /// Removes an extended attribute. Reply `ok`.
     RemoveXattr { name: &'a [u8] },
-    /// A descriptor was closed; its error is what close(2) returns. Reply `ok`; ENOSYS: never ask again.
+    /// A descriptor was closed; the error is what close(2) returns. Reply `ok`; ENOSYS stops such requests.
     Flush { fh: u64, lock_owner: u64 },
-    /// First request; answered by the session, handlers do not see it.
+    /// First request; the session answers it, handlers do not see it.
     Init(InitRequest),
     /// Opens a directory. Reply `opened`.
     OpenDir { flags: u32 },
-    /// Names from position `offset` on, in `size` bytes at most. Reply with `directory`.
+    /// Lists names from position `offset` on, in `size` bytes at most. Reply with `directory`.
     ReadDir(ReadDir),
-    /// Names with attributes. Reply with `directory` and its `push_plus`.
+    /// Lists names with attributes. Reply with `directory` and its `push_plus`.
     ReadDirPlus(ReadDir),
     /// Last close of an open directory. Reply `ok`.
     ReleaseDir { fh: u64, flags: u32 },
-    /// Tests a lock. Reply `lock` (type F_UNLCK: it could be had).
+    /// Tests a lock. Reply `lock` (type F_UNLCK: no conflict).
     GetLk { fh: u64, owner: u64, lock: FileLock, flock: bool },
-    /// Sets or drops a lock; `wait`: until it can be had (interruptible). Reply `ok` or EAGAIN.
+    /// Sets or releases a lock; `wait`: until it is granted (interruptible). Reply `ok` or EAGAIN.
     SetLk { fh: u64, owner: u64, lock: FileLock, flock: bool, wait: bool },
-    /// access(2). Reply `ok`; ENOSYS means success for ever.
+    /// Checks permissions for access(2). Reply `ok`; ENOSYS means success from then on.
     Access { mask: u32 },
-    /// Makes and opens a file. Reply `created`.
+    /// Creates and opens a file. Reply `created`.
     Create { name: &'a [u8], flags: u32, mode: u32, umask: u32, kill_suid_gid: bool },
-    /// Makes and opens a file without a name. Reply `created`; ENOSYS means EOPNOTSUPP for ever.
+    /// Creates and opens a file without a name. Reply `created`; ENOSYS means EOPNOTSUPP from then on.
     TmpFile { flags: u32, mode: u32, umask: u32 },
-    /// A request is called off; dealt with by the session, which tells [`crate::Handler::interrupt`].
+    /// Interrupts a request; the session handles it and calls [`crate::Handler::interrupt`].
     Interrupt { unique: u64 },
-    /// File block to device block (block-device file systems only). Answered with ENOSYS.
+    /// Maps a file block to a device block (block-device file systems only). Answered with ENOSYS.
     Bmap { block: u64, blocksize: u32 },
     /// The connection ends. Reply `ok`.
     Destroy,
-    /// ioctl(2). `data` is what the command number says is read from the caller, `out_size` what it says is written
-    /// to it. Reply `ioctl`, or ENOTTY.
+    /// ioctl(2). `data` is the input of the size in the command number, `out_size` the size of the output.
+    /// Reply `ioctl`, or ENOTTY.
     Ioctl(Ioctl<'a>),
-    /// poll(2). `wakeup`: the number by which the kernel knows those who wait. ENOSYS: always ready.
+    /// poll(2). `wakeup`: the number for the wake-up notification. ENOSYS: always ready.
     Poll { fh: u64, wakeup: Option<u64>, events: u32 },
-    /// Answer to [`crate::Notifier::retrieve`]: data of the page cache. `unique` of the request is the number that
-    /// `retrieve` was given. Reply `none`.
+    /// Answer to [`crate::Notifier::retrieve`]: data of the page cache. `unique` of the request is the number
+    /// passed to `retrieve`. Reply `none`.
     NotifyReply { offset: u64, data: &'a [u8] },
-    /// Allocates, punches, zeroes (FALLOC_FL_...). Reply `ok`; ENOSYS means EOPNOTSUPP for ever.
+    /// Allocates, punches, zeroes (FALLOC_FL_...). Reply `ok`; ENOSYS means EOPNOTSUPP from then on.
     FAllocate { fh: u64, offset: u64, length: u64, mode: u32 },
-    /// Finds data or a hole. Reply `lseek`; ENOSYS: no holes, for ever.
+    /// Finds data or a hole. Reply `lseek`; ENOSYS: no holes, from then on.
     LSeek { fh: u64, offset: u64, whence: u32 },
-    /// Copies inside of this file system. Reply `copied`; ENOSYS: never ask again, the kernel copies.
+    /// Copies within this file system. Reply `copied`; ENOSYS stops such requests, and the kernel copies.
     CopyFileRange(CopyFileRange),
-    /// Makes everything durable. Reply `ok`. Kernels send it only to mounts that asked for it by being virtiofs or
-    /// block-device based.
+    /// Makes the whole file system durable. Reply `ok`. Kernels send it only to virtiofs and block-device
+    /// based mounts.
     SyncFs,
 }
 
-/// Arguments of SETATTR: only what is `Some` changes.
+/// Arguments of SETATTR: only fields that are `Some` change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// The open file through which it is done (ftruncate).
+    /// Handle of the open file for ftruncate.
     pub fh: Option<u64>,
     /// Permission bits.
     pub mode: Option<u32>,
-    /// Owner.
+    /// User id of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group id of the owner.
     pub gid: Option<u32>,
     /// Size in bytes.
     pub size: Option<u64>,
@@ -155,11 +156,11 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Change time (only with a writeback cache).
+    /// Change time (only with a write-back cache).
     pub ctime: Option<SetTime>,
     /// Lock owner of a truncation, for mandatory locks.
     pub lock_owner: Option<u64>,
-    /// Set-id bits are to be dropped (truncate and chown by one who may not keep them).
+    /// Drop set-id bits (truncate and chown by a caller without the right to keep them).
     pub kill_suid_gid: bool,
     /// The bits as the kernel sent them.
     pub valid: SetAttrValid,
@@ -168,13 +169,13 @@ pub struct SetAttr {
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The daemon's clock.
+    /// Current time of the daemon's clock.
     Now,
-    /// This time.
+    /// Given time.
     At {
         /// Seconds since 1970, may be negative.
         seconds: i64,
-        /// Nanoseconds, as sent (a sane kernel sends fewer than 1e9).
+        /// Nanoseconds as sent (a correct kernel sends fewer than 1e9).
         nanoseconds: u32,
     },
 }
@@ -182,26 +183,26 @@ pub enum SetTime {
 /// Arguments of READ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Read {
-    /// Handle.
+    /// Handle of the open file.
     pub fh: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes at most.
+    /// Largest number of bytes to read.
     pub size: u32,
     /// Flags of open(2).
     pub flags: u32,
-    /// Lock owner, of a program that reads around the page cache.
+    /// Lock owner of a program whose read bypasses the page cache.
     pub lock_owner: Option<u64>,
 }
 
 /// Arguments of READDIR and READDIRPLUS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadDir {
-    /// Handle.
+    /// Handle of the open directory.
     pub fh: u64,
-    /// Position to begin at.
+    /// Position at which the listing starts.
     pub offset: u64,
-    /// Room for the answer in bytes.
+    /// Largest reply in bytes.
     pub size: u32,
 }
 
@@ -210,47 +211,47 @@ pub struct ReadDir {
 pub struct SetXattr<'a> {
     /// Name of the attribute.
     pub name: &'a [u8],
-    /// Its value.
+    /// Value of the attribute.
     pub value: &'a [u8],
     /// XATTR_CREATE and XATTR_REPLACE.
     pub flags: u32,
-    /// An ACL by one who may not keep the set-group-id bit.
+    /// Drop the set-group-id bit: an ACL set by a caller without the right to keep it.
     pub kill_sgid: bool,
 }
 
 /// Arguments of WRITE.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
-    /// Handle.
+    /// Handle of the open file.
     pub fh: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// The data, aligned to a page.
+    /// Data, page-aligned.
     pub data: &'a [u8],
     /// Flags of open(2); with O_APPEND the offset is the kernel's guess.
     pub flags: u32,
     /// Lock owner, for mandatory locks.
     pub lock_owner: Option<u64>,
-    /// Comes from the page cache (mapped pages): handle and user are guesses.
+    /// Write-back of the page cache (mapped pages): handle and user are guesses.
     pub from_cache: bool,
-    /// Set-id bits and capabilities are to be dropped.
+    /// Drop set-id bits and capabilities.
     pub kill_suid_gid: bool,
 }
 
 /// Arguments of IOCTL.
 #[derive(Debug, Clone, Copy)]
 pub struct Ioctl<'a> {
-    /// Handle.
+    /// Handle of the open file.
     pub fh: u64,
     /// IOCTL_... ([`crate::abi::IOCTL_DIR`], [`crate::abi::IOCTL_COMPAT`]).
     pub flags: u32,
     /// Command number.
     pub cmd: u32,
-    /// Third argument as the caller passed it.
+    /// Third argument as passed by the caller.
     pub arg: u64,
     /// Data read from the caller.
     pub data: &'a [u8],
-    /// Room for data to the caller.
+    /// Size of the caller's buffer in bytes.
     pub out_size: u32,
 }
 
@@ -261,19 +262,19 @@ pub struct CopyFileRange {
     pub fh_in: u64,
     /// Source offset.
     pub offset_in: u64,
-    /// Target inode.
+    /// Node id of the target.
     pub node_id_out: u64,
-    /// Target handle.
+    /// Handle of the target.
     pub fh_out: u64,
-    /// Target offset.
+    /// Offset in the target.
     pub offset_out: u64,
-    /// Bytes at most.
+    /// Largest number of bytes to copy.
     pub len: u64,
-    /// Zero today.
+    /// Flags, zero in all known kernels.
     pub flags: u64,
 }
 
-/// What the kernel offers in INIT.
+/// Offer of the kernel in INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitRequest {
     /// Major protocol version, 7.
@@ -282,7 +283,7 @@ pub struct InitRequest {
     pub minor: u32,
     /// Largest read-ahead in bytes.
     pub max_readahead: u32,
-    /// Everything that the kernel can do.
+    /// Features of the kernel.
     pub flags: InitFlags,
 }
 
@@ -293,7 +294,7 @@ pub struct ForgetList<'a> {
 }
 
 impl ForgetList<'_> {
-    /// Node ids with the number of lookups to undo.
+    /// Returns node ids with the number of lookups to undo.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.bytes
             .chunks_exact(size_of::<ForgetOne>())
@@ -301,12 +302,12 @@ impl ForgetList<'_> {
             .map(|one| (one.nodeid, one.nlookup))
     }
 
-    /// How many.
+    /// Returns the number of inodes.
     pub fn len(&self) -> usize {
         self.bytes.len() / size_of::<ForgetOne>()
     }
 
-    /// Are there none?
+    /// Returns true if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

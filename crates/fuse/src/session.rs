@@ -17,16 +17,17 @@ use crate::transport::{Availability, Channel, Negotiated, availability};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-/// How long the kernel takes at most to end a connection whose last mount went; more means that it was not the last.
+/// Longest time that the kernel takes to end a connection after its last unmount; more means that it was not
+/// the last.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A mounted file system whose requests are being served.
+/// A mounted file system whose requests are served.
 ///
-/// It ends when somebody unmounts it, by [`Session::unmount`] or from outside, and when it is dropped: then it is
-/// unmounted by force, requests under way are interrupted, and the drop waits for their handlers.
+/// It ends with an unmount, by [`Session::unmount`] or from outside, and when it is dropped: then it is
+/// unmounted by force, requests in flight are interrupted, and the drop waits for their handlers.
 pub struct Session {
     mounted: Mounted,
-    /// It has gone from its mount point, though copies in other mount namespaces may be left.
+    /// Unmounted from its mount point, though copies in other mount namespaces may be left.
     detached: AtomicBool,
     channel: Arc<Channel>,
     notifier: Notifier,
@@ -34,7 +35,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts and starts to serve. When this returns, the file system can be used.
+    /// Mounts and starts to serve. The file system is usable on return.
     ///
     /// # Errors
     ///
@@ -67,7 +68,7 @@ impl Session {
                 Ok(Session { mounted, detached: AtomicBool::new(false), channel, notifier, negotiated })
             }
             Err(error) => {
-                // The first error matters; if this fails too, the mount is dead and will be cleared by the next one.
+                // The first error matters; if this fails too, the mount is dead and the next one clears it.
                 let _ = mounted.unmount(Unmount::Force);
                 Err(error)
             }
@@ -103,47 +104,47 @@ impl Session {
         Ok((channel, notifier, negotiated))
     }
 
-    /// How requests travel.
+    /// Returns the transport in use.
     pub fn transport(&self) -> Transport {
         self.negotiated.transport
     }
 
-    /// What was agreed with the kernel.
+    /// Returns the result of the negotiation with the kernel.
     pub fn negotiated(&self) -> &InitConfig {
         &self.negotiated
     }
 
-    /// Where it is mounted, without symbolic links.
+    /// Returns the mount point, without symbolic links.
     pub fn mount_point(&self) -> &Path {
         self.mounted.path()
     }
 
-    /// A handle for notifications.
+    /// Returns a handle for notifications.
     pub fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }
 
-    /// Threads that exist now, blocked and parked ones included.
+    /// Returns the number of existing threads, blocked and parked ones included.
     pub fn thread_count(&self) -> usize {
         self.channel.thread_count()
     }
 
-    /// Has the session ended?
+    /// Returns true if the session has ended.
     pub fn has_ended(&self) -> bool {
         self.channel.has_ended()
     }
 
-    /// Unmounts. `Clean` and `Force` return when every thread has ended; after `Lazy` the session goes on until the last
-    /// open file is closed, see [`Session::join`].
+    /// Unmounts. `Clean` and `Force` return when every thread has ended; after `Lazy` the session continues
+    /// until the last open file is closed, see [`Session::join`].
     ///
     /// # Errors
     ///
-    /// For `Clean`: [`Error::Busy`] while files are open, [`Error::Elsewhere`] if it was unmounted but other mount
-    /// namespaces have copies of the mount. The session then goes on, and `Force` ends it.
+    /// For `Clean`: [`Error::Busy`] while files are open, [`Error::Elsewhere`] if it was unmounted but other
+    /// mount namespaces have copies of the mount. The session then continues, and `Force` ends it.
     pub fn unmount(&self, how: Unmount) -> Result<(), Error> {
         if self.channel.has_ended() {
             self.channel.join();
-            // Ended from outside: an unmount, or an abort that leaves a dead mount to take away.
+            // Ended from outside: an unmount, or an abort that leaves a dead mount to clear.
             return if self.mounted.is_dead() { self.mounted.unmount(Unmount::Lazy) } else { Ok(()) };
         }
         if !self.detached.load(Ordering::SeqCst) {
@@ -166,7 +167,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the session has ended: somebody has unmounted it, or the connection was cut.
+    /// Waits until the session has ended by an unmount or an abort of the connection.
     pub fn join(&self) -> Result<(), Error> {
         self.channel.join();
         if self.mounted.is_dead() { self.mounted.unmount(Unmount::Lazy) } else { Ok(()) }
@@ -190,7 +191,7 @@ impl Drop for Session {
     }
 }
 
-/// Room for the data of the largest request, as the kernel counts it for io_uring.
+/// Returns the space for the data of the largest request in bytes, as the kernel counts it for io_uring.
 fn payload_max(max_write: u32) -> usize {
     const READ_BUFFER_MIN: usize = 8192;
     (max_write as usize).next_multiple_of(page_size()).max(READ_BUFFER_MIN)
@@ -229,10 +230,10 @@ fn negotiate(
     Ok(negotiated)
 }
 
-/// Takes back what the handler may not decide.
+/// Enforces the limits on a handler's choices.
 fn settle(negotiated: &mut InitConfig, kernel: &InitRequest, options: &ProtocolOptions) {
     negotiated.flags &= kernel.flags;
-    // The second half of the flags travels only with this.
+    // The second half of the flags is sent only with this flag.
     let extended = negotiated.flags.bits() >> 32 != 0 && kernel.flags.contains(InitFlags::INIT_EXT);
     negotiated.flags.set(InitFlags::INIT_EXT, extended);
     if !negotiated.flags.contains(InitFlags::OVER_IO_URING) {
@@ -286,7 +287,7 @@ fn read_init(device: &Device) -> Result<(InHeader, InitRequest), Error> {
         let request = parse(&Raw { header, argument, payload }, true).map_err(|_| Error::Handshake)?;
         let Operation::Init(kernel) = request.op else { return Err(Error::Handshake) };
         if kernel.major > KERNEL_VERSION {
-            // A newer kernel asks again with our version.
+            // A newer kernel asks again with this version.
             let out = InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::default() };
             device.send(0, header.unique, &[out.as_bytes()]).map_err(Error::system("answering INIT"))?;
             continue;
@@ -299,7 +300,7 @@ fn read_init(device: &Device) -> Result<(InHeader, InitRequest), Error> {
     }
 }
 
-/// The flags that the options ask for, offered or not.
+/// Returns the flags for the options, offered by the kernel or not.
 fn wanted_flags(options: &ProtocolOptions) -> InitFlags {
     let mut flags = InitFlags::ASYNC_READ
         | InitFlags::ATOMIC_O_TRUNC
@@ -329,7 +330,7 @@ fn wanted_flags(options: &ProtocolOptions) -> InitFlags {
         (options.cache_symlinks, InitFlags::CACHE_SYMLINKS),
         (options.writeback_cache, InitFlags::WRITEBACK_CACHE),
         (options.passthrough, InitFlags::PASSTHROUGH),
-        // Switches default_permissions on.
+        // Enables default_permissions.
         (options.kernel_acls, InitFlags::POSIX_ACL),
     ] {
         if wanted {

@@ -1,9 +1,10 @@
-//! What the threads of a mount share, whatever way requests travel.
+//! State that the threads of a mount share, for both transports.
 //!
-//! Every thread reads requests, calls the handler and sends the answer itself. Threads belong to *lanes*: with io_uring
-//! one lane per CPU, whose threads all wait in the kernel (which prefers the one that finished last); with `/dev/fuse`
-//! a lane keeps a fixed number of threads reading and parks the others. A thread that is about to block
-//! ([`nacre_env::blocking`]) leaves the ready ones; the lane wakes or starts another one.
+//! Every thread reads requests, calls the handler and sends the answer itself. Threads belong to *lanes*:
+//! with io_uring one lane per CPU, whose threads all wait in the kernel (which prefers the one that finished
+//! last); with `/dev/fuse` a lane keeps a fixed number of threads reading and parks the others. A thread that
+//! is about to block ([`nacre_env::blocking`]) leaves the set of ready ones; the lane wakes or starts another
+//! one.
 
 mod buffer;
 mod dev;
@@ -26,27 +27,27 @@ use interrupts::{InterruptWatch, PendingInterrupts, Worker};
 
 pub(crate) use uring::{Availability, availability};
 
-/// What was agreed with the kernel, as far as transports need it.
+/// Negotiated parameters that transports need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Negotiated {
-    /// SETXATTR comes in its long form.
+    /// SETXATTR has its long form.
     pub setxattr_ext: bool,
     /// Largest payload of a request or reply in bytes.
     pub payload_max: usize,
 }
 
-/// The state that all threads of a mount share.
+/// State that all threads of a mount share.
 pub(crate) struct Channel {
     handler: Arc<dyn Handler>,
     negotiated: Negotiated,
-    /// Taken out when the last thread ends, so that the descriptor is closed then.
+    /// Dropped with the last thread, so that the descriptor is closed then.
     device: Mutex<Option<Arc<Device>>>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
     workers: Mutex<Vec<Arc<Worker>>>,
     pending: PendingInterrupts,
     watch: InterruptWatch,
-    /// Threads that were started and have not ended; the last one out ends the session.
+    /// Threads that were started and have not ended; the last one ends the session.
     live: AtomicUsize,
     handles: Mutex<Vec<JoinHandle<()>>>,
     dev_lanes: Mutex<Vec<Weak<dev::Lane>>>,
@@ -65,7 +66,7 @@ impl Channel {
             workers: Mutex::new(Vec::new()),
             pending: PendingInterrupts::default(),
             watch: InterruptWatch::default(),
-            // One for the starter, so that the session does not end between two starts.
+            // One for the starting thread, so that the session does not end between two starts.
             live: AtomicUsize::new(1),
             handles: Mutex::new(Vec::new()),
             dev_lanes: Mutex::new(Vec::new()),
@@ -88,7 +89,7 @@ impl Channel {
         self.start_dev_lanes(lanes)
     }
 
-    /// Starts the workers for io_uring, and one reader for what still travels over `/dev/fuse`.
+    /// Starts the workers for io_uring, and one reader for requests that still travel over `/dev/fuse`.
     pub fn start_uring(self: &Arc<Self>, options: &ThreadOptions) -> Result<(), Error> {
         uring::start(self, options)?;
         self.start_dev_lanes(vec![dev::Lane::new(None, 1, options)])
@@ -103,7 +104,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Every thread was started: from now on the session ends with the last of them.
+    /// Marks the end of the start-up: from here on the session ends with its last thread.
     pub fn started(self: &Arc<Self>) {
         self.leave();
     }
@@ -145,7 +146,7 @@ impl Channel {
         self.end.notify_all();
     }
 
-    /// The device, unless the session has ended.
+    /// Returns the device, unless the session has ended.
     pub fn device(&self) -> Option<Arc<Device>> {
         self.device.lock().clone()
     }
@@ -158,18 +159,20 @@ impl Channel {
         *self.ended.lock()
     }
 
-    /// Threads that exist now.
+    /// Returns the number of existing threads.
     pub fn thread_count(&self) -> usize {
         self.live.load(Ordering::SeqCst)
     }
 
-    /// The start failed: the threads that exist end, and the handler is not told of an end, because it never began.
+    /// Handles a failed start: the existing threads end, without a call of `destroy`, as the handler was
+    /// never started.
     pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
         self.stop();
     }
 
-    /// The connection is gone, or is to be given up: running requests are interrupted, threads end.
+    /// Stops the session, because the connection ended or is given up: running requests are interrupted,
+    /// threads end.
     pub fn stop(&self) {
         if self.stopping.swap(true, Ordering::SeqCst) {
             return;
@@ -184,7 +187,7 @@ impl Channel {
         }
     }
 
-    /// Waits until the last thread has ended, at most `limit`; says whether it has.
+    /// Waits until the last thread has ended, at most `limit`; returns whether it has.
     pub fn ends_within(&self, limit: Duration) -> bool {
         let mut ended = self.ended.lock();
         self.end.wait_while_for(&mut ended, |ended| !*ended, limit);
@@ -204,7 +207,7 @@ impl Channel {
                 return;
             }
             for handle in handles {
-                // A panic was caught and logged inside; the last resort of the thread is its end.
+                // The thread has caught and logged a panic; nothing is left to handle.
                 let _ = handle.join();
             }
         }
@@ -217,7 +220,7 @@ impl Channel {
         }
     }
 
-    /// The regular file that each thread met last.
+    /// Returns the last regular file that each thread served.
     fn files_met(&self) -> Vec<u64> {
         let file = |worker: &Arc<Worker>| worker.file.load(Ordering::Relaxed);
         self.workers.lock().iter().map(file).filter(|&node| node != 0).collect()
@@ -227,13 +230,14 @@ impl Channel {
         self.workers.lock().retain(|other| !Arc::ptr_eq(other, worker));
     }
 
-    /// INTERRUPT arrived for request `unique`.
+    /// Handles INTERRUPT for request `unique`.
     fn interrupt(&self, unique: u64) {
         let running = || self.workers.lock().iter().find(|worker| worker.target.current() == unique).cloned();
         let mut worker = running();
         if worker.is_none() {
-            // Read by a thread that has not begun it yet, or answered already. Leave a note for the former and look
-            // again, since it may have begun before the note was there. No EAGAIN: the kernel would ask at once again.
+            // Read by a thread that has not begun it yet, or already answered. For the former case this adds
+            // a note and checks again, since the thread may have begun before the note existed. No EAGAIN:
+            // the kernel would resend at once.
             self.pending.add(unique);
             worker = running().filter(|_| self.pending.take(unique));
         }
@@ -242,14 +246,15 @@ impl Channel {
         }
     }
 
-    /// Looks at request `unique`, which `worker` serves; `interrupted`: the kernel has told of a signal at its caller.
+    /// Interrupts request `unique`, which `worker` serves, if it is due; `interrupted`: the kernel has
+    /// reported a signal at its caller.
     fn call_off_if_due(&self, worker: &Arc<Worker>, unique: u64, interrupted: bool) {
         if !worker.target.is_raised() && worker.is_due(unique, interrupted) && worker.target.raise(unique) {
             self.handler.interrupt(unique);
         }
     }
 
-    /// Looks at all requests that run, and says how many there are.
+    /// Interrupts all running requests that are due, and returns the number of running ones.
     fn call_off_due(&self) -> usize {
         let workers = self.workers.lock().clone();
         let requests = || workers.iter().filter(|worker| worker.target.current() != 0);
@@ -264,7 +269,7 @@ impl Channel {
     }
 }
 
-/// Leaves the session when a thread ends, however it ends.
+/// Ends a thread's part in the session, even after a panic.
 struct Leave(Arc<Channel>);
 
 impl Drop for Leave {

@@ -35,9 +35,9 @@ pub struct Call<'a> {
     pub capability: Option<Capability>,
 }
 
-/// Where a server keeps the result of a modifying request for a resend: one slot per request in flight of a client.
+/// Place at a server for the result of a modifying request, for a resend: one slot per request in flight of a
+/// client.
 ///
-/// The service stores (slot, xid, encoded answer) in the same transaction as the change itself; after a restart the
 /// The service stores (slot, xid, encoded answer) in the same transaction as the change; after a restart, the
 /// server fills its reply cache from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -584,7 +584,7 @@ pub fn run_all(calls: Vec<IoCall<'_>>) -> Vec<StatusResult<OssReply>> {
     run_all_by(calls, &Alone)
 }
 
-/// As [`run_all`], with additional threads that share the sending and receiving.
+/// Runs all calls as [`run_all`], with additional threads that share the sending and receiving.
 pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusResult<OssReply>> {
     // Requests must outlive the started calls, which borrow them, so requests and buffers are separated
     // first.

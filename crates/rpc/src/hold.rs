@@ -127,7 +127,7 @@ impl Hold {
         }
     }
 
-    /// Returns true if the next such request may be held at `moment`, so that the caller has to bring it there.
+    /// Returns true if such a request may be held at `moment`, so that the caller has to bring it there.
     pub fn is_wanted(&self, moment: Moment, request: &dyn fmt::Debug) -> bool {
         if !self.is_armed.load(Ordering::Relaxed) {
             return false;

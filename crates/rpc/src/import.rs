@@ -82,7 +82,8 @@ impl LinkState {
     }
 }
 
-/// A target as its client sees it. Its [`Display`] is the text of an `import` file, without the final line end.
+/// A target as its client sees it. Its [`Display`] is the text of an `import` file, without the final
+/// newline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportInfo {
     /// Name of the target, `FSNAME-OST0000`.

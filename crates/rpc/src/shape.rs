@@ -42,7 +42,7 @@ pub struct Shape {
 }
 
 impl Default for Shape {
-    /// No effect.
+    /// Returns a shape without effect.
     fn default() -> Shape {
         Shape {
             latency: Duration::ZERO,

@@ -63,7 +63,7 @@ impl<const N: usize> Histograms<N> {
         rows[row.min(ROWS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts of a histogram.
+    /// Returns the counts of a histogram.
     pub fn rows(&self, histogram: usize) -> Rows {
         let mut sums = Rows::default();
         for shard in self.shards.iter() {

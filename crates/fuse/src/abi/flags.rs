@@ -3,22 +3,22 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What kernel and daemon agree on in INIT. The upper 32 bits travel in `flags2` (7.36).
+    /// Features that kernel and daemon negotiate in INIT. The upper 32 bits travel in `flags2` (7.36).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct InitFlags: u64 {
-        /// Several reads of one open file at a time.
+        /// Several concurrent reads of one open file.
         const ASYNC_READ = 1 << 0;
-        /// fcntl locks are the daemon's.
+        /// The daemon decides fcntl locks.
         const POSIX_LOCKS = 1 << 1;
         /// Unused by kernels.
         const FILE_OPS = 1 << 2;
-        /// O_TRUNC comes with OPEN instead of a SETATTR before it.
+        /// O_TRUNC is part of OPEN instead of a SETATTR before it.
         const ATOMIC_O_TRUNC = 1 << 3;
-        /// Lookups of "." and ".." are answered, so the mount can be exported over NFS.
+        /// The daemon answers lookups of "." and "..", so the mount can be exported over NFS.
         const EXPORT_SUPPORT = 1 << 4;
         /// Writes larger than one page.
         const BIG_WRITES = 1 << 5;
-        /// The umask is not applied by the kernel but sent along.
+        /// The kernel sends the umask instead of applying it.
         const DONT_MASK = 1 << 6;
         /// splice(2) to the device.
         const SPLICE_WRITE = 1 << 7;
@@ -26,7 +26,7 @@ bitflags! {
         const SPLICE_MOVE = 1 << 8;
         /// splice(2) from the device.
         const SPLICE_READ = 1 << 9;
-        /// flock locks are the daemon's.
+        /// The daemon decides flock locks.
         const FLOCK_LOCKS = 1 << 10;
         /// ioctl on directories.
         const HAS_IOCTL_DIR = 1 << 11;
@@ -34,19 +34,19 @@ bitflags! {
         const AUTO_INVAL_DATA = 1 << 12;
         /// READDIRPLUS instead of READDIR.
         const DO_READDIRPLUS = 1 << 13;
-        /// READDIRPLUS only while attributes are being asked for.
+        /// READDIRPLUS only while programs ask for attributes.
         const READDIRPLUS_AUTO = 1 << 14;
         /// Asynchronous direct I/O.
         const ASYNC_DIO = 1 << 15;
-        /// Small writes gather in the page cache, the kernel owns size and mtime.
+        /// Write-back: the page cache gathers small writes, and the kernel owns size and mtime.
         const WRITEBACK_CACHE = 1 << 16;
-        /// ENOSYS to OPEN means: do not ask again.
+        /// ENOSYS to OPEN stops further OPEN requests.
         const NO_OPEN_SUPPORT = 1 << 17;
-        /// Lookups and reads of one directory run at a time.
+        /// Concurrent lookups and reads of one directory.
         const PARALLEL_DIROPS = 1 << 18;
         /// First version of dropping set-id bits.
         const HANDLE_KILLPRIV = 1 << 19;
-        /// ACLs are checked by the kernel; forces default_permissions.
+        /// The kernel checks ACLs; forces default_permissions.
         const POSIX_ACL = 1 << 20;
         /// Reads of the device after an abort fail with ECONNABORTED.
         const ABORT_ERROR = 1 << 21;
@@ -54,15 +54,15 @@ bitflags! {
         const MAX_PAGES = 1 << 22;
         /// Targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
-        /// ENOSYS to OPENDIR means: do not ask again.
+        /// ENOSYS to OPENDIR stops further OPENDIR requests.
         const NO_OPENDIR_SUPPORT = 1 << 24;
-        /// Cached data is dropped only when the daemon says so.
+        /// Cached data is dropped only on request of the daemon.
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// Alignment of DAX mappings.
         const MAP_ALIGNMENT = 1 << 26;
         /// Directories may be roots of submounts.
         const SUBMOUNTS = 1 << 27;
-        /// The daemon drops set-id bits and capabilities when told so by flags.
+        /// The daemon drops set-id bits and capabilities when flags of a request demand it.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// SETXATTR has its longer form.
         const SETXATTR_EXT = 1 << 29;
@@ -70,11 +70,11 @@ bitflags! {
         const INIT_EXT = 1 << 30;
         /// Reserved, never set.
         const INIT_RESERVED = 1 << 31;
-        /// Security contexts come with creates.
+        /// Creates carry security contexts.
         const SECURITY_CTX = 1 << 32;
         /// DAX is decided per inode.
         const HAS_INODE_DAX = 1 << 33;
-        /// The group of the parent directory comes with creates if the caller is in it.
+        /// Creates carry the group of the parent directory if the caller is a member.
         const CREATE_SUPP_GROUP = 1 << 34;
         /// Names can be expired without being dropped.
         const HAS_EXPIRE_ONLY = 1 << 35;
@@ -84,22 +84,22 @@ bitflags! {
         const PASSTHROUGH = 1 << 37;
         /// File handles are refused instead of being valid only while cached.
         const NO_EXPORT_SUPPORT = 1 << 38;
-        /// Unanswered requests can be asked for again.
+        /// The daemon can request a resend of unanswered requests.
         const HAS_RESEND = 1 << 39;
         /// Idmapped mounts.
         const ALLOW_IDMAP = 1 << 40;
         /// Requests travel over io_uring.
         const OVER_IO_URING = 1 << 41;
-        /// The kernel gives up on requests after a time.
+        /// The kernel aborts requests after a timeout.
         const REQUEST_TIMEOUT = 1 << 42;
     }
 }
 
 bitflags! {
-    /// What the kernel is to do with an open file, in replies to OPEN, OPENDIR, CREATE and TMPFILE.
+    /// Options of an open file, in replies to OPEN, OPENDIR, CREATE and TMPFILE.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct OpenFlags: u32 {
-        /// Around the page cache.
+        /// Bypasses the page cache.
         const DIRECT_IO = 1 << 0;
         /// Data cached by earlier opens stays valid.
         const KEEP_CACHE = 1 << 1;
@@ -107,11 +107,11 @@ bitflags! {
         const NONSEEKABLE = 1 << 2;
         /// The directory's names may be cached.
         const CACHE_DIR = 1 << 3;
-        /// The file has no position at all.
+        /// The file has no position.
         const STREAM = 1 << 4;
-        /// No FLUSH on close, unless data is to be written back.
+        /// No FLUSH on close, unless data has to be written back.
         const NOFLUSH = 1 << 5;
-        /// Direct writes of one file need not wait for each other.
+        /// Direct writes of one file run in parallel.
         const PARALLEL_DIRECT_WRITES = 1 << 6;
         /// Reads and writes go to the backing file.
         const PASSTHROUGH = 1 << 7;
@@ -119,7 +119,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which attributes SETATTR changes.
+    /// Selects the attributes that SETATTR changes.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct SetAttrValid: u32 {
         /// Permission bits.
@@ -136,28 +136,28 @@ bitflags! {
         const MTIME = 1 << 5;
         /// The file handle is valid.
         const FH = 1 << 6;
-        /// Access time is to be now.
+        /// Access time is set to the current time.
         const ATIME_NOW = 1 << 7;
-        /// Modification time is to be now.
+        /// Modification time is set to the current time.
         const MTIME_NOW = 1 << 8;
         /// The lock owner is valid.
         const LOCKOWNER = 1 << 9;
-        /// Change time (only with a writeback cache).
+        /// Change time (only with a write-back cache).
         const CTIME = 1 << 10;
-        /// Set-id bits are to be dropped.
+        /// Drop set-id bits.
         const KILL_SUIDGID = 1 << 11;
     }
 }
 
 /// The file handle of GETATTR is valid.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// RELEASE: a FLUSH is to be done with it.
+/// RELEASE: includes a FLUSH.
 pub const RELEASE_FLUSH: u32 = 1 << 0;
 /// RELEASE: drop the flock locks of the owner.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// The lock is a flock lock, not an fcntl lock.
 pub const LK_FLOCK: u32 = 1 << 0;
-/// WRITE comes from the page cache: the handle is a guess, the user is not the writer.
+/// WRITE from the page cache: the handle is a guess, and the user is not the writer.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// WRITE: the lock owner is valid.
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
@@ -175,7 +175,7 @@ pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const IOCTL_COMPAT: u32 = 1 << 0;
 /// IOCTL on a directory.
 pub const IOCTL_DIR: u32 = 1 << 4;
-/// POLL: a wake-up is wanted.
+/// POLL: the caller needs a wake-up.
 pub const POLL_SCHEDULE_NOTIFY: u32 = 1 << 0;
 /// Inode attribute: root of a submount.
 pub const ATTR_SUBMOUNT: u32 = 1 << 0;

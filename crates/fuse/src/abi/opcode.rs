@@ -4,7 +4,7 @@ macro_rules! opcodes {
     ($($(#[$meta:meta])* $name:ident = $value:literal,)*) => {
         $($(#[$meta])* pub const $name: u32 = $value;)*
 
-        /// The name of a request code, for messages.
+        /// Returns the name of a request code, for messages.
         pub fn name(opcode: u32) -> &'static str {
             match opcode {
                 $($name => stringify!($name),)*
@@ -12,7 +12,7 @@ macro_rules! opcodes {
             }
         }
 
-        /// Every request code that is known here.
+        /// All known request codes.
         pub const ALL: &[u32] = &[$($name),*];
     };
 }
@@ -22,25 +22,25 @@ opcodes! {
     LOOKUP = 1,
     /// The kernel dropped references; no reply.
     FORGET = 2,
-    /// Attributes.
+    /// Reads attributes.
     GETATTR = 3,
     /// Changes attributes.
     SETATTR = 4,
     /// Target of a symbolic link.
     READLINK = 5,
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     SYMLINK = 6,
-    /// Makes a file, device, pipe or socket.
+    /// Creates a file, device, pipe or socket.
     MKNOD = 8,
-    /// Makes a directory.
+    /// Creates a directory.
     MKDIR = 9,
-    /// Removes a name of something that is no directory.
+    /// Removes a name of an inode that is no directory.
     UNLINK = 10,
     /// Removes an empty directory.
     RMDIR = 11,
     /// Renames without flags.
     RENAME = 12,
-    /// Makes a hard link.
+    /// Creates a hard link.
     LINK = 13,
     /// Opens a file.
     OPEN = 14,
@@ -48,7 +48,7 @@ opcodes! {
     READ = 15,
     /// Writes data.
     WRITE = 16,
-    /// Space and limits of the file system.
+    /// Returns space and limits of the file system.
     STATFS = 17,
     /// Last close of an open file.
     RELEASE = 18,
@@ -82,11 +82,11 @@ opcodes! {
     SETLKW = 33,
     /// Checks permissions for access(2).
     ACCESS = 34,
-    /// Makes and opens a file.
+    /// Creates and opens a file.
     CREATE = 35,
-    /// Calls a request off.
+    /// Interrupts a request.
     INTERRUPT = 36,
-    /// File block to device block.
+    /// Maps a file block to a device block.
     BMAP = 37,
     /// Last request of some connections.
     DESTROY = 38,
@@ -94,7 +94,7 @@ opcodes! {
     IOCTL = 39,
     /// poll(2).
     POLL = 40,
-    /// Data that was asked for with a retrieve notification.
+    /// Data that a retrieve notification requested.
     NOTIFY_REPLY = 41,
     /// Many forgets; no reply.
     BATCH_FORGET = 42,
@@ -114,9 +114,9 @@ opcodes! {
     REMOVEMAPPING = 49,
     /// Makes the whole file system durable.
     SYNCFS = 50,
-    /// Makes and opens a file without a name.
+    /// Creates and opens a file without a name.
     TMPFILE = 51,
-    /// Attributes as of statx(2).
+    /// Reads attributes as statx(2).
     STATX = 52,
     /// Copies between files of this file system; 64-bit result (7.45).
     COPY_FILE_RANGE_64 = 53,

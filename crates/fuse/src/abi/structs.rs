@@ -12,21 +12,21 @@ macro_rules! wire {
         }
         const _: () = assert!(size_of::<$name>() == $size);
         const _: () = assert!(0 $(+ size_of::<$ty>())* == $size, "padding");
-        // SAFETY: repr(C), without padding (asserted above), made of integers only.
+        // SAFETY: repr(C), without padding (asserted above), only integers.
         unsafe impl Wire for $name {}
     )*};
 }
 
 wire! {
-    /// Starts every request.
+    /// Header of every request.
     InHeader(40) {
         /// Length of header, arguments and data in bytes.
         len: u32,
-        /// What is asked, see [`super::opcode`].
+        /// Request code, see [`super::opcode`].
         opcode: u32,
         /// Number of the request.
         unique: u64,
-        /// The inode that it is about.
+        /// Node id of the inode that the request is about.
         nodeid: u64,
         /// User of the caller; all ones if it cannot be expressed.
         uid: u32,
@@ -36,10 +36,10 @@ wire! {
         pid: u32,
         /// Length of the extensions at the end, in units of 8 bytes.
         total_extlen: u16,
-        /// Zero.
+        /// Reserved, zero.
         padding: u16,
     }
-    /// Starts every reply and notification.
+    /// Header of every reply and notification.
     OutHeader(16) {
         /// Length of header and data in bytes.
         len: u32,
@@ -58,9 +58,9 @@ wire! {
         blocks: u64,
         /// Access time, seconds since 1970 as two's complement.
         atime: u64,
-        /// Modification time, likewise.
+        /// Modification time, in the same form.
         mtime: u64,
-        /// Change time, likewise.
+        /// Change time, in the same form.
         ctime: u64,
         /// Nanoseconds of the access time.
         atimensec: u32,
@@ -72,9 +72,9 @@ wire! {
         mode: u32,
         /// Number of names.
         nlink: u32,
-        /// Owner.
+        /// User id of the owner.
         uid: u32,
-        /// Group.
+        /// Group id of the owner.
         gid: u32,
         /// Device number of device nodes.
         rdev: u32,
@@ -87,42 +87,42 @@ wire! {
     EntryOut(128) {
         /// Node id, 0 for a negative entry.
         nodeid: u64,
-        /// Generation: node id and generation together are never used again.
+        /// Generation: a pair of node id and generation is never reused.
         generation: u64,
         /// Seconds for which the name is valid.
         entry_valid: u64,
         /// Seconds for which the attributes are valid.
         attr_valid: u64,
-        /// Nanoseconds of the former.
+        /// Nanosecond part of `entry_valid`.
         entry_valid_nsec: u32,
-        /// Nanoseconds of the latter.
+        /// Nanosecond part of `attr_valid`.
         attr_valid_nsec: u32,
-        /// Attributes.
+        /// Attributes of the inode.
         attr: Attr,
     }
     /// Reply to GETATTR and SETATTR.
     AttrOut(104) {
         /// Seconds for which the attributes are valid.
         attr_valid: u64,
-        /// Nanoseconds of it.
+        /// Nanosecond part of `attr_valid`.
         attr_valid_nsec: u32,
-        /// Zero.
+        /// Reserved, zero.
         dummy: u32,
-        /// Attributes.
+        /// Attributes of the inode.
         attr: Attr,
     }
     /// A time of statx.
     SxTime(16) {
         /// Seconds since 1970.
         tv_sec: i64,
-        /// Nanoseconds.
+        /// Nanosecond part.
         tv_nsec: u32,
-        /// Zero.
+        /// Reserved, zero.
         reserved: i32,
     }
     /// Attributes as of statx(2).
     Statx(256) {
-        /// Which fields are valid (STATX_...).
+        /// Valid fields (STATX_...).
         mask: u32,
         /// Preferred I/O size in bytes.
         blksize: u32,
@@ -130,21 +130,21 @@ wire! {
         attributes: u64,
         /// Number of names.
         nlink: u32,
-        /// Owner.
+        /// User id of the owner.
         uid: u32,
-        /// Group.
+        /// Group id of the owner.
         gid: u32,
         /// Type and permissions.
         mode: u16,
-        /// Zero.
+        /// Reserved, zero.
         spare0: u16,
-        /// Inode number.
+        /// Inode number that users see.
         ino: u64,
         /// Size in bytes.
         size: u64,
         /// Space used in units of 512 bytes.
         blocks: u64,
-        /// Which bits of `attributes` are supported.
+        /// Supported bits of `attributes`.
         attributes_mask: u64,
         /// Access time.
         atime: SxTime,
@@ -162,33 +162,33 @@ wire! {
         dev_major: u32,
         /// Device of the file system, minor.
         dev_minor: u32,
-        /// Zero.
+        /// Reserved, zero.
         spare2: [u64; 14],
     }
     /// Reply to STATX.
     StatxOut(288) {
         /// Seconds for which the attributes are valid.
         attr_valid: u64,
-        /// Nanoseconds of it.
+        /// Nanosecond part of `attr_valid`.
         attr_valid_nsec: u32,
-        /// Zero.
+        /// Reserved, zero.
         flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         spare: [u64; 2],
-        /// Attributes.
+        /// Attributes of the inode.
         stat: Statx,
     }
     /// Space and limits of the file system; reply to STATFS.
     StatFs(80) {
         /// Size in units of `frsize`.
         blocks: u64,
-        /// Free blocks.
+        /// Number of free blocks.
         bfree: u64,
-        /// Blocks that ordinary users may take.
+        /// Blocks available to ordinary users.
         bavail: u64,
-        /// Inodes.
+        /// Total number of inodes.
         files: u64,
-        /// Free inodes.
+        /// Number of free inodes.
         ffree: u64,
         /// Preferred I/O size in bytes.
         bsize: u32,
@@ -196,80 +196,80 @@ wire! {
         namelen: u32,
         /// Size of a block in bytes.
         frsize: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
-        /// Zero.
+        /// Reserved, zero.
         spare: [u32; 6],
     }
     /// A byte-range lock. `end` is inclusive, `u64::MAX >> 1` means to the end of the file.
     FileLock(24) {
-        /// First byte.
+        /// Offset of the first byte.
         start: u64,
-        /// Last byte.
+        /// Offset of the last byte.
         end: u64,
         /// F_RDLCK, F_WRLCK or F_UNLCK.
         typ: u32,
         /// Process that holds it (in replies).
         pid: u32,
     }
-    /// FORGET.
+    /// Argument of FORGET.
     ForgetIn(8) {
         /// Number of lookups to undo.
         nlookup: u64,
     }
-    /// One of BATCH_FORGET.
+    /// One inode of BATCH_FORGET.
     ForgetOne(16) {
-        /// Inode.
+        /// Node id of the inode.
         nodeid: u64,
         /// Number of lookups to undo.
         nlookup: u64,
     }
-    /// BATCH_FORGET.
+    /// Argument of BATCH_FORGET.
     BatchForgetIn(8) {
-        /// How many [`ForgetOne`] follow.
+        /// Number of [`ForgetOne`] structures that follow.
         count: u32,
-        /// Zero.
+        /// Reserved, zero.
         dummy: u32,
     }
-    /// GETATTR.
+    /// Argument of GETATTR.
     GetAttrIn(16) {
         /// [`super::GETATTR_FH`].
         getattr_flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         dummy: u32,
-        /// Handle if the flag is set.
+        /// Handle, if the flag is set.
         fh: u64,
     }
-    /// STATX.
+    /// Argument of STATX.
     StatxIn(24) {
         /// [`super::GETATTR_FH`].
         getattr_flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         reserved: u32,
-        /// Handle if the flag is set.
+        /// Handle, if the flag is set.
         fh: u64,
         /// AT_STATX_...
         sx_flags: u32,
         /// STATX_...
         sx_mask: u32,
     }
-    /// SETATTR.
+    /// Argument of SETATTR.
     SetAttrIn(88) {
-        /// Which fields count, see [`super::SetAttrValid`].
+        /// Fields to change, see [`super::SetAttrValid`].
         valid: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
-        /// New size.
+        /// New size in bytes.
         size: u64,
         /// Lock owner.
         lock_owner: u64,
-        /// Access time, seconds.
+        /// Access time in seconds since 1970.
         atime: u64,
-        /// Modification time, seconds.
+        /// Modification time in seconds since 1970.
         mtime: u64,
-        /// Change time, seconds.
+        /// Change time in seconds since 1970.
         ctime: u64,
         /// Nanoseconds of the access time.
         atimensec: u32,
@@ -277,18 +277,18 @@ wire! {
         mtimensec: u32,
         /// Nanoseconds of the change time.
         ctimensec: u32,
-        /// Permissions.
+        /// Permission bits.
         mode: u32,
-        /// Zero.
+        /// Reserved, zero.
         unused4: u32,
-        /// Owner.
+        /// User id of the owner.
         uid: u32,
-        /// Group.
+        /// Group id of the owner.
         gid: u32,
-        /// Zero.
+        /// Reserved, zero.
         unused5: u32,
     }
-    /// MKNOD.
+    /// Argument of MKNOD.
     MkNodIn(16) {
         /// Type and permissions.
         mode: u32,
@@ -296,43 +296,43 @@ wire! {
         rdev: u32,
         /// Caller's umask.
         umask: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// MKDIR.
+    /// Argument of MKDIR.
     MkDirIn(8) {
-        /// Permissions.
+        /// Permission bits.
         mode: u32,
         /// Caller's umask.
         umask: u32,
     }
-    /// RENAME.
+    /// Argument of RENAME.
     RenameIn(8) {
-        /// New parent.
+        /// Node id of the new parent.
         newdir: u64,
     }
-    /// RENAME2.
+    /// Argument of RENAME2.
     Rename2In(16) {
-        /// New parent.
+        /// Node id of the new parent.
         newdir: u64,
         /// RENAME_...
         flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// LINK.
+    /// Argument of LINK.
     LinkIn(8) {
-        /// Inode that gets another name.
+        /// Node id of the inode that gets another name.
         oldnodeid: u64,
     }
-    /// OPEN and OPENDIR.
+    /// Argument of OPEN and OPENDIR.
     OpenIn(8) {
         /// Flags of open(2).
         flags: u32,
         /// [`super::OPEN_KILL_SUIDGID`].
         open_flags: u32,
     }
-    /// CREATE and TMPFILE.
+    /// Argument of CREATE and TMPFILE.
     CreateIn(16) {
         /// Flags of open(2).
         flags: u32,
@@ -345,16 +345,16 @@ wire! {
     }
     /// Reply to OPEN, OPENDIR and, after an entry, CREATE.
     OpenOut(16) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
         /// See [`super::OpenFlags`].
         open_flags: u32,
         /// Id of a registered backing file.
         backing_id: i32,
     }
-    /// RELEASE and RELEASEDIR.
+    /// Argument of RELEASE and RELEASEDIR.
     ReleaseIn(24) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
         /// Flags of open(2).
         flags: u32,
@@ -363,24 +363,24 @@ wire! {
         /// Lock owner.
         lock_owner: u64,
     }
-    /// FLUSH.
+    /// Argument of FLUSH.
     FlushIn(24) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
-        /// Zero.
+        /// Reserved, zero.
         unused: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
-        /// Lock owner whose fcntl locks go.
+        /// Lock owner whose fcntl locks are released.
         lock_owner: u64,
     }
-    /// READ, READDIR and READDIRPLUS.
+    /// Argument of READ, READDIR and READDIRPLUS.
     ReadIn(40) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes at most.
+        /// Largest reply in bytes.
         size: u32,
         /// [`super::READ_LOCKOWNER`].
         read_flags: u32,
@@ -388,16 +388,16 @@ wire! {
         lock_owner: u64,
         /// Flags of open(2).
         flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// WRITE.
+    /// Argument of WRITE.
     WriteIn(40) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes that follow.
+        /// Bytes of data that follow.
         size: u32,
         /// WRITE_...
         write_flags: u32,
@@ -405,75 +405,75 @@ wire! {
         lock_owner: u64,
         /// Flags of open(2).
         flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
     /// Reply to WRITE and COPY_FILE_RANGE.
     WriteOut(8) {
-        /// Bytes taken.
+        /// Bytes written.
         size: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// FSYNC and FSYNCDIR.
+    /// Argument of FSYNC and FSYNCDIR.
     FsyncIn(16) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
         /// [`super::FSYNC_FDATASYNC`].
         fsync_flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// SETXATTR in its short form.
+    /// Argument of SETXATTR in its short form.
     SetXattrCompatIn(8) {
-        /// Length of the value.
+        /// Length of the value in bytes.
         size: u32,
         /// XATTR_...
         flags: u32,
     }
-    /// SETXATTR.
+    /// Argument of SETXATTR.
     SetXattrIn(16) {
-        /// Length of the value.
+        /// Length of the value in bytes.
         size: u32,
         /// XATTR_...
         flags: u32,
         /// [`super::SETXATTR_ACL_KILL_SGID`].
         setxattr_flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// GETXATTR and LISTXATTR.
+    /// Argument of GETXATTR and LISTXATTR.
     GetXattrIn(8) {
-        /// Room for the value, 0 asks for its length.
+        /// Size of the caller's buffer in bytes, 0 requests the length of the value.
         size: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// Reply to GETXATTR and LISTXATTR that ask for a length.
+    /// Reply to GETXATTR and LISTXATTR of size 0.
     GetXattrOut(8) {
         /// Length in bytes.
         size: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// GETLK, SETLK and SETLKW.
+    /// Argument of GETLK, SETLK and SETLKW.
     LkIn(48) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
         /// Lock owner.
         owner: u64,
-        /// The lock.
+        /// Lock to test or set.
         lk: FileLock,
         /// [`super::LK_FLOCK`].
         lk_flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// ACCESS.
+    /// Argument of ACCESS.
     AccessIn(8) {
         /// R_OK, W_OK, X_OK.
         mask: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
     /// INIT, first part.
@@ -491,7 +491,7 @@ wire! {
     InitInExt(48) {
         /// Upper half of [`super::InitFlags`].
         flags2: u32,
-        /// Zero.
+        /// Reserved, zero.
         unused: [u32; 11],
     }
     /// Reply to INIT.
@@ -504,9 +504,9 @@ wire! {
         max_readahead: u32,
         /// Lower half of [`super::InitFlags`].
         flags: u32,
-        /// Background requests (read-ahead, asynchronous I/O) under way at most.
+        /// Limit on background requests (read-ahead, asynchronous I/O) in flight.
         max_background: u16,
-        /// Background requests from which on the mount counts as congested.
+        /// Number of background requests from which on the mount counts as congested.
         congestion_threshold: u16,
         /// Largest WRITE in bytes.
         max_write: u32,
@@ -518,45 +518,45 @@ wire! {
         map_alignment: u16,
         /// Upper half of [`super::InitFlags`].
         flags2: u32,
-        /// How deep backing file systems may stack (passthrough).
+        /// Depth to which backing file systems may stack (passthrough).
         max_stack_depth: u32,
-        /// Seconds after which the kernel gives up on a request.
+        /// Seconds after which the kernel aborts a request.
         request_timeout: u16,
-        /// Zero.
+        /// Reserved, zero.
         unused: [u16; 11],
     }
-    /// INTERRUPT.
+    /// Argument of INTERRUPT.
     InterruptIn(8) {
-        /// The request that is called off.
+        /// Number of the interrupted request.
         unique: u64,
     }
-    /// BMAP.
+    /// Argument of BMAP.
     BmapIn(16) {
-        /// Block of the file.
+        /// Block number in the file.
         block: u64,
-        /// Size of a block.
+        /// Size of a block in bytes.
         blocksize: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
     /// Reply to BMAP.
     BmapOut(8) {
-        /// Block of the device.
+        /// Block number on the device.
         block: u64,
     }
-    /// IOCTL.
+    /// Argument of IOCTL.
     IoctlIn(32) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
         /// IOCTL_...
         flags: u32,
-        /// Command.
+        /// Command number.
         cmd: u32,
-        /// Argument as passed by the caller (an address in its memory or a number).
+        /// Argument as passed by the caller (an address in its memory, or a number).
         arg: u64,
-        /// Bytes that follow.
+        /// Bytes of data that follow.
         in_size: u32,
-        /// Room for the answer.
+        /// Size of the caller's buffer for the answer, in bytes.
         out_size: u32,
     }
     /// Reply to IOCTL.
@@ -570,164 +570,164 @@ wire! {
         /// Zero for restricted ioctls.
         out_iovs: u32,
     }
-    /// POLL.
+    /// Argument of POLL.
     PollIn(24) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
-        /// Number to send in a wake-up.
+        /// Number for the wake-up notification.
         kh: u64,
         /// [`super::POLL_SCHEDULE_NOTIFY`].
         flags: u32,
-        /// POLL... that are waited for.
+        /// POLL... events of interest to the caller.
         events: u32,
     }
     /// Reply to POLL.
     PollOut(8) {
-        /// POLL... that are true now.
+        /// POLL... events that are ready.
         revents: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// FALLOCATE.
+    /// Argument of FALLOCATE.
     FallocateIn(32) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
         /// FALLOC_FL_...
         mode: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// LSEEK.
+    /// Argument of LSEEK.
     LseekIn(24) {
-        /// Handle.
+        /// Handle of the open file.
         fh: u64,
-        /// Where to start.
+        /// Offset at which the search starts.
         offset: u64,
         /// SEEK_DATA or SEEK_HOLE.
         whence: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
     /// Reply to LSEEK.
     LseekOut(8) {
-        /// What was found.
+        /// Offset found.
         offset: u64,
     }
-    /// COPY_FILE_RANGE and COPY_FILE_RANGE_64.
+    /// Argument of COPY_FILE_RANGE and COPY_FILE_RANGE_64.
     CopyFileRangeIn(56) {
-        /// Source handle.
+        /// Handle of the source.
         fh_in: u64,
-        /// Source offset.
+        /// Offset in the source.
         off_in: u64,
-        /// Target inode.
+        /// Node id of the target.
         nodeid_out: u64,
-        /// Target handle.
+        /// Handle of the target.
         fh_out: u64,
-        /// Target offset.
+        /// Offset in the target.
         off_out: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// Zero.
+        /// Reserved, zero.
         flags: u64,
     }
     /// Reply to COPY_FILE_RANGE_64.
     CopyFileRangeOut(8) {
-        /// Bytes copied.
+        /// Number of copied bytes.
         bytes_copied: u64,
     }
-    /// SYNCFS.
+    /// Argument of SYNCFS.
     SyncFsIn(8) {
-        /// Zero.
+        /// Reserved, zero.
         padding: u64,
     }
-    /// Starts each entry of READDIR; the name follows, filled up to 8 bytes.
+    /// Header of each entry of READDIR; the name follows, padded to 8 bytes.
     Dirent(24) {
-        /// Inode number.
+        /// Inode number that users see.
         ino: u64,
         /// Position of the next entry.
         off: u64,
-        /// Length of the name.
+        /// Length of the name in bytes.
         namelen: u32,
         /// DT_...
         typ: u32,
     }
-    /// Starts each extension at the end of a request.
+    /// Header of each extension at the end of a request.
     ExtHeader(8) {
-        /// Length with header.
+        /// Length with header, in bytes.
         size: u32,
         /// [`super::EXT_GROUPS`], or a number of security contexts.
         typ: u32,
     }
     /// Notification: drop attributes and data.
     NotifyInvalInodeOut(24) {
-        /// Inode.
+        /// Node id of the inode.
         ino: u64,
-        /// First byte, negative: attributes only.
+        /// First byte; negative: attributes only.
         off: i64,
-        /// Bytes, 0: to the end.
+        /// Length in bytes; 0: to the end.
         len: i64,
     }
     /// Notification: drop a name; the name follows.
     NotifyInvalEntryOut(16) {
-        /// Directory.
+        /// Node id of the directory.
         parent: u64,
-        /// Length of the name without its NUL.
+        /// Length of the name without its NUL, in bytes.
         namelen: u32,
         /// [`super::EXPIRE_ONLY`].
         flags: u32,
     }
     /// Notification: a name was deleted; the name follows.
     NotifyDeleteOut(24) {
-        /// Directory.
+        /// Node id of the directory.
         parent: u64,
-        /// Inode that the name stood for.
+        /// Node id of the inode that the name belonged to.
         child: u64,
-        /// Length of the name without its NUL.
+        /// Length of the name without its NUL, in bytes.
         namelen: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
     /// Notification: put data into the page cache; the data follows.
     NotifyStoreOut(24) {
-        /// Inode.
+        /// Node id of the inode.
         nodeid: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         size: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// Notification: send data of the page cache.
+    /// Notification: request data of the page cache.
     NotifyRetrieveOut(32) {
-        /// Number that comes back.
+        /// Number that the reply carries.
         notify_unique: u64,
-        /// Inode.
+        /// Node id of the inode.
         nodeid: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         size: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
     }
-    /// NOTIFY_REPLY: the data that was asked for.
+    /// Argument of NOTIFY_REPLY: the retrieved data.
     NotifyRetrieveIn(40) {
-        /// Zero.
+        /// Reserved, zero.
         dummy1: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes that follow.
+        /// Bytes of data that follow.
         size: u32,
-        /// Zero.
+        /// Reserved, zero.
         dummy2: u32,
-        /// Zero.
+        /// Reserved, zero.
         dummy3: u64,
-        /// Zero.
+        /// Reserved, zero.
         dummy4: u64,
     }
     /// Notification: wake a poller.
@@ -737,44 +737,44 @@ wire! {
     }
     /// Notification: drop unused inodes; the node ids follow.
     NotifyPruneOut(16) {
-        /// How many.
+        /// Number of node ids.
         count: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
-        /// Zero.
+        /// Reserved, zero.
         spare: u64,
     }
     /// Argument of [`super::ioctl::BACKING_OPEN`].
     BackingMap(16) {
         /// Descriptor of the file.
         fd: i32,
-        /// Zero.
+        /// Reserved, zero.
         flags: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u64,
     }
-    /// Third part of an io_uring buffer's header.
+    /// Third part of the header of an io_uring buffer.
     UringEntInOut(32) {
-        /// Zero.
+        /// Reserved, zero.
         flags: u64,
         /// Number that commits this request.
         commit_id: u64,
         /// Bytes in the payload buffer.
         payload_sz: u32,
-        /// Zero.
+        /// Reserved, zero.
         padding: u32,
-        /// Zero.
+        /// Reserved, zero.
         reserved: u64,
     }
     /// Command area of an io_uring submission (the kernel reads the first 24 of its 80 bytes).
     UringCmdReq(24) {
-        /// Zero.
+        /// Reserved, zero.
         flags: u64,
-        /// The request that is answered.
+        /// Number of the answered request.
         commit_id: u64,
-        /// Queue.
+        /// Number of the queue.
         qid: u16,
-        /// Zero.
+        /// Reserved, zero.
         padding: [u16; 3],
     }
 }

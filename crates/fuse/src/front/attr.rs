@@ -11,16 +11,17 @@ use crate::abi::{Attr, Statx, SxTime};
 use crate::reply::Reply;
 use crate::request::{self, SetTime, SetXattr};
 
-/// Preferred I/O size shown to programs, in bytes. Programs that copy use it as their buffer size; much larger ones would
-/// cost those memory that open many files with buffers of this size.
+/// Preferred I/O size shown to programs, in bytes. Programs that copy use it as their buffer size; a much
+/// larger one would cost memory in programs that open many files with buffers of this size.
 const PREFERRED_IO_BYTES: u32 = 256 << 10;
-/// statx: everything of stat(2), and the creation time.
+/// Fields for statx: everything of stat(2), and the creation time.
 const STATX_FIELDS: u32 = 0x7ff | 0x800;
-/// SELinux's label. Where SELinux runs, the kernel answers for it without asking us. Where it does not, there is none, and
-/// "not supported" lets `ls -l` ask once instead of once for each file; Lustre's clients answer the same.
+/// SELinux's label. Where SELinux runs, the kernel answers without a request. Where it does not, there is no
+/// label, and "not supported" lets `ls -l` ask once instead of once per file; Lustre's clients answer the
+/// same.
 const SELINUX: &[u8] = b"security.selinux";
 
-/// The protocol's form of attributes.
+/// Returns the protocol's form of attributes.
 pub(super) fn to_wire(attr: &nacre_types::Attr) -> Attr {
     Attr {
         ino: attr.fid.inode_number(),
@@ -97,18 +98,18 @@ fn to_set(change: &request::SetAttr) -> SetAttr {
     set.atime = set_time(&mut set, change.atime, SetAttrValid::ATIME, SetAttrValid::ATIME_NOW);
     set.mtime = set_time(&mut set, change.mtime, SetAttrValid::MTIME, SetAttrValid::MTIME_NOW);
     set.ctime = set_time(&mut set, change.ctime, SetAttrValid::CTIME, SetAttrValid::CTIME);
-    // Only chown(-1, -1) sets nothing. On Linux it counts as a change of owner that lets both be.
+    // Only chown(-1, -1) sets nothing. On Linux it counts as a change of owner that keeps both ids.
     if set.valid.is_empty() {
         set.valid |= SetAttrValid::CTIME | SetAttrValid::KILL_PRIV;
     }
-    // For a change of size only; a change of owner is the MDT's own to draw conclusions from.
+    // For a change of size only; on a change of owner the MDT decides about set-id bits.
     if change.kill_suid_gid {
         set.valid |= SetAttrValid::KILL_PRIV;
     }
     set
 }
 
-/// For how long the kernel may use attributes.
+/// Returns how long the kernel may use attributes.
 pub(super) fn attr_timeout(keep: bool) -> Duration {
     if keep { Duration::MAX } else { Duration::ZERO }
 }

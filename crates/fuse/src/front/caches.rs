@@ -1,4 +1,4 @@
-//! The kernel's caches, as the client sees them.
+//! The kernel's caches, as seen by the client.
 
 use nacre_client::KernelCaches;
 use nacre_types::Fid;
@@ -6,10 +6,10 @@ use rustix::io::Errno;
 
 use crate::notify::Notifier;
 
-/// Node id by which the kernel knows the root of a mount.
+/// Node id of the root of a mount in the kernel.
 pub(super) const ROOT_NODE: u64 = 1;
 
-/// What the kernel keeps of a mount.
+/// The kernel's caches of a mount.
 pub(super) struct Caches {
     notifier: Notifier,
     /// Node id of the directory that the kernel knows as the root.
@@ -21,13 +21,14 @@ impl Caches {
         Caches { notifier, root: root.map_or(ROOT_NODE, |root| root.inode_number()) }
     }
 
-    /// False if the kernel does not know the inode: it has forgotten it, or is about to learn of it.
+    /// Invalidates an inode; returns false if the kernel does not know it: it has forgotten it, or has not
+    /// seen it yet.
     fn invalidate(&self, node: u64, offset: i64, len: i64) -> bool {
         let node = if node == self.root { ROOT_NODE } else { node };
         match self.notifier.inval_inode(node, offset, len) {
             Ok(()) => true,
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => false,
-            // The mount has gone.
+            // The file system was unmounted.
             Err(error) => {
                 log::debug!("node {node} could not be invalidated: {error}");
                 true
@@ -40,9 +41,9 @@ impl KernelCaches for Caches {
     fn expire_names(&self) {
         match self.notifier.inc_epoch() {
             Ok(()) => {}
-            // Older kernels: names time out by themselves.
+            // Older kernels: names expire by their timeout.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
-            // The mount has gone, and all its names with it.
+            // The file system was unmounted, with all its names.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {}
             Err(error) => log::warn!("the kernel did not let go of cached names: {error}"),
         }
@@ -53,7 +54,7 @@ impl KernelCaches for Caches {
     }
 
     fn drop_attributes(&self, node: u64) -> bool {
-        // A negative offset leaves the pages, which requests in flight may have locked.
+        // A negative offset spares the pages, which requests in flight may have locked.
         self.invalidate(node, -1, 0)
     }
 

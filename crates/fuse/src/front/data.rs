@@ -1,4 +1,5 @@
-//! Open files and their data. Reads and writes go between the transport's buffer and the client without a copy.
+//! Open files and their data. Reads and writes pass between the transport's buffer and the client without a
+//! copy.
 
 use std::sync::Arc;
 
@@ -16,19 +17,19 @@ use crate::abi;
 use crate::reply::{Opened, Reply};
 use crate::request::{CopyFileRange, Read, Write};
 
-/// The kernel opens the file to execute it (`FMODE_EXEC` among the flags of open(2)).
+/// Open for execution (`FMODE_EXEC` among the flags of open(2)).
 const OPEN_TO_EXECUTE: OFlags = OFlags::from_bits_retain(0x20);
 
 const PUNCH_HOLE: u32 = FallocateFlags::PUNCH_HOLE.bits();
 const KEEP_SIZE: u32 = FallocateFlags::KEEP_SIZE.bits();
 const ZERO_RANGE: u32 = FallocateFlags::ZERO_RANGE.bits();
 
-/// How a program opens a file.
+/// Mode of an open.
 #[derive(Clone, Copy)]
 pub(super) struct Opening {
     /// Flags of open(2).
     flags: OFlags,
-    /// Set-id bits are to be dropped.
+    /// Drop set-id bits.
     kill_priv: bool,
 }
 
@@ -37,12 +38,12 @@ impl Opening {
         Opening { flags: OFlags::from_bits_retain(flags), kill_priv }
     }
 
-    /// The rights that are needed, and what is done to the file.
+    /// Returns the required rights and the effects on the file.
     fn rights(self) -> OpenFlags {
         let mut open = match self.flags & OFlags::ACCMODE {
             OFlags::WRONLY => OpenFlags::WRITE,
             OFlags::RDWR => OpenFlags::READ | OpenFlags::WRITE,
-            // Who may execute need not be allowed to read.
+            // The right to execute does not imply the right to read.
             _ if self.flags.contains(OPEN_TO_EXECUTE) => OpenFlags::EXEC,
             _ => OpenFlags::READ,
         };
@@ -52,13 +53,13 @@ impl Opening {
         open
     }
 
-    /// Each write is to be durable.
+    /// Returns true if each write has to be durable.
     fn is_sync(self) -> bool {
         self.flags.contains(OFlags::DSYNC)
     }
 }
 
-/// What `fallocate` with `mode` does.
+/// Returns the operation of `fallocate` with `mode`.
 pub(super) fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
     Ok(match mode {
         0 => FallocateKind::Allocate,
@@ -82,13 +83,13 @@ impl Files {
         Files { client, cache, locks }
     }
 
-    /// Every close of a descriptor comes as a request.
+    /// Returns true if every close of a descriptor causes a request.
     pub(super) fn closes_are_told(&self) -> bool {
         self.locks == LockScope::Cluster
     }
 
-    /// Reads into the transport's buffer. The kernel names a lock owner when a program reads around the page cache; otherwise it
-    /// fills pages.
+    /// Reads into the transport's buffer. The kernel sends a lock owner for a program's read that bypasses
+    /// the page cache; without one it fills pages.
     pub(super) fn read(&self, read: &Read, reply: &mut Reply<'_>) -> StatusResult<()> {
         let flags = OFlags::from_bits_retain(read.flags);
         let buffer = reply.read_buffer(read.size as usize);
@@ -110,7 +111,7 @@ impl Files {
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         let flags = OFlags::from_bits_retain(write.flags);
-        // The kernel's own write-back has settled on its offsets, whatever the handle's flags.
+        // The kernel's write-back has fixed offsets, whatever the flags of the handle.
         let options = WriteOptions {
             append: flags.contains(OFlags::APPEND) && !write.from_cache,
             sync: flags.contains(OFlags::DSYNC),
@@ -138,7 +139,7 @@ impl Files {
         Ok(())
     }
 
-    /// Makes and opens a file.
+    /// Creates and opens a file.
     pub(super) fn create(
         &self,
         names: &Names,
@@ -198,7 +199,7 @@ impl Files {
         done(unlocked, reply)
     }
 
-    /// What the kernel is told about an open file.
+    /// Returns the kernel's options for an open file.
     fn opened(&self, opened: &OpenedFile, opening: Opening) -> StatusResult<Opened> {
         let rights = opening.rights();
         let case = OpenCase {

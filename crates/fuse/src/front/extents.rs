@@ -1,7 +1,9 @@
-//! Reads and writes by size and by position: `llite.*.extents_stats`, `extents_stats_per_process` and `offset_stats`.
+//! Reads and writes by size and by position: `llite.*.extents_stats`, `extents_stats_per_process` and
+//! `offset_stats`.
 //!
-//! They are counted while one of them is switched on, as requests of the kernel: what it cut, joined or answered from its
-//! page cache is seen as it did it. Off, a request costs one look at a flag.
+//! While any of them is enabled, requests of the kernel are counted: a program's calls that the kernel split,
+//! merged or answered from its page cache appear in that form. Disabled, the cost is one read of a flag per
+//! request.
 
 use nacre_env::sync::Mutex;
 use nacre_params::stats::{now_ns, times};
@@ -9,24 +11,24 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Programs whose requests are told apart, and rows for positions that were left; Lustre's numbers.
+/// Programs that are distinguished, and rows of past runs; Lustre's numbers.
 const PROCESSES: usize = 10;
 const OFFSETS: usize = 100;
-/// Rows of a histogram: below 4 KiB, then twice as much each, the last without end.
+/// Rows of a histogram: below 4 KiB, then doubling, the last one unbounded.
 const ROWS: usize = 28;
-/// The first row ends at 2 to the power of this many bytes.
+/// Upper bound of the first row, as a power of two in bytes.
 const FIRST_ROW_BITS: u32 = 12;
 const TIMES: [&str; 3] = ["snapshot_time:", "start_time:", "elapsed_time:"];
 const DISABLED: &str = "disabled\n  set it to 1 to count, to 0 or 'disabled' to stop\n";
 
-/// Which way data goes.
+/// Direction of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     Read = 0,
     Write = 1,
 }
 
-/// Requests by size, reads and writes apart.
+/// Requests by size, separately for reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sizes([[u64; ROWS]; 2]);
 
@@ -36,13 +38,13 @@ impl Default for Sizes {
     }
 }
 
-/// Row of a size: sizes below 4 KiB are in the first, a power of two begins a row.
+/// Returns the row of a size: sizes below 4 KiB are in the first, a power of two begins a row.
 fn row_of(bytes: u64) -> usize {
     let bits = u64::BITS - bytes.leading_zeros();
     (bits.saturating_sub(FIRST_ROW_BITS) as usize).min(ROWS - 1)
 }
 
-/// A run of requests of one program that follow each other in one file.
+/// A run of consecutive requests of one program in one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     way: Way,
@@ -52,7 +54,7 @@ struct Run {
     end: u64,
     smallest: u64,
     largest: u64,
-    /// From the end of the run before to the start of this one.
+    /// Distance from the end of the previous run to the start of this one, in bytes.
     jump: i64,
 }
 
@@ -60,17 +62,17 @@ struct Run {
 struct Counted {
     all: Sizes,
     all_since_ns: u64,
-    /// Least recently seen in front.
+    /// Least recently seen programs in front.
     processes: VecDeque<(u32, Sizes)>,
     processes_since_ns: u64,
-    /// Runs that have ended, oldest first.
+    /// Finished runs, oldest first.
     ended: VecDeque<Run>,
-    /// The run of each program that may go on, least recently seen in front.
+    /// Current run of each program, least recently seen in front.
     current: VecDeque<Run>,
     offsets_since_ns: u64,
 }
 
-/// Which of the three reports.
+/// Selects one of the three reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentsReport {
     /// `extents_stats`.
@@ -89,14 +91,15 @@ pub struct ExtentsStats {
 }
 
 impl ExtentsStats {
-    /// Counts a request, if that is switched on.
+    /// Counts a request, if counting is enabled.
     pub(super) fn count(&self, way: Way, pid: u32, file: u64, offset: u64, bytes: u64) {
         if self.is_on.load(Ordering::Relaxed) && bytes > 0 {
             self.counted.lock().count(way, pid, file, offset, bytes);
         }
     }
 
-    /// What setting a report does: `0` and `disabled` switch all three off, anything else on, and that one begins anew.
+    /// Handles a write to a report: `0` and `disabled` disable all three, any other text enables them; that
+    /// report restarts from zero.
     pub fn set(&self, report: ExtentsReport, text: &str) {
         let on = !matches!(text.trim(), "0" | "disable" | "disabled" | "Disable" | "Disabled");
         let mut counted = self.counted.lock();
@@ -119,7 +122,7 @@ impl ExtentsStats {
         }
     }
 
-    /// The text of a report.
+    /// Returns the text of a report.
     pub fn text(&self, report: ExtentsReport) -> String {
         if !self.is_on.load(Ordering::Relaxed) {
             return DISABLED.to_owned();
@@ -236,7 +239,7 @@ fn write_head(out: &mut String) {
     );
 }
 
-/// Rows up to the last that counts.
+/// Writes the rows up to the last with a count.
 fn write_sizes(out: &mut String, Sizes(rows): &Sizes) {
     let totals = rows.map(|row| row.iter().sum::<u64>());
     let percent = |count: u64, side: usize| (count * 100).checked_div(totals[side]).unwrap_or(0);
@@ -266,7 +269,7 @@ fn write_sizes(out: &mut String, Sizes(rows): &Sizes) {
     }
 }
 
-/// Where a row ends, as a number and its unit.
+/// Returns the end of a row, as a number and its unit.
 fn edge(row: u32) -> (u64, char) {
     let bits = row + FIRST_ROW_BITS;
     let units = ['K', 'M', 'G', 'T'];

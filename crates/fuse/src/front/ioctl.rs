@@ -1,5 +1,5 @@
-//! Native ioctls, those of other file systems that have a sensible answer (Lustre's: [`super::lustre`]), and the way for `lfs` to
-//! call the former.
+//! Native ioctls, ioctls of other file systems that have a sensible answer (for Lustre's see
+//! [`super::lustre`]), and the call of native ioctls for `lfs`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -21,7 +21,7 @@ use super::names::Names;
 use crate::reply::Reply;
 use crate::request::Ioctl;
 
-/// Inode flags (`lsattr`), of which we have one. The kernel asks for 4 bytes whatever the number says.
+/// Inode flags (`lsattr`), of which one is supported. The kernel asks for 4 bytes whatever the number says.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 /// Extended inode flags and the project: 28 bytes, flags at 0 and project at 12.
@@ -31,18 +31,20 @@ const XATTR_BYTES: usize = 28;
 const XATTR_PROJECT: usize = 12;
 /// Permission bits.
 const MODE_BITS: u32 = 0o7777;
-/// What is made in a directory gets its project: as inode flag (`FS_PROJINHERIT_FL`) and as extended one
+/// New inodes in a directory inherit its project: as inode flag (`FS_PROJINHERIT_FL`) and as extended flag
 /// (`FS_XFLAG_PROJINHERIT`).
 const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
 pub(super) const XFLAG_PROJECT_INHERIT: u32 = 0x200;
 
-/// Calls a native ioctl on an open file or directory of a mount; the answer takes the place of `payload`.
+/// Calls a native ioctl on an open file or directory of a mount; the answer replaces `payload`.
 ///
 /// # Errors
-/// `ENOTTY` if the file is on another file system; what the mount answers; `EBADMSG` for an answer that makes no sense.
+/// `ENOTTY` if the file is on another file system; the mount's error; `EBADMSG` for an answer that cannot be
+/// decoded.
 pub fn call<T: Payload>(file: BorrowedFd<'_>, payload: &mut T) -> io::Result<()> {
     let mut bytes = payload.to_bytes();
-    // SAFETY: the number encodes `T::SIZE`, the length of `bytes`, which is all that the kernel reads and writes.
+    // SAFETY: the number encodes `T::SIZE`, the length of `bytes`, which is all that the kernel reads and
+    // writes.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), T::COMMAND as libc::Ioctl, bytes.as_mut_ptr()) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -51,15 +53,15 @@ pub fn call<T: Payload>(file: BorrowedFd<'_>, payload: &mut T) -> io::Result<()>
     Ok(())
 }
 
-/// One ioctl, and what it is answered from.
+/// An ioctl with the context for its answer.
 pub(super) struct Asked<'a> {
     pub(super) client: &'a Client,
     pub(super) names: &'a Names,
     pub(super) caller: &'a Caller,
     pub(super) call: &'a Ioctl<'a>,
-    /// The inode that it is called on.
+    /// Inode of the open file.
     pub(super) fid: Fid,
-    /// Every close of a descriptor comes as a request.
+    /// Every close of a descriptor causes a request.
     pub(super) closes_are_told: bool,
 }
 
@@ -68,7 +70,7 @@ impl Asked<'_> {
         T::from_bytes(self.call.data).ok_or(Status::EINVAL)
     }
 
-    /// Answers with as much of `bytes` as the caller has room for.
+    /// Answers with as much of `bytes` as fits the caller's buffer.
     pub(super) fn answer_with_room(&self, bytes: &[u8], reply: &mut Reply<'_>) {
         reply.ioctl(0, &bytes[..bytes.len().min(self.call.out_size as usize)]);
     }
@@ -88,7 +90,7 @@ pub(super) fn u32_at(data: &[u8], at: usize) -> StatusResult<u32> {
     Ok(u32::from_le_bytes(*bytes))
 }
 
-/// What flags that may contain only `known` say of the inheritance of a project.
+/// Returns the inheritance of a project from flags that may contain only `known`.
 pub(super) fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
     match flags {
         0 => Ok(SetAttrValid::NO_PROJECT_INHERIT),
@@ -97,7 +99,7 @@ pub(super) fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
     }
 }
 
-/// What a program wishes for a new directory.
+/// Returns the requested layout of a new directory.
 fn wish_of(ask: &MakeDirectory) -> Option<DirDefault> {
     let flags = DirFlags::from_bits(ask.hash & !0xffff)?;
     let hash = match ask.hash as u16 {
@@ -109,7 +111,7 @@ fn wish_of(ask: &MakeDirectory) -> Option<DirDefault> {
     let max_inherit = Inherit(ask.max_inherit);
     let wish =
         DirDefault { count: ask.count, index, hash, flags, max_inherit, mdts, ..DirDefault::default() };
-    // Numbers out of range are found by what reads the form of the disk.
+    // The decoder of the stored form detects numbers out of range.
     let is_sound = (wish.mdts.is_empty() || wish.mdts.len() as i32 == wish.count)
         && DirDefault::decode(&wish.encode()).as_ref() == Ok(&wish);
     is_sound.then_some(wish)
@@ -169,7 +171,7 @@ pub(super) fn answer(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<(
     asked.answer(&bytes, reply)
 }
 
-/// Ioctls about the data of files, and about many of them.
+/// Answers ioctls on the data of a file, and on sets of files.
 fn answer_on_files(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
     let bytes = match asked.call.cmd {
         FileCall::COMMAND => {
@@ -180,7 +182,7 @@ fn answer_on_files(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()>
         RemoveFid::COMMAND => {
             let ask: RemoveFid = asked.question()?;
             let outcome = asked.client.names.remove_fid(asked.caller, ask.fid);
-            // Some names may be gone even if not all are.
+            // Some names may be removed even if not all are.
             asked.names.expire();
             outcome?;
             Vec::new()
@@ -197,7 +199,7 @@ fn answer_on_files(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()>
     asked.answer(&bytes, reply)
 }
 
-/// Ioctls of other file systems.
+/// Answers ioctls of other file systems.
 fn answer_foreign(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
     let data = asked.call.data;
     match asked.call.cmd {
@@ -230,7 +232,7 @@ fn answer_foreign(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> 
     Ok(())
 }
 
-/// The flag `known` if what is made in a directory gets its project.
+/// Returns the flag `known` if new inodes in a directory inherit its project.
 pub(super) fn inherit_flag(attr: &Attr, known: u32) -> u32 {
     known * u32::from(attr.flags.contains(AttrFlags::PROJECT_INHERIT))
 }
@@ -246,7 +248,7 @@ pub(super) fn set_project(asked: &Asked<'_>, fid: Fid, set: SetAttr) -> StatusRe
     asked.client.names.setattr(asked.caller, fid, set).map(|_| ())
 }
 
-/// What a program wants of the data before their version is told, by the flags of the ioctl.
+/// Returns the flush to do before the data version is read, by the flags of the ioctl.
 pub(super) fn flush_of(flags: u32) -> VersionFlush {
     match flags {
         0 => VersionFlush::Nothing,
@@ -255,7 +257,7 @@ pub(super) fn flush_of(flags: u32) -> VersionFlush {
     }
 }
 
-/// Targets of a kind from an index on, and which of them are out of use.
+/// Returns targets of a kind from an index on, and which of them are deactivated.
 fn target_list(client: &Client, mut ask: TargetList) -> TargetList {
     let targets = client.requests.targets().into_iter();
     let wanted = targets.filter(|target| target.kind == ask.kind && target.index >= ask.from);
@@ -282,7 +284,7 @@ fn pool_members(client: &Client, mut ask: PoolMembers) -> StatusResult<PoolMembe
     Ok(ask)
 }
 
-/// Makes a directory for which the caller has wishes about MDTs.
+/// Creates a directory for which the caller specifies MDTs.
 fn make_directory_on(asked: &Asked<'_>, ask: &MakeDirectory) -> StatusResult<()> {
     if ask.name.is_empty() || ask.name.contains(&0) || ask.name.contains(&b'/') {
         return Err(Status::EINVAL);
@@ -298,7 +300,7 @@ fn make_directory_on(asked: &Asked<'_>, ask: &MakeDirectory) -> StatusResult<()>
     make_or_restripe(asked, &ask.name, &what, &wish, ask.restripes)
 }
 
-/// Makes a directory, or if it is there already and that is wanted, spreads it over other MDTs.
+/// Creates a directory; if it exists and `restripes` is set, spreads it over other MDTs.
 pub(super) fn make_or_restripe(
     asked: &Asked<'_>,
     name: &[u8],
@@ -311,7 +313,7 @@ pub(super) fn make_or_restripe(
         Err(Status::EEXIST) if restripes => {}
         made => {
             client.inodes.forget(made?.node, 1);
-            // The kernel may know that the name does not exist.
+            // The kernel may have cached that the name does not exist.
             names.expire();
             return Ok(());
         }
@@ -337,8 +339,8 @@ fn files_on(asked: &Asked<'_>, mut ask: FilesOn) -> StatusResult<FilesOn> {
     Ok(ask)
 }
 
-/// What was to move and may have, as its answer was lost: what has moved for sure the client has had the kernel forget, and what a
-/// caller may not do changes nothing.
+/// Expires names after a migration without an answer, which may have taken effect. For a confirmed migration
+/// the client has already invalidated the kernel's caches, and a refused one changes nothing.
 fn expire_moved(names: &Names, failure: Option<&Status>) {
     if failure.is_some_and(|status| !matches!(*status, Status::EPERM | Status::EINVAL | Status::EALREADY)) {
         names.expire();
@@ -353,7 +355,7 @@ fn migrate_files(asked: &Asked<'_>, mut ask: MigrateFiles) -> StatusResult<Migra
     Ok(ask)
 }
 
-/// An operation on the data of the open file; gives the answer.
+/// Runs an operation on the data of the open file; returns the answer.
 fn file_call(asked: &Asked<'_>, ask: &FileCall) -> StatusResult<u64> {
     let (client, caller, fh) = (asked.client, asked.caller, asked.call.fh);
     match ask.operation {
@@ -382,7 +384,7 @@ fn file_call(asked: &Asked<'_>, ask: &FileCall) -> StatusResult<u64> {
     }
 }
 
-/// Conditions of an exchange, by the flags that native calls and those of Lustre have in common.
+/// Returns the conditions of a layout swap, from the flags that native calls and Lustre's have in common.
 pub(super) fn swap_conditions(flags: u64, versions: [u64; 2], lease: Option<u64>) -> SwapConditions {
     let expected = |flag, version| (flags & flag != 0).then_some(version);
     let [first, second] = versions;

@@ -8,11 +8,13 @@ use super::done;
 use crate::abi;
 use crate::reply::Reply;
 
-/// The kernel's word for "to the end of the file".
+/// The kernel's value for "to the end of the file".
 const KERNEL_END: u64 = i64::MAX as u64;
 
+/// Converts a lock of the kernel.
+///
 /// # Errors
-/// `EINVAL` for a kind of lock that does not exist.
+/// `EINVAL` for an unknown lock type.
 pub(super) fn to_lock(lock: &abi::FileLock, owner: u64, flock: bool) -> StatusResult<FileLock> {
     let mode = match lock.typ as i32 {
         libc::F_RDLCK => LockMode::Read,
@@ -63,19 +65,19 @@ impl Files {
         wait: bool,
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
-        // Before the request: a lock that was granted although the answer got lost must be given back too.
+        // Before the request: a lock that was granted although the answer got lost must be released too.
         if lock.mode != LockMode::Unlock {
             self.client.opens.note_locker(fh, lock.family, lock.owner)?;
         }
         done(self.client.opens.set_lock(caller, fh, lock, wait), reply)
     }
 
-    /// The last descriptor of an open file is closed: locks that belong to it go.
+    /// Releases the locks of an open file whose last descriptor was closed.
     pub(super) fn unlock_all(&self, caller: &Caller, fh: u64) -> StatusResult<()> {
         self.client.opens.unlock_with_open(fh, |family, owner| self.unlock(caller, fh, family, owner))
     }
 
-    /// A descriptor was closed: locks of its owner go.
+    /// Releases the locks of an owner that has closed a descriptor.
     pub(super) fn unlock(
         &self,
         caller: &Caller,

@@ -1,7 +1,7 @@
-//! Lustre's ioctls, for programs that were made for it. Numbers and structures: `nacre_types::lustre`.
+//! Lustre's ioctls, for programs written for Lustre. Numbers and structures: `nacre_types::lustre`.
 //!
-//! Those whose number tells their size come with their data. The others pass pointers to more, which is read and written in the
-//! memory of the caller ([`memory`]).
+//! Ioctls whose number encodes their size arrive with their data. The others pass pointers to further data,
+//! which is read and written in the memory of the caller ([`memory`]).
 
 mod directories;
 pub(super) mod files;
@@ -18,13 +18,13 @@ use super::ioctl::Asked;
 use crate::reply::Reply;
 use memory::Memory;
 
-/// What this client and its MDT have agreed on, in Lustre's bits (`OBD_CONNECT_*`): grants, versions, ACLs, attributes, FIDs, 64-bit
-/// hashes, large ACLs, checksums.
+/// Features of the connection to the MDT, in Lustre's bits (`OBD_CONNECT_*`): grants, versions, ACLs,
+/// attributes, FIDs, 64-bit hashes, large ACLs, checksums.
 const CONNECT_FLAGS: u64 = 0x41_6000_03a8;
-/// Words of [`lustre::OBD_STATFS`] for the kind of target.
+/// Target kinds in [`lustre::OBD_STATFS`].
 const STATFS_MDT: u32 = 1;
 const STATFS_OST: u32 = 2;
-/// Bytes of `hsm_user_state` and `hsm_current_action`: all zero for a file that no archive knows.
+/// Bytes of `hsm_user_state` and `hsm_current_action`: all zero for a file without an archive copy.
 const HSM_STATE_LEN: usize = 32;
 const HSM_ACTION_LEN: usize = 24;
 
@@ -33,7 +33,7 @@ impl Asked<'_> {
         Memory::of(self.caller, self.call)
     }
 
-    /// A number in the data that came with the request.
+    /// Returns a number in the data of the request.
     fn number(&self, at: usize) -> StatusResult<u64> {
         let bytes = self.call.data.get(at..).and_then(|rest| rest.first_chunk());
         bytes.map(|bytes| u64::from_le_bytes(*bytes)).ok_or(Status::EINVAL)
@@ -49,7 +49,7 @@ impl Asked<'_> {
 /// Answers an ioctl of Lustre.
 ///
 /// # Errors
-/// `ENOTTY` for one that Lustre does not have either.
+/// `ENOTTY` for an ioctl that Lustre does not have either.
 pub(super) fn answer(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
     let call = asked.call;
     let result = match call.cmd {
@@ -85,7 +85,7 @@ pub(super) fn answer(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<(
         lustre::LADVISE => files::advise(asked)?,
         lustre::RMFID => files::remove_fids(asked)?,
         lustre::PROJECT => files::project(asked)?,
-        // A number that is no address ends in the kernel; this one has passed it by chance.
+        // The kernel refuses an argument that is no valid address; this one happens to be valid.
         lustre::GROUP_LOCK => files::group_lock(asked, call.arg)?,
         lustre::GROUP_UNLOCK => files::group_unlock(asked, call.arg)?,
         lustre::SETFLAGS | lustre::CLRFLAGS => files::change_flags(asked)?,
@@ -101,7 +101,7 @@ pub(super) fn answer(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<(
     Ok(())
 }
 
-/// Ioctls whose answer fits what their number says.
+/// Answers ioctls whose answer fits the size in their number.
 fn fixed_answer(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
     let fid = asked.fid;
     let bytes = match asked.call.cmd {
@@ -121,7 +121,7 @@ fn fixed_answer(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         command if lustre::WITHOUT_COUNTERPART.contains(&command) => return Err(Status::EOPNOTSUPP),
         _ => return Err(Status::ENOTTY),
     };
-    // No more than there is: callers have room for the name and not for what the number says.
+    // No more bytes than needed: callers have a buffer for the name only, not for the size in the number.
     asked.answer_with_room(&bytes, reply);
     Ok(())
 }
@@ -151,7 +151,7 @@ fn obd_statfs(asked: &Asked<'_>) -> StatusResult<i32> {
     let known = asked.client.requests.targets();
     let same_kind = |other: &&TargetId| other.kind == target.kind;
     if !known.contains(&target) {
-        // Tools count on from 0: a gap is passed over, the end is the end.
+        // Tools count up from 0: an error distinguishes a gap, which they skip, from the end.
         let behind = known.iter().filter(same_kind).all(|other| other.index < index);
         return Err(if behind { Status::ENODEV } else { Status::EAGAIN });
     }
@@ -186,7 +186,7 @@ fn mdt_of(asked: &Asked<'_>) -> StatusResult<i32> {
     }
 }
 
-/// Access and modification time at once; the time of change is that of the call, as everywhere.
+/// Sets access and modification time; the change time is that of the call, as always.
 fn set_times(asked: &Asked<'_>) -> StatusResult<i32> {
     if !asked.client.inodes.getattr(asked.fid)?.is_regular() {
         return Err(Status::EINVAL);
@@ -200,13 +200,13 @@ fn set_times(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// What the preload library passes on.
+/// Answers an ioctl that the preload library forwards.
 fn by_value(asked: &Asked<'_>, passed: ByValue) -> StatusResult<i32> {
     match passed.command {
         lustre::SET_LEASE_OLD => files::set_lease(asked, passed.value, 0),
         lustre::GROUP_LOCK => files::group_lock(asked, passed.value),
         lustre::GROUP_UNLOCK => files::group_unlock(asked, passed.value),
-        // There are no security contexts that could be forgotten.
+        // There are no security contexts to flush.
         lustre::FLUSHCTX => Ok(0),
         _ => Err(Status::EOPNOTSUPP),
     }

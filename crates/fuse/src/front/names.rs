@@ -1,4 +1,4 @@
-//! Names found, made, moved and removed; and how long the kernel may use them.
+//! Names: lookup, create, rename, remove; and how long the kernel may cache them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::notify::Notifier;
 use crate::reply::{DirEntry, Entry, Opened, Reply};
 use crate::request::ReadDir;
 
-/// Protocol version from which on all cached names can be made to be looked up again.
+/// Protocol version from which on all cached names can be expired.
 const MINOR_WITH_EPOCH: u32 = 44;
-/// For how long names are cached on kernels before that.
+/// Time for which names are cached on older kernels.
 const NAMES_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
 
-/// Names and attributes of a mount, of which the kernel keeps some.
+/// Names and attributes of a mount, some of which the kernel caches.
 pub(super) struct Names {
     pub(super) client: Arc<Client>,
-    /// The directory that is mounted; `None`: the root of the file system.
+    /// Mounted directory; `None`: the root of the file system.
     root: Option<Fid>,
     caches: OnceLock<Arc<Caches>>,
-    /// For how long names may be cached if nothing speaks against it.
+    /// Time for which names may be cached, if they may.
     timeout: OnceLock<Duration>,
 }
 
@@ -35,7 +35,7 @@ impl Names {
         Names { client, root, caches: OnceLock::new(), timeout: OnceLock::new() }
     }
 
-    /// The kernel's caches can be reached from now on.
+    /// Connects the kernel's caches.
     pub(super) fn attached(&self, notifier: &Notifier) {
         let caches = Arc::new(Caches::new(notifier.clone(), self.root));
         if self.caches.set(caches.clone()).is_ok() {
@@ -43,13 +43,13 @@ impl Names {
         }
     }
 
-    /// The kernel speaks this version of the protocol.
+    /// Sets the kernel's protocol version.
     pub(super) fn set_minor(&self, minor: u32) {
         let timeout = if minor >= MINOR_WITH_EPOCH { Duration::MAX } else { NAMES_WITHOUT_EPOCH };
         let _ = self.timeout.set(timeout);
     }
 
-    /// The inode behind a number of the kernel.
+    /// Returns the inode of a node id.
     pub(super) fn fid(&self, node: u64) -> StatusResult<Fid> {
         match self.root {
             Some(root) if node == ROOT_NODE => Ok(root),
@@ -57,39 +57,39 @@ impl Names {
         }
     }
 
-    /// One of the paths of an inode, from the mounted directory on: see `Inodes::fid_to_path`.
+    /// Returns one of the paths of an inode, relative to the mounted directory: see `Inodes::fid_to_path`.
     pub(super) fn path_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
         let path = self.client.inodes.fid_to_path(caller, fid, link)?;
         let Some(root) = self.root else { return Ok(path) };
         let root = self.client.inodes.fid_to_path(caller, root, 0)?;
-        // The servers show no more than what is mounted.
+        // The servers already restrict paths to the mounted directory.
         if root.is_empty() {
             return Ok(path);
         }
         match path.strip_prefix(&*root) {
             Some([]) => Ok(Vec::new()),
             Some([b'/', below @ ..]) => Ok(below.to_vec()),
-            // It lies elsewhere in the file system.
+            // It is elsewhere in the file system.
             _ => Err(Status::EXDEV),
         }
     }
 
-    /// For how long the kernel may use a name (or its absence) that may be kept.
+    /// Returns how long the kernel may use a name (or its absence) that may be cached.
     fn timeout(&self, keep: bool) -> Duration {
         let timeout = self.timeout.get().copied().filter(|_| keep).unwrap_or(Duration::ZERO);
-        // A second is too long while there are others.
+        // A second is too long while there are other clients.
         if timeout == Duration::MAX || self.client.lease.exclusive() { timeout } else { Duration::ZERO }
     }
 
-    /// Names may not be used any more without asking: a directory was closed to some who could search it, or what they stand for
-    /// has changed.
+    /// Expires all cached names: a directory was closed to users who could search it, or names have a new
+    /// meaning.
     pub(super) fn expire(&self) {
         if let Some(caches) = self.caches.get() {
             caches.expire_names();
         }
     }
 
-    /// Answers a change, after which names may have to be looked up again.
+    /// Answers a change, and expires names if `expires` is set.
     pub(super) fn changed(&self, expires: bool, reply: &mut Reply<'_>) -> StatusResult<()> {
         if expires {
             self.expire();
@@ -97,11 +97,11 @@ impl Names {
         done(Ok(()), reply)
     }
 
-    /// The protocol's form of a name that was found or made.
+    /// Returns the protocol's form of a found or created name.
     pub(super) fn entry(&self, found: &Found) -> Entry {
         Entry {
             node_id: if self.root == Some(found.attr.fid) { ROOT_NODE } else { found.node },
-            // FIDs are never used again, so neither are node ids.
+            // FIDs are never reused, so neither are node ids.
             generation: 0,
             entry_timeout: self.timeout(found.public && found.keep.name),
             attr_timeout: attr_timeout(found.keep.attr),
@@ -110,7 +110,7 @@ impl Names {
     }
 
     pub(super) fn lookup(&self, caller: &Caller, at: Named<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
-        // Asked by those who hold a file handle: the inode need not be a directory.
+        // Sent for a file handle: the inode need not be a directory.
         if at.name == b"." {
             reply.entry(&self.entry(&self.client.inodes.lookup_self(at.parent)?));
             return Ok(());
@@ -152,8 +152,9 @@ impl Names {
         Ok(())
     }
 
-    /// With `fs.protected_hardlinks` only who may read and write a file, or owns it, gives it names. The kernel sees to it
-    /// elsewhere; of a FUSE file it does not know the rights. What is no regular file it refuses itself.
+    /// Checks `fs.protected_hardlinks`: a user without read and write permission may create links only to
+    /// files of their own. Elsewhere the kernel checks this; for a FUSE file it does not know the
+    /// permissions. It refuses links to other kinds of files itself.
     fn check_protected(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
         if caller.uid == 0 || !hard_links_are_protected() {
             return Ok(());
@@ -224,7 +225,7 @@ impl Names {
             };
             !full
         });
-        // "No such file" would be taken for the end of an empty directory.
+        // The kernel would take `ENOENT` for the end of an empty directory.
         listed.map_err(gone)
     }
 }
@@ -235,7 +236,7 @@ pub(super) struct Named<'a> {
     pub(super) name: &'a [u8],
 }
 
-/// A name that does not exist, to be remembered as such.
+/// Returns a negative entry.
 fn absent_for(timeout: Duration) -> Entry {
     Entry {
         node_id: 0,
@@ -246,12 +247,12 @@ fn absent_for(timeout: Duration) -> Entry {
     }
 }
 
-/// A regular file.
+/// Returns the description of a new regular file.
 pub(super) fn node(mode: u32, umask: u32) -> Created<'static> {
     Created { new: NewFile::Node { rdev: 0 }, mode: regular(mode), umask }
 }
 
-/// A regular file without a name.
+/// Returns the description of a new regular file without a name.
 pub(super) fn unnamed(mode: u32, umask: u32) -> Created<'static> {
     Created { new: NewFile::Unnamed, mode: regular(mode), umask }
 }
@@ -264,7 +265,7 @@ pub(super) fn symlink(target: &[u8]) -> Created<'_> {
     Created { new: NewFile::Symlink { target }, mode: FileKind::Symlink.mode_bits() | 0o777, umask: 0 }
 }
 
-/// What the host says now: administrators change it while it runs.
+/// Returns the host's setting, which administrators may change at any time.
 fn hard_links_are_protected() -> bool {
     std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.first() == Some(&b'1'))
 }
@@ -273,8 +274,10 @@ fn regular(mode: u32) -> u32 {
     FileKind::Regular.mode_bits() | mode & 0o7777
 }
 
+/// Converts flags of a rename.
+///
 /// # Errors
-/// `EINVAL` for flags that we do not have (whiteouts).
+/// `EINVAL` for unsupported flags (whiteouts).
 fn rename_flags(flags: u32) -> StatusResult<RenameFlags> {
     use rustix::fs::RenameFlags as Kernel;
     let mut known = RenameFlags::empty();

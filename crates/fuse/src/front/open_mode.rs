@@ -1,8 +1,8 @@
-//! Which open files go through the kernel's page cache.
+//! Decides which open files use the kernel's page cache.
 //!
-//! Around the page cache (direct) a large transfer costs a quarter of the CPU time, but each read(2) and write(2)
-//! becomes a request. Through it, small reads are served from memory and read ahead by the kernel, at about 440 us of CPU
-//! time per MiB. `auto` goes direct where data is written, and where the program asks for it:
+//! Without the page cache (direct), a large transfer costs a quarter of the CPU time, but each read(2) and
+//! write(2) is a request. With it, small reads are served from memory and the kernel reads ahead, at about
+//! 440 us of CPU time per MiB. `auto` goes direct for writers, and where the program asks for it:
 //!
 //! | open | mode |
 //! | --- | --- |
@@ -13,35 +13,37 @@
 //! | for writing, while there are other clients | direct |
 //! | anything else, programs being executed | page cache |
 //!
-//! Large files that are only read go through the page cache because nobody says at the open in which pieces they will be
-//! read: cold, pieces of 4 KiB come 3 to 8 times as fast that way and pieces of 1 MiB as fast; the second time both come
-//! from memory. What is dearer is a first read in large pieces of what is in the server's memory (decision 0008).
+//! Large files that are only read use the page cache because the size of the reads is unknown at the open:
+//! cold, reads of 4 KiB are 3 to 8 times as fast that way and reads of 1 MiB as fast; the second time both
+//! come from memory. The exception, where it costs more, is a first read in large pieces of data in the
+//! server's memory (decision 0008).
 //!
-//! Who opens a new file for reading and writing may map it as well. Stores to a mapping and direct writes of other bytes
-//! in the same page would race in the kernel, and one of them get lost; the page cache keeps both. In large files that is
-//! left to programs.
+//! A program that opens a new file for reading and writing may map it as well. Stores to a mapping and direct
+//! writes of other bytes in the same page would race in the kernel, and one of them could get lost; the page
+//! cache keeps both. In large files that is left to programs.
 //!
-//! Writes of one file that do not extend it run in parallel when direct. Under an exclusive lease cached data survives
-//! closing and opening; under a shared one every open begins with an empty cache, and what is in it is under locks.
+//! Direct writes of one file that do not extend it run in parallel. Under an exclusive lease cached data
+//! survives close and open; under a shared one every open starts with an empty cache, whose contents are then
+//! under locks.
 
 use crate::abi::OpenFlags;
 
-/// Files of this size or more are read and written directly, in bytes.
+/// Size in bytes from which on files are read and written directly.
 pub const DIRECT_FROM: u64 = 8 << 20;
 
 /// The mount option `cache`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheMode {
-    /// By the table above.
+    /// By the table of the module.
     #[default]
     Auto,
     /// Everything through the page cache.
     Always,
-    /// Nothing.
+    /// No page cache.
     Never,
 }
 
-/// What decides about one open.
+/// Input of the decision for one open.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenCase {
     /// Neither read nor executed.
@@ -50,24 +52,24 @@ pub struct OpenCase {
     pub read_only: bool,
     /// Opened with `O_DIRECT`.
     pub direct: bool,
-    /// Opened to be executed; the kernel maps it.
+    /// Open for execution; the kernel maps it.
     pub executed: bool,
     /// Size at the open in bytes.
     pub size: u64,
     /// The client's lease is exclusive.
     pub exclusive: bool,
-    /// Closing a descriptor needs no request: locks are the kernel's.
+    /// A close of a descriptor needs no request: locks are the kernel's.
     pub local_locks: bool,
 }
 
-/// What the kernel is to do with the open file.
+/// Returns the kernel's options for the open file.
 pub fn open_flags(mode: CacheMode, case: &OpenCase) -> OpenFlags {
     let direct = match mode {
         CacheMode::Never => !case.executed,
         CacheMode::Always => false,
         CacheMode::Auto => {
             let large = case.size >= DIRECT_FROM && !case.read_only;
-            // Pages that other clients may want while they are written through would stay locked for as long as that takes.
+            // Pages that other clients may request would stay locked for the whole write-through.
             let shared_writer = !case.read_only && !case.exclusive;
             !case.executed && (case.write_only || case.direct || large || shared_writer)
         }

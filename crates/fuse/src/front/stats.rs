@@ -1,4 +1,4 @@
-//! What programs ask of the mount, counted by kind: `llite.*.stats`.
+//! Requests of programs to the mount, counted by kind: `llite.*.stats`.
 
 use super::extents::{ExtentsStats, Way};
 use crate::reply::{Reply, State};
@@ -14,8 +14,8 @@ const fn sized(name: &'static str) -> Event {
     Event { name, unit: "bytes" }
 }
 
-/// Rows in the order of the text; names as in Lustre's `llite.*.stats`, and `lookup` and `readlink`, which the kernel does
-/// itself there.
+/// Rows in the order of the text; names as in Lustre's `llite.*.stats`, and in addition `lookup` and
+/// `readlink`, which are not requests in Lustre.
 const EVENTS: &[Event] = &[
     sized("read_bytes"),
     sized("write_bytes"),
@@ -54,7 +54,7 @@ const fn row(name: &str) -> usize {
     Event::index_of(EVENTS, name)
 }
 
-/// Which row a request belongs to, if any.
+/// Returns the row of a request, if it is counted.
 fn row_of(operation: &Operation<'_>) -> Option<usize> {
     Some(match operation {
         Operation::Read { .. } => const { row("read") },
@@ -101,12 +101,12 @@ impl FrontStats {
         FrontStats { events: EventStats::new(EVENTS), extents: ExtentsStats::default() }
     }
 
-    /// Reads and writes by size and position.
+    /// Returns the statistics of reads and writes by size and position.
     pub fn extents(&self) -> &ExtentsStats {
         &self.extents
     }
 
-    /// Counts a request that began at `start` and was answered; failed ones do not count.
+    /// Counts a request that began at `start` and succeeded; failed ones do not count.
     pub(super) fn count(&self, request: &Request<'_>, reply: &Reply<'_>, start: Instant) {
         let Some(index) = row_of(&request.op) else { return };
         self.events.count_since(index, start);
@@ -124,12 +124,12 @@ impl FrontStats {
         }
     }
 
-    /// The text of `llite.*.stats`.
+    /// Returns the text of `llite.*.stats`.
     pub fn text(&self) -> String {
         self.events.text()
     }
 
-    /// Counts from zero again.
+    /// Resets the counters.
     pub fn clear(&self) {
         self.events.clear();
     }

@@ -1,5 +1,5 @@
-//! The set-uid helper fusermount3: it mounts for ordinary users and passes the descriptor over a socket whose number
-//! it finds in the variable `_FUSE_COMMFD`.
+//! The set-uid helper fusermount3: it mounts for ordinary users and passes the descriptor over a socket whose
+//! number is in the variable `_FUSE_COMMFD`.
 
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -68,15 +68,15 @@ fn run(prepare: impl Fn(&mut Command)) -> Result<Output, Error> {
     Err(Error::NoFusermount)
 }
 
-/// Like `Command::output`, but does not wait for the error stream to end when a process that the helper left behind
-/// (for automatic unmounts) keeps it open.
+/// Like `Command::output`, but does not wait for the end of the error stream when a process that the helper
+/// left behind (for automatic unmounts) keeps it open.
 fn spawn_and_collect(command: &mut Command) -> io::Result<Output> {
     let mut child = command.spawn()?;
     let mut errors = child.stderr.take();
     let status = child.wait()?;
     let mut stderr = Vec::new();
     if let Some(pipe) = &mut errors {
-        // Messages of the helper are short; whatever it has written is in the pipe now.
+        // Messages of the helper are short; all of its output is in the pipe at this point.
         let mut piece = [0u8; 4096];
         if !status.success() {
             let n = pipe.read(&mut piece)?;
@@ -86,11 +86,12 @@ fn spawn_and_collect(command: &mut Command) -> io::Result<Output> {
     Ok(Output { status, stdout: Vec::new(), stderr })
 }
 
-/// Lets the child, and no other child of this process, have the socket under the same number.
+/// Lets the child, and no other child of this process, inherit the socket under the same number.
 fn inherit(command: &mut Command, socket: &UnixStream) {
     let fd = socket.as_raw_fd();
     command.env("_FUSE_COMMFD", fd.to_string());
-    // SAFETY: the closure runs in the child between fork and exec; fcntl is safe to call there, and nothing allocates.
+    // SAFETY: the closure runs in the child between fork and exec; fcntl may be called there, and nothing
+    // allocates.
     unsafe {
         command.pre_exec(move || {
             let socket = BorrowedFd::borrow_raw(fd);
@@ -110,7 +111,7 @@ fn refused(path: &Path, output: &Output) -> Error {
     Error::Fusermount { path: path.to_owned(), message: message.to_owned() }
 }
 
-/// The descriptor that comes as ancillary data of one byte; `None` at the end of the stream.
+/// Returns the descriptor in the ancillary data of one byte; `None` at the end of the stream.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0u8; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One line of `/proc/self/mountinfo`, as far as it matters here.
+/// A line of `/proc/self/mountinfo`, with the fields used here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// Where.
+    /// Mount point.
     pub path: PathBuf,
     /// File system type, e.g. `fuse.nacre`.
     pub kind: String,
@@ -16,14 +16,14 @@ pub(crate) struct MountEntry {
 }
 
 impl MountEntry {
-    /// What is mounted on `path` (topmost), if it is a mount point.
+    /// Returns the topmost mount on `path`, if it is a mount point.
     pub fn at(path: &Path) -> Option<MountEntry> {
         let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
         table.lines().filter_map(parse_line).rfind(|entry| entry.path == path)
     }
 }
 
-/// `36 35 98:0 /root /mnt opts opt:1 - type source superopts`
+/// Parses `36 35 98:0 /root /mnt opts opt:1 - type source superopts`.
 fn parse_line(line: &str) -> Option<MountEntry> {
     let (left, right) = line.split_once(" - ")?;
     let path = unescape(left.split(' ').nth(4)?);
@@ -33,7 +33,7 @@ fn parse_line(line: &str) -> Option<MountEntry> {
     Some(MountEntry { path: PathBuf::from(OsString::from_vec(path)), kind, source })
 }
 
-/// Undoes the kernel's escapes: backslash and three octal digits.
+/// Decodes the kernel's escapes: backslash and three octal digits.
 fn unescape(field: &str) -> Vec<u8> {
     let bytes = field.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

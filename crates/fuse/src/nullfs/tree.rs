@@ -10,14 +10,14 @@ use rustix::io::Errno;
 
 use crate::abi::{Attr, ROOT_ID};
 
-/// Node id of the directory whose entries are made up.
+/// Node id of the directory with generated entries.
 pub(super) const MANY_NODE: u64 = 2;
-/// Node ids from here on are entries of that directory.
+/// First node id of the entries of that directory.
 pub(super) const MANY_BASE: u64 = 1 << 32;
 
-/// Locks over inodes; an inode belongs to the lock of its number modulo this.
+/// Number of locks over inodes; an inode belongs to the lock of its number modulo this.
 const SHARDS: usize = 64;
-/// Times of everything: it does not matter which.
+/// Time of all inodes; the value does not matter.
 const TIME: u64 = 1_700_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct Node {
 #[derive(Default)]
 struct Children {
     by_name: HashMap<Arc<[u8]>, (u64, u64)>,
-    /// Position in listings (never used twice) to name and inode.
+    /// Position in listings (never reused) to name and inode.
     by_position: BTreeMap<u64, (Arc<[u8]>, u64)>,
     position: u64,
 }
@@ -99,7 +99,7 @@ impl Tree {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `false` if the name exists or the parent is no directory.
+    /// Adds a name; `false` if it exists or the parent is no directory.
     fn link(&self, parent: u64, name: &[u8], child: u64) -> bool {
         let mut shard = self.shard(parent).lock();
         let Some(children) = shard.get_mut(&parent).and_then(|node| node.children.as_mut()) else {
@@ -133,7 +133,7 @@ impl Tree {
         Some(node.attr(number))
     }
 
-    /// One more lookup of the inode.
+    /// Counts a lookup of the inode.
     pub fn remember(&self, number: u64) {
         self.change(number, |node| node.lookups += 1);
     }
@@ -200,7 +200,7 @@ impl Tree {
         children.is_none_or(|children| children.by_name.is_empty())
     }
 
-    /// Undoes lookups; an inode without name and lookups goes.
+    /// Undoes lookups; removes an inode without names and lookups.
     pub fn forget(&self, number: u64, lookups: u64) {
         if number >= MANY_BASE {
             return;
@@ -221,7 +221,7 @@ impl Tree {
         }
     }
 
-    /// Names behind position `offset`, until `each` says that it has enough.
+    /// Lists names after position `offset`, until `each` returns that it has enough.
     pub fn list(
         &self,
         number: u64,
@@ -263,7 +263,7 @@ impl Tree {
     }
 }
 
-/// `f` and six digits.
+/// Returns the name: `f` and six digits.
 fn many_name(index: u64) -> [u8; 7] {
     let mut name = *b"f000000";
     let mut rest = index;

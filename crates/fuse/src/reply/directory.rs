@@ -1,14 +1,14 @@
-//! Directory listings, written straight into the reply.
+//! Directory listings, written directly into the reply.
 
 use super::{Entry, Reply, State, entry_out};
 use crate::abi::{Dirent, EntryOut, Wire};
 
-/// One name of a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry<'a> {
     /// Inode number that users see.
     pub ino: u64,
-    /// Position behind this entry: the offset with which the listing goes on. Must not be 0.
+    /// Position after this entry: the offset with which the listing continues. Must not be 0.
     pub next_offset: u64,
     /// DT_REG, DT_DIR and so on (`mode >> 12`).
     pub kind: u32,
@@ -16,7 +16,7 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
 }
 
-/// Collects the names of one reply to READDIR or READDIRPLUS; made by [`Reply::directory`].
+/// Collects the names of one reply to READDIR or READDIRPLUS; created by [`Reply::directory`].
 pub struct DirBuffer<'r, 'a> {
     reply: &'r mut Reply<'a>,
     used: usize,
@@ -30,23 +30,23 @@ impl<'r, 'a> DirBuffer<'r, 'a> {
         DirBuffer { reply, used: 0, limit }
     }
 
-    /// READDIR: adds a name; `true` when it did not fit: stop, the kernel comes back with the last `next_offset`.
+    /// READDIR: adds a name; `true` if it did not fit: stop, the kernel continues at the last `next_offset`.
     pub fn push(&mut self, entry: &DirEntry<'_>) -> bool {
         self.append(&[], entry)
     }
 
-    /// READDIRPLUS: adds a name with its inode; `true` when it did not fit. Counts as a lookup of the inode, unless the
-    /// node id is 0 (then the kernel gets the name only) or the name is "." or "..".
+    /// READDIRPLUS: adds a name with its inode; `true` if it did not fit. Counts as a lookup of the inode,
+    /// unless the node id is 0 (then the kernel gets the name only) or the name is "." or "..".
     pub fn push_plus(&mut self, node: &Entry, entry: &DirEntry<'_>) -> bool {
         self.append(entry_out(node).as_bytes(), entry)
     }
 
-    /// READDIRPLUS without attributes for this name: the kernel looks it up when it is used.
+    /// READDIRPLUS without attributes for this name: the kernel looks it up on use.
     pub fn push_name_only(&mut self, entry: &DirEntry<'_>) -> bool {
         self.append(EntryOut::default().as_bytes(), entry)
     }
 
-    /// Is there any entry in the buffer?
+    /// Returns true if the buffer has no entries.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }

@@ -1,4 +1,4 @@
-//! From bytes to a [`Request`]. Every length is checked; what does not fit is an errno for the kernel.
+//! Decodes bytes into a [`Request`]. Every length is checked; malformed requests are an errno for the kernel.
 
 use super::{
     CopyFileRange, ForgetList, InitRequest, Ioctl, Operation, Read, ReadDir, Request, SetAttr, SetTime,
@@ -7,7 +7,7 @@ use super::{
 use crate::abi::*;
 use rustix::io::Errno;
 
-/// A request as a transport delivers it: header, first argument structure, everything behind that.
+/// A request as delivered by a transport: header, first argument structure, and everything after that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Raw<'a> {
     pub header: InHeader,
@@ -17,14 +17,14 @@ pub(crate) struct Raw<'a> {
     pub payload: &'a [u8],
 }
 
-/// Does a request of this kind get no reply at all?
+/// Returns true if requests of this kind have no reply.
 pub(crate) fn takes_no_reply(code: u32) -> bool {
     matches!(code, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY)
 }
 
-/// Is the reply large, so that it is built in the payload area of the buffer?
+/// Returns true if the reply is large, so that it is built in the payload area of the buffer.
 ///
-/// Requests of these kinds have no large payload themselves, so the transport gives the area to the reply.
+/// Requests of these kinds have no large payload themselves, so the transport lends the area to the reply.
 pub(crate) fn replies_in_bulk(code: u32) -> bool {
     matches!(
         code,
@@ -38,7 +38,7 @@ pub(crate) fn replies_in_bulk(code: u32) -> bool {
     )
 }
 
-/// Size of the first argument structure of a request code; `None` for codes that are not known.
+/// Returns the size of the first argument structure of a request code; `None` for unknown codes.
 pub(crate) fn argument_size(code: u32, setxattr_ext: bool) -> Option<usize> {
     Some(match code {
         opcode::LOOKUP | opcode::READLINK | opcode::SYMLINK | opcode::UNLINK | opcode::RMDIR => 0,
@@ -83,8 +83,7 @@ pub(crate) fn argument_size(code: u32, setxattr_ext: bool) -> Option<usize> {
 ///
 /// # Errors
 ///
-/// The errno to answer with: ENOSYS for codes that are not known, EIO for what is cut short, EINVAL for names that
-/// cannot be.
+/// The errno to answer with: ENOSYS for unknown codes, EIO for truncated requests, EINVAL for invalid names.
 pub(crate) fn parse<'a>(raw: &Raw<'a>, setxattr_ext: bool) -> Result<Request<'a>, Errno> {
     let header = &raw.header;
     let (payload, parent_group) = split_extensions(raw.payload, header)?;
@@ -101,7 +100,7 @@ pub(crate) fn parse<'a>(raw: &Raw<'a>, setxattr_ext: bool) -> Result<Request<'a>
     })
 }
 
-/// Cuts the extensions off the end of the payload and reads the one that matters here.
+/// Splits the extensions off the end of the payload and reads the supported one.
 fn split_extensions<'a>(payload: &'a [u8], header: &InHeader) -> Result<(&'a [u8], Option<u32>), Errno> {
     let length = usize::from(header.total_extlen) * 8;
     if length == 0 {
@@ -116,7 +115,7 @@ fn split_extensions<'a>(payload: &'a [u8], header: &InHeader) -> Result<(&'a [u8
         if ext.typ == EXT_GROUPS && read_u32(body, 0)? >= 1 {
             parent_group = Some(read_u32(body, 4)?);
         }
-        // Extensions are filled up to 8 bytes; the last one may end the request without filling.
+        // Extensions are padded to 8 bytes; the last one may end the request without padding.
         extensions = extensions.get(size.next_multiple_of(8)..).unwrap_or_default();
     }
     Ok((payload, parent_group))
@@ -147,18 +146,18 @@ impl<'a> Body<'a> {
         T::read_from(self.argument).ok_or(Errno::IO)
     }
 
-    /// The only name of the payload.
+    /// Returns the only name of the payload.
     fn name(&self) -> Result<&'a [u8], Errno> {
         check_name(split_nul(self.payload)?.0)
     }
 
-    /// An extended attribute's name, which may hold slashes.
+    /// Returns an extended attribute's name, which may contain slashes, and the rest.
     fn xattr_name(&self) -> Result<(&'a [u8], &'a [u8]), Errno> {
         let (name, rest) = split_nul(self.payload)?;
         if name.is_empty() { Err(Errno::INVAL) } else { Ok((name, rest)) }
     }
 
-    /// Two names in the payload.
+    /// Returns two names in the payload.
     fn names(&self) -> Result<(&'a [u8], &'a [u8]), Errno> {
         let (first, rest) = split_nul(self.payload)?;
         Ok((check_name(first)?, check_name(split_nul(rest)?.0)?))
@@ -227,7 +226,7 @@ impl<'a> Body<'a> {
                 }
             }
             opcode::TMPFILE => {
-                // A name is sent too (always "/"); it means nothing.
+                // A name is sent too (always "/"), without a meaning.
                 let arg: CreateIn = self.arg()?;
                 Operation::TmpFile { flags: arg.flags, mode: arg.mode, umask: arg.umask }
             }

@@ -47,7 +47,7 @@ fn cut_and_mutated_requests_never_panic() {
     for &code in opcode::ALL {
         let Some(size) = argument_size(code, true) else { continue };
         for round in 0..400 {
-            // Small numbers in the argument, so that counts and sizes in it are sometimes right.
+            // Small numbers in the argument, so that counts and sizes in it are sometimes valid.
             let mut argument: Vec<u8> =
                 (0..size).map(|at| if at % 4 == 0 { random.u8(..64) } else { 0 }).collect();
             let mut payload = b"first\0second\0some data that follows the names".to_vec();
@@ -69,7 +69,7 @@ fn cut_and_mutated_requests_never_panic() {
     }
 }
 
-/// Whatever is accepted keeps what the documentation promises.
+/// Checks that accepted requests keep the documented guarantees.
 fn check(request: &Request<'_>) {
     let name = |name: &[u8]| assert!(!name.is_empty() && !name.contains(&0) && !name.contains(&b'/'));
     match request.op {
@@ -133,7 +133,7 @@ fn attribute_values_follow_their_name_in_both_forms() {
 fn extensions_give_the_parents_group_and_leave_the_name() {
     let create = CreateIn { flags: 2, mode: 0o100_644, umask: 0o22, open_flags: 0 };
     let mut payload = b"file\0".to_vec();
-    // Extension header, number of groups, group; 16 bytes in all.
+    // Extension header, number of groups, group; 16 bytes in total.
     for word in [16u32, EXT_GROUPS, 1, 1234] {
         payload.extend_from_slice(&word.to_ne_bytes());
     }

@@ -1,4 +1,4 @@
-//! Memory that requests arrive in: page-aligned, and touched only as far as it is used.
+//! Page-aligned memory for requests, touched only as far as it is used.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub(super) struct PageBuffer {
     length: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; it may be used by whichever thread owns the value.
+// SAFETY: this value owns the mapping; the thread that owns the value may use it.
 unsafe impl Send for PageBuffer {}
 
 impl PageBuffer {
@@ -23,8 +23,8 @@ impl PageBuffer {
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is readable, writable, zero at first, `length` bytes long, and lives as long as `self`,
-        // which is borrowed exclusively.
+        // SAFETY: the mapping is readable, writable, initially zero, `length` bytes long, and lives as long
+        // as `self`, which is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
     }
 
@@ -35,7 +35,7 @@ impl PageBuffer {
 
 impl Drop for PageBuffer {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this length, and nobody borrows from it any more.
+        // SAFETY: `new` created the mapping with this length, and no borrow of it is left.
         let _ = unsafe { mm::munmap(self.start.cast(), self.length) };
     }
 }

@@ -1,9 +1,10 @@
 //! Requests over `/dev/fuse`.
 //!
-//! A lane keeps `want` threads *active*: waiting in read(2) or serving without blocking. The kernel hands requests to
-//! waiting readers in turn, so more readers than CPUs would only spread requests over cold threads; therefore threads
-//! beyond `want` park here and not in the kernel. A thread that is about to block stops being active and has another
-//! one woken or started; when it is done and finds enough active threads, it parks.
+//! A lane keeps `want` threads *active*: waiting in read(2) or serving without blocking. The kernel
+//! distributes requests to waiting readers round-robin, so more readers than CPUs would only spread requests
+//! over cold threads; therefore threads beyond `want` park here and not in the kernel. A thread that is about
+//! to block becomes inactive, and another one is woken or started; when it is done and finds enough active
+//! threads, it parks.
 
 use std::io;
 use std::rc::Rc;
@@ -24,12 +25,12 @@ use crate::reply::State;
 use crate::request::{Raw, argument_size, replies_in_bulk};
 use rustix::param::page_size;
 
-/// Threads that keep `want` of themselves reading.
+/// A set of threads, `want` of which read.
 pub(super) struct Lane {
     cpu: Option<usize>,
     want: usize,
     threads_max: usize,
-    /// Changed under `state`'s lock; read without it to see whether parking is due.
+    /// Changed under `state`'s lock; read without it to check whether parking is due.
     active: AtomicUsize,
     state: Mutex<LaneState>,
 }
@@ -37,7 +38,7 @@ pub(super) struct Lane {
 #[derive(Default)]
 struct LaneState {
     threads: usize,
-    /// The one that parked last is woken first: its memory is warm.
+    /// The thread that parked last is woken first: its memory is warm.
     parked: Vec<Arc<Parking>>,
     closed: bool,
 }
@@ -75,7 +76,7 @@ impl Lane {
         })
     }
 
-    /// Starts the threads that are to be active.
+    /// Starts the initial threads.
     pub fn start(self: &Arc<Self>, channel: &Arc<Channel>) -> io::Result<()> {
         let mut state = self.state.lock();
         for _ in 0..self.want {
@@ -84,7 +85,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Lets parked threads see that the session stops.
+    /// Wakes parked threads, which then notice the stop of the session.
     pub fn wake_all(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -136,7 +137,7 @@ impl Lane {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Parks the thread if enough others are active.
+    /// Parks the thread if there are enough other active ones.
     fn park_if_surplus(&self, parking: &Arc<Parking>) {
         if self.active.load(Ordering::Relaxed) <= self.want {
             return;
@@ -150,7 +151,7 @@ impl Lane {
         drop(state);
         parking.wait();
         if self.state.lock().closed {
-            // Woken by the end, not by a thread that gave its place.
+            // Woken by the stop, not by a thread that became inactive.
             self.active.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -198,7 +199,7 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>) {
         match seat.one_request(&device, &mut desk, channel) {
             Ok(()) => lane.park_if_surplus(&parking),
             Err(error) => match Errno::from_io_error(&error) {
-                // ENOENT: the request was called off while it was being read.
+                // ENOENT: the request was interrupted while it was being read.
                 Some(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 Some(Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN) => channel.stop(),
                 _ => {
@@ -211,12 +212,13 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>) {
     desk.target().acknowledge_kick();
 }
 
-/// A thread's buffer. Requests are read to such a place that the data of a WRITE, behind two headers, starts a page.
+/// A thread's buffer. Requests are read to an offset such that the data of a WRITE, after two headers, starts
+/// a page.
 struct Seat {
     memory: PageBuffer,
-    /// Where requests start.
+    /// Offset where requests start.
     start: usize,
-    /// Where data of a WRITE starts and bulk replies are built.
+    /// Offset where data of a WRITE starts and bulk replies are built.
     data: usize,
 }
 
@@ -225,7 +227,7 @@ const HEADER: usize = size_of::<InHeader>();
 impl Seat {
     fn new(payload_max: usize) -> io::Result<Seat> {
         let page = page_size();
-        // One page more than the payload: names and attribute values may come in any request.
+        // One page more than the payload: names and attribute values may be part of any request.
         let memory = PageBuffer::new(page + payload_max + page)?;
         Ok(Seat { memory, start: page - HEADER - size_of::<WriteIn>(), data: page })
     }
@@ -269,10 +271,10 @@ fn answer(device: &Device, header: &InHeader, state: State, small: &[u8], bulk: 
     };
     let Err(error) = sent else { return Ok(()) };
     match Errno::from_io_error(&error) {
-        // Called off or cut off meanwhile.
+        // Interrupted or aborted meanwhile.
         Some(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::INTR) => Ok(()),
         _ => {
-            // The kernel did not like the answer, and the caller still waits.
+            // The kernel has rejected the answer, and the caller still waits.
             log::error!(
                 "the kernel refused an answer to {}: {error}",
                 crate::abi::opcode::name(header.opcode)

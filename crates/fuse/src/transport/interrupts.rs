@@ -1,12 +1,13 @@
-//! Which requests are called off because of a signal at their caller, and when.
+//! Decides which requests a signal at their caller interrupts, and when.
 //!
-//! The kernel sends INTERRUPT once per request, for any signal: also for one that is caught and has nothing to do with
-//! the call (a child's end, a timer of a language's runtime, the freezer). Files on a disk do not answer those with
-//! EINTR, and many programs could not handle it. And for some requests it sends none at all, although their caller
-//! cannot be killed before the answer: those of direct I/O. So what the caller has pending decides: a fatal signal ends
-//! its request at once, one that asks it to stop ends a request that has waited for [`PATIENCE`] (Lustre has the same
-//! list), and with the rest the request runs on. One thread looks at the callers of requests that take long; it sleeps
-//! while none waits. Waits for file locks end with any signal, as they do everywhere.
+//! The kernel sends INTERRUPT once per request, for any signal: also for one that is caught and has nothing
+//! to do with the call (a child's end, a timer of a language's runtime, the freezer). Files on a disk do not
+//! answer those with EINTR, and many programs could not handle it. And for some requests it sends none at
+//! all, although their caller cannot be killed before the answer: those of direct I/O. So the pending signals
+//! of the caller decide: a fatal signal interrupts its request at once, a stop signal interrupts a request
+//! that has waited for [`PATIENCE`] (Lustre has the same list), and with all others the request continues.
+//! One thread checks the callers of long requests; it sleeps while no request waits. Any signal ends a wait
+//! for a file lock, as on other file systems.
 
 use nacre_env::clock::Instant;
 use rustix::process::Signal;
@@ -21,16 +22,18 @@ use nacre_env::sync::{Condvar, Mutex};
 use super::Channel;
 use crate::request::{Operation, Request};
 
-/// Notes kept at most; the oldest go first.
+/// Largest number of notes; the oldest are dropped.
 const NOTES_MAX: usize = 64;
-/// A request that was read is begun within microseconds; older notes are for requests that were answered before.
+/// A request that was read is begun within microseconds; older notes are for requests that were already
+/// answered.
 const NOTE_LIFETIME: Duration = Duration::from_secs(2);
 
-/// How long a request runs on although its caller has been asked to stop by a signal that it catches.
+/// How long a request continues although its caller has received a stop signal that it catches.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two looks at requests.
+/// Time between two checks of requests.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Looks without any request before the thread sleeps until somebody waits. Being woken costs the one who waits.
+/// Checks without any request before the thread sleeps until a request waits. The wake-up costs time of that
+/// request.
 const IDLE_LOOKS: u32 = 20;
 /// Signals that ask a program to stop, one bit each as in `/proc/<pid>/status`.
 const STOP_SIGNALS: u64 =
@@ -40,20 +43,20 @@ const fn bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
-/// A thread that serves requests, and whose request it serves.
+/// A thread that serves requests, with its current request.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub target: Arc<InterruptTarget>,
-    /// Thread id of the caller, 0 if it cannot be seen from here.
+    /// Thread id of the caller, 0 if it is not visible from here.
     caller: AtomicU32,
-    /// The request may be called off by any signal.
+    /// Any signal interrupts the request.
     any_signal: AtomicBool,
-    /// The regular file that the thread met last, 0 if none: what a new thread over io_uring is woken with.
+    /// Last regular file that the thread served, 0 if none: used to wake a new thread over io_uring.
     pub file: AtomicU64,
     seen: Mutex<Seen>,
 }
 
-/// What is known of a worker's request.
+/// State of a worker's request.
 #[derive(Debug, Default)]
 struct Seen {
     unique: u64,
@@ -72,7 +75,7 @@ impl Worker {
         })
     }
 
-    /// The thread starts to serve `request`.
+    /// Marks the start of `request` on this thread.
     pub fn begin(&self, request: &Request<'_>) {
         let lock_wait = matches!(request.op, Operation::SetLk { wait: true, .. });
         // No thread waits for the end of these, whatever caused them.
@@ -82,8 +85,8 @@ impl Worker {
         self.target.begin(request.unique);
     }
 
-    /// Is request `unique`, which runs here, to be called off? Remembers since when it is known, and that the kernel
-    /// has told of a signal.
+    /// Returns true if request `unique`, which runs here, has to be interrupted. Remembers since when the
+    /// request is known, and that the kernel has reported a signal.
     pub fn is_due(&self, unique: u64, interrupted: bool) -> bool {
         let mut seen = self.seen.lock();
         let first = seen.unique != unique;
@@ -91,7 +94,7 @@ impl Worker {
             *seen = Seen { unique, since: Some(Instant::now()), interrupted };
         }
         seen.interrupted |= interrupted;
-        // Nothing to look up for a request that has just begun.
+        // A request that has just begun is not worth a check.
         if first && !interrupted {
             return false;
         }
@@ -100,7 +103,8 @@ impl Worker {
         }
         let caller = self.caller.load(Ordering::Relaxed);
         let urgency = match caller {
-            // Its signals cannot be seen; it may be waiting to die. Without an interrupt it is the kernel itself.
+            // Its signals are not visible; it may have received a fatal one. Without an interrupt it is the
+            // kernel itself.
             0 if seen.interrupted => Urgency::Patient,
             0 => Urgency::None,
             caller => urgency_of(caller),
@@ -124,7 +128,7 @@ fn urgency_of(caller: u32) -> Urgency {
     std::fs::read(format!("/proc/{caller}/status")).map_or(Urgency::Patient, |status| urgency(&status))
 }
 
-/// What the signals in a `/proc/<pid>/status` ask for. Source: proc_pid_status(5).
+/// Returns the urgency of the pending signals in a `/proc/<pid>/status`.
 fn urgency(status: &[u8]) -> Urgency {
     let mask = |name: &str| {
         let mut lines = status.split(|&byte| byte == b'\n');
@@ -145,10 +149,10 @@ fn urgency(status: &[u8]) -> Urgency {
     }
 }
 
-/// The thread that looks at the callers of requests that take long.
+/// The thread that checks the callers of long requests.
 #[derive(Debug, Default)]
 pub(super) struct InterruptWatch {
-    /// It sleeps until it is woken.
+    /// The thread sleeps until it is woken.
     asleep: AtomicBool,
     wake: Mutex<bool>,
     change: Condvar,
@@ -160,7 +164,7 @@ impl InterruptWatch {
         channel.spawn("fuse-signals".into(), |channel| channel.watch.run(channel))
     }
 
-    /// A request waits, or the session ends.
+    /// Wakes the thread, because a request waits or the session ends.
     pub fn wake(&self) {
         if self.asleep.load(Ordering::SeqCst) {
             *self.wake.lock() = true;
@@ -194,7 +198,7 @@ impl InterruptWatch {
     }
 }
 
-/// Interrupts that came before the thread that read their request has begun it.
+/// Interrupts that arrived after a thread read their request and before it began.
 #[derive(Debug, Default)]
 pub(super) struct PendingInterrupts {
     count: AtomicUsize,
@@ -213,7 +217,8 @@ impl PendingInterrupts {
         self.count.store(notes.len(), Ordering::SeqCst);
     }
 
-    /// Is there a note for this request? It is taken away. One load when there are no notes at all.
+    /// Removes the note for this request, if there is one, and returns whether there was. One load when there
+    /// are no notes.
     pub fn take(&self, unique: u64) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;

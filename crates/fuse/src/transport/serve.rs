@@ -1,4 +1,4 @@
-//! From a request's bytes to the handler and to what is to be sent.
+//! From the bytes of a request to the handler, and to the reply.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::abi::{InHeader, opcode};
 use crate::reply::{Reply, SMALL_SIZE, State};
 use crate::request::{Operation, Raw, parse, takes_no_reply};
 
-/// Largest arguments and payload of requests whose reply takes the payload area: ioctl(2) can encode 16 KiB.
+/// Bytes for arguments and payload of requests whose reply uses the payload area: ioctl(2) can encode 16 KiB.
 const SIDE_SIZE: usize = 32 << 10;
 
-/// What a thread owns to serve requests with.
+/// Memory and state of a serving thread.
 pub(super) struct Desk {
     guard: TargetGuard,
     worker: Arc<Worker>,
     /// Structures of the reply.
     pub small: Box<[u8; SMALL_SIZE]>,
-    /// Arguments of requests whose reply takes the payload area.
+    /// Arguments of requests whose reply uses the payload area.
     side: Vec<u8>,
     channel: Arc<Channel>,
 }
@@ -44,7 +44,7 @@ impl Desk {
         &self.worker
     }
 
-    /// Serves a request whose argument and payload do not overlap `bulk`, where a large reply is to be built.
+    /// Serves a request whose argument and payload do not overlap `bulk`, the area for a large reply.
     pub fn serve(&mut self, raw: &Raw<'_>, bulk: &mut [u8]) -> State {
         let code = raw.header.opcode;
         let request = match parse(raw, self.channel.negotiated.setxattr_ext) {
@@ -81,8 +81,8 @@ impl Desk {
         }
     }
 
-    /// Serves a request that lies where its large reply is to be built: it is small and is copied away first.
-    /// `copy` takes the parts of argument and payload in order, `argument_length` says where the former ends.
+    /// Serves a request in the area for its large reply: it is small and is copied elsewhere first. `copy`
+    /// takes the parts of argument and payload in order, `argument_length` is the length of the former.
     pub fn serve_copied(
         &mut self,
         header: &InHeader,

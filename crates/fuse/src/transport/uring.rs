@@ -1,22 +1,24 @@
 //! Requests over io_uring (Linux 6.14).
 //!
-//! The kernel has one queue per possible CPU and puts a request on the queue of the CPU where its caller runs; another
-//! CPU never helps out. Each thread here has a ring of its own with exactly one entry, registered with the queue of the
-//! CPU that the thread is pinned to. A queue hands a request to the entry that finished last, so one thread stays hot
-//! while the others sleep, and a blocked thread holds nobody up.
+//! The kernel has one queue per possible CPU and puts a request on the queue of its caller's CPU; another CPU
+//! never takes it. Each thread here has a ring of its own with exactly one entry, registered with the queue
+//! of the CPU that the thread is pinned to. A queue assigns a request to the entry that finished last, so one
+//! thread stays hot while the others sleep, and a blocked thread delays no other request.
 //!
 //! Three facts of the kernel shape this:
 //!
-//! - A request that finds no free entry waits in the queue until some entry *commits* an answer. Registering a new entry
-//!   does not take it up. So a thread that joins late makes the kernel send it a request by a notification ("retrieve
-//!   nothing of this file"): its answer fetches what waits. That works with regular files only which the kernel has in
-//!   memory, so threads remember the files that they met last; those of blocked reads, writes and locks are surely there.
-//!   Any thread's file will do: the one who asks decides which queue the request goes to.
-//!   Never use the mount from this process for it (statfs and the like): a thread that waits for an answer keeps the
-//!   memory of a killed process alive, with it the mapped rings, and with them the connection that it waits for.
+//! - A request that finds no free entry waits in the queue until some entry *commits* an answer. The
+//!   registration of a new entry does not fetch it. So a thread that joins late makes the kernel send it
+//!   a request by a notification ("retrieve nothing of this file"): its answer fetches what waits. That
+//!   works only with regular files in the kernel's memory, so threads remember the last files that they
+//!   served; those of blocked reads, writes and locks are certainly in memory. The file of any thread
+//!   will do: the CPU of the notifying thread decides which queue the request goes to. Never use the
+//!   mount from this process for it (statfs and the like): a thread that waits for an answer keeps the
+//!   memory of a killed process alive, with it the mapped rings, and with them the connection that it
+//!   waits for.
 //! - No request is sent at all until every possible CPU's queue has an entry, offline CPUs included.
-//! - The first argument structure lies in the header area, everything else in the payload; but NOTIFY_REPLY has all of it
-//!   in the payload.
+//! - The first argument structure is in the header area, everything else in the payload; but all of
+//!   NOTIFY_REPLY is in the payload.
 
 mod ring;
 
@@ -44,27 +46,27 @@ use ring::Ring;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Threads of a CPU that must be ready to take a request; below that, a blocking thread starts another. Guess: more
-/// requests than this seldom begin to wait at the same moment.
+/// Number of ready threads per CPU below which a blocking thread starts another. Guess: more requests than
+/// this seldom begin to wait at the same moment.
 const READY_MIN: usize = 4;
 
-/// Numbers of the requests with which new threads take up what waits: even, and far from the kernel's, which count up
-/// from 2. Two at a time must differ, since answers are matched by number.
+/// First number of the requests by which new threads fetch waiting requests: even, and far from the kernel's,
+/// which count up from 2. Two concurrent ones must differ, since answers are matched by number.
 const WAKE_UP_UNIQUE: u64 = 1 << 63;
 
-/// Files that a lane remembers for waking up.
+/// Files that a lane remembers for wake-ups.
 const FILES_MAX: usize = 8;
 
-/// Can io_uring be used?
+/// Availability of io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Availability {
-    /// The kernel has it, it is switched on, and rings can be made.
+    /// The kernel supports it, it is enabled, and rings can be created.
     Yes,
-    /// Why not.
+    /// Reason why it is unavailable.
     No(&'static str),
 }
 
-/// Finds out whether io_uring can be used, and switches it on in the kernel if that is needed and allowed.
+/// Checks whether io_uring is available, and enables it in the kernel if that is needed and permitted.
 pub(crate) fn availability(choice: TransportChoice) -> Availability {
     if choice == TransportChoice::Dev {
         return Availability::No("the transport dev was chosen");
@@ -72,7 +74,7 @@ pub(crate) fn availability(choice: TransportChoice) -> Availability {
     let Ok(text) = std::fs::read_to_string(SWITCH) else {
         return Availability::No("this kernel lacks it; Linux 6.14 has it");
     };
-    // Left on afterwards: switching it off again could take it from another mount that is just starting.
+    // Stays enabled: disabling it could affect another mount that is just starting.
     if text.trim() != "Y" && std::fs::write(SWITCH, "Y").is_err() {
         return Availability::No(
             "it is switched off; root can write Y to /sys/module/fuse/parameters/enable_uring",
@@ -128,11 +130,11 @@ struct Lane {
 
 #[derive(Default)]
 struct LaneState {
-    /// Started and not ended.
+    /// Threads that were started and have not ended.
     threads: usize,
-    /// Of these, inside a wait.
+    /// Threads in a wait, included in `threads`.
     blocked: usize,
-    /// Files that blocking threads met last, newest at the end.
+    /// Last files of blocking threads, newest at the end.
     files: VecDeque<u64>,
 }
 
@@ -149,8 +151,8 @@ impl Lane {
         spawned
     }
 
-    /// Starts another thread if too few are ready, so that at least one thread is never blocked, as far as the bound
-    /// allows.
+    /// Starts another thread if too few are ready, so that at least one thread is never blocked, within the
+    /// limit on threads.
     fn before_wait(self: &Arc<Self>, channel: &Arc<Channel>, file: u64) {
         channel.watch.wake();
         let mut state = self.state.lock();
@@ -191,7 +193,7 @@ impl Lane {
             state.threads -= 1;
             state.threads == state.blocked
         };
-        // Without any thread the callers on this CPU would wait for ever; ending the mount tells them.
+        // Without a thread the callers on this CPU would wait for ever; the end of the mount releases them.
         if last {
             log::error!("no thread is left for CPU {}, the mount ends", self.cpu);
             channel.stop();
@@ -216,7 +218,8 @@ impl BlockingHook for Hook {
 
 fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::Result<()> {
     if let Err(error) = nacre_env::pin_to_cpu(lane.cpu) {
-        // An offline CPU, or one outside of our cpuset: requests may come from there later all the same.
+        // An offline CPU, or one outside of this process's cpuset: requests may arrive from there later all
+        // the same.
         log::debug!("a FUSE thread is not pinned to CPU {}: {error}", lane.cpu);
     }
     let mut ring = match register(lane, channel) {
@@ -259,7 +262,7 @@ fn register(lane: &Lane, channel: &Channel) -> io::Result<Ring> {
     Ring::register(device, queue, channel.negotiated.payload_max)
 }
 
-/// Makes the kernel send a request to this CPU's queue, whose newest entry is ours; see the head of this file.
+/// Makes the kernel send a request to this CPU's queue, whose newest entry is this thread's; see the module.
 fn wake_up(lane: &Lane, channel: &Channel) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let Some(device) = channel.device() else { return };
@@ -267,14 +270,14 @@ fn wake_up(lane: &Lane, channel: &Channel) {
     for node in files.into_iter().rev().chain(channel.files_met()) {
         let unique = WAKE_UP_UNIQUE | (NEXT.fetch_add(2, Ordering::Relaxed) & (WAKE_UP_UNIQUE - 1));
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, ..NotifyRetrieveOut::default() };
-        // An error means that the kernel has dropped the file, or that its number now stands for something else.
+        // An error means that the kernel has dropped the file, or that its number has been reused.
         if device.send(notify_code::RETRIEVE, 0, &[out.as_bytes()]).is_ok() {
             return;
         }
     }
 }
 
-/// The regular file that a request is about or that its answer has, if any.
+/// Returns the regular file that a request or its answer refers to, if any.
 fn file_of(header: &InHeader, state: State, small: &[u8]) -> Option<u64> {
     match header.opcode {
         opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FLUSH | opcode::FSYNC => Some(header.nodeid),

@@ -12,7 +12,7 @@ use nacre_fuse::{Handler, Operation, Reply, Request, TransportChoice, Unmount};
 
 use crate::support::*;
 
-/// getxattr of `user.gate` waits for the gate, of `user.pipe` in a read(2) that never ends by itself; both give up when
+/// getxattr of `user.gate` waits for the gate, of `user.pipe` in a read(2) without end; both return when
 /// interrupted. Everything else is the null file system's.
 struct Gate {
     null: NullFs,
@@ -32,7 +32,7 @@ struct GateState {
 impl Gate {
     fn new() -> Arc<Gate> {
         let mut pipe = [0; 2];
-        // SAFETY: `pipe` has room for two descriptors.
+        // SAFETY: `pipe` has space for two descriptors.
         assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
         let null = NullFs::new(NullOptions { files: vec![("file".into(), 0)], ..NullOptions::default() });
         Arc::new(Gate { null, state: Mutex::default(), change: Condvar::new(), pipe })
@@ -43,7 +43,7 @@ impl Gate {
         self.change.notify_all();
     }
 
-    /// Waits until so many requests are blocked.
+    /// Waits until `count` requests are blocked.
     fn await_blocked(&self, count: usize) {
         let end = Instant::now() + DEADLINE;
         let mut state = self.state.lock();
@@ -91,7 +91,7 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // SAFETY: both descriptors are ours.
+        // SAFETY: this value owns both descriptors.
         unsafe { (libc::close(self.pipe[0]), libc::close(self.pipe[1])) };
     }
 }
@@ -148,7 +148,7 @@ fn blocked_handlers_hold_nobody_up() {
             .map(|_| {
                 let root = root.clone();
                 client(move || {
-                    // All on one CPU: one queue has to take them all.
+                    // All on one CPU, so that one queue has to take them all.
                     let _ = nacre_env::pin_to_cpu(0);
                     getxattr(&root, "user.gate")
                 })
@@ -189,7 +189,7 @@ fn threads_are_bounded_and_waiting_requests_are_served_later() {
             })
             .collect();
         gate.await_blocked(4);
-        // One reader of FORGETs comes on top of the workers of each CPU.
+        // One reader of FORGETs in addition to the workers of each CPU.
         let most = 4 * nacre_env::possible_cpu_count() + 1;
         assert!(mount.session.thread_count() <= most, "{} threads", mount.session.thread_count());
         gate.open();
@@ -201,7 +201,7 @@ fn threads_are_bounded_and_waiting_requests_are_served_later() {
 
 extern "C" fn ignore(_signal: libc::c_int) {}
 
-/// Makes `signal` end system calls of this process.
+/// Installs a handler, so that `signal` interrupts system calls of this process.
 fn catch_signal(signal: i32) {
     // SAFETY: sigaction is plain data, zeroes are no flags; the handler does nothing.
     unsafe {
@@ -253,7 +253,7 @@ fn a_signal_that_does_not_ask_to_stop_interrupts_nothing() {
         gate.await_blocked(1);
         // SAFETY: the thread waits for its request and was not joined yet.
         assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR2) }, 0);
-        // The kernel has told of the signal once the caller waits for nothing but its death.
+        // The kernel has sent the interrupt once the caller is in a wait that only a fatal signal ends.
         let state = format!("/proc/self/task/{id}/stat");
         let deadline = Instant::now() + DEADLINE;
         while !std::fs::read_to_string(&state).is_ok_and(|line| line.contains(") D ")) {
@@ -414,7 +414,7 @@ fn a_killed_daemon_ends_although_its_own_threads_are_blocked() {
         let errno = in_time("a client", move || client.join().expect("client"));
         assert!([Some(libc::ECONNABORTED), Some(libc::ENOTCONN)].contains(&errno), "{errno:?}");
     }
-    // What a crash leaves is a dead mount, and the next one clears it.
+    // A crash leaves a dead mount, and the next mount clears it.
     let mut config = nacre_fuse::SessionConfig::new(directory.path());
     config.mount.subtype = "nacre".into();
     drop(nacre_fuse::Session::mount(config, Gate::new()).expect("mount again"));

@@ -8,7 +8,7 @@ use nacre_fuse::{Handler, Operation, Read, Reply, Request, SetXattr, TransportCh
 
 use crate::support::*;
 
-/// Keeps the data of one file, and answers a few other requests in ways that need the payload area.
+/// Stores the data of one file, and answers a few other requests in ways that need the payload area.
 struct Keeper {
     null: NullFs,
     data: Mutex<Vec<u8>>,
@@ -59,7 +59,7 @@ impl Handler for Keeper {
                 data.extend_from_slice(value);
                 reply.ok();
             }
-            // The name lies where the value is built: it must have been moved away.
+            // The name is where the value is built: it must have been copied elsewhere.
             Operation::GetXattr { name, size } if size > 0 => {
                 let value = [name, name, name].concat();
                 reply.bytes(&value);

@@ -51,7 +51,7 @@ struct Elsewhere(std::process::Child);
 
 impl Elsewhere {
     fn open(mount: &Mount, file: &str) -> Elsewhere {
-        // Copies of the mounts of other tests are not to outlive them.
+        // Copies of other tests' mounts must not outlive them.
         let script = r#"
             findmnt -rn -t fuse.nacretest -o TARGET | grep -vxF "$1" | xargs -r umount -l
             exec 3<"$1/$2"
@@ -162,7 +162,7 @@ fn an_ended_session_closes_its_descriptors() {
     }
 }
 
-/// A mount whose daemon has died, as after a crash.
+/// Creates a mount whose daemon is dead, as after a crash.
 fn make_stale(path: &Path, subtype: &str) {
     let device = File::options().read(true).write(true).open("/dev/fuse").expect("device");
     let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());

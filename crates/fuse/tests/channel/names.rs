@@ -68,8 +68,8 @@ fn forgotten_inodes_are_dropped() {
             fs::remove_file(&path).expect("unlink");
         }
         mount.session.unmount(nacre_fuse::Unmount::Clean).expect("unmount");
-        // FORGETs of unlinked inodes are sent when they are evicted, which was at the latest before the unmount; the few that
-        // the kernel drops with the connection do not matter.
+        // FORGETs of unlinked inodes are sent at their eviction, at the latest before the unmount; the few
+        // that the kernel drops with the connection do not matter.
         assert!(null.node_count() < before + 50, "{} inodes are left", null.node_count());
     }
 }

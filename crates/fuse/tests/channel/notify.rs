@@ -8,7 +8,7 @@ use nacre_fuse::{Handler, Notifier, Operation, Reply, Request, Unmount, abi};
 
 use crate::support::*;
 
-/// Counts requests, and keeps what is retrieved from the page cache.
+/// Counts requests, and stores data retrieved from the page cache.
 struct Counter {
     null: NullFs,
     lookups: AtomicUsize,
@@ -58,7 +58,7 @@ fn with_counter(work: impl Fn(&Mount, &Counter, &Notifier)) {
     }
 }
 
-/// How much `counter` rises by a stat of the file.
+/// Returns how much `counter` rises by a stat of the file.
 fn rise(mount: &Mount, counter: &AtomicUsize) -> usize {
     let before = counter.load(Ordering::SeqCst);
     std::fs::metadata(mount.path("file")).expect("stat");

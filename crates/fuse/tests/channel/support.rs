@@ -11,10 +11,10 @@ use std::time::Duration;
 use nacre_fuse::{Handler, Session, SessionConfig, TransportChoice};
 use tempfile::TempDir;
 
-/// No step of any test takes longer on a slow and busy machine.
+/// Time limit for any step of a test, on a slow and busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The transports that can be tested here. Nothing without `/dev/fuse`, which fails where CI is set.
+/// Returns the transports that can be tested here. None without `/dev/fuse`, which fails where CI is set.
 pub fn transports() -> Vec<TransportChoice> {
     if !Path::new("/dev/fuse").exists() || !is_root() {
         let message = "SKIPPED: this test needs /dev/fuse and root";
@@ -68,7 +68,7 @@ impl Mount {
     }
 }
 
-/// Runs `work` on a thread of its own and fails if it takes too long.
+/// Runs `work` on a separate thread and fails if it takes too long.
 pub fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
     let thread = nacre_env::thread::spawn(move || {
@@ -87,7 +87,7 @@ pub fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("no NUL in paths here")
 }
 
-/// getxattr(2): the tests' way of sending a request that takes no lock and is never cached.
+/// Calls getxattr(2): the tests' way of sending a request that takes no lock and is never cached.
 pub fn getxattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     let (path, name) = (c_path(path), CString::new(name).expect("no NUL"));
     let mut value = vec![0u8; 256];
@@ -98,14 +98,14 @@ pub fn getxattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Starts a client whose request may be left unanswered. It has no share in this process's descriptors: otherwise a killed
-/// test program could not end, because its own client would keep the FUSE descriptors open.
+/// Starts a client whose request may stay unanswered. It does not share this process's descriptors: otherwise
+/// a killed test program could not end, because its own client would keep the FUSE descriptors open.
 pub fn client<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> nacre_env::thread::JoinHandle<T> {
     const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
     nacre_env::thread::spawn(move || {
-        // SAFETY: the flag gives this thread a table of its own; the other threads' descriptors are not touched.
+        // SAFETY: the flag gives this thread a table of its own; the descriptors of other threads stay open.
         unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) };
         work()
     })

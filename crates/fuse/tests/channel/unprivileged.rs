@@ -9,7 +9,7 @@ use nacre_fuse::{Error, Session, SessionConfig, Transport, Unmount};
 
 use crate::support::*;
 
-/// Names the mount point in the child that runs as an ordinary user.
+/// Mount point, in the environment of the child that runs as an ordinary user.
 const CHILD: &str = "NACRE_FUSE_TEST_UNPRIVILEGED";
 
 fn tools_are_there() -> bool {
@@ -42,7 +42,8 @@ fn root_can_mount_through_the_helper() {
     }
 }
 
-/// Runs the test of this name in `inside` again as user nobody, in a mount namespace where everybody may open `/dev/fuse`.
+/// Runs the test of this name in `inside` again as user nobody, in a mount namespace where all users may open
+/// `/dev/fuse`.
 fn as_nobody(test: &str, mode: &str) {
     if let Some(mount_point) = std::env::var_os(CHILD) {
         return inside(Path::new(&mount_point));
@@ -51,10 +52,10 @@ fn as_nobody(test: &str, mode: &str) {
         return;
     }
     let scratch = tempfile::tempdir().expect("scratch directory");
-    // The test program may lie where nobody may look: take a copy along.
+    // The test program may be in a directory that user nobody cannot search: use a copy.
     let program = scratch.path().join("test");
     std::fs::copy(std::env::current_exe().expect("own path"), &program).expect("copy");
-    // Copies of the mounts of other tests are not to outlive them.
+    // Copies of other tests' mounts must not outlive them.
     let script = format!(
         "set -e; findmnt -rn -t fuse.nacretest -o TARGET | xargs -r umount -l; cd {0}; mkdir mnt; chmod 755 . test; chown 65534:65534 mnt; \
          mknod fuse c 10 229; chmod {mode} fuse; mount --bind fuse /dev/fuse; \

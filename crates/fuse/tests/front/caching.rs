@@ -1,4 +1,4 @@
-//! What kernels cache of a file system that has one mount, then two.
+//! The kernel's caches of a file system with one mount, then two.
 
 use super::support::on_servers;
 use std::fs::{self, File, OpenOptions};

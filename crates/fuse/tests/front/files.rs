@@ -34,7 +34,8 @@ fn data_comes_back_through_every_cache_mode() {
     });
 }
 
-/// Reads through the page cache and writes around it must not leave old data in the cache, however they race.
+/// Reads through the page cache and writes around it must not leave old data in the cache, whatever their
+/// order.
 #[test]
 fn writes_around_the_page_cache_leave_no_old_data_in_it() {
     on_servers(2, |servers| {
@@ -65,7 +66,7 @@ fn writes_around_the_page_cache_leave_no_old_data_in_it() {
     });
 }
 
-/// Two ways to write the same pages of a new file, other bytes each: none gets lost.
+/// Two ways to write the same pages of a new file, each with other bytes: none is lost.
 #[test]
 fn stores_to_a_mapping_and_writes_beside_them_both_arrive() {
     on_servers(1, |servers| {
@@ -94,7 +95,7 @@ fn stores_to_a_mapping_and_writes_beside_them_both_arrive() {
                 }
             });
         });
-        // SAFETY: the mapping that was made above, which nobody uses any more.
+        // SAFETY: the mapping that was created above, without any other user.
         unsafe {
             assert_eq!(libc::msync(map, PAGES * 4096, libc::MS_SYNC), 0);
             assert_eq!(libc::munmap(map, PAGES * 4096), 0);

@@ -89,7 +89,7 @@ fn who_waits_for_a_lock_can_be_killed() {
             .arg("true")
             .spawn()
             .expect("flock is part of util-linux");
-        // It sleeps in the kernel as soon as its request is under way.
+        // It sleeps in the kernel as soon as its request is in flight.
         let status = format!("/proc/{}/wchan", waiter.id());
         let deadline = nacre_env::clock::Instant::now() + std::time::Duration::from_secs(10);
         while !std::fs::read_to_string(&status).is_ok_and(|place| place.contains("request_wait_answer")) {

@@ -64,7 +64,8 @@ fn set_id_bits_are_dropped_by_a_strangers_write_and_kept_by_roots() {
     });
 }
 
-/// The mode as a program gets it that asks for nothing else, which leaves it to the kernel whether it asks us.
+/// Returns the mode as a program gets it that asks for nothing else, so that the kernel decides whether to
+/// send a request.
 fn mode_alone(path: &std::path::Path) -> u32 {
     let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL in it");
     // SAFETY: statx is plain old data, for which zeros are a value.

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// No step of a test takes longer, unless something hangs.
+/// Time limit for a step of a test, unless something hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// True if this machine lets us mount; says so otherwise.
+/// Returns true if this process may mount; prints a note otherwise.
 fn can_mount() -> bool {
-    // SAFETY: geteuid takes no arguments and touches no memory of ours.
+    // SAFETY: geteuid takes no arguments and touches no memory of this process.
     let root = unsafe { libc::geteuid() } == 0;
     let possible = root && Path::new("/dev/fuse").exists();
     if !possible {
@@ -29,7 +29,7 @@ fn can_mount() -> bool {
     possible
 }
 
-/// Runs `work` on a thread of its own; a test that hangs fails instead, since the mount ends with the process.
+/// Runs `work` on a separate thread; a test that hangs fails instead, since the mount ends with the process.
 fn within_deadline<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = mpsc::channel();
     let thread = nacre_env::thread::spawn(move || {
@@ -67,7 +67,7 @@ pub struct Mount {
 }
 
 impl Servers {
-    /// Servers whose files get `stripe_count` stripes of 64 KiB.
+    /// Starts servers whose files get `stripe_count` stripes of 64 KiB.
     fn start(stripe_count: u16) -> Servers {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut osts: BTreeMap<u16, Arc<ObjectServer>> = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Servers {
         Servers { mds, osts, mounts: AtomicU8::new(0), dir }
     }
 
-    /// Mounts once more.
+    /// Mounts with another client.
     pub fn mount(&self) -> Mount {
         self.mount_with(FrontOptions::default())
     }
@@ -135,13 +135,13 @@ impl Mount {
         self.dir.join(name)
     }
 
-    /// True while the session serves requests.
+    /// Returns true while the session serves requests.
     pub fn is_served(&self) -> bool {
         !self.session.has_ended()
     }
 }
 
-/// Runs a shell command as another user without further groups; gives its exit code and what it said.
+/// Runs a shell command as another user without further groups; returns its exit code and output.
 pub fn shell_as(uid: u32, groups: &[u32], dir: &Path, script: &str) -> (i32, String) {
     let list = groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let mut command = std::process::Command::new("setpriv");
@@ -158,8 +158,9 @@ pub fn shell_as(uid: u32, groups: &[u32], dir: &Path, script: &str) -> (i32, Str
     (output.status.code().unwrap_or(-1), text)
 }
 
-/// Copies a program by a process of its own: a descriptor of ours that is open for writing would be in any process that
-/// another test is just starting, and the program could not be run as long.
+/// Copies a program in a separate process: a descriptor of this process that is open for writing would be
+/// inherited by any process that another test is just starting, and the program could not be executed until
+/// that ends.
 pub fn copy_program(from: &str, to: &Path) {
     let status = std::process::Command::new("cp").arg(from).arg(to).status();
     assert!(status.expect("cp is there").success());

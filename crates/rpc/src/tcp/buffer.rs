@@ -67,7 +67,7 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     fn new(len: usize) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no memory that is in use.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
         // SAFETY: the range is the new mapping. Huge pages would take 2 MiB for the first byte that arrives;
         // a kernel without huge pages refuses this, and the error needs no action.
@@ -77,7 +77,7 @@ impl Mapping {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping has `len` bytes, readable, writable and initialised, and is borrowed through `&mut self`.
+        // SAFETY: the mapping has `len` readable, writable, initialised bytes, borrowed through `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

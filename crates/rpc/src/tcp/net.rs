@@ -204,7 +204,7 @@ impl Stream {
         }
     }
 
-    /// As `receive`, into several places in order.
+    /// Receives as `receive`, into several places in order.
     pub(super) fn receive_pieces(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
             Stream::Host(stream) => (&*stream).read_vectored(pieces),

@@ -282,7 +282,7 @@ impl Socket {
         self.stream.receive(buffer, waits)
     }
 
-    /// As `receive_by`, into several places in order.
+    /// Receives as `receive_by`, into several places in order.
     fn receive_pieces_by(
         &self,
         deadline: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Directories and the MDTs that they are on. Source: reference 3.5 and 3.6.
+//! Directories and their placement on MDTs.
 
 use nacre_client::{Created, NewFile, XattrFlags};
 use nacre_layout::dir_default::MAGIC_DEFAULT;
@@ -11,23 +11,23 @@ use nacre_types::{Status, StatusResult};
 use crate::front::ioctl::{Asked, make_or_restripe, u32_at};
 use crate::reply::Reply;
 
-/// Fields of `lmv_user_md`.
+/// Offsets of fields in `lmv_user_md`.
 const COUNT: usize = 4;
 const TYPE: usize = 16;
-/// Type of a question for what is stored, not for what holds.
+/// Type in a request for the stored default, instead of the effective one.
 const TYPE_RAW: u32 = 1;
 
 const LAYOUT: &[u8] = b"lustre.lmv";
 const DEFAULT: &[u8] = b"lustre.dmv";
 
-/// The shards of a directory, or its foreign layout; or what new directories in it get.
+/// Returns the shards of a directory or its foreign layout; or the default of new directories in it.
 pub(super) fn directory_layout(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
     match u32_at(asked.call.data, 0)? {
         MAGIC_DEFAULT => {
             let is_raw = u32_at(asked.call.data, TYPE)? == TYPE_RAW;
             let default = match is_raw {
                 true => asked.client.inodes.getxattr(asked.caller, asked.fid, DEFAULT)?,
-                // There is no room for a list.
+                // The reply has no space for a list of MDTs.
                 false => {
                     DirDefault { mdts: Vec::new(), ..asked.client.placement.dir_default(asked.fid)? }.encode()
                 }
@@ -45,7 +45,7 @@ pub(super) fn directory_layout(asked: &Asked<'_>, reply: &mut Reply<'_>) -> Stat
 
 fn tell_layout(asked: &Asked<'_>) -> StatusResult<()> {
     let stored = asked.client.inodes.getxattr(asked.caller, asked.fid, LAYOUT)?;
-    // Lustre counts a foreign layout in units of what is told of a shard.
+    // Lustre counts a foreign layout in units of the size of a shard's entry.
     let (layout, rows) = match user::is_foreign_directory(&stored) {
         true => (stored.clone(), stored.len().div_ceil(USER_ROW)),
         false => {
@@ -63,7 +63,7 @@ fn tell_layout(asked: &Asked<'_>) -> StatusResult<()> {
     memory.write(memory.argument(), &layout)
 }
 
-/// Says what new directories in a directory get.
+/// Sets the default of new directories in a directory.
 pub(super) fn set_directory_default(asked: &Asked<'_>) -> StatusResult<i32> {
     let default = asked.call.data;
     if u32_at(default, 0)? != MAGIC_DEFAULT {
@@ -73,7 +73,7 @@ pub(super) fn set_directory_default(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// Moves what has a name to other MDTs.
+/// Migrates a named inode to other MDTs.
 pub(super) fn migrate(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let question = asked.obd(&memory)?;
@@ -84,7 +84,7 @@ pub(super) fn migrate(asked: &Asked<'_>) -> StatusResult<i32> {
     outcome.map(|()| 0)
 }
 
-/// Makes a directory for which the caller has wishes about MDTs.
+/// Creates a directory for which the caller specifies MDTs.
 pub(super) fn make_directory(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let question = asked.obd(&memory)?;
@@ -94,7 +94,7 @@ pub(super) fn make_directory(asked: &Asked<'_>) -> StatusResult<i32> {
     let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
     if u32_at(wish, 0)? != lustre::LMV_MAGIC_FOREIGN {
         let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
-        // Its programs say one where nobody has said anything.
+        // Lustre's programs send a count of one if the user has not specified any.
         let restripes = !(0..=1).contains(&wish.count);
         return make_or_restripe(asked, name, &what, &wish, restripes).map(|()| 0);
     }
@@ -103,13 +103,13 @@ pub(super) fn make_directory(asked: &Asked<'_>) -> StatusResult<i32> {
     if let Err(status) =
         asked.client.names.setxattr(asked.caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE)
     {
-        // Nobody is to find a plain directory in its place.
+        // No plain directory may be left in its place.
         if let Err(status) = asked.client.names.unlink(asked.caller, asked.fid, name, true) {
             log::warn!("a directory that was to be foreign stays as a plain one: {status}");
         }
         return Err(status);
     }
-    // The kernel may know that the name does not exist.
+    // The kernel may have cached that the name does not exist.
     asked.names.expire();
     Ok(0)
 }

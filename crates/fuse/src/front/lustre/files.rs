@@ -1,4 +1,5 @@
-//! What programs ask about the data of an open file: versions, exchanges, leases, advice; and removal by FID, and projects.
+//! Ioctls on the data of an open file: versions, layout swaps, leases, advice; and removal by FID, and
+//! projects.
 
 use nacre_client::node::fid_of;
 use nacre_client::{Advice, Client, LeaseKind, LockedAhead};
@@ -22,20 +23,20 @@ const VERSION_ALONE: u32 = 2;
 const LEASE_READ: u64 = 1;
 const LEASE_WRITE: u64 = 2;
 const LEASE_GIVE_UP: u64 = 4;
-/// Numbers of advice; those from 3 on are about locks and read-ahead of the mount.
+/// Advice numbers; those from 3 on concern locks and read-ahead of the mount.
 const WILL_READ: u16 = 1;
 const DONT_NEED: u16 = 2;
 const LOCK_NO_EXPAND: u16 = 3;
 const LOCK_AHEAD: u16 = 4;
 const ADVICE_LAST: u16 = 5;
-/// For what locks are asked ahead.
+/// Modes of locks that are requested ahead.
 const MODE_READ: u16 = 1;
 const MODE_WRITE: u16 = 2;
-/// Bytes of a FID, and where in it an error is told.
+/// Bytes of a FID, and the offset in it where an error is returned.
 const FID_BYTES: usize = 16;
 const FID_ERROR: usize = 12;
 
-/// How a program sees a lease.
+/// Returns a lease in the form for programs.
 fn number_of(kind: LeaseKind) -> i32 {
     match kind {
         LeaseKind::None => 0,
@@ -44,7 +45,7 @@ fn number_of(kind: LeaseKind) -> i32 {
     }
 }
 
-/// The version of the open file's data. The flags are an input, though the number says otherwise.
+/// Returns the data version of the open file. The flags are an input, although the number does not say so.
 pub(super) fn data_version(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
     let memory = asked.memory()?;
     let bytes = memory.read_vec(memory.argument(), DataVersionCall::SIZE)?;
@@ -58,13 +59,14 @@ pub(super) fn data_version(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusRe
     Ok(())
 }
 
-/// Exchanges the objects of the open file and of another one that the caller has open. Both must be open for writing.
+/// Swaps the layouts of the open file and of another file that the caller has open. Both must be open for
+/// writing.
 pub(super) fn swap_layouts(asked: &Asked<'_>) -> StatusResult<i32> {
     let call = SwapCall::from_bytes(asked.call.data).ok_or(Status::EINVAL)?;
     if call.flags & !SwapCall::KNOWN != 0 {
         return Err(Status::EINVAL);
     }
-    // Lustre takes the group's lock for the exchange, and a descriptor is in one group at a time.
+    // Lustre takes the group lock for the swap, and a descriptor is in one group at a time.
     if call.gid != 0 && asked.client.locks.group_of(asked.call.fh)? != 0 {
         return Err(Status::EINVAL);
     }
@@ -85,13 +87,13 @@ pub(super) fn swap_layouts(asked: &Asked<'_>) -> StatusResult<i32> {
     let conditions = swap_conditions(call.flags, call.versions, closes.then_some(asked.call.fh));
     asked.client.data.swap_layouts(asked.caller, asked.fid, other, &conditions)?;
     if closes {
-        // It has served; nothing is to be told of it if it went in the meantime.
+        // The swap was conditional on the lease; a break after it needs no report.
         asked.client.opens.end_lease(asked.caller, asked.call.fh).map(drop)?;
     }
     Ok(0)
 }
 
-/// The FID of another file that the caller has open on this file system.
+/// Returns the FID of another file that the caller has open on this file system.
 fn fid_of_file(client: &Client, own: &OpenFile, other: &OpenFile) -> StatusResult<Fid> {
     if own.device != other.device {
         return Err(if other.is_ours { Status::EXDEV } else { Status::EINVAL });
@@ -100,9 +102,9 @@ fn fid_of_file(client: &Client, own: &OpenFile, other: &OpenFile) -> StatusResul
     if client.inodes.getattr(fid)?.is_regular() { Ok(fid) } else { Err(Status::EINVAL) }
 }
 
-/// Takes a lease, or gives it up and says which it was: 0 if somebody has broken it.
+/// Takes a lease, or releases it and returns its kind: 0 if it was broken.
 pub(super) fn set_lease(asked: &Asked<'_>, mode: u64, flags: u32) -> StatusResult<i32> {
-    // What the flags ask for are changes of mirrors, of which there are none.
+    // The flags request changes of mirrors, which do not exist here.
     if flags != 0 {
         return Err(Status::EOPNOTSUPP);
     }
@@ -122,7 +124,7 @@ pub(super) fn set_lease(asked: &Asked<'_>, mode: u64, flags: u32) -> StatusResul
     }
 }
 
-/// The lease of the open file.
+/// Returns the lease of the open file.
 pub(super) fn get_lease(asked: &Asked<'_>) -> StatusResult<i32> {
     if !asked.client.inodes.getattr(asked.fid)?.is_regular() {
         return Err(Status::ENOTTY);
@@ -130,7 +132,7 @@ pub(super) fn get_lease(asked: &Asked<'_>) -> StatusResult<i32> {
     asked.client.opens.open_lease(asked.caller, asked.call.fh, None).map(number_of)
 }
 
-/// The open file belongs to a group from now on. Does not wait if it is not to (`O_NONBLOCK`), as far as that can be seen.
+/// Adds the open file to a group. Does not wait with `O_NONBLOCK`, as far as that flag is visible.
 pub(super) fn group_lock(asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
     if !asked.client.inodes.getattr(asked.fid)?.is_regular() {
         return Err(Status::ENOTTY);
@@ -140,7 +142,7 @@ pub(super) fn group_lock(asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
     asked.client.locks.join_group(asked.call.fh, gid, no_wait).map(|()| 0)
 }
 
-/// And not any more.
+/// Removes the open file from its group.
 pub(super) fn group_unlock(asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
     if !asked.client.inodes.getattr(asked.fid)?.is_regular() {
         return Err(Status::ENOTTY);
@@ -148,14 +150,14 @@ pub(super) fn group_unlock(asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
     asked.client.locks.leave_group(asked.call.fh, gid).map(|()| 0)
 }
 
-/// Flags of the descriptor.
+/// Returns the flags of the descriptor.
 pub(super) fn descriptor_flags(asked: &Asked<'_>) -> u32 {
-    // Directories belong to none.
+    // Directories belong to no group.
     let is_member = asked.client.locks.group_of(asked.call.fh).is_ok_and(|gid| gid != 0);
     lustre::FLAG_GROUP_LOCKED * u32::from(is_member)
 }
 
-/// Passes on what a program says of ranges of the open file: all of it, or up to the first that is wrong.
+/// Applies a program's advice on ranges of the open file: all of it, or up to the first error.
 pub(super) fn advise(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let bytes = memory.read_vec(memory.argument(), LADVISE_HEADER)?;
@@ -176,7 +178,7 @@ pub(super) fn advise(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// Passes on one piece of advice; what became of locks that were asked for.
+/// Applies one piece of advice; returns the result of a lock request.
 pub(in crate::front) fn advise_one(asked: &Asked<'_>, one: &Ladvise) -> StatusResult<u32> {
     let known = if one.advice == LOCK_NO_EXPAND { LADVISE_ASYNC | LADVISE_UNSET } else { LADVISE_ASYNC };
     if u64::from(one.flags) & !known != 0 {
@@ -193,7 +195,7 @@ pub(in crate::front) fn advise_one(asked: &Asked<'_>, one: &Ladvise) -> StatusRe
         (LOCK_AHEAD, MODE_READ | MODE_WRITE) => {
             let write = one.mode == MODE_WRITE;
             let found = asked.client.data.lock_ahead(asked.call.fh, (one.start, one.end), write, no_wait)?;
-            // Who waited has the lock, whatever was there before.
+            // A caller that waited has the lock, whatever existed before.
             return Ok(match found {
                 LockedAhead::Different if no_wait => 1,
                 LockedAhead::Same if no_wait => 2,
@@ -207,7 +209,7 @@ pub(in crate::front) fn advise_one(asked: &Asked<'_>, one: &Ladvise) -> StatusRe
     asked.client.data.advise(asked.fid, advice, one.start, one.end).map(|()| 0)
 }
 
-/// Removes files by FID. What became of each is told in the place of its version.
+/// Removes files by FID. The result of each replaces the version in its FID.
 pub(super) fn remove_fids(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let start = memory.argument();
@@ -223,7 +225,7 @@ pub(super) fn remove_fids(asked: &Asked<'_>) -> StatusResult<i32> {
         let fid = fid_in(one, 0).ok_or(Status::EINVAL)?;
         let error = match asked.client.names.remove_fid(caller, fid) {
             Ok(()) => 0,
-            // Nobody who may not find files by FID learns anything of them.
+            // A user who may not find files by FID gets no information about them.
             Err(Status::EPERM) if !caller.may_search_all() => return Err(Status::EPERM),
             Err(status) => -status.errno(),
         };
@@ -234,8 +236,8 @@ pub(super) fn remove_fids(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// Sets or shows the project of a name in the directory, or of the open inode itself. So those are reached too that cannot be
-/// opened without an effect.
+/// Sets or shows the project of a name in the directory, or of the open inode itself. The name also reaches
+/// inodes whose open would have side effects.
 pub(super) fn project(asked: &Asked<'_>) -> StatusResult<i32> {
     let call = ProjectCall::from_bytes(asked.call.data).ok_or(Status::EINVAL)?;
     let call = project_call(asked, call)?;
@@ -246,7 +248,7 @@ pub(super) fn project(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// The same for the native call.
+/// Does the same for the native call.
 pub(in crate::front) fn project_call(asked: &Asked<'_>, mut call: ProjectCall) -> StatusResult<ProjectCall> {
     let attr = match call.name.as_slice() {
         b"" => asked.client.inodes.getattr(asked.fid)?,
@@ -266,8 +268,8 @@ pub(in crate::front) fn project_call(asked: &Asked<'_>, mut call: ProjectCall) -
     Ok(call)
 }
 
-/// Changes flags of the descriptor. There are none that could be set: that of a group lock comes with the lock, and
-/// neither locks nor direct I/O can be told to do without.
+/// Changes flags of the descriptor. None can be set: the flag of a group lock belongs to the lock, and
+/// neither locks nor direct I/O can be disabled.
 pub(super) fn change_flags(asked: &Asked<'_>) -> StatusResult<i32> {
     let flags = asked.number(0)? as u32;
     match flags {

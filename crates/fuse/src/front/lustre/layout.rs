@@ -1,4 +1,4 @@
-//! Layouts of files and default layouts of directories, set and shown.
+//! Layouts of files and default layouts of directories: set and shown.
 
 use nacre_client::XattrFlags;
 use nacre_types::lustre::{self, name_in};
@@ -13,21 +13,21 @@ const MAGIC_V3: u32 = 0x0BD3_0BD0;
 const MAGIC_SPECIFIC: u32 = 0x0BD5_0BD0;
 const MAGIC_COMPOSITE: u32 = 0x0BD6_0BD0;
 pub(super) const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
-/// Bytes before the objects.
+/// Bytes of a header before the objects.
 const LEN_V1: usize = 32;
 const LEN_V3: usize = 48;
-/// Bytes of an object.
+/// Bytes of an object's entry.
 const OBJECT_LEN: usize = 24;
-/// Bytes before the table of components, and of a component in it.
+/// Bytes of the header of a composite layout, and of each component's entry after it.
 const COMPOSITE_HEADER: usize = 32;
 const COMPOSITE_ENTRY: usize = 48;
-/// Bytes before the value of a foreign layout.
+/// Bytes of the header of a foreign layout.
 const FOREIGN_HEADER: usize = 16;
 /// Flag of a component that has objects.
 const INIT: u32 = 0x10;
-/// Largest layout.
+/// Largest layout in bytes.
 const LAYOUT_MAX: usize = nacre_types::limits::XATTR_VALUE_MAX;
-/// Longest name with its NUL.
+/// Longest name with its NUL, in bytes.
 const NAME_ROOM: usize = nacre_types::limits::NAME_MAX + 1;
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -38,10 +38,10 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
     Some(usize::from(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?)))
 }
 
-/// Bytes of the wish that begins with these 32 bytes (or 16 of a foreign layout).
+/// Returns the length of a layout specification from its first 32 bytes (or 16 of a foreign layout).
 ///
 /// # Errors
-/// `EINVAL` for what is no layout or too long.
+/// `EINVAL` for an invalid or oversized layout.
 fn length_of_wish(head: &[u8]) -> StatusResult<usize> {
     let length = match u32_at(head, 0) {
         Some(MAGIC_V1) => Some(LEN_V1),
@@ -54,8 +54,9 @@ fn length_of_wish(head: &[u8]) -> StatusResult<usize> {
     length.filter(|length| *length <= LAYOUT_MAX).ok_or(Status::EINVAL)
 }
 
-/// The part of a layout that a program gets which has room for a plain one and says how much: by the magic and number of objects in
-/// its buffer. Of a composite layout that is the last component with objects, or for an empty file the last one at all.
+/// Returns the part of a layout for a program whose buffer holds a plain one, as its magic and number of
+/// objects say. Of a composite layout that is the last component with objects, or for an empty file the last
+/// one.
 fn as_plain<'a>(layout: &'a [u8], room: &[u8], is_empty: bool) -> Option<&'a [u8]> {
     let header = match u32_at(room, 0)? {
         MAGIC_V1 => LEN_V1,
@@ -85,7 +86,7 @@ fn layout_of(asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
     asked.client.inodes.layout_bytes(asked.caller, attr.fid, attr.is_dir())
 }
 
-/// Sets a layout, and for a file shows in its place what became of it.
+/// Sets a layout; for a file, returns the resulting layout in its place.
 pub(super) fn set_stripe(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let address = memory.argument();
@@ -104,7 +105,7 @@ pub(super) fn set_stripe(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// The layout of a file, or the default layout of a directory: that of the root if it has none.
+/// Returns the layout of a file, or the default layout of a directory: that of the root if it has none.
 fn effective_layout(asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
     match attr.is_dir() {
         true => asked.client.inodes.getxattr(asked.caller, attr.fid, LOV),
@@ -112,7 +113,7 @@ fn effective_layout(asked: &Asked<'_>, attr: &Attr) -> StatusResult<Vec<u8>> {
     }
 }
 
-/// Shows the layout of the open file, or the default of the directory.
+/// Returns the layout of the open file, or the default of the directory.
 pub(super) fn get_stripe(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let attr = asked.client.inodes.getattr(asked.fid)?;
@@ -132,7 +133,7 @@ pub(super) fn get_stripe(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// Layout, or attributes and layout, of a name in the directory or of the directory itself.
+/// Returns the layout, or attributes and layout, of a name in the directory or of the directory itself.
 pub(super) fn file_info(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let address = memory.argument();
@@ -151,7 +152,7 @@ pub(super) fn file_info(asked: &Asked<'_>) -> StatusResult<i32> {
         false => Err(Status::ENODATA),
     };
     let layout = match layout {
-        // Attributes are there with or without a layout.
+        // The attributes are valid with or without a layout.
         Err(Status::ENODATA) if command != lustre::MDC_GETFILESTRIPE => Vec::new(),
         layout => layout?,
     };
@@ -163,7 +164,7 @@ pub(super) fn file_info(asked: &Asked<'_>) -> StatusResult<i32> {
     write_all(&memory, address, &answer)
 }
 
-/// Attributes behind a name, for a caller who may search the directory.
+/// Returns the attributes behind a name, for a caller with search permission on the directory.
 pub(super) fn attr_of_name(asked: &Asked<'_>, name: &[u8]) -> StatusResult<Attr> {
     if name == b"." {
         return asked.client.inodes.getattr(asked.fid);
@@ -174,7 +175,7 @@ pub(super) fn attr_of_name(asked: &Asked<'_>, name: &[u8]) -> StatusResult<Attr>
     asked.client.inodes.getattr(found.attr.fid)
 }
 
-/// Programs have room for the largest layout, or they do not: then the beginning, as the kernel would do it.
+/// Writes an answer. Programs have a buffer for the largest layout, or get its beginning, as from the kernel.
 fn write_all(memory: &Memory, address: u64, answer: &[u8]) -> StatusResult<i32> {
     match memory.write(address, answer) {
         Err(Status::EFAULT) => Err(Status::EOVERFLOW),

@@ -1,12 +1,13 @@
 //! The memory of a program that waits in an ioctl.
 //!
-//! The kernel moves as many bytes as the ioctl's number says, which for many of Lustre's is a pointer's worth; the rest is read and
-//! written where the pointer points. That is done for the thread that asks and no other: it must be in just this system call, as
-//! the kernel says, when its memory is read and again when it is written. It stays there until it is answered, so nobody can take
-//! its place meanwhile, unless the mount is aborted.
+//! The kernel copies as many bytes as the ioctl's number says, which for many of Lustre's is the size of a
+//! pointer; the rest is read and written where the pointer points. That is done for the calling thread only:
+//! according to the kernel, it must be in exactly this system call when its memory is read and again when it
+//! is written. It stays there until it is answered, so no other thread can reuse its id meanwhile, unless the
+//! mount is aborted.
 //!
-//! A daemon that may not look at the caller (another user's, a foreign PID namespace) gets EPERM from the kernel, and so does
-//! the caller.
+//! A daemon that may not inspect the caller (another user's, a foreign PID namespace) gets EPERM from the
+//! kernel, and so does the caller.
 
 use nacre_env::clock::Instant;
 use rustix::fs::OFlags;
@@ -20,11 +21,11 @@ use nacre_types::{Status, StatusResult};
 use crate::abi::IOCTL_COMPAT;
 use crate::request::Ioctl;
 
-/// Boundaries of pages are multiples of this everywhere.
+/// Unit in bytes of which all page sizes are multiples.
 const PAGE_BYTES: u64 = 4096;
-/// A thread has sent its request a moment before it sleeps. Far more than that moment takes.
+/// Time limit for a thread that has sent its request to fall asleep, far above the usual moment.
 const ASLEEP_WITHIN: Duration = Duration::from_secs(1);
-/// Type of our mounts, as mount tables show it.
+/// File system type of nacre mounts in mount tables.
 const MOUNT_TYPE: &str = "fuse.nacre";
 
 /// Memory of the thread behind a request.
@@ -35,24 +36,26 @@ pub(super) struct Memory {
     argument: u64,
 }
 
-/// A file that the caller has open, as the kernel tells it.
+/// A file that the caller has open, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpenFile {
     /// Number of the inode.
     pub inode: u64,
-    /// Device number of the file system that it is on.
+    /// Device number of its file system.
     pub device: (u32, u32),
-    /// On a mount of this program, or of another process of it.
+    /// It is on a mount of this program, in this process or another.
     pub is_ours: bool,
     /// Open for writing.
     pub is_writable: bool,
-    /// Calls are not to wait.
+    /// Open with `O_NONBLOCK`.
     pub is_nonblocking: bool,
 }
 
 impl Memory {
+    /// Creates the access to the memory behind a request.
+    ///
     /// # Errors
-    /// `ENOTTY` for 32-bit programs, whose structures are others; `EPERM` if the caller cannot be looked at.
+    /// `ENOTTY` for 32-bit programs, whose structures differ; `EPERM` if the caller cannot be inspected.
     pub(super) fn of(caller: &Caller, call: &Ioctl<'_>) -> StatusResult<Memory> {
         if call.flags & IOCTL_COMPAT != 0 {
             return Err(Status::ENOTTY);
@@ -63,27 +66,27 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The argument of the ioctl: an address.
+    /// Returns the argument of the ioctl: an address.
     pub(super) fn argument(&self) -> u64 {
         self.argument
     }
 
-    /// The caller's umask; everything is masked if it is not known.
+    /// Returns the caller's umask; all bits if it is unknown.
     pub(super) fn umask(&self) -> u32 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         umask_in(&status).unwrap_or(0o777)
     }
 
-    /// The file that the call was made on.
+    /// Returns the file that the call was made on.
     ///
     /// # Errors
-    /// `EPERM` if the caller cannot be looked at.
+    /// `EPERM` if the caller cannot be inspected.
     pub(super) fn own_file(&self) -> StatusResult<OpenFile> {
         let line = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).map_err(|_| Status::EPERM)?;
         self.file(first_argument(&line).ok_or(Status::EPERM)? as u32)
     }
 
-    /// A file that the caller has open under a number.
+    /// Returns the file that the caller has open under a descriptor number.
     ///
     /// # Errors
     /// `EBADF` if there is none.
@@ -94,13 +97,13 @@ impl Memory {
         open_file(&info, &mounts).ok_or(Status::EBADF)
     }
 
-    /// That the thread waits in this very call, and acts for the user that the request names.
+    /// Checks that the thread waits in this very call, and acts for the user of the request.
     fn check(&self) -> StatusResult<()> {
         let pid = self.pid;
         let deadline = Instant::now() + ASLEEP_WITHIN;
         let asleep = loop {
             let now = fs::read_to_string(format!("/proc/{pid}/syscall")).map_err(|_| Status::EPERM)?;
-            // One that has not gone to sleep yet shows no call.
+            // A thread that has not fallen asleep yet shows no call.
             if now.trim_end() != "running" {
                 break now;
             }
@@ -124,14 +127,15 @@ impl Memory {
         if self.read_some(address, out)? == out.len() { Ok(()) } else { Err(Status::EFAULT) }
     }
 
-    /// So many bytes at `address`.
+    /// Returns `length` bytes at `address`.
     pub(super) fn read_vec(&self, address: u64, length: usize) -> StatusResult<Vec<u8>> {
         let mut out = vec![0; length];
         self.read(address, &mut out)?;
         Ok(out)
     }
 
-    /// At most `length` bytes at `address`, fewer if what follows is not mapped: for text that may end before.
+    /// Returns at most `length` bytes at `address`, fewer if the next page is not mapped: for text that may
+    /// end earlier.
     pub(super) fn read_text(&self, address: u64, length: usize) -> StatusResult<Vec<u8>> {
         let mut out = vec![0; length];
         let to_page_end = (PAGE_BYTES - address % PAGE_BYTES) as usize;
@@ -151,14 +155,14 @@ impl Memory {
     fn read_some(&self, address: u64, out: &mut [u8]) -> StatusResult<usize> {
         let there = [remote(address, out.len())?];
         let mut here = [IoSliceMut::new(out)];
-        // SAFETY: an IoSliceMut has the layout of an iovec and borrows `out` mutably for the call; the other range is in another
-        // process, where the kernel checks it.
+        // SAFETY: an IoSliceMut has the layout of an iovec and borrows `out` mutably for the call; the other
+        // range is in another process, where the kernel checks it.
         let read =
             unsafe { libc::process_vm_readv(self.pid, here.as_mut_ptr().cast(), 1, there.as_ptr(), 1, 0) };
         usize::try_from(read).map_err(|_| Status::from_io(&std::io::Error::last_os_error()))
     }
 
-    /// Puts these bytes at `address`.
+    /// Writes these bytes at `address`.
     ///
     /// # Errors
     /// `EFAULT` if not all of it can be written; `EPERM` if the thread has left its call.
@@ -166,8 +170,8 @@ impl Memory {
         self.check()?;
         let here = [libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }];
         let there = [remote(address, bytes.len())?];
-        // SAFETY: the kernel only reads from `bytes`, which lives for the call; the other range is in another process, where the
-        // kernel checks it.
+        // SAFETY: the kernel only reads from `bytes`, which lives for the call; the other range is in another
+        // process, where the kernel checks it.
         let written = unsafe { libc::process_vm_writev(self.pid, here.as_ptr(), 1, there.as_ptr(), 1, 0) };
         match usize::try_from(written) {
             Ok(written) if written == bytes.len() => Ok(()),
@@ -182,7 +186,8 @@ fn remote(address: u64, length: usize) -> StatusResult<libc::iovec> {
     Ok(libc::iovec { iov_base: std::ptr::without_provenance_mut(start), iov_len: length })
 }
 
-/// Is this line of `/proc/PID/syscall` the given ioctl? It has the call's number, six arguments, and two registers.
+/// Returns true if this line of `/proc/PID/syscall` is the given ioctl. It has the call's number, six
+/// arguments, and two registers.
 fn is_call(line: &str, command: u32, argument: u64) -> bool {
     let mut words = line.split_ascii_whitespace();
     let number = words.next().and_then(|word| word.parse::<i64>().ok());
@@ -190,19 +195,19 @@ fn is_call(line: &str, command: u32, argument: u64) -> bool {
         let word = words.nth(skip)?.strip_prefix("0x")?;
         u64::from_str_radix(word, 16).ok()
     };
-    // The number of an ioctl is an int: the upper half of the register may hold anything.
+    // The number of an ioctl is an int: the upper half of the register is undefined.
     number == Some(libc::SYS_ioctl)
         && register(1).map(|value| value as u32) == Some(command)
         && register(0) == Some(argument)
 }
 
-/// First argument of the call in a line of `/proc/PID/syscall`.
+/// Returns the first argument of the call in a line of `/proc/PID/syscall`.
 fn first_argument(line: &str) -> Option<u64> {
     let word = line.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
     u64::from_str_radix(word, 16).ok()
 }
 
-/// What `/proc/PID/fdinfo/FD` and `/proc/PID/mountinfo` say of an open file.
+/// Parses an open file from `/proc/PID/fdinfo/FD` and `/proc/PID/mountinfo`.
 fn open_file(info: &str, mounts: &str) -> Option<OpenFile> {
     let field = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let flags = OFlags::from_bits_retain(u32::from_str_radix(field("flags:")?, 8).ok()?);
@@ -220,13 +225,13 @@ fn open_file(info: &str, mounts: &str) -> Option<OpenFile> {
     })
 }
 
-/// User id for file systems, from `/proc/PID/status`.
+/// Returns the user id for file systems, from `/proc/PID/status`.
 fn fs_user(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
-/// The umask, from `/proc/PID/status`.
+/// Returns the umask, from `/proc/PID/status`.
 fn umask_in(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
     u32::from_str_radix(line.trim(), 8).ok()

@@ -7,16 +7,16 @@ use super::layout::{MAGIC_FOREIGN, attr_of_name};
 use crate::front::ioctl::{Asked, u32_at};
 use crate::reply::Reply;
 
-/// `getinfo_fid2path`: FID, record, number of the link, room for the path; the path follows.
+/// `getinfo_fid2path`: FID, record, number of the link, size of the path buffer; the path follows.
 const FID2PATH_HEADER: usize = 32;
 const FID2PATH_LINK: usize = 24;
 const FID2PATH_ROOM: usize = 28;
-/// Longest path with its NUL.
+/// Longest path with its NUL, in bytes.
 const PATH_ROOM_MAX: usize = 4096;
-/// `getparent`: FID, number of the link, room for the name; the name follows.
+/// `getparent`: FID, number of the link, size of the name buffer; the name follows.
 const PARENT_HEADER: usize = 24;
 const PARENT_LINK: usize = 16;
-/// The layout of a directory as attribute.
+/// The layout of a directory as an attribute.
 const LMV: &[u8] = b"lustre.lmv";
 
 /// Fails if the name does not exist.
@@ -26,7 +26,7 @@ pub(super) fn look_up_name(asked: &Asked<'_>) -> StatusResult<i32> {
     attr_of_name(asked, name).map(|_| 0)
 }
 
-/// The path through one of the links; the number of the link is counted on if there is another.
+/// Returns the path through one of the links; increments the number of the link if there is another.
 pub(super) fn path_of_fid(asked: &Asked<'_>) -> StatusResult<i32> {
     let memory = asked.memory()?;
     let address = memory.argument();
@@ -37,7 +37,7 @@ pub(super) fn path_of_fid(asked: &Asked<'_>) -> StatusResult<i32> {
         return Err(Status::ENAMETOOLONG);
     }
     let links = asked.client.inodes.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
-    // Behind the last link Lustre shows the first one again; that the number stays is how programs see the end.
+    // After the last link, Lustre shows the first one again; programs detect the end by the unchanged number.
     let shown = if link < links { link } else { 0 };
     let mut path = asked
         .names
@@ -53,7 +53,7 @@ pub(super) fn path_of_fid(asked: &Asked<'_>) -> StatusResult<i32> {
     Ok(0)
 }
 
-/// The directory of one of the links, and the name there if there is room for it.
+/// Returns the directory of one of the links, and the name in it if the caller passes a buffer.
 pub(super) fn parent_of_inode(asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
     let mut header = asked.call.data.get(..PARENT_HEADER).ok_or(Status::EINVAL)?.to_vec();
     let (link, room) = (u32_at(&header, PARENT_LINK)?, u32_at(&header, PARENT_LINK + 4)? as usize);
@@ -72,7 +72,7 @@ pub(super) fn parent_of_inode(asked: &Asked<'_>, reply: &mut Reply<'_>) -> Statu
     Ok(())
 }
 
-/// Whether this may be removed as a foreign file or directory: it is one.
+/// Allows the removal of a foreign file or directory; fails for all others.
 pub(super) fn unlock_foreign(asked: &Asked<'_>) -> StatusResult<i32> {
     let is_dir = asked.client.inodes.getattr(asked.fid)?.is_dir();
     let (name, magic) = match is_dir {

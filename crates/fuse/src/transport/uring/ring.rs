@@ -1,4 +1,4 @@
-//! One io_uring with one FUSE entry.
+//! An io_uring with one FUSE entry.
 
 use std::io;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ const HEADER_SIZE: usize = ENTRY + size_of::<UringEntInOut>();
 
 /// Bytes of the command area of a 128-byte submission.
 const COMMAND_SIZE: usize = 80;
-/// Where a submission has the address and the length of its buffer.
+/// Offsets of the buffer's address and length in a submission.
 const SQE_ADDRESS: usize = 16;
 const SQE_LENGTH: usize = 24;
 
 /// A ring, its entry's memory, and the entry's state: either the kernel has it, or it holds a request.
 pub(super) struct Ring {
-    // Closed before the memory goes: the kernel may still fill an entry that it has.
+    // Closed before the memory is freed: the kernel may still fill an entry that it has.
     ring: Uring,
     memory: PageBuffer,
     page: usize,
@@ -36,17 +36,17 @@ pub(super) struct Ring {
 }
 
 fn new_uring() -> io::Result<Uring> {
-    // Completions are only of use to the one thread that waits for them: no interrupts for it elsewhere.
+    // Only the waiting thread needs completions: no interrupts for it on other threads.
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)
 }
 
 impl Ring {
-    /// Can a ring of the kind that is needed be made here?
+    /// Checks whether a ring of the required kind can be created.
     pub fn probe() -> io::Result<()> {
         new_uring().map(drop)
     }
 
-    /// Makes a ring and registers its entry with `queue`. Must run on the thread that will use it.
+    /// Creates a ring and registers its entry with `queue`. Must run on the thread that will use it.
     pub fn register(device: Arc<Device>, queue: u16, payload_max: usize) -> io::Result<Ring> {
         let page = page_size();
         let memory = PageBuffer::new(page + payload_max)?;
@@ -64,7 +64,7 @@ impl Ring {
             libc::iovec { iov_base: header.wrapping_add(self.page).cast(), iov_len: payload_max },
         ];
         self.push(uring::CMD_REGISTER, Some(&parts))?;
-        // The kernel reads `parts` during this call and not later.
+        // The kernel reads `parts` only during this call.
         self.ring.submit()?;
         self.take_completion().map(|_request_came_at_once| ())
     }
@@ -73,7 +73,8 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// EINTR: a signal came. Anything else: the entry is lost; ENOTCONN and the like mean that the connection has ended.
+    /// EINTR: a signal arrived. Anything else: the entry is lost; ENOTCONN and the like mean that the
+    /// connection has ended.
     pub fn wait(&mut self) -> io::Result<()> {
         if self.commit_id != 0 {
             return Ok(());
@@ -86,7 +87,7 @@ impl Ring {
         }
     }
 
-    /// Did the kernel fill the entry with a request?
+    /// Returns true if the kernel has filled the entry with a request.
     fn take_completion(&mut self) -> io::Result<bool> {
         let Some(done) = self.ring.completion().next() else { return Ok(false) };
         if done.result() != 0 {
@@ -96,21 +97,21 @@ impl Ring {
         Ok(true)
     }
 
-    /// Header and payload length of the request that the entry holds.
+    /// Returns header and payload length of the request in the entry.
     pub fn request(&mut self) -> (InHeader, usize) {
         let payload_length = self.entry().payload_sz as usize;
         let header = InHeader::read_from(self.memory.bytes()).unwrap_or_default();
         (header, payload_length)
     }
 
-    /// First argument (with room behind it) and payload.
+    /// Returns the first argument (with spare space after it) and the payload.
     pub fn buffers(&mut self) -> (&[u8], &mut [u8]) {
         let (head, payload) = self.memory.bytes().split_at_mut(self.page);
         (&head[OP_IN..ENTRY], payload)
     }
 
-    /// Answers the request and gives the entry back to the kernel with the next [`Ring::wait`]. `small` is copied to
-    /// the payload; without it the payload's first `length` bytes are the answer already.
+    /// Answers the request and returns the entry to the kernel with the next [`Ring::wait`]. `small` is
+    /// copied to the payload; without it the payload's first `length` bytes already are the answer.
     pub fn answer(&mut self, unique: u64, error: i32, small: Option<&[u8]>, length: usize) -> io::Result<()> {
         let page = self.page;
         let memory = self.memory.bytes();
@@ -140,14 +141,14 @@ impl Ring {
             // The crate has no way to set address and length of this kind of submission.
             const { assert!(size_of::<squeue::Entry128>() == 128) };
             let bytes = (&raw mut entry).cast::<u8>();
-            // SAFETY: a submission is 128 bytes of plain data (asserted), so both fields lie inside of it.
+            // SAFETY: a submission is 128 bytes of plain data (asserted), so both fields are inside of it.
             unsafe {
                 bytes.add(SQE_ADDRESS).cast::<u64>().write_unaligned(parts.as_ptr() as u64);
                 bytes.add(SQE_LENGTH).cast::<u32>().write_unaligned(parts.len() as u32);
             }
         }
-        // SAFETY: the memory that the command refers to is owned by `self` and outlives the ring; `parts` outlives the
-        // submission, see `submit_registration`.
+        // SAFETY: `self` owns the memory that the command refers to, which outlives the ring; `parts`
+        // outlives the submission, see `submit_registration`.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| io::Error::from(Errno::BUSY))
     }

@@ -156,7 +156,7 @@ impl TcpMds {
         Ok((TcpMds { calls, control }, grant))
     }
 
-    /// As [`TcpMds::connect`], but does not wait for the server: its requests do.
+    /// Connects as [`TcpMds::connect`], but does not wait for the server: its requests do.
     ///
     /// # Errors
     /// If the thread cannot be started; `EINVAL` without a TCP NID.

@@ -20,7 +20,7 @@ const CPUS_MAX: usize = 4;
 /// Connection of an endpoint that a request uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// The one whose server thread runs on this thread's CPU, if both are on one host: no wake-up crosses CPUs.
+    /// The one whose server thread runs on this CPU, if both are on one host: no wake-up crosses CPUs.
     Near,
     /// One whose server thread runs on another CPU, for work worth a second CPU.
     Across,

@@ -44,7 +44,7 @@ impl Gate {
         entered
     }
 
-    /// Leaves.
+    /// Leaves, and wakes a waiting thread.
     pub(crate) fn leave(&self) {
         self.inside.fetch_sub(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {

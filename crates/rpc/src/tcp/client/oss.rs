@@ -309,7 +309,7 @@ impl OssCalls {
         }
     }
 
-    /// As [`OssCalls::call_whole`], with a deadline for all waits ([`Request::until`]).
+    /// Runs a request as [`OssCalls::call_whole`], with a deadline for all waits ([`Request::until`]).
     fn call_until(
         &self,
         request: &OssRequest,
@@ -412,7 +412,7 @@ impl OssCalls {
         std::iter::once(near).chain(others).collect()
     }
 
-    /// [`OssEndpoint::start`] on the given way.
+    /// Starts a request as [`OssEndpoint::start`], on the given way.
     ///
     /// # Safety
     /// As [`OssEndpoint::start`].

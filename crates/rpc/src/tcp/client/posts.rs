@@ -82,7 +82,7 @@ impl Flights {
         }
     }
 
-    /// The same, from `at` on.
+    /// Ends the count of such a request at the time `at`.
     pub(crate) fn release_at(&self, at: Instant, load: Arc<Load>, bytes: u64) {
         self.due.lock().push(Due { at, load, bytes });
     }

@@ -302,7 +302,7 @@ impl<'a> Work<'a> {
         self.answer_client(header, client, status, 0);
     }
 
-    /// As [`Work::answer`]; if the service has dropped the client, removes it here too.
+    /// Answers as [`Work::answer`]; if the service has dropped the client, removes it here too.
     pub(super) fn answer_client(
         &mut self,
         header: &Header,

@@ -416,12 +416,12 @@ impl Peer {
         }
     }
 
-    /// Waits; interrupts end the wait.
+    /// Waits for `pause`; an interrupt ends the wait with `EINTR`.
     pub(crate) fn rest(&self, pause: Duration) -> StatusResult<()> {
         self.rest_until(pause, None)
     }
 
-    /// As [`Peer::rest`], and fails with `ETIMEDOUT` at the deadline.
+    /// Waits as [`Peer::rest`], and fails with `ETIMEDOUT` at the deadline.
     pub(crate) fn rest_until(&self, pause: Duration, deadline: Option<Instant>) -> StatusResult<()> {
         let end = Instant::now() + pause;
         nacre_env::blocking(|| {
@@ -642,7 +642,7 @@ impl Drop for RecoveryGuard {
     }
 }
 
-/// The server has identified the client and refuses it: a retry changes nothing.
+/// Returns true if the server has identified the client and refuses it: a retry changes nothing.
 pub(crate) fn is_refusal(status: Status) -> bool {
     matches!(
         status,
