@@ -38,7 +38,7 @@ pub enum TransportChoice {
     Auto,
     /// io_uring; an error if it is unavailable.
     Uring,
-    /// `/dev/fuse`.
+    /// Reads and writes on `/dev/fuse`.
     Dev,
 }
 

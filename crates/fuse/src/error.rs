@@ -53,7 +53,7 @@ pub enum Error {
     Mount {
         /// Mount point.
         path: PathBuf,
-        /// Cause.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Unmounting failed because files are open.
@@ -69,7 +69,7 @@ pub enum Error {
     Unmount {
         /// Mount point.
         path: PathBuf,
-        /// Cause.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// io_uring was requested and is unavailable.
@@ -88,9 +88,9 @@ pub enum Error {
         "the kernel speaks FUSE protocol {major}.{minor}, but 7.31 or newer is needed; use Linux 5.15 or newer"
     )]
     Protocol {
-        /// Major version.
+        /// Major version of the kernel's protocol.
         major: u32,
-        /// Minor version.
+        /// Minor version of the kernel's protocol.
         minor: u32,
     },
     /// The kernel did not start with INIT, or its INIT was truncated.
@@ -101,7 +101,7 @@ pub enum Error {
     System {
         /// Operation that failed.
         action: &'static str,
-        /// Cause.
+        /// Error of the operating system.
         source: io::Error,
     },
 }

@@ -3,7 +3,7 @@
 //! # What the kernel may cache
 //!
 //! Everything that the client can revoke: all of it while its lease is exclusive, because then no other
-//! client makes changes, and otherwise what came with a lock. Two exceptions: names in a directory that not
+//! client makes changes, and otherwise what a lock covers. Two exceptions: names in a directory that not
 //! all users may search are looked up each time, because the kernel walks cached names without a permission
 //! check; and kernels without a way to expire all names (before 7.44) cache them for a second, and not at all
 //! while there are other clients. See [`open_mode`] for file data.

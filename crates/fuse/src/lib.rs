@@ -35,8 +35,8 @@
 //! # Map
 //!
 //! `abi` protocol numbers and structures; `request` bytes to [`Request`]; `reply` [`Reply`] to bytes;
-//! `device` the descriptor; `mount` mount, unmount, stale mounts; `session` life of a mount; `transport` the threads
-//! that wait for requests, `transport/dev` and `transport/uring`.
+//! `device` the descriptor; `mount` mount, unmount, stale mounts; `session` life of a mount; `transport` the
+//! threads that wait for requests, `transport/dev` and `transport/uring`.
 
 pub mod abi;
 mod config;

@@ -25,7 +25,7 @@ pub struct Reply<'a> {
 pub(crate) enum State {
     /// No method called yet.
     Unanswered,
-    /// Failed.
+    /// Error to return.
     Error(Errno),
     /// Reply of this number of bytes in the small area.
     Small(usize),
@@ -70,46 +70,46 @@ impl<'a> Reply<'a> {
         self.state
     }
 
-    /// Failure with `errno` (positive, such as `libc::ENOENT`). Numbers that the kernel would reject become
-    /// EIO.
+    /// Replies with the error `errno` (positive, such as `libc::ENOENT`). Numbers that the kernel would
+    /// reject become EIO.
     pub fn error(&mut self, errno: i32) {
         // The kernel rejects replies from 512 (ERESTARTSYS) up, and the caller would wait for ever.
         self.state =
             State::Error(if (1..512).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO });
     }
 
-    /// Success without data.
+    /// Replies with success, without data.
     pub fn ok(&mut self) {
         self.state = State::Small(0);
     }
 
-    /// No reply at all: only for FORGET, BATCH_FORGET and NOTIFY_REPLY.
+    /// Sends no reply: only for FORGET, BATCH_FORGET and NOTIFY_REPLY.
     pub fn none(&mut self) {
         self.state = State::None;
     }
 
-    /// LOOKUP, MKNOD, MKDIR, SYMLINK, LINK. Counts as one lookup unless the node id is 0.
+    /// Replies to LOOKUP, MKNOD, MKDIR, SYMLINK and LINK. Counts as one lookup unless the node id is 0.
     pub fn entry(&mut self, entry: &Entry) {
         self.structs(&[entry_out(entry).as_bytes()]);
     }
 
-    /// CREATE and TMPFILE. Counts as one lookup.
+    /// Replies to CREATE and TMPFILE. Counts as one lookup.
     pub fn created(&mut self, entry: &Entry, opened: &Opened) {
         self.structs(&[entry_out(entry).as_bytes(), open_out(opened).as_bytes()]);
     }
 
-    /// OPEN and OPENDIR.
+    /// Replies to OPEN and OPENDIR.
     pub fn opened(&mut self, opened: &Opened) {
         self.structs(&[open_out(opened).as_bytes()]);
     }
 
-    /// GETATTR and SETATTR; the kernel may use the attributes for `timeout` without a request.
+    /// Replies to GETATTR and SETATTR; the kernel may use the attributes for `timeout` without a request.
     pub fn attr(&mut self, attr: &Attr, timeout: Duration) {
         let (attr_valid, attr_valid_nsec) = seconds(timeout);
         self.structs(&[AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: *attr }.as_bytes()]);
     }
 
-    /// STATX.
+    /// Replies to STATX.
     pub fn statx(&mut self, stat: &Statx, timeout: Duration) {
         let (attr_valid, attr_valid_nsec) = seconds(timeout);
         self.structs(&[
@@ -117,12 +117,12 @@ impl<'a> Reply<'a> {
         ]);
     }
 
-    /// WRITE: number of bytes written. Fewer than sent is a short write for the caller.
+    /// Replies to WRITE: number of bytes written. Fewer than sent is a short write for the caller.
     pub fn written(&mut self, bytes: u32) {
         self.structs(&[WriteOut { size: bytes, padding: 0 }.as_bytes()]);
     }
 
-    /// COPY_FILE_RANGE: number of bytes copied; capped at what the request's form can express.
+    /// Replies to COPY_FILE_RANGE: number of bytes copied; capped at what the request's form can express.
     pub fn copied(&mut self, bytes: u64) {
         if self.opcode == opcode::COPY_FILE_RANGE_64 {
             self.structs(&[CopyFileRangeOut { bytes_copied: bytes }.as_bytes()]);
@@ -131,22 +131,22 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// STATFS.
+    /// Replies to STATFS.
     pub fn statfs(&mut self, statfs: &StatFs) {
         self.structs(&[statfs.as_bytes()]);
     }
 
-    /// GETXATTR and LISTXATTR with size 0: length of the value.
+    /// Replies to GETXATTR and LISTXATTR with size 0: length of the value.
     pub fn xattr_size(&mut self, bytes: u32) {
         self.structs(&[GetXattrOut { size: bytes, padding: 0 }.as_bytes()]);
     }
 
-    /// GETLK: the conflicting lock, or one of type F_UNLCK.
+    /// Replies to GETLK: the conflicting lock, or one of type F_UNLCK.
     pub fn lock(&mut self, lock: &FileLock) {
         self.structs(&[lock.as_bytes()]);
     }
 
-    /// LSEEK.
+    /// Replies to LSEEK.
     pub fn lseek(&mut self, offset: u64) {
         self.structs(&[LseekOut { offset }.as_bytes()]);
     }
@@ -167,7 +167,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// READ, READLINK, GETXATTR, LISTXATTR: copies these bytes into the reply. ERANGE if they do not fit.
+    /// Copies these bytes into the reply to READ, READLINK, GETXATTR or LISTXATTR. ERANGE if they do not fit.
     pub fn bytes(&mut self, bytes: &[u8]) {
         match self.bulk.get_mut(..bytes.len()) {
             Some(bulk) => {

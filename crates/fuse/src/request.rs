@@ -171,7 +171,7 @@ pub struct SetAttr {
 pub enum SetTime {
     /// Current time of the daemon's clock.
     Now,
-    /// Given time.
+    /// Explicit time.
     At {
         /// Seconds since 1970, may be negative.
         seconds: i64,
@@ -260,7 +260,7 @@ pub struct Ioctl<'a> {
 pub struct CopyFileRange {
     /// Source handle; the source inode is the request's `node_id`.
     pub fh_in: u64,
-    /// Source offset.
+    /// Offset in the source.
     pub offset_in: u64,
     /// Node id of the target.
     pub node_id_out: u64,

@@ -42,11 +42,11 @@ pub struct Call<'a> {
 /// server fills its reply cache from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplySlot {
-    /// The client.
+    /// Identity of the client.
     pub client: ClientUuid,
     /// Slot number, below 512.
     pub tag: u16,
-    /// Request id.
+    /// Id of the request.
     pub xid: nacre_types::Xid,
 }
 

@@ -115,7 +115,7 @@ impl Hold {
         self.released.notify_all();
     }
 
-    /// Returns true if a request is to be held.
+    /// Returns true if the hold is armed: the next request that matches stops.
     pub fn is_armed(&self) -> bool {
         self.is_armed.load(Ordering::Relaxed)
     }

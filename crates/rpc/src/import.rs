@@ -35,9 +35,9 @@ pub struct EndpointStats {
     pub lane: usize,
     /// State at the time of the report.
     pub state: EndpointState,
-    /// Established connections.
+    /// Number of connections that were set up.
     pub connects: u64,
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
     /// Requests without an answer on this endpoint, and failed connects.
     pub failures: u64,
@@ -98,7 +98,7 @@ pub struct ImportInfo {
     pub current: Option<Nid>,
     /// Endpoints of the target.
     pub endpoints: Vec<EndpointStats>,
-    /// Established connections.
+    /// Number of connections that were set up.
     pub connects: u64,
     /// Number of recoveries: the server had restarted or dropped the client.
     pub generation: u64,

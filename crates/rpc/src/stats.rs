@@ -151,7 +151,7 @@ impl Default for RpcStats {
 /// Averages of finished requests of one direction, as `import` shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Averages {
-    /// Finished requests.
+    /// Number of finished requests.
     pub rpcs: u64,
     /// Bytes of the finished requests.
     pub bytes: u64,

@@ -124,9 +124,9 @@ bitflags! {
     pub struct SetAttrValid: u32 {
         /// Permission bits.
         const MODE = 1 << 0;
-        /// Owner.
+        /// User id of the owner.
         const UID = 1 << 1;
-        /// Group.
+        /// Group id of the owner.
         const GID = 1 << 2;
         /// Size: truncate.
         const SIZE = 1 << 3;

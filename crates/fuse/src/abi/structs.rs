@@ -146,13 +146,13 @@ wire! {
         blocks: u64,
         /// Supported bits of `attributes`.
         attributes_mask: u64,
-        /// Access time.
+        /// Access time of the inode.
         atime: SxTime,
-        /// Creation time.
+        /// Creation time of the inode.
         btime: SxTime,
-        /// Change time.
+        /// Change time of the inode.
         ctime: SxTime,
-        /// Modification time.
+        /// Modification time of the inode.
         mtime: SxTime,
         /// Device number of device nodes, major.
         rdev_major: u32,
@@ -263,7 +263,7 @@ wire! {
         fh: u64,
         /// New size in bytes.
         size: u64,
-        /// Lock owner.
+        /// Id of the lock owner.
         lock_owner: u64,
         /// Access time in seconds since 1970.
         atime: u64,
@@ -292,7 +292,7 @@ wire! {
     MkNodIn(16) {
         /// Type and permissions.
         mode: u32,
-        /// Device number.
+        /// Device number of a device node.
         rdev: u32,
         /// Caller's umask.
         umask: u32,
@@ -360,7 +360,7 @@ wire! {
         flags: u32,
         /// RELEASE_...
         release_flags: u32,
-        /// Lock owner.
+        /// Id of the lock owner.
         lock_owner: u64,
     }
     /// Argument of FLUSH.
@@ -384,7 +384,7 @@ wire! {
         size: u32,
         /// [`super::READ_LOCKOWNER`].
         read_flags: u32,
-        /// Lock owner.
+        /// Id of the lock owner.
         lock_owner: u64,
         /// Flags of open(2).
         flags: u32,
@@ -401,7 +401,7 @@ wire! {
         size: u32,
         /// WRITE_...
         write_flags: u32,
-        /// Lock owner.
+        /// Id of the lock owner.
         lock_owner: u64,
         /// Flags of open(2).
         flags: u32,
@@ -410,7 +410,7 @@ wire! {
     }
     /// Reply to WRITE and COPY_FILE_RANGE.
     WriteOut(8) {
-        /// Bytes written.
+        /// Number of bytes written.
         size: u32,
         /// Reserved, zero.
         padding: u32,
@@ -460,7 +460,7 @@ wire! {
     LkIn(48) {
         /// Handle of the open file.
         fh: u64,
-        /// Lock owner.
+        /// Id of the lock owner.
         owner: u64,
         /// Lock to test or set.
         lk: FileLock,
@@ -496,9 +496,9 @@ wire! {
     }
     /// Reply to INIT.
     InitOut(64) {
-        /// Major version.
+        /// Major version in use.
         major: u32,
-        /// Minor version.
+        /// Minor version in use.
         minor: u32,
         /// Largest read-ahead in bytes.
         max_readahead: u32,
@@ -514,7 +514,7 @@ wire! {
         time_gran: u32,
         /// Largest request in pages.
         max_pages: u16,
-        /// DAX only.
+        /// Alignment of DAX mappings, unused.
         map_alignment: u16,
         /// Upper half of [`super::InitFlags`].
         flags2: u32,
@@ -614,7 +614,7 @@ wire! {
     }
     /// Reply to LSEEK.
     LseekOut(8) {
-        /// Offset found.
+        /// Offset of the data or hole found.
         offset: u64,
     }
     /// Argument of COPY_FILE_RANGE and COPY_FILE_RANGE_64.

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 /// Buffers that a thread keeps.
 const KEPT_MAX: usize = 8;
-/// Larger buffers are freed. In bytes.
+/// Size in bytes above which buffers are freed.
 const BYTES_MAX: usize = 8 << 10;
 
 thread_local! {

@@ -38,7 +38,7 @@ const INBOX_MIN: usize = 1024;
 /// Why a receive or send failed.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// A tick passed or a signal came, and no frame had begun: the caller may retry.
+    /// A tick passed or a signal arrived, and no frame had begun: the caller may retry.
     Idle,
     /// The thread's request was interrupted before a byte of its frame was sent.
     Interrupted,
@@ -126,8 +126,8 @@ impl Socket {
         assert!(is_first, "a connection has one handshake");
     }
 
-    /// Returns true if the peer is authenticated, and no third party can read or change the data of the
-    /// connection.
+    /// Returns true if the peer is authenticated, and the data of the connection is protected against changes
+    /// by third parties (and, where it is encrypted, against reading).
     pub(crate) fn is_secured(&self) -> bool {
         self.sealer.get().is_some()
     }

@@ -333,7 +333,7 @@ fn next_of<D>(
     }
 }
 
-/// Runs the client's side from begin to end.
+/// Runs the client's side of the handshake to its end.
 ///
 /// # Errors
 /// The error of `may_wait`, and why the sides do not accept each other.

@@ -67,7 +67,7 @@ impl MdsEvents for crate::api::NoCallbacks {
 /// Counters of an endpoint since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClientStats {
-    /// Established connections.
+    /// Number of connections that were set up.
     pub connects: u64,
     /// Requests resent after a lost connection.
     pub resends: u64,
@@ -189,7 +189,7 @@ impl<'a> Request<'a> {
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
-    /// Callbacks.
+    /// Callbacks of the server.
     Control,
     /// Requests, in this place.
     Requests { place: Place },
@@ -372,7 +372,7 @@ impl Peer {
         self.has_control.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true from the begin of the disconnect on.
+    /// Returns true from the start of the disconnect on.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::SeqCst) || self.is_stopping()
     }

@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind, IoSliceMut};
 
 /// Smallest buffer for a receive, in bytes: every encrypted record fits.
 const RECEIVE_MIN: usize = HEADER + SEALED_MAX;
-/// Shorter data goes through the buffer, in bytes.
+/// Length in bytes below which data goes through the buffer.
 const STRAIGHT_MIN: usize = 24 << 10;
 /// Largest data of one plan, in bytes: it fits a cache until it is verified.
 const STRAIGHT_MAX: usize = 256 << 10;
@@ -113,7 +113,7 @@ pub(in crate::tcp) struct Opener {
     buffer: Vec<u8>,
     /// Range of plain bytes of the last record that were not taken yet.
     plain: (usize, usize),
-    /// Begin of the sealed bytes.
+    /// Start of the sealed bytes.
     next: usize,
     /// End of the sealed bytes.
     end: usize,
@@ -184,7 +184,7 @@ impl Opener {
         self.grow(whole);
         let most = match self.way {
             Way::Cipher(_) => self.buffer.len(),
-            // Long data after it is to be received directly into its destination.
+            // Long data after it has to be received directly into its destination.
             Way::Mac(_) => whole.max(self.end + wanted + HEADER + TAG).min(self.buffer.len()),
         };
         Ok(self.buffer.get_mut(self.end..most).unwrap_or_default())

@@ -11,7 +11,8 @@ use std::ops::Range;
 const SEAL_AHEAD: usize = 64 << 10;
 /// Largest data that is authenticated ahead of a send, in bytes.
 const MARK_AHEAD: usize = 2 * MARKED_MAX;
-/// Shorter parts of a frame share a record, at the price of a copy; longer ones are sent in place. In bytes.
+/// Length in bytes below which parts of a frame share a record, at the price of a copy; longer ones are sent
+/// in place.
 const APART_MIN: usize = 8 << 10;
 /// Length in bytes at which a record of short parts takes no further ones.
 const TOGETHER_MAX: usize = 32 << 10;
@@ -146,7 +147,7 @@ impl Sealer {
         Ok(())
     }
 
-    /// Sends a key update to the peer, and changes to the new secret.
+    /// Adds a key update for the peer, and changes to the new secret.
     fn renew(&mut self) -> io::Result<()> {
         let message = [KEY_UPDATE, 0, 0, 1, 0];
         let start = self.begin(message.len());

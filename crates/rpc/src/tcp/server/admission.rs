@@ -85,7 +85,7 @@ pub(super) fn lapsed(tls: &ServerTls, identity: &Identity) -> Option<Status> {
     (identity.until_s <= now_s()).then_some(Status::EKEYEXPIRED)
 }
 
-/// Decides which targets an identity may connect to, and in which role.
+/// Decides whether a peer may connect to a target, and as a metadata server if it says it is one.
 ///
 /// # Errors
 /// The refusal, for the peer and for the log.
