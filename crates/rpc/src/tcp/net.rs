@@ -29,8 +29,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 3;
 /// Longest time that sent data may stay unacknowledged, in milliseconds.
 const USER_TIMEOUT_MS: u32 = 30_000;
-/// Connections that the kernel queues until they are accepted. Beyond them it drops the peer's SYN, and the
-/// peer retries after a second.
+/// Connections that the kernel queues until they are accepted. Beyond them it ignores a peer, which retries
+/// after a second.
 const BACKLOG: i32 = 4096;
 /// Events that one poll returns at most; the others are left for other threads.
 pub(super) const EVENTS: usize = 4;
