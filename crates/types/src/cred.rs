@@ -16,7 +16,7 @@ bitflags! {
         const FOWNER = 1 << 3;
         /// Set-id bits survive changes.
         const FSETID = 1 << 4;
-        /// May link files of other owners.
+        /// May change the immutable and append-only flags.
         const LINUX_IMMUTABLE = 1 << 9;
         /// May administer: `trusted.*` and `security.*` attributes.
         const SYS_ADMIN = 1 << 21;
