@@ -1,4 +1,5 @@
-//! What new directories in a directory get, in Lustre's binary form (`lmv_user_md`, `trusted.dmv`). Source: reference 2.3 and 3.6.
+//! The default layout for new directories in a directory, in Lustre's binary form (`lmv_user_md`,
+//! `trusted.dmv`).
 //!
 //! ```text
 //!  0 magic u32      4 count i32            8 index u32 (all ones: by space)   12 hash u16     14 flags u16
@@ -10,30 +11,30 @@ use crate::dir_hash::DirHash;
 use crate::dir_layout::{DirError, DirFlags, MAGIC_SHARD, SHARDS_MAX, USER_HEADER, USER_ROW, u32_at};
 use nacre_types::limits::TARGET_INDEX_MAX;
 
-/// Magic of a default, and of a wish.
+/// Magic of a default layout, and of a requested layout.
 pub const MAGIC_DEFAULT: u32 = 0x0CD3_0CD0;
-/// The same with a list of MDTs.
+/// Magic of a default layout with a list of MDTs.
 pub const MAGIC_DEFAULT_LIST: u32 = MAGIC_SHARD;
-/// Shards on one MDT at most.
+/// Largest number of shards on one MDT.
 pub const PER_MDT_MAX: i32 = 5;
 
 const INDEX_ANY: u32 = u32::MAX;
 
-/// For how many levels a default goes on to new directories, in Lustre's number.
+/// Number of levels below for which new directories inherit a default, in Lustre's encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inherit(pub u8);
 
 impl Inherit {
-    /// For all.
+    /// All levels.
     pub const UNLIMITED: Inherit = Inherit(0);
-    /// New directories in this one have it as their layout, not as their default.
+    /// The last level: new directories use it as their layout, and do not inherit it as their default.
     pub const END: Inherit = Inherit(1);
-    /// Most levels.
+    /// Largest number of levels.
     pub const MAX: u8 = 250;
-    /// Not even that.
+    /// No level: new directories do not use it either.
     pub const NONE: Inherit = Inherit(255);
 
-    /// What Lustre takes where nothing is said: few levels where each directory is on many MDTs.
+    /// Returns Lustre's number for a default that gives none: few levels if each directory is on many MDTs.
     pub fn usual(count: i32, is_overstriped: bool) -> Inherit {
         match count {
             _ if is_overstriped => Inherit(2),
@@ -42,7 +43,7 @@ impl Inherit {
         }
     }
 
-    /// What is left a level below; `None` if nothing goes on.
+    /// Returns the number one level below; `None` if nothing is inherited there.
     pub fn next(self) -> Option<Inherit> {
         match self {
             Inherit::UNLIMITED => Some(self),
@@ -51,7 +52,7 @@ impl Inherit {
         }
     }
 
-    /// As users write it: -1 for all levels, 0 for none.
+    /// Returns the number as users write it: -1 for all levels, 0 for none.
     pub fn shown(self) -> i32 {
         match self {
             Inherit::UNLIMITED => -1,
@@ -60,7 +61,7 @@ impl Inherit {
         }
     }
 
-    /// What users write, if it is in range.
+    /// Parses the number as users write it; `None` if it is out of range.
     pub fn read(shown: i64) -> Option<Inherit> {
         match shown {
             -1 => Some(Inherit::UNLIMITED),
@@ -74,17 +75,18 @@ impl Inherit {
     }
 }
 
-/// For how many levels new directories are placed in turn, whatever the space is, in Lustre's number.
+/// Number of levels below for which new directories are placed round-robin, regardless of space, in Lustre's
+/// encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InheritInTurn(pub u8);
 
 impl InheritInTurn {
-    /// For none.
+    /// No level.
     pub const NONE: InheritInTurn = InheritInTurn(0);
-    /// For all.
+    /// All levels.
     pub const UNLIMITED: InheritInTurn = InheritInTurn(255);
 
-    /// What is left a level below. Lustre counts down to 0, which is none.
+    /// Returns the number one level below. Lustre counts down to 0, which is none.
     pub fn next(self) -> InheritInTurn {
         match self {
             InheritInTurn(levels) if levels > 0 && levels <= Inherit::MAX => InheritInTurn(levels - 1),
@@ -92,12 +94,12 @@ impl InheritInTurn {
         }
     }
 
-    /// As users write it: -1 for all levels, 0 for none.
+    /// Returns the number as users write it: -1 for all levels, 0 for none.
     pub fn shown(self) -> i32 {
         if self == InheritInTurn::UNLIMITED { -1 } else { self.0.into() }
     }
 
-    /// What users write, if it is in range.
+    /// Parses the number as users write it; `None` if it is out of range.
     pub fn read(shown: i64) -> Option<InheritInTurn> {
         match shown {
             -1 => Some(InheritInTurn::UNLIMITED),
@@ -110,22 +112,23 @@ impl InheritInTurn {
     }
 }
 
-/// What new directories in a directory get.
+/// The default layout for new directories in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirDefault {
-    /// MDTs to spread over: -1 all; with [`DirFlags::OVERSTRIPED`] down to -[`PER_MDT_MAX`], as many shards on each. 0 and 1: one.
+    /// Number of MDTs: -1 for all; with [`DirFlags::OVERSTRIPED`] down to -[`PER_MDT_MAX`], the number of
+    /// shards on each. 0 and 1: one.
     pub count: i32,
-    /// The first MDT, or -1: where there is most room.
+    /// Index of the first MDT; -1 selects the MDT with the most free space.
     pub index: i32,
-    /// How names are spread; `None`: as usual.
+    /// Hash of names; `None` for the usual one.
     pub hash: Option<DirHash>,
-    /// `OVERSTRIPED` and `FIXED` at most.
+    /// Flags, at most `OVERSTRIPED` and `FIXED`.
     pub flags: DirFlags,
-    /// For how many levels it goes on.
+    /// Number of levels that inherit it.
     pub max_inherit: Inherit,
-    /// For how many levels directories are placed in turn.
+    /// Number of levels with round-robin placement.
     pub max_inherit_rr: InheritInTurn,
-    /// The MDTs, as many as `count` says; empty: as `index` says.
+    /// MDTs, as many as `count`; empty selects them by `index`.
     pub mdts: Vec<u16>,
 }
 
@@ -144,35 +147,36 @@ impl Default for DirDefault {
 }
 
 impl DirDefault {
-    /// What a new file system with several MDTs has at its root: one MDT each, where there is room, the upper levels in turn.
+    /// Returns the default at the root of a new file system with several MDTs: each directory on one MDT with
+    /// free space, those of the upper levels round-robin.
     pub fn of_root() -> DirDefault {
         DirDefault { max_inherit_rr: InheritInTurn(3), ..DirDefault::default() }
     }
 
-    /// What a new directory gets as its own default; `None` for nothing.
+    /// Returns the default that a new directory inherits; `None` for none.
     pub fn inherited(&self) -> Option<DirDefault> {
         let max_inherit = self.max_inherit.next()?;
         Some(DirDefault { max_inherit, max_inherit_rr: self.max_inherit_rr.next(), ..self.clone() })
     }
 
-    /// What is left of it `levels` below; `None` for nothing.
+    /// Returns the default that a directory `levels` below inherits; `None` for none.
     pub fn inherited_by(&self, levels: u32) -> Option<DirDefault> {
-        // Past that many levels nothing changes any more.
+        // Beyond that many levels nothing changes.
         let levels = levels.min(u32::from(Inherit::MAX) + 1);
         (0..levels).try_fold(self.clone(), |default, _| default.inherited())
     }
 
-    /// Whether new directories are placed by it at all.
+    /// Returns true if it places new directories at all.
     pub fn places(&self) -> bool {
         self.max_inherit != Inherit::NONE
     }
 
-    /// Lustre's way to say that there is to be no default.
+    /// Returns true for Lustre's encoding of "remove the default".
     pub fn is_removal(&self) -> bool {
         self.count == 0 && self.index == -1 && self.mdts.is_empty()
     }
 
-    /// The bytes.
+    /// Encodes the default.
     pub fn encode(&self) -> Vec<u8> {
         let magic = if self.mdts.is_empty() { MAGIC_DEFAULT } else { MAGIC_DEFAULT_LIST };
         let hash = self.hash.map_or(0, |hash| u32::from(hash.number())) | self.flags.bits();
@@ -189,7 +193,7 @@ impl DirDefault {
         out
     }
 
-    /// The default in these bytes.
+    /// Decodes the default.
     pub fn decode(bytes: &[u8]) -> Result<DirDefault, DirError> {
         let header: &[u8; USER_HEADER] = bytes.first_chunk().ok_or(DirError::Length(bytes.len()))?;
         let field = |at: usize| u32_at(header, at);
@@ -231,7 +235,7 @@ fn hash_and_flags(field: u32) -> Result<(Option<DirHash>, DirFlags), DirError> {
     }
 }
 
-/// The MDTs of a list, of which there has to be one at least; nothing without a list.
+/// Reads the MDTs of a list, which has at least one; without a list there are none.
 fn rows(bytes: &[u8], count: i32) -> Result<Vec<u16>, DirError> {
     let is_list = u32_at(bytes, 0) == MAGIC_DEFAULT_LIST;
     if is_list && count < 1 {

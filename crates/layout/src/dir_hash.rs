@@ -1,43 +1,44 @@
-//! Which shard of a striped directory holds a name: Lustre's hash functions, bit for bit. Source: reference 4.17.
+//! Which shard of a striped directory holds a name: Lustre's hash functions, bit for bit.
 //!
-//! Servers, clients and what is on disk agree on them, so what a number means never changes; oddities stay as they are.
+//! Servers, clients and what is on disk agree on them, so the meaning of a number never changes, and oddities
+//! are kept.
 
-/// Groups of names that crush places one by one.
+/// Number of groups of names, each of which crush places separately.
 const CRUSH_GROUPS: u64 = 4096;
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x100_0000_01b3;
 
-/// How names are spread over shards.
+/// Hash functions that distribute names over shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u16)]
 pub enum DirHash {
-    /// The sum of all bytes; names that are alike lie together. For tests.
+    /// The sum of all bytes; similar names share a shard. For tests.
     AllChar = 1,
-    /// FNV-1a with 64 bits. Another count of shards moves almost every name.
+    /// FNV-1a with 64 bits. A different number of shards moves almost every name.
     Fnv1a64 = 2,
-    /// Few names move when shards are added or taken away, and names of temporary and backup files lie with the file. Some numbered names
-    /// count as temporary, too, and all lie on one MDT. Used where nobody says how.
+    /// CRUSH: few names move when shards are added or removed, and temporary and backup files are placed with
+    /// their file. Some numbered names also count as temporary and all share one MDT. The default.
     #[default]
     Crush = 3,
-    /// The same with a stricter rule for what is temporary.
+    /// CRUSH with a stricter rule for temporary names.
     Crush2 = 4,
 }
 
 impl DirHash {
-    /// All of them, in the order of their numbers.
+    /// All hash functions, in the order of their numbers.
     pub const ALL: [DirHash; 4] = [DirHash::AllChar, DirHash::Fnv1a64, DirHash::Crush, DirHash::Crush2];
 
-    /// Lustre's number.
+    /// Returns Lustre's number.
     pub const fn number(self) -> u16 {
         self as u16
     }
 
-    /// The one with this number.
+    /// Returns the hash function with this number.
     pub fn from_number(number: u16) -> Option<DirHash> {
         DirHash::ALL.into_iter().find(|hash| hash.number() == number)
     }
 
-    /// Lustre's name.
+    /// Returns Lustre's name.
     pub const fn name(self) -> &'static str {
         match self {
             DirHash::AllChar => "all_char",
@@ -47,18 +48,18 @@ impl DirHash {
         }
     }
 
-    /// The one with this name.
+    /// Returns the hash function with this name.
     pub fn from_name(name: &str) -> Option<DirHash> {
         DirHash::ALL.into_iter().find(|hash| hash.name() == name)
     }
 
-    /// Which of `count` shards has the name; 0 where there is nothing to choose from.
+    /// Returns the shard of the name among `count`; 0 if there are fewer than two.
     pub fn shard(self, name: &[u8], count: u32) -> u32 {
         if count <= 1 {
             return 0;
         }
         match self {
-            // Below `count`, so it fits.
+            // The remainder is below `count`, so it fits.
             DirHash::AllChar => sum(name) % count,
             DirHash::Fnv1a64 => (fnv_1a_64(name) % u64::from(count)) as u32,
             DirHash::Crush => crush(stem(name, Rule::Crush), count),
@@ -75,7 +76,7 @@ fn fnv_1a_64(name: &[u8]) -> u64 {
     name.iter().fold(FNV_OFFSET, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
-/// The shard with the longest straw, the first of equals.
+/// Returns the shard with the longest straw; of equal ones the first.
 fn crush(name: &[u8], count: u32) -> u32 {
     let group = (fnv_1a_64(name) % CRUSH_GROUPS) as u32;
     let (mut longest, mut shard) = (0, 0);
@@ -88,7 +89,7 @@ fn crush(name: &[u8], count: u32) -> u32 {
     shard
 }
 
-/// Jenkins' mix of 32 bits three times, as CRUSH does it for two numbers.
+/// Mixes two numbers as CRUSH does: Jenkins' 32-bit mix, three times.
 fn straw(a: u32, b: u32) -> u32 {
     const SEED: u32 = 1_315_423_911;
     let (a, b, hash) = mix(a, b, SEED ^ a ^ b);
@@ -111,8 +112,9 @@ enum Rule {
     Crush2,
 }
 
-/// The part of a name that crush looks at: without what marks temporary names (`.NAME.XXXXXX` of rsync, `NAME.XXXXXXXX`) and
-/// backups (`NAME~`, `.bak`, `.sav`, `.orig`), so that they lie with the file and are renamed on one MDT.
+/// Returns the part of a name that crush hashes: without the marks of temporary names (`.NAME.XXXXXX` of
+/// rsync, `NAME.XXXXXXXX`) and backups (`NAME~`, `.bak`, `.sav`, `.orig`), so that such files are placed with
+/// their file and a rename stays on one MDT.
 fn stem(name: &[u8], rule: Rule) -> &[u8] {
     if name.first() == Some(&b'.') && is_temporary(&name[1..], 6, rule) {
         &name[1..name.len() - 7]
@@ -123,7 +125,8 @@ fn stem(name: &[u8], rule: Rule) -> &[u8] {
     }
 }
 
-/// Whether a name has a suffix of `len` random characters behind a dot, and something before it.
+/// Returns true if a name has a suffix of `len` random characters behind a dot, and a non-empty part before
+/// it.
 fn is_temporary(name: &[u8], len: usize, rule: Rule) -> bool {
     let Some((stem, suffix)) = name.len().checked_sub(len).map(|at| name.split_at(at)) else { return false };
     if stem.len() < 2 || stem.last() != Some(&b'.') {
@@ -134,12 +137,13 @@ fn is_temporary(name: &[u8], len: usize, rule: Rule) -> bool {
     if rule == Rule::Crush2 && lower + upper + digits < len {
         return false;
     }
-    // Words and versions are not random. The first rule has the test of the first character the wrong way round.
+    // Words and versions are not random. The first rule inverts the test of the first character.
     let is_numbered = digits >= len - 1 && suffix[0].is_ascii_digit() == (rule == Rule::Crush2);
     upper != len && lower != len && !is_numbered
 }
 
-/// Letters as the kernel's tables have them: also those of Latin-1, whatever the bytes mean to users.
+/// Returns true for upper-case letters as in the kernel's tables: also those of Latin-1, whatever the bytes
+/// mean to users.
 fn is_upper(byte: u8) -> bool {
     matches!(byte, b'A'..=b'Z' | 0xc0..=0xde) && byte != 0xd7
 }
@@ -148,7 +152,7 @@ fn is_lower(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | 0xdf..=0xff) && byte != 0xf7
 }
 
-/// Bytes at the end of the name that say that it is a backup.
+/// Returns the bytes at the end of the name that mark a backup.
 fn backup_suffix(name: &[u8]) -> usize {
     let before = |from_end: usize| name.len().checked_sub(from_end).map(|at| name[at]);
     let ends = |suffix: &[u8]| {
@@ -169,7 +173,7 @@ fn backup_suffix(name: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Of 5 shards by each hash, and of 2000 by both kinds of crush, as Lustre's own functions say it.
+    /// Results of Lustre's own functions: of 5 shards by each hash, and of 2000 by both kinds of crush.
     const VECTORS: &[(&[u8], [u32; 4], [u32; 2])] = &[
         (b"a", [2, 1, 2, 2], [1322, 1322]),
         (b"foo", [4, 2, 1, 1], [704, 704]),

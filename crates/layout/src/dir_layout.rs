@@ -1,6 +1,7 @@
-//! The shards of a striped directory, in Lustre's binary forms. Source: reference 3.6 and 4.17.
+//! The shards of a striped directory, in Lustre's binary forms.
 //!
-//! `lmv_mds_md_v1` is what a directory stores (`trusted.lmv`); [`to_user`] makes what programs are shown (`lmv_user_md`).
+//! `lmv_mds_md_v1` is what a directory stores (`trusted.lmv`); [`to_user`] converts it to the form that
+//! programs get (`lmv_user_md`).
 //!
 //! ```text
 //!  0 magic u32      4 shards u32     8 MDT of the master u32 (in a shard: its place in the list)
@@ -9,13 +10,14 @@
 //! 56 FIDs of the shards, 16 bytes each; a shard stores none
 //! ```
 //!
-//! While names move, the list has two layouts. A migration has the new shards before the migrate offset and the old ones from there on;
-//! a split adds shards behind those that were there, a merge takes the last ones away: the offset is the smaller count. Each old shard
-//! stores how far it is: names with positions before `moved` are with their new shards. A directory itself may be one of its shards
-//! while it becomes striped, or whole again.
+//! While names move, the list has two layouts. A migration has the new shards before the migrate offset and
+//! the old ones from there on; a split adds shards behind the existing ones, a merge removes the last ones:
+//! the offset is the smaller count. Each old shard stores its progress: names with positions before `moved`
+//! are in their new shards. A directory itself may be one of its shards while it becomes striped, or whole
+//! again.
 //!
-//! A directory that moves to another MDT is replaced by another inode; until all names have moved, the list says which one was the
-//! directory before, and that one has the same list.
+//! A directory that moves to another MDT is replaced by another inode; until all names have moved, the list
+//! names the former inode, which has the same list.
 
 use crate::dir_hash::DirHash;
 use nacre_types::Fid;
@@ -25,112 +27,114 @@ use std::ops::Range;
 
 /// Magic of the list in a directory.
 pub const MAGIC_DIRECTORY: u32 = 0x0CD2_0CD0;
-/// Magic of the list in a shard; in wishes, MDTs are named.
+/// Magic of the list in a shard; in specifications, of a list of MDTs.
 pub const MAGIC_SHARD: u32 = 0x0CD4_0CD0;
-/// Shards of a directory at most.
+/// Largest number of shards of a directory.
 pub const SHARDS_MAX: usize = 2000;
-/// Bytes before the first row of `lmv_user_md`.
+/// Bytes of the header of `lmv_user_md`, which precedes the rows.
 pub const USER_HEADER: usize = 48;
-/// Bytes of a row: FID, four zeros, MDT.
+/// Bytes of a row: FID, four zeros, MDT index.
 pub const USER_ROW: usize = 24;
 
 const HEADER: usize = 56;
-/// The position of an old shard that has moved all its names.
+/// Position of an old shard whose names have all moved.
 pub const MOVED_ALL: u64 = u64::MAX;
-/// Where the position is up to which names have moved.
+/// Offset of the position up to which names have moved.
 const MOVED: usize = 32;
-/// Where the directory is named that this one replaces.
+/// Offset of the FID of the directory that this one replaces.
 const FORMER: usize = 40;
 const HASH_MASK: u32 = 0xffff;
 
-/// Why bytes are not the shards of a directory. Programs see `EINVAL`.
+/// Why bytes are not the shards of a directory. Programs get `EINVAL`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirError {
-    /// Not as many bytes as the header or the number of rows needs.
+    /// The length does not match the header or the number of rows.
     #[error("the directory's layout has {0} bytes")]
     Length(usize),
-    /// Another kind of layout.
+    /// The magic is that of another kind of layout.
     #[error("directory layout magic {0:#x} is not supported")]
     Magic(u32),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("field {0} of the directory's layout has an impossible value")]
     Field(&'static str),
 }
 
 bitflags::bitflags! {
-    /// What is noted beside the number of the hash, with Lustre's bits (`LMV_HASH_FLAG_*`).
+    /// Flags stored with the number of the hash, with Lustre's bits (`LMV_HASH_FLAG_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct DirFlags: u32 {
-        /// More than one shard on an MDT.
+        /// Several shards share an MDT.
         const OVERSTRIPED = 0x0100_0000;
-        /// Not to be split by itself.
+        /// Excluded from automatic splits.
         const FIXED = 0x0200_0000;
-        /// With `MIGRATION`: names move out of the last shards.
+        /// With `MIGRATION`, a merge: names move out of the last shards.
         const MERGE = 0x0400_0000;
-        /// With `MIGRATION`: names move into added shards.
+        /// With `MIGRATION`, a split: names move into added shards.
         const SPLIT = 0x0800_0000;
-        /// The list was lost once and made again from the shards.
+        /// The list was lost and rebuilt from the shards.
         const LOST_LMV = 0x1000_0000;
-        /// The hash is not known: names are looked for everywhere.
+        /// The hash is unknown: a lookup asks all shards.
         const BAD_TYPE = 0x2000_0000;
-        /// Names move.
+        /// Names are moving between shards.
         const MIGRATION = 0x8000_0000;
     }
 }
 
 impl DirFlags {
-    /// Those that say that names move.
+    /// The flags of a change that moves names.
     pub const CHANGE: DirFlags = DirFlags::MIGRATION.union(DirFlags::SPLIT).union(DirFlags::MERGE);
 }
 
-/// How names move.
+/// The change for which names move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirChange {
-    /// From the shards behind the offset to those before it.
+    /// Names move from the shards behind the offset to those before it.
     Migration,
-    /// From the shards before the offset to all.
+    /// Names move from the shards before the offset to all.
     Split,
-    /// From all to those before the offset.
+    /// Names move from all shards to those before the offset.
     Merge,
 }
 
-/// Over which shards a directory's names are spread, and how.
+/// The layout of a directory: its shards, and the hash that distributes names over them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirLayout {
     /// Number of the hash; see [`DirHash`].
     pub hash: u16,
-    /// What is noted beside it.
+    /// Flags stored with the hash.
     pub flags: DirFlags,
-    /// Grows with each change.
+    /// Version of the list, raised with each change.
     pub version: u32,
-    /// MDT of the directory itself.
+    /// Index of the MDT with the master inode.
     pub master_mdt: u16,
-    /// While names move, where the list is cut; otherwise 0.
+    /// While names move, the place in the list that separates old from new shards; otherwise 0.
     pub migrate_offset: u32,
-    /// While names move, the hash before (of a merge: after) the change; otherwise 0.
+    /// While names move, the hash before (in a merge: after) the change; otherwise 0.
     pub migrate_hash: u32,
-    /// While names move from a directory that this one replaces: which it is, and as which inodes still know it. Otherwise zero.
+    /// While names move from a directory that this one replaces: the FID of that directory, by which inodes
+    /// still refer to it. Otherwise zero.
     pub former: Fid,
-    /// The shards, from 1 to [`SHARDS_MAX`], all different.
+    /// FIDs of the shards, from 1 to [`SHARDS_MAX`], all different.
     pub shards: Vec<Fid>,
 }
 
-/// Where a name lies, as far as a shard knows.
+/// The location of a name, as far as a shard knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Home {
     /// In this shard.
     Here,
-    /// In another one.
+    /// In another shard.
     Elsewhere,
-    /// Here if the shard in this place of the list has moved names up to its position, otherwise there.
+    /// In this shard if the old shard at this place of the list has moved its names up to the name's
+    /// position, otherwise in the old shard.
     IfMoved {
-        /// Place of the old shard.
+        /// Place of the old shard in the list.
         from: u32,
     },
 }
 
 impl DirLayout {
-    /// Names spread over these shards, and nothing moves.
+    /// Builds a layout over these shards without a change under way.
     pub fn new(hash: DirHash, master_mdt: u16, shards: Vec<Fid>) -> DirLayout {
         DirLayout {
             hash: hash.number(),
@@ -155,27 +159,30 @@ impl DirLayout {
         }
     }
 
-    /// How names move, if they do.
+    /// Returns the change under way, if there is one.
     pub fn change(&self) -> Option<DirChange> {
         self.spread().change()
     }
 
-    /// Which of the shards has the name; while names move, will have it. `None`: the hash is not known, so any.
+    /// Returns the place of the shard that has the name or, while names move, will have it. `None`: the hash
+    /// is unknown, so it may be any.
     pub fn shard_of(&self, name: &[u8]) -> Option<usize> {
         self.spread().shard_of(name)
     }
 
-    /// The shard that the name moves from, if that is another one: what is not found in the first is to be looked for there.
+    /// Returns the shard that the name moves from, if it differs: a lookup that misses in the first shard
+    /// continues there.
     pub fn old_shard_of(&self, name: &[u8]) -> Option<usize> {
         self.spread().old_shard_of(name)
     }
 
-    /// While names move, the places in the list that they move from; otherwise none.
+    /// Returns the places in the list that names move from; empty if nothing moves.
     pub fn old_places(&self) -> Range<u32> {
         self.spread().old_places()
     }
 
-    /// The list when all names have moved, and the shards that are not in it any more. What becomes of one that does not change is itself.
+    /// Returns the list after all names have moved, and the shards that leave it. Without a change under way,
+    /// the list stays as it is.
     pub fn settled(&self) -> (DirLayout, Vec<Fid>) {
         let offset = self.migrate_offset as usize;
         let (kept, hash) = match self.change() {
@@ -198,24 +205,27 @@ impl DirLayout {
         (settled, left.to_vec())
     }
 
-    /// The list while names move into shards that are added behind these. `None` while they move already, or without any.
+    /// Returns the list while names move into shards added behind these. `None` if a change is under way, or
+    /// none are added.
     pub fn growing(&self, hash: DirHash, added: &[Fid]) -> Option<DirLayout> {
         let shards = [&self.shards[..], added].concat();
         self.changing(DirFlags::SPLIT, self.shards.len(), (hash.number(), self.hash), shards)
     }
 
-    /// The list while names move out of all but the first `count` shards. `None` while they move already, or if none would go.
+    /// Returns the list while names move out of all but the first `count` shards. `None` if a change is under
+    /// way, or no shard would be removed.
     pub fn shrinking(&self, hash: DirHash, count: usize) -> Option<DirLayout> {
         self.changing(DirFlags::MERGE, count, (self.hash, hash.number()), self.shards.clone())
     }
 
-    /// The list while names move from these shards to other ones. `None` while they move already.
+    /// Returns the list while names move from these shards to others. `None` if a change is under way.
     pub fn moving_to(&self, hash: DirHash, new: &[Fid]) -> Option<DirLayout> {
         let shards = [new, &self.shards[..]].concat();
         self.changing(DirFlags::empty(), new.len(), (hash.number(), self.hash), shards)
     }
 
-    /// The list of another directory that takes the place of this one, `former`, while names move there. `None` while they move already.
+    /// Returns the list of another directory that replaces this one, `former`, while names move there. `None`
+    /// if a change is under way.
     pub fn replaced_by(&self, former: Fid, next: &DirLayout) -> Option<DirLayout> {
         let hash = DirHash::from_number(next.hash)?;
         let list = self.moving_to(hash, &next.shards)?;
@@ -224,7 +234,8 @@ impl DirLayout {
         Some(DirLayout { flags, master_mdt: next.master_mdt, former, ..list })
     }
 
-    /// All inodes that belong to a directory with this list, beside itself: its shards, of which it may be one, and the former one.
+    /// Returns all inodes that belong to a directory with this list, except itself: its shards, of which it
+    /// may be one, and the former directory.
     pub fn inodes(&self) -> Vec<Fid> {
         let former = [self.former].into_iter().filter(|fid| !fid.is_zero() && !self.shards.contains(fid));
         self.shards.iter().copied().chain(former).collect()
@@ -240,7 +251,7 @@ impl DirLayout {
         let possible = self.change().is_none() && (1..shards.len()).contains(&offset);
         possible.then(|| DirLayout {
             hash,
-            // As it will be.
+            // Flags of the final list.
             flags: overstriped(self.flags, if kind == DirFlags::SPLIT { &shards } else { &shards[..offset] })
                 | DirFlags::MIGRATION
                 | kind,
@@ -253,7 +264,7 @@ impl DirLayout {
         })
     }
 
-    /// What the directory stores.
+    /// Encodes the list as the directory stores it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into());
         out[FORMER..HEADER].copy_from_slice(&self.former.to_le_bytes());
@@ -261,7 +272,7 @@ impl DirLayout {
         out
     }
 
-    /// What the shard in this place of the list stores, when it has moved nothing.
+    /// Encodes the record of the shard at this place of the list, before any name has moved.
     pub fn encode_shard(&self, place: u32) -> Vec<u8> {
         self.encode_as(MAGIC_SHARD, place)
     }
@@ -277,10 +288,11 @@ impl DirLayout {
         out
     }
 
-    /// What a directory has stored.
+    /// Decodes the list as a directory stores it.
     ///
     /// # Errors
-    /// If these are not the bytes of such a list.
+    ///
+    /// If the bytes are not such a list.
     pub fn decode(bytes: &[u8]) -> Result<DirLayout, DirError> {
         let (header, rows) = split_header(bytes, MAGIC_DIRECTORY)?;
         let count = count_of(header)?;
@@ -297,7 +309,7 @@ impl DirLayout {
     }
 }
 
-/// All of a layout that says where a name lies.
+/// The fields of a layout that determine where a name is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Spread {
     hash: u16,
@@ -305,7 +317,7 @@ struct Spread {
     migrate_offset: u32,
     migrate_hash: u32,
     count: u32,
-    /// Names of this shard before this position have moved.
+    /// Position in this shard before which names have moved.
     moved: u64,
 }
 
@@ -355,14 +367,14 @@ impl Spread {
         if !is_changing && self.moved != 0 {
             return Err(DirError::Field("moved"));
         }
-        // 0 is what is left of a list that was lost.
+        // 0 remains of a list that was lost.
         if self.hash == 0 && !self.flags.contains(DirFlags::BAD_TYPE) {
             return Err(DirError::Field("hash"));
         }
         Ok(())
     }
 
-    /// What a header says, and its version.
+    /// Reads the fields of a header, and its version.
     fn read(header: &[u8; HEADER]) -> Result<(Spread, u32), DirError> {
         let field = |index: usize| u32_at(header, 4 * index);
         if header[28..MOVED].iter().any(|byte| *byte != 0) {
@@ -383,10 +395,10 @@ impl Spread {
     }
 }
 
-/// What a shard has stored of the list that it is in.
+/// A shard's record of the list that it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirShard {
-    /// Its place in the list.
+    /// Place of the shard in the list.
     pub place: u32,
     /// Version of the list.
     pub version: u32,
@@ -394,10 +406,11 @@ pub struct DirShard {
 }
 
 impl DirShard {
-    /// What a shard has stored, or a directory that is one of its own shards.
+    /// Decodes the record of a shard, or of a directory that is one of its own shards.
     ///
     /// # Errors
-    /// If these are not the bytes of such a place.
+    ///
+    /// If the bytes are not such a record.
     pub fn decode(fid: &Fid, bytes: &[u8]) -> Result<DirShard, DirError> {
         if let Ok((header, rows)) = split_header(bytes, MAGIC_DIRECTORY) {
             let (spread, version) = Spread::read(header)?;
@@ -417,7 +430,7 @@ impl DirShard {
         }
     }
 
-    /// Where a name with this position lies.
+    /// Returns the location of a name with this position.
     pub fn home(&self, name: &[u8], position: u64) -> Home {
         let is_here = |place: usize| place == self.place as usize;
         match (self.spread.shard_of(name), self.spread.old_shard_of(name)) {
@@ -429,28 +442,30 @@ impl DirShard {
         }
     }
 
-    /// While names move: the place that a name moves to from here, if it does.
+    /// While names move: returns the place that a name moves to from here, if it does.
     pub fn leaves_for(&self, name: &[u8]) -> Option<u32> {
         let old = self.spread.old_shard_of(name)?;
         let new = self.spread.shard_of(name).filter(|_| old == self.place as usize)?;
         Some(new as u32)
     }
 
-    /// Names of this shard before this position have moved.
+    /// Returns the position in this shard before which names have moved.
     pub fn moved(&self) -> u64 {
         self.spread.moved
     }
 
-    /// Names have still to move out of this shard.
+    /// Returns true if names have still to move out of this shard.
     pub fn is_moving(&self) -> bool {
         self.spread.moved != MOVED_ALL && self.spread.old_places().contains(&self.place)
     }
 }
 
-/// What is stored by a shard, or a directory that is one of its own, with another position up to which names have moved.
+/// Returns the record of a shard, or of a directory that is one of its own shards, with another position up
+/// to which names have moved.
 ///
 /// # Errors
-/// If these are not the bytes of such a thing.
+///
+/// If the bytes are not such a record.
 pub fn with_moved(bytes: &[u8], moved: u64) -> Result<Vec<u8>, DirError> {
     let mut bytes = bytes.to_vec();
     let len = bytes.len();
@@ -463,7 +478,7 @@ fn former_in(header: &[u8; HEADER]) -> Fid {
     header.last_chunk().map_or(Fid::ZERO, Fid::from_le_bytes)
 }
 
-/// Flags of a directory with these shards.
+/// Returns `flags` with `OVERSTRIPED` set as these shards require.
 fn overstriped(mut flags: DirFlags, shards: &[Fid]) -> DirFlags {
     let mut mdts: Vec<u16> = shards.iter().map(Fid::mdt_index).collect();
     mdts.sort_unstable();
@@ -499,7 +514,7 @@ fn change_of(flags: DirFlags) -> Result<Option<DirChange>, DirError> {
     }
 }
 
-/// Where a name lies among `count` shards; with one, whatever the hash is.
+/// Returns the place of a name among `count` shards; with one, regardless of the hash.
 fn place(hash: u32, name: &[u8], count: u32) -> Option<usize> {
     if count <= 1 {
         return Some(0);
@@ -523,14 +538,14 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(field)
 }
 
-/// A directory as programs are shown it (`lmv_user_md`): its layout, or of one that is whole just where it is.
+/// A directory as programs get it (`lmv_user_md`): its layout, or only its MDT if it is not striped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserDir {
-    /// MDT of the directory.
+    /// Index of the MDT with the directory.
     pub mdt: u16,
     /// Number of the hash, and flags.
     pub hash: u32,
-    /// Shards and their MDTs.
+    /// FIDs of the shards and indexes of their MDTs.
     pub shards: Vec<(Fid, u32)>,
 }
 
@@ -545,7 +560,7 @@ impl From<&DirLayout> for UserDir {
 }
 
 impl UserDir {
-    /// The bytes.
+    /// Encodes the structure.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(USER_HEADER + USER_ROW * self.shards.len());
         for field in [MAGIC_DIRECTORY, self.shards.len() as u32, self.mdt.into(), self.hash] {
@@ -560,7 +575,7 @@ impl UserDir {
         out
     }
 
-    /// The directory in these bytes, of which there may be more than needed.
+    /// Decodes the structure; bytes behind it are ignored.
     pub fn decode(bytes: &[u8]) -> Result<UserDir, DirError> {
         let header: &[u8; USER_HEADER] = bytes.first_chunk().ok_or(DirError::Length(bytes.len()))?;
         let field = |index: usize| u32_at(header, 4 * index);
@@ -585,13 +600,14 @@ impl UserDir {
         })
     }
 
-    /// Name of the hash as Lustre shows it.
+    /// Returns the name of the hash as Lustre shows it.
     pub fn hash_text(&self) -> String {
         hash_text(self.hash)
     }
 }
 
-/// Name of a hash with the flags behind it, as Lustre shows them: `crush,migrating`; `none` without.
+/// Returns the name of a hash followed by its flags, as Lustre shows them: `crush,migrating`; `none` if the
+/// hash is 0.
 pub fn hash_text(hash: u32) -> String {
     let number = (hash & HASH_MASK) as u16;
     let mut text = match DirHash::from_number(number) {

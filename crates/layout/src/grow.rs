@@ -1,56 +1,58 @@
-//! Components that grow: how far a self-extending layout reaches follows from where its OSTs have room. Pure. Source: reference 4.9.
+//! Self-extending layouts (SEL): components grow as long as their OSTs have free space. Pure.
 //!
-//! A component that grows is followed by an *extension*, the part of the file that it has not taken yet. A write or truncation that
-//! goes into the extension moves the border by steps, if each OST of the component has room for its share of a step. If not, the
-//! rest of the file goes elsewhere:
+//! A component that grows is followed by an *extension*, the range of the file that it does not cover yet. A
+//! write or truncation that reaches into the extension moves the border by steps, if each OST of the
+//! component has free space for its share of a step. Otherwise the rest of the file is placed elsewhere:
 //!
 //! | behind the extension | what happens |
 //! | --- | --- |
-//! | another component | it begins where this one ends; if this one has no objects it goes (*spill over*) |
-//! | nothing, and there are other OSTs with room | a copy of the component goes on there (*repeat*) |
-//! | nothing, and nowhere is room | the component grows all the same, until its OSTs are full |
+//! | another component | it begins where this one ends; if this one has no objects it is removed (*spill over*) |
+//! | nothing, and other OSTs have free space | a copy of the component continues there (*repeat*) |
+//! | nothing, and no OST has free space | the component grows regardless, until its OSTs are full |
 //!
-//! Bytes that have an object keep it, so a layout that is old says too little and never something wrong. A component that has
-//! not grown yet is empty; the first of a file begins with one step.
+//! Bytes that have an object keep it, so an outdated layout is incomplete but never wrong. A component that
+//! has not grown yet is empty; the first of a file begins with one step.
 
 use crate::layout::{Component, ComponentFlags, Extent, Layout, Pattern};
 
 /// Ids of components are below this.
 const ID_END: u32 = u16::MAX as u32;
 
-/// What is known of the room on OSTs.
+/// Free space on OSTs, as far as it is known.
 pub trait Space {
-    /// True if each OST of `component`, which has objects, has room for its share of `bytes` more.
+    /// Returns true if each OST of `component`, which has objects, has free space for its share of `bytes`
+    /// more.
     fn has_room(&mut self, component: &Component, bytes: u64) -> bool;
 
-    /// The share of each OST if there are OSTs with room for `bytes` of `component`, which has no objects yet.
+    /// Returns the share of each OST in bytes if there are OSTs with free space for `bytes` of `component`,
+    /// which has no objects yet.
     fn finds_room(&mut self, component: &Component, bytes: u64) -> Option<u64>;
 }
 
-/// What became of a layout.
+/// Outcome of growing a layout.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Grown {
-    /// Components have grown, come or gone.
+    /// True if components have grown, were added or were removed.
     pub changed: bool,
-    /// Ids of components without objects, and how many bytes of room each of their OSTs was found to have.
+    /// Ids of components without objects, with the bytes of free space found on each of their OSTs.
     shares: Vec<(u32, u64)>,
 }
 
 impl Grown {
-    /// Bytes that an OST is to have free to get an object of the component; 0 if that does not matter.
+    /// Returns the bytes that an OST must have free to get an object of the component; 0 for no requirement.
     pub fn share(&self, component: &Component) -> u64 {
         self.shares.iter().find(|(id, _)| *id == component.id).map_or(0, |(_, bytes)| *bytes)
     }
 }
 
 impl Layout {
-    /// True if the component at `place` has room behind it to grow into.
+    /// Returns true if an extension follows the component at `place`.
     pub fn grows(&self, place: usize) -> bool {
         self.components.get(place + 1).is_some_and(Component::is_extension)
     }
 
-    /// Has components grow as far as a write that ends at `end` needs, so that no extension begins before `end`. Objects are given
-    /// afterwards, to all of [`Layout::to_instantiate`]; the generation is the caller's too.
+    /// Grows components as far as a write that ends at `end` needs, so that no extension begins before `end`.
+    /// The caller then allocates objects for all of [`Layout::to_instantiate`] and raises the generation.
     pub fn grow(&mut self, end: u64, space: &mut impl Space) -> Grown {
         let mut grown = Grown::default();
         let mut place = 0;
@@ -60,7 +62,7 @@ impl Layout {
         grown
     }
 
-    /// The same for the component at `place`; gives the place to go on.
+    /// Grows the component at `place`; returns the place to continue at.
     fn grow_at(&mut self, place: usize, end: u64, space: &mut impl Space, grown: &mut Grown) -> usize {
         let (own, extension) = (&self.components[place], &self.components[place + 1]);
         let step = extension.extension_size().unwrap_or(u64::MAX);
@@ -92,7 +94,7 @@ impl Layout {
         grown.changed = true;
         let own = &mut self.components[place];
         let missing = end.saturating_sub(own.extent.end).div_ceil(step).saturating_mul(step);
-        // Where it begins need not be the beginning of a stripe.
+        // The component need not begin at a stripe boundary.
         let reached = own.extent.end.checked_add(missing);
         let reached = reached.and_then(|end| end.checked_next_multiple_of(u64::from(own.stripe_size)));
         let border = reached.unwrap_or(Extent::EOF).min(self.components[place + 1].extent.end);
@@ -106,7 +108,7 @@ impl Layout {
         place + 2
     }
 
-    /// The component at `place` does not grow any more: the one behind its extension takes over.
+    /// Ends the growth of the component at `place`: the component behind its extension takes over.
     fn spill(&mut self, place: usize, grown: &mut Grown) -> usize {
         grown.changed = true;
         self.components.remove(place + 1);
@@ -120,7 +122,8 @@ impl Layout {
         place
     }
 
-    /// Puts a copy of the component at `place` behind it, to go on elsewhere. False if it finds no room, or has none in the layout.
+    /// Inserts a copy of the component at `place` behind it, to continue on other OSTs. Returns false if no
+    /// OSTs have free space for it, or the layout cannot hold another component.
     fn repeat(&mut self, place: usize, step: u64, space: &mut impl Space, grown: &mut Grown) -> bool {
         let own = &self.components[place];
         let Some(id) = self.free_id() else { return false };
@@ -144,14 +147,15 @@ impl Layout {
         true
     }
 
-    /// An id that no component has; `None` if there is none.
+    /// Returns an id that no component has; `None` if all are used.
     pub fn free_id(&self) -> Option<u32> {
         let last = self.components.iter().map(|component| component.id).max().unwrap_or(0);
         let is_free = |id: &u32| self.components.iter().all(|component| component.id != *id);
         std::iter::once(last + 1).chain(1..ID_END).filter(|id| *id < ID_END).find(is_free)
     }
 
-    /// Has the component at `place`, which has no objects, begin at `start`. One that is empty stays so.
+    /// Moves the beginning of the component at `place`, which has no objects, to `start`. An empty component
+    /// stays empty.
     pub fn begin_at(&mut self, place: usize, start: u64) {
         let grows = self.grows(place);
         let Some(component) = self.components.get_mut(place) else { return };
@@ -163,8 +167,8 @@ impl Layout {
         }
     }
 
-    /// Takes away a first component on an MDT that has no object yet: what is behind it begins at 0, as if the head had not been
-    /// asked for. Nothing happens if there is none, or nothing behind it.
+    /// Removes a first component on an MDT that has no object yet: the component behind it begins at 0, as if
+    /// no head had been requested. Does nothing if there is no such component, or none behind it.
     pub fn leave_out_head(&mut self) {
         let is_open = |first: &Component| first.pattern == Pattern::Mdt && !first.is_instantiated();
         if self.components.len() < 2 || !is_open(&self.components[0]) {
@@ -177,7 +181,7 @@ impl Layout {
         self.generation = self.components.len() as u32;
     }
 
-    /// Has the first component of a file take its first step if it grows and is empty.
+    /// Gives the first component of a file its first step if it grows and is empty.
     pub fn let_first_begin(&mut self) {
         let [first, extension, ..] = self.components.as_slice() else { return };
         if !first.extent.is_empty() || first.extent.start != 0 {

@@ -1,15 +1,17 @@
 //! Striping: which object holds which byte of a file.
 //!
-//! [`Layout`] is what the MDT stores and clients follow; [`stripe`] and [`ranges`] are the arithmetic; [`spec`] is what
-//! a user asks for before objects exist, and [`wish`] the same for several components; [`user`] is Lustre's binary form of
-//! all of them (`lov_user_md`, `lov_comp_md`), which is also our on-disk form. Everything is pure.
+//! [`Layout`] is what the MDT stores and clients follow; [`stripe`] and [`ranges`] are the arithmetic;
+//! [`spec`] is the requested striping before objects exist, and [`wish`] the same for several components;
+//! [`user`] is Lustre's binary form of all of them (`lov_user_md`, `lov_comp_md`), which is also the form on
+//! disk. Everything is pure.
 //!
-//! A layout is a list of components. Plain (RAID-0) files have exactly one that covers the whole file; composite layouts
-//! have several, each for a part of the file, which get their objects when somebody first writes there. Some of them [grow] as
-//! far as their OSTs have room. [`written`] says which objects must be there.
+//! A layout is a list of components. Plain (RAID-0) files have exactly one that covers the whole file;
+//! composite layouts have several, each for a part of the file, which get their objects with the first write
+//! there. Some of them [grow] as far as their OSTs have free space. [`written`] records which objects must
+//! exist.
 //!
-//! [`dir_layout`] is the same for directories whose names are spread over MDTs, [`dir_hash`] how, and [`dir_default`] what new
-//! directories get.
+//! [`dir_layout`] is the same for directories whose names are spread over MDTs, [`dir_hash`] has the hash
+//! functions, and [`dir_default`] the layout that new directories get.
 
 pub mod dir_default;
 pub mod dir_hash;

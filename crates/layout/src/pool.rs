@@ -1,44 +1,46 @@
-//! Names of OST pools, and which names a new pool may have. Source: reference 2.8.
+//! Names of OST pools, and the rules for names of new pools.
 
 use nacre_types::limits::POOL_NAME_MAX;
 use std::fmt;
 
-/// A pool's name: up to 15 bytes, no NUL. In a wish it may also be the word [`PoolName::is_ignore`] asks for.
+/// A pool's name: up to 15 bytes, no NUL. In a specification it may also be the reserved word that
+/// [`PoolName::is_ignore`] recognises.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolName {
     bytes: [u8; POOL_NAME_MAX],
     len: u8,
 }
 
-/// Words that mean something where a pool is named, so that no pool can have them as its name.
+/// Reserved words with a meaning in place of a pool's name; no pool can have them as its name.
 const RESERVED: [&str; 3] = ["none", "ignore", "inherit"];
-/// "No pool, whatever the directory says" in a wish.
+/// The reserved word for "no pool, and none inherited".
 const IGNORE: &str = "ignore";
 
-/// Why a pool cannot have a name.
+/// Why a string is not a valid name for a pool.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PoolNameError {
-    /// Nothing is there.
+    /// The name is empty.
     #[error("the name of a pool is empty")]
     Empty,
-    /// Over 15 bytes.
+    /// The name has more than 15 bytes.
     #[error("pool name '{0}' is longer than {POOL_NAME_MAX} characters")]
     TooLong(String),
-    /// Something else than letters, digits, `_` and `-`.
+    /// The name has a character other than letters, digits, `_` and `-`.
     #[error("pool name '{name}' has a '{bad}': letters, digits, '_' and '-' are allowed")]
     Character {
-        /// The name.
+        /// The rejected name.
         name: String,
-        /// The first that is not allowed.
+        /// The first character that is not allowed.
         bad: char,
     },
-    /// A word that has a meaning of its own.
+    /// The name is a reserved word.
     #[error("pool name '{0}' is reserved")]
     Reserved(String),
 }
 
 impl PoolName {
-    /// Builds a name; `None` if it is empty, too long, or has bytes other than printable ASCII without space.
+    /// Builds a name; `None` if it is empty, longer than 15 bytes, or has bytes other than printable ASCII
+    /// without space.
     pub fn new(name: &[u8]) -> Option<PoolName> {
         if name.is_empty() || name.len() > POOL_NAME_MAX || !name.iter().all(u8::is_ascii_graphic) {
             return None;
@@ -48,10 +50,11 @@ impl PoolName {
         Some(PoolName { bytes, len: name.len() as u8 })
     }
 
-    /// The name for a new pool.
+    /// Checks the name of a new pool.
     ///
     /// # Errors
-    /// The first rule that it breaks.
+    ///
+    /// The first rule that the name breaks.
     pub fn for_pool(name: &str) -> Result<PoolName, PoolNameError> {
         if name.is_empty() {
             return Err(PoolNameError::Empty);
@@ -69,17 +72,17 @@ impl PoolName {
         PoolName::new(name.as_bytes()).ok_or(PoolNameError::Empty)
     }
 
-    /// The word for "no pool, and none inherited" in a wish.
+    /// Returns the reserved word for "no pool, and none inherited".
     pub fn ignore() -> PoolName {
         PoolName::new(IGNORE.as_bytes()).expect("the word is short and printable")
     }
 
-    /// True for the word that [`PoolName::ignore`] gives: a layout that is made from such a wish has no pool.
+    /// Returns true for [`PoolName::ignore`]: a layout made from such a specification has no pool.
     pub fn is_ignore(&self) -> bool {
         self.as_str() == IGNORE
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("")
     }

@@ -1,4 +1,4 @@
-//! What a user asks for: a layout before objects exist, and the rules it must meet.
+//! Layout specifications: the requested striping before objects exist, and the rules for it.
 
 use crate::layout::{
     Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, STRIPE_COUNT_ALL, stripes_per_ost,
@@ -8,93 +8,95 @@ use nacre_types::limits::{
     STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX, XATTR_VALUE_MAX,
 };
 
-/// Striping wishes of a plain layout; `None` inherits from the directory, the root, then the file system's default.
+/// Requested striping of a plain layout; `None` inherits from the directory, the root, then the file system's
+/// default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LayoutSpec {
-    /// Bytes per stripe.
+    /// Stripe size in bytes.
     pub stripe_size: Option<u32>,
-    /// Stripes; [`STRIPE_COUNT_ALL`] for all OSTs.
+    /// Number of stripes; [`STRIPE_COUNT_ALL`] for all OSTs.
     pub stripe_count: Option<u16>,
-    /// OST of the first stripe.
+    /// Index of the OST with the first stripe.
     pub first_ost: Option<u16>,
     /// Pool to allocate from; [`PoolName::ignore`] for none and none inherited.
     pub pool: Option<PoolName>,
-    /// How bytes are spread; inherited with the stripe count alone. What is on an MDT has no other wish.
+    /// Distribution of bytes over objects; inherited only together with the stripe count. A component on an
+    /// MDT has no other specification.
     pub pattern: Pattern,
-    /// Exact OSTs in stripe order, as many as stripes; empty: the server chooses. Not inherited.
+    /// Exact OSTs in stripe order, as many as stripes; empty lets the MDT choose. Not inherited.
     pub osts: Vec<u16>,
 }
 
-/// A wish that no layout can meet.
+/// Why no layout can meet a specification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpecError {
-    /// Not a multiple of 64 KiB, or 0.
+    /// The stripe size is 0 or not a multiple of 64 KiB.
     #[error("stripe size {0} is not a multiple of 65536 bytes")]
     StripeSize(u64),
-    /// Beyond the largest number of stripes.
+    /// The stripe count exceeds the largest number of stripes.
     #[error("stripe count {0} is over the limit of {STRIPE_COUNT_MAX}")]
     StripeCount(u32),
-    /// No such index can exist.
+    /// The OST index exceeds the largest index.
     #[error("OST index {0} is over the limit of {max}", max = TARGET_INDEX_MAX - 1)]
     OstIndex(u32),
-    /// A list of OSTs that does not fit the number of stripes or lacks the first OST.
+    /// The list of OSTs does not match the number of stripes, or lacks the first OST.
     #[error("the list of OSTs does not fit the stripe count or index")]
     OstList,
-    /// An OST twice in a list without overstriping.
+    /// An OST occurs twice in a list without overstriping.
     #[error("an OST is listed twice without overstriping")]
     OstTwice,
-    /// A composite layout without components.
+    /// A composite layout has no components.
     #[error("A layout needs at least one component")]
     NoComponents,
     /// The first component does not begin at 0.
     #[error("The first component must start at zero")]
     Start,
-    /// A component begins where the one before it does not end.
+    /// A component does not begin where its predecessor ends.
     #[error("Components not adjacent (end != next->start)")]
     NotAdjacent,
-    /// A component ends where it begins or before.
+    /// A component ends at or before its beginning.
     #[error("Component end is before end of previous component")]
     EndBeforeStart,
     /// A component ends within a stripe.
     #[error("The component end must be aligned by the stripe size")]
     EndUnaligned,
-    /// A component without bytes that nothing lets grow.
+    /// An empty component has no extension to grow into.
     #[error("Zero length components must be followed by extension")]
     ZeroLength,
-    /// Room to grow behind room to grow.
+    /// An extension follows an extension.
     #[error("Adjacent extension space components are not allowed")]
     ExtensionTwice,
-    /// Room to grow behind a component that has bytes already, or behind none.
+    /// An extension follows a component that already has bytes, or no component.
     #[error("Extension space must follow a component that begins with zero length")]
     ExtensionBehindBytes,
-    /// Room to grow behind a component on an MDT, or on one itself.
+    /// An extension follows a component on an MDT, or is on an MDT itself.
     #[error("A Data-on-MDT component can neither be nor be followed by extension space")]
     ExtensionOfMdt,
-    /// Room to grow with wishes of its own, or without a step.
+    /// An extension has striping of its own, or no step.
     #[error("Extension space has an extension size and nothing else")]
     ExtensionStriping,
-    /// A step that ends within a stripe.
+    /// The step of an extension ends within a stripe.
     #[error("The extension size must be a multiple of the stripe size")]
     ExtensionUnaligned,
-    /// A component on an MDT that is not the first.
+    /// A component on an MDT is not the first.
     #[error("Data-on-MDT component must be the first one")]
     MdtNotFirst,
-    /// A component on an MDT that is too large, or has no end; its end.
+    /// The component on an MDT is too large or has no end; the value is its end in bytes.
     #[error("Data-on-MDT component of {0} bytes is over the limit of {MDT_SIZE_MAX}")]
     MdtSize(u64),
-    /// A whole file on an MDT, or OSTs, stripes or a pool asked for there.
+    /// A whole file on an MDT, or a component on an MDT with OSTs, stripes or a pool.
     #[error("Data on MDT needs a component of its own, without stripes, OSTs or pool")]
     MdtStriping,
-    /// Its bytes would not fit an attribute value even with one stripe for each wish for "all".
+    /// The layout would not fit an attribute value even with one stripe for each "all"; its size in bytes.
     #[error("The layout needs {0} bytes, over the limit of {XATTR_VALUE_MAX}")]
     TooLarge(usize),
 }
 
-/// Largest component on an MDT in bytes. Source: reference 5.1.
+/// Largest component on an MDT in bytes.
 pub const MDT_SIZE_MAX: u64 = 1 << 30;
 
 impl LayoutSpec {
-    /// The wish for a component on an MDT.
+    /// The specification of a component on an MDT.
     pub const ON_MDT: LayoutSpec = LayoutSpec {
         stripe_size: None,
         stripe_count: None,
@@ -104,9 +106,10 @@ impl LayoutSpec {
         osts: Vec::new(),
     };
 
-    /// Checks the wishes that are given.
+    /// Checks the fields that are set.
     ///
     /// # Errors
+    ///
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), SpecError> {
         if self.pattern == Pattern::Mdt && *self != LayoutSpec::ON_MDT {
@@ -158,12 +161,13 @@ impl LayoutSpec {
         }
     }
 
-    /// True if nothing is asked for: setting this on a directory removes its default.
+    /// Returns true if nothing is specified: setting this on a directory removes its default.
     pub fn is_empty(&self) -> bool {
         *self == LayoutSpec::default()
     }
 
-    /// These wishes, completed by `inherited` where they are silent. A wish for a first OST is not inherited.
+    /// Completes this specification with `inherited` where it leaves fields open. A first OST is not
+    /// inherited.
     pub fn or(&self, inherited: &LayoutSpec) -> LayoutSpec {
         if self.pattern == Pattern::Mdt {
             return self.clone();
@@ -175,7 +179,7 @@ impl LayoutSpec {
             stripe_size: self.stripe_size.or(inherited.stripe_size),
             stripe_count: match self.osts.len() {
                 0 => self.stripe_count.or(inherited.stripe_count),
-                // Checked against the same limit.
+                // The length was checked against the same limit.
                 len => Some(len as u16),
             },
             first_ost: self.first_ost.or(inherited.first_ost),
@@ -183,12 +187,12 @@ impl LayoutSpec {
         }
     }
 
-    /// The pool that objects are to come from.
+    /// Returns the pool to allocate objects from.
     pub fn real_pool(&self) -> Option<PoolName> {
         self.pool.filter(|pool| !pool.is_ignore())
     }
 
-    /// The layout that a file with these wishes starts with: one component without objects.
+    /// Returns the initial layout of a file with this specification: one component without objects.
     pub fn to_layout(&self) -> Layout {
         Layout {
             form: LayoutForm::Plain,

@@ -1,7 +1,8 @@
-//! RAID-0 arithmetic. Source: reference 4.7.
+//! RAID-0 arithmetic.
 //!
-//! stripe number = offset / stripe size; object = stripe number mod count; object offset = (stripe number / count) x
-//! stripe size + offset mod stripe size. Stripes are numbered by absolute file offset in every component.
+//! stripe number = offset / stripe size; object = stripe number mod count; object offset = (stripe number /
+//! count) x stripe size + offset mod stripe size. Stripes are numbered by absolute file offset in every
+//! component.
 
 use crate::layout::{Component, Extent, Layout, StripeObject};
 
@@ -13,7 +14,7 @@ pub struct StripeMath {
 }
 
 impl StripeMath {
-    /// `None` if either number is 0.
+    /// Builds the arithmetic; `None` if either number is 0.
     pub const fn new(stripe_size: u32, stripe_count: u16) -> Option<StripeMath> {
         if stripe_size == 0 || stripe_count == 0 {
             return None;
@@ -21,7 +22,7 @@ impl StripeMath {
         Some(StripeMath { stripe_size: stripe_size as u64, stripe_count: stripe_count as u64 })
     }
 
-    /// Object index and offset inside that object of file byte `offset`.
+    /// Returns the index of the object with file byte `offset`, and the offset inside that object.
     pub const fn locate(&self, offset: u64) -> (u16, u64) {
         let stripe = offset / self.stripe_size;
         let index = stripe % self.stripe_count;
@@ -29,19 +30,20 @@ impl StripeMath {
         (index as u16, object_offset)
     }
 
-    /// File offset of byte `object_offset` of object `index`; saturates at the largest offset.
+    /// Returns the file offset of byte `object_offset` of object `index`; saturates at the largest offset.
     pub const fn file_offset(&self, index: u16, object_offset: u64) -> u64 {
         let stripe =
             (object_offset / self.stripe_size).saturating_mul(self.stripe_count).saturating_add(index as u64);
         stripe.saturating_mul(self.stripe_size).saturating_add(object_offset % self.stripe_size)
     }
 
-    /// Bytes from `offset` to the end of its stripe, at least 1.
+    /// Returns the bytes from `offset` to the end of its stripe, at least 1.
     pub const fn to_stripe_end(&self, offset: u64) -> u64 {
         self.stripe_size - offset % self.stripe_size
     }
 
-    /// Smallest file size that contains all of object `index` when it holds `object_size` bytes; 0 for an empty object.
+    /// Returns the smallest file size that contains all of object `index` when it holds `object_size` bytes;
+    /// 0 for an empty object.
     pub const fn file_size(&self, index: u16, object_size: u64) -> u64 {
         if object_size == 0 {
             return 0;
@@ -49,7 +51,7 @@ impl StripeMath {
         self.file_offset(index, object_size - 1).saturating_add(1)
     }
 
-    /// Size that object `index` has at most when the file ends at `file_size`.
+    /// Returns the largest size of object `index` when the file ends at `file_size`.
     pub const fn object_size(&self, index: u16, file_size: u64) -> u64 {
         let stripe = file_size / self.stripe_size;
         let full_rounds = stripe / self.stripe_count;
@@ -65,16 +67,16 @@ impl StripeMath {
     }
 }
 
-/// A piece of a file range that lies in one stripe of one object.
+/// A piece of a file range within one stripe of one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
-    /// The object; `None` if the component has no objects yet (reads give zeros).
+    /// The object; `None` if the component has no objects yet (reads return zeros).
     pub object: Option<StripeObject>,
-    /// Offset inside the object.
+    /// Offset in the object in bytes.
     pub object_offset: u64,
-    /// Offset in the file.
+    /// Offset in the file in bytes.
     pub file_offset: u64,
-    /// Bytes, at least 1.
+    /// Length in bytes, at least 1.
     pub len: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Lustre's binary form of layouts: `lov_user_md_v1`, `_v3` and `lov_comp_md_v1`, also our on-disk form. Source: reference 3.6.
+//! Lustre's binary form of layouts: `lov_user_md_v1`, `_v3` and `lov_comp_md_v1`, also the form on disk.
 //!
-//! One form serves four purposes: the layout of a file on disk, the default of a directory on disk, the value of the
-//! `lustre.lov` and `trusted.lov` attributes, and the wishes that `lfs` sends. Version 3 is version 1 with a pool;
-//! [`composite`] puts several of them behind a table of components.
+//! One form serves four purposes: the layout of a file on disk, the default of a directory on disk, the value
+//! of the `lustre.lov` and `trusted.lov` attributes, and the specifications that `lfs` sends. Version 3 is
+//! version 1 with a pool; [`composite`] puts several of them behind a table of components.
 //!
 //! ```text
 //!  0 magic u32     4 pattern u32                8 oid u64 and sequence u64 of the file
@@ -10,13 +10,15 @@
 //! 32 pool, 16 bytes (version 3 only)            then 24 bytes per object: FID 16, generation u32, OST index u32
 //! ```
 //!
-//! The generation of an OST is 0; on disk it is 1 of an object that was written to ([`StripeObject::written`]).
+//! The generation of an OST is 0; on disk it is 1 of an object that was written to
+//! ([`StripeObject::written`]).
 //!
-//! The pattern is 1 for stripes over objects, 0x100 for data on the MDT. The latter has a count of 0 and no objects: the file
-//! that is named in the header is the object, so that data can change its owner with the layout.
+//! The pattern is 1 for stripes over objects, 0x100 for data on the MDT. Data on the MDT has a count of 0 and
+//! no objects: the FID of the file in the header is that of the object, so that a layout swap moves the data
+//! to the other file.
 //!
-//! What is written is little-endian; what is read may have the other byte order, which the magic tells. In wishes 0 means "the
-//! default", a count of 0xffff all OSTs, an offset of 0xffff any OST.
+//! What is written is little-endian; what is read may have the other byte order, which the magic reveals. In
+//! specifications 0 means "the default", a count of 0xffff all OSTs, an offset of 0xffff any OST.
 
 pub mod composite;
 mod foreign;
@@ -41,58 +43,58 @@ pub use composite::{MAGIC_COMPOSITE, Selector, decode_selector, encode_selector}
 pub const MAGIC_V1: u32 = 0x0BD1_0BD0;
 /// Magic of version 3: with a pool.
 pub const MAGIC_V3: u32 = 0x0BD3_0BD0;
-/// Magic of a wish for exact OSTs: as version 3, with entries of objects of which only the OST counts.
+/// Magic of a specification of exact OSTs: as version 3, with object entries of which only the OST counts.
 pub const MAGIC_SPECIFIC: u32 = 0x0BD5_0BD0;
-/// "Any OST" in a wish.
+/// "Any OST" in a specification.
 pub const OFFSET_ANY: u16 = u16::MAX;
-/// Bytes of an object.
+/// Bytes of an object's entry.
 pub const OBJECT_LEN: usize = 24;
-/// In the generation of an object's OST, on disk only: [`StripeObject::written`].
+/// Bit of the generation of an object's OST, on disk only: [`StripeObject::written`].
 const OBJECT_WRITTEN: u32 = 1;
 
 const HEADER_V1: usize = 32;
 const HEADER_V3: usize = 48;
 
-/// Why bytes are not a layout or a wish. Programs see `EINVAL`.
+/// Why bytes are not a layout or a specification. Programs get `EINVAL`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UserMdError {
-    /// Fewer bytes than the header or the number of objects needs.
+    /// There are fewer bytes than the header or the number of objects needs.
     #[error("the layout is cut short")]
     Short,
-    /// Not `lov_user_md_v1`, `_v3` or `lov_comp_md_v1`.
+    /// The magic is not that of `lov_user_md_v1`, `_v3` or `lov_comp_md_v1`.
     #[error("layout magic {0:#x} is not supported")]
     Magic(u32),
-    /// Neither raid0 nor mdt nor the default.
+    /// The pattern is not raid0, mdt or the default.
     #[error("layout pattern {0:#x} is not supported")]
     Pattern(u32),
-    /// Kinds of components that do not exist here.
+    /// The flags have kinds of components that are not supported.
     #[error("component flags {0:#x} are not supported")]
     Flags(u32),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("layout field {0} has an impossible value")]
     Field(&'static str),
 }
 
-/// Bytes of a plain layout with so many objects.
+/// Returns the bytes of a plain layout with this many objects.
 pub const fn plain_len(has_pool: bool, objects: usize) -> usize {
     (if has_pool { HEADER_V3 } else { HEADER_V1 }) + OBJECT_LEN * objects
 }
 
-/// Bytes of a wish for one striping.
+/// Returns the bytes of a specification of one striping.
 fn spec_len(spec: &LayoutSpec) -> usize {
     plain_len(spec.pool.is_some() || !spec.osts.is_empty(), spec.osts.len())
 }
 
-/// Bytes of a composite layout whose components have these many bytes each.
+/// Returns the bytes of a composite layout whose components have these sizes in bytes.
 pub fn composite_len(components: impl Iterator<Item = usize>) -> usize {
     components.fold(composite::HEADER, |sum, len| sum + composite::ENTRY + len)
 }
 
 struct Header<'a> {
-    /// The objects are no objects but OSTs that are wished for.
+    /// True if the object entries are requested OSTs, not objects.
     is_specific: bool,
     pattern: Pattern,
-    /// The file that the layout is or was of.
+    /// FID of the file that the layout belongs or belonged to.
     file: Fid,
     stripe_size: u32,
     stripe_count: u16,
@@ -107,7 +109,8 @@ impl Header<'_> {
     }
 }
 
-/// The number by which the layout of a file names it: its object id, with the version above it, which only objects on an MDT have.
+/// Returns the number by which a file's layout names it: its object id, with the version above it, which only
+/// objects on an MDT have.
 const fn number_of(fid: &Fid) -> u64 {
     fid.oid as u64 | (fid.ver as u64) << 32
 }
@@ -185,10 +188,11 @@ fn put_header_of(
     }
 }
 
-/// Reads wishes for one striping: what `lfs setstripe` sends, or a directory's stored default. Objects in it are ignored.
+/// Reads the specification of one striping: what `lfs setstripe` sends, or a directory's stored default.
+/// Objects in it are ignored.
 ///
 /// # Errors
-/// If the bytes are not such a structure, or a wish breaks a rule of [`LayoutSpec::check`].
+/// If the bytes are not such a structure, or it breaks a rule of [`LayoutSpec::check`].
 pub fn decode_spec(bytes: &[u8]) -> Result<LayoutSpec, UserMdError> {
     read_spec(Raw::new(bytes)?)
 }
@@ -210,7 +214,7 @@ fn read_spec(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
     Ok(spec)
 }
 
-/// The OSTs that a wish names.
+/// Reads the OSTs that a specification requests.
 fn wished_osts(header: &Header<'_>) -> Result<Vec<u16>, UserMdError> {
     if !header.is_specific {
         return Ok(Vec::new());
@@ -229,11 +233,12 @@ fn wished_osts(header: &Header<'_>) -> Result<Vec<u16>, UserMdError> {
     (0..count).map(index).collect()
 }
 
-/// Reads a wish of either form. Where the bytes are a layout with objects, which was copied from another file, only its shape
-/// counts: objects, ids and states are ignored, and where a wish has its first OST such a layout has a generation.
+/// Reads a specification of either form. Of a layout with objects, which was copied from another file, only
+/// the shape counts: objects, ids and states are ignored, and its generation takes the field of a
+/// specification's first OST.
 ///
 /// # Errors
-/// If the bytes are not such a structure, or the wish breaks a rule of [`Wish::check`].
+/// If the bytes are not such a structure, or the specification breaks a rule of [`Wish::check`].
 pub fn decode_wish(bytes: &[u8]) -> Result<Wish, UserMdError> {
     let raw = Raw::new(bytes)?;
     if raw.u32(0)? == MAGIC_COMPOSITE {
@@ -241,14 +246,14 @@ pub fn decode_wish(bytes: &[u8]) -> Result<Wish, UserMdError> {
     }
     let has_objects = header(raw)?.has_objects();
     let spec = match (read_spec(raw), has_objects) {
-        // A generation may be more than an index can.
+        // A generation may exceed the largest OST index.
         (_, true) => read_spec_of_objects(raw)?,
         (spec, false) => spec?,
     };
     Ok(Wish::Plain(spec))
 }
 
-/// The wish for a component on an MDT, whose size field only repeats its end.
+/// Reads the specification of a component on an MDT, whose size field only repeats its end.
 fn spec_on_mdt(header: &Header<'_>) -> Result<LayoutSpec, UserMdError> {
     match header.stripe_count == 0 && header.pool.is_none() && header.objects.bytes.is_empty() {
         true => Ok(LayoutSpec::ON_MDT),
@@ -273,7 +278,7 @@ fn read_spec_of_objects(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
     Ok(spec)
 }
 
-/// True if the bytes are a layout with objects, which says where data is, not what somebody wishes.
+/// Returns true if the bytes are a layout with objects, which describes where data is, not a specification.
 pub fn has_objects(bytes: &[u8]) -> bool {
     let Ok(raw) = Raw::new(bytes) else { return false };
     match raw.u32(0) {
@@ -282,8 +287,8 @@ pub fn has_objects(bytes: &[u8]) -> bool {
     }
 }
 
-/// Reads components that are to be added to those of a file, in order but not from 0 (`lustre.lov.add`). What they make
-/// together is to be checked as a [`Wish`].
+/// Reads components to add to those of a file, in order but not from 0 (`lustre.lov.add`). The caller checks
+/// the result as a [`Wish`].
 ///
 /// # Errors
 /// If the bytes are not a composite layout without objects.
@@ -291,12 +296,12 @@ pub fn decode_added(bytes: &[u8]) -> Result<Vec<ComponentSpec>, UserMdError> {
     composite::read_components(Raw::new(bytes)?)
 }
 
-/// The bytes of components that are to be added.
+/// Encodes components to add to a file.
 pub fn encode_added(components: &[ComponentSpec]) -> Vec<u8> {
     composite::encode_wish(&Fid::ZERO, components)
 }
 
-/// The bytes of wishes for one striping of `fid` (a directory, or a file that has no objects yet).
+/// Encodes the specification of one striping of `fid` (a directory, or a file without objects).
 pub fn encode_spec(fid: &Fid, spec: &LayoutSpec) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_V3);
     put_spec(&mut out, fid, spec);
@@ -317,7 +322,7 @@ fn put_spec(out: &mut Vec<u8>, fid: &Fid, spec: &LayoutSpec) {
     }
 }
 
-/// The bytes of a wish of either form.
+/// Encodes a specification of either form.
 pub fn encode_wish(fid: &Fid, wish: &Wish) -> Vec<u8> {
     match wish {
         Wish::Plain(spec) => encode_spec(fid, spec),
@@ -372,7 +377,7 @@ fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
         objects.push(StripeObject {
             object: header.objects.fid(at)?,
             ost_index: ost_index.ok_or(UserMdError::Field("OST index"))?,
-            // Of the rest nothing is known: Lustre has a generation there, which is 0.
+            // The other bits are unused: Lustre has a generation there, which is 0.
             written: header.objects.u32(at + 16)? & OBJECT_WRITTEN != 0,
         });
     }
@@ -391,7 +396,7 @@ fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
     })
 }
 
-/// A component whose object is on an MDT.
+/// Reads a component whose object is on an MDT.
 fn component_on_mdt(header: &Header<'_>) -> Result<Component, UserMdError> {
     spec_on_mdt(header)?;
     if header.file.seq == 0 || header.file.oid == 0 {
@@ -412,13 +417,14 @@ fn component_on_mdt(header: &Header<'_>) -> Result<Component, UserMdError> {
     })
 }
 
-/// The bytes of a stored layout as programs get them: without what is of no concern to them. Other bytes stay as they are.
+/// Returns a stored layout as programs get it, without the marks for internal use. Other bytes stay as they
+/// are.
 pub fn for_programs(fid: &Fid, stored: &[u8]) -> Vec<u8> {
     let Ok(mut layout) = decode_layout(stored) else { return stored.to_vec() };
     if layout.forget_written() { encode_layout(fid, &layout) } else { stored.to_vec() }
 }
 
-/// The bytes of the layout of file `fid`.
+/// Encodes the layout of file `fid`.
 pub fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
     match (layout.form, layout.components.as_slice()) {
         (LayoutForm::Plain, [component]) => {
@@ -433,7 +439,7 @@ pub fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
     }
 }
 
-/// A component with objects.
+/// Encodes a component with objects.
 fn put_component(out: &mut Vec<u8>, fid: &Fid, component: &Component, generation: u16) {
     let shape = (component.pattern, component.stripe_size);
     if component.pattern == Pattern::Mdt {

@@ -1,5 +1,4 @@
-//! What a user asks for with any number of components, how what is not said is filled in, and the rules. Source: reference
-//! 2.1 and 4.8.
+//! Layout specifications with any number of components, their defaults and their rules.
 
 use crate::layout::StripeObject;
 use crate::layout::{
@@ -11,18 +10,18 @@ use crate::user;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
 use std::cmp::Ordering;
 
-/// Wishes for one component of a composite layout.
+/// Specification of one component of a composite layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ComponentSpec {
-    /// The part of the file.
+    /// Range of file offsets.
     pub extent: Extent,
-    /// Wishes for its use; never [`ComponentFlags::INIT`].
+    /// Requested flags; never [`ComponentFlags::INIT`].
     pub flags: ComponentFlags,
-    /// Its striping.
+    /// Requested striping.
     pub spec: LayoutSpec,
 }
 
-/// What a user asks for.
+/// A layout specification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wish {
     /// One striping for the whole file.
@@ -38,9 +37,10 @@ impl Default for Wish {
 }
 
 impl Wish {
-    /// Checks every rule that can be judged without knowing what is inherited.
+    /// Checks every rule that does not depend on inherited values.
     ///
     /// # Errors
+    ///
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), SpecError> {
         let components = match self {
@@ -90,7 +90,8 @@ impl Wish {
         }
     }
 
-    /// Bytes of the layout when all components have as many objects as they ask for ("all" and "the default" count as one).
+    /// Returns the bytes of the layout when all components have as many objects as they request ("all" and
+    /// "the default" count as one).
     fn size_with_objects(&self) -> usize {
         let stripes = |spec: &LayoutSpec| match spec.stripe_count {
             _ if spec.pattern == Pattern::Mdt => 0,
@@ -109,12 +110,12 @@ impl Wish {
         }
     }
 
-    /// True if nothing is asked for: setting this on a directory removes its default.
+    /// Returns true if nothing is specified: setting this on a directory removes its default.
     pub fn is_empty(&self) -> bool {
         matches!(self, Wish::Plain(spec) if spec.is_empty())
     }
 
-    /// The striping of each component.
+    /// Returns the striping of each component.
     pub fn specs(&self) -> impl Iterator<Item = &LayoutSpec> {
         let (plain, components) = match self {
             Wish::Plain(spec) => (Some(spec), &[][..]),
@@ -123,8 +124,8 @@ impl Wish {
         plain.into_iter().chain(components.iter().map(|component| &component.spec))
     }
 
-    /// This wish, with what it leaves open from `base`. Where a stripe size of `base` does not fit a component's end, the size stays
-    /// open.
+    /// Completes this specification with `base` where it leaves fields open. Where a stripe size of `base`
+    /// does not fit a component's end, the size stays open.
     pub fn or(self, base: &LayoutSpec) -> Wish {
         match self {
             Wish::Plain(spec) => Wish::Plain(spec.or(base)),
@@ -143,7 +144,7 @@ impl Wish {
         }
     }
 
-    /// This wish, with `pool` where it names none.
+    /// Returns this specification, with `pool` where it names none.
     pub fn with_pool(mut self, pool: Option<PoolName>) -> Wish {
         match &mut self {
             Wish::Plain(spec) => spec.pool = spec.pool.or(pool),
@@ -155,8 +156,8 @@ impl Wish {
         self
     }
 
-    /// The striping that a wish hands on to others that are silent: its own, or that of its first component with stripes. A wish for a first
-    /// OST holds for the file that was made with it, not for what inherits.
+    /// Returns the striping that others inherit: its own, or that of its first component with stripes. A
+    /// first OST applies to the file created with the specification and is not inherited.
     pub fn inherited(&self) -> LayoutSpec {
         let spec = match self {
             Wish::Plain(spec) => spec.clone(),
@@ -168,10 +169,11 @@ impl Wish {
         LayoutSpec { first_ost: None, osts: Vec::new(), ..spec }
     }
 
-    /// The layout that a file with this wish starts with, without objects. What the wish leaves open comes from `base`, and
-    /// from the built-in defaults where that is silent too.
+    /// Returns the initial layout of a file with this specification, without objects. Open fields come from
+    /// `base`, then from the built-in defaults.
     ///
-    /// Ids of components count from 1 and the generation begins with their number, as if each had been added by itself.
+    /// Ids of components count from 1 and the generation begins with their number, as if each had been added
+    /// separately.
     pub fn to_layout(&self, base: &LayoutSpec) -> Layout {
         let components = match self {
             Wish::Plain(spec) => return spec.or(base).to_layout(),
@@ -192,23 +194,23 @@ impl Wish {
 }
 
 impl ComponentSpec {
-    /// True for room that the component before it grows into.
+    /// Returns true for an extension, into which the component before it grows.
     pub fn is_extension(&self) -> bool {
         self.flags.contains(ComponentFlags::EXTENSION)
     }
 
-    /// True for what has stripes, or will have.
+    /// Returns true for a component that has, or will have, stripes.
     fn is_striped(&self) -> bool {
         self.spec.pattern != Pattern::Mdt && !self.is_extension()
     }
 
-    /// Bytes by which the component before grows; `None` if this is no extension.
+    /// Returns the bytes by which the component before grows; `None` if this is not an extension.
     fn extension_size(&self) -> Option<u64> {
         self.is_extension().then(|| u64::from(self.spec.stripe_size.unwrap_or(0)) * EXTENSION_UNIT)
     }
 }
 
-/// Has components that grow begin anew: what they have grown to is a matter of one file.
+/// Resets components that grow to their initial state: how far they have grown belongs to one file.
 pub fn begin_again(components: &mut [ComponentSpec]) {
     for place in 1..components.len() {
         let (before, rest) = components.split_at_mut(place);
@@ -222,7 +224,7 @@ pub fn begin_again(components: &mut [ComponentSpec]) {
     }
 }
 
-/// Checks room to grow behind `before`.
+/// Checks an extension behind `before`.
 fn check_extension(extension: &ComponentSpec, before: Option<&ComponentSpec>) -> Result<(), SpecError> {
     let Some(before) = before else { return Err(SpecError::ExtensionBehindBytes) };
     if before.is_extension() {
@@ -248,14 +250,16 @@ fn check_extension(extension: &ComponentSpec, before: Option<&ComponentSpec>) ->
     Ok(())
 }
 
-/// What the stripe size of a component has to divide: its end, or the step and the end of the room that it grows into.
+/// Returns the offsets that the stripe size of a component has to divide: its end, or the step and the end of
+/// its extension.
 fn ends(components: &[ComponentSpec], place: usize) -> Vec<u64> {
     let next = components.get(place + 1).filter(|next| next.is_extension());
     let end = next.unwrap_or(&components[place]).extent.end;
     next.and_then(ComponentSpec::extension_size).into_iter().chain([end]).collect()
 }
 
-/// The component at `place` of a layout that begins as these wishes say, completed by `base`; its id is not set yet.
+/// Builds the component at `place` of a layout from the specification, completed by `base`; its id is not set
+/// yet.
 fn component_of(components: &[ComponentSpec], place: usize, base: &LayoutSpec) -> Component {
     let wish = &components[place];
     let spec = match wish.is_extension() {
@@ -285,8 +289,8 @@ fn component_of(components: &[ComponentSpec], place: usize, base: &LayoutSpec) -
     }
 }
 
-/// The stripe size of a component: `wanted`, or if one of `ends` would lie within a stripe, the largest power of two that divides them
-/// all (which is at least 64 KiB, since ends are multiples of that).
+/// Returns the stripe size of a component: `wanted`, or if one of `ends` would be within a stripe, the
+/// largest power of two that divides them all (at least 64 KiB, since ends are multiples of that).
 pub fn fitting_stripe_size(wanted: u32, ends: &[u64]) -> u32 {
     let ends = ends.iter().filter(|end| **end != Extent::EOF);
     if wanted == 0 || ends.clone().all(|end| end.is_multiple_of(u64::from(wanted))) {
@@ -296,7 +300,7 @@ pub fn fitting_stripe_size(wanted: u32, ends: &[u64]) -> u32 {
 }
 
 impl Layout {
-    /// The wish that would make such a layout again, without what was chosen by the server.
+    /// Returns the specification that would create such a layout, without the choices of the MDT.
     pub fn to_wish(&self) -> Wish {
         let spec = |component: &Component| match component.pattern {
             Pattern::Mdt => LayoutSpec::ON_MDT,
@@ -327,8 +331,9 @@ impl Layout {
         }
     }
 
-    /// How many stripes the component at `place` may get, so that the layout still fits an attribute value when the other
-    /// components without objects get one for each stripe they ask for ("all" counts as one).
+    /// Returns the number of stripes that the component at `place` may get, so that the layout still fits an
+    /// attribute value when the other components without objects get one for each stripe they request ("all"
+    /// counts as one).
     pub fn stripes_that_fit(&self, place: usize) -> u16 {
         if self.form == LayoutForm::Plain {
             return STRIPE_COUNT_MAX;
@@ -347,8 +352,8 @@ impl Layout {
         room.min(usize::from(STRIPE_COUNT_MAX)) as u16
     }
 
-    /// True for a layout that can be followed, to be asked where one comes in: components in order without gap from 0, numbers
-    /// that stripe arithmetic can bear, objects where the flags say so.
+    /// Returns true for a layout that can be used; checked wherever a layout is received: components in order
+    /// without gap from 0, numbers within the range of stripe arithmetic, objects where the flags say so.
     pub fn is_sound(&self) -> bool {
         let mut reached = 0;
         let sound = |place: usize, c: &Component| {
@@ -463,7 +468,7 @@ mod tests {
         let striped = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::ON_MDT };
         assert_eq!(check(vec![part(0, MIB, striped)]), Err(SpecError::MdtStriping));
         assert_eq!(Wish::Plain(LayoutSpec::ON_MDT).check(), Err(SpecError::MdtStriping));
-        // What is silent inherits stripes, not the place.
+        // A specification without fields inherits the stripe count, not the first OST.
         let wide = LayoutSpec { stripe_count: Some(4), ..LayoutSpec::default() };
         let wish = Wish::Composite(vec![place(0, MIB), part(MIB, Extent::EOF, wide.clone())]);
         assert_eq!(wish.inherited(), wide);

@@ -1,14 +1,15 @@
 //! Which objects of a file have been written to.
 //!
-//! Objects come to exist with their first write, so an OST that does not have one may never have had it, or may have lost it. The
-//! MDT records in the layout which were written, as clients say when they close a file; the reasons are in decision 0020.
+//! An OST creates an object with its first write, so an OST without the object may never have had it, or may
+//! have lost it. The MDT records in the layout which objects were written, as clients report when they close
+//! a file; decision 0020 has the reasons.
 
 use crate::layout::Layout;
 use nacre_types::Fid;
 use std::collections::HashSet;
 
 impl Layout {
-    /// Records that objects were written to; false if that changes nothing. Objects that are not the file's do not count.
+    /// Records writes to objects; returns false if that changes nothing. Objects of other files are ignored.
     pub fn mark_written(&mut self, objects: &[Fid]) -> bool {
         let mut changes = false;
         let objects: HashSet<&Fid> = objects.iter().collect();
@@ -21,7 +22,8 @@ impl Layout {
         changes
     }
 
-    /// Forgets which objects were written to, because the file is empty now; false if that changes nothing.
+    /// Clears the record of written objects, because the file was emptied; returns false if that changes
+    /// nothing.
     pub fn forget_written(&mut self) -> bool {
         let mut changes = false;
         for stripe in self.components.iter_mut().flat_map(|component| &mut component.objects) {
@@ -30,7 +32,7 @@ impl Layout {
         changes
     }
 
-    /// True if an object is recorded as written to.
+    /// Returns true if a write to any object is recorded.
     pub fn is_written(&self) -> bool {
         self.objects().any(|stripe| stripe.written)
     }

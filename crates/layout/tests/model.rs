@@ -1,4 +1,5 @@
-//! Any layout under any sequence of writes, truncations, punches and reads behaves as a flat file.
+//! Under any sequence of writes, truncations, punches and reads, a file with any layout behaves like a flat
+//! file.
 
 use nacre_layout::{
     ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, StripeObject, Wish, chunks, object_ranges,
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 
 const UNIT: u64 = 65536;
-/// Bytes of the largest file here.
+/// Bytes of the largest file in this test.
 const END: u64 = 24 * UNIT;
 
 /// Objects with the rules of an OST: bytes between are zeros, a truncation cuts or extends.
@@ -29,7 +30,7 @@ impl Objects {
     }
 }
 
-/// A file of components that get their objects as a server gives them, and the flat file that it should be.
+/// A file of components that get their objects as a server allocates them, and the flat file to compare with.
 struct File {
     layout: Layout,
     objects: Objects,
@@ -53,7 +54,7 @@ impl File {
         assert!(self.layout.is_sound());
     }
 
-    /// What a client does, up to the end of the last component.
+    /// Writes as a client does, up to the end of the last component.
     fn write(&mut self, at: u64, data: &[u8]) {
         let end = (at + data.len() as u64).min(self.layout.end());
         if at >= end {
@@ -120,7 +121,7 @@ enum Step {
     Read(u64, u64),
 }
 
-/// Offsets that lie at borders half of the time.
+/// Offsets of which half are at borders.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..END,

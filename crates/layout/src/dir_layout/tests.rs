@@ -94,7 +94,7 @@ fn impossible_layouts_are_refused() {
     assert_eq!([with(9, 0xff), with(10, 1)].map(|result| result.is_ok()), [true, false]);
     assert_eq!(with(12, 0), field("hash"));
     assert_eq!([with(14, 1), with(15, 0x40), with(15, 8), with(15, 0x8c)], [(); 4].map(|()| field("flags")));
-    // A change without a place to cut, and such a place without a change.
+    // A change without a migrate offset, and an offset without a change.
     assert_eq!([with(15, 0x80), with(20, 1)], [(); 2].map(|()| field("migrate offset")));
     assert_eq!(with(24, 1), field("migrate hash"));
     assert_eq!(with(28, 1), field("padding"));
@@ -235,7 +235,7 @@ fn a_change_begins_and_settles() {
     check(four.moving_to(DirHash::Crush2, &fids[4..8]), &fids[..4], &fids[4..8], DirHash::Crush2);
     assert_eq!(four.shrinking(DirHash::Crush, 4), None);
     assert_eq!(four.growing(DirHash::Crush, &[]), None);
-    // A whole directory is its only shard.
+    // A directory that is not striped is its only shard.
     let whole = DirLayout::new(DirHash::Crush, 0, fids[8..].to_vec());
     let moving = whole.moving_to(DirHash::Crush, &fids[..2]).expect("a change");
     let stored = with_moved(&moving.encode(), 7).expect("a list");

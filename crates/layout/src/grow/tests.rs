@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 const STEP: u64 = 64 * MIB;
 const OSTS: u16 = 4;
 
-/// OSTs, each with room or without.
+/// OSTs, each with or without free space.
 struct Osts {
     has_room: [bool; OSTS as usize],
     next_object: u32,
@@ -22,7 +22,7 @@ impl Osts {
         Osts { has_room, next_object: 1 }
     }
 
-    /// Gives objects to all components that are to have them, on OSTs with room if a share is wanted.
+    /// Allocates objects for all components that need them, on OSTs with free space if a share is required.
     fn instantiate(&mut self, layout: &mut Layout, end: u64, grown: &Grown) {
         for place in layout.to_instantiate(end).collect::<Vec<_>>() {
             let component = &layout.components[place];
@@ -58,7 +58,7 @@ fn spec(extent: Extent, flags: ComponentFlags, stripe_size: u32, count: Option<u
     ComponentSpec { extent, flags, spec }
 }
 
-/// A component `[start, end)` that grows by `steps` of 64 MiB.
+/// Builds a component `[start, end)` that grows by `steps` of 64 MiB, and its extension.
 fn growing(start: u64, end: u64, steps: u64, count: u16) -> [ComponentSpec; 2] {
     [
         spec(Extent { start, end: start }, ComponentFlags::default(), 1 << 20, Some(count)),
@@ -76,7 +76,7 @@ fn layout(parts: &[&[ComponentSpec]]) -> Layout {
     wish.to_layout(&LayoutSpec::default())
 }
 
-/// Ends in MiB (0 for the end of the file) and flags of the components.
+/// Returns the ends in MiB (0 for the end of the file) and flags of the components.
 fn shape(layout: &Layout) -> Vec<(u64, &'static str)> {
     let one = |c: &Component| {
         let end = if c.extent.end == Extent::EOF { 0 } else { c.extent.end / MIB };
@@ -147,7 +147,7 @@ fn without_room_the_next_component_takes_over() {
     osts.has_room = [false; 4];
     write(&mut file, &mut osts, 193 * MIB);
     assert_eq!(shape(&file), [(64, "init"), (192, "init"), (0, "init")]);
-    // One that never got objects goes.
+    // A component that never got objects is removed.
     let mut file = make();
     write(&mut file, &mut osts, 1);
     assert_eq!(shape(&file), [(0, "init")]);
@@ -168,7 +168,7 @@ fn the_last_component_goes_on_elsewhere_or_grows_all_the_same() {
     osts.has_room = [false; 4];
     write(&mut file, &mut osts, 200 * MIB);
     assert_eq!(shape(&file), [(64, "init"), (256, "init"), (0, "extension")]);
-    // As a wish it begins anew where it grew last.
+    // As a specification it restarts where it grew last.
     let Wish::Composite(again) = file.to_wish() else { panic!("composite") };
     let ends: Vec<u64> = again.iter().map(|c| c.extent.end).collect();
     assert_eq!(ends, [64 * MIB, 64 * MIB, Extent::EOF]);
@@ -217,11 +217,11 @@ fn rules_of_components_that_grow_are_checked() {
         check(&[&[own.clone(), ComponentSpec { extent: end, ..room.clone() }]]),
         Err(SpecError::EndUnaligned)
     );
-    // Where it begins, and how its step is written, need not fit its stripes.
+    // Neither its beginning nor the unit of its step needs to fit its stripes.
     let (begin, [_, rest]) = (fixed(0, 65536, 1), growing(65536, 3 * STEP + MIB, 2, 1));
     let begin = ComponentSpec { spec: LayoutSpec::default(), ..begin[0].clone() };
     assert_eq!(check(&[&[begin], &growing(65536, 3 * STEP + MIB, 2, 1)[..1], &[rest]]), Ok(()));
-    // A stripe size that is not said is one that fits.
+    // An open stripe size becomes one that fits.
     let silent = ComponentSpec { spec: LayoutSpec::default(), ..own };
     let base = LayoutSpec { stripe_size: Some(3 * 65536), ..LayoutSpec::default() };
     let made = Wish::Composite(vec![silent, room]).to_layout(&base);
@@ -237,7 +237,7 @@ fn ids_are_found_again_when_the_last_is_in_use() {
 }
 
 prop_compose! {
-    /// Any layout of components that grow and such that do not.
+    /// Any layout of components with and without extensions.
     fn any_layout()(
         parts in proptest::collection::vec((1u64..200, any::<bool>(), 1u64..3, 1u16..4), 1..5), open: bool,
     ) -> Layout {
@@ -256,12 +256,12 @@ prop_compose! {
     }
 }
 
-/// What happens to a file: a kind, an offset and a length in KiB, and which OSTs have room.
+/// Changes of a file: a kind, an offset and a length in KiB, and which OSTs have free space.
 fn any_steps() -> impl Strategy<Value = Vec<(u8, u64, u64, [bool; 4])>> {
     proptest::collection::vec((0u8..4, 0u64..2_000_000, 1u64..300, any::<[bool; 4]>()), 1..24)
 }
 
-/// A file in objects beside the same one in one piece, in blocks of 64 KiB.
+/// A file in objects and the same file in one piece, in blocks of 64 KiB.
 #[derive(Default)]
 struct Both {
     flat: BTreeMap<u64, u32>,
@@ -335,7 +335,7 @@ proptest! {
             both.check(&file);
             prop_assert_eq!(file.end(), whole);
             prop_assert!(file.components.iter().all(|c| c.pattern == Pattern::Raid0));
-            // What had an object keeps it, and sizes of growth are whole steps of whole stripes.
+            // A byte with an object keeps it, and growth is in whole steps of whole stripes.
             for (place, c) in file.components.iter().enumerate() {
                 let old = before.components.iter().find(|old| old.id == c.id && old.is_instantiated());
                 if let Some(old) = old {

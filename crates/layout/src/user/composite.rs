@@ -1,4 +1,4 @@
-//! `lov_comp_md_v1`: a table of components, and behind it a `lov_user_md` for each. Source: reference 3.6.
+//! `lov_comp_md_v1`: a table of components, followed by a `lov_user_md` for each.
 //!
 //! ```text
 //!  0 magic u32    4 size of all u32    8 generation u32    12 flags u16, 14 components u16, 16 mirrors - 1 u16, then zeros
@@ -7,8 +7,8 @@
 //!     24 offset u32, 28 size u32 of its lov_user_md         32 generation u32      36 time and link, parity: zero
 //! ```
 //!
-//! Room that the component before it grows into has the flag `extension`, no stripes, and its step in KiB where others have the stripe
-//! size.
+//! An extension, into which the component before it grows, has the flag `extension`, no stripes, and in the
+//! field of the stripe size its step in KiB.
 
 use super::raw::Raw;
 use super::{
@@ -21,20 +21,20 @@ use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
 use std::collections::HashSet;
 
-/// Magic of a composite layout.
+/// Magic of a composite layout (`LOV_USER_MAGIC_COMP_V1`).
 pub const MAGIC_COMPOSITE: u32 = 0x0BD6_0BD0;
-/// Bytes before the table.
+/// Bytes of the header, which precedes the table.
 pub const HEADER: usize = 32;
-/// Bytes of a component in the table.
+/// Bytes of a component's entry in the table.
 pub const ENTRY: usize = 48;
 
-/// Bits of the layout's flags that say how its mirrors are.
+/// Bits of the layout's flags with the state of its mirrors.
 const FLAGS_MIRROR_STATE: u16 = 0xf;
-/// Ids of components of files without mirrors are below this; the bits above number the mirror.
+/// Ids of components in files without mirrors are below this; the bits above number the mirror.
 const ID_END: u32 = 1 << 16;
-/// The bit of an id that says that flags select.
+/// The bit of an id in a selector that makes the flags select instead.
 const ID_IS_NONE: u32 = 1 << 31;
-/// "Not instantiated" in a selector: the flag `init` and the one that turns it round.
+/// "Not instantiated" in a selector: the flag `init` and the flag that negates.
 const FLAG_NOT_INIT: u32 = 0x8000_0010;
 
 struct Entry<'a> {
@@ -44,7 +44,7 @@ struct Entry<'a> {
     layout: Raw<'a>,
 }
 
-/// The generation and the components, each field of the table checked.
+/// Reads the generation and the components, and checks each field of the table.
 fn entries(raw: Raw<'_>) -> Result<(u32, Vec<Entry<'_>>), UserMdError> {
     let size = raw.u32(4)? as usize;
     if size > raw.bytes.len() {
@@ -68,7 +68,7 @@ fn entries(raw: Raw<'_>) -> Result<(u32, Vec<Entry<'_>>), UserMdError> {
     for place in 0..count {
         let entry = raw.part(HEADER + ENTRY * place, HEADER + ENTRY * (place + 1))?;
         let (offset, len) = (entry.u32(24)? as usize, entry.u32(28)? as usize);
-        // In order and apart, so that no byte means two things.
+        // Entries are in order and disjoint, so that no byte belongs to two of them.
         if offset < reached {
             return Err(UserMdError::Field("component offset"));
         }
@@ -108,37 +108,37 @@ pub(super) fn read_components(raw: Raw<'_>) -> Result<Vec<ComponentSpec>, UserMd
     let mut components = Vec::with_capacity(entries.len());
     for entry in entries {
         let spec = match entry.flags.contains(ComponentFlags::INIT) {
-            // Copied from a file.
+            // A layout with objects was copied from a file.
             true => super::read_spec_of_objects(entry.layout)?,
             false if !header(entry.layout)?.has_objects() => read_spec(entry.layout)?,
             false => return Err(UserMdError::Field("component size")),
         };
         let flags = entry.flags & ComponentFlags::WISHES;
-        // Of room to grow only the step counts.
+        // Of an extension only the step counts.
         let spec = match flags.contains(ComponentFlags::EXTENSION) {
             true => LayoutSpec { stripe_size: spec.stripe_size, ..LayoutSpec::default() },
             false => spec,
         };
         components.push(ComponentSpec { extent: entry.extent, flags, spec });
     }
-    // A file's has grown.
+    // The components of a file may have grown.
     begin_again(&mut components);
     Ok(components)
 }
 
-/// Which components of a file are to go (`lustre.lov.del`).
+/// Which components of a file to delete (`lustre.lov.del`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Selector {
-    /// The one with this id.
+    /// The component with this id.
     Id(u32),
-    /// All without objects.
+    /// All components without objects.
     WithoutObjects,
 }
 
 /// Reads a selector: a table with one component, of which only id and flags count.
 ///
 /// # Errors
-/// If the bytes are no such table or select something else.
+/// If the bytes are not such a table, or select by anything else.
 pub fn decode_selector(bytes: &[u8]) -> Result<Selector, UserMdError> {
     let raw = Raw::new(bytes)?;
     if raw.u32(0)? != MAGIC_COMPOSITE || raw.u16(14)? != 1 {
@@ -154,7 +154,7 @@ pub fn decode_selector(bytes: &[u8]) -> Result<Selector, UserMdError> {
     }
 }
 
-/// The bytes of a selector.
+/// Encodes a selector.
 pub fn encode_selector(selector: Selector) -> Vec<u8> {
     let (id, flags) = match selector {
         Selector::Id(id) => (id, 0),
@@ -170,7 +170,7 @@ pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {
     let mut components: Vec<Component> = Vec::with_capacity(entries.len());
     let mut ids = HashSet::with_capacity(entries.len());
     for entry in entries {
-        // Not in order: one that goes on for another that is full is younger than what follows it.
+        // Ids need not be in order: a component that continues a full one is younger than those behind it.
         if entry.id == 0 || !ids.insert(entry.id) {
             return Err(UserMdError::Field("component id"));
         }
@@ -187,7 +187,7 @@ pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {
     Ok(layout)
 }
 
-/// A component that waits for its first write; what it wants has been settled.
+/// Reads a component that waits for its first write, with its resolved striping.
 fn without_objects(raw: Raw<'_>, is_extension: bool) -> Result<Component, UserMdError> {
     let header = header(raw)?;
     let spec = read_spec(raw)?;
@@ -216,7 +216,7 @@ fn without_objects(raw: Raw<'_>, is_extension: bool) -> Result<Component, UserMd
     })
 }
 
-/// Writes the header and the table for components of these ids, flags, extents and sizes.
+/// Writes the header and the table for components with these ids, flags, extents and sizes in bytes.
 fn table(generation: u32, components: &[(u32, ComponentFlags, Extent, usize)]) -> Vec<u8> {
     let size = super::composite_len(components.iter().map(|(.., len)| *len));
     let mut out = Vec::with_capacity(size);
@@ -246,7 +246,7 @@ pub(super) fn encode_wish(fid: &Fid, components: &[ComponentSpec]) -> Vec<u8> {
     let mut out = table(0, &components.iter().map(row).collect::<Vec<_>>());
     for ComponentSpec { extent, spec, .. } in components {
         match spec.pattern {
-            // Shown as its size, as in the layout of a file.
+            // The stripe size shows the component's size, as in the layout of a file.
             Pattern::Mdt => {
                 put_spec(&mut out, fid, &LayoutSpec { stripe_size: Some(extent.end as u32), ..spec.clone() })
             }
@@ -273,7 +273,7 @@ pub(super) fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// What a component without objects wants.
+/// Returns the requested striping of a component without objects.
 pub(super) fn spec_of(component: &Component) -> LayoutSpec {
     LayoutSpec {
         stripe_size: Some(component.stripe_size),

@@ -1,4 +1,4 @@
-//! `lov_foreign_md`: a text in the place of a layout, for another store that knows what it means. Source: reference 3.6.
+//! `lov_foreign_md`: a text in place of a layout, which another store interprets.
 //!
 //! ```text
 //!  0 magic u32    4 bytes of the text u32    8 type u32    12 flags u32    16 the text
@@ -11,21 +11,21 @@ use nacre_types::limits::XATTR_VALUE_MAX;
 pub const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
 /// Magic of a foreign layout of a directory (`lmv_foreign_md`), which has the same fields.
 pub const MAGIC_FOREIGN_DIRECTORY: u32 = 0x0CD5_0CD0;
-/// Bytes before the text.
+/// Bytes of the header, which precedes the text.
 const HEADER: usize = 16;
 
 /// Types with a name (Lustre: `LU_FOREIGN_TYPE_*`).
 pub const FOREIGN_TYPES: [(&str, u32); 6] =
     [("none", 0), ("posix", 1), ("pccrw", 2), ("pccro", 3), ("s3", 4), ("symlink", 0xda05)];
 
-/// A foreign layout.
+/// A foreign layout: type, flags and text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Foreign {
-    /// Which store, see [`FOREIGN_TYPES`]; others are kept as they are.
+    /// Type of the store, see [`FOREIGN_TYPES`]; other values are stored unchanged.
     pub kind: u32,
-    /// For the store.
+    /// Flags for the store, not interpreted here.
     pub flags: u32,
-    /// The text, any bytes, not empty.
+    /// The text: any bytes, at least one.
     pub text: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ fn word(bytes: &[u8], at: usize) -> Result<u32, UserMdError> {
     Ok(u32::from_le_bytes(*word))
 }
 
-/// True if the bytes begin as a foreign layout.
+/// Returns true if the bytes begin with the magic of a foreign layout.
 pub fn is_foreign(bytes: &[u8]) -> bool {
     word(bytes, 0) == Ok(MAGIC_FOREIGN)
 }
@@ -42,12 +42,12 @@ pub fn is_foreign(bytes: &[u8]) -> bool {
 /// Reads a foreign layout.
 ///
 /// # Errors
-/// If the bytes are none, or fewer or more than it says.
+/// If the bytes are not a foreign layout, or their number differs from the header's.
 pub fn decode_foreign(bytes: &[u8]) -> Result<Foreign, UserMdError> {
     decode(bytes, MAGIC_FOREIGN)
 }
 
-/// True if the bytes begin as a foreign layout of a directory.
+/// Returns true if the bytes begin with the magic of a foreign layout of a directory.
 pub fn is_foreign_directory(bytes: &[u8]) -> bool {
     word(bytes, 0) == Ok(MAGIC_FOREIGN_DIRECTORY)
 }
@@ -76,12 +76,12 @@ fn decode(bytes: &[u8], magic: u32) -> Result<Foreign, UserMdError> {
     Ok(Foreign { kind, flags, text: text.to_vec() })
 }
 
-/// The bytes of a foreign layout.
+/// Encodes a foreign layout.
 pub fn encode_foreign(foreign: &Foreign) -> Vec<u8> {
     encode(foreign, MAGIC_FOREIGN)
 }
 
-/// The bytes of a foreign layout of a directory.
+/// Encodes a foreign layout of a directory.
 pub fn encode_foreign_directory(foreign: &Foreign) -> Vec<u8> {
     encode(foreign, MAGIC_FOREIGN_DIRECTORY)
 }

@@ -1,10 +1,10 @@
-//! Numbers at places of a byte string, in either byte order.
+//! Integers at offsets of a byte string, in either byte order.
 
 use super::composite::MAGIC_COMPOSITE;
 use super::{MAGIC_V1, MAGIC_V3, UserMdError};
 use nacre_types::Fid;
 
-/// Bytes and their order.
+/// Bytes with their byte order.
 #[derive(Clone, Copy)]
 pub struct Raw<'a> {
     /// The bytes.
@@ -13,7 +13,7 @@ pub struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Takes the order from the magic at the beginning.
+    /// Takes the byte order from the magic at the beginning.
     pub fn new(bytes: &'a [u8]) -> Result<Raw<'a>, UserMdError> {
         let plain = Raw { bytes, swapped: false };
         let known = |magic| matches!(magic, MAGIC_V1 | MAGIC_V3 | MAGIC_COMPOSITE);
@@ -45,7 +45,7 @@ impl<'a> Raw<'a> {
         Ok(Fid::new(self.u64(at)?, self.u32(at + 8)?, self.u32(at + 12)?))
     }
 
-    /// The bytes `[start, end)`.
+    /// Returns the bytes `[start, end)`.
     pub fn part(&self, start: usize, end: usize) -> Result<Raw<'a>, UserMdError> {
         let bytes = self.bytes.get(start..end).ok_or(UserMdError::Short)?;
         Ok(Raw { bytes, swapped: self.swapped })

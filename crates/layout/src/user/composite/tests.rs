@@ -14,7 +14,7 @@ fn component(start: u64, end: u64, count: u16) -> ComponentSpec {
     ComponentSpec { extent: Extent { start, end }, flags: ComponentFlags::default(), spec }
 }
 
-/// What `lfs setstripe -E 4M -c 1 -E 64M -c 2 -E -1 -c -1` asks for.
+/// The specification of `lfs setstripe -E 4M -c 1 -E 64M -c 2 -E -1 -c -1`.
 fn pfl() -> Wish {
     Wish::Composite(vec![
         component(0, 4 * MIB, 1),
@@ -66,7 +66,7 @@ fn the_bytes_are_those_that_lustres_tool_sends() {
 fn the_layout_of_a_file_has_offsets_and_sizes_as_lustres() {
     let bytes = encode_layout(&FILE, &file());
     let u32_at = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("inside"));
-    // As in the transcript of `lfs getstripe -v pfl`: header, then (offset, size) of each component.
+    // As in the output of `lfs getstripe -v pfl`: header, then (offset, size) of each component.
     assert_eq!((u32_at(4), u32_at(8)), (344, 5));
     let place = |index: usize| (u32_at(32 + 48 * index + 24), u32_at(32 + 48 * index + 28));
     assert_eq!([place(0), place(1), place(2)], [(176, 56), (232, 80), (312, 32)]);
@@ -74,7 +74,7 @@ fn the_layout_of_a_file_has_offsets_and_sizes_as_lustres() {
     assert_eq!([ids_and_flags(0), ids_and_flags(1), ids_and_flags(2)], [(1, 0x10), (2, 0x10), (3, 0)]);
     assert_eq!(decode_layout(&bytes), Ok(file()));
     assert!(has_objects(&bytes));
-    // What was copied from a file is a wish for the same shape.
+    // A layout copied from a file is a specification of the same shape.
     let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
     assert_eq!(
         copied.iter().map(|c| c.spec.stripe_count).collect::<Vec<_>>(),
@@ -83,7 +83,7 @@ fn the_layout_of_a_file_has_offsets_and_sizes_as_lustres() {
     assert!(copied.iter().all(|c| c.flags.is_empty() && c.spec.first_ost.is_none()));
 }
 
-/// The same layout as a machine of the other byte order stores it.
+/// Returns the same layout as a machine of the other byte order stores it.
 fn swapped(bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     let mut swap = |at: usize, len: usize| out[at..at + len].reverse();
@@ -130,7 +130,7 @@ fn each_field_that_cannot_be_is_refused() {
     assert_eq!(with(36, &[0x40]), Err(UserMdError::Field("component size")), "an extension with objects");
     assert_eq!(with(132, &[0x40]), Err(UserMdError::Field("component extent")), "behind one with bytes");
     assert_eq!(with(36, &[1]), Err(UserMdError::Flags(1)));
-    // A component without its objects, and one with objects it should not have.
+    // A component without its objects, and a component with objects that it must not have.
     assert_eq!(with(36, &[0]), Err(UserMdError::Field("component size")));
     assert_eq!(with(132, &[0x10]), Err(UserMdError::Field("stripe count")));
     assert_eq!(with(40, &[1]), Err(UserMdError::Field("component extent")));
@@ -146,7 +146,7 @@ fn each_field_that_cannot_be_is_refused() {
     assert_eq!(decode_layout(&good[..20]), Err(UserMdError::Short));
 }
 
-/// What `lfs setstripe -E 1M -L mdt -E -1` asks for, and the file that was made with it.
+/// The specification of `lfs setstripe -E 1M -L mdt -E -1`, and the file created with it.
 fn on_mdt() -> (Wish, Layout) {
     let first = ComponentSpec { spec: LayoutSpec::ON_MDT, ..component(0, MIB, 1) };
     let wish = Wish::Composite(vec![first, component(MIB, Extent::EOF, 1)]);
@@ -159,7 +159,7 @@ fn on_mdt() -> (Wish, Layout) {
 fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
     let (wish, layout) = on_mdt();
     let bytes = encode_layout(&FILE, &layout);
-    // As in the transcript of `lfs getstripe -v dom`.
+    // As in the output of `lfs getstripe -v dom`.
     assert_eq!(bytes.len(), 192);
     let head: Vec<u8> = [
         &[0xd0, 0x0b, 0xd1, 0x0b, 0, 1, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 2, 0, 0, 0][..],
@@ -171,7 +171,7 @@ fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
     assert_eq!(decode_layout(&bytes), Ok(layout.clone()));
     assert_eq!(layout.object_on_mdt(), Some(&StripeObject::on_mdt(FILE)));
     assert_eq!(layout.to_instantiate(u64::MAX).collect::<Vec<_>>(), [1]);
-    // An object keeps its name when its layout becomes another file's.
+    // An object keeps its FID when its layout moves to another file.
     let other = Fid::new(FILE.seq, 8, 0);
     let mut moved = decode_layout(&encode_layout(&other, &layout)).expect("sound");
     moved.place_on_mdt(other);
@@ -181,7 +181,7 @@ fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
     assert_eq!(decode_layout(&encode_layout(&FILE, &moved)), Ok(moved));
     let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
     assert_eq!(copied[0].spec, LayoutSpec::ON_MDT);
-    // A directory's default shows the size as well.
+    // The default of a directory shows the size as well.
     assert_eq!(&encode_wish(&FILE, &wish)[152..160], [0, 0, 0x10, 0, 0, 0, 0xff, 0xff]);
     let with = |at: usize, value: &[u8]| {
         let mut bytes = bytes.clone();
@@ -217,7 +217,7 @@ prop_compose! {
         osts in proptest::collection::vec(0u16..4, 0..5), listed: bool,
     ) -> LayoutSpec {
         let spec = LayoutSpec {
-            // Sizes that divide each end below.
+            // Sizes that divide each of the ends below.
             stripe_size: (size > 0).then(|| 65536 << (size - 1)),
             stripe_count: if all { Some(STRIPE_COUNT_ALL) } else { (count > 0).then_some(count) },
             first_ost: (first > 0).then_some(first),
@@ -239,7 +239,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Any wish of one to eight components.
+    /// Any specification of one to eight components.
     pub(crate) fn any_wish()(
         parts in proptest::collection::vec((any_spec(), 1u64..64, 0u32..4), 1..8), open: bool, plain in 0u8..4,
         on_mdt: bool,
@@ -261,7 +261,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Any layout of a file, with its components up to some place instantiated.
+    /// Any layout of a file whose components up to some place are instantiated.
     pub(crate) fn any_layout()(wish in any_wish(), until in 0usize..9, generation in 0u16..9) -> Layout {
         let mut layout = wish.to_layout(&LayoutSpec::default());
         layout.place_on_mdt(FILE);
