@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  0 magic u32     4 pattern u32                8 oid u64 and sequence u64 of the file
-//! 24 stripe size   28 stripe count u16          30 layout generation (read) or first OST (wish), u16
+//! 24 stripe size   28 stripe count u16          30 layout generation (read) or first OST (request), u16
 //! 32 pool, 16 bytes (version 3 only)            then 24 bytes per object: FID 16, generation u32, OST index u32
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! Changes of what an inode says of itself: attributes, extended attributes, ACLs, defaults.
+//! Changes of an inode's attributes, extended attributes, ACLs and defaults.
 
 mod setattr;
 mod system;

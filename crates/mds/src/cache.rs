@@ -1,8 +1,9 @@
-//! Inode records in memory, so that a path search reads the store only for names.
+//! Cache of inode records, so that a path search reads the store only for names.
 //!
-//! Writers replace entries after their commit, under the inode's lock. A reader that found nothing reads the store and
-//! puts the record in, unless some writer touched its shard meanwhile: then the record may be old already. Each shard
-//! keeps two generations; when the young one is full, the old one is dropped whole.
+//! Writers replace entries after their commit, under the inode's lock. A reader that misses reads the store
+//! and inserts the record, unless a writer has changed its shard in the meantime, since the record may then
+//! be outdated. Each shard has two generations; when the young one is full, the old one is dropped as a
+//! whole.
 
 use nacre_env::sync::Mutex;
 use nacre_ondisk::InodeRecord;
@@ -12,13 +13,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 const SHARDS: usize = 256;
-/// Shards that the FIDs of a run are dealt out to, a power of two. Whoever makes files has FIDs one after the other, so he stays with these for
-/// a while, and another thread with FIDs of its own mostly has other ones.
+/// Shards over which the FIDs of a run are distributed, a power of two. A thread that creates files has
+/// consecutive FIDs, so it stays with these shards for a while, and threads with other FIDs mostly use
+/// different ones.
 const LANES: usize = 16;
-/// FIDs of a run, few against what is kept.
+/// FIDs of a run; few, compared with the records in the cache.
 const RUN: u32 = 256;
 
-/// Hashes FIDs by multiplication: they are numbers we gave out, nobody can gain by choosing them.
+/// Hashes FIDs by multiplication: servers assign FIDs, so no client gains by choosing them.
 #[derive(Default)]
 pub struct FidHasher(u64);
 
@@ -42,10 +44,10 @@ impl Hasher for FidHasher {
     }
 }
 
-/// A map by FID.
+/// A hash map with FIDs as keys.
 pub type FidMap<V> = HashMap<Fid, V, BuildHasherDefault<FidHasher>>;
 
-/// Shard of a FID among `count`, a power of two.
+/// Returns the shard of a FID among `count`, a power of two.
 pub fn shard_of(fid: &Fid, count: usize) -> usize {
     let mut hasher = FidHasher::default();
     hasher.write_u64(fid.seq);
@@ -53,7 +55,7 @@ pub fn shard_of(fid: &Fid, count: usize) -> usize {
     (hasher.finish() >> 48) as usize & (count - 1)
 }
 
-/// The shard of a record.
+/// Returns the shard of a record.
 fn cache_shard_of(fid: &Fid) -> usize {
     let run = Fid { oid: fid.oid & !(RUN - 1), ..*fid };
     shard_of(&run, SHARDS / LANES) * LANES + (fid.oid as usize & (LANES - 1))
@@ -67,11 +69,11 @@ struct Shard(Mutex<Generations>);
 struct Generations {
     young: FidMap<Arc<InodeRecord>>,
     old: FidMap<Arc<InodeRecord>>,
-    /// Counts writers' replacements.
+    /// Number of replacements by writers.
     writes: u64,
 }
 
-/// What a reader must show to put a record in.
+/// State of a shard at a miss; a reader presents it to insert the record.
 #[derive(Clone, Copy)]
 pub struct Ticket(u64);
 
@@ -82,7 +84,7 @@ pub struct InodeCache {
 }
 
 impl InodeCache {
-    /// A cache of about `capacity` records.
+    /// Builds a cache of about `capacity` records.
     pub fn new(capacity: usize) -> InodeCache {
         InodeCache {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
@@ -94,7 +96,7 @@ impl InodeCache {
         &self.shards[cache_shard_of(fid)].0
     }
 
-    /// The record, or a ticket for [`InodeCache::fill`].
+    /// Returns the record, or a ticket for [`InodeCache::fill`].
     pub fn get(&self, fid: &Fid) -> Result<Arc<InodeRecord>, Ticket> {
         let mut shard = self.shard(fid).lock();
         if let Some(record) = shard.young.get(fid) {
@@ -109,7 +111,7 @@ impl InodeCache {
         }
     }
 
-    /// Puts in what a reader found in the store, unless it may be outdated.
+    /// Inserts a record read from the store, unless it may be outdated.
     pub fn fill(&self, fid: &Fid, record: &Arc<InodeRecord>, ticket: Ticket) {
         let mut shard = self.shard(fid).lock();
         if shard.writes == ticket.0 {
@@ -117,7 +119,8 @@ impl InodeCache {
         }
     }
 
-    /// A writer's new record, or `None` for an inode that is gone. Called under the inode's lock.
+    /// Stores a writer's new record, or removes it if `None`: the inode was removed. Called under the inode's
+    /// lock.
     pub fn replace(&self, fid: &Fid, record: Option<Arc<InodeRecord>>) {
         let mut shard = self.shard(fid).lock();
         shard.writes += 1;
@@ -126,7 +129,8 @@ impl InodeCache {
             shard.old.remove(fid);
             return;
         };
-        // An older one beside it, of two readers at a time, is never asked for, and goes when the generations change.
+        // The old generation may have an older copy, of two concurrent readers; it is never read, and is
+        // dropped with its generation.
         if let Some(found) = shard.young.get_mut(fid) {
             *found = record;
         } else {
@@ -137,7 +141,7 @@ impl InodeCache {
 
     fn insert(&self, shard: &mut Generations, fid: Fid, record: Arc<InodeRecord>) {
         if shard.young.len() >= self.young_max && !shard.young.contains_key(&fid) {
-            // Reuses the tables, so that a busy cache does not allocate.
+            // Tables are reused, so that a busy cache does not allocate.
             std::mem::swap(&mut shard.young, &mut shard.old);
             shard.young.clear();
         }

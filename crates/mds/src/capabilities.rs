@@ -1,7 +1,9 @@
-//! Capabilities for the objects of files: they go with the layout to clients that have to prove what they may do.
+//! Capabilities for the objects of files: the MDT sends them with the layout to clients that have to prove
+//! their rights.
 //!
-//! The rights of a capability are those of the client's open handles, for as long as it has them, whatever becomes of the permissions; the
-//! right to size and times is always among them, as the MDT gives these to every caller that may stat the file.
+//! The rights of a capability are those of the client's open handles, as long as these are open, regardless
+//! of later changes of the permissions. The right to size and times is always included, as the MDT returns
+//! these to every caller that may stat the file.
 
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
@@ -15,9 +17,9 @@ use nacre_wire::mds::{CAPABILITIES_MAX, FileCapabilities, MdsAnswer, MdsReply, M
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// How long a capability is good for unless something else is said, in seconds.
+/// Lifetime of a capability in seconds, unless configured.
 const EXPIRE_S: u64 = 600;
-/// Shortest and longest time that can be said: what a client does before it asks again, and the life of a key.
+/// Range of lifetimes in seconds: from a client's minimal interval of renewal to the lifetime of a key.
 const EXPIRE_S_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
 
 /// See the [module documentation](self).
@@ -28,7 +30,7 @@ pub struct Capabilities {
     layouts: Arc<Layouts>,
 }
 
-/// The identity of a client that object servers ask for capabilities.
+/// Returns the identity of a client that needs capabilities at object servers.
 fn holder(export: &Export) -> Option<&Identity> {
     export.identity.as_deref().filter(|identity| !identity.roles.contains(Roles::MDS))
 }
@@ -43,19 +45,20 @@ impl Capabilities {
         }
     }
 
-    /// Capabilities are signed with these keys, as soon as there are some. Only the first call counts.
+    /// Sets the keys that sign capabilities; only the first call has an effect.
     pub fn sign_with(&self, keys: Arc<CapabilityKeys>) {
         let _ = self.keys.set(keys);
     }
 
-    /// How long capabilities are good for, in seconds (`mdt.*.capability_expire_s`).
+    /// Returns the lifetime of capabilities in seconds (`mdt.*.capability_expire_s`).
     pub fn expire_s(&self) -> u64 {
         self.expire_s.load(Ordering::Relaxed)
     }
 
-    /// Says how long capabilities are good for from now on.
+    /// Sets the lifetime of capabilities signed from this call on, in seconds.
     ///
     /// # Errors
+    ///
     /// `ERANGE` for less than half a minute and more than a day.
     pub fn set_expire_s(&self, expire_s: u64) -> StatusResult<()> {
         if !EXPIRE_S_RANGE.contains(&expire_s) {
@@ -65,7 +68,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Adds capabilities to an answer that has a layout.
+    /// Adds capabilities to an answer with a layout.
     pub(crate) fn add_to(&self, export: &Export, request: &MdsRequest<'_>, answer: &mut MdsAnswer) {
         if answer.capabilities.is_some() || !self.are_given_to(export) {
             return;
@@ -92,8 +95,8 @@ impl Capabilities {
         holder(export).is_some() && self.keys.get().is_some_and(|keys| keys.are_known())
     }
 
-    /// Capabilities for what a file has now. Takes no lock that anybody may hold for long: the client may be writing out what somebody
-    /// else waits for.
+    /// Returns capabilities for the current objects of a file. Takes no lock that another thread may hold for
+    /// long: the client may be writing out data that the holder of such a lock waits for.
     pub(crate) fn of(
         &self,
         caller: &Caller<'_>,
@@ -116,7 +119,7 @@ impl Capabilities {
         Ok(capabilities)
     }
 
-    /// `None` if the file has no objects.
+    /// Signs a capability; `None` if the file has no objects.
     fn sign(
         &self,
         export: &Export,

@@ -1,10 +1,11 @@
 //! Offline check of a metadata target: do names, inodes and logs agree?
 //!
-//! Reads every table and compares. Found are: names without inodes, inodes without names, wrong link counts and entry
-//! counts, directories that no path reaches, records that cannot be read, objects beyond the mark of what was used, and
-//! leftovers of inodes that are gone. Repair fixes what has only one right answer and loses nothing: counts, first links,
-//! leftovers, marks, and orphans that are not on the list; an inode that lost its names becomes one of `lost+found`
-//! in the root, called by its FID. Names without inodes are removed. Damaged records are only reported.
+//! Reads every table and compares them. Problems found: names without inodes, inodes without names, wrong
+//! link counts and entry counts, directories that no path reaches, records that cannot be decoded, objects
+//! beyond the mark of used ids, and leftovers of removed inodes. Repair fixes problems with exactly one right
+//! answer and loses nothing: counts, first links, leftovers, marks, and orphans that are not on the list; an
+//! inode that lost its names becomes an entry of `lost+found` in the root, named by its FID. Names without
+//! inodes are removed. Damaged records are only reported.
 
 mod collect;
 mod objects;
@@ -31,61 +32,61 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Directory in the root that gets inodes without names.
+/// Directory in the root for inodes without names.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
-/// Depth of the tree beyond which a path to the root counts as a circle.
+/// Depth of the tree beyond which a path to the root counts as a cycle.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// One thing that is wrong.
+/// A problem that the check found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// The inode concerned; [`Fid::ZERO`] if the key tells none.
+    /// FID of the inode concerned; [`Fid::ZERO`] if the key has none.
     pub fid: Fid,
-    /// What is wrong, as a sentence for an administrator.
+    /// Description of the problem, a sentence for an administrator.
     pub text: String,
-    /// Repair can fix it (and has, if it was asked to).
+    /// True if a repair can fix it (and has, if requested).
     pub repairable: bool,
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Clone, Default, Debug)]
 pub struct CheckReport {
-    /// Inodes read.
+    /// Number of inodes read.
     pub inodes: u64,
-    /// Directories among them.
+    /// Number of directories among the inodes.
     pub directories: u64,
-    /// Names read.
+    /// Number of names read.
     pub names: u64,
-    /// Objects of files.
+    /// Number of objects of files.
     pub objects: u64,
-    /// Inodes without names that wait for their last close.
+    /// Number of orphans: inodes without names that wait for their last close.
     pub orphans: u64,
-    /// Objects that wait to be destroyed.
+    /// Number of objects that wait to be destroyed.
     pub destroys: u64,
-    /// The MDT was stopped in order.
+    /// True if the MDT was stopped cleanly.
     pub clean: bool,
-    /// Everything that is wrong, in no particular order.
+    /// All problems, in no particular order.
     pub problems: Vec<Problem>,
-    /// Problems of the store that are too many for the list.
+    /// Number of problems of the store beyond the limit of the list.
     pub untold: u64,
-    /// Problems that were repaired.
+    /// Number of problems that were repaired.
     pub repaired: u64,
 }
 
 impl CheckReport {
-    /// All problems.
+    /// Returns the number of all problems.
     pub fn problem_count(&self) -> u64 {
         self.problems.len() as u64 + self.untold
     }
 
-    /// True if something is wrong that was not repaired.
+    /// Returns true if a problem was not repaired.
     pub fn is_damaged(&self) -> bool {
         self.problem_count() > self.repaired
     }
 }
 
-/// Checks the MDT in `dir`, which must not be running, and repairs it if asked to. `progress` gets the number of records
-/// read now and then. Without repair nothing on disk changes.
+/// Checks the MDT in `dir`, which must not be running, and repairs it if requested. `progress` is called from
+/// time to time with the number of records read. Without repair nothing on disk changes.
 ///
 /// # Durability
 /// Repairs are durable on return.
@@ -102,7 +103,7 @@ pub fn check_dir(
     let found = report.problems.len() as u64 + store_problems.problem_count;
     if repair && found > 0 {
         MetaStore::repair(&store_path(dir), &config.store)?;
-        // Changes to a store that has lost entries could only make it worse.
+        // Changes of a store that has lost entries could only increase the damage.
         if store_problems.keeps_entries() {
             let store = Arc::new(MetaStore::open(&store_path(dir), config.store.clone())?);
             let record = read_record(&store, dir)?;
@@ -118,7 +119,7 @@ pub fn check_dir(
     Ok(report)
 }
 
-/// Looks at an MDT without changing anything: its records, and the store below them.
+/// Reads an MDT without changes: its records, and the store below them.
 fn look(
     dir: &Path,
     config: &MdsConfig,
@@ -129,7 +130,7 @@ fn look(
     let record = read_record(&store, dir)?;
     let mut report = check(&store, record.index, progress)?;
     report.clean = record.clean;
-    // What lies in a store of its own is checked there.
+    // Data in a store of its own is checked there.
     if !record.data_apart {
         let data =
             DataPart::in_records(store.clone(), dir, &record, config)?.store.verify(false, progress)?;
@@ -139,13 +140,14 @@ fn look(
     Ok((report, store_problems))
 }
 
-/// Settings of a store that is only looked at.
+/// Returns the settings of a store that is only read.
 fn looking(config: &MdsConfig) -> MetaStoreOptions {
     MetaStoreOptions { create: false, read_only: true, ..config.store.clone() }
 }
 
-/// Checks what lies on several MDTs of one file system, given by directory and index, none of which must be running: names that lead
-/// from one to another, and operations that some have done and others not. With unfinished operations it tells of these alone.
+/// Checks what spans several MDTs of one file system, given by directory and index, none of which must be
+/// running: names of inodes on other MDTs, and distributed transactions that some participants have committed
+/// and others have not. Reports unfinished transactions alone, if there are any.
 ///
 /// # Errors
 /// If a store cannot be opened or read.
@@ -167,18 +169,19 @@ pub fn check_dirs(
     Ok(problems)
 }
 
-/// Something that is prepared on an MDT and is never decided.
+/// A transaction that is prepared on an MDT and will never be decided.
 pub struct Abandoned {
     /// Index of the MDT.
     pub mdt: u16,
-    /// A sentence for an administrator.
+    /// Description, a sentence for an administrator.
     pub text: String,
-    /// A repair has removed it.
+    /// True if a repair has removed it.
     pub is_removed: bool,
 }
 
-/// What is prepared on MDTs, given by directory and index, none of which must be running, and is never decided. `all` are the indexes of all
-/// MDTs of the file system, if they are known. Removes it if asked to, but from no store that is damaged.
+/// Finds transactions that are prepared on MDTs, given by directory and index, none of which must be running,
+/// and will never be decided. `all` are the indexes of all MDTs of the file system, if they are known.
+/// Removes the transactions if requested, except from damaged stores.
 ///
 /// # Durability
 /// Removals are durable on return.
@@ -204,7 +207,7 @@ pub fn abandoned_operations(
             }
         }
     }
-    // Each keeps others from changing it.
+    // An open store excludes other processes from changing it.
     drop(stores);
     for (dir, index) in dirs.iter().filter(|(_, index)| removed.contains(index)) {
         let ops: Vec<OpId> = found.iter().filter(|(mdt, _)| mdt == index).map(|(_, op)| *op).collect();
@@ -236,7 +239,7 @@ pub fn check(
     check_together(&[(store, mdt_index)], progress)
 }
 
-/// Checks several MDTs of one file system together: only so is it known whether names that lead to other MDTs are right.
+/// Checks several MDTs of one file system together, including names of inodes on other MDTs.
 ///
 /// # Errors
 /// As [`check`].
@@ -280,7 +283,7 @@ impl Checker<'_> {
         self.problems.push(Problem { fid, text, repairable });
     }
 
-    /// Every name lies in a directory and names an inode of its kind.
+    /// Checks that every name is in a directory and names an inode of its kind.
     fn check_names(&mut self) {
         let inventory = self.inventory;
         for name in &inventory.dirents {
@@ -324,7 +327,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Links and counts of every inode.
+    /// Checks the links and counts of every inode.
     fn check_inodes(&mut self) {
         let inventory = self.inventory;
         for (fid, inode) in &inventory.inodes {
@@ -366,7 +369,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A shard has no name, is in the list of its directory, and has its owner and rights.
+    /// Checks that a shard has no name, is in the list of its directory, and has its owner and rights.
     fn check_shard(&mut self, fid: &Fid, record: &InodeRecord, names: u32) {
         if names != 0 {
             self.report(*fid, false, "is a shard of a directory and has a name".to_owned());
@@ -390,7 +393,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A directory that another one takes the place of has no name, and the same list as that.
+    /// Checks that a directory being replaced by another one has no name, and the same list as that one.
     fn check_former(&mut self, fid: &Fid, record: &InodeRecord, names: u32) {
         if names != 0 {
             self.report(*fid, false, "gives its place to another directory and has a name".to_owned());
@@ -403,7 +406,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The shards of a directory are there, and know it.
+    /// Checks that the shards of a directory exist and refer to it.
     fn check_shards(&mut self, fid: &Fid, record: &InodeRecord) {
         let layout = match shards_of(record) {
             Ok(None) => return,
@@ -413,7 +416,7 @@ impl Checker<'_> {
         };
         for shard in layout.shards.iter().filter(|shard| *shard != fid) {
             let found = self.inventory.inodes.get(shard).map(|inode| &inode.record);
-            // Old shards still know the directory that this one takes the place of.
+            // Old shards still refer to the directory that this one replaces.
             let is_ours = found.is_some_and(|found| {
                 let knows =
                     found.parent == *fid || (found.parent == layout.former && !found.parent.is_zero());
@@ -437,7 +440,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The first name and the extra ones are exactly the names that there are.
+    /// Checks that the first name and the extra names are exactly those in directories.
     fn check_links(&mut self, fid: &Fid, inode: &collect::Inode) {
         if *fid == Fid::ROOT || is_shard(&inode.record) || is_former(&inode.record) {
             return;
@@ -458,7 +461,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Every directory is reached from the root.
+    /// Checks that every directory is reachable from the root.
     fn check_tree(&mut self) {
         let inventory = self.inventory;
         let mut reached: HashMap<Fid, ()> = HashMap::from([(Fid::ROOT, ())]);
@@ -473,7 +476,7 @@ impl Checker<'_> {
                 match inventory.inodes.get(&at).and_then(|inode| inode.names.first()) {
                     Some((parent, _)) if path.len() < DEPTH_MAX && !path.contains(parent) => at = *parent,
                     Some((parent, _)) if reached.contains_key(parent) => break true,
-                    // A directory without a name is reported as such.
+                    // Another check reports directories without names.
                     None => break true,
                     Some(_) => break false,
                 }
@@ -486,7 +489,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Records of inodes that do not exist.
+    /// Reports records of inodes that do not exist.
     fn check_leftovers(&mut self) {
         for (fid, what) in &self.inventory.leftovers {
             self.report(*fid, true, format!("does not exist but has {what}"));

@@ -1,4 +1,4 @@
-//! Clients that are connected, and their leases.
+//! Connected clients and their leases.
 
 use crate::config::MdsConfig;
 use crate::recovery::Expected;
@@ -14,24 +14,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time between two looks for an interrupt, and for clients that have died, while a client waits to be let in.
+/// Interval of checks for an interrupt, and for dead clients, while a client waits for admission.
 const POLL: Duration = Duration::from_millis(50);
 /// See the [module documentation](self).
 pub struct Clients {
     lease: Mutex<LeaseEngine>,
     changed: Condvar,
     exports: RwLock<HashMap<ClientUuid, Arc<Export>>>,
-    /// Changes whenever a client goes, so that a thread may remember that its client is there.
+    /// Changes whenever a client is removed, so that a thread can cache that its client is connected.
     generation: AtomicU64,
     release_timeout_ms: AtomicU64,
 }
 
 thread_local! {
-    /// Client that this thread served last, and the generation then.
+    /// Client that this thread served last, and the generation at that time.
     static SERVED: Cell<(u64, ClientUuid)> = const { Cell::new((0, ClientUuid([0; 16]))) };
 }
 
-/// Generations of all servers of a process come from one counter, so that they never mix them up.
+/// Generations of all servers of a process come from one counter, so that a thread never confuses them.
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
 
 fn next_generation() -> u64 {
@@ -43,7 +43,7 @@ pub(crate) fn wire(grant: Grant) -> LeaseGrant {
 }
 
 impl Clients {
-    /// The state at the start of run number `boot_count`.
+    /// Builds the state at the start of run number `boot_count`.
     pub fn new(config: &MdsConfig, boot_count: u64, known: &Expected) -> Clients {
         let uuids: Vec<ClientUuid> = known.keys().copied().collect();
         let deadline = Instant::now() + config.recovery_window;
@@ -60,7 +60,7 @@ impl Clients {
         }
     }
 
-    /// Wakes everybody who waits here.
+    /// Wakes all threads that wait here.
     pub fn wake(&self) {
         self.changed.notify_all();
     }
@@ -78,53 +78,53 @@ impl Clients {
         Ok(())
     }
 
-    /// A client that is connected.
+    /// Returns the export of a client if it is connected.
     pub fn export_of(&self, client: &ClientUuid) -> Option<Arc<Export>> {
         self.exports.read().get(client).cloned()
     }
 
-    /// All clients that are connected.
+    /// Returns the exports of all connected clients.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.exports.read().values().cloned().collect()
     }
 
-    /// A client comes.
+    /// Adds a client that connects.
     pub fn add(&self, export: &Arc<Export>) {
         self.exports.write().insert(export.client, export.clone());
     }
 
-    /// A client is gone.
+    /// Removes a client; returns its export.
     pub fn forget(&self, client: &ClientUuid) -> Option<Arc<Export>> {
         let export = self.exports.write().remove(client);
         self.generation.store(next_generation(), Ordering::Release);
         export
     }
 
-    /// Processes of clients of this host.
+    /// Returns the processes of clients on this host.
     pub fn processes(&self) -> Vec<(ClientUuid, ProcessIdentity)> {
         let exports = self.exports.read();
         exports.values().filter_map(|export| Some((export.client, export.process?))).collect()
     }
 
-    /// Clients of the last run may come back until then.
+    /// Sets the end of the recovery window for clients of the last run.
     pub fn expect_until(&self, deadline: Instant) {
         self.lease.lock().expect_until(deadline);
     }
 
-    /// Runs one event of the lease engine; gives what it asks for.
+    /// Passes one event to the lease engine; returns its effects.
     pub fn step(&self, event: impl FnOnce(&mut LeaseEngine, &mut Vec<Effect>)) -> Vec<Effect> {
         let mut effects = Vec::new();
         event(&mut self.lease.lock(), &mut effects);
         effects
     }
 
-    /// The lease of a client, for a ping.
+    /// Returns the lease of a client, for a ping.
     pub fn lease_of(&self, client: &ClientUuid) -> StatusResult<LeaseGrant> {
         self.lease.lock().grant_of(client).map(wire).ok_or(Status::EVICTED)
     }
 
-    /// The lease of a client, or `None` after a little wait. `goes_on` is asked before the wait, and told how many clients of the last run
-    /// are expected.
+    /// Returns the lease of a client, or `None` after a short wait. Before the wait it calls `goes_on` with
+    /// the number of clients of the last run that are expected.
     pub fn wait_for_grant(
         &self,
         client: &ClientUuid,
@@ -139,12 +139,12 @@ impl Clients {
         Ok(None)
     }
 
-    /// How long a client has to drop its caches when it is called back.
+    /// Returns how long a client has to drop its caches after a blocking callback.
     pub fn release_timeout(&self) -> Duration {
         Duration::from_millis(self.release_timeout_ms.load(Ordering::Relaxed))
     }
 
-    /// Changes it, for clients that are called back from now on.
+    /// Sets that time for later callbacks.
     pub fn set_release_timeout(&self, timeout: Duration) {
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.release_timeout_ms.store(timeout_ms, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Commits: what a request changes, its answer, and what memory and clients hear of it.
+//! Commits: a request's transaction, its answer, the update of records in memory, and the callbacks to
+//! clients.
 
 use crate::leaves::Leaves;
 use crate::mdlocks::ClientLocks;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Commits {
     leaves: Arc<Leaves>,
     client_locks: Arc<ClientLocks>,
-    /// Newest transno when this run began: everything in stored replies is at most this.
+    /// Newest transno at the start of this run; transnos in stored replies are at most this.
     boot_transno: TransNo,
 }
 
@@ -25,12 +26,12 @@ impl Commits {
         Commits { leaves: leaves.clone(), client_locks: client_locks.clone(), boot_transno }
     }
 
-    /// An answer of a request that changed nothing.
+    /// Builds the answer of a request that changed nothing.
     pub fn answer(&self, reply: MdsReply) -> MdsAnswer {
         MdsAnswer { last_committed: self.committed(), ..reply.into() }
     }
 
-    /// Commits a transaction together with the answer to the request, and lets memory know.
+    /// Commits a transaction together with the answer to the request, and updates the records in memory.
     pub fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
         let mut answer = MdsAnswer::from(reply);
         let may_stop = caller.turn.may_stop() && !tx.is_empty();
@@ -40,7 +41,7 @@ impl Commits {
         {
             return Err(caller.turn.stop(tx));
         }
-        // A request that changed nothing may run again.
+        // A request that changed nothing may run again, so its answer needs no reply slot.
         if let Some(slot) = caller.call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {
             let bytes = answer.to_bytes();
             let opened = tx.opened;
@@ -56,17 +57,18 @@ impl Commits {
         Ok(answer)
     }
 
-    /// Commits a transaction on the server's own account and lets memory know.
+    /// Commits a transaction of the server itself and updates the records in memory.
     pub fn commit(&self, tx: &mut Tx) -> StatusResult<TransNo> {
         self.commit_as(None, tx)
     }
 
-    /// Up to here everything is durable, also what other MDTs have of it.
+    /// Returns the transno up to which everything is durable, on this MDT and on all participants of its
+    /// transactions.
     pub fn committed(&self) -> TransNo {
         self.leaves.operations.committed(self.leaves.store.last_committed())
     }
 
-    /// Commits a transaction for a client, whose own locks are not called back.
+    /// Commits a transaction for a client, whose own locks are not revoked.
     pub fn commit_as(&self, export: Option<&Export>, tx: &mut Tx) -> StatusResult<TransNo> {
         if tx.is_empty() {
             return Ok(TransNo(0));
@@ -75,7 +77,8 @@ impl Commits {
         self.commit_called_back(tx)
     }
 
-    /// Commits a transaction when clients have given up what they keep of what it changes ([`ClientLocks::call_back`]).
+    /// Commits a transaction after clients have released their locks on what it changes
+    /// ([`ClientLocks::call_back`]).
     pub fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
         let transno =
             self.leaves.store.commit(tx.batch()).map_err(|error| self.leaves.records.store_failed(&error))?;
@@ -94,11 +97,12 @@ impl Commits {
             self.leaves.records.note_committed(&fid, record);
         }
         if tx.moves_directory {
-            // After the records in memory are what they are: what was found out before does not count any more.
+            // Only after the records in memory are updated: this invalidates results that were found before.
             self.leaves.records.note_tree_moved();
         }
         for object in tx.take_destroyed_here() {
-            // Somebody may have made it anew between the look and the commit; from now on nobody does.
+            // A late write may have recreated the object between the check and the commit; after the commit
+            // none does.
             if let Err(error) = self.leaves.data.destroy_left(object) {
                 log::error!(
                     "MDT{:04x}: object {object} of a file that is gone stays: {error}",
@@ -112,7 +116,7 @@ impl Commits {
         Ok(transno)
     }
 
-    /// The stored answer of an earlier life, and what its request opened.
+    /// Returns the stored answer of an earlier run, and the handle that its request opened.
     pub fn find_stored_answer(&self, slot: &ReplySlot) -> Option<(MdsAnswer, Option<OpenedRecord>)> {
         let key = reply_key(&slot.client, slot.tag);
         let found = self.leaves.store.get(REPLIES, key.as_slice(), |value| {

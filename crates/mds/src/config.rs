@@ -8,55 +8,59 @@ use nacre_types::User;
 use std::io;
 use std::time::Duration;
 
-/// Largest component on an MDT in bytes unless set otherwise. Source: reference 4.10.
+/// Largest component on an MDT in bytes, unless configured.
 pub const DOM_STRIPE_BYTES: u64 = 1 << 20;
 
 /// Settings of an [`crate::Mds`]; all may differ from one start to the next.
 #[derive(Clone, Debug)]
 pub struct MdsConfig {
-    /// Index of this MDT; must be the one it was formatted with.
+    /// Index of this MDT; must match the index it was formatted with.
     pub index: u16,
-    /// Striping of files where neither they nor their directories nor the root say anything.
+    /// Striping of files for which neither they nor their directories nor the root specify any.
     pub default_layout: LayoutSpec,
-    /// How names are spread over MDTs where nobody says how.
+    /// Hash of names in striped directories for which none is specified.
     pub default_hash: DirHash,
-    /// Default of the root that [`crate::Mds::format`] gives a new file system: what is asked for nothing else gets it. Empty for none.
+    /// Default layout of the root that [`crate::Mds::format`] gives a new file system: files without another
+    /// specification get it. Empty for none.
     pub root_layout: Wish,
-    /// How long a client has to drop its caches when it is called back; can be changed later (`ldlm_timeout`). Guess: enough
-    /// to write out what a mount holds back.
+    /// Time for a client to drop its caches after a blocking callback; can be changed later (`ldlm_timeout`).
+    /// Estimate: enough to write out what a mount holds back.
     pub release_timeout: Duration,
-    /// How long clients of an earlier run may take to come back before their open files are closed.
+    /// Recovery window: time for clients of an earlier run to reconnect before their open files are closed.
     pub recovery_window: Duration,
-    /// Inode records kept in memory, at about 300 bytes each.
+    /// Number of inode records cached in memory, at about 300 bytes each.
     pub cached_inodes: usize,
-    /// Creates are refused when the MDT's file system has less than this many bytes left. `None`: 64 MiB; of a small file system
-    /// a 24th, but at least 16 MiB where that is no more than a 16th. Guess: leaves room for the log and one move to the base.
+    /// Free bytes of the MDT's file system below which creates are refused. `None`: 64 MiB; of a small file
+    /// system a 24th, but at least 16 MiB where that is no more than a 16th. Estimate: leaves space for the
+    /// log and one checkpoint.
     pub reserve_bytes: Option<u64>,
-    /// Writes of data to this MDT are refused when its file system has less than this many bytes left. `None`: twice what creates
-    /// leave.
-    /// Guess: so that a file system that is full of data still takes names.
+    /// Free bytes of the MDT's file system below which writes of data to this MDT are refused. `None`: twice
+    /// the reserve for creates. Estimate: a file system full of data must still accept names.
     pub data_reserve_bytes: Option<u64>,
     /// Largest size in bytes of components on the MDT in new layouts (`lod.*.dom_stripesize`); 0 for none.
     pub dom_stripe_bytes: u64,
-    /// An MDT that is made keeps data of files in an object store of its own ([`crate::Mds::open_with`]), not in its metadata store.
+    /// True to format an MDT with an object store of its own for data of files ([`crate::Mds::open_with`]),
+    /// instead of its metadata store.
     pub data_apart: bool,
-    /// How OSTs are chosen; can be changed later. Lustre's defaults.
+    /// Parameters for the choice of OSTs; can be changed later. The defaults are Lustre's.
     pub qos: Qos,
-    /// How long a first write waits for object ids when no OST has any ready.
+    /// How long a first write waits for object ids when no OST has any available.
     pub object_wait: Duration,
-    /// Asks the user database: whose groups are whose, for clients whose word does not count.
+    /// Looks up a user and its groups in the user database, for clients whose own credentials are not
+    /// trusted.
     pub find_user: fn(u32) -> io::Result<Option<User>>,
-    /// The store's settings.
+    /// Settings of the metadata store.
     pub store: MetaStoreOptions,
 }
 
-/// What files get that are made with `O_APPEND`, whatever their directory says: mostly logs, which do not gain from many
-/// stripes. Source: reference 1.1.
+/// Layout of files created with `O_APPEND`, regardless of their directory: mostly logs, which gain nothing
+/// from many stripes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AppendLayout {
-    /// Stripes, or [`STRIPE_COUNT_ALL`](nacre_layout::layout::STRIPE_COUNT_ALL); `None` lets the directory decide all (`mdd.*.append_stripe_count`).
+    /// Stripe count, or [`STRIPE_COUNT_ALL`](nacre_layout::layout::STRIPE_COUNT_ALL); with `None` the
+    /// directory's layout applies (`mdd.*.append_stripe_count`).
     pub stripe_count: Option<u16>,
-    /// Pool; `None` is that of the directory (`mdd.*.append_pool`).
+    /// Pool; with `None` the directory's (`mdd.*.append_pool`).
     pub pool: Option<PoolName>,
 }
 
@@ -67,7 +71,8 @@ impl Default for AppendLayout {
 }
 
 impl AppendLayout {
-    /// The wish of a new file in a directory with the wish `directory`; `None` if that is as it is.
+    /// Returns the specification for a new file in a directory with the specification `directory`; `None` if
+    /// the directory's applies unchanged.
     pub fn wish(&self, directory: &Wish) -> Option<Wish> {
         let stripe_count = self.stripe_count?;
         let inherited = directory.inherited();
@@ -76,8 +81,9 @@ impl AppendLayout {
     }
 }
 
-/// The default layout of a new file system: the first 64 KiB on the MDT if a file's first data is small, as many OSTs as the file
-/// system says (`lov.stripecount`, one unless set) up to 1 GiB, and four behind that. Source of the numbers: measured, decision 0011.
+/// Returns the default layout of a new file system: the first 64 KiB on the MDT if a file's first data is
+/// small, then up to 1 GiB the default number of stripes (`lov.stripecount`, one unless set), and four
+/// stripes beyond. Decision 0011 has the measurements behind the numbers.
 pub fn first_layout() -> Wish {
     let part = |start, end, spec| ComponentSpec {
         extent: Extent { start, end },

@@ -1,4 +1,5 @@
-//! The parts of a server that stand on the [leaves](crate::leaves), and on each other in this order. Those that serve requests share them.
+//! The parts of a server that depend on the [leaves](crate::leaves), and on each other in this order. The
+//! parts that serve requests share them.
 
 use crate::commit::Commits;
 use crate::config::MdsConfig;

@@ -1,11 +1,13 @@
-//! Data of files that lies on this MDT: where it is kept, and how large components for it may be.
+//! Data of files on this MDT (DoM): where it is stored, and how large components on the MDT may be.
 //!
-//! What is read and written there comes as requests for objects to a service beside this one, over the same
-//! store (`docs/design/data-on-mdt.md`). Here are the parts in which a file's metadata and data change together.
+//! A service for objects over the same store serves reads and writes of this data
+//! (`docs/design/data-on-mdt.md`). This module has the operations in which a file's metadata and data change
+//! together.
 //!
-//! The store is either part of the metadata store ([`RecordStore`]), so that both change in one transaction; or it is apart, as
-//! that of an OST (decision 0018). Then metadata comes first where something is made, and last where something goes: an object
-//! belongs to a file that names it before it has data, and goes by the log of objects to destroy.
+//! The store is either part of the metadata store ([`RecordStore`]), so that both change in one transaction;
+//! or it is separate, like that of an OST (decision 0018). With a separate store metadata is written first on
+//! creation, and last on removal: a file names its object before the object has data, and an object is
+//! removed through the log of objects to destroy.
 
 use crate::config::MdsConfig;
 use crate::error::MdsError;
@@ -24,17 +26,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Free space of an MDT in bytes below which components there shrink, if half of its file system is more. Lustre's MDTs
-/// have devices of their own, where half of it means much; ours share disks, of which a small part is enough.
+/// Free space of an MDT in bytes below which components there shrink, where half of its file system is more.
+/// Lustre's MDTs have dedicated devices, for which Lustre's threshold is half the space; ours share disks, of
+/// which a small part is enough.
 const THRESHOLD_BYTES: u64 = 4 << 30;
-/// As a parameter: the threshold follows the size of the file system.
+/// Value of the parameter: the threshold follows the size of the file system.
 const BY_SIZE: u64 = u64::MAX;
 
-/// Is told which object was written here, and how many bytes.
+/// Notified of each write here, with the object and the number of bytes.
 pub type DataWatch = Box<dyn Fn(Fid, u64) + Send + Sync>;
 
-/// What writes of data leave of the file system of the MDT in `dir`, in bytes: more than creates do, so that one that is full of
-/// data still takes names.
+/// Returns the bytes that writes of data leave free in the file system of the MDT in `dir`: more than creates
+/// do, so that an MDT full of data still accepts names.
 pub fn data_reserve(dir: &Path) -> u64 {
     default_reserve(dir) * 2
 }
@@ -43,19 +46,19 @@ pub fn data_reserve(dir: &Path) -> u64 {
 pub(crate) struct DataPart {
     index: u16,
     pub store: Arc<dyn ObjectStore>,
-    /// The same, if it is part of the metadata store.
+    /// The same store, if it is part of the metadata store.
     records: Option<Arc<RecordStore>>,
-    /// The service that reads and writes objects here.
+    /// The service that reads and writes objects here, notified of writes by the metadata server.
     watch: OnceLock<DataWatch>,
-    /// Largest component in bytes while there is space.
+    /// Largest component in bytes while there is enough space.
     max_bytes: AtomicU64,
-    /// Largest component in bytes with the space that there is now.
+    /// Largest component in bytes with the current free space.
     now_bytes: AtomicU64,
     threshold_bytes: AtomicU64,
 }
 
 impl DataPart {
-    /// The data part of the MDT in `dir`: in `data`, or in the metadata store.
+    /// Opens the data part of the MDT in `dir`: in `data`, or in the metadata store.
     ///
     /// # Errors
     /// As [`DataPart::in_records`] and [`DataPart::apart`].
@@ -72,10 +75,11 @@ impl DataPart {
         }
     }
 
-    /// The data part of the MDT in `dir`, in the metadata store.
+    /// Opens the data part of the MDT in `dir`, in the metadata store.
     ///
     /// # Errors
-    /// [`MdsError::DataPlace`] if it was made with data apart; if `dir` cannot be opened.
+    /// [`MdsError::DataPlace`] if the MDT was formatted with a separate store; an I/O error if `dir` cannot
+    /// be opened.
     pub fn in_records(
         meta: Arc<MetaStore>,
         dir: &Path,
@@ -92,10 +96,10 @@ impl DataPart {
         Ok(DataPart::new(records.clone(), Some(records), config))
     }
 
-    /// The data part in a store of its own.
+    /// Builds the data part with a separate store.
     ///
     /// # Errors
-    /// [`MdsError::DataPlace`] if the MDT was not made so.
+    /// [`MdsError::DataPlace`] if the MDT was formatted without.
     fn apart(store: Arc<dyn ObjectStore>, mdt: &MdtRecord, config: &MdsConfig) -> Result<DataPart, MdsError> {
         match mdt.data_apart {
             true => Ok(DataPart::new(store, None, config)),
@@ -115,7 +119,8 @@ impl DataPart {
         }
     }
 
-    /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
+    /// Returns the status of a store error for a client; also logs the error, since the client did not cause
+    /// it.
     pub fn failed(&self, error: &ObjectError) -> Status {
         if !matches!(error, ObjectError::NoSpace | ObjectError::Closed) {
             log::error!("MDT{:04x}: {error}", self.index);
@@ -123,13 +128,13 @@ impl DataPart {
         error.status()
     }
 
-    /// The store, if objects can be changed in transactions of the metadata.
+    /// Returns the store, if transactions of the metadata can change objects.
     pub fn records(&self) -> Option<&Arc<RecordStore>> {
         self.records.as_ref()
     }
 
-    /// All bytes of an object that holds at most `max` of them, for a caller who knows that nobody changes it; `None` if there are
-    /// more or they take more than a look.
+    /// Returns all bytes of an object of at most `max`, for a caller that has excluded changes of it; `None`
+    /// if there are more, or reading them would have to wait.
     ///
     /// # Errors
     /// Those of the store.
@@ -146,7 +151,8 @@ impl DataPart {
         Ok((read == bytes.len()).then_some(bytes))
     }
 
-    /// Has an object end with a transaction, or once that is durable. Nobody may change it between this and the commit.
+    /// Destroys an object with a transaction, or once that is durable. The caller excludes changes of the
+    /// object until the commit.
     ///
     /// # Errors
     /// Those of the store.
@@ -163,17 +169,18 @@ impl DataPart {
         }
     }
 
-    /// Has `owned` asked before an object is made.
+    /// Sets the check for an owner that precedes the creation of an object.
     pub fn set_owned(&self, owned: Box<Owned>) {
         match (&self.records, self.store.abilities().device_store) {
             (Some(records), _) => records.set_owned(owned),
             (None, Some(store)) => store.set_owned(owned),
-            // One that cannot ask makes what it is sent.
+            // Without the check, writes create the object.
             (None, None) => {}
         }
     }
 
-    /// Removes an object that was made while its file was being removed. What is in a store of its own goes later, whenever it was made.
+    /// Removes an object that was created while its file was being removed. A separate store removes it later
+    /// in any case.
     ///
     /// # Errors
     /// Those of the store.
@@ -181,8 +188,9 @@ impl DataPart {
         self.records.as_ref().map_or(Ok(()), |records| records.destroy_left(object))
     }
 
-    /// Makes an empty object, if it does not exist, by a transaction of the caller's: its name is to tell no more whose it is. A store of its
-    /// own is not part of that: there it is durable before.
+    /// Creates an empty object, if it does not exist, in the caller's transaction, since its name will not
+    /// identify its file afterwards. In a separate store, which is not part of the transaction, the object is
+    /// durable on return.
     ///
     /// # Errors
     /// Those of the store.
@@ -191,15 +199,16 @@ impl DataPart {
             return records.stage_empty(object, tx.batch());
         }
         if self.store.attr(object)?.mtime.is_none() {
-            // Making it shorter makes none.
+            // The call creates the object and, since it has no such bytes, does nothing else.
             self.store.fallocate(object, Fallocate::Zero { keep_size: true }, 0, 1)?;
         }
-        // Also one that was there: after a power cut nobody but its own file could make it anew.
+        // Also an object that existed: after a power loss only a write of its own file could create it again.
         self.store.sync(object)
     }
 
-    /// Has data end that was brought for a file which does not come. The same file may be brought again at once, so what is apart goes at once, too:
-    /// the log of objects to destroy would take what came then.
+    /// Removes data that was transferred for a file whose move was aborted. The same file may be moved again
+    /// at once, so data in a separate store is also removed at once: the log of objects to destroy would
+    /// remove the data of the next attempt.
     ///
     /// # Errors
     /// Those of the store.
@@ -210,7 +219,7 @@ impl DataPart {
         }
     }
 
-    /// Makes an object durable that no transaction of the metadata does.
+    /// Syncs an object in a separate store, which transactions of the metadata do not cover.
     ///
     /// # Errors
     /// Those of the store.
@@ -218,13 +227,13 @@ impl DataPart {
         if self.records.is_some() { Ok(()) } else { self.store.sync(object) }
     }
 
-    /// Room for clients: `metadata`, with the bytes of the store for data if that is apart.
+    /// Returns the space for clients: `metadata`, plus the bytes of a separate store for data.
     pub fn statfs(&self, metadata: Statfs) -> Statfs {
         let space = match self.records {
             Some(_) => return metadata,
             None => self.store.space(),
         };
-        // What cannot be found out is left as that of the metadata.
+        // On an error only the space of the metadata is reported.
         let Ok(space) = space else { return metadata };
         let unit = u64::from(space.block_size.max(1));
         Statfs {
@@ -236,31 +245,32 @@ impl DataPart {
         }
     }
 
-    /// Names who is to be told of what is written without the service for objects; only the first one counts.
+    /// Sets the callback for writes that bypass the service for objects; only the first call has an effect.
     pub fn set_watch(&self, watch: DataWatch) {
-        // There is one service.
+        // There is one service, so a second call is ignored.
         let _ = self.watch.set(watch);
     }
 
-    /// So many bytes were written to an object by the metadata server.
+    /// Reports a write of this many bytes to an object by the metadata server.
     pub fn note_written(&self, object: Fid, bytes: u64) {
         if let Some(watch) = self.watch.get() {
             watch(object, bytes);
         }
     }
 
-    /// Largest component that a new layout may have on this MDT, in bytes: all of it, and with the space that there is now.
+    /// Returns the largest component in bytes that a new layout may have on this MDT: the configured limit,
+    /// and the limit with the current free space.
     pub fn limits(&self) -> (u64, u64) {
         (self.max_bytes.load(Ordering::Relaxed), self.now_bytes.load(Ordering::Relaxed))
     }
 
-    /// Changes the limit; in force at once.
+    /// Sets the configured limit in bytes, effective at once.
     pub fn set_max(&self, bytes: u64, space: &Statfs) {
         self.max_bytes.store(bytes, Ordering::Relaxed);
         self.adapt(space);
     }
 
-    /// Free space below which components shrink, in bytes.
+    /// Returns the free space in bytes below which components shrink.
     pub fn threshold(&self, space: &Statfs) -> u64 {
         match self.threshold_bytes.load(Ordering::Relaxed) {
             BY_SIZE => (bytes(space, space.blocks) / 2).min(THRESHOLD_BYTES),
@@ -268,21 +278,21 @@ impl DataPart {
         }
     }
 
-    /// Sets it; in force at once.
+    /// Sets the threshold in bytes, effective at once.
     pub fn set_threshold(&self, bytes: u64, space: &Statfs) {
         self.threshold_bytes.store(bytes.min(BY_SIZE - 1), Ordering::Relaxed);
         self.adapt(space);
     }
 
-    /// Has the limit follow the space that is left.
+    /// Adapts the limit to the free space.
     pub fn adapt(&self, space: &Statfs) {
         let available = bytes(space, space.blocks_available);
         let now = scaled(self.max_bytes.load(Ordering::Relaxed), available, self.threshold(space));
         self.now_bytes.store(now, Ordering::Relaxed);
     }
 
-    /// A new layout with what is on the MDT cut to what may be there now. What is cut off goes to the next component; where there
-    /// is none, the file ends earlier, but keeps at least something.
+    /// Cuts the component on the MDT of a new layout to the current limit. The next component takes the part
+    /// cut off; without a next one the file's largest size shrinks, but not to 0.
     pub fn limit(&self, layout: &mut Layout) {
         limit(layout, self.limits().1);
     }
@@ -292,8 +302,8 @@ fn bytes(space: &Statfs, blocks: u64) -> u64 {
     blocks.saturating_mul(u64::from(space.block_size))
 }
 
-/// The limit when `available` bytes are left: halved until it is no larger a part of `max` than `available` is of `threshold`,
-/// and none below the smallest component. Source: reference 4.10.
+/// Returns the limit when `available` bytes are free: `max` halved until its share of `max` is no larger than
+/// the share of `available` in `threshold`, and 0 below the smallest component.
 fn scaled(max: u64, available: u64, threshold: u64) -> u64 {
     if available >= threshold {
         return max;
@@ -313,7 +323,7 @@ fn limit(layout: &mut Layout, max_bytes: u64) {
         return;
     }
     if max_bytes == 0 {
-        // As if it had not been asked for.
+        // The layout is as if the component had not been requested.
         layout.leave_out_head();
         return;
     }

@@ -1,9 +1,9 @@
-//! What is left to do for clients that are gone.
+//! Deferred work of evictions and disconnects.
 //!
-//! Giving a client up ([`crate::sessions`]) takes its locks at once. The rest may wait, on a thread for each kind of wait:
-//! object servers learn of the evictions, which grants waiting locks, and handles are closed. A close needs the lock of the
-//! inode, and its holder may wait for the eviction of another client; so the threads that evict only queue the work here.
-//! Work that has queued up is done together.
+//! The eviction of a client ([`crate::sessions`]) takes its locks at once. The rest is deferred to one thread
+//! for each kind of wait: one reports evictions to object servers, which then grant waiting locks, the other
+//! closes handles. A close needs the lock of the inode, whose holder may wait for the eviction of another
+//! client; so the threads that evict only queue the work here. Queued work is done in batches.
 
 use crate::error::MdsError;
 use nacre_env::sync::{Condvar, Mutex};
@@ -12,21 +12,21 @@ use nacre_types::{ClientUuid, Fid, OpenHandle};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long others wait at most for OSTs to hear that a client was evicted. One that does not answer for this long can
-/// hardly be written to by that client either.
+/// How long other clients wait at most until OSTs know of an eviction. An OST that does not answer for this
+/// long is most likely unreachable for the evicted client too.
 pub(crate) const FENCE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Something that waits for an inode.
+/// Work that needs the lock of an inode.
 pub(crate) enum Left {
-    /// A handle of a client that is gone.
+    /// An open handle of a removed client.
     Handle(ClientUuid, Fid, OpenHandle),
-    /// An inode without a name that nobody may have open any more.
+    /// An inode without a name that is to be destroyed unless a client has it open.
     Orphan(Fid),
 }
 
-/// Work for one thread.
+/// Work queue of one thread.
 struct Queue<T> {
-    /// `None` when there will be no more.
+    /// Queued work; `None` after the end.
     waiting: Mutex<Option<Vec<T>>>,
     changed: Condvar,
 }
@@ -45,7 +45,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// All that waits; `None` if the thread is to end.
+    /// Takes all queued work; `None` if the thread is to end.
     fn take(&self) -> Option<Vec<T>> {
         let mut waiting = self.waiting.lock();
         while waiting.as_ref().is_some_and(Vec::is_empty) {
@@ -69,7 +69,8 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
-    /// Starts the threads, which do what there is with `fence` and `close`; they end when the MDT stops, or `owner` is gone.
+    /// Starts the threads, which process the work with `fence` and `close`; they end when the MDT stops, or
+    /// `owner` is dropped.
     pub fn start<O: Send + Sync + 'static>(
         &self,
         owner: &Arc<O>,
@@ -83,28 +84,28 @@ impl Departed {
         Ok(())
     }
 
-    /// Has OSTs told that a client was evicted, and then the lease engine.
+    /// Queues the report of an eviction to OSTs and then to the lease engine.
     pub fn fence(&self, client: ClientUuid) {
         self.fencing.extend([client]);
     }
 
-    /// Has these handles of a client closed.
+    /// Queues the close of these handles of a client.
     pub fn close_all_of(&self, client: &ClientUuid, handles: Vec<(Fid, OpenHandle)>) {
         self.closing.extend(handles.into_iter().map(|(fid, handle)| Left::Handle(*client, fid, handle)));
     }
 
-    /// Has inodes without names destroyed if nobody has them open.
+    /// Queues the destruction of inodes without names, for those that no client has open.
     pub fn destroy(&self, orphans: Vec<Fid>) {
         self.closing.extend(orphans.into_iter().map(Left::Orphan));
     }
 
-    /// Lets the threads end.
+    /// Ends the threads after their current work.
     pub fn stop(&self) {
         self.fencing.end();
         self.closing.end();
     }
 
-    /// Waits until they have ended.
+    /// Waits for the end of the threads.
     pub fn join(&self) {
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let name = thread.thread().name().unwrap_or_default().to_owned();
@@ -115,14 +116,14 @@ impl Departed {
     }
 }
 
-/// A thread that does what comes by a queue.
+/// Runs a thread that processes the work of a queue.
 fn run<O: Send + Sync + 'static, T: Send + 'static>(
     name: &str,
     owner: &Arc<O>,
     queue: &Arc<Queue<T>>,
     work: impl Fn(&O, Vec<T>) + Send + 'static,
 ) -> Result<JoinHandle<()>, MdsError> {
-    // It must not keep a server that was dropped.
+    // The thread must not keep a dropped server alive.
     let (owner, queue) = (Arc::downgrade(owner), queue.clone());
     let run = move || {
         while let Some(some) = queue.take() {

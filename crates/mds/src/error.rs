@@ -1,4 +1,4 @@
-//! Why a metadata target cannot be made or started.
+//! Why a metadata target cannot be formatted or started.
 
 use nacre_ondisk::DecodeError;
 use nacre_store::MetaError;
@@ -8,35 +8,35 @@ use std::path::PathBuf;
 /// An error of [`crate::Mds::format`], [`crate::Mds::open`] and the offline check.
 #[derive(Debug, thiserror::Error)]
 pub enum MdsError {
-    /// The store said no.
+    /// The metadata store reported an error.
     #[error(transparent)]
     Store(#[from] MetaError),
-    /// The place for data of files cannot be used.
+    /// The store for data of files cannot be used.
     #[error("data of files on the metadata target: {0}")]
     Data(#[from] ObjectError),
-    /// The directory could not be made or looked at.
+    /// The directory could not be created or examined.
     #[error("{action} {path}: {source}")]
     Io {
-        /// Verb phrase of what was tried.
+        /// Verb phrase of the failed action.
         action: &'static str,
         /// File or directory concerned.
         path: PathBuf,
-        /// The cause.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// There is an MDT already.
+    /// The directory already has an MDT.
     #[error("{0} already holds a metadata target")]
     Exists(PathBuf),
-    /// The store holds no MDT.
+    /// The store has no MDT.
     #[error("{0} holds no metadata target: format it first")]
     NotFormatted(PathBuf),
-    /// A record of the MDT itself cannot be read.
+    /// A record of the MDT itself cannot be decoded.
     #[error("the {what} record of the metadata target is damaged: {source}")]
     Damaged {
-        /// Which record.
+        /// Name of the record.
         what: &'static str,
-        /// The cause.
+        /// Reason of the decoder.
         #[source]
         source: DecodeError,
     },
@@ -48,7 +48,8 @@ pub enum MdsError {
         /// Index in the configuration.
         expected: u16,
     },
-    /// The store for data of files that the MDT was made with is missing, or there is one that it was not made with.
+    /// The store for data of files does not match the format of the MDT: it is missing, or the MDT was
+    /// formatted without it.
     #[error("{0}")]
     DataPlace(&'static str),
     /// A thread could not be started.

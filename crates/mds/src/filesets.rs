@@ -1,10 +1,12 @@
-//! Clients that see a subtree as the root, and can get nowhere else.
+//! Clients that see a subtree as the root (filesets) and cannot leave it.
 //!
-//! Every FID of a request is served only if it is below the client's root: if it is that directory, or one of its names is in a
-//! directory below, or the client has it open. Names need no check of their own, as what is found in a directory below is below.
+//! A request is served only if every FID in it is below the client's root: it is that directory, or one of
+//! its names is in a directory below, or the client has it open. Names need no check of their own, as an
+//! entry of a directory below is below.
 //!
-//! The way up is one record for each directory, and what was found out is kept for each of them until a directory of this MDT gets
-//! another place. Of directories of other MDTs, which are asked, it is kept for [`REMOTE_LIFE`].
+//! The path upwards takes one record per directory. The result is cached for each directory until a directory
+//! of this MDT moves. For directories of other MDTs, which have to be asked, it is cached for
+//! [`REMOTE_LIFE`].
 
 use crate::leaves::Leaves;
 use crate::operations::Coordinator;
@@ -21,38 +23,39 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Directories above each other at most: more than a path has parts.
+/// Maximum depth of a directory; paths cannot have more components.
 const DEPTH_MAX: usize = 4096;
-/// Directories of which it is remembered whether they are below a root, at about 80 bytes each.
+/// Maximum number of directories with a cached verdict, at about 80 bytes each.
 const KNOWN_MAX: usize = 64 << 10;
-/// How long that counts if a directory on the way is on another MDT. Guess: short against what an administrator who moves a directory of
-/// one tenant to another expects, and long against a request to that MDT.
+/// Lifetime of a verdict if a directory on the path is on another MDT. Estimate: short compared with what an
+/// administrator expects who moves a directory from one tenant to another, and long compared with a request
+/// to that MDT.
 const REMOTE_LIFE: Duration = Duration::from_secs(1);
-/// Names of a file that are looked at. A file with more is below a root if one of these is.
+/// Maximum number of a file's names that are examined. A file with more is below a root if one of these is.
 const NAMES_MAX: u32 = 1024;
 
-/// Whether a directory is below a root.
+/// Cached answer to whether a directory is below a root.
 #[derive(Clone, Copy)]
 struct Verdict {
     is_below: bool,
-    /// [`Records::tree_moves`] before it was found out.
+    /// Value of [`Records::tree_moves`] before the search.
     moves: u64,
-    /// When, if another MDT was asked.
+    /// Time of the search, if another MDT was asked.
     asked: Option<Instant>,
 }
 
 /// See the [module documentation](self).
 pub(crate) struct Filesets {
     leaves: Arc<Leaves>,
-    /// Directories that are roots of clients, by path.
+    /// FIDs of the directories that are roots of clients, by path.
     roots: Mutex<HashMap<String, Fid>>,
-    /// By root and directory.
+    /// Verdicts by root and directory.
     known: Mutex<HashMap<(Fid, Fid), Verdict>>,
     coordinator: Arc<Coordinator>,
 }
 
 impl Filesets {
-    /// A client comes that sees this directory: what it is now counts for it.
+    /// Resolves the path again when a client with this root connects, since it may lead to another directory.
     pub fn look_again(&self, path: &str) {
         self.roots.lock().remove(path);
     }
@@ -82,10 +85,10 @@ impl Filesets {
         }
     }
 
-    /// The directory that a client sees as the root.
+    /// Returns the directory that a client sees as the root.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR` if the path leads to none; what other MDTs answer.
+    /// `ENOENT`, `ENOTDIR` if the path is not that of a directory; errors of other MDTs.
     pub fn root_of(&self, path: &str) -> StatusResult<Fid> {
         if let Some(fid) = self.roots.lock().get(path) {
             return Ok(*fid);
@@ -102,7 +105,7 @@ impl Filesets {
         Ok(at)
     }
 
-    /// What a name leads to, wherever its directory lies.
+    /// Resolves a name in a directory on any MDT.
     fn lead_anywhere(&self, parent: Fid, name: &[u8]) -> StatusResult<Fid> {
         check_name(name)?;
         for home in self.coordinator.homes_of(&parent, name, &mut Default::default())? {
@@ -124,7 +127,7 @@ impl Filesets {
         Err(Status::ENOENT)
     }
 
-    /// Whether a directory of any MDT is below a root.
+    /// Returns true if a directory of any MDT is below a root.
     fn is_below(&self, root: Fid, directory: Fid) -> StatusResult<bool> {
         let moves = self.leaves.records.tree_moves();
         let (mut at, mut passed, mut asked) = (directory, Vec::new(), None);
@@ -139,7 +142,7 @@ impl Filesets {
                 if passed.is_empty() {
                     return Ok(known.is_below);
                 }
-                // As old as what it rests on.
+                // The verdict is as old as the one it is derived from.
                 asked = known.asked.or(asked);
                 break known.is_below;
             }
@@ -154,7 +157,7 @@ impl Filesets {
         Ok(is_below)
     }
 
-    /// Whether an inode of this MDT is below a root. One that is not there is below none.
+    /// Returns true if an inode of this MDT is below a root. An inode that does not exist is below none.
     fn is_seen(&self, root: Fid, fid: &Fid) -> StatusResult<bool> {
         if *fid == root {
             return Ok(true);
@@ -183,10 +186,11 @@ impl Filesets {
         Ok(false)
     }
 
-    /// What a client that sees a subtree asks for, in terms of the whole; `None`: as it is. What it cannot reach is not there.
+    /// Translates a request of a client that sees a subtree to the whole file system; `None` if it stays as
+    /// it is. An inode outside the subtree does not exist for the client.
     ///
     /// # Errors
-    /// `ENOENT` for what is not below its root; `EPERM` for what is about all of an MDT.
+    /// `ENOENT` for inodes that are not below its root; `EPERM` for requests about a whole MDT.
     pub fn below_root<'a>(
         &self,
         export: &Export,
@@ -202,7 +206,7 @@ impl Filesets {
         };
         let fids = fids_of(request);
         if fids[0].is_none() && !of_many {
-            // It waits for no other MDT.
+            // The request waits for no other MDT.
             return Ok(None);
         }
         let root = self.root_of(path)?;
@@ -217,7 +221,7 @@ impl Filesets {
             MdsRequest::Lookup { parent, name: b".." } if *parent == root => {
                 Ok(Some(MdsRequest::Lookup { parent: root, name: b"." }))
             }
-            // The directories above it have no names here.
+            // The directories above the root have no names for this client.
             MdsRequest::FidToLink { fid, .. } if *fid == root => Err(Status::ENODATA),
             MdsRequest::FidToLink { fid, index } | MdsRequest::FidToPath { fid, index } if *fid != root => {
                 check(fid)?;
@@ -243,7 +247,8 @@ impl Filesets {
         }
     }
 
-    /// Where a client that sees a subtree finds it: it asks for the root of the file system, of MDT 0. `None`: that is not asked.
+    /// Returns the root of a client that sees a subtree, if the request asks MDT 0 for the root of the file
+    /// system; `None` for other requests.
     ///
     /// # Errors
     /// As [`Filesets::root_of`].
@@ -254,13 +259,14 @@ impl Filesets {
         }
     }
 
-    /// The directory at which paths end for a client.
+    /// Returns the directory at which paths end for a client.
     pub fn top_of(&self, standing: Option<&Standing>) -> StatusResult<Fid> {
         standing.and_then(Standing::root).map_or(Ok(Fid::ROOT), |path| self.root_of(path))
     }
 }
 
-/// Inodes that a request is about. A handle speaks for itself, and a new FID is that of nothing.
+/// Returns the inodes that a request concerns. A handle proves access on its own, and a new FID belongs to no
+/// inode.
 fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
     match request {
         MdsRequest::Lookup { parent: fid, .. }
@@ -307,7 +313,7 @@ fn fids_of<'a>(request: &'a MdsRequest<'_>) -> [Option<&'a Fid>; 2] {
         | MdsRequest::Ping
         | MdsRequest::LeaseReleased { .. }
         | MdsRequest::RunStart
-        // Handled one by one, or refused.
+        // Requests that are checked separately, or refused.
         | MdsRequest::Locks { .. }
         | MdsRequest::ListInodes { .. }
         | MdsRequest::MigrateFiles { .. }

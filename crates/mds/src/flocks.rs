@@ -1,11 +1,11 @@
 //! Locks that programs take on files: `flock` on the whole file, `fcntl` on byte ranges.
 //!
-//! `nacre_lock::flock` decides, under one mutex; this module is where threads wait for it. A thread that waits sleeps on a
-//! condition of its own, so a release wakes those whom it lets in and nobody else.
+//! `nacre_lock::flock` decides, under one mutex; in this module threads wait for it. Each waiting thread
+//! sleeps on a condition variable of its own, so a release wakes exactly the threads whose locks it grants.
 //!
-//! Locks live in memory. After a restart clients bring back what they held, in the same window as their other locks, and
-//! nothing new is granted before that is over: calls that wait are queued, others are told to ask again, so that they hold
-//! no threads.
+//! Locks live in memory. After a restart clients replay the locks that they held, in the same recovery window
+//! as their other locks, and no new lock is granted before it ends: waiting calls are queued, others get an
+//! error and ask again, so that they occupy no threads.
 
 use nacre_env::sync::{Condvar, Mutex};
 use nacre_lock::ResourceId;
@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time between two looks for an interrupt while a lock is waited for.
+/// Interval of checks for an interrupt while a thread waits for a lock.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A thread that waits.
+/// A waiting thread.
 struct Waiter {
     client: ClientUuid,
     fid: Fid,
@@ -39,7 +39,7 @@ struct State {
 /// See the [module documentation](self).
 pub struct FileLocks {
     state: Mutex<State>,
-    /// That of the engine, to be read without waiting.
+    /// Copy of the engine's state, readable without the mutex.
     is_recovering: AtomicBool,
 }
 
@@ -57,7 +57,7 @@ impl State {
         }
     }
 
-    /// Wakes those whose waits the engine has dropped without a word, with what became of them.
+    /// Wakes the threads whose waits the engine has dropped without an event, with the reason.
     fn end_all(&mut self, gone: impl Fn(&Waiter) -> bool, why: Status) {
         for waiter in self.waiters.values_mut().filter(|waiter| gone(waiter)) {
             waiter.result.get_or_insert(Err(why));
@@ -74,7 +74,7 @@ impl State {
 }
 
 impl FileLocks {
-    /// A table without locks; while it `is_recovering`, clients bring back those of the last run.
+    /// Builds a table without locks; while it `is_recovering`, clients replay the locks of the last run.
     pub fn new(is_recovering: bool) -> FileLocks {
         let state = State {
             engine: Engine::new(FlockConfig::default(), is_recovering),
@@ -85,12 +85,13 @@ impl FileLocks {
         FileLocks { state: Mutex::new(state), is_recovering: AtomicBool::new(is_recovering) }
     }
 
-    /// True until [`FileLocks::end_recovery`].
+    /// Returns true until [`FileLocks::end_recovery`].
     pub fn is_recovering(&self) -> bool {
         self.is_recovering.load(Ordering::Acquire)
     }
 
-    /// The end of recovery: all clients of the last run have replayed their locks or are given up. Waiting requests are granted as usual again.
+    /// Ends recovery: all clients of the last run have replayed their locks or were given up. Waiting
+    /// requests are granted as usual from here on.
     pub fn end_recovery(&self) {
         let mut completions = Vec::new();
         let mut state = self.state.lock();
@@ -99,8 +100,8 @@ impl FileLocks {
         self.is_recovering.store(false, Ordering::Release);
     }
 
-    /// A client brings back locks; gives those that it has lost. `may_restore` as long as it has not told that it has done
-    /// so with all.
+    /// Replays locks of a client; returns those that it has lost. `may_restore` until the client reports that
+    /// it has replayed all.
     pub fn replay(
         &self,
         fid: &Fid,
@@ -117,7 +118,7 @@ impl FileLocks {
         locks.iter().filter(|lock| is_refused(lock)).copied().collect()
     }
 
-    /// Lets everybody who waits give up: the server stops.
+    /// Ends all waits, because the server stops.
     pub fn wake(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -126,15 +127,16 @@ impl FileLocks {
         }
     }
 
-    /// Sets or releases a lock. With `wait` it returns when the lock is held; it may be interrupted. As on Linux, who asks
-    /// for an `flock` in another mode gives up the one he has first, and has none if the new one cannot be had.
+    /// Sets or releases a lock. With `wait` it returns when the lock is held; the wait can be interrupted. As
+    /// on Linux, a request for an `flock` in another mode first releases the lock that the caller has, and
+    /// leaves none if the new one is refused.
     ///
-    /// `asked`: when the program asked, for the order in which calls wait that began before a restart.
+    /// `asked`: time of the program's call, which orders waiting calls from before a restart.
     ///
     /// # Errors
-    /// `EAGAIN` on a conflict without `wait`, or `RECOVERING`; `EDEADLK` if waiting would never end, `EINTR`, `EINVAL` for
-    /// a range that ends before it starts, `ENOLCK`; `EVICTED` if the client was dropped meanwhile, `EBADF` if it closed
-    /// the file, `ESHUTDOWN`.
+    /// `EAGAIN` on a conflict without `wait`, or `RECOVERING`; `EDEADLK` for a deadlock, `EINTR`, `EINVAL`
+    /// for a range that ends before it starts, `ENOLCK`; `EVICTED` if the client was dropped meanwhile,
+    /// `EBADF` if it closed the file, `ESHUTDOWN`.
     pub fn set(
         &self,
         fid: &Fid,
@@ -186,7 +188,7 @@ impl FileLocks {
                 (false, false) => None,
             };
             if let Some(why) = why {
-                // Nothing was completed, or there would be a result.
+                // The engine completed nothing, or there would be a result.
                 state.engine.on_cancel_wait(client, wait);
                 break Err(why);
             }
@@ -196,7 +198,7 @@ impl FileLocks {
         result
     }
 
-    /// The first lock that keeps `lock` from being set.
+    /// Returns the first lock that conflicts with `lock`.
     ///
     /// # Errors
     /// `RECOVERING`.
@@ -220,7 +222,7 @@ impl FileLocks {
         }))
     }
 
-    /// Releases what a client holds on a file: it has closed it.
+    /// Releases the locks of a client on a file that it has closed.
     pub fn release_file(&self, fid: &Fid, client: &ClientUuid) {
         let mut completions = Vec::new();
         let mut state = self.state.lock();
@@ -229,7 +231,7 @@ impl FileLocks {
         state.end_all(|waiter| waiter.client == *client && waiter.fid == *fid, Status::EBADF);
     }
 
-    /// Releases all that a client holds and ends its waits: it is gone.
+    /// Releases all locks of a removed client and ends its waits.
     pub fn release_client(&self, client: &ClientUuid) {
         let mut completions = Vec::new();
         let mut state = self.state.lock();
@@ -250,7 +252,7 @@ fn owner(client: ClientUuid, lock: &FileLock) -> Owner {
     Owner { client, number: lock.owner.0 }
 }
 
-/// The lock in the engine's words; `None` for a release.
+/// Converts a lock to the engine's type; `None` for a release.
 fn wanted(client: ClientUuid, lock: &ProcessLock) -> Option<flock::FileLock> {
     let ProcessLock { lock, process } = lock;
     let access = match lock.mode {

@@ -1,4 +1,4 @@
-//! Changes of layouts, and what clients ask of them before they write.
+//! Changes of layouts, and requests of clients for layouts with objects before they write.
 
 mod edit;
 mod objects;
@@ -28,7 +28,7 @@ use std::time::Duration;
 pub(crate) struct LayoutChanges {
     leaves: Arc<Leaves>,
     core: Arc<Core>,
-    /// How long a first write waits for object ids when no OST has any ready.
+    /// How long a first write waits for object ids when no OST has any available.
     wait: Duration,
 }
 
@@ -37,8 +37,8 @@ impl LayoutChanges {
         LayoutChanges { leaves: leaves.clone(), core: core.clone(), wait }
     }
 
-    /// The pool that the directory above has for what is made in it. To be called without locks: the MDT of that directory may wait
-    /// for one of them.
+    /// Returns the pool that the parent directory sets for new files. Called without locks, since the MDT of
+    /// that directory may wait for one of them.
     fn pool_of_parent(&self, record: &InodeRecord) -> StatusResult<Option<PoolName>> {
         if record.attr.fid == Fid::ROOT {
             return Ok(None);
@@ -59,7 +59,8 @@ impl LayoutChanges {
         self.layout_intent_locked(caller, fid, range, locked, &|layout| MdsReply::Layout(layout))
     }
 
-    /// The layout, or with a range the layout that has objects there, and a lock on it if one was asked for.
+    /// Returns the layout (with a range: a layout that has objects there), and a lock on it if one was
+    /// requested.
     pub fn layout_access(
         &self,
         caller: &Caller<'_>,
@@ -68,7 +69,7 @@ impl LayoutChanges {
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
         let locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
-        // A request while the file is frozen gets no lock, and is sent again.
+        // While the file is frozen, a request gets no lock, and the client sends it again.
         let is_frozen = self.leaves.opens.frozen_by(fid).is_some();
         let (range, lock) = if is_frozen { (None, LockHandle(0)) } else { (range, lock) };
         let Some((start, end)) = range else {
@@ -77,7 +78,7 @@ impl LayoutChanges {
             return Ok(self.core.commits.answer(MdsReply::LockedLayout { layout, lock }));
         };
         self.leaves.records.inode(fid)?;
-        // Before the change: the answer is stored with it, and the client's own locks stay.
+        // Before the change: the answer is stored with the change, and the client's own locks stay.
         let lock = self.core.client_locks.grant_layout(caller, lock, fid)?;
         let reply = |layout| MdsReply::LockedLayout { layout, lock };
         self.layout_intent_locked(caller, fid, start..end, locked, &reply)
@@ -119,8 +120,8 @@ impl LayoutChanges {
         })
     }
 
-    /// True if a file's only object is on this MDT and was never written, and nobody else has the file open: then another layout
-    /// loses nothing.
+    /// Returns true if a file's only object is on this MDT and was never written, and no other client has the
+    /// file open: then another layout loses nothing.
     fn is_unused(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
         let Some(layout) = self.core.layouts.layout_of(record)? else { return Ok(true) };
         for object in layout.objects() {
@@ -140,8 +141,8 @@ impl LayoutChanges {
         Ok(!self.leaves.opens.is_open_elsewhere(&record.attr.fid, &caller.client))
     }
 
-    /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file is striped
-    /// by name.
+    /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file
+    /// is striped explicitly.
     pub fn set_layout(&self, caller: &Caller<'_>, fid: &Fid, wish: &Wish) -> StatusResult<MdsAnswer> {
         if !self.core.layouts.can_be_met(wish) {
             return Err(Status::EINVAL);
@@ -160,7 +161,7 @@ impl LayoutChanges {
         };
         let amendment = plan::set_layout(caller.cred(), &laid, wish, pool, now())?;
         if record.attr.is_regular() {
-            // What they wish for instead, or no more.
+            // The new specification replaces the cached one.
             self.core.client_locks.call_back_layout(fid, false, None)?;
         }
         let performer = &self.core.performer;
@@ -174,7 +175,7 @@ impl LayoutChanges {
         performer.amend(caller, held, self.leaves.records.begin(), amendment)
     }
 
-    /// True if the layout of a file cannot be set any more.
+    /// Returns true if the layout of a file is final.
     fn has_layout_for_good(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
         if record.attr.is_regular() && user::is_foreign(&record.body) {
             return Ok(true);

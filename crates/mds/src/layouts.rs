@@ -1,5 +1,5 @@
-//! What the records say of a file's data: where it goes, how large it is, and the defaults that directories, the root and the file system
-//! help out with.
+//! Records of a file's data: its layout, its size, and the defaults of directories, the root and the file
+//! system.
 
 pub(crate) mod stored;
 pub(crate) mod system;
@@ -18,9 +18,10 @@ use stored::damaged;
 /// See the [module documentation](self).
 pub struct Layouts {
     leaves: Arc<Leaves>,
-    /// The default layout of the root, if that is not on this MDT, as it was lately.
+    /// Default layout of the root, as last read, if the root is on another MDT.
     root_default: RwLock<Wish>,
-    /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
+    /// Striping for files for which neither they nor their directories specify any; the configuration may
+    /// change it at any time.
     default_layout: RwLock<LayoutSpec>,
     append_layout: Mutex<AppendLayout>,
 }
@@ -35,7 +36,7 @@ impl Layouts {
         }
     }
 
-    /// The layout of a regular file; `None` if none is stored, or a foreign one.
+    /// Returns the layout of a regular file; `None` if none is stored, or a foreign one.
     pub(crate) fn layout_of(&self, record: &InodeRecord) -> StatusResult<Option<Layout>> {
         if !record.attr.is_regular() || record.body.is_empty() || user::is_foreign(&record.body) {
             return Ok(None);
@@ -49,12 +50,12 @@ impl Layouts {
         Ok(Some(self.wished_layout(record)?))
     }
 
-    /// One past the last byte that a regular file can have.
+    /// Returns one past the last byte that a regular file can have.
     pub(crate) fn end_of_file(&self, record: &InodeRecord) -> StatusResult<u64> {
         self.layout_or_wished(record).map(|layout| layout.end())
     }
 
-    /// The layout of a regular file, or what it will be.
+    /// Returns the layout of a regular file, or the one it will get.
     pub(crate) fn layout_or_wished(&self, record: &InodeRecord) -> StatusResult<Layout> {
         match self.layout_of(record)? {
             Some(layout) => Ok(layout),
@@ -62,16 +63,18 @@ impl Layouts {
         }
     }
 
-    /// The layout that a file without objects is to get: its wishes, completed by the root's and the file system's defaults.
+    /// Returns the layout that a file without objects will get: its specification, completed by the root's
+    /// and the file system's defaults.
     ///
     /// # Errors
-    /// `EBADF` for one with a foreign layout, which never gets any.
+    /// `EBADF` for a file with a foreign layout, which never gets objects.
     pub(crate) fn wished_layout(&self, record: &InodeRecord) -> StatusResult<Layout> {
         if user::is_foreign(&record.body) {
             return Err(Status::EBADF);
         }
         let own = stored_wish(record)?;
-        // Without wishes of its own a file gets all of the root's default; otherwise the default striping completes its wishes.
+        // A file without a specification of its own gets all of the root's default; otherwise the default
+        // striping completes its specification.
         let mut layout = match own.is_empty() {
             true => without_first(self.root_wish()?).to_layout(&self.default_layout()),
             false => own.to_layout(&self.default_striping()?),
@@ -80,12 +83,13 @@ impl Layouts {
         Ok(layout)
     }
 
-    /// Gives a new file that is about to be written its place on this MDT, if its directory asks for that: then nothing has to be
-    /// asked for before data is written. Where nobody has asked the first data decides ([`Layouts::is_undecided`]).
+    /// Places the data of a new file that is about to be written on this MDT, if its directory specifies
+    /// that, so that the client needs no request before it writes. Without such a specification the first
+    /// data decides ([`Layouts::is_undecided`]).
     pub(crate) fn place_data(&self, record: &mut InodeRecord) -> StatusResult<()> {
         if record.body.is_empty() {
             if self.begins_on_mdt()? {
-                // Its first data may come with the close, which may be overtaken by questions.
+                // Its first data may arrive with the close, which requests for its size may overtake.
                 record.attr.size_source = SizeSource::Objects;
             }
             return Ok(());
@@ -100,15 +104,15 @@ impl Layouts {
         Ok(())
     }
 
-    /// True for a file without data for whose layout nobody has asked but for the whole file system: if that begins on an MDT,
-    /// the first data decides whether the file does ([`Layout::leave_out_head`]).
+    /// Returns true for a file without data and without a layout from its directory: if the file system's
+    /// default begins on an MDT, the first data decides whether the file does ([`Layout::leave_out_head`]).
     pub(crate) fn is_undecided(&self, record: &InodeRecord) -> bool {
         record.attr.is_regular()
             && record.body.is_empty()
             && !record.attr.flags.contains(AttrFlags::HAS_OBJECTS)
     }
 
-    /// True if files of which nobody says anything begin on an MDT when their first data is small.
+    /// Returns true if files without a specification begin on an MDT when their first data is small.
     pub(crate) fn begins_on_mdt(&self) -> StatusResult<bool> {
         Ok(self.root_wish()?.specs().next().is_some_and(|first| first.pattern == Pattern::Mdt))
     }
@@ -120,7 +124,7 @@ impl Layouts {
         }
     }
 
-    /// Takes over what the root, which lies on another MDT, has for the whole file system.
+    /// Stores the defaults of the root, which is on another MDT, for the whole file system.
     pub(crate) fn note_root(&self, root: &InodeRecord) -> StatusResult<()> {
         let wish = stored_wish(root)?;
         if *self.root_default.read() != wish {
@@ -129,14 +133,15 @@ impl Layouts {
         Ok(())
     }
 
-    /// The striping that the root and the file system help out with.
+    /// Returns the default striping of the root and the file system.
     pub(crate) fn default_striping(&self) -> StatusResult<LayoutSpec> {
         Ok(self.root_wish()?.inherited().or(&self.default_layout()))
     }
 
-    /// True if a wish breaks no rule and names nothing that does not exist.
+    /// Returns true if a specification breaks no rule and names only OSTs that exist.
     pub(crate) fn can_be_met(&self, wish: &Wish) -> bool {
-        // A pool that does not exist is no reason to refuse: it may be gone since somebody took this layout down.
+        // A pool that does not exist is no reason to refuse: it may have been removed since the user saved
+        // this layout.
         let possible = |spec: &LayoutSpec| {
             spec.first_ost
                 .iter()
@@ -146,7 +151,7 @@ impl Layouts {
         wish.check().is_ok() && wish.specs().all(possible)
     }
 
-    /// What the wish of a file comes to, with what its record, the root and the file system say where it is silent.
+    /// Returns the layout for a file's specification, completed by its record, the root and the file system.
     pub(crate) fn completed(&self, record: &InodeRecord, wish: &Wish) -> StatusResult<Layout> {
         let own = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             true => Wish::default(),
@@ -155,8 +160,8 @@ impl Layouts {
         Ok(wish.to_layout(&own.inherited().or(&self.default_striping()?)))
     }
 
-    /// True if what is made in a directory gets a copy of its default. The root's is looked up when it is needed, as it stands for
-    /// the whole file system; only a file's first OST is a matter of the directory itself. Source: reference 1.1, sanity 65n.
+    /// Returns true if new inodes in a directory get a copy of its default. The root's is looked up on use,
+    /// as it applies to the whole file system; only its first OST is restricted to files in the root itself.
     pub(crate) fn hands_down(&self, directory: &InodeRecord, kind: FileKind) -> StatusResult<bool> {
         if directory.body.is_empty() || directory.attr.fid != Fid::ROOT || user::is_foreign(&directory.body) {
             return Ok(!directory.body.is_empty());
@@ -164,7 +169,7 @@ impl Layouts {
         Ok(kind == FileKind::Regular && !self.begins_on_mdt()?)
     }
 
-    /// A new file that is to be appended to has its own default.
+    /// Sets the layout of a new file that is to be appended to, which has a default of its own.
     pub(crate) fn lay_out_for_appends(
         &self,
         directory: &InodeRecord,
@@ -177,7 +182,7 @@ impl Layouts {
         Ok(())
     }
 
-    /// The object of a file that has no other, if it is on this MDT.
+    /// Returns the only object of a file, if it is on this MDT.
     fn only_object_here(&self, record: &InodeRecord) -> StatusResult<Option<Fid>> {
         if !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             return Ok(None);
@@ -185,8 +190,9 @@ impl Layouts {
         Ok(self.layout_of(record)?.and_then(|layout| only_object(&layout)))
     }
 
-    /// The record with size, space and time as the file's data has them, if all of it is in an object here, whose word counts:
-    /// nothing else is stored, and nobody has the file open to write, or its client died.
+    /// Returns the record with size, space and times of the file's data, if all of it is in an object here
+    /// whose attributes are authoritative: no others are stored, and no client has the file open for writing,
+    /// or its client died.
     pub(crate) fn settled(&self, record: &Arc<InodeRecord>) -> StatusResult<Arc<InodeRecord>> {
         let is_unsure = record.attr.size_source == SizeSource::Objects;
         if !is_unsure || self.leaves.opens.session(&record.attr.fid).is_some() {
@@ -208,7 +214,7 @@ impl Layouts {
         Ok(Arc::new(settled))
     }
 
-    /// Attributes as clients are told them.
+    /// Returns the attributes for clients.
     pub(crate) fn told(&self, record: &Arc<InodeRecord>) -> StatusResult<Attr> {
         match record.attr.size_source {
             SizeSource::Exact => Ok(record.shown()),
@@ -216,33 +222,33 @@ impl Layouts {
         }
     }
 
-    /// True if the MDT finds out by itself what the data of a file is.
+    /// Returns true if the MDT determines the attributes of a file's data without a client.
     pub(crate) fn is_settled_by_itself(&self, record: &InodeRecord) -> StatusResult<bool> {
         Ok(self.is_undecided(record) || self.only_object_here(record)?.is_some())
     }
 
-    /// What files that are made to be appended to get.
+    /// Returns the layout of files created for appends.
     pub fn append_layout(&self) -> AppendLayout {
         *self.append_layout.lock()
     }
 
-    /// Changes that.
+    /// Changes the layout of files created for appends.
     pub fn change_append_layout(&self, change: impl FnOnce(&mut AppendLayout)) {
         change(&mut self.append_layout.lock());
     }
 
-    /// Uses another striping from now on for files whose directories say nothing.
+    /// Sets the striping of files whose directories specify none.
     pub fn set_default_layout(&self, spec: LayoutSpec) {
         *self.default_layout.write() = spec;
     }
 
-    /// Striping where neither a file nor its directories say anything.
+    /// Returns the striping of files whose directories specify none.
     pub(crate) fn default_layout(&self) -> LayoutSpec {
         self.default_layout.read().clone()
     }
 }
 
-/// Gives the file of `record` a layout whose only object, on this MDT, it has got with its first data.
+/// Gives the file of `record` a layout whose only object is on this MDT and was created with its first data.
 pub(crate) fn place(record: &mut InodeRecord, layout: &mut Layout) {
     layout.generation = layout.generation.wrapping_add(1);
     record.body = user::encode_layout(&record.attr.fid, layout);
@@ -250,12 +256,13 @@ pub(crate) fn place(record: &mut InodeRecord, layout: &mut Layout) {
     record.attr.size_source = SizeSource::Objects;
 }
 
-/// The object that a file gets on this MDT. Those that were made for it before may be other files' ([`super::relayout`]).
+/// Returns the FID of the object that a file gets on this MDT. Earlier objects of the file may belong to
+/// other files ([`super::relayout`]).
 pub(crate) fn object_on_mdt(record: &InodeRecord) -> Fid {
     Fid { ver: record.data_generation, ..record.attr.fid }
 }
 
-/// A wish for a first OST holds for the file that was made with it, not for what inherits.
+/// Removes the first OST, which applies to the file created with the specification and is not inherited.
 fn without_first(wish: Wish) -> Wish {
     match wish {
         Wish::Plain(spec) => Wish::Plain(LayoutSpec { first_ost: None, ..spec }),
@@ -263,7 +270,7 @@ fn without_first(wish: Wish) -> Wish {
     }
 }
 
-/// The object on an MDT of a layout that has no other.
+/// Returns the object on an MDT of a layout that has no other object.
 pub(crate) fn only_object(layout: &Layout) -> Option<Fid> {
     layout.object_on_mdt().filter(|_| layout.objects().count() == 1).map(|object| object.object)
 }

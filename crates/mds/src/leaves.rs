@@ -1,4 +1,4 @@
-//! The parts of a server that know of no other one.
+//! The parts of a server without dependencies on other parts.
 
 use crate::clients::Clients;
 use crate::data::DataPart;

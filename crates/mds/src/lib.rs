@@ -1,51 +1,54 @@
 //! The metadata server: one MDT's names, attributes, layouts, open handles and locks.
 //!
-//! Owns one metadata store and a dialogue with each OST. [`Mds`] implements [`nacre_rpc::MdsService`]; any thread may
-//! call it. It makes the parts of the server and gives each request to the one that serves it (`service`). Each part has private fields, which
-//! say what it may use: the `leaves`, which know of no other part, the `core`, which stands on them, those below it, and never the server.
+//! Owns one metadata store and a dialogue with each OST. [`Mds`] implements [`nacre_rpc::MdsService`]; any
+//! thread may call it. It builds the parts of the server and dispatches each request to the part that serves
+//! it (`service`). Each part has private fields, which determine what it may use: the `leaves`, which depend
+//! on no other part, the `core`, which depends on them, the parts below it, and never the server.
 //!
-//! An operation locks the inodes it changes (`locks`), reads records (`records`: the store behind a cache), checks
-//! permissions, builds one batch (`tx`), commits it and answers. Reads take no locks: each record is read whole, and a
-//! name whose inode is gone was removed meanwhile, so it is looked up again.
+//! An operation locks the inodes it changes (`locks`), reads records (`records`: the store behind a cache),
+//! checks permissions, builds one batch (`tx`), commits it and answers. Reads take no locks: each record is
+//! read whole, and a name whose inode was removed in the meantime is looked up again.
 //!
 //! | module | what |
 //! |---|---|
 //! | `mds`, `service` | opening and stopping; the requests, one by one |
-//! | `leaves`, `core` | the parts that know of no other one; those that stand on them and are shared |
-//! | `namespace/*` | making, linking, removing, renaming |
+//! | `leaves`, `core` | the parts without dependencies on others; those that depend on them and are shared |
+//! | `namespace/*` | create, link, unlink, rename |
 //! | `perform/*` | locks and records for a plan, on one MDT or several, and how it is carried out |
 //! | `plan/*` | the rules of names, attributes and extended attributes, as pure functions |
 //! | `lookups/*` | names, listings, attributes, paths |
 //! | `attributes/*` | changes of attributes, ACLs and extended attributes |
 //! | `open_files/*`, `opens` | opens, closes, sizes; open handles and writers |
-//! | `layouts/*` | what records say of layouts and sizes, and defaults |
-//! | `layout_changes/*` | layouts that change; objects for files |
-//! | `records`, `cache` | inodes and names as they are stored, and in memory |
+//! | `layouts/*` | layouts, sizes and defaults in records |
+//! | `layout_changes/*` | changes of layouts; objects for files |
+//! | `records`, `cache` | inodes and names in the store, and in memory |
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
-//! | `staging/*` | what a plan or an update does to the store; first links, extra links, losing the last name |
-//! | `commit` | what a request changes, its answer, and who hears of it |
-//! | `locks`, `turn` | inodes and names that operations have for themselves, and waiting for them |
-//! | `mdlocks` | what clients cache, and how it is called back |
-//! | `shards`, `new_shards` | directories whose names lie in shards |
+//! | `staging/*` | writes of a plan or an update to the store; first links, extra links, removal of the last name |
+//! | `commit` | commits of requests with their answers, and callbacks to clients |
+//! | `locks`, `turn` | exclusive access to inodes and names, and waiting for it |
+//! | `mdlocks` | locks that clients cache under, and their revocation |
+//! | `shards`, `new_shards` | striped directories |
 //! | `moving/*` | names and inodes that move to other shards and MDTs |
-//! | `operations/*` | operations over several MDTs |
-//! | `placement` | where directories go |
-//! | `capabilities` | what lets clients at the objects of files |
+//! | `operations/*` | distributed transactions |
+//! | `placement` | placement of directories |
+//! | `capabilities` | capabilities for objects of files |
 //! | `data`, `unowned` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `sessions`, `clients`, `recovery` | connect, leases, eviction, recovery after a restart |
 //! | `filesets` | clients that see a subtree |
 //! | `tenants`, `users` | effective credentials of clients, and requests that they may not send |
-//! | `departed` | what is left to do for clients that are gone |
+//! | `departed` | deferred work of evictions |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
-//! | `space` | room on the MDT, and how many inodes there are |
+//! | `space` | free space of the MDT, and the number of inodes |
 //! | [`check`] | offline check and repair |
 //! | [`simulated`] | service times for measurements |
 //!
-//! Invariants: every change of an inode happens under its lock; a batch that failed to commit leaves no trace in memory;
-//! nothing is sent to an OST for a transaction that is not durable yet, except that ids are reserved.
+//! Invariants: every change of an inode happens under its lock; a batch that failed to commit leaves no trace
+//! in memory; nothing is sent to an OST for a transaction that is not durable yet, except that ids are
+//! reserved.
 //!
-//! Several MDTs: names hold FIDs of any MDT and no format assumes that parent and child are neighbours. `docs/design/dne.md`.
+//! Several MDTs: names refer to FIDs of any MDT, and no format assumes that parent and child are on the same
+//! one. See `docs/design/dne.md`.
 
 mod attributes;
 mod cache;

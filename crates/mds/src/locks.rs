@@ -1,16 +1,20 @@
-//! Locks on inodes and on names: an operation holds those of everything it changes from its first read to its answer.
+//! Locks on inodes and on names: an operation holds those of everything it changes from its first read to its
+//! answer.
 //!
-//! Inodes share a fixed table of *latches* by hash. A thread holds a latch for the tens of microseconds that it takes to look at an inode,
-//! decide and commit. Latches are taken in the order of the table; which child a name stands for is known only under its directory's
-//! latch, so an operation that needs the child too [adds](Locked::add) it, and if that would break the order and the latch is busy, starts
-//! again with both.
+//! Inodes share a fixed table of *latches* by hash. A thread holds a latch for the tens of microseconds that
+//! it takes to read an inode, decide and commit. Latches are taken in the order of the table. The inode that
+//! a name refers to is known only under the latch of its directory, so an operation that needs the child too
+//! [adds](Locked::add) it, and if that would break the order and the latch is busy, restarts with both.
 //!
-//! What takes longer, as it waits for other MDTs or for clients, is [kept](LockTable::keep) beside the latches: an inode as a whole, or one name
-//! of a directory. Who finds under the latch that somebody keeps what it needs lets the latch go and waits for its turn. So
-//! operations on other names of a directory go on, and the directory itself stays what it is while anybody keeps a name of it.
+//! An operation that takes longer, as it waits for other MDTs or for clients, [keeps](LockTable::keep)
+//! entries under the latches: an inode as a whole, or one name of a directory. An operation that finds under
+//! the latch that another one keeps what it needs releases the latch and waits for its turn. So operations on
+//! other names of the directory continue, and the directory itself does not change while an operation keeps
+//! one of its names.
 //!
-//! Turns are given in one order for the whole table: who asks for several things asks for all of them at once, and waits for those alone
-//! who asked before. Nobody waits with a latch in hand. So nobody waits in a circle here, and nobody is passed for ever.
+//! Tickets give turns one order for the whole table: an operation that needs several entries requests all of
+//! them at once, and waits only for operations with earlier tickets. No thread waits while it holds a latch.
+//! So there is no deadlock here, and no operation starves.
 
 use nacre_env::sync::{Condvar, Latch, Mutex};
 use nacre_types::{Fid, Status, StatusResult};
@@ -19,38 +23,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Latches in the table; a power of two. Collisions only cost waiting. Guess: many times the threads of a server.
+/// Number of latches in the table; a power of two. Collisions only cost waiting. Estimate: many times the
+/// threads of a server.
 const LOCKS: usize = 2048;
-/// Places to wait at for the end of what is kept; a power of two.
+/// Number of gates, at which threads wait for the release of kept entries; a power of two.
 const GATES: usize = 64;
-/// Most latches that one operation on this MDT holds: rename has two directories, what is moved and what it replaces.
+/// Most latches that one operation on this MDT holds: rename has two directories, the moved inode and the one
+/// it replaces.
 const HELD_MAX: usize = 16;
 
-/// Operations that wait for nobody outside are over by then: they take tens of microseconds.
+/// Time in which operations that wait for no other server or client have ended: they take tens of
+/// microseconds.
 const SHORT: Duration = Duration::from_micros(200);
-/// Time between two looks for an interrupt while a thread waits for its turn.
+/// Interval of checks for an interrupt while a thread waits for its turn.
 const POLL: Duration = Duration::from_millis(50);
 
-/// What an operation needs.
+/// An inode or name that an operation needs.
 #[derive(Clone, Copy, Debug)]
 pub enum Want<'a> {
-    /// An inode as a whole: it may change, or go.
+    /// An inode as a whole: it may change, or be removed.
     Whole(Fid),
-    /// An inode as it is. Names in it may change.
+    /// An inode without changes of its own. Names in it may change.
     Still(Fid),
-    /// A name in a directory, which stays what it is otherwise.
+    /// A name in a directory that does not change otherwise.
     Name(Fid, &'a [u8]),
 }
 
 impl Want<'_> {
-    /// The inode.
+    /// Returns the FID of the inode.
     pub fn fid(&self) -> &Fid {
         match self {
             Want::Whole(fid) | Want::Still(fid) | Want::Name(fid, _) => fid,
         }
     }
 
-    /// Whether two of different operations exclude each other.
+    /// Returns true if two of different operations exclude each other.
     fn excludes(&self, other: &Want<'_>) -> bool {
         self.fid() == other.fid()
             && match (self, other) {
@@ -60,7 +67,7 @@ impl Want<'_> {
             }
     }
 
-    /// Whether who keeps `self` may do what needs `other`.
+    /// Returns true if an operation that keeps `self` may do what needs `other`.
     fn covers(&self, other: &Want<'_>) -> bool {
         self.fid() == other.fid()
             && match (self, other) {
@@ -71,25 +78,25 @@ impl Want<'_> {
     }
 }
 
-/// Something that is kept, or waited for.
+/// An entry that an operation keeps, or waits for.
 struct Entry {
-    /// Whose turn comes first.
+    /// Ticket: its order among all operations.
     ticket: u64,
     fid: Fid,
-    /// `None`: the inode as a whole.
+    /// Name in the directory; `None` for the inode as a whole.
     name: Option<Box<[u8]>>,
     reach: Reach,
 }
 
-/// Where an operation does something.
+/// Scope of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// On this MDT: until its commit everything is as it was.
+    /// Local: on this MDT alone; nothing is visible before its commit.
     Here,
-    /// On several, and this MDT decides it: from its commit here on it happens, elsewhere it may be half done as long as something of it
-    /// is kept.
+    /// Coordinator: on several MDTs, and this one decides. It is committed with the commit here, but may be
+    /// incomplete elsewhere as long as any of its entries is kept.
     Several,
-    /// On several, and another MDT decides it: what is kept here may have happened there.
+    /// Participant: on several MDTs, and another one decides; what is kept here may be committed there.
     Part,
 }
 
@@ -102,20 +109,21 @@ impl Entry {
     }
 }
 
-/// One latch on a cache line of its own, so that neighbours do not slow each other, with what is kept of its inodes. Bare, since what is kept
-/// is read and changed under it.
+/// One latch on a cache line of its own, to avoid false sharing, with the kept entries of its inodes. A raw
+/// lock, since the entries are read and changed under it.
 #[repr(align(64))]
 struct Slot {
     latch: Latch,
-    /// Under the latch alone.
+    /// Entries, accessed only under the latch.
     kept: UnsafeCell<Vec<Entry>>,
 }
 
-// SAFETY: `kept` is only touched by the holder of the latch.
+// SAFETY: only the holder of the latch accesses `kept`.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Its holder may be waiting for a client, whose answer another thread has to take: so a long wait is made known.
+    /// Waits for the latch. Its holder may be waiting for a client, whose answer another thread has to
+    /// receive: so a long wait is declared as blocking.
     fn wait(&self) {
         if !self.latch.try_lock_for(SHORT) {
             nacre_env::blocking(|| self.latch.lock());
@@ -123,7 +131,7 @@ impl Slot {
     }
 }
 
-/// Counts what was let go, so that nobody who looks and then waits misses it.
+/// Counts releases, so that a thread that checks and then waits misses none.
 #[derive(Default)]
 struct Gate {
     passed: Mutex<u64>,
@@ -134,11 +142,11 @@ struct Gate {
 pub struct LockTable {
     slots: Box<[Slot]>,
     gates: Box<[Gate]>,
-    /// The next turn.
+    /// The next ticket.
     next: AtomicU64,
-    /// Operations over several MDTs that keep something, or wait for it.
+    /// Number of distributed transactions that keep entries, or wait for them.
     over_several: AtomicUsize,
-    /// Threads that wait for their turn.
+    /// Number of threads that wait for their turn.
     waiting: AtomicUsize,
     stopped: AtomicBool,
 }
@@ -148,20 +156,21 @@ pub struct Locked<'a> {
     table: &'a LockTable,
     held: [usize; HELD_MAX],
     len: usize,
-    /// The turn of this thread, if it had to wait for it, or has one.
+    /// Ticket of this thread, if it had to wait, or has one.
     turn: Option<u64>,
-    /// Given back after the latches.
+    /// Released after the latches.
     _kept: Option<Kept>,
 }
 
 /// Latches of any number of inodes; released when dropped.
 pub struct Latched<'a> {
     table: &'a LockTable,
-    /// In order.
+    /// Slots in the order of the table.
     held: Vec<usize>,
 }
 
-/// What an operation keeps that no thread need run for: it waits for what another MDT decides, or for clients. Given back when dropped.
+/// Entries of an operation that needs no thread while it waits for the decision of another MDT, or for
+/// clients. Released when dropped.
 pub struct Kept {
     table: Arc<LockTable>,
     ticket: u64,
@@ -170,7 +179,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Its turn.
+    /// Returns its ticket.
     pub fn turn(&self) -> u64 {
         self.ticket
     }
@@ -193,23 +202,23 @@ impl Drop for Kept {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // SAFETY: each was locked by `push`'s callers, and only this unlocks it.
+        // SAFETY: callers of `push` locked each, and only this unlocks it.
         self.held[..self.len].iter().for_each(|&slot| unsafe { self.table.slots[slot].latch.unlock() });
     }
 }
 
 impl Drop for Latched<'_> {
     fn drop(&mut self) {
-        // SAFETY: each was locked when this was made, and only this unlocks it.
+        // SAFETY: each was locked when this was built, and only this unlocks it.
         self.held.iter().for_each(|&slot| unsafe { self.table.slots[slot].latch.unlock() });
     }
 }
 
 impl Latched<'_> {
-    /// What is kept of the inodes of a slot that is held.
+    /// Returns the kept entries of a slot whose latch is held.
     fn entries(&mut self, slot: usize) -> &mut Vec<Entry> {
         assert!(self.held.binary_search(&slot).is_ok(), "the latch is held");
-        // SAFETY: the latch is held by this alone, which is borrowed for as long.
+        // SAFETY: this value alone holds the latch, and is borrowed for the lifetime of the result.
         unsafe { &mut *self.table.slots[slot].kept.get() }
     }
 }
@@ -220,13 +229,13 @@ fn slot_of(fid: &Fid) -> usize {
     (mixed >> 40) as usize & (LOCKS - 1)
 }
 
-/// Goes on waiting unless this thread's request was called off.
+/// Returns an error if the request of this thread was interrupted.
 pub fn unless_interrupted() -> StatusResult<()> {
     if nacre_env::interrupted() { Err(Status::EINTR) } else { Ok(()) }
 }
 
 impl LockTable {
-    /// A table with nothing locked.
+    /// Builds a table with nothing locked.
     pub fn new() -> LockTable {
         let slot = || Slot { latch: Latch::new(), kept: UnsafeCell::new(Vec::new()) };
         LockTable {
@@ -239,7 +248,7 @@ impl LockTable {
         }
     }
 
-    /// Waits while an operation over several MDTs has something, which it may have done half.
+    /// Waits while a distributed transaction keeps `of`, since it may be half applied.
     ///
     /// # Errors
     /// As for [`LockTable::lock`].
@@ -256,8 +265,8 @@ impl LockTable {
         self.keep(&[*of], Reach::Here, &unless_interrupted).map(drop)
     }
 
-    /// Waits for the thread that changes an inode at this moment. What a reader of the store has seen of its commit, the record in memory says after
-    /// this.
+    /// Waits for the thread that is changing an inode. After this, the record in memory has every commit that
+    /// a reader has seen in the store.
     pub fn await_commit(&self, fid: &Fid) {
         let latch = &self.slots[slot_of(fid)].latch;
         if !latch.try_lock() {
@@ -265,11 +274,11 @@ impl LockTable {
             self.slots[slot_of(fid)].wait();
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
-        // SAFETY: it was locked here.
+        // SAFETY: the latch was locked above.
         unsafe { latch.unlock() };
     }
 
-    /// Nobody waits for a turn any more.
+    /// Ends all waits for a turn.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         for slot in 0..GATES {
@@ -312,18 +321,19 @@ impl LockTable {
         Latched { table: self, held }
     }
 
-    /// Keeps everybody else from looking at inodes, for as long as no one is waited for. What was kept of them is of no account.
+    /// Latches inodes, which excludes all other operations from them while no thread waits. Entries kept of
+    /// them are ignored.
     pub fn latch_all<'a>(&self, fids: impl Iterator<Item = &'a Fid>) -> Latched<'_> {
         self.latch_slots(fids.map(slot_of).collect())
     }
 
-    /// Locks what an operation needs when it is its turn.
+    /// Locks what an operation needs, once it is its turn.
     ///
     /// # Errors
-    /// `EINTR`, `ESHUTDOWN`, both only where others keep some of it.
+    /// `EINTR`, `ESHUTDOWN`, both only where other operations keep some of it.
     ///
     /// # Panics
-    /// If it is more than an operation may need.
+    /// If `wants` has more elements than an operation may need.
     pub fn lock(self: &Arc<Self>, wants: &[Want<'_>]) -> StatusResult<Locked<'_>> {
         let locked = self.latch(wants);
         if wants.iter().all(|want| locked.may(want)) {
@@ -337,7 +347,8 @@ impl LockTable {
         Ok(locked)
     }
 
-    /// Locks one thing if nobody keeps it and its latch is free soon: waits for nobody's turn.
+    /// Locks one element if no operation keeps it and its latch is free within a short time; never waits for
+    /// a turn.
     pub fn try_lock(&self, want: &Want<'_>) -> Option<Locked<'_>> {
         let slot = slot_of(want.fid());
         if !self.slots[slot].latch.try_lock_for(SHORT) {
@@ -348,18 +359,19 @@ impl LockTable {
         locked.may(want).then_some(locked)
     }
 
-    /// The same for who keeps some of it already. `None` if others keep the rest: then everything is to be asked for at once.
+    /// Locks like [`LockTable::lock`] for an operation that keeps some of it already. `None` if other
+    /// operations keep the rest: then the caller has to request everything at once.
     pub fn lock_kept(&self, wants: &[Want<'_>], kept: &Kept) -> Option<Locked<'_>> {
         let mut locked = self.latch(wants);
         locked.turn = Some(kept.ticket);
         wants.iter().all(|want| locked.may(want)).then_some(locked)
     }
 
-    /// Keeps all of this until it is dropped, when it is its turn. What may be read by others meanwhile is not kept. While it waits, `goes_on` is
-    /// asked again and again.
+    /// Keeps all of this, once it is its turn, until the result is dropped. Inodes that others may read
+    /// meanwhile are not kept. While it waits, it calls `goes_on` repeatedly.
     ///
     /// # Errors
-    /// `ESHUTDOWN`; what `goes_on` says. Then nothing is kept.
+    /// `ESHUTDOWN`; errors of `goes_on`. Then nothing is kept.
     pub fn keep(
         self: &Arc<Self>,
         wants: &[Want<'_>],
@@ -373,7 +385,7 @@ impl LockTable {
         outcome.map(|()| kept)
     }
 
-    /// Threads that wait for their turn now.
+    /// Returns the number of threads that wait for their turn.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -392,7 +404,7 @@ impl LockTable {
                 entries.any(|entry| entry.ticket < kept.ticket && entry.want().excludes(want))
             });
             let Some(slot) = in_the_way.map(|want| slot_of(want.fid())) else { return Ok(()) };
-            // A holder that lets go changes it after that.
+            // A release changes the counter afterwards.
             let seen = *self.gate_of(slot).passed.lock();
             drop(latched);
             goes_on()?;
@@ -417,7 +429,7 @@ impl LockTable {
         }
     }
 
-    /// Takes a turn, at one moment for everything.
+    /// Takes one ticket for everything at the same moment.
     fn queue(self: &Arc<Self>, wants: &[Want<'_>], reach: Reach) -> Kept {
         let mut latched = self.latch_all(wants.iter().map(Want::fid));
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
@@ -437,12 +449,12 @@ impl LockTable {
         Kept { table: self.clone(), ticket, slots, reach }
     }
 
-    /// Keeps for an operation that another MDT decides what was kept before a restart: there is nobody else yet.
+    /// Restores the entries of a participant from before a restart, when no other operation has started.
     pub fn keep_again(self: &Arc<Self>, wants: &[Want<'_>]) -> Kept {
         self.queue(wants, Reach::Part)
     }
 
-    /// Turns of operations that keep names of a directory, and that other MDTs decide.
+    /// Returns the tickets of participants in distributed transactions that keep names of a directory.
     pub fn parts_on_names(&self, directory: &Fid) -> Vec<u64> {
         if self.over_several.load(Ordering::SeqCst) == 0 {
             return Vec::new();
@@ -456,7 +468,8 @@ impl LockTable {
         turns
     }
 
-    /// Waits a little, or until something of a directory is given back; says whether the operation with this turn keeps nothing of it any more.
+    /// Waits for a short time, or until an entry of a directory is released; returns true if the operation
+    /// with this ticket keeps none of its entries.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
@@ -482,20 +495,20 @@ impl Locked<'_> {
         self.held[..self.len].contains(&slot)
     }
 
-    /// `slot` was just locked.
+    /// Records that `slot` was locked.
     fn push(&mut self, slot: usize) {
         self.held[self.len] = slot;
         self.len += 1;
     }
 
-    /// What is kept of the inodes of a slot that is held.
+    /// Returns the kept entries of a slot whose latch is held.
     fn entries(&self, slot: usize) -> &[Entry] {
         debug_assert!(self.holds(slot));
-        // SAFETY: the latch is held, so nobody changes it.
+        // SAFETY: the latch is held, so no other thread changes it.
         unsafe { &*self.table.slots[slot].kept.get() }
     }
 
-    /// Whether nobody else keeps what is wanted of a latched inode, or waits for it since longer.
+    /// Returns true if no other operation keeps `want` of a latched inode, or has waited longer for it.
     fn may(&self, want: &Want<'_>) -> bool {
         let entries = self.entries(slot_of(want.fid()));
         if entries.is_empty() {
@@ -508,12 +521,14 @@ impl Locked<'_> {
         !others.into_iter().any(|entry| entry.want().excludes(want))
     }
 
-    /// Whether an operation that is not over keeps a latched inode, or a name in it: it is about to change.
+    /// Returns true if an unfinished operation keeps a latched inode, or a name in it: the inode is about to
+    /// change.
     pub fn is_kept(&self, fid: &Fid) -> bool {
         self.entries(slot_of(fid)).iter().any(|entry| entry.fid == *fid && Some(entry.ticket) != self.turn)
     }
 
-    /// Locks one more inode. `false` if that could deadlock, or is not to be had: drop everything, lock all together and look again.
+    /// Locks one more inode. Returns `false` if that could deadlock, or the inode is kept: the caller then
+    /// drops everything, locks all together and reads again.
     pub fn add(&mut self, want: &Want<'_>) -> bool {
         let slot = slot_of(want.fid());
         if !self.holds(slot) {

@@ -1,4 +1,4 @@
-//! What is there: names, directories page by page, attributes, layouts.
+//! Reads: names, directories page by page, attributes, layouts.
 
 mod attr;
 mod inodes;

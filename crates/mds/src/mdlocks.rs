@@ -1,26 +1,28 @@
-//! What clients cache of inodes and names, and how it is called back before it changes.
+//! Locks under which clients cache inodes and names, and their revocation before a change.
 //!
-//! While several clients share the lease, answers to lookups and to requests for attributes come with read locks on parts of
-//! the inodes ([`ClientLocks::intend`]): on what the name stands for, and on the content of the directory that it was looked up in, so
-//! that names that are not there may be remembered too. Such a lock is granted at once or not at all.
+//! While several clients share the lease, answers to lookups and to requests for attributes come with read
+//! locks on parts of the inodes ([`ClientLocks::intend`]): on the inode that the name refers to, and on the
+//! content of the directory of the lookup, so that clients can cache negative entries too. Such a lock is
+//! granted at once or not at all.
 //!
-//! A change calls back what clients have of the inodes that its transaction touches, right before the transaction is
-//! committed ([`ClientLocks::call_back`]). So everybody sees the old state until then, and afterwards nobody has it cached. This is
-//! the only place that calls clients back.
+//! A change revokes clients' locks on the inodes of its transaction right before the commit
+//! ([`ClientLocks::call_back`]). So all clients see the old state until then, and afterwards none has it
+//! cached. This is the only module that sends blocking callbacks.
 //!
-//! Grants and changes of an inode exclude each other by the table of inode locks ([`crate::locks`]): both latch it, or the change keeps
-//! it, on which nothing is granted. So a change that finds no lock of a client cannot miss one, none comes between its callbacks and its
-//! commit, and what is read before a grant is what the lock stands for. A change waits for clients while it keeps inodes, so the answer to a callback must
-//! need nothing of the table: it is a cancel.
+//! Grants and changes of an inode exclude each other by the table of inode locks ([`crate::locks`]): both
+//! latch it, or the change keeps it, and no lock is granted on a kept inode. So a change misses no client's
+//! lock, none is granted between its callbacks and its commit, and the state read before a grant is the state
+//! that the lock protects. A change waits for clients while it keeps inodes, so the answer to a callback must
+//! not need the table: it is a cancel.
 //!
-//! Layouts have locks of their own, on other parts of the inode, so that changes of attributes leave them alone. They come with
-//! opens and with the layout ([`crate::layout_changes::LayoutChanges::layout_access`]), are called back by what changes the layout
-//! ([`ClientLocks::call_back_layout`]), and are brought back after a restart: I/O goes on under them. See
-//! `docs/design/layout-changes.md`.
+//! Layout locks cover other parts of the inode, so that changes of attributes leave them alone. They are
+//! granted with opens and with the layout ([`crate::layout_changes::LayoutChanges::layout_access`]), revoked
+//! by changes of the layout ([`ClientLocks::call_back_layout`]), and replayed after a restart, since I/O
+//! continues under them. See `docs/design/layout-changes.md`.
 //!
-//! The thread that evicts clients must never wait for an answer itself, nor for the lock of an inode: its holder
-//! may be waiting for an eviction. It takes what a client had in the lock server and leaves the rest to
-//! [`crate::departed`].
+//! The thread that evicts clients must never wait for an answer itself, nor for the lock of an inode, whose
+//! holder may be waiting for an eviction. It takes the client's locks in the lock server and leaves the rest
+//! to [`crate::departed`].
 
 use crate::layouts::Layouts;
 use crate::leaves::Leaves;
@@ -38,16 +40,18 @@ use nacre_wire::dir::DIR_PAGE_MAX;
 use nacre_wire::mds::{DirEntry, DirPage, LockRange, MdsReply};
 use std::sync::Arc;
 
-/// What a lock on an inode covers, and what a change of it calls back. Locks on the content of a directory alone have UPDATE of it,
-/// which every change of an inode touches: there is nothing that a client could keep.
+/// Parts that a lock on an inode covers, and that a change of it revokes. Locks on the content of a directory
+/// alone include its UPDATE, which every change of an inode touches, so no client could keep one across a
+/// change.
 const EVERYTHING: InodeBits =
     InodeBits::UPDATE.union(InodeBits::PERM).union(InodeBits::XATTR).union(InodeBits::LOOKUP);
-/// What a lock on a layout covers: that the objects which it names stay, and that no others come.
+/// Parts that a layout lock covers: the objects in the layout stay, and no others are added.
 pub(crate) const LAYOUT: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
 /// "No lock" in an answer.
 const NO_LOCK: LockHandle = LockHandle(0);
 
-/// True if from now on the file changes without the MDT being asked: then the client that makes it so is called back too.
+/// Returns true if the file will change without a request to the MDT: then the locks of the client that
+/// causes this are revoked too.
 fn leaves_the_mdt(old: &InodeRecord, new: Option<&InodeRecord>) -> bool {
     let is_exact = |record: &InodeRecord| record.attr.size_source == SizeSource::Exact;
     is_exact(old) && new.is_some_and(|new| !is_exact(new))
@@ -64,12 +68,12 @@ impl ClientLocks {
         ClientLocks { leaves: leaves.clone(), layouts: layouts.clone() }
     }
 
-    /// Looks a name up, or asks for the attributes of an inode, for a client that would like to keep the answer. The lock on
-    /// the directory comes under `handle` and that on the inode under the next one, or under what the client has already. The
-    /// answer is as good without locks, but nothing to be kept.
+    /// Looks up a name, or reads the attributes of an inode, for a client that wants to cache the answer. The
+    /// lock on the directory gets `handle` and that on the inode the next one, unless the client already has
+    /// a lock. Without locks the answer is just as correct, but cannot be cached.
     ///
     /// # Errors
-    /// Those of a lookup; `EINVAL` for `.`, `..` and no name at all.
+    /// Those of a lookup; `EINVAL` for `.`, `..` and an empty name.
     pub fn intend(
         &self,
         caller: &Caller<'_>,
@@ -103,7 +107,7 @@ impl ClientLocks {
         Ok(MdsReply::Intent { attr, public, names, directory, inode })
     }
 
-    /// A directory that the caller may search, what a name in it stands for, and the locks on both.
+    /// Returns a directory that the caller may search, the inode of a name in it, and the locks on both.
     fn find_locked(
         &self,
         caller: &Caller<'_>,
@@ -137,8 +141,8 @@ impl ClientLocks {
         }
     }
 
-    /// A lock on the names of a directory as they were read from this record, if they are still the same and it is to be had at once;
-    /// 0 otherwise.
+    /// Grants a lock on the names of a directory as read from this record, if they are still the same and the
+    /// lock is available at once; 0 otherwise.
     pub fn lock_on_names(
         &self,
         export: &Export,
@@ -148,14 +152,15 @@ impl ClientLocks {
         let fid = seen.attr.fid;
         let Some(locked) = self.leaves.locks.try_lock(&Want::Still(fid)) else { return Ok(NO_LOCK) };
         let now = self.leaves.records.find_inode(&fid)?;
-        // Every change of a name gives the directory another version.
+        // Every change of a name changes the version of the directory.
         if now.is_none_or(|now| now.attr.version != seen.attr.version) {
             return Ok(NO_LOCK);
         }
         self.grant(export, handle, &fid, InodeBits::UPDATE, &locked)
     }
 
-    /// Attributes of an inode and the lock under which they may be kept, if it is to be had at once.
+    /// Returns the attributes of an inode and the lock under which they may be cached, if it is available at
+    /// once.
     pub fn attr_with_lock(
         &self,
         export: &Export,
@@ -169,11 +174,12 @@ impl ClientLocks {
         Ok(Some((attr, lock)).filter(|_| lock != NO_LOCK))
     }
 
-    /// Puts the lock on a directory into a page of names of it that was read from the record that is given, and with `true`,
-    /// or without a directory, attributes and locks of the inodes that lie here. An entry whose lock is not to be had stays without.
+    /// Adds the lock on a directory to a page of its names read from the given record and, with `true` or
+    /// without a directory, attributes and locks of the inodes on this MDT. An entry whose lock is not
+    /// available at once gets none.
     ///
-    /// Nothing here waits for anybody: a change may already be waiting for this client to give up a lock that was granted a moment
-    /// ago, of which it hears by this answer.
+    /// Nothing here waits: a change may already be waiting for this client to release a lock that was just
+    /// granted, of which the client learns only by this answer.
     pub fn page_with_locks(
         &self,
         export: &Export,
@@ -183,7 +189,7 @@ impl ClientLocks {
     ) -> StatusResult<DirPage> {
         if let Some((seen, of_inodes)) = directory {
             page.lock = self.lock_on_names(export, seen, locks.first)?;
-            // Without it no name is worth anything, nor what it leads to.
+            // Without the lock neither a name nor its inode can be cached.
             if page.lock.0 == 0 || !of_inodes {
                 return Ok(page);
             }
@@ -196,7 +202,7 @@ impl ClientLocks {
             let found = handle.map(|handle| self.attr_with_lock(export, &entry.fid, LockHandle(handle)));
             let found = found.transpose()?.flatten();
             let full = found.map(|(attr, lock)| DirEntry { attr: Some(attr), lock, ..entry });
-            // The rest has to fit, too.
+            // The rest of the page has to fit too.
             let room = (DIR_PAGE_MAX - (page.bytes.len() - next)) as u32;
             if !full.is_some_and(|full| locked.push(&full, room)) && !locked.push(&entry, room) {
                 return Err(Status::EIO);
@@ -213,7 +219,7 @@ impl ClientLocks {
         attr: &Attr,
         locked: &Locked<'_>,
     ) -> StatusResult<LockHandle> {
-        // Only what stays true until it is changed here.
+        // Only attributes that stay valid until the MDT changes them.
         let has_objects = attr.flags.contains(AttrFlags::HAS_OBJECTS);
         let is_written = has_objects && self.leaves.opens.session(&attr.fid).is_some();
         if attr.size_source != SizeSource::Exact || is_written {
@@ -230,7 +236,7 @@ impl ClientLocks {
         bits: InodeBits,
         locked: &Locked<'_>,
     ) -> StatusResult<LockHandle> {
-        // Who keeps it may have called it back already, and is about to change it.
+        // The operation that keeps it may have sent its callbacks already, and is about to change it.
         if locked.is_kept(fid) {
             return Ok(NO_LOCK);
         }
@@ -239,8 +245,9 @@ impl ClientLocks {
         Ok(granted.unwrap_or(NO_LOCK))
     }
 
-    /// A lock on the layout of an inode that the caller holds in the table, for a client that asked for one under `handle`: that
-    /// one, or what the client has already; 0 if there is none to be had.
+    /// Grants a lock on the layout of an inode that the caller has locked in the table, for a client that
+    /// requested one under `handle`. Returns that handle, or that of the client's existing lock; 0 if none is
+    /// available.
     pub fn grant_layout(
         &self,
         caller: &Caller<'_>,
@@ -251,15 +258,15 @@ impl ClientLocks {
             return Ok(NO_LOCK);
         }
         let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, LAYOUT));
-        // Also where layouts change often: without the lock nothing can be read or written.
+        // Also where layouts change often: without the lock the client can neither read nor write.
         let granted = self.leaves.mdlocks.grant_always(caller.export, handle, &resource, need)?;
         Ok(granted.unwrap_or(NO_LOCK))
     }
 
-    /// Calls back locks on the layout of an inode before it changes, and waits until they are given up. With `replaced` the
-    /// objects of the file change: then nobody reads or writes it any more when this returns, and nothing of it is cached. Otherwise
-    /// components or objects are added, and what clients know stays true as far as it goes. `except` has its locks still, and
-    /// learns of the change from the answer to its request.
+    /// Revokes locks on the layout of an inode before it changes, and waits for their release. With
+    /// `replaced` the objects of the file change: on return no client reads, writes or caches the file.
+    /// Otherwise components or objects are added, and clients' copies stay valid but incomplete. `except`
+    /// keeps its locks, and gets the change with the answer to its request.
     ///
     /// # Errors
     /// `EINTR`, `EVICTED`, `ESHUTDOWN`.
@@ -272,17 +279,17 @@ impl ClientLocks {
         self.leaves.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, bits), except).map(drop)
     }
 
-    /// Calls back what clients cache of the inodes that a transaction changes, and waits until it is gone. The client that
-    /// asked for the change keeps its locks: it learns from the answer what has changed.
+    /// Revokes clients' locks on the inodes that a transaction changes, and waits for their release. The
+    /// client that requested the change keeps its locks: the answer carries the change.
     ///
     /// # Errors
-    /// `EINTR`, `EVICTED`, `ESHUTDOWN`; what reading an inode gives.
+    /// `EINTR`, `EVICTED`, `ESHUTDOWN`; errors of reading an inode.
     pub fn call_back(&self, tx: &Tx, export: Option<&Export>) -> StatusResult<()> {
         self.call_back_each(tx, export, &|record, except| self.call_back_all(record, except).map(|()| true))
             .map(drop)
     }
 
-    /// The same if nobody has to give anything up; false if somebody has to.
+    /// Does the same if no client has to release a lock; returns false otherwise.
     ///
     /// # Errors
     /// As for [`ClientLocks::call_back`].
@@ -303,9 +310,9 @@ impl ClientLocks {
             return Ok(true);
         }
         for (fid, new) in tx.cached() {
-            // One that did not exist is known to nobody.
+            // A new inode is cached by no client.
             let Some(old) = self.leaves.records.find_inode(fid)? else { continue };
-            // As clients were told it.
+            // With the attributes that clients got.
             let old = self.layouts.settled(&old)?;
             if new.is_some() || !old.attr.flags.contains(AttrFlags::ORPHAN) {
                 let except = export.filter(|_| !leaves_the_mdt(&old, new.as_deref()));
@@ -317,8 +324,8 @@ impl ClientLocks {
         Ok(true)
     }
 
-    /// The same for a file that is about to get objects. Then it changes without the MDT being asked, so the client that asks
-    /// for them is called back too.
+    /// Does the same for a file that is about to get objects. After that it changes without requests to the
+    /// MDT, so the locks of the requesting client are revoked too.
     ///
     /// # Errors
     /// As for [`ClientLocks::call_back`].

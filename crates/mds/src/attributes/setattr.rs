@@ -1,4 +1,4 @@
-//! Changing attributes.
+//! Changes of attributes (`setattr`).
 
 use super::Attributes;
 use crate::opens::WriteSession;

@@ -1,4 +1,5 @@
-//! Changes of attributes that are made from other records: Lustre's layouts, and what copies of attributes bring along. Source: reference 3.6.
+//! Changes of attributes that are computed from other records: Lustre's layouts, and attributes that programs
+//! copy along with a file.
 
 use super::Attributes;
 use crate::layouts::is_foreign_directory;
@@ -21,14 +22,14 @@ impl Attributes {
     ) -> StatusResult<MdsAnswer> {
         let impossible = |_| Status::EINVAL;
         match system {
-            // An empty value removes, as with Lustre.
+            // An empty value removes the layout, as in Lustre.
             System::Lov | System::TrustedLov if value.is_empty() => {
                 self.remove_system_xattr(caller, fid, system)
             }
             System::Lov | System::TrustedLov => self.set_layout_xattr(caller, fid, value, flags),
             System::Lmv | System::TrustedLmv => self.set_directory_layout(caller, fid, value, flags),
             System::Dmv => self.set_dir_default(caller, fid, value),
-            // Copies of attributes bring it along also for what is no directory.
+            // Programs that copy attributes also set it on files that are not directories.
             System::TrustedDmv => match self.set_dir_default(caller, fid, value) {
                 Err(Status::ENOTDIR) => self.lookups.get_attr(fid),
                 result => result,
@@ -43,7 +44,7 @@ impl Attributes {
                 fid,
                 user::decode_selector(value).map_err(impossible)?,
             ),
-            // Flags can only be changed where there are mirrors to choose from.
+            // Flags can only be changed where there are mirrors.
             System::LovSetFlags | System::LovUnknown => Err(Status::EINVAL),
             System::Lma | System::Link | System::Internal => self.lookups.get_attr(fid),
         }
@@ -63,8 +64,10 @@ impl Attributes {
         self.amend_or_answer(caller, held, &record, amendment)
     }
 
-    /// A value with objects was copied from another file, maybe of another file system: only its shape counts. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file
-    /// that has objects gives `EEXIST`, otherwise it stays as it is.
+    /// Sets a layout from an attribute value. A value with objects was copied from another file, maybe of
+    /// another file system: only its shape counts. Programs that copy attributes must not fail because they
+    /// wrote the data first: with [`XattrFlags::CREATE`] a file that has objects gives `EEXIST`, otherwise it
+    /// stays as it is.
     fn set_layout_xattr(
         &self,
         caller: &Caller<'_>,
@@ -91,8 +94,8 @@ impl Attributes {
         }
     }
 
-    /// Removes what can be: the default of a directory. All else stays, and programs that make a copy's attributes those of
-    /// the original need not know it.
+    /// Removes the default of a directory. Other system attributes stay without an error, since programs that
+    /// make a copy's attributes equal to the original's do not know them.
     pub(super) fn remove_system_xattr(
         &self,
         caller: &Caller<'_>,
@@ -101,7 +104,7 @@ impl Attributes {
     ) -> StatusResult<MdsAnswer> {
         match system {
             System::Lov | System::TrustedLov => {
-                // One may have been removed under its other name just before.
+                // The first removal may have changed the record under the attribute's other name.
                 let record = self.leaves.records.inode(fid)?;
                 if record.body.is_empty() || !record.attr.is_dir() || is_foreign_directory(&record) {
                     return self.lookups.get_attr(fid);

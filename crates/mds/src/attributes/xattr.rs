@@ -1,4 +1,4 @@
-//! Extended attributes, ACLs and defaults of directories. Source: xattr(7).
+//! Extended attributes, ACLs and defaults of directories, with the rules of xattr(7).
 
 use super::Attributes;
 use crate::layouts::system::LUSTRE_LOV;
@@ -18,7 +18,7 @@ use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Longest list of names, the kernel's limit.
+/// Longest list of names in bytes, the kernel's limit.
 const LIST_MAX: usize = 65536;
 
 fn check_name(name: &[u8]) -> StatusResult<()> {
@@ -109,11 +109,13 @@ impl Attributes {
         self.amend_or_answer(caller, held, &record, amendment)
     }
 
-    /// Sets or, with an empty value or Lustre's word for it, removes where directories that are made in a directory go. Stored with the
-    /// directory, handed down level by level, followed by clients; see `docs/design/dne.md`.
+    /// Sets the default layout for directories created in a directory, or removes it if the value is empty or
+    /// Lustre's encoding of a removal. The default is stored with the directory, inherited level by level,
+    /// and applied by clients; see `docs/design/dne.md`.
     ///
     /// # Errors
-    /// `EPERM` without the right to choose MDTs, and to callers that do not own the directory; `ENOTDIR`; `EINVAL`.
+    /// `EPERM` without the right to choose MDTs, and for callers that do not own the directory; `ENOTDIR`;
+    /// `EINVAL`.
     pub(super) fn set_dir_default(
         &self,
         caller: &Caller<'_>,
@@ -155,7 +157,7 @@ impl Attributes {
             .map_err(|error| self.leaves.records.store_failed(&error))
     }
 
-    /// True if there is an attribute other than `name` that is neither an ACL nor a capability.
+    /// Returns true if there is an attribute other than `name` that is neither an ACL nor a capability.
     fn has_plain_xattr_beside(&self, fid: &Fid, name: &[u8]) -> StatusResult<bool> {
         let mut found = false;
         self.each_stored_name(fid, &mut |other| {
@@ -164,7 +166,7 @@ impl Attributes {
         Ok(found)
     }
 
-    /// Names of stored attributes, each ended by NUL.
+    /// Returns the names of stored attributes, each terminated by NUL.
     fn stored_names(&self, fid: &Fid) -> StatusResult<Vec<u8>> {
         let mut names = Vec::new();
         self.each_stored_name(fid, &mut |name| {
@@ -185,8 +187,8 @@ impl Attributes {
         if flags.contains(AttrFlags::HAS_ACL) {
             add(ACL_ACCESS);
         }
-        // Those that every inode has (`trusted.lma` and so on) are had by name alone: programs that copy or compare attributes
-        // would take them for part of the file.
+        // Attributes that every inode has (`trusted.lma` and so on) are readable but not listed: programs
+        // that copy or compare attributes would take them for part of the file.
         if flags.contains(AttrFlags::HAS_LAYOUT) {
             add(LUSTRE_LOV);
         }

@@ -1,4 +1,4 @@
-//! Reading everything into memory.
+//! Inventory of a metadata store in memory.
 
 use super::Problem;
 use crate::error::MdsError;
@@ -22,10 +22,10 @@ use std::ops::{Bound, ControlFlow};
 /// Records between two calls of `progress`.
 const STEP: u64 = 10_000;
 
-/// Takes one record (key and value) into an inventory.
+/// Adds one record (key and value) to an inventory.
 type Taker<'a> = &'a mut dyn FnMut(&mut Inventory, &[u8], &[u8]);
 
-/// A name as it lies in a directory.
+/// A name as a directory stores it.
 pub struct Dirent {
     pub parent: Fid,
     pub name: Vec<u8>,
@@ -36,20 +36,20 @@ pub struct Dirent {
     pub position: u64,
 }
 
-/// An inode and what others say of it.
+/// An inode with what other records have about it.
 pub struct Inode {
     pub record: InodeRecord,
-    /// Names that directories have for it.
+    /// Names in directories that refer to it.
     pub names: Vec<(Fid, Vec<u8>)>,
-    /// Names beyond the first by the links table.
+    /// Names beyond the first, from the links table.
     pub extra_links: Vec<(Fid, Vec<u8>)>,
-    /// Entries of a directory.
+    /// Number of entries, if it is a directory.
     pub entries: u64,
-    /// Directories among them.
+    /// Number of directories among the entries.
     pub subdirs: u32,
 }
 
-/// Everything that is in a store.
+/// All records of the stores read.
 #[derive(Default)]
 pub struct Inventory {
     pub inodes: HashMap<Fid, Inode>,
@@ -58,26 +58,26 @@ pub struct Inventory {
     pub objects: u64,
     pub destroys: u64,
     pub orphans: HashMap<Fid, OrphanKind>,
-    /// Records of inodes that do not exist, by kind.
+    /// Records of inodes that do not exist, with their kinds.
     pub leftovers: Vec<(Fid, &'static str)>,
-    /// Largest id used by OST index, where it is beyond the mark.
+    /// Largest used id by OST index, where it is beyond the mark.
     pub marks: HashMap<u16, OstMarkRecord>,
     pub problems: Vec<Problem>,
-    /// Objects on this MDT that layouts name, or whose files prepared operations may bring.
+    /// Objects on this MDT that layouts name, or whose files prepared transactions may bring here.
     pub data_used: HashSet<Fid>,
-    /// Records of objects on this MDT that no layout names: their keys.
+    /// Keys of the records of objects on this MDT that no layout names.
     pub data_unused: Vec<Vec<u8>>,
-    /// A record that may name objects on this MDT cannot be read.
+    /// True if a record that may name objects on this MDT cannot be decoded.
     data_unsure: bool,
-    /// MDTs that were read.
+    /// Indexes of the MDTs that were read.
     covered: HashSet<u16>,
-    /// The last one.
+    /// Index of the MDT that was read last.
     mdt_index: u16,
     read: u64,
 }
 
 impl Inventory {
-    /// Reads a store.
+    /// Reads the store of one MDT.
     pub fn read(
         store: &MetaStore,
         mdt_index: u16,
@@ -89,7 +89,7 @@ impl Inventory {
         Ok(all)
     }
 
-    /// Reads one more store of the same file system.
+    /// Reads the store of another MDT of the same file system.
     pub fn add(
         &mut self,
         store: &MetaStore,
@@ -99,7 +99,7 @@ impl Inventory {
         let all = self;
         all.covered.insert(mdt_index);
         all.mdt_index = mdt_index;
-        // Marks are of one MDT each.
+        // Marks belong to one MDT each.
         all.marks.clear();
         all.data_unsure = false;
         let seed = store.get(META, META_KEY, |value| value.and_then(|v| MdtRecord::decode(v).ok()))?;
@@ -182,7 +182,7 @@ impl Inventory {
             if !record.body.is_empty() && !foreign && user::decode_wish(&record.body).is_err() {
                 self.damaged(*fid, "its striping wishes are damaged".to_owned());
             }
-            // One without a layout may have been made to be written, and nothing was.
+            // A file without a layout may have been created for a write that never happened.
             let may_be_unsure = record.attr.is_regular() && record.body.is_empty();
             if record.attr.size_source == SizeSource::Objects && !may_be_unsure {
                 self.damaged(*fid, "its size is said to be in objects, but it has none".to_owned());
@@ -208,7 +208,7 @@ impl Inventory {
     }
 
     fn check_mark(&mut self, fid: &Fid, ost_index: u16, object: &Fid) {
-        // A file that has moved here has objects that its first MDT has given out.
+        // A file that has moved here has objects that its first MDT allocated.
         if object.mdt_index() != self.mdt_index {
             return;
         }
@@ -288,7 +288,7 @@ impl Inventory {
         }
     }
 
-    /// Data comes before its file, which is locked until then, does.
+    /// Data arrives before its file, whose FID is locked until the file arrives.
     fn take_prepared(&mut self, key: &[u8], value: &[u8]) {
         match decode_op_key(key).and_then(|_| decode_prepared(value)) {
             Some((fids, _)) => self.data_used.extend(fids),
@@ -299,7 +299,8 @@ impl Inventory {
         }
     }
 
-    /// What one brings here needs no look: it is prepared until it has come.
+    /// Inodes that a committed transaction brings here need no check: the transaction stays prepared until
+    /// they have arrived.
     fn take_operation(&mut self, key: &[u8], value: &[u8]) {
         if decode_op_key(key).and_then(|_| decode_record::<Operation>(value)).is_none() {
             self.damaged(Fid::ZERO, "the record of an operation over several MDTs is damaged".to_owned());
@@ -333,18 +334,18 @@ impl Inventory {
         }
     }
 
-    /// True if the MDT of an inode was read, so that what is not there does not exist.
+    /// Returns true if the MDT of an inode was read, so that an inode not found does not exist.
     pub fn covers(&self, fid: &Fid) -> bool {
         self.covered.contains(&fid.mdt_index())
     }
 
-    /// True if only other MDTs than those that were read know all names of an inode.
+    /// Returns true if only MDTs that were not read know all names of an inode.
     pub fn has_names_elsewhere(&self, inode: &Inode) -> bool {
         let extra = inode.extra_links.iter().map(|(parent, _)| parent);
         extra.chain([&inode.record.parent]).any(|parent| !parent.is_zero() && !self.covers_names_of(parent))
     }
 
-    /// True if everything was read that may have names of a directory.
+    /// Returns true if all MDTs that may have names of a directory were read.
     fn covers_names_of(&self, directory: &Fid) -> bool {
         let record = self.inodes.get(directory).map(|inode| &inode.record);
         let layout = record.and_then(|record| shards_of(record).ok().flatten());
@@ -352,7 +353,7 @@ impl Inventory {
             && layout.is_none_or(|layout| layout.shards.iter().all(|shard| self.covers(shard)))
     }
 
-    /// What can be known only when everything was read: who has which names.
+    /// Connects inodes with their names, which requires that everything was read.
     pub fn connect(&mut self) {
         for name in &self.dirents {
             let mut parent = name.parent;

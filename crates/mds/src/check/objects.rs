@@ -1,4 +1,4 @@
-//! What an MDT says of objects, to be compared with what OSTs have.
+//! An MDT's references to objects, for the comparison with the objects on OSTs.
 
 use crate::config::MdsConfig;
 use crate::error::MdsError;
@@ -17,29 +17,31 @@ use std::path::Path;
 /// An object: index of its OST, and its FID.
 pub type ObjectName = (u16, Fid);
 
-/// Every object that an MDT knows, and what for.
+/// All objects that MDTs refer to, by kind of reference.
 #[derive(Clone, Default, Debug)]
 pub struct ObjectReferences {
-    /// The file of each object that a layout names, files without names included.
+    /// File of each object that a layout names, including files without names.
     pub used: HashMap<ObjectName, Fid>,
-    /// Those among them that data was written to, as the layout says: they have to be there.
+    /// Objects to which data was written according to the layout: OSTs must have them.
     pub written: HashSet<ObjectName>,
-    /// Objects that a second file names too: the object and that file.
+    /// Objects that a second file names too, with that file.
     pub shared: Vec<(ObjectName, Fid)>,
     /// Objects that wait to be destroyed.
     pub destroying: HashSet<ObjectName>,
-    /// Objects of files that are to come from another MDT, which no inode may name yet: data that has come here for an operation that is
-    /// prepared, and what a committed one says of the files that it brings. The MDTs that start finish both.
+    /// Objects of files that are to arrive from another MDT, which no inode may name yet: data that arrived
+    /// for a prepared transaction, and objects of files that a committed transaction brings. Recovery of the
+    /// MDTs finishes both.
     pub awaited: HashSet<ObjectName>,
-    /// A record that may name objects cannot be read, so what seems to belong to no file may belong to one.
+    /// True if a record that may name objects cannot be decoded, so that an apparent orphan may belong to a
+    /// file.
     pub is_partial: bool,
-    /// By index of OST and MDT: sequence of the MDT's objects, and the largest id that it ever gave to a file. What lies above is
-    /// destroyed when the MDT starts.
+    /// By index of OST and MDT: sequence of the MDT's objects, and the largest id that it ever allocated to a
+    /// file. The MDT destroys objects with larger ids when it starts.
     pub marks: HashMap<(u16, u16), (u64, u32)>,
 }
 
-/// Reads the references of the MDT in `dir`, which must not be running. Of damaged records [`super::check_dir`] tells; here they only
-/// make what is found partial.
+/// Reads the references of the MDT in `dir`, which must not be running. Damaged records only make the result
+/// partial; [`super::check_dir`] reports them.
 ///
 /// # Errors
 /// If the store cannot be opened or read.
@@ -82,7 +84,7 @@ pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferen
 }
 
 impl ObjectReferences {
-    /// Adds what another MDT of the same file system says.
+    /// Adds the references of another MDT of the same file system.
     pub fn merge(&mut self, other: ObjectReferences) {
         for (name, file) in other.used {
             if let Some(first) = self.used.insert(name, file) {
@@ -97,12 +99,13 @@ impl ObjectReferences {
         self.marks.extend(other.marks);
     }
 
-    /// Is an object one of a file, of one that is to come, or one that waits to be destroyed?
+    /// Returns true if an object belongs to a file, belongs to a file that is to arrive, or waits to be
+    /// destroyed.
     pub fn knows(&self, name: &ObjectName) -> bool {
         self.used.contains_key(name) || self.destroying.contains(name) || self.awaited.contains(name)
     }
 
-    /// `None` if the record cannot be read.
+    /// Adds the objects of an inode; `None` if the record cannot be decoded.
     fn take_inode(&mut self, fid: Fid, value: &[u8]) -> Option<()> {
         for stripe in objects_of(fid, value)? {
             let name = name_of(&stripe);
@@ -116,7 +119,7 @@ impl ObjectReferences {
         Some(())
     }
 
-    /// `None` if a record in it cannot be read.
+    /// Adds the objects of inodes in a transaction; `None` if one of its records cannot be decoded.
     fn take_operation(&mut self, operation: &Operation) -> Option<()> {
         for update in operation.parts.iter().flat_map(|part| &part.updates) {
             if let Update::InodeIn { fid, record, .. } | Update::NewInode { fid, record, .. } = update {
@@ -131,7 +134,7 @@ fn name_of(object: &StripeObject) -> ObjectName {
     (object.ost_index, object.object)
 }
 
-/// The objects that the record of an inode names; `None` if it cannot be read.
+/// Returns the objects that the record of an inode names; `None` if it cannot be decoded.
 fn objects_of(fid: Fid, value: &[u8]) -> Option<Vec<StripeObject>> {
     let record = InodeRecord::decode(fid, value).ok()?;
     let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);

@@ -1,4 +1,5 @@
-//! Operations over several MDTs that were committed by some of them and not by others: servers that start finish them.
+//! Distributed transactions that some participants have committed and others have not. Recovery finishes them
+//! when the servers start.
 
 use super::Problem;
 use crate::error::MdsError;
@@ -11,11 +12,11 @@ use nacre_wire::peer::{OpId, Operation};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
-/// What an MDT knows of operations.
+/// An MDT's records of distributed transactions.
 #[derive(Default)]
 struct Known {
     done: HashSet<OpId>,
-    /// For each coordinator, the first operation that may not be durable everywhere.
+    /// For each coordinator, the first transaction that may not be durable on all participants.
     finished: HashMap<u16, OpId>,
 }
 
@@ -25,7 +26,7 @@ impl Known {
     }
 }
 
-/// One problem for each operation that an MDT among these has not done.
+/// Returns one problem for each committed transaction that an MDT among these has not applied.
 ///
 /// # Errors
 /// If a store cannot be read.
@@ -64,9 +65,10 @@ pub fn unfinished(stores: &[(&MetaStore, u16)]) -> Result<Vec<Problem>, MdsError
         .collect())
 }
 
-/// What is prepared on these MDTs, by index, and is never decided: its coordinator does not exist, or has forgotten it. `all` are the indexes
-/// of all MDTs of the file system, if they are known; without them only what no MDT can have coordinated is told. Nothing is told that a
-/// damaged store may have lost.
+/// Returns transactions that are prepared on these MDTs, by index, and will never be decided: their
+/// coordinator does not exist, or has forgotten them. `all` are the indexes of all MDTs of the file system,
+/// if they are known; without them, only transactions that no MDT can have coordinated are returned.
+/// Transactions whose decision a damaged store may have lost are not returned.
 ///
 /// # Errors
 /// If a store cannot be read.
@@ -92,17 +94,17 @@ pub fn abandoned(stores: &[(&MetaStore, u16)], all: Option<&[u16]>) -> Result<Ve
     let are_all_here = all.is_some_and(|all| all.iter().all(|index| here.contains(index)));
     let is_abandoned = |(index, op): &(u16, OpId)| match here.contains(&op.mdt) {
         _ if op.mdt == *index || op.mdt >= MDT_COUNT_MAX => true,
-        // The participant that has it reports it to its coordinator.
+        // The participant has prepared the transaction, and reports that to its coordinator.
         true => are_all_here && !is_damaged && !committed.contains(op),
         false => all.is_some_and(|all| !all.contains(&op.mdt)),
     };
     Ok(prepared.into_iter().filter(is_abandoned).collect())
 }
 
-/// Removes the record of what is prepared.
+/// Removes the records of prepared transactions.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub fn forget(store: &MetaStore, ops: &[OpId]) -> Result<(), MdsError> {
     let mut batch = Batch::new();
     batch.set_releasing(true);

@@ -1,4 +1,4 @@
-//! Names of files, for those who read what a check has found.
+//! Paths of files, for the report of a check.
 
 use super::{DEPTH_MAX, looking};
 use crate::config::MdsConfig;
@@ -11,7 +11,8 @@ use nacre_types::Fid;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-/// The first path of each file, from the root of the file system, as far as the MDTs in these directories know it. They must not be running.
+/// Returns the first path of each file from the root of the file system, as far as the MDTs in these
+/// directories know it. The MDTs must not be running.
 ///
 /// # Errors
 /// If a store cannot be opened or read.
@@ -30,7 +31,8 @@ pub fn paths_of(
     Ok(paths)
 }
 
-/// `None` if a directory on the way has no name, cannot be read, or lies elsewhere.
+/// Returns the path of a file; `None` if a directory on it has no name, cannot be decoded, or is on another
+/// MDT.
 fn path_of(stores: &HashMap<u16, MetaStore>, file: Fid) -> Result<Option<String>, MdsError> {
     let (mut at, mut names) = (file, Vec::new());
     while at != Fid::ROOT {

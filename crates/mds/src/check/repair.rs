@@ -1,4 +1,4 @@
-//! Repairs that lose nothing.
+//! Repairs without loss of data.
 
 use super::collect::{Inode, Inventory};
 use super::{CheckReport, LOST_AND_FOUND, check};
@@ -17,19 +17,19 @@ use nacre_types::{Attr, AttrFlags, Fid, FileKind, Timestamp};
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
 
-/// Changes in one transaction at most.
+/// Largest number of changes in one transaction.
 const BATCH_MAX: usize = 1000;
 
 struct Repair<'a> {
     store: &'a MetaStore,
     tx: Tx,
     mdt: MdtRecord,
-    /// Records that change, as they will be.
+    /// Changed records in their new state.
     changed: HashMap<Fid, InodeRecord>,
 }
 
-/// Repairs what can be, then checks again: `report.problems` keeps everything that was found, `repaired` says how many are
-/// gone.
+/// Repairs all repairable problems, then checks again: `report.problems` keeps all problems found, `repaired`
+/// counts those that the second check does not find.
 pub fn repair(
     store: &MetaStore,
     mdt: &MdtRecord,
@@ -68,7 +68,8 @@ impl Repair<'_> {
         name_hash(self.mdt.hash_seed, name)
     }
 
-    /// Removes names that name nothing or lie nowhere and corrects kinds; gives the inventory without them.
+    /// Removes names without inode or directory and corrects kinds; returns the inventory without the removed
+    /// names.
     fn names(&mut self, mut inventory: Inventory) -> Result<Inventory, MdsError> {
         let dirents = std::mem::take(&mut inventory.dirents);
         for name in dirents {
@@ -107,7 +108,7 @@ impl Repair<'_> {
             } else if *fid == Fid::ROOT || !inode.names.is_empty() {
                 self.correct_named(inventory, fid, inode, &mut record);
             } else if record.attr.flags.contains(AttrFlags::ORPHAN) && !record.attr.is_dir() {
-                // Destroyed at the next start, as nobody has it open.
+                // The next start destroys the inode, as no client has it open.
                 record.attr.nlink = 0;
                 if !inventory.orphans.contains_key(fid) {
                     self.tx.batch().put(ORPHANS, &fid.to_key(), &OrphanKind::Unlinked.encode());
@@ -127,7 +128,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Counts and links of an inode that has names.
+    /// Corrects counts and links of an inode with names.
     fn correct_named(&mut self, inventory: &Inventory, fid: &Fid, inode: &Inode, record: &mut InodeRecord) {
         correct_counts(inode, record);
         if !record.attr.is_dir() {
@@ -156,7 +157,7 @@ impl Repair<'_> {
         (record.parent, record.name) = first;
     }
 
-    /// Gives inodes that lost their names new ones.
+    /// Links inodes without names into `lost+found`.
     fn rescue(&mut self, inventory: &Inventory, lost: &[Fid]) -> Result<(), MdsError> {
         let Some(root) = inventory.inodes.get(&Fid::ROOT) else { return Ok(()) };
         let existing = inventory
@@ -167,7 +168,7 @@ impl Repair<'_> {
             Some((fid, inode)) if inode.record.attr.is_dir() => {
                 self.changed.remove(fid).unwrap_or_else(|| inode.record.clone())
             }
-            // Something else has the name: leave the rescue to a person.
+            // Another file has the name: the rescue is left to an administrator.
             Some(_) => return Ok(()),
             None => self.make_lost_and_found(root)?,
         };
@@ -250,7 +251,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Raises marks to what files use, so that no id is given out twice.
+    /// Raises marks to the ids in use, so that no id is allocated twice.
     fn marks(&mut self, inventory: &Inventory) -> Result<(), MdsError> {
         let mut used: HashMap<u16, OstMarkRecord> = HashMap::new();
         for inode in inventory.inodes.values() {
@@ -258,7 +259,7 @@ impl Repair<'_> {
                 continue;
             }
             let Ok(layout) = user::decode_layout(&inode.record.body) else { continue };
-            // Those of files that have come from another MDT are in its marks.
+            // Objects of files that came from another MDT are covered by that MDT's marks.
             let is_own = |fid: &Fid| fid.mdt_index() == self.mdt.index;
             for object in layout.objects().filter(|found| !found.is_on_mdt() && is_own(&found.object)) {
                 let (sequence, last_used) = (object.object.seq, object.object.oid);
@@ -285,7 +286,7 @@ impl Repair<'_> {
     }
 }
 
-/// What the names in a directory say of it.
+/// Sets the counts of a directory to those of its names.
 fn correct_counts(inode: &Inode, record: &mut InodeRecord) {
     if record.attr.is_dir() {
         record.attr.nlink = 2 + inode.subdirs;

@@ -1,7 +1,9 @@
-//! Components added to a file's layout, and taken away again (`lfs setstripe --component-add`, `--component-del`).
+//! Components added to a file's layout and removed from it (`lfs setstripe --component-add`,
+//! `--component-del`).
 //!
-//! Only the end of a layout changes. Components that come, or go without having had objects, leave what clients know of objects true.
-//! With a component that has objects its data goes ([`super::relayout`]).
+//! Only the end of a layout changes. Clients' knowledge of objects stays valid when components are added, or
+//! removed without having had objects. Removing a component with objects removes its data
+//! ([`super::relayout`]).
 
 use super::LayoutChanges;
 use crate::locks::Want;
@@ -18,7 +20,7 @@ impl LayoutChanges {
     /// Appends components to a composite file.
     ///
     /// # Errors
-    /// `EINVAL` if the file is not composite, has no end, or the whole would break a rule; `EACCES`.
+    /// `EINVAL` if the file is not composite, has no end, or the result would break a rule; `EACCES`.
     pub fn add_components(
         &self,
         caller: &Caller<'_>,
@@ -40,10 +42,11 @@ impl LayoutChanges {
         })
     }
 
-    /// Takes components away from the end of a composite file, with their data.
+    /// Removes components from the end of a composite file, with their data.
     ///
     /// # Errors
-    /// `EINVAL` if the file is not composite, the component is not its last one or its only one, or there is none; `EACCES`.
+    /// `EINVAL` if the file is not composite, the component is not its last one or its only one, or there is
+    /// none; `EACCES`.
     pub fn delete_components(
         &self,
         caller: &Caller<'_>,
@@ -54,20 +57,20 @@ impl LayoutChanges {
             let before = layout.components.len();
             match selector {
                 Selector::Id(id) => {
-                    // With the room that it was to grow into.
+                    // The component is removed with its extension.
                     let own = layout.components.len() - 1;
                     let own = if layout.components[own].is_extension() { own.saturating_sub(1) } else { own };
                     let id_of = |place: usize| layout.components.get(place).map(|c| c.id);
                     match id_of(own) == Some(id) {
                         true => layout.components.truncate(own),
-                        // The room alone: what has grown stays as it is.
+                        // Only the extension is removed: a component that has grown stays as it is.
                         false if id_of(own + 1) == Some(id) && !layout.components[own].extent.is_empty() => {
                             layout.components.truncate(own + 1)
                         }
                         false => return Err(Status::EINVAL),
                     }
                 }
-                // Objects are given from the beginning, so those without are the last ones.
+                // Objects are allocated from the beginning, so the components without are the last ones.
                 Selector::WithoutObjects => layout.components.retain(|c| c.is_instantiated()),
             }
             if layout.components.is_empty() || layout.components.len() == before {

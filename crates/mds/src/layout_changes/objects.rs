@@ -1,5 +1,5 @@
-//! Objects that files get: when they are written to, and other ones when they are opened for writing without data and theirs are on an OST
-//! that does not answer.
+//! Allocation of objects for files: for writes, and as a replacement when a file without data is opened for
+//! writing and its objects are on an unresponsive OST.
 
 use super::LayoutChanges;
 use crate::layouts::object_on_mdt;
@@ -14,10 +14,10 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 use std::sync::Arc;
 
 impl LayoutChanges {
-    /// Has components grow that a write which ends at `end` goes behind, and gives objects to those before `end` that have none, of
-    /// the file `record` with this layout: `commit` gets
-    /// the changed record, the layout, and a transaction in which the objects are marked as given out. `informed` learns of the
-    /// layout from the answer.
+    /// Grows components and allocates objects for a write that ends at `end`: to all components before `end`
+    /// without any, of the file `record` with this layout. `commit` gets the changed record, the layout, and
+    /// a transaction that marks the objects as allocated. `informed` is the client that gets the layout with
+    /// the answer.
     pub fn instantiate(
         &self,
         record: &InodeRecord,
@@ -26,7 +26,7 @@ impl LayoutChanges {
         informed: Option<&Export>,
         commit: impl FnOnce(InodeRecord, Layout, Tx) -> StatusResult<MdsAnswer>,
     ) -> StatusResult<MdsAnswer> {
-        // Before objects are set aside for it: others wait for those.
+        // Before objects are reserved: other requests wait for those.
         self.core.client_locks.call_back_layout(&record.attr.fid, false, informed)?;
         self.core.client_locks.call_back_for_objects(record)?;
         layout.place_on_mdt(object_on_mdt(record));
@@ -68,7 +68,7 @@ impl LayoutChanges {
             }
             commit(changed, layout, tx)
         };
-        // What is on this MDT needs no OST.
+        // Components on this MDT need no OST.
         if wanted.is_empty() {
             return store(Vec::new(), None);
         }
@@ -76,11 +76,12 @@ impl LayoutChanges {
         self.leaves.osts.with_objects(&wanted, &used, wait, |objects, marks| store(objects, Some(marks)))
     }
 
-    /// Gives components of a file other objects if some of theirs are on OSTs that do not answer, nothing was ever written to it and
-    /// nobody has it open: then nothing is lost. The record as it is then; `None` if it stays as it is. The caller has locked it.
+    /// Replaces objects of components if some are on unresponsive OSTs, the file was never written and no
+    /// client has it open: then nothing is lost. Returns the new record; `None` if nothing changed. The
+    /// caller has locked the inode.
     ///
     /// # Errors
-    /// `EINTR`; what the store says.
+    /// `EINTR`; those of the store.
     pub fn leave_silent_osts(&self, record: &Arc<InodeRecord>) -> StatusResult<Option<Arc<InodeRecord>>> {
         let (attr, fid) = (&record.attr, record.attr.fid);
         let is_empty = attr.size == 0 && attr.size_source == SizeSource::Exact;
@@ -88,7 +89,7 @@ impl LayoutChanges {
             return Ok(None);
         }
         let Some(mut layout) = self.core.layouts.layout_of(record)? else { return Ok(None) };
-        // How far a component has grown is decided by the OSTs it is on.
+        // The size of a growing component depends on the OSTs it is on.
         if layout.is_written() || layout.components.iter().any(|component| component.is_extension()) {
             return Ok(None);
         }
@@ -96,7 +97,7 @@ impl LayoutChanges {
             |object: &StripeObject| object.is_on_mdt() || !self.leaves.osts.is_silent(object.ost_index);
         let silent: Vec<u16> =
             layout.objects().filter(|object| !is_there(object)).map(|object| object.ost_index).collect();
-        // Elsewhere is nowhere if no other answers.
+        // A replacement needs an OST that answers.
         let mut others = self.leaves.osts.indexes().into_iter().filter(|index| !silent.contains(index));
         if silent.is_empty() || others.all(|index| self.leaves.osts.is_silent(index)) {
             return Ok(None);
@@ -108,7 +109,7 @@ impl LayoutChanges {
                 return Err(Status::EAGAIN);
             }
             for object in &left {
-                // The OSTs hear of it below: those that give objects are locked.
+                // The OSTs get the request later: the table of objects is locked while OSTs allocate.
                 tx.batch().put(DESTROYS, destroy_key(object.ost_index, &object.object).as_slice(), &PRESENT);
             }
             tx.put_inode(changed);
@@ -117,7 +118,7 @@ impl LayoutChanges {
         });
         let answer = match moved {
             Ok(answer) => answer,
-            // There is no room for it now.
+            // No OST has free space at present.
             Err(Status::EAGAIN | Status::ENOSPC | Status::EIO) => return Ok(None),
             Err(status) => return Err(status),
         };
@@ -131,8 +132,8 @@ impl LayoutChanges {
     }
 }
 
-/// Takes all objects from components that have some on one of these OSTs. Those objects, and the first byte of the last of the
-/// components, or rather its end.
+/// Removes all objects from components that have any on one of these OSTs. Returns those objects, and the end
+/// of the last of the components.
 fn take_back(layout: &mut Layout, silent: &[u16]) -> (Vec<StripeObject>, u64) {
     let (mut left, mut end) = (Vec::new(), 0);
     for component in &mut layout.components {

@@ -1,9 +1,10 @@
-//! The objects of files are exchanged, or go (`lfs swap_layouts`, `lfs migrate`, deleted components); leases that tell whether a file
-//! was left alone meanwhile. The whole design: `docs/design/layout-changes.md`.
+//! Exchange and removal of a file's objects (`lfs swap_layouts`, `lfs migrate`, deleted components), and
+//! leases that detect whether a file changed meanwhile. `docs/design/layout-changes.md` has the design.
 //!
-//! Whatever takes objects away from a file first has every client give up the layout: then nobody reads or writes the objects,
-//! and all that was written is on them. So their versions are compared, and their sizes asked for, in that moment. The change is
-//! durable before anybody gets the new layout: who then writes and syncs relies on it.
+//! An operation that removes objects from a file first revokes the layout locks of all clients: then no
+//! client reads or writes the objects, and all writes have reached them. At that moment their versions are
+//! compared and their sizes read. The change is durable before any client gets the new layout, because a
+//! client that then writes and syncs relies on it.
 
 use super::LayoutChanges;
 use crate::locks::Want;
@@ -15,18 +16,18 @@ use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
 
-/// What the objects of a file say of it, together.
+/// The combined attributes of a file's objects.
 #[derive(Clone, Default)]
 struct Content {
     size: u64,
-    /// In units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     blocks: u64,
     version: u64,
-    /// Objects that are there.
+    /// Objects that exist.
     written: Vec<Fid>,
 }
 
-/// What is to be exchanged, and on which conditions.
+/// The files to exchange, and the conditions.
 pub(crate) struct Swap {
     pub files: [Fid; 2],
     pub versions: [Option<u64>; 2],
@@ -52,7 +53,7 @@ impl LayoutChanges {
             return Err(Status::EINVAL);
         }
         let _locked = self.leaves.locks.lock(&swap.files.map(Want::Whole))?;
-        // With what the objects say of times, which go away with them.
+        // With the times of the objects, which leave the file with them.
         let records = [
             self.core.layouts.settled(&self.leaves.records.inode(&first)?)?,
             self.core.layouts.settled(&self.leaves.records.inode(&second)?)?,
@@ -66,7 +67,7 @@ impl LayoutChanges {
             }
             check_access(record, caller.cred(), perm::WRITE)?;
         }
-        // Space is counted for the owner: it must not move to another one.
+        // Space is charged to the owner: it must not move to another one.
         let owner = |record: &InodeRecord| (record.attr.uid, record.attr.gid, record.attr.projid);
         if owner(&records[0]) != owner(&records[1]) {
             return Err(Status::EPERM);
@@ -85,7 +86,7 @@ impl LayoutChanges {
         }
         let mut tx = self.leaves.records.begin();
         for record in &records {
-            // The name of an object says no more whose it is.
+            // The FID of the object does not identify its file afterwards.
             if let Some(object) =
                 self.core.layouts.layout_of(record)?.and_then(|layout| layout.object_on_mdt().copied())
             {
@@ -102,7 +103,7 @@ impl LayoutChanges {
         Ok(answer)
     }
 
-    /// `own` with the layout of `other` and what its objects say.
+    /// Returns `own` with the layout of `other` and the attributes of its objects.
     fn with_objects_of(
         &self,
         own: &InodeRecord,
@@ -126,7 +127,7 @@ impl LayoutChanges {
             (false, false) => user::encode_wish(&fid, &crate::layouts::stored_wish(other)?),
         };
         if self.core.layouts.layout_of(own)?.is_some_and(|layout| layout.object_on_mdt().is_some()) {
-            // The name of its own object, if that is it, is the other's from now on.
+            // An object named after this file belongs to the other file from here on.
             changed.data_generation = own.data_generation.checked_add(1).ok_or(Status::EOVERFLOW)?;
         }
         changed.attr.flags = (own.attr.flags - LAYOUT) | (other.attr.flags & LAYOUT);
@@ -142,14 +143,14 @@ impl LayoutChanges {
         Ok(changed)
     }
 
-    /// Asks the objects of a file. Nobody uses them.
+    /// Reads the attributes of a file's objects, which no client uses at this point.
     ///
     /// # Errors
-    /// What an OST answers.
+    /// Those of the OSTs.
     fn content_of(&self, record: &InodeRecord) -> StatusResult<Content> {
         let layout = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             true => self.core.layouts.layout_or_wished(record)?,
-            // One without objects may have been made longer all the same.
+            // A file without objects may have been extended by a truncation.
             false => return Ok(Content { size: record.attr.size, ..Content::default() }),
         };
         self.content_of_layout(&layout)
@@ -162,7 +163,7 @@ impl LayoutChanges {
             content.blocks += blocks;
             content.version = content.version.wrapping_add(version);
         };
-        // It is the first one.
+        // The object on the MDT is the first one.
         if let Some(object) = layout.object_on_mdt() {
             let store = &self.leaves.data.store;
             let attr = store.attr(object.object).map_err(|error| self.leaves.data.failed(&error))?;
@@ -179,7 +180,7 @@ impl LayoutChanges {
         Ok(content)
     }
 
-    /// The lease that the caller counts on is there, and nobody else has frozen one of the files.
+    /// Checks that the caller's lease is valid, and that no other client has frozen one of the files.
     fn check_not_frozen(&self, caller: &Caller<'_>, swap: &Swap) -> StatusResult<()> {
         let own = swap.lease.map(|handle| (caller.client, handle));
         if own.is_some_and(|(client, handle)| {
@@ -191,7 +192,8 @@ impl LayoutChanges {
         if swap.files.iter().any(is_foreign) { Err(Status::EBUSY) } else { Ok(()) }
     }
 
-    /// Takes the objects of components away from a file, which was given up by everybody. `layout` is what is left.
+    /// Removes the objects of components from a file whose layout locks were revoked. `layout` is the
+    /// remaining layout.
     pub fn drop_components(
         &self,
         caller: &Caller<'_>,

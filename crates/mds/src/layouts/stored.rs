@@ -1,10 +1,10 @@
-//! What a record says of the layout of its file or directory.
+//! The layout in the record of a file or directory.
 
 use nacre_layout::{Layout, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
 
-/// The wish stored in a directory, or in a file without objects.
+/// Decodes the specification stored in a directory, or in a file without objects.
 pub(crate) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
     if record.body.is_empty() || user::is_foreign(&record.body) {
         return Ok(Wish::default());
@@ -12,7 +12,7 @@ pub(crate) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
     user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
 }
 
-/// True for a directory whose entries another store has.
+/// Returns true for a directory whose entries are in another store.
 pub(crate) fn is_foreign_directory(record: &InodeRecord) -> bool {
     record.attr.is_dir() && user::is_foreign_directory(&record.body)
 }
@@ -22,12 +22,12 @@ pub(crate) fn mark_written(record: &mut InodeRecord, objects: &[Fid]) -> StatusR
     edit_objects(record, !objects.is_empty(), |layout| layout.mark_written(objects))
 }
 
-/// Records that nothing is in the objects of a file: one that is not there is not missed.
+/// Clears the record of written objects, so that a missing one is no error.
 pub(crate) fn forget_written(record: &mut InodeRecord) -> StatusResult<()> {
     edit_objects(record, true, Layout::forget_written)
 }
 
-/// Changes the stored layout of a file, if it is wanted, the file has objects, and `edit` says that it has changed something.
+/// Changes the stored layout of a file, if it has objects and `edit` returns true for a change.
 fn edit_objects(
     record: &mut InodeRecord,
     is_wanted: bool,
@@ -44,7 +44,7 @@ fn edit_objects(
     Ok(())
 }
 
-/// The status of a layout that cannot be read.
+/// Returns the status of a layout that cannot be decoded.
 pub(super) fn damaged(fid: &Fid, error: &user::UserMdError) -> Status {
     log::error!("layout of {fid}: {error}");
     Status::EUCLEAN

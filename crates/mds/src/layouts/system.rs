@@ -1,4 +1,4 @@
-//! Attributes that are made from other records: Lustre's layout, FID and link attributes. Source: reference 3.6.
+//! Attributes that are computed from other records: Lustre's layout, FID and link attributes.
 
 use super::{Layouts, is_foreign_directory};
 use nacre_layout::{LayoutForm, user};
@@ -7,11 +7,11 @@ use nacre_types::{AttrFlags, Fid, StatusResult};
 
 /// Layout of a file or default layout of a directory.
 pub(crate) const LUSTRE_LOV: &[u8] = b"lustre.lov";
-/// Components to be added to a file.
+/// Components to add to a file.
 pub(crate) const LOV_ADD: &[u8] = b"lustre.lov.add";
-/// Components to be taken from a file.
+/// Components to delete from a file.
 pub(crate) const LOV_DEL: &[u8] = b"lustre.lov.del";
-/// Flags of components to be changed.
+/// Flags of components to change.
 pub(crate) const LOV_SET_FLAGS: &[u8] = b"lustre.lov.set.flags";
 /// The same as [`LUSTRE_LOV`] for administrators.
 pub(crate) const TRUSTED_LOV: &[u8] = b"trusted.lov";
@@ -19,17 +19,17 @@ pub(crate) const TRUSTED_LOV: &[u8] = b"trusted.lov";
 pub(crate) const LMA: &[u8] = b"trusted.lma";
 /// Names of the inode.
 pub(crate) const TRUSTED_LINK: &[u8] = b"trusted.link";
-/// What changes of components begin with.
+/// Prefix of the attributes that change components.
 pub(crate) const LOV_CHANGE: &[u8] = b"lustre.lov.";
 
-/// First word of `trusted.link`.
+/// Magic of `trusted.link`.
 const LINK_MAGIC: u32 = 0x11EA_F1DF;
-/// Bytes before the first link: magic, count, length (u64), time of overflow, padding.
+/// Bytes of the header of `trusted.link`: magic, count, length (u64), time of overflow, padding.
 const LINK_HEADER: usize = 24;
-/// Longest `trusted.link` that is made; further names are left out, as Lustre does.
+/// Longest `trusted.link` in bytes; further names are left out, as in Lustre.
 const LINK_LEN_MAX: usize = 4096;
 
-/// Which of them.
+/// The system attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum System {
     /// `lustre.lov`.
@@ -46,22 +46,23 @@ pub(crate) enum System {
     Lma,
     /// `trusted.link`.
     Link,
-    /// `lustre.lmv`: layout of a directory, of which there are only foreign ones.
+    /// `lustre.lmv`: layout of a directory, only for foreign ones.
     Lmv,
     /// `trusted.lmv`.
     TrustedLmv,
-    /// `lustre.dmv`: where directories that are made in a directory go.
+    /// `lustre.dmv`: default layout for directories created in a directory.
     Dmv,
     /// `trusted.dmv`.
     TrustedDmv,
-    /// A change of components that does not exist.
+    /// A change of components that is not supported.
     LovUnknown,
-    /// Lustre's own, of which we have no counterpart: setting them is ignored, as restoring a backup does it.
+    /// Lustre's internal attributes without a counterpart here: setting them is ignored, as restoring a
+    /// backup does it.
     Internal,
 }
 
 impl System {
-    /// Only administrators may see or set it.
+    /// Returns true if only administrators may see or set it.
     pub(crate) fn is_trusted(self) -> bool {
         !matches!(
             self,
@@ -83,13 +84,13 @@ impl Layouts {
             System::Lov | System::TrustedLov => {
                 let of_directory = attr.is_dir() && !is_foreign_directory(record);
                 let has = (attr.is_regular() || of_directory) && !record.body.is_empty();
-                // Where nothing was set for the root, it shows what the file system does.
+                // The root without a default shows that of the file system.
                 let shows_default = !has && system == System::Lov && attr.fid == Fid::ROOT;
                 let default = shows_default.then(|| self.default_layout()).filter(|spec| !spec.is_empty());
                 if let Some(spec) = default {
                     return Ok(Some(user::encode_spec(&attr.fid, &spec)));
                 }
-                // A file that was never written shows the components that it will have, with their ids.
+                // A file that was never written shows its future components, with their ids.
                 if attr.is_regular()
                     && !attr.flags.contains(AttrFlags::HAS_OBJECTS)
                     && let Some(layout) = self.layout_of(record)?.filter(|l| l.form == LayoutForm::Composite)
@@ -102,7 +103,7 @@ impl Layouts {
                 }))
             }
             System::Lma => {
-                // No compat or incompat flags.
+                // The compat and incompat flags are empty.
                 let mut value = vec![0u8; 8];
                 value.extend_from_slice(&attr.fid.to_le_bytes());
                 Ok(Some(value))
@@ -154,7 +155,7 @@ impl Layouts {
     }
 }
 
-/// True if the names of an inode are told: it has one, and is not the root.
+/// Returns true if `trusted.link` shows the names of an inode: it has a name, and is not the root.
 fn has_links(record: &InodeRecord) -> bool {
     !record.attr.flags.contains(AttrFlags::ORPHAN) && !record.name.is_empty()
 }

@@ -1,4 +1,4 @@
-//! Reading attributes of an inode by FID.
+//! Attributes of an inode by FID.
 
 use super::Lookups;
 use crate::layouts::stored_wish;
@@ -19,7 +19,7 @@ impl Lookups {
             .answer(MdsReply::Attr(self.core.layouts.told(&self.leaves.records.inode(fid)?)?)))
     }
 
-    /// Attributes of what a client takes for the root of the file system, or where it is.
+    /// Returns the attributes of the client's root, or the MDT that has it.
     pub fn get_root(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
         if fid.mdt_index() == self.leaves.index {
             return self.get_attr(fid);

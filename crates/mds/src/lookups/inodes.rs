@@ -1,4 +1,4 @@
-//! Inodes by their FIDs: pages of all of them, and the paths to one.
+//! Inodes by FID: pages of all of them, and the paths to one.
 
 use super::Lookups;
 use crate::operations::ShardLists;
@@ -13,13 +13,14 @@ use nacre_types::{AttrFlags, Caps, Fid, Status, StatusResult};
 use nacre_wire::mds::{InodeKind, MdsAnswer, MdsReply};
 use std::ops::{Bound, ControlFlow};
 
-/// Inodes that one request looks at, so that it is answered soon.
+/// Maximum number of inodes that one request reads, to limit its time.
 const SCANNED_MAX: usize = 4096;
-/// Directories between a file and the root at most; deeper ones have no path that a program could use.
+/// Maximum number of directories between a file and the root; deeper ones have no path that a program could
+/// use.
 const DEPTH_MAX: usize = 2048;
 
 impl Lookups {
-    /// A page of the files that have objects on an OST.
+    /// Returns a page of the files that have objects on an OST.
     pub fn files_on(
         &self,
         caller: &Caller<'_>,
@@ -31,7 +32,7 @@ impl Lookups {
         self.page_of_inodes(caller, after, count_max, has_object)
     }
 
-    /// A page of the inodes that have names, here or elsewhere.
+    /// Returns a page of the inodes that have names, here or on other MDTs.
     pub fn inodes(
         &self,
         caller: &Caller<'_>,
@@ -60,7 +61,7 @@ impl Lookups {
             let mut lists = ShardLists::new();
             let mut is_there = |parent: &Fid, name: &[u8]| {
                 let homes = self.core.coordinator.homes_of(parent, name, &mut lists);
-                // While names move, one may be in either of two places: it is found by the next call.
+                // While names move, a name may be in either of two places: the next call finds it.
                 homes.is_ok_and(|homes| homes.iter().all(|home| home.mdt_index() == mdt))
             };
             let mut leads = leads.iter();
@@ -106,18 +107,19 @@ impl Lookups {
         Ok(self.core.commits.answer(MdsReply::Link { parent, name }))
     }
 
-    /// A path up to `root`, which the caller sees as such. Directories may be moved meanwhile: it tells what was found on the way.
+    /// Returns a path up to `root`, which the caller sees as the root. Directories may move meanwhile: the
+    /// path has the names that were found.
     pub fn fid_to_path(&self, fid: &Fid, index: u32, root: Fid) -> StatusResult<MdsAnswer> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut top, mut index) = (*fid, index);
-        // Another MDT goes on where a directory lies there.
+        // Another MDT continues where a directory is stored there.
         while top != root && top != Fid::ROOT && (names.is_empty() || top.mdt_index() == self.leaves.index) {
             if names.len() == DEPTH_MAX {
                 return Err(Status::ENAMETOOLONG);
             }
             let record = self.leaves.records.inode(&top)?;
             if is_former(&record) {
-                // The one in its place has its name.
+                // The directory that replaces it has its name.
                 top = record.parent;
                 if top.mdt_index() != self.leaves.index {
                     break;
@@ -133,7 +135,8 @@ impl Lookups {
     }
 }
 
-/// True if the record of an inode is that of a file with an object on the OST. What cannot be read has none.
+/// Returns true if the record of an inode is that of a file with an object on the OST; false if it cannot be
+/// decoded.
 fn has_object_on(fid: &Fid, record: &[u8], ost_index: u16) -> bool {
     let Ok(record) = InodeRecord::decode(*fid, record) else { return false };
     record.attr.is_regular()

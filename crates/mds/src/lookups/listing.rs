@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Directory listings.
 
 use super::Lookups;
 use crate::layouts::system::System;
@@ -17,13 +17,13 @@ use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX, LOCK_BYTES};
 use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, LockRange, MdsAnswer, MdsReply};
 use std::ops::{Bound, ControlFlow};
 
-/// Access times older than this many seconds are renewed even if nothing changed (as `relatime` of Linux does).
+/// Age in seconds from which access times are updated even without a change (like Linux's `relatime`).
 const ATIME_AGE_MAX: i64 = 24 * 3600;
 
-/// Bytes of an entry without attributes and with a name of common length, to reserve memory for a page.
+/// Bytes of an entry without attributes and with a name of typical length, to reserve memory for a page.
 const ENTRY_BYTES: u64 = 28 + 20;
 
-/// What a page says of each entry beside its name.
+/// The content of a page's entries in addition to their names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Details {
     Names,
@@ -31,34 +31,34 @@ pub(crate) enum Details {
     Layouts,
 }
 
-/// Which part of a directory is listed, and what is said of it.
+/// The part of a directory to list, and the content of entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Listing {
     pub fid: Fid,
-    /// Entries after this position.
+    /// Position after which entries are listed.
     pub cookie: u64,
     pub max_bytes: u32,
     pub details: Details,
-    /// Locks that the answer may bring. Then attributes come with a lock or not at all.
+    /// Locks that the answer may grant. If there are any, entries have attributes only with a lock.
     pub locks: LockRange,
 }
 
 impl Listing {
-    /// Names, and attributes with `plus`, on a page of so many bytes after a position.
+    /// Requests names, and attributes with `plus`, on a page of at most `max_bytes` bytes after a position.
     pub fn of(fid: Fid, cookie: u64, max_bytes: u32, plus: bool, locks: LockRange) -> Listing {
         let details = if plus { Details::Attributes } else { Details::Names };
         Listing { fid, cookie, max_bytes, details, locks }
     }
 }
 
-/// A page in the making. Names of equal hash share a cookie, so they are never parted.
+/// A page under construction. Names with equal hashes share a cookie, so they are always on the same page.
 struct PageBuilder {
     page: DirPage,
     max_bytes: u32,
-    /// Bytes of each entry that are put in afterwards, and how many entries there are.
+    /// Bytes of each entry that are added afterwards, and the number of entries.
     later_bytes: u32,
     entries: u32,
-    /// Hash of the last entry, and where the entries with this hash begin.
+    /// Hash of the last entry, and offset of the first entry with this hash.
     group: (u64, usize),
     full: bool,
 }
@@ -69,7 +69,7 @@ impl PageBuilder {
         PageBuilder { page, max_bytes, later_bytes, entries: 0, group: (0, 0), full: false }
     }
 
-    /// Adds an entry; false if the page is full.
+    /// Adds an entry; returns false if the page is full.
     fn add(&mut self, entry: &DirEntry<'_>) -> bool {
         if entry.cookie != self.group.0 {
             self.group = (entry.cookie, self.page.bytes.len());
@@ -80,7 +80,7 @@ impl PageBuilder {
             return true;
         }
         if self.group.1 == 0 && !self.page.is_empty() {
-            // All entries so far have one hash: they must go out together, so the page grows.
+            // All entries so far have one hash: they must be on one page, so the page grows.
             return self.page.push(entry, DIR_PAGE_MAX as u32);
         }
         self.page.bytes.truncate(self.group.1);
@@ -89,15 +89,18 @@ impl PageBuilder {
     }
 }
 
+/// Checks a range of locks.
+///
 /// # Errors
-/// `EINVAL` for names of locks that there are not.
+///
+/// `EINVAL` for an invalid range of handles.
 pub(super) fn check_range(locks: LockRange) -> StatusResult<()> {
     let is_sound = locks.first.0 > 0 && locks.first.0.checked_add(u64::from(locks.count)).is_some();
     if locks.count == 0 || is_sound { Ok(()) } else { Err(Status::EINVAL) }
 }
 
 impl Lookups {
-    /// A page with attributes, for a caller who may search the directory.
+    /// Returns a page with attributes, for a caller that may search the directory.
     pub fn scan(
         &self,
         caller: &Caller<'_>,
@@ -112,8 +115,12 @@ impl Lookups {
         self.read_dir(caller.export, &Listing { fid, cookie, max_bytes, details, locks })
     }
 
+    /// Returns a page of a directory.
+    ///
     /// # Errors
-    /// `WRONG_SHARD` if names are elsewhere; `EINVAL` if not even one entry fits, or for names of locks that there are not.
+    ///
+    /// `WRONG_SHARD` if names are elsewhere; `EINVAL` if not even one entry fits, or for an invalid range of
+    /// locks.
     pub fn read_dir(&self, export: &Export, listing: &Listing) -> StatusResult<MdsAnswer> {
         let Listing { ref fid, cookie, max_bytes, details, locks } = *listing;
         check_range(locks)?;
@@ -121,16 +128,17 @@ impl Lookups {
         let mut directory = self.leaves.records.with_names(fid)?;
         let place = place_of(&directory)?;
         if place.is_some() {
-            // Names that have come to it according to the shard that they have left.
+            // Names may have moved here according to the shard that they left.
             self.leaves.locks.await_decision(&Want::Still(*fid))?;
         }
         self.core.participant.await_names(fid)?;
         if cookie == 0 {
-            // A kernel asks for the time again after a listing, so its client need not give up what it has.
+            // The kernel reads the time again after a listing, so its client need not release its lock.
             self.touch_directory(&directory, Some(export).filter(|_| with_locks))?;
             directory = self.leaves.records.with_names(fid)?;
         }
-        // With locks, attributes are read after the names, when the walk over the store is over: each under the latch of its inode.
+        // With locks, attributes are read after the names, when the iteration over the store has ended: each
+        // under the latch of its inode.
         let later_bytes = if with_locks && details > Details::Names { ATTR_BYTES + LOCK_BYTES } else { 0 };
         let each = match details {
             Details::Names => ENTRY_BYTES,
@@ -148,7 +156,8 @@ impl Lookups {
         }
         builder.page.end = !builder.full;
         let mut page = builder.page;
-        // What has left meanwhile is told of: a name goes from the store a moment before the record in memory says so.
+        // A name leaves the store a moment before the record in memory changes; after this wait the record
+        // shows it.
         self.leaves.locks.await_commit(fid);
         let now = place_of(&*self.leaves.records.with_names(fid)?)?;
         if with_locks {
@@ -166,7 +175,7 @@ impl Lookups {
         }
     }
 
-    /// Adds entries behind a position until there are no more, or no more room.
+    /// Adds entries after a position until there are no more, or the page is full.
     fn walk(&self, builder: &mut PageBuilder, fid: &Fid, cookie: u64, details: Details) -> StatusResult<()> {
         if cookie >= COOKIE_MAX {
             return Ok(());
@@ -189,10 +198,10 @@ impl Lookups {
         failed
     }
 
-    /// What a listing says of inodes whose names lie on other MDTs.
+    /// Returns the attributes for listings of inodes whose names are on other MDTs.
     ///
     /// # Errors
-    /// `EINVAL` for too many; `WRONG_TARGET` for one of another MDT; what the store says.
+    /// `EINVAL` for too many; `WRONG_TARGET` for an inode of another MDT; those of the store.
     pub fn list_inodes(
         &self,
         caller: &Caller<'_>,
@@ -268,17 +277,19 @@ impl Lookups {
             lock: LockHandle(0),
             layout: layout.as_deref().map_or(ListedLayout::None, ListedLayout::Bytes),
         };
-        // One that would not even fit into a page of its own.
+        // An entry that would not even fit a page of its own is sent without its layout.
         if layout.is_some() && entry.encoded_len() > builder.max_bytes as usize {
             entry.layout = ListedLayout::TooLong;
         }
         Ok(builder.add(&entry))
     }
 
-    /// Renews a directory's access time, at most once per change or day; the client of `export` keeps its locks.
+    /// Updates a directory's access time, at most once per change or day; the client of `export` keeps its
+    /// locks.
     ///
     /// # Errors
-    /// As [`crate::records::Records::with_names`]: a shard may be given up while its lock is waited for, which no program is to take for an empty directory.
+    /// As [`crate::records::Records::with_names`]: a shard may be removed during the wait for its lock, which
+    /// a program must not see as an empty directory.
     pub fn touch_directory(&self, seen: &InodeRecord, export: Option<&Export>) -> StatusResult<()> {
         let now = now();
         let due = |attr: &nacre_types::Attr| {
@@ -298,7 +309,7 @@ impl Lookups {
         changed.attr.atime = now;
         tx.put_inode(changed);
         match self.core.commits.commit_as(export, &mut tx) {
-            // A full or broken disk is no reason not to list what is there.
+            // A full or broken disk does not prevent the listing.
             Err(status @ (Status::ENOSPC | Status::EIO | Status::EROFS)) => {
                 log::debug!("the access time of {fid} is not renewed: {status}");
                 Ok(())

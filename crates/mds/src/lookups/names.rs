@@ -1,4 +1,4 @@
-//! Looking up names.
+//! Lookups of names.
 
 use super::Lookups;
 use super::listing::check_range;
@@ -15,7 +15,7 @@ use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX, LOCK_BYTES};
 use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, ListedLayout, LockRange, MdsAnswer, MdsReply};
 use std::sync::Arc;
 
-/// How often a name may change its inode under a lookup before it gives up.
+/// How often a name may change its inode during a lookup before the lookup fails.
 const ATTEMPTS: usize = 100;
 
 impl Lookups {
@@ -24,7 +24,7 @@ impl Lookups {
             b"." | b".." => self.leaves.records.directory(parent)?,
             _ => self.leaves.records.with_names(parent)?,
         };
-        // `..` needs no search permission: like all names of an inode, it comes with the inode.
+        // `..` needs no search permission: its answer comes from the inode, like all names of an inode.
         if name != b".." {
             check_access(&directory, caller.cred(), perm::EXEC)?;
         }
@@ -43,7 +43,8 @@ impl Lookups {
         Ok(self.core.commits.answer(MdsReply::Entry { attr, public }))
     }
 
-    /// Looks many names up, each ended by NUL; those that are not there are left out. With `locks` as for a listing.
+    /// Looks up many names, each terminated by NUL; names that do not exist are left out. `locks` is as for a
+    /// listing.
     pub fn lookup_many(
         &self,
         caller: &Caller<'_>,
@@ -82,7 +83,7 @@ impl Lookups {
                     .find_inode(&found.fid)?
                     .map(|record| self.core.layouts.told(&record))
                     .transpose()?,
-                // Clients that want them ask that MDT.
+                // Clients request them from that MDT.
                 false => None,
             };
             if attr.is_none() && is_here && !with_locks {
@@ -105,7 +106,8 @@ impl Lookups {
         Ok(self.core.commits.answer(MdsReply::Directory(page)))
     }
 
-    /// A directory or shard as it is now, if names may have moved into it or out of it since it was read.
+    /// Returns the current record of a directory or shard, if names may have moved into it or out of it since
+    /// `seen` was read.
     fn changed_since(&self, seen: &InodeRecord) -> StatusResult<Option<Arc<InodeRecord>>> {
         self.leaves.locks.await_decision(&Want::Still(seen.attr.fid))?;
         let now = self.leaves.records.with_names(&seen.attr.fid)?;
@@ -119,7 +121,7 @@ impl Lookups {
             b"." => return Ok(Lead::Here(directory.shown())),
             b".." if is_here(&directory.parent) => {
                 let parent = self.leaves.records.inode(&directory.parent)?;
-                // Its name leads to the one in its place.
+                // Its name refers to the directory that replaces it.
                 return match is_former(&parent) {
                     true if is_here(&parent.parent) => {
                         Ok(Lead::Here(self.leaves.records.inode(&parent.parent)?.shown()))
@@ -146,7 +148,8 @@ impl Lookups {
             }
             match self.leaves.records.find_inode(&found.fid)? {
                 Some(record) => return self.core.layouts.told(&record).map(Lead::Here),
-                // Removed between the two reads; the name is gone by now or names something else.
+                // Removed between the two reads; by the next read the name is removed or refers to another
+                // inode.
                 None => nacre_env::thread::yield_now(),
             }
         }
