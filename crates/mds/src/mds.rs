@@ -1,4 +1,4 @@
-//! The server object: opening and stopping an MDT.
+//! The server object: opens and stops an MDT.
 
 use crate::attributes::Attributes;
 use crate::capabilities::Capabilities;
@@ -53,14 +53,16 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Client sequences of MDTs other than the first begin this far into their range; those before are for their objects.
+/// Offset of the first client sequence in the range of an MDT other than the first; sequences below are for
+/// its objects.
 const OBJECT_SEQUENCES: u64 = 0x1_0000;
-/// Time between two looks at space and deadlines.
+/// Interval of checks of space and deadlines.
 const TICK: Duration = Duration::from_millis(500);
-/// Longest time that a stop waits for requests to OSTs that are under way.
+/// Longest time that a stop waits for outstanding requests to OSTs.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// See the [crate documentation](crate). Each part owns its state, and gets those others that it may use when it is made.
+/// See the [crate documentation](crate). Each part owns its state, and gets references to the parts that it
+/// may use when it is built.
 pub struct Mds {
     pub(crate) leaves: Arc<Leaves>,
     pub(crate) core: Arc<Core>,
@@ -72,52 +74,53 @@ pub struct Mds {
     pub(crate) attrs: Attributes,
     pub(crate) lookups: Arc<Lookups>,
     pub(crate) names: NameSpace,
-    /// Locks on inodes and what clients hold of them.
+    /// Inode locks, and the clients' locks on inodes.
     pub mdlocks: Arc<LockService>,
-    /// The OSTs, which operators take out of use and back.
+    /// The OSTs, which administrators can deactivate and reactivate.
     pub osts: Arc<OstSet>,
-    /// Room for metadata.
+    /// Free space for metadata.
     pub space: Arc<SpaceGuard>,
-    /// Layouts of files of which nobody says anything.
+    /// Default layouts of files without a specification.
     pub layouts: Arc<Layouts>,
-    /// Where directories go.
+    /// Placement of new directories.
     pub placement: Arc<Placement>,
-    /// Names that move between shards.
+    /// Moves of names between shards.
     pub moving: Arc<Moving>,
-    /// Clients that come and go.
+    /// Connects, disconnects and evictions of clients.
     pub sessions: Arc<Sessions>,
-    /// What clients may be.
+    /// Restrictions on the credentials of clients.
     pub tenants: Tenants,
-    /// What lets clients at the objects of files.
+    /// Capabilities for objects of files.
     pub capabilities: Capabilities,
-    /// What was asked so far.
+    /// Counters of requests.
     pub stats: MdsStats,
-    /// Requests that a test wants held.
+    /// Requests that a test holds up.
     pub hold: Arc<Hold>,
-    /// Service times for measurements.
+    /// Simulated service times for measurements.
     pub simulation: Simulation,
     pub(crate) boot_count: u64,
     pub(crate) boot_transno: TransNo,
-    /// The thread that evicts clients which do not give up what they cache.
+    /// Thread that evicts clients which do not answer blocking callbacks.
     lock_timer: Mutex<Option<Timer>>,
-    /// Those that watch space and deadlines, and count inodes after a crash.
+    /// Threads that check space and deadlines, and count inodes after a crash.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Notes durably that a run has begun. Gives whether the last one was stopped in order, and then the number of inodes.
+/// Records durably that a run has begun. Returns whether the last run was stopped cleanly, and then the
+/// number of inodes.
 fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<(bool, Option<u64>), MdsError> {
     record.boot_count += 1;
     let was_clean = std::mem::take(&mut record.clean);
     let inodes = record.inodes.take().filter(|_| was_clean);
     let mut tx = Tx::new(store.last_transno().0 + 1);
-    // It replaces itself: an MDT whose disk others have filled starts, too.
+    // The record replaces itself, so an MDT on a full disk can start too.
     tx.batch().set_releasing(true);
     tx.batch().put(META, META_KEY, &record.encode());
     store.sync(store.commit(tx.batch())?)?;
     Ok((was_clean, inodes))
 }
 
-/// What an MDT begins with.
+/// What the parts of an MDT are built from.
 struct Begun<'a> {
     dir: &'a Path,
     config: &'a MdsConfig,
@@ -130,13 +133,14 @@ struct Begun<'a> {
 }
 
 impl Mds {
-    /// Makes an empty MDT in `dir` (which must exist or be creatable), with a root directory of mode 0755 if it is MDT0.
+    /// Formats an empty MDT in `dir` (which must exist or be creatable), with a root directory of mode 0755
+    /// if it is MDT0.
     ///
     /// # Durability
-    /// Durable on return.
+    /// The MDT is durable on return.
     ///
     /// # Errors
-    /// If there is one already, or the directory cannot be used.
+    /// If the directory already has an MDT, or the directory cannot be used.
     pub fn format(dir: &Path, config: &MdsConfig) -> Result<(), MdsError> {
         std::fs::create_dir_all(dir).map_err(|source| MdsError::Io {
             action: "create",
@@ -156,7 +160,7 @@ impl Mds {
             boot_count: 0,
             next_sequence: if config.index == 0 { first + 1 } else { first + OBJECT_SEQUENCES },
             clean: true,
-            // The root.
+            // The root counts.
             inodes: Some(u64::from(config.index == 0)),
             data_apart: config.data_apart,
         };
@@ -174,7 +178,7 @@ impl Mds {
                 btime: now,
                 ..Attr::default()
             };
-            // The root is its own parent, so `..` there needs no rule of its own.
+            // The root is its own parent, so `..` there needs no special case.
             let mut root = InodeRecord { attr, parent: Fid::ROOT, ..InodeRecord::default() };
             put_default(&mut root, Some(DirDefault::of_root()));
             if !config.root_layout.is_empty() {
@@ -189,7 +193,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Starts the MDT in `dir`, which keeps data of files in its metadata store.
+    /// Starts the MDT in `dir`, which stores data of files in its metadata store.
     ///
     /// # Errors
     /// As [`Mds::open_with`].
@@ -197,11 +201,12 @@ impl Mds {
         Mds::open_with(dir, config, osts, None)
     }
 
-    /// Starts the MDT in `dir`; `data` is the object store in which it keeps data of files, if it was made with one
-    /// ([`MdsConfig::data_apart`]). Its opener closes it.
+    /// Starts the MDT in `dir`; `data` is the object store for data of files, if the MDT was formatted with
+    /// one ([`MdsConfig::data_apart`]). The caller closes it.
     ///
     /// # Errors
-    /// If it is not formatted, damaged, in use, another MDT than configured, or keeps data elsewhere.
+    /// If it is not formatted, damaged, in use, another MDT than configured, or formatted with the other kind
+    /// of data store.
     pub fn open_with(
         dir: &Path,
         config: MdsConfig,
@@ -223,7 +228,7 @@ impl Mds {
         let config = &config;
         let mds = Mds::assemble(Begun { dir, config, store, data, record, known, was_clean, boot_transno })?;
         mds.leaves.data.adapt(&mds.statfs());
-        // The store of data may be used for longer than the MDT.
+        // The data store may outlive the MDT.
         let store = Arc::downgrade(&mds.leaves.store);
         mds.leaves.data.set_owned(Box::new(move |object| match store.upgrade() {
             Some(store) => is_object_of_a_file(&store, object),
@@ -243,7 +248,7 @@ impl Mds {
         Ok(mds)
     }
 
-    /// Makes the parts, the lower ones first.
+    /// Builds the parts, in the order of their dependencies.
     fn assemble(begun: Begun<'_>) -> Result<Arc<Mds>, MdsError> {
         let Begun { dir, config, store, data, record, known, was_clean, boot_transno } = begun;
         let (index, boot_count) = (record.index, record.boot_count);
@@ -275,7 +280,7 @@ impl Mds {
         Ok(Arc::new(Mds::join(Arc::new(leaves), config, boot_count, boot_transno)))
     }
 
-    /// Makes the parts that stand on the others.
+    /// Builds the parts that depend on others.
     fn join(leaves: Arc<Leaves>, config: &MdsConfig, boot_count: u64, boot_transno: TransNo) -> Mds {
         let core = Arc::new(Core::new(&leaves, config, boot_transno));
         let relayout = Arc::new(LayoutChanges::new(&leaves, &core, config.object_wait));
@@ -313,8 +318,8 @@ impl Mds {
         }
     }
 
-    /// Uses these other MDTs from now on, by index, as a server to each. Names and inodes may then lie on any of them. A thread asks those
-    /// that are new what this one has to know.
+    /// Sets the other MDTs, by index, with an endpoint for each. Names and inodes may then be on any of them.
+    /// A thread exchanges state with new ones.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -323,75 +328,78 @@ impl Mds {
         if self.leaves.signal.is_stopping() { Ok(()) } else { self.moves.start().map_err(MdsError::Thread) }
     }
 
-    /// Who is asked for MDTs that are not known: `look` may make them known with [`Mds::set_peers`]. Only the first call counts.
+    /// Sets the lookup for unknown MDTs: `look` may add them with [`Mds::set_peers`]. Only the first call has
+    /// an effect.
     pub fn set_newcomers(&self, look: Box<Newcomers>) {
         self.leaves.operations.set_newcomers(look);
     }
 
-    /// Waits until this MDT knows from MDT 0 what it must know before it takes the first name: with what names are hashed, and what the
-    /// root says to the whole file system. False if it does not by then.
+    /// Waits until this MDT has what it needs from MDT 0 before it accepts the first name: the seed for the
+    /// hash of names, and the defaults of the root for the whole file system. Returns false if it does not
+    /// have them by `deadline`.
     pub fn await_acquaintance(&self, deadline: Instant) -> bool {
         self.resolver.await_acquaintance(deadline)
     }
 
-    /// How many requests wait for names or inodes that other operations keep.
+    /// Returns the number of requests that wait for names or inodes kept by other operations.
     pub fn lock_waiters(&self) -> usize {
         self.leaves.locks.waiting()
     }
 
-    /// The files that a client has open, one entry for each handle.
+    /// Returns the files that a client has open, one entry for each handle.
     pub fn open_files(&self, client: &ClientUuid) -> Vec<Fid> {
         self.leaves.opens.handles_of(client).into_iter().map(|(fid, _)| fid).collect()
     }
 
-    /// Its store has lost what it was told, or may: it takes no more changes.
+    /// Returns true if the store has lost acknowledged changes, or may have: it accepts no more changes.
     pub fn has_failed(&self) -> bool {
         self.leaves.store.stats().has_failed
     }
 
-    /// How often the target was started, this time included.
+    /// Returns the number of starts of the target, including this one.
     pub fn run_number(&self) -> u64 {
         self.boot_count
     }
 
-    /// Where data of files lies on this MDT, for the service that reads and writes it.
+    /// Returns the store with data of files on this MDT, for the service that reads and writes it.
     pub fn data_store(&self) -> Arc<dyn ObjectStore> {
         self.leaves.data.store.clone()
     }
 
-    /// Has `watch` told of what comes with a close: the service for data here keeps versions and what its locks say up to date.
+    /// Sets the callback for data that arrives with a close: the service for data here updates its versions
+    /// and lock value blocks.
     pub fn watch_data(&self, watch: DataWatch) {
         self.leaves.data.set_watch(watch);
     }
 
-    /// Largest component in bytes that new layouts may have on this MDT: while there is space (`lod.*.dom_stripesize`), and with
-    /// the space that there is now (`dom_stripesize_cur_kb`).
+    /// Returns the largest component in bytes that new layouts may have on this MDT: while there is enough
+    /// space (`lod.*.dom_stripesize`), and with the current free space (`dom_stripesize_cur_kb`).
     pub fn dom_limits(&self) -> (u64, u64) {
         self.leaves.data.limits()
     }
 
-    /// Changes the limit of [`Mds::dom_limits`] while there is space.
+    /// Sets the first limit of [`Mds::dom_limits`] in bytes.
     pub fn set_dom_limit(&self, bytes: u64) {
         self.leaves.data.set_max(bytes, &self.statfs());
     }
 
-    /// Free space in bytes below which the limit shrinks (`lod.*.dom_threshold_free_mb`).
+    /// Returns the free space in bytes below which the limit shrinks (`lod.*.dom_threshold_free_mb`).
     pub fn dom_threshold(&self) -> u64 {
         self.leaves.data.threshold(&self.statfs())
     }
 
-    /// Changes it.
+    /// Sets that threshold in bytes.
     pub fn set_dom_threshold(&self, bytes: u64) {
         self.leaves.data.set_threshold(bytes, &self.statfs());
     }
 
-    /// Room for clients: bytes where data of files is, names where the metadata is.
+    /// Returns the space for clients: bytes of the store with data of files, names of the metadata store.
     pub fn statfs(&self) -> Statfs {
         self.leaves.data.statfs(self.space.statfs())
     }
 
-    /// Stops in order: refuses further requests, ends background work, makes everything durable, closes the store.
-    /// Clients stay known, so that they can come back after a restart.
+    /// Stops cleanly: refuses further requests, ends background work, makes everything durable, closes the
+    /// store. Clients stay recorded, so that they can reconnect after a restart.
     ///
     /// # Errors
     /// If the store cannot be closed cleanly.
@@ -439,24 +447,26 @@ impl Drop for Mds {
     }
 }
 
-/// A number that nobody can foresee: the keys of the standard library's hasher come from the system.
+/// Returns an unpredictable number: the standard library's hasher gets its keys from the system.
 fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The locks on inodes. Clients drop what they cache when they find that the server has restarted; until then nothing changes.
+/// Builds the lock service for inodes. Clients drop what they cache when they notice the restart of the
+/// server; until then nothing changes.
 fn inode_locks(config: &MdsConfig, known: Expected) -> Arc<LockService> {
     let times = ServerConfig { callback_timeout: config.release_timeout, ..ServerConfig::default() };
     let name = format!("MDT{:04x}", config.index);
     Arc::new(LockService::new(name, times, known, config.recovery_window))
 }
 
-/// The clients of the last run: those whose processes have certainly ended, and those that may come back.
+/// Returns the clients of the last run: those whose processes have certainly ended, and those that may
+/// reconnect.
 fn known_clients(store: &MetaStore) -> Result<(Vec<ClientUuid>, Expected), MdsError> {
     let (mut ended, mut known) = (Vec::new(), Expected::new());
     store.scan(CLIENTS, &[], Bound::Unbounded, &mut |key, value| {
         if let Ok(key) = <[u8; 16]>::try_from(key) {
-            // Of a client whose record cannot be read nothing is known but that it was there.
+            // A record that cannot be decoded only proves that the client existed.
             let process = ClientRecord::decode(value).ok().and_then(|record| record.process);
             match process {
                 Some(process) if nacre_env::has_ended(&process) => ended.push(ClientUuid(key)),
@@ -468,7 +478,7 @@ fn known_clients(store: &MetaStore) -> Result<(Vec<ClientUuid>, Expected), MdsEr
     Ok((ended, known))
 }
 
-/// Body of the thread that watches space and deadlines.
+/// Body of the thread that checks space and deadlines.
 fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
     while !signal.wait(TICK) {
         let Some(mds) = mds.upgrade() else { return };

@@ -1,11 +1,13 @@
-//! Names that move between the shards of a directory, while it gets more or fewer of them. `docs/design/dne.md` has the protocol.
+//! Moves of names between the shards of a directory, while it gets more or fewer shards. `docs/design/dne.md`
+//! has the protocol.
 //!
-//! A change begins with one operation that gives the directory its new list ([`begin`]). Then the MDT of each old shard moves the names
-//! there in steps, in the order of their positions ([`step`]); the shard stores how far it is. When all have come to the end, the MDT
-//! of the directory ends the change with one operation. What changes is noted in a table, so that it goes on after a restart.
+//! A change begins with a distributed transaction that gives the directory its new list ([`begin`]). Then the
+//! MDT of each old shard moves the names there in steps, in the order of their positions ([`step`]); the
+//! shard stores its progress. When all shards have finished, the MDT of the directory ends the change with
+//! another transaction. A table records unfinished changes, so that they continue after a restart.
 //!
-//! A new shard does not know how far the old ones are. It asks them when somebody asks for a name that may have come to it, and keeps
-//! the answer, which stays true until the change ends.
+//! A new shard does not know the progress of the old ones. It asks them on a request for a name that may have
+//! moved to it, and caches the answer, which stays valid until the change ends.
 
 mod begin;
 mod files;
@@ -32,14 +34,14 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Time between two looks at changes that wait for others.
+/// Interval of checks of changes that wait for other MDTs.
 const TICK: Duration = Duration::from_millis(250);
 
 /// See the [module documentation](self).
 pub(crate) struct Moves {
     leaves: Arc<Leaves>,
     core: Arc<Core>,
-    /// Sequence of FIDs for shards, and the number of the last one.
+    /// Sequence of FIDs for shards, and the last object id used in it.
     fids: Mutex<(u64, u32)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -55,7 +57,7 @@ fn move_names(moves: &Weak<Moves>, bell: &Bell) {
             // Requests that wait for a shard get as much time with it as the steps.
             Pace::Busy => bell.rest(start.elapsed().min(TICK)),
             Pace::Waiting => bell.wait(Some(TICK)),
-            // What comes together with the first one is looked at together.
+            // Changes that begin together with the first one are processed together.
             Pace::Idle => bell.wait(None) && bell.rest(TICK),
         };
         if !goes_on {
@@ -64,7 +66,7 @@ fn move_names(moves: &Weak<Moves>, bell: &Bell) {
     }
 }
 
-/// The names that a request is about, with the directories or shards that they are looked for in.
+/// Returns the names in a request, with the directories or shards to look them up in.
 fn names_of<'a>(request: &MdsRequest<'a>) -> Vec<(Fid, &'a [u8])> {
     match *request {
         MdsRequest::Lookup { parent, name }
@@ -87,7 +89,7 @@ impl Moves {
         Moves { leaves: leaves.clone(), core: core.clone(), fids: Mutex::default(), thread: Mutex::default() }
     }
 
-    /// Lets names move from now on.
+    /// Starts the thread that moves names.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -101,15 +103,16 @@ impl Moves {
         Ok(())
     }
 
-    /// Waits for the end of the thread; false if it has panicked.
+    /// Waits for the end of the thread; returns false if it has panicked.
     pub fn join(&self) -> bool {
         self.thread.lock().take().is_none_or(|thread| thread.join().is_ok())
     }
 
-    /// Finds out how far names have moved that a request was refused for; false if it would be refused again.
+    /// Asks for the progress of the moves for which a request was refused; returns false if it would be
+    /// refused again.
     ///
     /// # Errors
-    /// What other MDTs answer.
+    /// Those of other MDTs.
     pub fn learn_moved(&self, request: &MdsRequest<'_>) -> StatusResult<bool> {
         let (mut has_learned, mut asked) = (false, BTreeSet::new());
         for (home, name) in names_of(request) {
@@ -144,7 +147,8 @@ impl Moves {
         Ok(has_learned)
     }
 
-    /// Version of the list that an old shard of any MDT is in, and how far it has moved its names.
+    /// Returns the version of the list of an old shard on any MDT, and the position up to which it has moved
+    /// its names.
     fn moved_anywhere(&self, fid: &Fid) -> StatusResult<(u32, u64)> {
         let reply = match fid.mdt_index() == self.leaves.index {
             true => self.moved_of(fid)?,
@@ -156,14 +160,14 @@ impl Moves {
         }
     }
 
-    /// The same of this MDT, as it is decided and durable.
+    /// Returns the same for a shard of this MDT, as decided and durable.
     pub fn moved_of(&self, fid: &Fid) -> StatusResult<PeerReply> {
         self.leaves.locks.await_decision(&Want::Still(*fid))?;
         let shard = place_of(&*self.leaves.records.with_names(fid)?)?.ok_or(Status::WRONG_SHARD)?;
         Ok(PeerReply::Moved { version: shard.version, upto: shard.moved() })
     }
 
-    /// Does a step of every change that is under way here. Failures are tried again.
+    /// Does one step of every change under way here. Failed steps are retried.
     pub fn move_once(&self) -> Pace {
         self.split_grown();
         let mut changing = Vec::new();

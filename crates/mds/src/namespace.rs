@@ -1,4 +1,4 @@
-//! Changes of names: what is made, linked, removed and renamed.
+//! Changes of names: create, link, unlink and rename.
 
 mod create;
 mod link;

@@ -1,4 +1,4 @@
-//! Shards that a directory gets.
+//! New shards of directories.
 
 use crate::records::Records;
 use crate::tables::ACL_DEFAULT;
@@ -16,7 +16,7 @@ pub(crate) const MIRRORED: AttrFlags = AttrFlags::HAS_ACL
     .union(AttrFlags::PROJECT_INHERIT)
     .union(AttrFlags::HAS_DIR_DEFAULT);
 
-/// The record of a shard of a directory, without names.
+/// Builds the record of a shard of a directory, without names.
 pub(crate) fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> InodeRecord {
     let mut shard = InodeRecord { parent: master.attr.fid, name: Vec::new(), lmv, ..master.clone() };
     let attr = &mut shard.attr;
@@ -25,10 +25,10 @@ pub(crate) fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> InodeR
     shard
 }
 
-/// Extended attributes of a directory that its shards have too.
+/// Returns the extended attributes of a directory that its shards have too.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub(crate) fn handed_to_shards(
     records: &Records,
     record: &InodeRecord,
@@ -40,10 +40,10 @@ pub(crate) fn handed_to_shards(
     Ok(acl.into_iter().map(|acl| (ACL_DEFAULT.to_vec(), acl.to_xattr())).collect())
 }
 
-/// Whether these can be the shards of a new directory.
+/// Checks and returns the shards of a new directory.
 ///
 /// # Errors
-/// `EINVAL`.
+/// `EINVAL` if a new directory cannot have them.
 pub(crate) fn check_new_shards(records: &Records, fid: &Fid, lmv: &[u8]) -> StatusResult<DirLayout> {
     let layout = DirLayout::decode(lmv).map_err(|_| Status::EINVAL)?;
     let impossible = DirFlags::all() - DirFlags::OVERSTRIPED - DirFlags::FIXED;

@@ -1,4 +1,4 @@
-//! Opening and closing regular files.
+//! Opens and closes of regular files.
 
 mod data;
 
@@ -23,15 +23,15 @@ use nacre_types::{
 use nacre_wire::mds::{DataUpdate, LeaseKind, MdsAnswer, MdsReply, OpenFlags};
 use std::sync::Arc;
 
-/// Files of up to so many bytes come with the answer to their open. Guess: what costs little more than the answer alone; Lustre
-/// leaves room for 8 KiB and a page.
+/// Largest file in bytes whose data comes with the answer to its open. Estimate: costs little more than the
+/// answer alone; Lustre reserves 8 KiB and a page.
 const READ_AT_OPEN_MAX: u64 = 16 << 10;
 
 /// Outcome of [`OpenFiles::open_locked`].
 pub(super) struct Opened {
     pub attr: Attr,
     pub layout: Option<Arc<Layout>>,
-    /// The stored size was exact, and still is unless somebody writes.
+    /// True if the stored size was exact, and remains so unless a client writes.
     pub began_exact: bool,
 }
 
@@ -89,8 +89,8 @@ impl OpenFiles {
         Ok(answer)
     }
 
-    /// Notes a handle that was opened for a client; `exact`: the stored size is exact now. False if the client has closed
-    /// it already.
+    /// Records a handle that was opened for a client; `exact`: the stored size is exact at this moment.
+    /// Returns false if the client has closed the handle already.
     pub fn note_open(
         &self,
         caller: &Caller<'_>,
@@ -100,15 +100,15 @@ impl OpenFiles {
         exact: bool,
     ) -> bool {
         let is_open = self.leaves.opens.add(fid, caller.client, handle, flags, exact);
-        // An eviction ends the export first and then looks for its handles, so one of the two sees the other.
+        // An eviction first ends the export and then collects its handles, so one of the two sees the other.
         if caller.export.has_ended() && self.leaves.clients.export_of(&caller.client).is_none() {
             self.leaves.departed.close_all_of(&caller.client, self.leaves.opens.abandon(&caller.client));
         }
         is_open
     }
 
-    /// The bytes of a small file on this MDT, for a client elsewhere that is about to read them and is the only one: then nothing
-    /// but itself can change them. Failures are left to the read that follows.
+    /// Returns the bytes of a small file on this MDT, for a remote client that is about to read them and is
+    /// the only client: then no other can change them. Errors are left to the read that follows.
     fn data_at_open(&self, caller: &Caller<'_>, opened: &Opened, flags: OpenFlags) -> Option<Vec<u8>> {
         let object = opened.layout.as_ref()?.object_on_mdt()?;
         let is_known = opened.attr.size > 0 && opened.attr.size_source == SizeSource::Exact;
@@ -123,8 +123,8 @@ impl OpenFiles {
         (data.len() as u64 == opened.attr.size).then_some(data)
     }
 
-    /// Checks an open of a locked regular file and puts what it changes into the transaction. The caller commits and then
-    /// notes the handle.
+    /// Checks an open of a locked regular file and adds its changes to the transaction. The caller commits
+    /// and then records the handle.
     pub fn open_locked(
         &self,
         tx: &mut Tx,
@@ -139,7 +139,7 @@ impl OpenFiles {
                 | right(OpenFlags::WRITE | OpenFlags::TRUNCATE, perm::WRITE)
                 | right(OpenFlags::EXEC, perm::EXEC);
             match check_access(record, caller.cred(), mask) {
-                // Its client is the one that says which groups its users have.
+                // In a replay the client vouches for the groups of its users.
                 Err(Status::NEED_CREDENTIALS) if is_replay => {}
                 outcome => outcome?,
             }
@@ -162,7 +162,7 @@ impl OpenFiles {
         let strips = caller.is_bounded()
             && match truncates {
                 true => perm::capable(caller.cred(), Caps::FSETID) != Verdict::Granted,
-                // Nobody asks again when they write.
+                // Later writes are not checked.
                 false => flags.contains(OpenFlags::WRITE) && caller.cred().uid != record.attr.uid,
             }
             && has_privileges(&record.attr);
@@ -171,7 +171,7 @@ impl OpenFiles {
         }
         let mut record = Arc::unwrap_or_clone(record);
         if unsure {
-            // From now on the objects may change behind our back.
+            // From here on the objects may change without a request to the MDT.
             record.attr.size_source = SizeSource::Objects;
         }
         if truncates {
@@ -189,14 +189,15 @@ impl OpenFiles {
         let began_exact = exact && !(truncates && has_objects);
         let mut attr = record.shown();
         if began_exact {
-            // What is shown was exact when the open was granted, which spares the client asking the objects.
+            // The size was exact when the open was granted, which saves the client a glimpse.
             attr.size_source = SizeSource::Exact;
         }
         Ok(Opened { attr, layout, began_exact })
     }
 
-    /// Whether an open needs no check: the client has just made the file, or had it open before. Of clients that are not trusted that counts
-    /// for the file's owner alone: chmod would grant the right anyway.
+    /// Returns true if an open needs no check: the client has just created the file, or had it open before.
+    /// For untrusted clients that holds for the file's owner alone, which could grant itself the right by
+    /// chmod.
     fn is_open_believed(&self, caller: &Caller<'_>, record: &InodeRecord, flags: OpenFlags) -> bool {
         flags.intersects(OpenFlags::REPLAY | OpenFlags::CREATED)
             && (!caller.is_bounded() || caller.cred().uid == record.attr.uid)
@@ -234,7 +235,8 @@ impl OpenFiles {
         if record.attr.size_source == SizeSource::Objects
             && let Some(ended) = closed.ended
         {
-            // The last writer's word counts if nobody else wrote beside it; without a word nothing was written.
+            // The last writer's update is authoritative if no other client wrote; without an update nothing
+            // was written.
             let knows = update.size_blocks.is_some() || ended.reported > 0 || ended.began_exact;
             if !ended.shared && knows {
                 changed.attr.size_source = SizeSource::Exact;
@@ -242,7 +244,7 @@ impl OpenFiles {
         } else if update.size_blocks.is_some() {
             self.leaves.opens.note_report(fid, update.order);
         }
-        // Who made it wrote nothing: then no object exists, and the record need not say so.
+        // The creator wrote nothing: then no object exists, and the record stays without a layout.
         let is_unused = |ended: &WriteSession| {
             ended.is_first && ended.began_exact && !ended.shared && ended.reported == 0
         };
@@ -279,8 +281,8 @@ impl OpenFiles {
         Ok(self.core.commits.answer(MdsReply::OpenLease(before)))
     }
 
-    /// A client gives back what it has not been told of: it was interrupted when it opened a file. That request may not have run yet, or
-    /// have found another file under its name.
+    /// Closes a handle that its client does not know: the open was interrupted. That request may not have run
+    /// yet, or have found another file under its name.
     fn close_unknown(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<MdsAnswer> {
         let fid = self.leaves.opens.close_early(&caller.client, handle).ok_or(Status::EBADF)?;
         let _locked = self.leaves.locks.lock(&[Want::Whole(fid)])?;
@@ -290,15 +292,16 @@ impl OpenFiles {
         Ok(self.core.commits.answer(MdsReply::Done))
     }
 
-    /// Whether a handle may still be opened.
+    /// Checks that a handle may still be opened.
     ///
     /// # Errors
-    /// `EBADF` if its client has given it back meanwhile, so that nobody waits for it; `ENFILE` if it has too many.
+    /// `EBADF` if its client has closed it meanwhile, so that no program waits for it; `ENFILE` if it has too
+    /// many.
     pub fn may_open(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<()> {
         if self.leaves.opens.was_closed_early(&caller.client, handle) {
             return Err(Status::EBADF);
         }
-        // Replays too: nothing is open after a restart, and every client may say that it replays.
+        // Replays too: nothing is open after a restart, and every client can claim to replay.
         if !self.leaves.opens.has_room(&caller.client) {
             log::debug!("MDT{:04x}: client {} has too many files open", self.leaves.index, caller.client);
             return Err(Status::ENFILE);
@@ -306,7 +309,8 @@ impl OpenFiles {
         Ok(())
     }
 
-    /// Opens what a request of an earlier run opened, as its client is about to learn of it.
+    /// Opens the handle that a request of an earlier run opened, since its client is about to get the stored
+    /// answer.
     pub fn open_again(&self, client: &ClientUuid, opened: &OpenedRecord) {
         // Fails only while this MDT stops.
         let Ok(_locked) = self.leaves.locks.lock(&[Want::Whole(opened.fid)]) else { return };
@@ -316,8 +320,8 @@ impl OpenFiles {
         }
     }
 
-    /// Closes a handle whose client is gone, unless it has come back and opened it again. If it wrote, the size stays to be
-    /// asked from the objects.
+    /// Closes a handle of a removed client, unless the client has reconnected and reopened it. If it wrote,
+    /// the size remains with the objects.
     pub fn close_abandoned(&self, client: &ClientUuid, fid: &Fid, handle: OpenHandle) -> StatusResult<()> {
         let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         match self.leaves.opens.remove_abandoned(fid, client, handle) {
@@ -326,7 +330,7 @@ impl OpenFiles {
         }
     }
 
-    /// Destroys an inode without names that nobody has open.
+    /// Destroys an inode without names that no client has open.
     pub fn destroy_if_closed(&self, fid: &Fid) -> StatusResult<()> {
         let _locked = self.leaves.locks.lock(&[Want::Whole(*fid)])?;
         if self.leaves.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
@@ -343,14 +347,14 @@ impl OpenFiles {
     }
 }
 
-/// What a client's update of a file's data is worth.
+/// How far a client's update of a file's data is authoritative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Word {
-    /// Nobody else writes: its word is final.
+    /// No other client writes: the update is final.
     Sole,
-    /// Others write too: times only go forward.
+    /// Other clients write too: times only increase.
     Shared,
-    /// The client has told newer things since: times only go forward, and the size is an old one.
+    /// The client has sent a newer update since: times only increase, and the size is outdated.
     Late,
 }
 
@@ -364,7 +368,7 @@ impl Word {
         }
     }
 
-    /// Records what the client says.
+    /// Applies the client's update to the attributes.
     pub fn apply(self, attr: &mut Attr, update: &DataUpdate) {
         if let (Some((size, blocks)), true) = (update.size_blocks, self != Word::Late) {
             attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);

@@ -1,6 +1,7 @@
-//! Open handles: who has a file open, and whose word on its size counts at the last close.
+//! Open handles: which clients have a file open, and whose update of its size is authoritative at the last
+//! close.
 //!
-//! Calls for one file are made under its inode lock; the table's own locks are short.
+//! Calls for one file are made under its inode lock; the table's own locks are held for short times only.
 
 use crate::cache::{FidMap, shard_of};
 use nacre_env::clock::Instant;
@@ -12,12 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const SHARDS: usize = 64;
-/// Closes without an open that are remembered: those of requests that were called off while they were on their way, of which a client
-/// has 512 at most.
+/// Maximum number of recorded closes without an open: those of requests that were interrupted in transit, of
+/// which a client has 512 at most.
 const EARLY_MAX: usize = 4096;
-/// Open handles of one client, of about 300 bytes each.
+/// Maximum number of open handles of one client, at about 300 bytes each.
 pub const OPENS_PER_CLIENT_MAX: usize = 512 << 10;
-/// How long they are: longer than a request is on its way, with all that a client does to bring it there again. Guess.
+/// Lifetime of such a record: longer than a request is in transit, including all retries of the client.
+/// Estimate.
 const EARLY_FOR: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy)]
@@ -26,12 +28,12 @@ struct Entry {
     handle: OpenHandle,
     flags: OpenFlags,
     lease: LeaseKind,
-    /// Its client is gone ([`OpenTable::abandon`]).
+    /// Its client was removed ([`OpenTable::abandon`]).
     is_abandoned: bool,
 }
 
 impl Entry {
-    /// True if an open with these flags is something that the lease excludes.
+    /// Returns true if the lease excludes an open with these flags.
     fn is_broken_by(&self, flags: OpenFlags) -> bool {
         match self.lease {
             LeaseKind::Write => true,
@@ -41,18 +43,18 @@ impl Entry {
     }
 }
 
-/// One period in which a file is open for writing without interruption.
+/// A period in which a file is open for writing without interruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSession {
-    /// The size was exact when it began.
+    /// True if the size was exact at its beginning.
     pub began_exact: bool,
-    /// It began with the file itself.
+    /// True if it began with the creation of the file.
     pub is_first: bool,
-    /// Who opened it for writing first.
+    /// Client that opened the file for writing first.
     pub client: ClientUuid,
-    /// Another client has written too, so that no single one knows the size.
+    /// True if another client has written too, so that no single one knows the size.
     pub shared: bool,
-    /// [`DataUpdate::order`] of the newest update with size and blocks that the client told; 0 if it told none.
+    /// [`DataUpdate::order`] of the client's newest update with size and blocks; 0 if there was none.
     ///
     /// [`DataUpdate::order`]: nacre_wire::mds::DataUpdate::order
     pub reported: u64,
@@ -65,7 +67,7 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    /// The place of a handle, and what its removal means.
+    /// Returns the place of a handle, and the outcome of its removal.
     fn closing(&self, client: &ClientUuid, handle: OpenHandle) -> Option<(usize, Closed)> {
         let place = self.entries.iter().position(|e| e.client == *client && e.handle == handle)?;
         let others =
@@ -81,27 +83,27 @@ impl OpenFile {
     }
 }
 
-/// What a close means.
+/// Outcome of a close.
 #[derive(Clone, Copy, Debug)]
 pub struct Closed {
-    /// Nobody has the file open any more.
+    /// True if no client has the file open any more.
     pub last: bool,
-    /// The client has no other handle of the file.
+    /// True if the client has no other handle of the file.
     pub last_of_client: bool,
-    /// The session that ended, if this was its last writer.
+    /// The write session that ended, if this was its last writer.
     pub ended: Option<WriteSession>,
 }
 
-/// Handles that were closed before they were opened. Numbers of handles are never used again.
+/// Handles that were closed before they were opened. Numbers of handles are never reused.
 #[derive(Default)]
 struct EarlyCloses {
     known: HashSet<(ClientUuid, OpenHandle)>,
-    /// The same, the oldest first, and when they came.
+    /// The same with their times, the oldest first.
     order: VecDeque<(ClientUuid, OpenHandle, Instant)>,
 }
 
 impl EarlyCloses {
-    /// Forgets the oldest while there are too many, or they are too old for their opens to come.
+    /// Drops the oldest records while there are too many, or they are too old for their opens to arrive.
     fn forget_old(&mut self) {
         let is_old = |at: &Instant| at.elapsed() > EARLY_FOR;
         while self.order.len() > EARLY_MAX || self.order.front().is_some_and(|(_, _, at)| is_old(at)) {
@@ -115,15 +117,15 @@ impl EarlyCloses {
 /// See the [module documentation](self).
 pub struct OpenTable {
     shards: Box<[Mutex<FidMap<OpenFile>>]>,
-    /// Handles of each client that has any.
+    /// Number of handles of each client with any.
     counts: Mutex<HashMap<ClientUuid, usize>>,
     early: Mutex<EarlyCloses>,
-    /// How many those are: there are none on most days.
+    /// Number of early closes, which is mostly 0.
     early_count: AtomicUsize,
 }
 
 impl OpenTable {
-    /// A table without handles.
+    /// Builds a table without handles.
     pub fn new() -> OpenTable {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         OpenTable {
@@ -138,8 +140,8 @@ impl OpenTable {
         &self.shards[shard_of(fid, SHARDS)]
     }
 
-    /// Notes a handle; the same one again replaces itself (a resend). `exact`: the stored size is exact now. False if it has been
-    /// closed already, and is not open.
+    /// Adds a handle; the same handle replaces itself (a resend). `exact`: the stored size is exact at this
+    /// moment. Returns false if the handle has been closed already, and does not open it.
     pub fn add(
         &self,
         fid: Fid,
@@ -175,7 +177,7 @@ impl OpenTable {
         true
     }
 
-    /// True unless a client has as many handles as it may.
+    /// Returns true unless a client has its maximum number of handles.
     pub fn has_room(&self, client: &ClientUuid) -> bool {
         self.counts.lock().get(client).is_none_or(|count| *count < OPENS_PER_CLIENT_MAX)
     }
@@ -190,8 +192,9 @@ impl OpenTable {
         }
     }
 
-    /// A handle is closed that is not open by the FID that its client knows: the request that opens it was overtaken, and finds it
-    /// closed, or it has found another file under a name, which is the result.
+    /// Closes a handle that is not open under the FID that its client knows. Either the close overtook the
+    /// open, which will find the handle closed; or the open found another file under the name, whose FID is
+    /// returned.
     pub fn close_early(&self, client: &ClientUuid, handle: OpenHandle) -> Option<Fid> {
         {
             let mut early = self.early.lock();
@@ -201,7 +204,7 @@ impl OpenTable {
             early.forget_old();
             self.early_count.store(early.order.len(), Ordering::Release);
         }
-        // An open from now on sees the above, with the lock of the shard.
+        // A later open sees the record above, with the lock of the shard.
         let is_it = |entry: &Entry| entry.client == *client && entry.handle == handle;
         self.shards.iter().find_map(|shard| {
             let shard = shard.lock();
@@ -209,7 +212,7 @@ impl OpenTable {
         })
     }
 
-    /// True if [`OpenTable::close_early`] was told of this handle.
+    /// Returns true if [`OpenTable::close_early`] has recorded this handle.
     pub fn was_closed_early(&self, client: &ClientUuid, handle: OpenHandle) -> bool {
         if self.early_count.load(Ordering::Acquire) == 0 {
             return false;
@@ -220,7 +223,7 @@ impl OpenTable {
         early.known.contains(&(*client, handle))
     }
 
-    /// A client is gone, and nothing of it comes any more.
+    /// Drops the records of a removed client, from which no more requests arrive.
     pub fn forget_early_closes(&self, client: &ClientUuid) {
         let mut early = self.early.lock();
         early.known.retain(|(of, _)| of != client);
@@ -228,14 +231,14 @@ impl OpenTable {
         self.early_count.store(early.order.len(), Ordering::Release);
     }
 
-    /// The file was made by the open that was just noted.
+    /// Records that the handle just added created the file.
     pub fn note_made(&self, fid: &Fid) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
             session.is_first = true;
         }
     }
 
-    /// Removes a handle; `None` if it is not known.
+    /// Removes a handle; returns `None` if it is unknown.
     pub fn remove(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
         let mut shard = self.shard(fid).lock();
         let file = shard.get_mut(fid)?;
@@ -251,8 +254,9 @@ impl OpenTable {
         Some(closed)
     }
 
-    /// A client is gone: gives its handles, which are to be closed one by one ([`OpenTable::remove_abandoned`]). Until
-    /// then the files count as open, without leases. Needs no inode lock.
+    /// Returns the handles of a removed client, which are to be closed one by one
+    /// ([`OpenTable::remove_abandoned`]). Until then the files count as open, without leases. Needs no inode
+    /// lock.
     pub fn abandon(&self, client: &ClientUuid) -> Vec<(Fid, OpenHandle)> {
         let mut handles = Vec::new();
         for shard in &self.shards {
@@ -266,21 +270,21 @@ impl OpenTable {
         handles
     }
 
-    /// Removes a handle that was abandoned; `None` if its client has come back and opened it again since.
+    /// Removes an abandoned handle; returns `None` if its client has reconnected and reopened it since.
     pub fn remove_abandoned(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
         let is_it = |e: &Entry| e.client == *client && e.handle == handle && e.is_abandoned;
         let is_abandoned = self.shard(fid).lock().get(fid)?.entries.iter().any(is_it);
-        // Opened again only under the inode lock that the caller has.
+        // Handles are reopened only under the inode lock, which the caller holds.
         if is_abandoned { self.remove(fid, client, handle) } else { None }
     }
 
-    /// What the removal of a handle would mean.
+    /// Returns what the outcome of removing a handle would be.
     pub fn closing(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
         let shard = self.shard(fid).lock();
         shard.get(fid)?.closing(client, handle).map(|(_, closed)| closed)
     }
 
-    /// What the opens of a client let it do with the data of a file.
+    /// Returns the rights to the data of a file that the opens of a client imply.
     pub fn rights(&self, fid: &Fid, client: &ClientUuid) -> Rights {
         const READS: OpenFlags = OpenFlags::READ.union(OpenFlags::EXEC);
         const WRITES: OpenFlags = OpenFlags::WRITE.union(OpenFlags::TRUNCATE);
@@ -296,12 +300,12 @@ impl OpenTable {
         )
     }
 
-    /// True if anybody has the file open.
+    /// Returns true if any client has the file open.
     pub fn is_open(&self, fid: &Fid) -> bool {
         self.shard(fid).lock().contains_key(fid)
     }
 
-    /// What a client has opened a file for, by all its handles or by the one that is given.
+    /// Returns the flags with which a client has opened a file, by all its handles or by the given one.
     pub fn flags_of(&self, fid: &Fid, client: &ClientUuid, handle: Option<OpenHandle>) -> Option<OpenFlags> {
         let shard = self.shard(fid).lock();
         let is_own =
@@ -310,13 +314,13 @@ impl OpenTable {
         flags.reduce(|all, flags| all | flags)
     }
 
-    /// True if another client than `client` has the file open.
+    /// Returns true if a client other than `client` has the file open.
     pub fn is_open_elsewhere(&self, fid: &Fid, client: &ClientUuid) -> bool {
         let shard = self.shard(fid).lock();
         shard.get(fid).is_some_and(|file| file.entries.iter().any(|entry| entry.client != *client))
     }
 
-    /// The lease of a handle.
+    /// Returns the lease of a handle.
     pub fn lease(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> LeaseKind {
         let shard = self.shard(fid).lock();
         let mut entries = shard.get(fid).into_iter().flat_map(|file| &file.entries);
@@ -327,7 +331,7 @@ impl OpenTable {
     /// Changes the lease of a handle.
     ///
     /// # Errors
-    /// `EBADF` if the handle is not known; `EBUSY` if others have the file open in a way that the lease excludes.
+    /// `EBADF` if the handle is unknown; `EBUSY` if other handles are open in a way that the lease excludes.
     pub fn set_lease(
         &self,
         fid: &Fid,
@@ -350,14 +354,14 @@ impl OpenTable {
         Ok(())
     }
 
-    /// Who has frozen a file.
+    /// Returns the client and handle that have frozen a file.
     pub fn frozen_by(&self, fid: &Fid) -> Option<(ClientUuid, OpenHandle)> {
         let shard = self.shard(fid).lock();
         let frozen = shard.get(fid)?.entries.iter().find(|entry| entry.lease == LeaseKind::Frozen)?;
         Some((frozen.client, frozen.handle))
     }
 
-    /// Somebody who need not have opened the file changes its data.
+    /// Breaks the leases on a file whose data a client without a handle changes.
     pub fn break_leases(&self, fid: &Fid) {
         if let Some(file) = self.shard(fid).lock().get_mut(fid) {
             for entry in file.entries.iter_mut().filter(|entry| entry.is_broken_by(OpenFlags::WRITE)) {
@@ -366,33 +370,33 @@ impl OpenTable {
         }
     }
 
-    /// The session of a file that is open for writing.
+    /// Returns the write session of a file.
     pub fn session(&self, fid: &Fid) -> Option<WriteSession> {
         self.shard(fid).lock().get(fid)?.session
     }
 
-    /// The writing client has told the size.
+    /// Records an update of the size by the writing client.
     pub fn note_report(&self, fid: &Fid, order: u64) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
             session.reported = session.reported.max(order);
         }
     }
 
-    /// The stored size no longer says what it was when the session began: somebody is about to cut the objects.
+    /// Records that the stored size is not exact: a client is about to truncate the objects.
     pub fn note_unsure(&self, fid: &Fid) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
             session.began_exact = false;
         }
     }
 
-    /// The stored size is exact at this moment, whichever clients write.
+    /// Records that the stored size is exact at this moment, whichever clients write.
     pub fn note_exact(&self, fid: &Fid) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
             session.began_exact = true;
         }
     }
 
-    /// All handles of a client that is there.
+    /// Returns all handles of a connected client.
     pub fn handles_of(&self, client: &ClientUuid) -> Vec<(Fid, OpenHandle)> {
         let mut handles = Vec::new();
         for shard in &self.shards {
@@ -438,7 +442,7 @@ mod tests {
         let file = |number: usize| Fid::new(1, u32::try_from(number).expect("few"), 0);
         for number in 0..OPENS_PER_CLIENT_MAX {
             assert!(table.has_room(&a));
-            // The second is a resend.
+            // The second one is a resend.
             table.add(file(number), a, OpenHandle(1), OpenFlags::READ, true);
             table.add(file(number), a, OpenHandle(1), OpenFlags::READ, true);
         }

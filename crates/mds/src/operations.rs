@@ -1,7 +1,8 @@
-//! Operations over several MDTs.
+//! Distributed transactions: operations over several MDTs, by two-phase commit.
 //!
-//! `docs/design/dne.md` has the protocol and what may fail. The [`Coordinator`] serves the MDT that a client asks, the [`Participant`] the
-//! others; the [`Resolver`] does what is left after failures and in the background. What is known of operations is in [`state`].
+//! `docs/design/dne.md` has the protocol and its failures. The [`Coordinator`] runs on the MDT that the
+//! client asked, the [`Participant`] on the others; the [`Resolver`] completes transactions after failures
+//! and in the background. [`state`] has the state of transactions.
 
 mod coordinate;
 mod elsewhere;

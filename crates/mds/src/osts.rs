@@ -1,9 +1,12 @@
-//! The dialogue with the OSTs: which ones new files use, object ids in stock, and the destruction of objects.
+//! The MDT's dialogue with the OSTs: allocation on OSTs, precreated object ids, and the destruction of
+//! objects.
 //!
-//! Each OST has a thread of its own, so that one that is down holds up nobody else. The thread prepares the OST after a
-//! start (destroys objects of transactions that were lost), keeps object ids in stock, refreshes its free space and sends
-//! it what the destroy log holds. Another thread finds out whether the OST answers ([`watch`]). Clients that were evicted come first: what they still write is to be refused. Requests take ids from the stock under the OST's lock, which they hold until their
-//! transaction is committed, so that the stored mark of the last used id never goes back.
+//! Each OST has a thread of its own, so that an OST that is down does not delay others. The thread prepares
+//! the OST after a start (destroys objects of lost transactions), keeps object ids in stock, refreshes its
+//! free space and sends it the destroys in the log. Another thread monitors whether the OST answers
+//! ([`watch`]). Evictions of clients are sent first, so that the OST fences them. Requests take ids from the
+//! stock under the OST's lock, which they hold until their transaction is committed, so that the stored mark
+//! of the last used id never decreases.
 
 mod choose;
 mod ost;
@@ -40,7 +43,7 @@ use std::time::Duration;
 /// The OSTs of a file system with their indexes.
 pub type Osts = Vec<(u16, Arc<dyn OssEndpoint>)>;
 
-/// Sequence of the objects that MDT `mdt_index` makes on OST `ost_index`.
+/// Returns the sequence of the objects that MDT `mdt_index` creates on OST `ost_index`.
 fn object_sequence(mdt_index: u16, ost_index: u16) -> u64 {
     match mdt_index {
         0 => SEQ_IDIF | (u64::from(ost_index) << 16),
@@ -57,21 +60,22 @@ pub struct OstSet {
     osts: RwLock<Vec<Arc<Ost>>>,
     pools: Pools,
     chooser: Mutex<Chooser>,
-    /// What the chooser's clock counts from.
+    /// Origin of the chooser's clock.
     began: Instant,
 }
 
-/// A component that is to get objects.
+/// A component that needs objects.
 pub struct Need {
-    /// What it wants; a stripe count may be for all OSTs, or a multiple of them.
+    /// Its specification; the stripe count may stand for all OSTs, or a multiple of them.
     pub spec: LayoutSpec,
-    /// Stripes that there is room for.
+    /// Largest number of stripes that fits the layout.
     pub stripes_max: u16,
-    /// Bytes that each OST is to have free, as far as there are such OSTs.
+    /// Bytes that each OST must have free, as far as there are such OSTs.
     pub free_bytes: u64,
 }
 
-/// The OSTs of a list, which have to be there and have room, in its order and, as Lustre has it, from `first` on.
+/// Returns the OSTs of a list, which must exist and have free space, in its order and, as in Lustre, from
+/// `first` on.
 fn exactly(candidates: &[Candidate], osts: &[u16], first: Option<u16>) -> StatusResult<Vec<u16>> {
     for index in osts {
         let found = candidates.iter().find(|candidate| candidate.index == *index);
@@ -87,11 +91,11 @@ fn exactly(candidates: &[Candidate], osts: &[u16], first: Option<u16>) -> Status
     Ok(osts)
 }
 
-/// The marks that must be stored with a layout.
+/// Marks of used ids that must be stored with a layout.
 pub struct Marks(Vec<(u16, OstMarkRecord)>);
 
 impl Marks {
-    /// Adds them to the batch that stores the layout.
+    /// Adds the marks to the batch that stores the layout.
     pub fn put(&self, batch: &mut Batch) {
         for (index, mark) in &self.0 {
             batch.put(OST_MARKS, &index.to_be_bytes(), &mark.encode());
@@ -100,7 +104,7 @@ impl Marks {
 }
 
 impl OstSet {
-    /// A set without OSTs.
+    /// Builds a set without OSTs.
     ///
     /// # Errors
     /// None yet; marks are read as OSTs are added.
@@ -116,7 +120,7 @@ impl OstSet {
         })
     }
 
-    /// Adds OSTs, or gives known ones a new endpoint.
+    /// Adds OSTs, or replaces the endpoints of known ones.
     pub fn set(&self, osts: Osts) -> Result<(), MdsError> {
         for (index, endpoint) in osts {
             let known = self.osts.read().iter().find(|ost| ost.index == index).cloned();
@@ -144,28 +148,28 @@ impl OstSet {
         }
     }
 
-    /// Uses these pools from now on.
+    /// Sets the pools.
     pub fn set_pools(&self, pools: &[PoolConfig]) {
         self.pools.set(pools);
         self.chooser.lock().retain_pools(|name| pools.iter().any(|pool| pool.name == *name));
     }
 
-    /// The pools, and how they spill.
+    /// Returns the pools with their spill rules.
     pub fn spilling(&self) -> &Pools {
         &self.pools
     }
 
-    /// How OSTs are chosen.
+    /// Returns the parameters for the choice of OSTs.
     pub fn qos(&self) -> Qos {
         *self.qos.lock()
     }
 
-    /// Chooses OSTs so from now on.
+    /// Changes the parameters for the choice of OSTs.
     pub fn change_qos(&self, change: impl FnOnce(&mut Qos)) {
         change(&mut self.qos.lock());
     }
 
-    /// Percent of the space of these OSTs in use, rounded down; 0 if that is not known.
+    /// Returns the used space of these OSTs in percent, rounded down; 0 if it is unknown.
     pub fn used_pct(&self, osts: &[u16]) -> u8 {
         let all = self.osts.read().clone();
         let age = self.qos.lock().statfs_age;
@@ -178,7 +182,7 @@ impl OstSet {
         u8::try_from((used * 100).checked_div(whole).unwrap_or(0)).unwrap_or(100)
     }
 
-    /// Whether a pool spills now.
+    /// Returns true if a pool spills at present.
     ///
     /// # Errors
     /// `ENOENT` without the pool.
@@ -186,24 +190,24 @@ impl OstSet {
         self.pools.spill_is_active(pool, |osts| self.used_pct(osts))
     }
 
-    /// The pool that new objects for `pool` come from: itself, or where it spills to.
+    /// Returns the pool that new objects for `pool` come from: itself, or the one it spills to.
     pub fn spilled(&self, pool: Option<PoolName>) -> Option<PoolName> {
         pool.map(|pool| self.pools.spill(pool, |osts| self.used_pct(osts)))
     }
 
-    /// The pools that it knows.
+    /// Returns the configuration of all pools.
     pub fn pools(&self) -> Vec<PoolConfig> {
         self.pools.all()
     }
 
-    /// True if there is an OST with this index, in the pool if one is named that has OSTs.
+    /// Returns true if there is an OST with this index and, if a pool with OSTs is given, in that pool.
     pub fn exists(&self, index: u16, pool: Option<PoolName>) -> bool {
         index < TARGET_INDEX_MAX
             && self.osts.read().iter().any(|ost| ost.index == index)
             && self.pools.members(pool).is_none_or(|members| members.contains(&index))
     }
 
-    /// Indexes of the OSTs.
+    /// Returns the indexes of the OSTs.
     pub fn indexes(&self) -> Vec<u16> {
         self.usable().iter().map(|ost| ost.index).collect()
     }
@@ -213,7 +217,7 @@ impl OstSet {
         found.map(|ost| act(&ost)).ok_or(Status::ENODEV)
     }
 
-    /// False for an OST that is out of use.
+    /// Returns false for a deactivated OST.
     ///
     /// # Errors
     /// `ENODEV` without such an OST.
@@ -221,8 +225,8 @@ impl OstSet {
         self.with(index, |ost| !ost.state.lock().inactive)
     }
 
-    /// Takes an OST out of use, or back into it: it gets no new objects, is not waited for, and what is to be destroyed there
-    /// waits until it is back.
+    /// Deactivates or reactivates an OST. A deactivated OST gets no new objects, requests do not wait for it,
+    /// and destroys are queued until it is active again.
     ///
     /// # Errors
     /// `ENODEV` without such an OST.
@@ -230,7 +234,7 @@ impl OstSet {
         self.with(index, |ost| ost.set_active(active))
     }
 
-    /// Ids reserved at a time at most; 0 for an OST that gets no new objects.
+    /// Returns the largest number of ids precreated at a time; 0 for an OST that gets no new objects.
     ///
     /// # Errors
     /// `ENODEV` without such an OST.
@@ -238,7 +242,7 @@ impl OstSet {
         self.with(index, |ost| ost.state.lock().create_count_max)
     }
 
-    /// Sets it.
+    /// Sets that number.
     ///
     /// # Errors
     /// `ENODEV` without such an OST, `ERANGE` beyond the limit.
@@ -249,7 +253,7 @@ impl OstSet {
         self.with(index, |ost| ost.state.lock().create_count_max = count)
     }
 
-    /// Object ids that are reserved at an OST.
+    /// Returns the object ids precreated at an OST.
     ///
     /// # Errors
     /// `ENODEV` without such an OST.
@@ -257,7 +261,7 @@ impl OstSet {
         self.with(index, Ost::reserved)
     }
 
-    /// State of the way to an OST; `None` if it is in this process.
+    /// Returns the state of the import of an OST; `None` if the OST is in this process.
     ///
     /// # Errors
     /// `ENODEV` without such an OST.
@@ -265,12 +269,12 @@ impl OstSet {
         self.with(index, |ost| ost.endpoint().import())
     }
 
-    /// Those that take objects: not the data part of this MDT, which only hears of evictions.
+    /// Returns the OSTs that take objects: all but the data part of this MDT, which only gets evictions.
     fn usable(&self) -> Vec<Arc<Ost>> {
         self.osts.read().iter().filter(|ost| ost.index < TARGET_INDEX_MAX).cloned().collect()
     }
 
-    /// Waits for the threads to end, but no longer than `patience`.
+    /// Waits for the end of the threads, at most for `patience`.
     pub fn wait_stopped(&self, patience: Duration) {
         let until = Instant::now() + patience;
         for ost in self.osts.read().iter() {
@@ -278,14 +282,14 @@ impl OstSet {
         }
     }
 
-    /// Ends the threads; those in the middle of a request end after it.
+    /// Ends the threads, each after its current request.
     pub fn stop(&self) {
         for ost in self.osts.read().iter() {
             ost.stop();
         }
     }
 
-    /// Has everything destroyed that waits for it, and waits until it is, but no longer than `patience`.
+    /// Waits until all queued destroys are done, at most for `patience`.
     pub fn drain(&self, patience: Duration) {
         let until = Instant::now() + patience;
         let all = self.osts.read().clone();
@@ -293,8 +297,9 @@ impl OstSet {
         all.iter().for_each(|ost| ost.wait_destroyed(until));
     }
 
-    /// Has every OST drop these clients, whose data and locks are not to count any more. Gives the indexes of those that
-    /// have not heard of it after `patience`; they hear of it before they are asked for anything else.
+    /// Reports these evicted clients to every OST, which fences them and drops their locks. Returns the
+    /// indexes of the OSTs that have not acknowledged that within `patience`; they get it before any other
+    /// request.
     pub fn evict(&self, clients: &[ClientUuid], patience: Duration) -> Vec<u16> {
         let until = Instant::now() + patience;
         let all = self.osts.read().clone();
@@ -304,7 +309,7 @@ impl OstSet {
         all.iter().filter(|ost| !ost.wait_evicted(until)).map(|ost| ost.index).collect()
     }
 
-    /// The same without waiting, for a client that can send nothing any more.
+    /// Reports an eviction without waiting, for a client that can send nothing any more.
     pub fn evict_later(&self, client: ClientUuid) {
         self.osts.read().iter().for_each(|ost| ost.evict_later(client));
     }
@@ -316,7 +321,7 @@ impl OstSet {
         }
     }
 
-    /// The OSTs that `spec` is to get, in stripe order; none if nothing can be used now but something may soon.
+    /// Chooses the OSTs for `spec`, in stripe order; none if no OST is usable at present but one may be soon.
     fn choose(&self, candidates: &[Candidate], need: &Need, used: &[u16]) -> StatusResult<Vec<u16>> {
         let spec = &need.spec;
         let members = self.pools.members(spec.real_pool());
@@ -338,7 +343,7 @@ impl OstSet {
         let count = match spec.stripe_count.map(|count| (count, stripes_per_ost(count))) {
             None => 1,
             Some((count, None)) => usize::from(count),
-            // As many as the chooser finds; overstriping would go round them until there were so many.
+            // As many as the chooser finds; overstriping would repeat them up to that number.
             Some((_, Some(1))) if spec.pattern != Pattern::Overstriped => usize::from(STRIPE_COUNT_MAX),
             Some((_, Some(several))) => up.max(1) * usize::from(several),
         };
@@ -350,18 +355,18 @@ impl OstSet {
         let places = self.chooser.lock().choose(&candidates, &wanted, &qos, now_ms);
         let osts: Vec<u16> = places.into_iter().map(|place| candidates[place].index).collect();
         Ok(match spec.pattern {
-            // Round after round over the same ones.
+            // Repeated rounds over the same OSTs.
             Pattern::Overstriped => osts.iter().copied().cycle().take(usize::from(count)).collect(),
             _ => osts,
         })
     }
 
-    /// What objects are on their OSTs, with the versions of their data, in their order.
+    /// Reads the attributes of objects from their OSTs, with the versions of their data, in the given order.
     ///
-    /// One that is out of use for new objects is asked too: its objects can be read, so they can be moved away.
+    /// A deactivated OST is asked too: its objects can be read, so they can be moved away.
     ///
     /// # Errors
-    /// `EIO` for an OST that is not known, or is out of use and does not answer; `EINTR`; what an OST answers.
+    /// `EIO` for an OST that is unknown, or deactivated and unresponsive; `EINTR`; those of an OST.
     pub fn ask<'a>(
         &self,
         objects: impl Iterator<Item = &'a StripeObject>,
@@ -381,7 +386,8 @@ impl OstSet {
             Ok(_) => Err(Status::EPROTO),
             Err(status) => Err(status),
         };
-        // One that does not answer is enough to know, so they are asked in turn and first.
+        // One OST that does not answer determines the result, so deactivated ones are asked first, one after
+        // the other.
         let is_out = |ost: &Ost| ost.state.lock().inactive;
         let mut answers = Vec::with_capacity(asked.len());
         for (ost, request) in &asked {
@@ -399,18 +405,19 @@ impl OstSet {
         answers.into_iter().map(|known| known.map_or_else(|| others.next().ok_or(Status::EIO)?, Ok)).collect()
     }
 
-    /// True for an OST that does not answer, or is out of use. To be called without locks on OSTs.
+    /// Returns true for an OST that is unresponsive or deactivated. Called without locks on OSTs.
     pub fn is_silent(&self, index: u16) -> bool {
         nacre_env::blocking(|| self.with(index, |ost| ost.state.lock().inactive || !ost.answers()))
             .unwrap_or(false)
     }
 
-    /// Picks OSTs and object ids for each of `wanted`, on other OSTs than `used` and each other's as far as there are enough, and
-    /// runs `commit` with them, which must store the layout and the marks in one transaction. If it fails, the ids go back.
+    /// Picks OSTs and object ids for each of `wanted`, avoiding the OSTs in `used` and each other's as far as
+    /// there are enough, and runs `commit` with them, which must store the layout and the marks in one
+    /// transaction. If it fails, the ids return to the stock.
     ///
     /// # Errors
-    /// `EINVAL` if a wanted OST does not exist or is not in the pool, `ENOSPC` if all OSTs that may be used are full, `EIO` if none can be reached in
-    /// time, `EINTR`, or what `commit` says.
+    /// `EINVAL` if a requested OST does not exist or is not in the pool, `ENOSPC` if all OSTs that may be
+    /// used are full, `EIO` if none can be reached in time, `EINTR`, or those of `commit`.
     pub fn with_objects<R>(
         &self,
         wanted: &[Need],
@@ -429,7 +436,7 @@ impl OstSet {
             let mut chosen: Vec<Vec<&Arc<Ost>>> = Vec::with_capacity(wanted.len());
             for need in wanted {
                 let osts = match self.choose(&candidates, need, &used) {
-                    // What is known of space may be old.
+                    // The known free space may be outdated.
                     Err(Status::ENOSPC) if !looked_again => {
                         looked_again = true;
                         nacre_env::blocking(|| all.iter().for_each(|ost| ost.look_again()));
@@ -462,7 +469,7 @@ impl OstSet {
     }
 }
 
-/// An OST whose ids are being given out, with those given out now.
+/// An OST whose ids are being allocated, with those allocated so far.
 struct Source<'a> {
     ost: &'a Arc<Ost>,
     state: MutexGuard<'a, OstState>,
@@ -526,7 +533,7 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// The OSTs that were chosen, by index, with the number of ids that each is to give.
+/// Returns the chosen OSTs, by index, with the number of ids needed from each.
 fn needs<'a>(chosen: &[Vec<&'a Arc<Ost>>]) -> Vec<(&'a Arc<Ost>, u32)> {
     let mut needs: Vec<(&Arc<Ost>, u32)> = Vec::new();
     for ost in chosen.iter().flatten() {
@@ -538,8 +545,8 @@ fn needs<'a>(chosen: &[Vec<&'a Arc<Ost>>]) -> Vec<(&'a Arc<Ost>, u32)> {
     needs
 }
 
-/// True if one of the OSTs that were chosen turns out not to answer: then others are chosen. Each is asked once, so that where nothing
-/// else is left it is taken all the same.
+/// Returns true if one of the chosen OSTs turns out to be unresponsive: then others are chosen. Each is asked
+/// once, so that it is used regardless if no other is left.
 fn any_is_silent(chosen: &[Vec<&Arc<Ost>>], asked: &mut Vec<u16>) -> bool {
     let mut any = false;
     for (ost, _) in needs(chosen) {
@@ -551,7 +558,8 @@ fn any_is_silent(chosen: &[Vec<&Arc<Ost>>], asked: &mut Vec<u16>) -> bool {
     any
 }
 
-/// Fills the stock of the OSTs that lack ids, or waits a little if that fails; false when time is up.
+/// Refills the stock of the OSTs that lack ids, or waits for a short time if that fails; returns false after
+/// the deadline.
 fn prepare_some(chosen: &[Vec<&Arc<Ost>>], all: &[Arc<Ost>], deadline: Instant) -> bool {
     let mut any = false;
     for (ost, count) in needs(chosen) {
@@ -560,8 +568,8 @@ fn prepare_some(chosen: &[Vec<&Arc<Ost>>], all: &[Arc<Ost>], deadline: Instant) 
     if any {
         return true;
     }
-    // Those chosen are out of reach, so another round chooses others; if there are none, wait for a change.
-    // Nothing new is known of them since they were chosen.
+    // The chosen OSTs are unreachable, so another round chooses others; without others it waits for a change.
+    // Their state has not changed since they were chosen.
     let is_out = |ost: &Arc<Ost>| {
         let candidate = ost.candidate(Duration::MAX);
         candidate.down || candidate.full

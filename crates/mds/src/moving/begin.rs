@@ -1,4 +1,4 @@
-//! The begin of a change: which shards a directory gets, because somebody asks for them or because it has grown.
+//! Begin of a change: the new shards of a directory, on request or because it has grown.
 
 use super::Moves;
 use crate::new_shards::{handed_to_shards, new_shard};
@@ -17,30 +17,31 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{PeerReply, PeerRequest, RecordBytes, Update};
 use std::collections::BTreeSet;
 
-/// Shards that a directory is to have.
+/// Requested shards of a directory.
 struct Wanted {
     count: usize,
     hash: Option<DirHash>,
     is_fixed: bool,
-    /// Fewer will do if some MDTs take nothing new.
+    /// Automatic split: fewer shards suffice if some MDTs accept no new inodes.
     is_by_itself: bool,
-    /// MDTs of which those for new shards are taken, the best first.
+    /// MDTs for new shards, the preferred ones first.
     mdts: Vec<u16>,
 }
 
-/// A list with names that are to move.
+/// A list of shards whose names are to move.
 struct Change {
     list: DirLayout,
-    /// Shards in it that are to be made.
+    /// Shards in it that are to be created.
     fresh: Vec<Fid>,
 }
 
 impl Moves {
-    /// Gives a directory more or fewer shards.
+    /// Changes the number of shards of a directory.
     ///
     /// # Errors
-    /// `EPERM` without the right to choose MDTs, to who does not own the directory, and where it is turned off; `ENOTDIR`; `EINVAL`;
-    /// `EBUSY` while its names move; `EALREADY` if it is as is wanted.
+    /// `EPERM` without the right to choose MDTs, for callers that do not own the directory, and where it is
+    /// disabled; `ENOTDIR`; `EINVAL`; `EBUSY` while its names move; `EALREADY` if it already has these
+    /// shards.
     pub fn restripe(&self, caller: &Caller<'_>, fid: &Fid, wish: &[u8]) -> StatusResult<MdsAnswer> {
         self.core.placement.may_choose_mdts(caller)?;
         let record = self.leaves.records.directory(fid)?;
@@ -61,7 +62,7 @@ impl Moves {
         self.core.coordinator.execute(caller, gathered, updates, now(), MdsReply::Done)
     }
 
-    /// Gives directories more shards that have grown.
+    /// Splits directories that have grown.
     pub(super) fn split_grown(&self) {
         let grown = self.leaves.moving.take_grown();
         for fid in grown {
@@ -85,7 +86,7 @@ impl Moves {
         let now = list.as_ref().map_or(1, |list| list.shards.len());
         let mut mdts: Vec<u16> = self.leaves.operations.all_mdts();
         mdts.retain(|mdt| !used.contains(mdt));
-        // The directory's own first, then those behind it.
+        // The MDT of the directory first, then those with the next indexes.
         mdts.sort_by_key(|mdt| mdt.wrapping_sub(self.leaves.index));
         let free = mdts.len() - usize::from(list.is_none());
         if !limits.splits || !limits.may_restripe || !is_still || free == 0 {
@@ -99,7 +100,7 @@ impl Moves {
         self.core.coordinator.execute_own(gathered, updates)
     }
 
-    /// The list with which names of a directory move to where they are wanted.
+    /// Returns the list for moving names of a directory to the requested shards.
     fn change_to(&self, record: &InodeRecord, wanted: &Wanted) -> StatusResult<Change> {
         let fid = record.attr.fid;
         let list = shards_of(record)?;
@@ -112,7 +113,7 @@ impl Moves {
         let (list, fresh) = match (list, wanted.count) {
             (None, 0 | 1) => return Err(Status::EALREADY),
             (None, count) => {
-                // One that has had shards before gets lists with other versions.
+                // A directory that had shards before gets lists with other versions.
                 let version = record.attr.version as u32;
                 let whole = DirLayout { version, ..DirLayout::new(hash, self.leaves.index, vec![fid]) };
                 let fresh = new(count, &[])?;
@@ -141,7 +142,7 @@ impl Moves {
         Ok(Change { list, fresh })
     }
 
-    /// FIDs for shards on these MDTs, on those first that have the fewest.
+    /// Returns FIDs for shards on these MDTs, first on those with the fewest.
     fn new_shards(&self, count: usize, beside: &[Fid], wanted: &Wanted) -> StatusResult<Vec<Fid>> {
         let (mut all, mut mdts) = (beside.to_vec(), wanted.mdts.clone());
         let mut fresh = Vec::with_capacity(count.min(nacre_layout::dir_layout::SHARDS_MAX));
@@ -160,7 +161,7 @@ impl Moves {
                 Err(Status::ENODEV) => return Err(Status::EINVAL),
                 Err(status) => return Err(status),
             }
-            // Two shards on one MDT are no gain unless somebody asks for them.
+            // Two shards on one MDT are no gain, so only users request them.
             if wanted.is_by_itself {
                 mdts.retain(|mdt| *mdt != best);
                 if mdts.is_empty() {
@@ -181,10 +182,10 @@ impl Moves {
         }
     }
 
-    /// A FID of this MDT that nobody has.
+    /// Returns an unused FID of this MDT.
     ///
     /// # Errors
-    /// `ENOSPC` if nothing new is to come here; what the store says.
+    /// `ENOSPC` if this MDT accepts no new inodes; those of the store.
     pub fn new_fid(&self) -> StatusResult<Fid> {
         if self.leaves.space.is_full() || self.leaves.space.is_no_create() {
             return Err(Status::ENOSPC);
@@ -197,16 +198,16 @@ impl Moves {
         Ok(Fid::new(fids.0, fids.1, 0))
     }
 
-    /// A sequence for this server's own use.
+    /// Returns a sequence for FIDs that this server assigns.
     fn own_sequence(&self) -> StatusResult<u64> {
         self.leaves.records.take_sequence(|mut tx: Tx, sequence| {
-            // Others use it at once: it must not be given out again after a loss of power.
+            // Other MDTs use it at once: it must not be assigned again after a power loss.
             self.leaves.records.sync(self.core.commits.commit(&mut tx)?)?;
             Ok(sequence)
         })
     }
 
-    /// Locks what a change needs, and gives what it changes at its begin.
+    /// Locks what a change needs, and returns its updates at the begin.
     fn begin_of(
         &self,
         fid: &Fid,
@@ -242,7 +243,7 @@ impl Moves {
         Ok((gathered, updates))
     }
 
-    /// Ends a change, if all names have moved; false if not.
+    /// Ends a change if all names have moved; returns false otherwise.
     pub(super) fn end_change(&self, fid: &Fid, list: &DirLayout) -> StatusResult<()> {
         for place in list.old_places() {
             let shard = &list.shards[place as usize];

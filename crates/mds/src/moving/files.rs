@@ -1,5 +1,6 @@
-//! Files that move to another MDT, and whatever else holds no names: many in one operation, so that its messages, its records and the wait for
-//! the disk are paid once for all of them. Each moves or stays on its own account.
+//! Moves of files and other inodes without names in them to another MDT. Many move in one distributed
+//! transaction, which shares the costs of its messages, its records and its sync. Each inode moves or stays
+//! independently of the others.
 
 use super::Moves;
 use super::inode::{ATTEMPTS, Leaving, OPERATION_MAX, check_coming, relead};
@@ -15,27 +16,28 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{PeerRequest, RecordBytes, UPDATES_MAX, Update};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Data goes to the other MDT in pieces of so many bytes.
+/// Size of the pieces in which data is sent to the other MDT, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// One that is about to move.
+/// An inode that is about to move.
 struct Departure {
     updates: Vec<Update>,
-    /// Its data on this MDT.
+    /// Its object with data on this MDT.
     object: Option<Fid>,
     to: Fid,
 }
 
 impl Departure {
-    /// Bytes of the updates in the record of the operation.
+    /// Returns the bytes of its updates in the record of the transaction.
     fn bytes(&self) -> usize {
         self.updates.iter().map(|update| update.to_bytes().len()).sum()
     }
 }
 
 impl Moves {
-    /// Gives inodes that hold no names other FIDs, and with them other MDTs; the answer has the outcome of each: `EISDIR` for a directory,
-    /// `EINVAL` for a FID that is named twice, otherwise as [`Moves::migrate`].
+    /// Gives inodes that are not directories other FIDs, and thereby other MDTs; the answer has the outcome
+    /// of each: `EISDIR` for a directory, `EINVAL` for a FID that occurs twice, otherwise as
+    /// [`Moves::migrate`].
     ///
     /// # Errors
     /// `EPERM` without the right to choose MDTs.
@@ -47,7 +49,7 @@ impl Moves {
             if !named.insert(*fid) || !named.insert(*to) {
                 return Err(Status::EINVAL);
             }
-            // The other MDT is asked once for all.
+            // One request to the other MDT covers all.
             check_coming(to)?;
             (*asked.entry(to.mdt_index()).or_insert_with(|| self.check_future(to)))?;
             match self.seen_to_leave(caller, fid, to)? {
@@ -67,7 +69,7 @@ impl Moves {
         Ok(self.core.commits.answer(MdsReply::Outcomes(outcomes.into_iter().map(Result::err).collect())))
     }
 
-    /// Moves inodes that hold no names, in as few operations as they fit into.
+    /// Moves inodes that are not directories, in as few transactions as they fit into.
     pub(super) fn move_files(&self, moves: &[(Fid, Fid)]) -> Vec<StatusResult<()>> {
         let mut outcomes = vec![Err(Status::EAGAIN); moves.len()];
         for _ in 0..ATTEMPTS {
@@ -88,7 +90,7 @@ impl Moves {
         outcomes
     }
 
-    /// Moves those that fit into one operation; `EAGAIN` for the others.
+    /// Moves the inodes that fit into one transaction; returns `EAGAIN` for the others.
     fn move_together(&self, moves: &[(Fid, Fid)]) -> StatusResult<Vec<StatusResult<()>>> {
         let (fids, targets): (Vec<Fid>, Vec<Fid>) = moves.iter().copied().unzip();
         let (gathered, found) = self.gather_to_move(&fids, &targets)?;
@@ -111,14 +113,15 @@ impl Moves {
         };
         let outcomes: Vec<StatusResult<()>> =
             found.into_iter().zip(targets).map(|(leaving, to)| add(leaving, to)).collect();
-        // Objects that were made lately are known to be in use as soon as this MDT has it on disk; so its part comes first.
+        // Recently allocated objects count as used only once this MDT has that on disk; so its part is
+        // committed first.
         if outcomes.iter().any(Result::is_ok) {
             self.core.coordinator.execute_own(gathered, updates)?;
         }
         Ok(outcomes)
     }
 
-    /// What an inode's move changes.
+    /// Returns the updates that move an inode.
     fn departure(&self, gathered: &Gathered<'_>, leaving: Leaving, to: Fid) -> StatusResult<Departure> {
         let Leaving { record, names } = leaving;
         let fid = record.attr.fid;
@@ -133,7 +136,7 @@ impl Moves {
             return Err(Status::EBUSY);
         }
         if is_file {
-            // Then nobody reads or writes it any more, and all that was written is in its objects.
+            // After this no client reads or writes the file, and all its data is in its objects.
             self.core.client_locks.call_back_layout(&fid, true, None)?;
         }
         let mut moved = InodeRecord::clone(&*self.core.layouts.settled(&record)?);
@@ -149,7 +152,7 @@ impl Moves {
         Ok(Departure { updates, object, to })
     }
 
-    /// Copies an object here to one of a file that is to be on another MDT.
+    /// Copies an object here to the object of a file that is to be on another MDT.
     fn send_data(&self, gathered: &Gathered<'_>, object: Fid, to: Fid) -> StatusResult<()> {
         let failed = |error| self.leaves.data.failed(&error);
         let attr = self.leaves.data.store.attr(object).map_err(failed)?;
@@ -189,7 +192,8 @@ impl Moves {
     }
 }
 
-/// Has the layout of a file say its new FID; its object on this MDT, if it has one. Nobody writes to the file.
+/// Changes the FID of a file in its layout; returns its object on this MDT, if it has one. No client writes
+/// to the file.
 fn carry_layout(record: &InodeRecord, moved: &mut InodeRecord) -> StatusResult<Option<Fid>> {
     let to = moved.attr.fid;
     let flags = record.attr.flags;

@@ -1,8 +1,10 @@
-//! Inodes that move to another MDT. A FID says its MDT, so they get another FID, and their names lead there.
+//! Moves of inodes to another MDT. A FID determines its MDT, so a moved inode gets another FID, and its names
+//! are changed to refer to it.
 //!
-//! Files, and whatever else holds no names, move as one operation over the homes of their names and both MDTs ([`super::files`]). A directory
-//! begins with such an operation, too, which puts another one in its place; its names move afterwards, in steps ([`super::step`]). The
-//! design: `docs/design/dne.md`.
+//! Files and other inodes without names in them move in one distributed transaction over the MDTs of their
+//! names and both MDTs ([`super::files`]). A directory begins with such a transaction, too, which replaces it
+//! by another directory; its names move afterwards, in steps ([`super::step`]). `docs/design/dne.md` has the
+//! design.
 
 use super::Moves;
 use crate::locks::Want;
@@ -24,34 +26,36 @@ use nacre_wire::peer::{LEADS_MAX, Name, PeerReply, PeerRequest, RecordBytes, Upd
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// How often names may change meanwhile before it gives up.
+/// How often names may change during a move before it fails.
 pub(super) const ATTEMPTS: usize = 100;
-/// An operation is one message and one record: what moves with an inode may have so many bytes together.
+/// A transaction is one message and one record: limit for all that moves with an inode, in bytes.
 pub(super) const OPERATION_MAX: usize = 960 << 10;
 
 /// Names and values of extended attributes.
 pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A name of an inode, and where it may be stored.
+/// A name of an inode, and the directories or shards where it may be stored.
 struct Lead {
     name: Name,
     homes: Vec<Fid>,
 }
 
-/// An inode that moves, locked.
+/// A locked inode that is to move.
 pub(super) struct Leaving {
     pub record: Arc<InodeRecord>,
-    /// Names as the inode knows them, and where they are stored.
+    /// Names in the inode's record, and the directory or shard that stores each.
     pub names: Vec<(Name, Fid)>,
 }
 
 impl Moves {
-    /// Gives an inode another FID, and with that another MDT.
+    /// Gives an inode another FID, and thereby another MDT.
     ///
     /// # Errors
-    /// `EPERM` without the right to choose MDTs, or to who does not own it; `EBUSY` for the root, for a file that somebody has open, and for
-    /// a directory whose names move; `EALREADY` if that is its MDT; `EMLINK` for a file with more than [`LEADS_MAX`] names; `EEXIST` if there is such a FID;
-    /// `E2BIG` if its names and extended attributes are too long together; `ENOSPC` if nothing new is to come to that MDT; `ENODEV` if there is none.
+    /// `EPERM` without the right to choose MDTs, or for callers that do not own it; `EBUSY` for the root, for
+    /// an open file, and for a directory whose names move; `EALREADY` if that is its MDT; `EMLINK` for a file
+    /// with more than [`LEADS_MAX`] names; `EEXIST` if an inode has the new FID; `E2BIG` if its names and
+    /// extended attributes are too long together; `ENOSPC` if that MDT accepts no new inodes; `ENODEV` if it
+    /// does not exist.
     pub fn migrate(&self, caller: &Caller<'_>, fid: &Fid, to: &Fid, lmv: &[u8]) -> StatusResult<MdsAnswer> {
         self.core.placement.may_choose_mdts(caller)?;
         self.check_future(to)?;
@@ -64,10 +68,10 @@ impl Moves {
         Ok(self.core.commits.answer(MdsReply::Done))
     }
 
-    /// What is to move, as it is now; `None` if it has moved.
+    /// Returns the record of the inode to move; `None` if it has moved already.
     ///
     /// # Errors
-    /// `ENOENT`; `EPERM` to a caller that does not own it; `EBUSY` for the root.
+    /// `ENOENT`; `EPERM` for a caller that does not own it; `EBUSY` for the root.
     pub(super) fn seen_to_leave(
         &self,
         caller: &Caller<'_>,
@@ -77,14 +81,14 @@ impl Moves {
         self.leaves.records.check_local(fid)?;
         self.leaves.locks.await_decision(&Want::Still(*fid))?;
         let Some(seen) = self.leaves.records.find_inode(fid)?.filter(|record| !is_former(record)) else {
-            // It may have moved by the same request, whose answer was lost.
+            // The same request, whose answer was lost, may have moved it.
             return self.core.coordinator.record_anywhere(to)?.map(|_| None).ok_or(Status::ENOENT);
         };
         perm::owner_or_capable(&seen.attr, caller.cred()).or(Status::EPERM)?;
         if *fid == Fid::ROOT { Err(Status::EBUSY) } else { Ok(Some(seen)) }
     }
 
-    /// Whether a FID may be that of an inode that comes to its MDT, and whether that has room.
+    /// Checks that a FID may be that of an inode which moves to its MDT, and that this MDT has free space.
     pub(super) fn check_future(&self, fid: &Fid) -> StatusResult<()> {
         check_coming(fid)?;
         if fid.mdt_index() == self.leaves.index {
@@ -96,7 +100,7 @@ impl Moves {
         }
     }
 
-    /// Puts another directory in the place of one. Its names begin to move there.
+    /// Replaces a directory by another one. The names begin to move there.
     fn replace_directory(&self, seen: &InodeRecord, to: &Fid, lmv: &[u8]) -> StatusResult<()> {
         let fid = seen.attr.fid;
         let next = match lmv {
@@ -105,7 +109,7 @@ impl Moves {
         };
         let old = match shards_of(seen)? {
             Some(list) => list,
-            // One that has had shards before gets lists with other versions.
+            // A directory that had shards before gets lists with other versions.
             None => DirLayout {
                 version: seen.attr.version as u32,
                 ..DirLayout::new(DirHash::Crush, self.leaves.index, vec![fid])
@@ -130,7 +134,7 @@ impl Moves {
                 log::error!("{fid} has lost a shard: run a check");
                 return Err(Status::EUCLEAN);
             };
-            // They go, and with them what they know of the last change.
+            // Shards are removed, and with them their times of the last change.
             (attr.mtime, attr.ctime) = (attr.mtime.max(shard.attr.mtime), attr.ctime.max(shard.attr.ctime));
         }
         let handed = handed_to_shards(&self.leaves.records, &record)?;
@@ -153,7 +157,7 @@ impl Moves {
         self.core.coordinator.execute_own(gathered, updates)
     }
 
-    /// Locks a directory with the homes of its names, and others.
+    /// Locks a directory with the directories or shards of its names, and others.
     fn gather_directory(&self, fid: &Fid, others: &[Fid]) -> StatusResult<(Gathered<'_>, Leaving)> {
         for _ in 0..ATTEMPTS {
             let (gathered, mut found) = self.gather_to_move(&[*fid], others)?;
@@ -165,8 +169,9 @@ impl Moves {
         Err(Status::EAGAIN)
     }
 
-    /// Locks inodes with the homes of their names, and others. For each inode `EAGAIN` if its names have changed meanwhile, or if those
-    /// of the inodes before it are as many as fit.
+    /// Locks inodes with the directories or shards of their names, and others. Returns `EAGAIN` for an inode
+    /// whose names have changed meanwhile, or for which the inodes before it leave no space in the
+    /// transaction.
     pub(super) fn gather_to_move(
         &self,
         fids: &[Fid],
@@ -185,7 +190,7 @@ impl Moves {
         let leads = to_lock().flat_map(|(_, leads)| leads);
         let places = leads.flat_map(|lead| lead.homes.iter().map(|home| (*home, &lead.name.name[..])));
         let places: Vec<(Fid, &[u8])> = places.collect();
-        // Little is left to be made durable then while all is locked.
+        // This leaves little to sync while all inodes are locked.
         self.leaves.records.sync_all()?;
         let gathered = self.core.coordinator.gather(&all, &places)?;
         let as_seen = |(seen, leads): (Arc<InodeRecord>, Vec<Lead>)| {
@@ -205,7 +210,8 @@ impl Moves {
         Ok((gathered, found))
     }
 
-    /// The names of an inode, the first one first, and the homes where they may be stored.
+    /// Returns the names of an inode, the first name first, and the directories or shards where they may be
+    /// stored.
     fn leads_to(&self, record: &InodeRecord, lists: &mut ShardLists) -> StatusResult<Vec<Lead>> {
         if record.parent.is_zero() || record.attr.flags.contains(AttrFlags::ORPHAN) {
             return Err(Status::ENOENT);
@@ -229,7 +235,7 @@ impl Moves {
         names.into_iter().map(lead).collect()
     }
 
-    /// All extended attributes of an inode that have records of their own.
+    /// Returns all extended attributes of an inode that have records of their own.
     pub(super) fn xattrs_of(&self, record: &InodeRecord) -> StatusResult<Xattrs> {
         let (mut found, mut bytes, mut damaged) = (Xattrs::new(), 0, false);
         let scanned =
@@ -253,12 +259,12 @@ impl Moves {
     }
 }
 
-/// Whether an inode may have this FID at all.
+/// Checks that an inode may have this FID at all.
 pub(super) fn check_coming(fid: &Fid) -> StatusResult<()> {
     if fid.seq < SEQ_NORMAL || fid.oid == 0 || fid.ver != 0 { Err(Status::EINVAL) } else { Ok(()) }
 }
 
-/// How names of a directory are spread.
+/// Returns the hash of a directory's names.
 fn hash_of(record: &InodeRecord) -> StatusResult<DirHash> {
     let hash = shards_of(record)?.and_then(|list| DirHash::from_number(list.hash));
     Ok(hash.unwrap_or(DirHash::Crush))

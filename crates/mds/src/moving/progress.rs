@@ -1,4 +1,5 @@
-//! What an MDT knows of names that move: how far they are, what is to be looked at next, and the requests that wait for it.
+//! State of moving names at an MDT: progress of shards, changes to process next, and the requests that wait
+//! for them.
 
 use super::turns::Turns;
 use crate::shards::named_in;
@@ -12,26 +13,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Names that a step moves. Guess: others wait for the shard for as long as a step takes: two messages for each target, one sync, and
-/// about 2 us for each name.
+/// Names that a step moves. Estimate: other operations wait for the shard during a step: two messages for
+/// each target, one sync, and about 2 us for each name.
 const STEP_NAMES: usize = 256;
-/// Directories of which it is kept how far names have moved; then all is forgotten.
+/// Number of directories with cached progress; at more, the whole cache is dropped.
 const KNOWN_MAX: usize = 256;
-/// Names above [`MovingLimits::split_count`] after which a directory that was not split is looked at again. Guess: a look costs less than
-/// one of so many creates.
+/// Names above [`MovingLimits::split_count`] after which a directory that was not split is checked again.
+/// Estimate: a check costs less than one of this many creates.
 const LOOK_EVERY: u64 = 64;
 
-/// When directories change by themselves, and whether they may be changed. The numbers are Lustre's (reference 4.17), which does nothing
-/// unless it is told to.
+/// Limits for automatic and requested changes of directories. The numbers are Lustre's, which are disabled by
+/// default there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MovingLimits {
-    /// Directories may get more or fewer shards (`mdt.*.enable_dir_restripe`).
+    /// Users may change the number of shards (`mdt.*.enable_dir_restripe`).
     pub may_restripe: bool,
-    /// Those that grow get more by themselves (`mdt.*.enable_dir_auto_split`).
+    /// Growing directories are split automatically (`mdt.*.enable_dir_auto_split`).
     pub splits: bool,
-    /// Names in one shard from which on (`mdt.*.dir_split_count`).
+    /// Names in one shard from which a directory is split (`mdt.*.dir_split_count`).
     pub split_count: u64,
-    /// Shards more each time (`mdt.*.dir_split_delta`).
+    /// Shards added by a split (`mdt.*.dir_split_delta`).
     pub split_delta: u64,
 }
 
@@ -41,19 +42,19 @@ impl Default for MovingLimits {
     }
 }
 
-/// How far old shards of one directory have moved their names, by place in the list with a version.
+/// Progress of the old shards of one directory, by place in the list of a version.
 #[derive(Default)]
 struct Known {
     version: u32,
     upto: HashMap<u32, u64>,
 }
 
-/// How a look at all changes has ended.
+/// Result of one pass over all changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Pace {
-    /// Nothing changes.
+    /// No change is under way.
     Idle,
-    /// Others have something to do first.
+    /// Other MDTs have to act first.
     Waiting,
     /// There is more to do at once.
     Busy,
@@ -68,9 +69,9 @@ pub(super) struct Bell {
 
 #[derive(Default)]
 struct Rung {
-    /// There is something to look at.
+    /// True if there are changes to process.
     due: bool,
-    /// The thread is to end.
+    /// True if the thread is to end.
     ended: bool,
 }
 
@@ -80,7 +81,7 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Waits until there is something to look at, or for `limit`; false if it is time to end.
+    /// Waits until there are changes to process, or for `limit`; returns false at the end of the thread.
     pub fn wait(&self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let mut state = self.state.lock();
@@ -95,7 +96,7 @@ impl Bell {
         !state.ended
     }
 
-    /// Rests for `time`; false if it is time to end.
+    /// Rests for `time`; returns false at the end of the thread.
     pub fn rest(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let mut state = self.state.lock();
@@ -104,13 +105,13 @@ impl Bell {
     }
 }
 
-/// What an MDT knows of names that move.
+/// State of moving names at an MDT.
 #[derive(Default)]
 pub struct Moving {
     known: Mutex<HashMap<Fid, Known>>,
-    /// Directories that should get more shards.
+    /// Directories to split.
     grown: Mutex<BTreeSet<Fid>>,
-    /// Names in one shard from which on it is split; `u64::MAX` if it never is.
+    /// Names in one shard from which a directory is split; `u64::MAX` disables splits.
     split_count: AtomicU64,
     limits: Mutex<MovingLimits>,
     /// Names that a step moves.
@@ -126,7 +127,7 @@ impl Moving {
         moving
     }
 
-    /// Moves so many names in a step.
+    /// Sets the number of names that a step moves.
     #[cfg(test)]
     pub fn step_by(&self, names: usize) {
         self.step_names.store(names, Ordering::Relaxed);
@@ -139,27 +140,27 @@ impl Moving {
         self.split_count.store(count, Ordering::Relaxed);
     }
 
-    /// When directories change by themselves, and whether they may be changed.
+    /// Returns the limits for changes of directories.
     pub fn limits(&self) -> MovingLimits {
         *self.limits.lock()
     }
 
-    /// Names that a step moves.
+    /// Returns the number of names that a step moves.
     pub(super) fn step_names(&self) -> usize {
         self.step_names.load(Ordering::Relaxed)
     }
 
-    /// Where the thread that moves names waits.
+    /// Returns the bell at which the thread waits.
     pub(super) fn bell(&self) -> Arc<Bell> {
         self.bell.clone()
     }
 
-    /// Directories that should get more shards, which is said once.
+    /// Takes the directories to split; each is returned once.
     pub(super) fn take_grown(&self) -> BTreeSet<Fid> {
         std::mem::take(&mut *self.grown.lock())
     }
 
-    /// A step has moved names of a shard up to a position, and has passed so many.
+    /// Records that a step has moved names of a shard up to a position, and has passed this many.
     pub(super) fn note_step(&self, shard: Fid, upto: u64, passed: usize) {
         match upto {
             MOVED_ALL => self.turns.on_end(shard),
@@ -167,7 +168,8 @@ impl Moving {
         }
     }
 
-    /// True if the old shard in a place of the list of a version is known to have moved its names up to behind a position.
+    /// Returns true if the old shard at a place of the list of a version is known to have moved its names up
+    /// to and including a position.
     pub fn has_moved(&self, master: &Fid, version: u32, place: u32, position: u64) -> bool {
         let known = self.known.lock();
         let known = known.get(master).filter(|known| known.version == version);
@@ -187,7 +189,7 @@ impl Moving {
         *known = upto.max(*known);
     }
 
-    /// A directory or shard was changed.
+    /// Records the size of a changed directory or shard.
     pub fn note_size(&self, record: &InodeRecord) {
         let count = self.split_count.load(Ordering::Relaxed);
         let names = record.entries();
@@ -196,18 +198,19 @@ impl Moving {
         }
     }
 
-    /// A directory should get more shards.
+    /// Queues a directory for a split.
     pub fn note_grown(&self, fid: Fid) {
         self.grown.lock().insert(fid);
         self.bell.ring();
     }
 
-    /// Names have to move, or a change is to be ended.
+    /// Wakes the thread: names have to move, or a change is to be ended.
     pub fn note_change(&self) {
         self.bell.ring();
     }
 
-    /// Before a name is made in a directory or shard, with nothing locked: waits if names come to it faster than they move out of it.
+    /// Called before a name is created in a directory or shard, with nothing locked: waits if names are
+    /// created faster than they move out of it.
     pub fn await_turn(&self, parent: &Fid) {
         self.turns.wait(parent);
     }

@@ -1,4 +1,4 @@
-//! Steps of a change: each moves the next names of one old shard, as one operation.
+//! Steps of a change: each moves the next names of one old shard, in one distributed transaction.
 
 use super::Moves;
 use crate::operations::state::Bug;
@@ -11,32 +11,32 @@ use nacre_wire::peer::{MOVED_MAX, MovedName, Update};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-/// Names that a step looks at, most of which may stay.
+/// Names that a step reads, most of which may stay.
 const STEP_LOOKS: usize = 4096;
-/// Names that a step moves to a directory that takes the place of theirs: their inodes change too, so all of them are locked, besides the
-/// shards.
+/// Names that a step moves to a directory that replaces theirs: their inodes change too, so all of them are
+/// locked, in addition to the shards.
 const STEP_INODES: usize = 96;
 
 /// The next names of an old shard.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Batch {
-    /// Those that leave, by place of their new shard.
+    /// Names that leave, by place of their new shard.
     leaving: BTreeMap<u32, Vec<MovedName>>,
-    /// All names before this position are among them, or stay.
+    /// Position before which all names leave or stay.
     upto: u64,
-    /// How many names that are.
+    /// Number of names before that position.
     passed: usize,
 }
 
 /// A name that was read.
 struct Read {
     position: u64,
-    /// Place of the new shard; `None`: it stays.
+    /// Place of the new shard; `None` if the name stays.
     to: Option<u32>,
     name: MovedName,
 }
 
-/// A directory that another one takes the place of, and that one.
+/// A directory under replacement, and the one that replaces it.
 #[derive(Clone, Copy)]
 struct Replaced {
     former: Fid,
@@ -44,7 +44,8 @@ struct Replaced {
 }
 
 impl Batch {
-    /// Those of the names that may move together: whole positions, and only those that are `allowed` to go to their places.
+    /// Returns those of the names that may move together: whole positions, and only names that are `allowed`
+    /// to go to their places.
     fn of(reads: Vec<Read>, is_all: bool, allowed: impl Fn(u32, &MovedName) -> bool) -> Batch {
         let stop = reads.iter().find(|read| read.to.is_some_and(|to| !allowed(to, &read.name)));
         let upto = match (stop, reads.last()) {
@@ -64,10 +65,10 @@ impl Batch {
 }
 
 impl Moves {
-    /// Moves on with what is noted for a directory or shard; true if there is more to do at once.
+    /// Continues the recorded change of a directory or shard; returns true if there is more to do at once.
     ///
     /// # Errors
-    /// What the store or another MDT says.
+    /// Those of the store or another MDT.
     pub(super) fn move_on(&self, fid: &Fid) -> StatusResult<bool> {
         let Some(record) = self.leaves.records.find_inode(fid)? else {
             let mut tx = self.leaves.records.begin();
@@ -100,20 +101,21 @@ impl Moves {
         wanted.sort_unstable();
         wanted.dedup();
         drop((reads, is_all));
-        // Little is left to be made durable then while the shard is locked.
+        // This leaves little to sync while the shard is locked.
         self.leaves.records.sync_all()?;
         let gathered = self.core.coordinator.gather(&wanted, &[])?;
         let record = gathered.inode(fid)?;
         if record.lmv != seen.lmv {
             return Ok(());
         }
-        // What was made or removed since the first look counts as it is now.
+        // Names created or removed since the first read count as they are at this read.
         let (reads, is_all) = self.next_names(fid, shard, most)?;
         let target = |to: u32| list.shards.get(to as usize).filter(|fid| gathered.inode(fid).is_ok());
         let is_locked = |name: &MovedName| replaced.is_none() || gathered.has(&name.fid);
         let batch = Batch::of(reads, is_all, |to, name| target(to).is_some() && is_locked(name));
         if batch.upto <= shard.moved() {
-            // A name has come first whose new shard was not asked for, or there are more with one position than a step takes.
+            // A name was added whose new shard was not locked, or more names share a position than fit a
+            // step.
             return Err(Status::EAGAIN);
         }
         let mut updates = Vec::with_capacity(1 + batch.leaving.len());
@@ -138,21 +140,21 @@ impl Moves {
         Ok(())
     }
 
-    /// The list of shards that one is in, and the directory that takes the place of theirs, if there is one.
+    /// Returns the list that a shard belongs to, and the directory that replaces it, if there is one.
     fn list_of(&self, record: &InodeRecord, shard: &DirShard) -> StatusResult<(DirLayout, Option<Replaced>)> {
         let master = self.core.coordinator.record_anywhere(&named_in(record))?.ok_or(Status::ENOENT)?;
         let list = shards_of(&master)?.filter(|list| list.version == shard.version);
-        // Its part of the change may not have been committed there yet.
+        // That MDT may not have committed its part of the change yet.
         let list = list.ok_or(Status::EAGAIN)?;
         let former = Some(list.former).filter(|former| *former == master.attr.fid);
         Ok((list, former.map(|former| Replaced { former, by: master.parent })))
     }
 
-    /// The names behind those that have moved, as many as a step takes, and whether these are all.
+    /// Returns the names after those that have moved, up to a step's number, and whether these are all.
     fn next_names(&self, fid: &Fid, shard: &DirShard, most: usize) -> StatusResult<(Vec<Read>, bool)> {
         let from = dirent_key(fid, shard.moved(), b"");
         let (mut reads, mut leaving, mut is_all, mut damaged) = (Vec::new(), 0, true, false);
-        // Names of one position are never parted.
+        // Names with the same position move in one step.
         let mut last = None;
         let take = &mut |key: &[u8], value: &[u8]| {
             let entry = split_dirent_key(key).zip(DirentRecord::decode(value).ok());

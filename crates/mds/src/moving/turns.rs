@@ -1,8 +1,10 @@
-//! Names that are made where others move away: no more of them than move, so that moving comes to an end however fast they are made.
+//! Throttle for creates in shards that names move out of: as many creates as moves, so that a change ends
+//! however fast names are created.
 //!
-//! New names come to all positions alike, so at first most come to where nothing has moved yet. With `n` names at the beginning, `c` made and `m`
-//! moved in a second all are moved after `n / c * (e^(c / m) - 1)` seconds: 1.7 times `n / m` if `c` is no larger than `m`, and without end for practice
-//! if it is ten times as large.
+//! New names have positions that are evenly distributed, so at first most are where nothing has moved yet.
+//! With `n` names at the beginning, `c` created and `m` moved in a second all are moved after `n / c * (e^(c
+//! / m) - 1)` seconds: 1.7 times `n / m` if `c` is no larger than `m`, and in practice never if it is ten
+//! times as large.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -11,11 +13,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Longest wait for the next step: half of what a create may be held up for. If there is none until then another MDT is away, perhaps,
-/// and nobody waits until there is one.
+/// Longest wait for the next step: half of the longest acceptable delay of a create. Without a step in that
+/// time another MDT may be unreachable, and no create waits until there is a step again.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Shards that names move out of, and how many may be made there before the next step.
+/// Shards that names move out of, and how many names may be created there before the next step.
 #[derive(Default)]
 pub(super) struct Turns {
     left: Mutex<HashMap<Fid, usize>>,
@@ -25,12 +27,13 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// A step has passed so many names of a shard: as many may be made there before the next one.
+    /// Records that a step has passed this many names of a shard: as many may be created there before the
+    /// next step.
     pub fn on_step(&self, shard: Fid, names: usize) {
         self.change(|left| left.insert(shard, names.max(1)));
     }
 
-    /// Names move out of a shard no longer.
+    /// Records that names no longer move out of a shard.
     pub fn on_end(&self, shard: Fid) {
         self.change(|left| left.remove(&shard));
     }
@@ -42,7 +45,7 @@ impl Turns {
         self.stepped.notify_all();
     }
 
-    /// Before a name is made in a directory or shard, with nothing locked.
+    /// Waits before a name is created in a directory or shard, with nothing locked.
     pub fn wait(&self, shard: &Fid) {
         if self.count.load(Ordering::Acquire) != 0 {
             nacre_env::blocking(|| self.wait_for_step(shard));

@@ -1,4 +1,4 @@
-//! Making files, directories, symlinks and nodes.
+//! Creation of files, directories, symlinks and nodes.
 
 use super::NameSpace;
 use crate::locks::Want;
@@ -17,7 +17,7 @@ use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, OpenHandle, Status, Stat
 use nacre_wire::mds::{MdsAnswer, MdsReply, NewFile, OpenFlags};
 use std::sync::Arc;
 
-/// Whether this may be made on another MDT than its name is on.
+/// Checks that an inode may be created on another MDT than its name.
 fn check_elsewhere(new: &NewFile<'_>) -> StatusResult<()> {
     match new {
         NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => Ok(()),
@@ -25,7 +25,7 @@ fn check_elsewhere(new: &NewFile<'_>) -> StatusResult<()> {
     }
 }
 
-/// What a request wants made.
+/// A requested creation.
 pub(crate) struct Making<'a> {
     pub parent: &'a Fid,
     pub name: &'a [u8],
@@ -33,9 +33,9 @@ pub(crate) struct Making<'a> {
     pub new: &'a NewFile<'a>,
     pub mode: u32,
     pub umask: u32,
-    /// Handle that the file is to be open with.
+    /// Handle with which the file is opened.
     pub open: Option<(OpenHandle, OpenFlags)>,
-    /// A file that is there is not opened.
+    /// True if an existing file is not opened (`O_EXCL`).
     pub exclusive: bool,
 }
 
@@ -70,7 +70,7 @@ impl NameSpace {
             if named && let Some(found) = self.leaves.records.find_name(parent, hash, name)? {
                 let Some((handle, flags)) = open.filter(|_| !exclusive) else { return Err(Status::EEXIST) };
                 if found.fid.mdt_index() != self.leaves.index {
-                    // The caller believed that there was nothing: it has to walk the path again.
+                    // The caller assumed that the name does not exist: it has to walk the path again.
                     return Err(Status::ESTALE);
                 }
                 let lead = Want::Whole(found.fid);
@@ -89,7 +89,8 @@ impl NameSpace {
         }
     }
 
-    /// Makes a file without a name for the data of another one, on the MDT of that: its directory may lie elsewhere. It inherits nothing.
+    /// Creates a file without a name for the data of another file, on the MDT of that one: its directory may
+    /// be on another MDT. It inherits nothing.
     fn create_beside(
         &self,
         caller: &Caller<'_>,
@@ -105,10 +106,10 @@ impl NameSpace {
         self.create_new(caller, &nowhere, None, wanted, open)
     }
 
-    /// Whether a FID may be that of a new inode, which somebody else than this MDT may have chosen.
+    /// Checks that a FID, which another server or a client may have chosen, may be that of a new inode.
     fn check_new_fid(&self, fid: &Fid, new: &NewFile<'_>) -> StatusResult<()> {
         if fid.mdt_index() != self.leaves.index {
-            // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
+            // Only a directory may be on another MDT than its name; that MDT knows whether the FID is free.
             return check_elsewhere(new);
         }
         self.leaves.records.check_own_fid(fid)
@@ -145,7 +146,7 @@ impl NameSpace {
             len if len > SYMLINK_MAX => return Err(Status::ENAMETOOLONG),
             _ => {}
         }
-        // Number 0 is a whiteout, which everybody may make.
+        // Number 0 is a whiteout, which every user may create.
         if kind == FileKind::BlockDevice || (kind == FileKind::CharDevice && rdev != 0) {
             perm::capable(caller.cred(), Caps::MKNOD).or(Status::EPERM)?;
         }
@@ -154,7 +155,7 @@ impl NameSpace {
         Ok(Creation { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target, shards, default })
     }
 
-    /// The shards of a new directory, if it is to have some, and what was said about directories in it.
+    /// Returns the shards of a new directory, if it is to have any, and the default for directories in it.
     fn wanted_of_directory(
         &self,
         caller: &Caller<'_>,
@@ -166,7 +167,7 @@ impl NameSpace {
                 if *chosen {
                     self.core.placement.may_choose_mdts(caller)?;
                 }
-                // Who chose said nothing about directories in it.
+                // A caller that chose the shards specified no default for directories in it.
                 let nothing = DirDefault { count: 0, ..DirDefault::default() };
                 Ok((Some(check_new_shards(&self.leaves.records, fid, lmv)?), chosen.then_some(nothing)))
             }
@@ -190,7 +191,7 @@ impl NameSpace {
         match record.attr.kind() {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Status::EISDIR),
-            // The caller believed that there was nothing: it has to walk the path again.
+            // The caller assumed that the name does not exist: it has to walk the path again.
             _ => return Err(Status::ESTALE),
         }
         let flags = flags - OpenFlags::CREATED - OpenFlags::REPLAY;
@@ -208,7 +209,7 @@ impl NameSpace {
         Ok(answer)
     }
 
-    /// Whether there is room for a new inode, and none with its FID.
+    /// Checks that there is free space for a new inode, and that no inode has its FID.
     fn check_new(&self, wanted: &Creation<'_>, opens: bool) -> StatusResult<()> {
         if self.leaves.space.is_full() {
             return Err(Status::ENOSPC);
@@ -256,7 +257,7 @@ impl NameSpace {
                 writes && self.core.layouts.is_undecided(&record) && self.core.layouts.begins_on_mdt()?;
             let given = match is_to_be_decided {
                 false => self.core.layouts.layout_of(&record)?.map(Arc::new),
-                // The client that made it may hold back data for the head.
+                // The client that created it may hold back data for the head.
                 true => Some(Arc::new(self.core.layouts.layout_or_wished(&record)?)),
             };
             if let MdsReply::Created { layout, .. } = &mut reply {
@@ -271,14 +272,14 @@ impl NameSpace {
                 self.leaves.opens.note_made(&wanted.fid);
             }
             if !is_open && name.is_none() {
-                // Without a name nobody could find it.
+                // Without a name no program could find it.
                 self.files.destroy_orphan_locked(&wanted.fid)?;
             }
         }
         Ok(answer)
     }
 
-    /// Makes a directory of which a part lies on another MDT.
+    /// Creates a directory of which a part is on another MDT.
     fn create_apart(
         &self,
         caller: &Caller<'_>,
@@ -304,7 +305,8 @@ impl NameSpace {
         self.core.performer.perform(caller, ground, plan, &[&home], now)
     }
 
-    /// What a directory hands down to an inode of this kind that its record does not say.
+    /// Returns the defaults that an inode of this kind inherits from a directory and that its record does not
+    /// have.
     fn handed(&self, directory: &InodeRecord, kind: FileKind) -> StatusResult<Handed> {
         let acl = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
             true => self.leaves.records.default_acl(&directory.attr.fid)?,

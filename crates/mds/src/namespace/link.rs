@@ -1,4 +1,4 @@
-//! Hard links, and finding the names of an inode.
+//! Hard links, and lookup of an inode's names.
 
 use super::NameSpace;
 use crate::plan;

@@ -1,4 +1,4 @@
-//! Moving names. Source: rename(2), POSIX.1-2017 rename().
+//! Renames, with the rules of rename(2) and POSIX.1-2017 rename().
 
 use super::NameSpace;
 use crate::perform::At;
@@ -35,7 +35,7 @@ impl NameSpace {
             let ground = self.core.performer.ground(caller, &names, &[])?;
             let (from_home, to_home) = (ground.home(0)?, ground.home(1)?);
             let mut leads = [ground.lead(0), ground.lead(1)].into_iter().flatten();
-            // The tree above the two directories must not change while it is checked for a cycle.
+            // The tree above the two directories must not change during the check for a cycle.
             let changes_tree = named_in(&from_home) != named_in(&to_home)
                 && leads.any(|lead| lead.kind == FileKind::Directory);
             if changes_tree && still.is_none() {
@@ -65,7 +65,7 @@ impl NameSpace {
         }
     }
 
-    /// Whether a directory would come to lie inside itself.
+    /// Returns whether the rename would place a directory inside itself.
     fn cycles(&self, m: &Move<'_>) -> StatusResult<Cycles> {
         let is_inside = |inner: &InodeRecord, outer: Option<&InodeRecord>| match outer {
             Some(outer) if outer.attr.is_dir() => self.is_inside(&named_in(inner), &outer.attr.fid),
@@ -77,7 +77,7 @@ impl NameSpace {
         })
     }
 
-    /// True if directory `inner` is `outer` or lies below it.
+    /// Returns true if directory `inner` is `outer` or is below it.
     fn is_inside(&self, inner: &Fid, outer: &Fid) -> StatusResult<bool> {
         let mut fid = *inner;
         for _ in 0..DEPTH_MAX {

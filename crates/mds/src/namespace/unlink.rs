@@ -1,4 +1,4 @@
-//! Removing names.
+//! Removal of names.
 
 use super::NameSpace;
 use crate::plan::{self, Removal};
@@ -34,7 +34,7 @@ impl NameSpace {
         self.core.performer.perform(caller, ground, plan, &[&home, victim.unwrap_or(&home)], now)
     }
 
-    /// Removes the first name of a file, found and removed in one step.
+    /// Removes the first name of a file, in one step with its lookup.
     pub fn remove_fid(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<MdsAnswer> {
         if *fid == Fid::ROOT {
             return Err(Status::EBUSY);
@@ -47,10 +47,10 @@ impl NameSpace {
             if seen.name.is_empty() {
                 return Err(Status::ENOENT);
             }
-            // The client goes on by name where the name lies elsewhere.
+            // The client continues by name if the name is on another MDT.
             let dir = self.leaves.records.directory(&seen.parent)?;
             let home = match shards_of(&dir)? {
-                // A request by name finds it.
+                // A request by name finds the shard.
                 Some(shards) if shards.change().is_some() => return Err(Status::WRONG_TARGET),
                 Some(shards) => shards.shard_of(&seen.name).map_or(Fid::ZERO, |place| shards.shards[place]),
                 None => seen.parent,
@@ -76,7 +76,7 @@ impl NameSpace {
     }
 }
 
-/// Names that can never be removed. Source: unlink(2), rmdir(2).
+/// Refuses names that can never be removed, see unlink(2) and rmdir(2).
 fn check_removable(name: &[u8], directory: bool) -> StatusResult<()> {
     match name {
         b"" => Err(Status::ENOENT),

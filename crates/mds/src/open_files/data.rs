@@ -1,5 +1,5 @@
-//! Data on this MDT where it meets metadata: sizes that its objects tell, data that comes with a close; and size and times
-//! of any data, told while a file stays open or after objects were cut.
+//! Data on this MDT in connection with metadata: sizes from its objects, data that arrives with a close; and
+//! updates of size and times of any data, while a file stays open or after objects were truncated.
 
 use super::{OpenFiles, Word};
 use crate::layouts::stored::mark_written;
@@ -13,8 +13,9 @@ use nacre_types::{AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
 
 impl OpenFiles {
-    /// A close with data that its client has held back. Data, size and times are one transaction, if data is where the metadata is;
-    /// otherwise the file has the object first, then that has the data, then the file the size. The handle stays if that fails.
+    /// Closes a handle with data that its client has held back. Data, size and times are one transaction if
+    /// the data is in the metadata store; otherwise the file gets the object first, then the object the data,
+    /// then the file the size. On an error the handle stays open.
     pub fn close_with_data(
         &self,
         caller: &Caller<'_>,
@@ -28,7 +29,7 @@ impl OpenFiles {
         let record = self.leaves.records.inode(fid)?;
         let is_alone = self.leaves.clients.lease_of(&caller.client)?.exclusive
             && self.leaves.opens.frozen_by(fid).is_none();
-        // The first data of a file that nobody has given another layout gives it its place here.
+        // The first data of a file without a layout of its own places the file here.
         let is_placed = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
         let mut layout = self.core.layouts.layout_or_wished(&record)?;
         layout.place_on_mdt(object_on_mdt(&record));
@@ -54,7 +55,7 @@ impl OpenFiles {
         let (told, edit) =
             self.store_closing_data(&mut tx, data).map_err(|error| self.leaves.data.failed(&error))?;
         Word::of(self.leaves.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
-        // Whatever the client says.
+        // The object's attributes take precedence over the client's.
         (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);
         if closed.ended.is_some_and(|ended| !ended.shared) {
             changed.attr.size_source = SizeSource::Exact;
@@ -74,8 +75,8 @@ impl OpenFiles {
         Ok(answer)
     }
 
-    /// Stores data that comes with a close: with `tx`, and then nobody else may change the object until that is committed; or at
-    /// once.
+    /// Stores data that arrives with a close: in `tx`, in which case the caller excludes changes of the
+    /// object until the commit; or at once.
     fn store_closing_data(
         &self,
         tx: &mut Tx,
@@ -111,14 +112,14 @@ impl OpenFiles {
         let word = Word::of(session, &caller.client, update);
         let mut update = *update;
         if exact && session.is_none() && record.attr.size_source == SizeSource::Exact {
-            // What was found out by asking the objects is older than a writer's last word, the time too.
+            // A glimpse of the objects is older than a writer's last update, including the time.
             (update.size_blocks, update.mtime) = (None, None);
         }
         let mut changed = InodeRecord::clone(&record);
         word.apply(&mut changed.attr, &update);
         mark_written(&mut changed, written)?;
         if changed.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
-            // While somebody writes, the truth stays in the objects whatever is said about it.
+            // While a client writes, the objects remain authoritative, whatever an update says.
             if session.is_none() && update.size_blocks.is_some() {
                 changed.attr.size_source = SizeSource::Exact;
             }

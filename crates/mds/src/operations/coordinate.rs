@@ -1,4 +1,4 @@
-//! The side that is asked by a client.
+//! The coordinator of distributed transactions, on the MDT that the client asked.
 
 use super::participate::{Holders, Participant, inode_of};
 use super::state::wants_of;
@@ -18,11 +18,12 @@ use nacre_wire::peer::{
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Inodes and names of an operation, locked wherever they lie. Dropped without [`Coordinator::execute`], the operation does not happen.
+/// Inodes and names of a transaction, locked on their MDTs. If this is dropped without
+/// [`Coordinator::execute`], the transaction aborts.
 pub(crate) struct Gathered<'a> {
     coordinator: &'a Coordinator,
     op: OpId,
-    /// Other MDTs that have locked something, or may have.
+    /// Other MDTs that have locked inodes or names, or may have.
     remote: BTreeSet<u16>,
     records: HashMap<Fid, Option<Arc<InodeRecord>>>,
     names: HashMap<(Fid, Vec<u8>), Option<DirentRecord>>,
@@ -31,20 +32,20 @@ pub(crate) struct Gathered<'a> {
 }
 
 impl Gathered<'_> {
-    /// An inode that was asked for.
+    /// Returns an inode that was gathered.
     ///
     /// # Errors
-    /// `ENOENT` if there is none.
+    /// `ENOENT` if it does not exist.
     pub fn inode(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
         self.records.get(fid).cloned().flatten().ok_or(Status::ENOENT)
     }
 
-    /// The same for a directory or shard that a name is, or would be, stored with.
+    /// Returns the directory or shard in which a name is, or would be, stored.
     ///
     /// # Errors
-    /// As [`Gathered::inode`]; `ENOTDIR`; `WRONG_SHARD` if it is with another one.
+    /// As [`Gathered::inode`]; `ENOTDIR`; `WRONG_SHARD` if the name belongs to another one.
     pub fn home(&self, fid: &Fid, name: &[u8]) -> StatusResult<Arc<InodeRecord>> {
-        // One that is not there may be a shard that was given up.
+        // An inode that does not exist may be a removed shard.
         let record = self.inode(fid).map_err(|_| Status::WRONG_SHARD)?;
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
@@ -53,17 +54,17 @@ impl Gathered<'_> {
         Ok(record)
     }
 
-    /// True if it was asked for, whether it is there or not.
+    /// Returns true if the inode was gathered, whether it exists or not.
     pub fn has(&self, fid: &Fid) -> bool {
         self.records.contains_key(fid)
     }
 
-    /// The operation, which is not decided.
+    /// Returns the id of the transaction, which is undecided.
     pub fn op(&self) -> OpId {
         self.op
     }
 
-    /// What a name that was asked for stands for.
+    /// Returns the entry of a gathered name.
     pub fn name(&self, parent: &Fid, name: &[u8]) -> Option<DirentRecord> {
         self.names.get(&(*parent, name.to_vec())).copied().flatten()
     }
@@ -80,13 +81,13 @@ impl Drop for Gathered<'_> {
     }
 }
 
-/// On whose behalf an operation happens, and when.
+/// Origin and time of a transaction.
 struct Decided<'a> {
     client: nacre_types::ClientUuid,
-    /// Its locks are not called back.
+    /// Client whose own locks are not revoked.
     export: Option<&'a Export>,
     now: Timestamp,
-    /// The part of the coordinator is made durable first.
+    /// True if the coordinator's part is made durable first.
     is_durable: bool,
 }
 
@@ -102,11 +103,11 @@ impl Coordinator {
         Coordinator { leaves: leaves.clone(), commits: commits.clone(), participant: participant.clone() }
     }
 
-    /// Locks inodes as a whole, and names in directories that stay what they are otherwise, on any MDT, in the order of MDTs; and reads
-    /// them, the directories too.
+    /// Locks inodes as a whole, and names in directories that do not change otherwise, on any MDT, in the
+    /// order of MDTs; and reads them, including the directories.
     ///
     /// # Errors
-    /// What another MDT answers; `ENODEV` if there is none with the index of a FID; `EINTR`, `ESHUTDOWN`.
+    /// Those of other MDTs; `ENODEV` if no MDT has the index of a FID; `EINTR`, `ESHUTDOWN`.
     pub fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
         let operations = &self.leaves.operations;
         let op = operations.begin();
@@ -145,7 +146,7 @@ impl Coordinator {
             }
             let names: Vec<Name> =
                 names.map(|(parent, name)| Name { parent: *parent, name: name.to_vec() }).collect();
-            // Whatever comes of it, it may have been locked there.
+            // Whatever the answer, that MDT may have locked them.
             gathered.remote.insert(mdt);
             let request = PeerRequest::Prepare { op, fids, names: names.clone() };
             let PeerReply::Prepared { found, names: leads, clock } = operations.ask(mdt, request)? else {
@@ -164,10 +165,10 @@ impl Coordinator {
         Ok(gathered)
     }
 
-    /// Does what was decided on what was gathered: from the commit here on it happens, on all MDTs.
+    /// Executes the updates on what was gathered: the commit here decides the transaction for all MDTs.
     ///
     /// # Errors
-    /// If it does not happen.
+    /// If the transaction aborts.
     pub fn execute(
         &self,
         caller: &Caller<'_>,
@@ -190,9 +191,11 @@ impl Coordinator {
         Ok(MdsAnswer { transno, last_committed: self.commits.committed(), ..answer })
     }
 
-    /// The same on the server's own account. The part here is durable before anybody else does his, or sees it.
+    /// Executes updates of the server itself. The part here is durable before any participant commits its
+    /// part, or a reader sees it.
     ///
     /// # Errors
+    ///
     /// As [`Coordinator::execute`].
     pub fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
         let client = nacre_types::ClientUuid([0; 16]);
@@ -215,7 +218,7 @@ impl Coordinator {
         let operations = &self.leaves.operations;
         let transno = self.participant.commit_part(&operation, part, Holders::AllBut(export), || {
             gathered.is_decided = true;
-            // By the time that other MDTs see this and ask, they get the decision.
+            // When other MDTs see this and ask, they get the decision.
             operations.decided(&id);
         })?;
         if is_durable {
@@ -229,10 +232,10 @@ impl Coordinator {
         Ok(transno)
     }
 
-    /// Has another MDT commit its part.
+    /// Asks a participant to commit its part.
     ///
     /// # Errors
-    /// If that is not known to have happened.
+    /// If the participant has not acknowledged that.
     pub(super) fn apply_at(&self, mdt: u16, operation: &Arc<Operation>) -> StatusResult<()> {
         let request = PeerRequest::Apply { operation: Operation::clone(operation) };
         match self.leaves.operations.ask(mdt, request)? {
@@ -245,12 +248,12 @@ impl Coordinator {
     }
 }
 
-/// Sorts updates by MDT. Those that have locked something get a part in any case, which ends that.
+/// Sorts updates by MDT. MDTs that have locked something get a part in any case, which releases the locks.
 fn parts_of(updates: Vec<Update>, remote: &BTreeSet<u16>, own: u16) -> Vec<Part> {
     let mut parts: BTreeMap<u16, Vec<Update>> = remote.iter().map(|&mdt| (mdt, Vec::new())).collect();
     parts.entry(own).or_default();
     for update in updates {
-        // What is no inode's is the coordinator's.
+        // Updates that belong to no inode are for the coordinator.
         let mdt = inode_of(&update).map_or(own, Fid::mdt_index);
         debug_assert!(mdt == own || remote.contains(&mdt), "MDT{mdt:04x} has locked nothing of {update:?}");
         parts.entry(mdt).or_default().push(update);

@@ -9,11 +9,11 @@ use nacre_wire::peer::{Found, PeerReply, PeerRequest};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Shards of directories that names are in; `None` for a whole one.
+/// Lists of shards by directory; `None` for a directory that is not striped.
 pub(crate) type ShardLists = HashMap<Fid, Option<DirLayout>>;
 
 impl Coordinator {
-    /// An inode of any MDT.
+    /// Returns an inode of any MDT.
     pub fn record_anywhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
         match fid.mdt_index() == self.leaves.index {
             true => Ok(self.leaves.records.find_inode(fid)?.map(|record| InodeRecord::clone(&record))),
@@ -21,10 +21,10 @@ impl Coordinator {
         }
     }
 
-    /// An inode of another MDT as it is now; `None` if there is none.
+    /// Reads an inode of another MDT; returns `None` if it does not exist.
     ///
     /// # Errors
-    /// What that MDT answers; `EPROTO`.
+    /// Those of that MDT; `EPROTO`.
     pub fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
         match self.leaves.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
             PeerReply::Record(Found { record, .. }) => {
@@ -35,10 +35,10 @@ impl Coordinator {
         }
     }
 
-    /// The directory above another one, wherever it lies.
+    /// Returns the parent of a directory on any MDT.
     ///
     /// # Errors
-    /// As [`crate::records::Records::directory`]; what another MDT answers.
+    /// As [`crate::records::Records::directory`]; those of another MDT.
     pub fn parent_of(&self, fid: &Fid) -> StatusResult<Fid> {
         if fid.mdt_index() == self.leaves.index {
             return Ok(self.leaves.records.directory(fid)?.parent);
@@ -46,7 +46,7 @@ impl Coordinator {
         self.inode_elsewhere(fid)?.map(|record| record.parent).ok_or(Status::ENOENT)
     }
 
-    /// Where a name may be stored, if there is one: while names move, with one of two shards.
+    /// Returns the directory or shards where a name may be stored: while names move, one of two shards.
     pub fn homes_of(&self, parent: &Fid, name: &[u8], lists: &mut ShardLists) -> StatusResult<Vec<Fid>> {
         let list = match lists.entry(*parent) {
             Entry::Occupied(known) => known.into_mut(),

@@ -1,4 +1,4 @@
-//! The side that another MDT asks.
+//! The participant in distributed transactions of other MDTs.
 
 use super::state::{Bug, Prepared, decode_prepared, encode_prepared, encode_record, named, wants_of};
 use crate::commit::Commits;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a wait looks whether the server stops.
+/// Interval of checks whether the server stops.
 const POLL: Duration = Duration::from_millis(100);
 
 /// See the [module documentation](self).
@@ -28,16 +28,16 @@ pub(crate) struct Participant {
     staging: Arc<Staging>,
 }
 
-/// The clients that have to give up what they keep of what changes.
+/// Clients whose locks on the changed inodes are revoked.
 #[derive(Clone, Copy)]
 pub(super) enum Holders<'a> {
-    /// None: they are not back yet.
+    /// None: they have not reconnected yet.
     None,
-    /// All but the one that the change is made for.
+    /// All but the client that requested the change.
     AllBut(Option<&'a Export>),
 }
 
-/// Marks an operation that a thread prepares or applies; nobody else does meanwhile.
+/// Marks a transaction that a thread prepares or applies, which excludes other threads from it.
 struct UnderWay<'a>(&'a Participant, OpId);
 
 impl<'a> UnderWay<'a> {
@@ -77,12 +77,14 @@ impl Participant {
         }
     }
 
-    /// Forgets operations that are durable everywhere, and their coordinator's before `below`.
+    /// Forgets transactions that are durable on all participants, and those of their coordinator before
+    /// `below`.
     ///
     /// # Errors
-    /// `EAGAIN` before that was asked what is to be done again; what the store says.
+    /// `EAGAIN` before the coordinator was asked which transactions are to be redone; those of the store.
     pub fn forget(&self, ops: &[OpId], below: &OpId) -> StatusResult<PeerReply> {
-        // It may be among what is about to be done again: that it is known keeps it from being done twice.
+        // It may be among the transactions that are about to be redone: its record prevents a second
+        // application.
         if !self.leaves.operations.state.lock().greeted.contains(&below.mdt) {
             return Err(Status::EAGAIN);
         }
@@ -141,7 +143,7 @@ impl Participant {
         Ok(PeerReply::Prepared { found, names, clock })
     }
 
-    /// Commits the part of an operation that was committed by its coordinator, or of one whose part here was lost.
+    /// Applies the part of a transaction that its coordinator has committed, or whose part here was lost.
     pub fn apply(&self, operation: &Operation) -> StatusResult<PeerReply> {
         let id = operation.id;
         let part = operation.part(self.leaves.index).ok_or(Status::EPROTO)?;
@@ -153,7 +155,7 @@ impl Participant {
                 return Ok(PeerReply::Done);
             }
             state.clock = state.clock.max(operation.stamp);
-            // What it locks stays locked until it is committed.
+            // Its locks stay until it is committed.
             let kept = state.prepared.remove(&id);
             state.leaving.extend(kept.iter().map(|prepared| prepared.kept.turn()));
             kept
@@ -161,8 +163,8 @@ impl Participant {
         let turn = kept.as_ref().map(|prepared| prepared.kept.turn());
         self.leaves.records.begin_names();
         let export = self.leaves.clients.export_of(&operation.client);
-        // Clients of the last run have nothing of it that outlives their return. To wait for them would be to wait for each other:
-        // this may be what they open again, and comes before the server listens.
+        // Locks of clients of the last run end with their reconnect. A wait for these clients would deadlock:
+        // the transaction may concern inodes that they reopen, and is applied before the server listens.
         let holders = match self.leaves.mdlocks.is_recovering() {
             true => Holders::None,
             false => Holders::AllBut(export.as_deref()),
@@ -177,11 +179,11 @@ impl Participant {
         outcome.map(|_| PeerReply::Done)
     }
 
-    /// Commits the part of an operation that is done here, with the record of the operation. `decided` runs under the latches, when the
-    /// operation happens: a request that sees what has happened comes after that.
+    /// Commits this MDT's part of a transaction, with the record of the transaction. `decided` runs under the
+    /// latches, at the moment of the decision, and thus before any request that sees the changes.
     ///
     /// # Errors
-    /// If it is not committed.
+    /// If the part is not committed.
     pub(super) fn commit_part(
         &self,
         operation: &Arc<Operation>,
@@ -193,9 +195,9 @@ impl Participant {
         debug_assert_eq!(part.mdt, *index, "the part of another MDT");
         let id = operation.id;
         let is_own = id.mdt == *index;
-        // May take long; a sync of everything waits for what is noted.
+        // May take long; a sync of everything waits for recorded transactions, so it is recorded later.
         self.revoke_for(part, operation.now, holders)?;
-        // Directories change by other operations too, until here.
+        // Other operations may change the directories up to this point.
         let latched = locks.latch_all(part.updates.iter().filter_map(inode_of));
         let mut tx = records.begin();
         self.staging.stage(&mut tx, part, operation.now)?;
@@ -205,7 +207,7 @@ impl Participant {
         if !is_own {
             tx.batch().delete(PREPARED, op_key(&id).as_slice());
         }
-        // Before it is committed, so that nobody takes it for durable in between.
+        // Recorded before the commit, so that it is never reported durable in between.
         operations.note_open(operation, TransNo(store.last_transno().0 + 1));
         let committed = self.commits.commit_called_back(&mut tx);
         let transno = committed.inspect_err(|_| operations.retract(&id))?;
@@ -216,8 +218,8 @@ impl Participant {
         Ok(transno)
     }
 
-    /// Has what other MDTs have decided about names of a directory happen here too, before it is listed: who has seen, or was told, that a name
-    /// has left another directory is to find it here.
+    /// Applies decided transactions of other MDTs on names of a directory before it is listed: a client that
+    /// knows that a name has left another directory must find it here.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
@@ -228,20 +230,22 @@ impl Participant {
         Ok(())
     }
 
-    /// Does the operation with this turn if it is decided. True if that is not known, as its coordinator is away, or another thread does it now.
+    /// Applies the transaction with this ticket if it is decided. Returns true if that is unknown, as its
+    /// coordinator is unreachable, or if another thread applies it.
     fn is_to_be_awaited(&self, turn: u64) -> StatusResult<bool> {
         let op = {
             let state = self.leaves.operations.state.lock();
             let found = state.prepared.iter().find(|(_, prepared)| prepared.kept.turn() == turn);
             match found {
                 Some((op, _)) => *op,
-                // One that only stands in line is not decided: its coordinator waits for this MDT.
+                // A transaction that only waits for its turn is undecided: its coordinator waits for this
+                // MDT.
                 None => return Ok(state.leaving.contains(&turn)),
             }
         };
         let found = match self.ask_outcome(op) {
             Ok(found) => found,
-            // What is not decided now comes after this listing.
+            // A transaction that is not decided yet comes after this listing.
             Err(Status::EAGAIN | Status::EPROTO) => return Ok(false),
             Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
             Err(status) => {
@@ -251,7 +255,7 @@ impl Participant {
         };
         match self.settle_outcome(op, found.as_ref()) {
             Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => Err(status),
-            // A full store, say: names are shown as they are here.
+            // For example a full store: the listing shows the names as they are here.
             Err(status) => {
                 log::warn!(
                     "MDT{:04x}: {op} is decided and cannot be done here now: {status}",
@@ -263,16 +267,16 @@ impl Participant {
         }
     }
 
-    /// Asks what became of an operation that is prepared here, and does it or gives it up.
+    /// Asks for the outcome of a transaction that is prepared here, and applies or aborts it.
     ///
     /// # Errors
-    /// `EAGAIN` while it is not decided; what its coordinator, or the store, says.
+    /// `EAGAIN` while it is undecided; those of its coordinator or the store.
     pub(super) fn learn_outcome(&self, op: OpId) -> StatusResult<()> {
         let found = self.ask_outcome(op)?;
         self.settle_outcome(op, found.as_ref())
     }
 
-    /// The operation, if it happens.
+    /// Asks the coordinator; returns the transaction if it is committed.
     fn ask_outcome(&self, op: OpId) -> StatusResult<Option<Operation>> {
         match self.leaves.operations.ask(op.mdt, PeerRequest::Outcome { op })? {
             PeerReply::Operations(found) => Ok(found.into_iter().next()),
@@ -288,7 +292,7 @@ impl Participant {
         .map(drop)
     }
 
-    /// An operation does not happen.
+    /// Aborts a transaction.
     pub fn abort(&self, op: &OpId) -> StatusResult<PeerReply> {
         self.leaves.operations.state.lock().called_off.insert(*op);
         let under_way = UnderWay::begin(self, *op);
@@ -307,7 +311,7 @@ impl Participant {
         Ok(PeerReply::Done)
     }
 
-    /// Takes data of a file that is to come here. Who tells of it has locked the file, which is not there yet.
+    /// Stores data of a file that is to move here. The sender, its current MDT, has locked the file.
     pub fn put_data(
         &self,
         op: OpId,
@@ -351,7 +355,7 @@ impl Participant {
         Ok(PeerReply::Done)
     }
 
-    /// What an operation that is prepared here has locked, as it is stored.
+    /// Returns the inodes that a prepared transaction has locked, from its record.
     fn prepared_fids(&self, op: &OpId) -> StatusResult<Vec<Fid>> {
         self.leaves
             .store
@@ -360,7 +364,7 @@ impl Participant {
             .map_err(|error| self.leaves.records.store_failed(&error))
     }
 
-    /// Data that came for a file which does not come.
+    /// Removes data of files whose move was aborted.
     fn drop_data_of(&self, op: &OpId, tx: &mut Tx) -> StatusResult<()> {
         for fid in self.prepared_fids(op)? {
             if self.leaves.records.find_inode(&fid)?.is_none() {
@@ -374,9 +378,10 @@ impl Participant {
         Ok(())
     }
 
-    /// Operations are durable everywhere; those before the marks in `finished` are never done again. The records of the latter go, in the
-    /// transaction that notes the marks: if the log loses this, it has the records again. Others stay known: a request to do them may still
-    /// be on its way.
+    /// Forgets transactions that are durable on all participants; those before the marks in `finished` are
+    /// never redone. The records of the latter are removed in the transaction that stores the marks: if the
+    /// log loses it, the records are back. Other transactions stay known, as a request to apply them may
+    /// still be in transit.
     pub(super) fn forget_operations(&self, ops: &[OpId], finished: &[OpId]) -> StatusResult<PeerReply> {
         if ops.is_empty() && finished.is_empty() {
             return Ok(PeerReply::Done);
@@ -409,7 +414,7 @@ impl Participant {
         Ok(PeerReply::Done)
     }
 
-    /// Has clients give up what they keep of what a part changes. They get nothing of it anew: it is locked.
+    /// Revokes clients' locks on what a part changes. They get no new ones: the inodes are locked.
     ///
     /// # Errors
     /// As for [`ClientLocks::call_back`].
@@ -424,7 +429,7 @@ impl Participant {
     }
 }
 
-/// The inode that an update changes, or whose names; `None` if it is none.
+/// Returns the inode that an update changes, or whose names it changes; `None` if there is none.
 pub(super) fn inode_of(update: &Update) -> Option<&Fid> {
     Some(match update {
         Update::PutName { at, .. } | Update::DeleteName { at } | Update::Relead { at, .. } => &at.parent,

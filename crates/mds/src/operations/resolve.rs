@@ -1,5 +1,5 @@
-//! What happens to operations in the background, after failures, and before something may be called durable; and which other MDTs there
-//! are: the resolver hears that at the start, when one joins, and when a request names one that is not known.
+//! Resolution of transactions in the background, after failures, and before transnos are reported committed;
+//! and discovery of other MDTs: at the start, when one joins, and when a request names an unknown one.
 
 use super::state::{Bug, Open, PATIENCE, Peers, ROOT_AGE, TICK};
 use super::{Coordinator, Participant};
@@ -22,11 +22,12 @@ pub(crate) struct Resolver {
     layouts: Arc<Layouts>,
     participant: Arc<Participant>,
     coordinator: Arc<Coordinator>,
-    /// Runs while there are other MDTs, or something is prepared.
+    /// Runs while there are other MDTs, or transactions are prepared here.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Body of the thread that sees to operations over several MDTs. It begins at once: clients are let in after its first look.
+/// Body of the thread that resolves distributed transactions. Its first pass runs at once: clients are
+/// admitted after it.
 fn resolve(resolver: &Weak<Resolver>, signal: &StopSignal) {
     loop {
         let Some(strong) = resolver.upgrade() else { return };
@@ -54,14 +55,14 @@ impl Resolver {
         }
     }
 
-    /// Uses these other MDTs from now on. A thread asks those that are new what this one has to know.
+    /// Sets the other MDTs. A thread exchanges state with new ones.
     ///
     /// # Errors
     /// If a thread cannot be started.
     pub fn set_peers(self: &Arc<Self>, peers: Peers) -> Result<(), MdsError> {
         self.leaves.operations.set_peers(peers);
         let mut running = self.thread.lock();
-        // What is prepared is to be decided or given up also where no other MDT is left.
+        // Prepared transactions have to be committed or aborted even if no other MDT is left.
         let is_needed = self.leaves.operations.has_peers() || self.leaves.operations.has_prepared();
         if running.is_none() && is_needed && !self.leaves.signal.is_stopping() {
             let (weak, signal) = (Arc::downgrade(self), self.leaves.signal.clone());
@@ -72,15 +73,16 @@ impl Resolver {
         Ok(())
     }
 
-    /// Waits for the end of the thread; false if it has panicked.
+    /// Waits for the end of the thread; returns false if it has panicked.
     pub fn join(&self) -> bool {
-        // Not under the lock: it may be about to ask for MDTs that are not known, and set them.
+        // Not under the lock: the thread may be about to look up unknown MDTs, and set them.
         let thread = self.thread.lock().take();
         thread.is_none_or(|thread| thread.join().is_ok())
     }
 
-    /// Waits until this MDT knows from MDT 0 what it must know before it takes the first name: with what names are hashed, and what the
-    /// root says to the whole file system. False if it does not by then.
+    /// Waits until this MDT has what it needs from MDT 0 before it accepts the first name: the seed for the
+    /// hash of names, and the defaults of the root for the whole file system. Returns false if it does not
+    /// have them by `deadline`.
     pub fn await_acquaintance(&self, deadline: Instant) -> bool {
         let mut state = self.leaves.operations.state.lock();
         while self.leaves.index != 0 && !(state.seed_learned && state.root_seen.is_some()) {
@@ -92,7 +94,7 @@ impl Resolver {
         true
     }
 
-    /// Does what is due. Failures are tried again the next time.
+    /// Does all due work. Failed work is retried the next time.
     pub fn resolve_once(&self) {
         self.look_at_root();
         self.learn_seed();
@@ -102,7 +104,7 @@ impl Resolver {
         self.forget_what_is_durable();
     }
 
-    /// Learns the layout that the root has for the whole file system.
+    /// Reads the root's default layout for the whole file system.
     fn look_at_root(&self) {
         let age = ROOT_AGE;
         let is_due = self.leaves.operations.state.lock().root_seen.is_none_or(|seen| seen.elapsed() >= age);
@@ -119,7 +121,7 @@ impl Resolver {
         }
     }
 
-    /// Learns, before the first name is put here, with what the file system hashes names.
+    /// Learns the file system's seed for the hash of names, before the first name is stored here.
     fn learn_seed(&self) {
         if self.leaves.index == 0 || self.leaves.operations.state.lock().seed_learned {
             return;
@@ -136,8 +138,8 @@ impl Resolver {
         }
     }
 
-    /// Asks the others, once, what this MDT had a part in: its log may have lost that. Done in the order in which it was done the
-    /// first time, as far as those who answer know.
+    /// Asks each other MDT once for the transactions in which this one took part: its log may have lost them.
+    /// They are redone in the order of their stamps, as far as the answering MDTs know them.
     fn greet_new_peers(&self) {
         let peers: Vec<u16> = self.leaves.operations.peers.read().keys().copied().collect();
         let mut again: BTreeMap<(u64, OpId), Operation> = BTreeMap::new();
@@ -171,7 +173,7 @@ impl Resolver {
         }
     }
 
-    /// All operations that another MDT and this one have a part in.
+    /// Returns all transactions in which another MDT and this one take part.
     fn greet(&self, mdt: u16) -> StatusResult<Vec<Operation>> {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
@@ -189,12 +191,13 @@ impl Resolver {
         }
     }
 
-    /// Operations before these are durable everywhere: those that are still known here need not be.
+    /// Forgets transactions before these, which are durable on all participants.
     fn learn_finished(&self, finished: &[OpId]) -> StatusResult<()> {
         self.participant.forget_operations(&[], finished).map(drop)
     }
 
-    /// The same for what other MDTs want changed: what this one has lost comes before. Without the thread nobody would ask.
+    /// Waits for the greetings before updates of other MDTs are applied: transactions that this MDT has lost
+    /// come first. Without the thread, this call sends them.
     pub fn await_own_greetings(&self) {
         if self.leaves.operations.may_lack_parts() && self.thread.lock().is_some() {
             self.leaves.operations.await_greetings();
@@ -212,7 +215,7 @@ impl Resolver {
                 return;
             }
             let outcome = match self.leaves.operations.is_no_other(op.mdt) {
-                // Nobody can have decided it, and nobody ever will.
+                // No coordinator can have decided it, and none ever will.
                 true => self.participant.abort(&op).map(|_| {
                     log::warn!(
                         "MDT{:04x}: {op} is given up: the file system has no MDT{:04x}",
@@ -228,7 +231,7 @@ impl Resolver {
         }
     }
 
-    /// Operations that are coordinated here, with the participants that have not committed their parts.
+    /// Returns the transactions coordinated here, with the participants that have not committed their parts.
     fn unapplied(&self) -> Vec<(Arc<Operation>, Vec<u16>)> {
         let state = self.leaves.operations.state.lock();
         let own =
@@ -236,13 +239,13 @@ impl Resolver {
         own.map(|(_, open)| (open.operation.clone(), self.missing_parts(open))).collect()
     }
 
-    /// The other MDTs that an operation has a part on.
+    /// Returns the other MDTs with a part in a transaction.
     fn others<'a>(&self, operation: &'a Operation) -> impl Iterator<Item = u16> + use<'a> {
         let own = self.leaves.index;
         operation.parts.iter().map(|part| part.mdt).filter(move |mdt| *mdt != own)
     }
 
-    /// Other MDTs that have not committed their parts of an operation that is coordinated here.
+    /// Returns the participants that have not committed their parts of a transaction coordinated here.
     fn missing_parts(&self, open: &Open) -> Vec<u16> {
         self.others(&open.operation).filter(|mdt| !open.applied.contains(mdt)).collect()
     }
@@ -254,7 +257,7 @@ impl Resolver {
                 if self.leaves.signal.is_stopping() {
                     return;
                 }
-                // Each question to one that is away takes its time.
+                // Each request to an unreachable MDT takes time until its timeout.
                 if away.contains(&mdt) {
                     continue;
                 }
@@ -266,19 +269,19 @@ impl Resolver {
         }
     }
 
-    /// Operations coordinated here whose parts are all on disk need not be known any more.
+    /// Forgets transactions coordinated here whose parts are all durable.
     fn forget_what_is_durable(&self) {
         let synced = self.leaves.store.last_committed();
         let done: Vec<Arc<Operation>> = {
             let state = self.leaves.operations.state.lock();
-            // What waits for its commit may still not happen, and has no transaction yet.
+            // A transaction that waits for its commit may still abort, and has no transno yet.
             let is_decided = |id: &OpId| id.mdt == self.leaves.index && !state.undecided.contains(id);
             let own = state.open.iter().filter(|(id, open)| is_decided(id) && open.transno <= synced);
             own.filter(|(_, open)| self.missing_parts(open).is_empty())
                 .map(|(_, open)| open.operation.clone())
                 .collect()
         };
-        // One sync makes all durable that an MDT has committed, and one that is away is asked once.
+        // One sync makes all commits of an MDT durable, and an unreachable one is asked once.
         let mut synced: BTreeMap<u16, bool> = BTreeMap::new();
         let mut is_durable = |operation: &Arc<Operation>| {
             self.others(operation).all(|mdt| {
@@ -320,10 +323,12 @@ impl Resolver {
         if ops.is_empty() { Ok(()) } else { self.participant.forget_operations(&ops, &[below]).map(drop) }
     }
 
-    /// Makes what is committed here durable, the part of an operation among it; the coordinator, all its parts.
+    /// Makes all commits here durable, including the part of a transaction; on the coordinator, all its
+    /// parts.
     ///
     /// # Errors
-    /// `EAGAIN` if the coordinator was not asked yet what is to be done again; `EINTR`, `ESHUTDOWN`; what a store or another MDT says.
+    /// `EAGAIN` if the coordinator was not asked yet which transactions are to be redone; `EINTR`,
+    /// `ESHUTDOWN`; those of a store or another MDT.
     pub fn sync_operation(&self, op: &OpId) -> StatusResult<PeerReply> {
         self.await_commit_of(op)?;
         let open = {
@@ -334,14 +339,14 @@ impl Resolver {
             state.open.get(op).map(|open| open.operation.clone())
         };
         self.leaves.records.sync_all()?;
-        // One that is not known any more is durable everywhere.
+        // An unknown transaction is durable on all participants.
         if let Some(operation) = open.filter(|_| op.mdt == self.leaves.index) {
             self.sync_parts(&operation)?;
         }
         Ok(PeerReply::Done)
     }
 
-    /// Waits while it is not decided whether an operation happens.
+    /// Waits while a transaction is undecided.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
@@ -360,7 +365,7 @@ impl Resolver {
         Ok(())
     }
 
-    /// Has all other parts of an operation that is coordinated here made durable.
+    /// Makes all other parts of a transaction coordinated here durable.
     fn sync_parts(&self, operation: &Arc<Operation>) -> StatusResult<()> {
         for mdt in self.others(operation) {
             let is_applied = {
@@ -375,10 +380,10 @@ impl Resolver {
         Ok(())
     }
 
-    /// Has the operations that have a part here up to a transaction made durable on all their MDTs.
+    /// Makes the distributed transactions with a part here up to transno `upto` durable on all their MDTs.
     ///
     /// # Errors
-    /// `EINTR`, `ESHUTDOWN`; what a store says.
+    /// `EINTR`, `ESHUTDOWN`; those of a store.
     pub fn settle_operations(&self, upto: TransNo) -> StatusResult<()> {
         if self.leaves.operations.unsettled.load(Ordering::Acquire) == 0 {
             return Ok(());

@@ -1,4 +1,5 @@
-//! What is known of operations over several MDTs: what is prepared, what is committed and not yet everywhere.
+//! State of distributed transactions: those prepared here, and those committed here but not yet on all
+//! participants.
 
 use crate::error::MdsError;
 use crate::locks::{Kept, LockTable, Want};
@@ -18,75 +19,77 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Version of the records of operations; see `docs/formats/mdt.md`.
+/// Version of the records of transactions; see `docs/formats/mdt.md`.
 const RECORD_VERSION: u8 = 1;
-/// Version of the records of what prepared operations lock; 1 had no names.
+/// Version of the records with the locks of prepared transactions; version 1 had no names.
 const PREPARED_VERSION: u8 = 2;
 
-/// A coordinator that has not decided for so long is asked. Guess: far longer than any operation that nothing holds up.
+/// Time after which a coordinator that has not decided is asked. Estimate: far longer than an undisturbed
+/// transaction takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the root says to the whole file system is looked at so often, in milliseconds.
+/// Interval at which the root's defaults for the whole file system are read.
 pub(super) const ROOT_AGE: Duration = Duration::from_millis(1000);
 
-/// How long clients wait for what other MDTs know of operations before a restart.
+/// How long clients wait after a restart for other MDTs to answer which transactions are to be redone.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two looks at what is waited for.
+/// Interval of checks during a wait.
 pub(super) const TICK: Duration = Duration::from_millis(250);
-/// Operations in one answer to a greeting take about so many bytes; one always fits.
+/// Approximate limit for transactions in one answer to a greeting, in bytes; one always fits.
 const GREETING_BYTES: usize = 256 << 10;
 
 /// Other MDTs, by index.
 pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
 
-/// Looks for an MDT that is not known, which may have joined, and makes it known ([`crate::Mds::set_peers`]). Whether the file system has
-/// such an MDT; an error where that is not known now.
+/// Looks up an unknown MDT, which may have joined, and adds it ([`crate::Mds::set_peers`]). Returns whether
+/// the file system has such an MDT; an error if that cannot be determined.
 pub type Newcomers = dyn Fn(u16) -> StatusResult<bool> + Send + Sync;
 
-/// An operation that another MDT is about to decide.
+/// A transaction that another MDT is about to decide.
 pub(super) struct Prepared {
-    /// What it locks here.
+    /// The entries that it locks here.
     pub(super) kept: Kept,
     pub(super) since: Instant,
 }
 
-/// An operation whose part here is committed, until all parts are durable.
+/// A transaction whose part here is committed, until all parts are durable.
 pub(super) struct Open {
     pub(super) operation: Arc<Operation>,
-    /// Of the part here.
+    /// Transno of the part here.
     pub(super) transno: TransNo,
-    /// At the coordinator: the participants that have committed theirs.
+    /// On the coordinator: the participants that have committed their parts.
     pub(super) applied: BTreeSet<u16>,
-    /// All parts are durable; it is known only until the coordinator says that nobody needs it.
+    /// All parts are durable; the record stays until the coordinator reports that no MDT needs it.
     pub(super) is_durable: bool,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) prepared: HashMap<OpId, Prepared>,
-    /// Do not happen, and are not to wait any more for what they lock.
+    /// Aborted transactions, which must stop waiting for their locks.
     pub(super) called_off: HashSet<OpId>,
-    /// Prepared or applied by some thread right now.
+    /// Transactions that a thread is preparing or applying.
     pub(super) under_way: HashSet<OpId>,
-    /// Turns of those that are about to be done here.
+    /// Tickets of transactions that are about to be applied here.
     pub(super) leaving: HashSet<u64>,
-    /// Coordinated here and not decided.
+    /// Undecided transactions coordinated here.
     pub(super) undecided: HashSet<OpId>,
-    /// Changed by [`State::open`], [`State::close`] and [`State::settle`] alone.
+    /// Committed transactions, changed by [`State::open`], [`State::close`] and [`State::settle`] alone.
     pub(super) open: BTreeMap<OpId, Open>,
-    /// Those in `open` that are not durable, in the order of their transactions.
+    /// Those in `open` that are not durable on all participants, in the order of their transnos.
     pub(super) unsettled: BTreeSet<(TransNo, OpId)>,
-    /// For each coordinator, the first operation that may not be durable everywhere: none before it is done any more.
+    /// For each coordinator, the first transaction that may not be durable on all participants: no earlier
+    /// one is applied again.
     pub(super) finished: BTreeMap<u16, OpId>,
-    /// Number of the next operation.
+    /// Number of the next transaction.
     pub(super) next: u64,
-    /// Stamp of the last operation that was done here.
+    /// Logical clock: stamp of the last transaction applied here.
     pub(super) clock: u64,
-    /// MDTs that have been asked what is to be done again.
+    /// MDTs that have answered which transactions are to be redone.
     pub(super) greeted: BTreeSet<u16>,
-    /// When the root was looked at, on other MDTs than its own.
+    /// Time at which an MDT other than the root's last read the root.
     pub(super) root_seen: Option<Instant>,
-    /// MDT 0 has said what names are hashed with.
+    /// True if MDT 0 has sent the seed for the hash of names.
     pub(super) seed_learned: bool,
 }
 
@@ -94,37 +97,37 @@ pub(super) struct State {
 pub(crate) struct Operations {
     pub(super) index: u16,
     pub(super) boot: u64,
-    /// The run before ended with everything durable, so nothing is to be done again.
+    /// True if the last run ended with everything durable, so that nothing is to be redone.
     pub(super) has_all: bool,
     pub(super) began: Instant,
     pub(super) peers: RwLock<Peers>,
-    /// Who is asked for others.
+    /// Lookup for unknown MDTs.
     pub(super) newcomers: OnceLock<Box<Newcomers>>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
     /// Length of [`State::unsettled`].
     pub(super) unsettled: AtomicUsize,
-    /// Held while what is finished is noted, so that the store gets the notes in their order.
+    /// Held while finished transactions are recorded, so that the store gets the records in order.
     pub(super) noting: Mutex<()>,
     #[cfg(test)]
     pub(super) bug: Mutex<Option<Bug>>,
 }
 
-/// Bugs that tests plant, to see them found.
+/// Bugs that tests plant, to verify that they are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
-    /// A participant takes what it has done for something new.
+    /// A participant applies a transaction a second time.
     AppliesTwice,
-    /// A coordinator commits its part without the operation.
+    /// A coordinator commits its part without the record of the transaction.
     ForgetsWhatItDecides,
-    /// An MDT that has lost something with the power leaves it lost.
+    /// An MDT does not redo transactions lost in a power loss.
     DoesNothingAgain,
-    /// Names move to a directory that takes the place of theirs, and their inodes are not told.
+    /// Names move to a directory that replaces theirs, and their inodes are not updated.
     TellsNoInodes,
 }
 
 impl State {
-    /// An operation is committed here with a transaction, or about to be.
+    /// Records that a transaction is committed here with a transno, or about to be.
     pub(super) fn open(&mut self, operation: &Arc<Operation>, transno: TransNo) {
         self.close(&operation.id);
         let open =
@@ -133,14 +136,14 @@ impl State {
         self.unsettled.insert((transno, operation.id));
     }
 
-    /// Nothing need be known of an operation any more.
+    /// Forgets a transaction.
     pub(super) fn close(&mut self, op: &OpId) {
         if let Some(open) = self.open.remove(op) {
             self.unsettled.remove(&(open.transno, *op));
         }
     }
 
-    /// All parts of an operation are durable.
+    /// Records that all parts of a transaction are durable.
     pub(super) fn settle(&mut self, op: &OpId) {
         if let Some(open) = self.open.get_mut(op) {
             open.is_durable = true;
@@ -148,12 +151,13 @@ impl State {
         }
     }
 
-    /// True if an operation is durable everywhere, or never happens.
+    /// Returns true if a transaction is durable on all participants, or aborted.
     pub(super) fn is_finished(&self, op: &OpId) -> bool {
         self.finished.get(&op.mdt).is_some_and(|below| op < below)
     }
 
-    /// The first operation coordinated by MDT `index` in start `boot` that may not be durable, if `leaving` are.
+    /// Returns the first transaction coordinated by MDT `index` in start `boot` that may not be durable,
+    /// assuming that those in `leaving` are.
     pub(super) fn first_unfinished(&self, index: u16, boot: u64, leaving: &BTreeSet<OpId>) -> OpId {
         let open = self.open.keys().filter(|op| op.mdt == index && !leaving.contains(op));
         let next = OpId { mdt: index, boot, number: self.next };
@@ -162,7 +166,8 @@ impl State {
 }
 
 impl Operations {
-    /// Reads what an earlier run left, and locks again what is prepared. `was_clean` says that it ended in order.
+    /// Reads the transactions of an earlier run, and restores the locks of prepared ones. `was_clean`: that
+    /// run ended cleanly.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -219,19 +224,19 @@ impl Operations {
         })
     }
 
-    /// Uses these other MDTs from now on.
+    /// Sets the other MDTs.
     pub fn set_peers(&self, peers: Peers) {
         *self.peers.write() = peers;
         self.changed.notify_all();
     }
 
-    /// Wakes everybody who waits here.
+    /// Wakes all threads that wait here.
     pub fn wake(&self) {
         let _state = self.state.lock();
         self.changed.notify_all();
     }
 
-    /// Behaves wrongly from now on.
+    /// Plants a bug, or removes it.
     #[cfg(test)]
     pub fn plant(&self, bug: Option<Bug>) {
         *self.bug.lock() = bug;
@@ -247,17 +252,17 @@ impl Operations {
         false
     }
 
-    /// Are there other MDTs?
+    /// Returns true if there are other MDTs.
     pub fn has_peers(&self) -> bool {
         !self.peers.read().is_empty()
     }
 
-    /// The indexes of all MDTs.
+    /// Returns the indexes of all MDTs.
     pub fn all_mdts(&self) -> Vec<u16> {
         self.peers.read().keys().copied().chain([self.index]).collect()
     }
 
-    /// A new operation, which is not decided.
+    /// Begins a transaction, which is undecided.
     pub(super) fn begin(&self) -> OpId {
         let mut state = self.state.lock();
         let op = OpId { mdt: self.index, boot: self.boot, number: state.next };
@@ -266,8 +271,8 @@ impl Operations {
         op
     }
 
-    /// What may be called committed, if everything here is up to `synced`: what a part of an operation belongs to that is not
-    /// durable everywhere is not.
+    /// Returns the highest transno that may be reported committed: `synced`, capped below the first
+    /// distributed transaction that is not durable on all participants.
     pub fn committed(&self, synced: TransNo) -> TransNo {
         if self.unsettled.load(Ordering::Acquire) == 0 {
             return synced;
@@ -276,19 +281,19 @@ impl Operations {
         state.unsettled.first().map_or(synced, |(first, _)| synced.min(TransNo(first.0.saturating_sub(1))))
     }
 
-    /// Changes what is open.
+    /// Changes the state.
     pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();
         change(&mut state);
         self.unsettled.store(state.unsettled.len(), Ordering::Release);
     }
 
-    /// Who is asked for MDTs that are not known. Only the first call counts.
+    /// Sets the lookup for unknown MDTs. Only the first call has an effect.
     pub fn set_newcomers(&self, newcomers: Box<Newcomers>) {
         let _ = self.newcomers.set(newcomers);
     }
 
-    /// The way to another MDT, also if it has just joined.
+    /// Returns the endpoint of another MDT, also if it has just joined.
     pub(super) fn peer(&self, mdt: u16) -> Option<Arc<dyn MdsEndpoint>> {
         let known = || self.peers.read().get(&mdt).cloned();
         known().or_else(|| {
@@ -299,7 +304,8 @@ impl Operations {
         })
     }
 
-    /// Whether it is certain that no other MDT of the file system has this index: one that is merely away does.
+    /// Returns true if certainly no other MDT of the file system has this index; an MDT that is merely
+    /// unreachable has it.
     pub(super) fn is_no_other(&self, mdt: u16) -> bool {
         if mdt >= MDT_COUNT_MAX || mdt == self.index {
             return true;
@@ -309,15 +315,15 @@ impl Operations {
         asked.is_some_and(|newcomers| nacre_env::blocking(|| newcomers(mdt)) == Ok(false))
     }
 
-    /// Whether something is prepared here.
+    /// Returns true if transactions are prepared here.
     pub(crate) fn has_prepared(&self) -> bool {
         !self.state.lock().prepared.is_empty()
     }
 
-    /// Asks another MDT.
+    /// Sends a request to another MDT.
     ///
     /// # Errors
-    /// `ENODEV` without such an MDT; `EPROTO`; what it answers.
+    /// `ENODEV` without such an MDT; `EPROTO`; those of that MDT.
     pub(crate) fn ask(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
         let peer = self.peer(mdt).ok_or(Status::ENODEV)?;
         let answer = nacre_env::blocking(|| peer.call(&Cred::system(), &MdsRequest::Peer(request)))?;
@@ -328,7 +334,7 @@ impl Operations {
     }
 }
 
-/// What an operation locks on an MDT: inodes as a whole, and names.
+/// Returns what a transaction locks on an MDT: inodes as a whole, and names.
 pub(super) fn wants_of<'a>(fids: &[Fid], names: impl Iterator<Item = (Fid, &'a [u8])>) -> Vec<Want<'a>> {
     let names = names.map(|(parent, name)| Want::Name(parent, name));
     fids.iter().map(|fid| Want::Whole(*fid)).chain(names).collect()
@@ -338,7 +344,7 @@ pub(super) fn named(name: &Name) -> (Fid, &[u8]) {
     (name.parent, &name.name)
 }
 
-/// The record of what a prepared operation locks.
+/// Encodes the record with the locks of a prepared transaction.
 pub(super) fn encode_prepared(fids: &[Fid], names: &[Name]) -> Vec<u8> {
     let mut bytes = vec![PREPARED_VERSION];
     fids.to_vec().encode(&mut bytes);
@@ -349,7 +355,7 @@ pub(super) fn encode_prepared(fids: &[Fid], names: &[Name]) -> Vec<u8> {
 pub(crate) fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
     let (version, rest) = bytes.split_first()?;
     match *version {
-        // Directories were locked as a whole then.
+        // Version 1 locked directories as a whole.
         RECORD_VERSION => Vec::<Fid>::from_bytes(rest).ok().map(|fids| (fids, Vec::new())),
         PREPARED_VERSION => {
             let mut reader = Reader::new(rest);
@@ -360,7 +366,8 @@ pub(crate) fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
     }
 }
 
-/// A record of this part of the store: a committed operation, or the first operation of a coordinator that may not be finished.
+/// Encodes a record of this part of the store: a committed transaction, or the first transaction of a
+/// coordinator that may not be finished.
 pub(crate) fn encode_record(content: &impl Encode) -> Vec<u8> {
     let mut bytes = vec![RECORD_VERSION];
     content.encode(&mut bytes);
@@ -373,11 +380,11 @@ pub(crate) fn decode_record<T: for<'a> Decode<'a>>(bytes: &[u8]) -> Option<T> {
 }
 
 impl Operations {
-    /// Tells another MDT that an operation does not happen. It asks by itself, if that is not heard.
+    /// Notifies another MDT that a transaction is aborted. If the message is lost, that MDT asks on its own.
     pub(super) fn call_off(&self, mdt: u16, op: OpId) {
         let request = PeerRequest::Abort { op };
         if nacre_env::interrupted() {
-            // Nobody waits for the answer: the program is to go on.
+            // The answer is not awaited: the program must continue.
             if let Some(peer) = self.peer(mdt) {
                 peer.post(&Cred::system(), &MdsRequest::Peer(request));
             }
@@ -386,20 +393,20 @@ impl Operations {
         }
     }
 
-    /// An operation with this stamp was done elsewhere.
+    /// Advances the clock past the stamp of a transaction on another MDT.
     pub(super) fn see(&self, stamp: u64) {
         let mut state = self.state.lock();
         state.clock = state.clock.max(stamp);
     }
 
-    /// A stamp larger than all seen.
+    /// Returns a stamp larger than all seen.
     pub(super) fn tick(&self) -> u64 {
         let mut state = self.state.lock();
         state.clock += 1;
         state.clock
     }
 
-    /// An operation is committed here, or about to be.
+    /// Records that a transaction is committed here, or about to be.
     pub(super) fn note_open(&self, operation: &Arc<Operation>, transno: TransNo) {
         self.change(|state| state.open(operation, transno));
     }
@@ -410,22 +417,23 @@ impl Operations {
         }
     }
 
-    /// An operation happens or does not: who waits for that goes on.
+    /// Records that a transaction is decided, and wakes the threads that wait for that.
     pub(super) fn decided(&self, op: &OpId) {
         self.state.lock().undecided.remove(op);
         self.changed.notify_all();
     }
 
-    /// The commit of an operation failed.
+    /// Records that the commit of a transaction failed.
     pub(super) fn retract(&self, op: &OpId) {
         self.change(|state| state.close(op));
     }
 
-    /// Operations that an MDT has a part in, as far as they are not durable everywhere, as many as fit into a message.
+    /// Returns the transactions with a part on an MDT that are not durable on all participants, as many as
+    /// fit a message.
     pub fn operations_of(&self, mdt: u16, after: Option<&OpId>) -> PeerReply {
         let state = self.state.lock();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        // What waits for its commit may still not happen.
+        // A transaction that waits for its commit may still abort.
         let decided =
             state.open.range((from, Bound::Unbounded)).filter(|(id, _)| !state.undecided.contains(id));
         let theirs = decided.map(|(_, open)| &open.operation);
@@ -445,10 +453,10 @@ impl Operations {
         PeerReply::Greeting { operations, finished: state.finished.values().copied().collect() }
     }
 
-    /// What became of an operation that another MDT has prepared.
+    /// Returns the outcome of a transaction that another MDT has prepared.
     ///
     /// # Errors
-    /// `EAGAIN` while it is not decided.
+    /// `EAGAIN` while it is undecided.
     pub fn outcome(&self, op: &OpId) -> StatusResult<PeerReply> {
         let state = self.state.lock();
         if state.undecided.contains(op) {
@@ -458,13 +466,14 @@ impl Operations {
         Ok(PeerReply::Operations(found.into_iter().collect()))
     }
 
-    /// Whether something may have to be done again that other MDTs have not been asked for.
+    /// Returns true if there may be transactions to redo for which other MDTs have not been asked.
     pub(super) fn may_lack_parts(&self) -> bool {
         !self.has_all && self.began.elapsed() < GREETING_PATIENCE
     }
 
-    /// Waits until every other MDT was asked what is to be done again, for a while at most after the start: one that is away may have
-    /// nothing, and nobody is kept out for it. Not after a stop in order, which leaves nothing to be done again.
+    /// Waits until every other MDT was asked which transactions are to be redone, for a limited time after
+    /// the start: an unreachable MDT may have none, and must not block all clients. Returns at once after a
+    /// clean stop, which leaves nothing to redo.
     pub fn await_greetings(&self) {
         if !self.may_lack_parts() {
             return;
@@ -477,7 +486,7 @@ impl Operations {
         }
     }
 
-    /// Notes an operation as [`super::Coordinator::execute`] does before the commit, which may wait for long.
+    /// Records a transaction as [`super::Coordinator::execute`] does before the commit, which may take long.
     #[cfg(test)]
     pub fn be_about_to_commit(&self, parts: Vec<nacre_wire::peer::Part>) -> Operation {
         let (id, stamp) = (self.begin(), self.tick());
@@ -492,7 +501,7 @@ impl Operations {
         operation
     }
 
-    /// The commit of such an operation fails.
+    /// Lets the commit of such a transaction fail.
     #[cfg(test)]
     pub fn let_fail(&self, op: &OpId) {
         self.retract(op);

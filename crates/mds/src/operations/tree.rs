@@ -1,5 +1,5 @@
-//! The lock of the tree: one directory at a time gets another parent, on all MDTs, so that a check for cycles sees a still tree. MDT 0 keeps
-//! it.
+//! The lock of the tree, which MDT 0 holds: one directory at a time gets another parent, on all MDTs, so that
+//! the tree does not change during a check for cycles.
 
 use super::state::{Operations, PATIENCE};
 use crate::leaves::Leaves;
@@ -12,7 +12,7 @@ use nacre_wire::peer::{OpId, PeerReply, PeerRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks for an interrupt or a stop.
+/// Interval of checks for an interrupt or a stop.
 const POLL: Duration = Duration::from_millis(50);
 
 /// See the [module documentation](self).
@@ -22,12 +22,12 @@ pub(crate) struct TreeLock {
     signal: Arc<StopSignal>,
     /// Held by the rename of this MDT that gives a directory another parent.
     own: Mutex<()>,
-    /// The operation of any MDT that does; on MDT 0.
+    /// On MDT 0: transaction of any MDT that gives a directory another parent.
     holder: Mutex<Option<OpId>>,
     released: Condvar,
 }
 
-/// No directory gets another parent until this is dropped.
+/// Guard: no directory gets another parent until it is dropped.
 pub(crate) struct StillTree<'a> {
     tree: &'a TreeLock,
     op: Option<OpId>,
@@ -61,14 +61,14 @@ impl TreeLock {
     /// Keeps directories from getting other parents, on all MDTs, until the guard is dropped.
     ///
     /// # Errors
-    /// What MDT 0 answers.
+    /// Those of MDT 0.
     pub fn still(&self) -> StatusResult<StillTree<'_>> {
         let own = self.lock_own()?;
-        // MDT 0 has the lock also while it is alone: others may join and ask for it meanwhile.
+        // MDT 0 takes the lock even if it is the only MDT: others may join and request it meanwhile.
         if self.index != 0 && !self.operations.has_peers() {
             return Ok(StillTree { tree: self, op: None, _own: own });
         }
-        // MDT 0 may ask whether it is still needed.
+        // The id lets MDT 0 ask whether the lock is still needed.
         let op = self.operations.begin();
         let still = StillTree { tree: self, op: Some(op), _own: own };
         match self.index {
@@ -78,7 +78,8 @@ impl TreeLock {
         Ok(still)
     }
 
-    /// Waits until no other directory gets another parent by this MDT: one may be waiting for others.
+    /// Waits until this MDT gives no other directory another parent, which may take long: that rename may
+    /// wait for other MDTs.
     fn lock_own(&self) -> StatusResult<MutexGuard<'_, ()>> {
         loop {
             if let Some(own) = self.own.try_lock() {
@@ -96,7 +97,7 @@ impl TreeLock {
         if self.signal.is_stopping() { Err(Status::ESHUTDOWN) } else { Ok(()) }
     }
 
-    /// Gives the lock to an operation, on MDT 0.
+    /// On MDT 0: grants the lock to a transaction.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
@@ -117,7 +118,7 @@ impl TreeLock {
         Ok(PeerReply::Done)
     }
 
-    /// The holder of the tree may have given it back without being heard.
+    /// Asks whether the holder still needs the lock: the message of its release may have been lost.
     fn ask_holder(&self, holder: &OpId) {
         let outcome = match holder.mdt == self.index {
             true => self.operations.outcome(holder),
@@ -128,12 +129,12 @@ impl TreeLock {
         }
     }
 
-    /// An MDT has started: what it held before it does not know any more.
+    /// Releases the lock of an MDT that has restarted and thereby lost it.
     pub fn free_of(&self, mdt: u16) {
         self.release_if(|holder| holder.mdt == mdt);
     }
 
-    /// An operation gives the lock back.
+    /// Releases the lock of a transaction.
     pub fn unlock(&self, op: &OpId) -> PeerReply {
         self.release_if(|holder| holder == op);
         PeerReply::Done

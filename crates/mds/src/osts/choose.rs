@@ -1,13 +1,14 @@
-//! Choosing OSTs: in turn while they are about equally full, by free space otherwise. Pure. Source: reference 4.6;
-//! `docs/operations/pools.md` says it for administrators.
+//! Choice of OSTs: round-robin while they are about equally full, weighted by free space otherwise. Pure.
+//! `docs/operations/pools.md` describes it for administrators.
 //!
-//! - What is full or takes no new objects is left out; so is, while there are enough others, what has no object ids ready, what
-//!   other components of the file use, and what is degraded, given up in this order. The OST that is asked for as the first one is
-//!   left out only if it is full or does not answer.
-//! - In turn: one rotation for each pool over its OSTs, those of different servers alternating. Every so often it begins
-//!   anew anywhere, so that many metadata servers do not march in step.
-//! - By free space: a draw with chances in proportion to weights, which are the free space less a penalty that an OST (and its
-//!   server) gets when it is chosen and works off while others are.
+//! - OSTs that are full or take no new objects are left out; so are, while there are enough others, OSTs
+//!   without available object ids, OSTs that other components of the file use, and degraded OSTs, with these
+//!   criteria given up in this order. The OST requested as the first one is left out only if it is full or
+//!   does not answer.
+//! - Round-robin: one rotation for each pool over its OSTs, alternating between servers. From time to time it
+//!   restarts at a random place, so that many metadata servers do not march in step.
+//! - Weighted: a draw with chances in proportion to weights, which are the free space minus a penalty that an
+//!   OST (and its server) gets when it is chosen and that decreases while others are.
 
 use super::turns::{Penalties, Rotation};
 use fastrand::Rng;
@@ -15,63 +16,64 @@ use nacre_layout::PoolName;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What the choice needs to know of an OST.
+/// State of an OST that the choice depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// Its index.
+    /// Index of the OST.
     pub index: u16,
-    /// Which server it is on: equal numbers are the same one.
+    /// Id of its server: equal numbers are the same server.
     pub server: u64,
-    /// Free bytes for new data; `None` if not known yet.
+    /// Free bytes for new data; `None` if unknown.
     pub available: Option<u64>,
-    /// Bytes in use of those that there are.
+    /// Used bytes of the total.
     pub used: Option<u64>,
-    /// Takes no new objects: it lacks space or inodes, or an operator said so.
+    /// Takes no new objects: it lacks space or inodes, or an administrator has excluded it.
     pub full: bool,
-    /// An operator has taken it out of use; then it is `full` too.
+    /// Deactivated by an administrator; then it is `full` too.
     pub inactive: bool,
-    /// Failed lately, or does not answer.
+    /// Has failed recently, or does not answer.
     pub down: bool,
-    /// Does not answer; then it is `down` too.
+    /// Unresponsive; then it is `down` too.
     pub away: bool,
-    /// Works, but slowly: an operator said so.
+    /// Works, but slowly: set by an administrator.
     pub degraded: bool,
-    /// Has object ids ready.
+    /// Has precreated object ids available.
     pub ready: bool,
 }
 
 impl Candidate {
-    /// True if it takes data and has so many bytes free, as far as that is known.
+    /// Returns true if it takes data and has this many bytes free, as far as that is known.
     pub fn has_free(&self, bytes: u64) -> bool {
         !self.full && self.available.is_none_or(|available| available >= bytes)
     }
 }
 
-/// How OSTs are chosen; administrators may change it at any time.
+/// Parameters for the choice of OSTs; administrators may change them at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Qos {
-    /// Difference of free space in percent up to which OSTs are used in turn; 100: always (`qos_threshold_rr`).
+    /// Difference of free space in percent up to which OSTs are used round-robin; 100: always
+    /// (`qos_threshold_rr`).
     pub threshold_rr_pct: u8,
-    /// Age from which the free space of an OST is asked for again (`qos_maxage`).
+    /// Age at which the free space of an OST is read again (`qos_maxage`).
     pub statfs_age: Duration,
-    /// How much free space counts against spreading files, in percent (`qos_prio_free`).
+    /// Weight of free space against the spreading of files, in percent (`qos_prio_free`).
     pub prio_free_pct: u8,
 }
 
-/// A wish for OSTs.
+/// Requested OSTs.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// How many; as many as there are if there are fewer.
+    /// Number of OSTs; all if there are fewer.
     pub count: u16,
-    /// The first one.
+    /// Index of the first OST.
     pub first: Option<u16>,
-    /// Those that other components of the file use.
+    /// OSTs that other components of the file use.
     pub used: &'a [u16],
-    /// The pool that the candidates are from.
+    /// Pool that the candidates are from.
     pub pool: Option<PoolName>,
 }
 
-/// What is remembered from one choice to the next.
+/// State from one choice to the next: rotations and penalties.
 pub struct Chooser {
     rotations: HashMap<Option<PoolName>, Rotation>,
     penalties: Penalties,
@@ -79,15 +81,15 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// Without memories; `seed` makes two of them differ.
+    /// Builds the initial state; `seed` makes two choosers differ.
     pub fn new(seed: u64) -> Chooser {
         Chooser { rotations: HashMap::new(), penalties: Penalties::default(), random: Rng::with_seed(seed) }
     }
 
-    /// Places in `candidates` (sorted by index) of up to `wanted.count` OSTs in stripe order, none twice; fewer if fewer can
-    /// be used. `now_ms` is any clock that does not go back.
+    /// Returns the places in `candidates` (sorted by index) of up to `wanted.count` OSTs in stripe order,
+    /// none twice; fewer if fewer are usable. `now_ms` is a monotonic clock in milliseconds.
     ///
-    /// If nothing but OSTs that are down is left, those are chosen, so that the caller tries them.
+    /// If only OSTs that are down are left, it chooses among those, so that the caller tries them.
     pub fn choose(
         &mut self,
         candidates: &[Candidate],
@@ -101,7 +103,7 @@ impl Chooser {
             return Vec::new();
         }
         if let Some(first) = wanted.first {
-            // From the wanted one on in the order of indexes.
+            // From the requested one on in the order of indexes.
             let start = usable.iter().position(|&i| candidates[i].index >= first).unwrap_or(0);
             return (0..count).map(|i| usable[(start + i) % usable.len()]).collect();
         }
@@ -118,13 +120,13 @@ impl Chooser {
         }
     }
 
-    /// Forgets the turns of pools that are gone.
+    /// Removes the rotations of pools that do not exist any more.
     pub fn retain_pools(&mut self, exists: impl Fn(&PoolName) -> bool) {
         self.rotations.retain(|pool, _| pool.is_none_or(|pool| exists(&pool)));
     }
 }
 
-/// Places of those that may be chosen now, in the order of indexes: the narrowest set that has enough.
+/// Returns the places of usable OSTs, in the order of indexes: the narrowest set that has enough.
 fn usable(candidates: &[Candidate], wanted: &Wanted<'_>) -> Vec<usize> {
     let up = |c: &Candidate| !c.full && !c.down;
     let apart = |c: &Candidate| up(c) && !wanted.used.contains(&c.index);
@@ -135,13 +137,13 @@ fn usable(candidates: &[Candidate], wanted: &Wanted<'_>) -> Vec<usize> {
         &|c| up(c) && !c.degraded,
         &|c| up(c),
     ];
-    // An OST that is asked for by its index is waited for, as long as it can give objects at all.
+    // A request for an OST by its index waits for it, as long as the OST can allocate objects at all.
     let is_named = |c: &Candidate| wanted.first == Some(c.index) && up(c);
     let places = |fits: &dyn Fn(&Candidate) -> bool| -> Vec<usize> {
         (0..candidates.len()).filter(|&i| fits(&candidates[i]) || is_named(&candidates[i])).collect()
     };
     let count = usize::from(wanted.count);
-    // Who names the first one has neighbours in mind.
+    // A caller that specifies the first OST relies on its neighbours.
     let skip = if wanted.first.is_some() { 2 } else { 0 };
     for fits in sets.into_iter().skip(skip) {
         let found = places(fits);
@@ -161,7 +163,7 @@ fn is_even(space: &[u64], within_pct: u8) -> bool {
     floor <= u128::from(min) * 100
 }
 
-/// The same places, those of different servers alternating as evenly as their numbers allow.
+/// Returns the same places, alternating between servers as evenly as their numbers allow.
 fn interleaved(candidates: &[Candidate], places: Vec<usize>) -> Vec<usize> {
     let mut servers: Vec<(u64, Vec<usize>)> = Vec::new();
     for &place in &places {
@@ -174,7 +176,7 @@ fn interleaved(candidates: &[Candidate], places: Vec<usize>) -> Vec<usize> {
     if servers.len() < 2 {
         return places;
     }
-    // Each one's turn is at the middle of its share of the round.
+    // Each place is at the middle of its share of the round.
     let mut turns: Vec<(u64, usize)> = Vec::with_capacity(places.len());
     for (_, of_server) in &servers {
         let share = (1u64 << 32) / of_server.len() as u64;
