@@ -1,4 +1,4 @@
-//! What an operation stands on, locked and read, and how its plan is carried out.
+//! Execution of plans: locks and reads the records that an operation needs, and carries its plan out.
 
 mod alike;
 mod ground;
@@ -12,7 +12,7 @@ use crate::operations::Coordinator;
 use crate::staging::Staging;
 use std::sync::Arc;
 
-/// Carries plans out. See the [module documentation](self).
+/// Carries out plans. See the [module documentation](self).
 pub(crate) struct Performer {
     leaves: Arc<Leaves>,
     staging: Arc<Staging>,

@@ -1,4 +1,5 @@
-//! Where directories go: who may say so, and how their names are spread where nobody does.
+//! Placement of directories on MDTs: which users may choose it, and the hash of names where none is
+//! specified.
 
 use crate::turn::Caller;
 use nacre_layout::DirDefault;
@@ -10,9 +11,11 @@ use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
 
 /// See the [module documentation](self).
 pub struct Placement {
-    /// The group that may make directories on other MDTs; 0: administrators alone, -1: everybody (`mdt.*.enable_remote_dir_gid`).
+    /// Group that may create directories on other MDTs; 0: administrators alone, -1: all users
+    /// (`mdt.*.enable_remote_dir_gid`).
     remote_dir_gid: AtomicI64,
-    /// How names are spread where nobody says how, a [`DirHash`]'s number; the configuration may change it at any time.
+    /// Hash of names where none is specified, as the number of a [`DirHash`]; the configuration may change it
+    /// at any time.
     default_hash: AtomicU16,
 }
 
@@ -21,27 +24,28 @@ impl Placement {
         Placement { remote_dir_gid: AtomicI64::new(0), default_hash: AtomicU16::new(default_hash.number()) }
     }
 
-    /// The group that may make directories on other MDTs or on several; 0: administrators alone, -1: everybody.
+    /// Returns the group that may create directories on other MDTs or on several; 0: administrators alone,
+    /// -1: all users.
     pub fn remote_dir_gid(&self) -> i64 {
         self.remote_dir_gid.load(Ordering::Relaxed)
     }
 
-    /// Changes [`Placement::remote_dir_gid`].
+    /// Sets [`Placement::remote_dir_gid`].
     pub fn set_remote_dir_gid(&self, gid: i64) {
         self.remote_dir_gid.store(gid, Ordering::Relaxed);
     }
 
-    /// Spreads names of directories that get shards in this way from now on where nobody says how (`lod.*.mdt_hash`).
+    /// Sets the hash for directories that get shards later without a specified one (`lod.*.mdt_hash`).
     pub fn set_default_hash(&self, hash: DirHash) {
         self.default_hash.store(hash.number(), Ordering::Relaxed);
     }
 
-    /// How names are spread where nobody says how.
+    /// Returns the hash of names where none is specified.
     pub(crate) fn default_hash(&self) -> DirHash {
         DirHash::from_number(self.default_hash.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
-    /// Whether the caller may say on which MDTs something is to be: administrators and members of one group
+    /// Checks that the caller may choose MDTs: administrators and members of one group
     /// (`mdt.*.enable_remote_dir_gid`).
     ///
     /// # Errors
@@ -61,8 +65,9 @@ impl Placement {
     }
 }
 
-/// What a new directory gets of its parent's default, `Some(None)` for nothing of it; `None` if there is none to be handed down. The root's
-/// stands for the whole file system and is followed where it is.
+/// Returns the default that a new directory inherits from its parent: `Some(None)` if the parent's ends at
+/// this level; `None` if the parent has none to inherit. The root's default applies to the whole file system
+/// and is read where it is stored.
 ///
 /// # Errors
 /// `EUCLEAN` if it is damaged.
@@ -73,7 +78,7 @@ pub(crate) fn inherited_default(parent: &InodeRecord) -> StatusResult<Option<Opt
     }
 }
 
-/// The default that a directory has stored, which is not empty.
+/// Decodes the stored default of a directory, which is not empty.
 ///
 /// # Errors
 /// `EUCLEAN` if it is damaged.
@@ -84,7 +89,7 @@ fn stored_default(record: &InodeRecord) -> StatusResult<DirDefault> {
     })
 }
 
-/// Stores a default with a directory, or none.
+/// Stores a default in the record of a directory, or removes it.
 pub(crate) fn put_default(record: &mut InodeRecord, default: Option<DirDefault>) {
     record.attr.flags.set(AttrFlags::HAS_DIR_DEFAULT, default.is_some());
     record.default_lmv = default.map_or_else(Vec::new, |default| default.encode());

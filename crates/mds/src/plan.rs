@@ -1,11 +1,12 @@
 //! The rules of names, attributes and extended attributes, as pure functions.
 //!
-//! A planner takes the records that an operation needs, wherever they lie, the caller's credentials and the time; its plan has the
-//! changes and the reply. It knows no store, locks, clock or other servers. [`crate::perform`] locks and reads what a planner needs, and
-//! carries the plan out: on one MDT as one transaction, on several by two-phase commit.
+//! A planner takes the records that an operation needs, whichever MDTs store them, the caller's credentials
+//! and the time; its plan has the changes and the reply. It uses no store, locks, clock or other servers.
+//! [`crate::perform`] locks and reads the records for a planner, and carries out the plan: on one MDT as one
+//! transaction, on several by two-phase commit.
 //!
-//! What is decided when a change is staged, because it depends on more than names: whether an inode without names lives on (open
-//! files), and which objects go with it.
+//! Decisions that depend on more than names are made when a change is staged: whether an inode without names
+//! lives on (open files), and which objects are destroyed with it.
 
 mod amend;
 mod create;
@@ -39,37 +40,38 @@ use nacre_wire::peer::{Name, RecordBytes, Update};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Changes of an operation without shards fit without an allocation.
+/// Number of changes that fit without an allocation, enough for operations without shards.
 const CHANGES: usize = 6;
 
 /// A name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// The directory.
+    /// FID of the directory.
     pub parent: Fid,
-    /// The name.
+    /// Bytes of the name.
     pub name: &'a [u8],
 }
 
-/// What an operation does.
+/// The changes of an operation, and its reply.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
-    /// Changes of what is there.
+    /// Changes of existing inodes and names.
     pub changes: SmallVec<[Change<'a>; CHANGES]>,
-    /// Inodes that are made.
+    /// Inodes to create.
     pub inodes: SmallVec<[NewInode; 1]>,
-    /// The answer. Versions of attributes are those that were read; a commit here gives the ones that it stores.
+    /// The reply. Its attributes have the versions that were read; a commit on this MDT replaces them by
+    /// those that it stores.
     pub reply: MdsReply,
 }
 
-/// An inode's record in a message.
+/// Encodes an inode's record for a message.
 pub(crate) fn encoded(record: &InodeRecord) -> RecordBytes {
     let mut bytes = Vec::new();
     record.encode(&mut bytes);
     RecordBytes(bytes)
 }
 
-/// An inode that is made.
+/// An inode to create.
 #[derive(Debug)]
 pub(crate) struct NewInode {
     pub record: InodeRecord,
@@ -80,31 +82,31 @@ pub(crate) struct NewInode {
 /// One change of the name space.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change<'a> {
-    /// A directory or shard stores a name, or another inode for one.
+    /// A directory or shard stores a name, or changes the inode of one.
     PutName { home: Fid, name: &'a [u8], fid: Fid, kind: FileKind },
-    /// A directory or shard loses a name.
+    /// A directory or shard removes a name.
     DeleteName { home: Fid, name: &'a [u8] },
     /// Times and counts of a directory or shard whose names change.
     Directory { fid: Fid, entries: i64, subdirs: i64 },
     /// An inode gets one more name.
     AddName { fid: Fid, at: Place<'a> },
-    /// A name of an inode moves.
+    /// A name of an inode moves to another place.
     MoveName { fid: Fid, from: Place<'a>, to: Place<'a> },
-    /// An inode loses a name; with the last one it goes, or lives on while it is open.
+    /// An inode loses a name; with the last one it is removed, or lives on while it is open.
     DropName { fid: Fid, at: Place<'a> },
-    /// A shard of a directory goes with it.
+    /// A shard is removed with its directory.
     DropShard { fid: Fid },
 }
 
 impl Plan<'_> {
-    /// Whether it gives space back: then it may happen where there is none.
+    /// Returns true if the change frees space: then it is allowed on a full MDT.
     pub fn is_releasing(&self) -> bool {
         let removes =
             |change: &Change<'_>| matches!(change, Change::DropName { .. } | Change::DropShard { .. });
         self.changes.iter().any(removes)
     }
 
-    /// The same for other MDTs.
+    /// Converts the change to updates for other MDTs.
     pub fn updates(&self) -> Vec<Update> {
         let changes = self.changes.iter().map(Change::update);
         changes.chain(self.inodes.iter().map(NewInode::update)).collect()
@@ -112,7 +114,7 @@ impl Plan<'_> {
 }
 
 impl<'a> Change<'a> {
-    /// What another MDT asks for; `None` if that is no change of the name space.
+    /// Converts another MDT's update; `None` if it is no change of the name space.
     pub fn of(update: &'a Update) -> Option<Change<'a>> {
         let place = |name: &'a Name| Place { parent: name.parent, name: &name.name };
         Some(match update {
@@ -162,16 +164,16 @@ impl NewInode {
     }
 }
 
-/// Whether the caller has the rights in `mask`.
+/// Checks that the caller has the rights in `mask`.
 ///
 /// # Errors
-/// `EACCES`, or `NEED_CREDENTIALS`; `EUCLEAN` for an ACL that is damaged.
+/// `EACCES`, or `NEED_CREDENTIALS`; `EUCLEAN` for a damaged ACL.
 pub(crate) fn check_access(record: &InodeRecord, cred: &Cred, mask: u8) -> StatusResult<()> {
     let acl = acl_of(record)?;
     perm::access(&record.attr, acl.as_ref(), cred, mask).or(Status::EACCES)
 }
 
-/// The access ACL of an inode, if it has one beyond its mode.
+/// Returns the access ACL of an inode, if it has one beyond its mode.
 ///
 /// # Errors
 /// `EUCLEAN` if it is damaged.
@@ -185,7 +187,7 @@ pub(crate) fn acl_of(record: &InodeRecord) -> StatusResult<Option<Acl>> {
     })
 }
 
-/// Whether the caller may take `victim` out of `home`, and whether it is of the kind that it wants to remove.
+/// Checks that the caller may remove `victim` from `home`, and that it is of the requested kind.
 fn check_removal(
     cred: &Cred,
     home: &InodeRecord,
@@ -201,14 +203,14 @@ fn check_removal(
     }
 }
 
-/// A name in a directory whose project is inherited must not lead to an inode of another project, or it would be counted
-/// where it is not (as in ext4).
+/// Checks projects: a name in a directory that passes on its project must not refer to an inode of another
+/// project, which would be charged to the wrong one (as in ext4).
 fn check_same_project(directory: &Attr, inode: &Attr) -> StatusResult<()> {
     let inherits = directory.flags.contains(nacre_types::AttrFlags::PROJECT_INHERIT);
     if inherits && directory.projid != inode.projid { Err(Status::EXDEV) } else { Ok(()) }
 }
 
-/// Whether a directory may go, and its shards with it.
+/// Checks that a directory and its shards are empty.
 ///
 /// # Errors
 /// `ENOTEMPTY`.
@@ -217,14 +219,14 @@ fn check_empty(victim: &InodeRecord, shards: &[Arc<InodeRecord>]) -> StatusResul
     if !victim.attr.is_dir() || is_empty { Ok(()) } else { Err(Status::ENOTEMPTY) }
 }
 
-/// Changes that let the shards of a directory go; it may be one of its own.
+/// Returns the changes that remove the shards of a directory, which may be one of its own.
 fn drop_shards<'a>(victim: &InodeRecord, shards: &[Arc<InodeRecord>]) -> impl Iterator<Item = Change<'a>> {
     let own = victim.attr.fid;
     let others = shards.iter().map(|shard| shard.attr.fid).filter(move |fid| *fid != own);
     others.map(|fid| Change::DropShard { fid })
 }
 
-/// What a program sees of an inode that has lost a name.
+/// Returns the attributes of an inode that has lost a name, for programs.
 fn without_a_name(record: &InodeRecord, now: Timestamp) -> Attr {
     let nlink = if record.attr.is_dir() { 0 } else { record.attr.nlink.saturating_sub(1) };
     Attr { nlink, ctime: now, ..record.shown() }

@@ -1,7 +1,8 @@
-//! The records of an MDT: inodes and names as they are stored, read through the memory of inodes; and what the MDT stores of itself.
+//! The records of an MDT: inodes and names in the store, read through the cache of inodes; and the MDT's own
+//! record.
 //!
-//! Positions of names in their directories are a hash with a seed that nobody outside can foresee, the same on all MDTs of a file system, so
-//! that a name keeps its position when it moves to another one.
+//! The position of a name in its directory is a hash with an unpredictable seed, the same on all MDTs of a
+//! file system, so that a name keeps its position when it moves to another MDT.
 
 use crate::cache::InodeCache;
 use crate::error::MdsError;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Directory of the store inside the target's directory.
 const STORE_DIR: &str = "meta";
 
-/// Path of the store of the MDT in `dir`.
+/// Returns the path of the store of the MDT in `dir`.
 pub(crate) fn store_path(dir: &Path) -> PathBuf {
     dir.join(STORE_DIR)
 }
@@ -36,7 +37,7 @@ pub(crate) fn store_path(dir: &Path) -> PathBuf {
 /// Reads the MDT's own record.
 ///
 /// # Errors
-/// If the store holds no MDT or the record is damaged.
+/// If the store has no MDT or the record is damaged.
 pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, MdsError> {
     let found = store.get(META, META_KEY, |value| value.map(MdtRecord::decode))?;
     match found {
@@ -46,36 +47,36 @@ pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, Md
     }
 }
 
-/// What a name leads to.
+/// What a name refers to.
 pub(crate) enum Lead {
-    /// There is no such name.
+    /// The name does not exist.
     Nowhere,
     /// An inode of this MDT.
     Here(Attr),
-    /// An inode of another one.
+    /// An inode of another MDT.
     Elsewhere(Fid),
 }
 
 /// See the [module documentation](self).
 pub(crate) struct Records {
     index: u16,
-    /// How far names have moved.
+    /// Progress of moving names.
     moving: Arc<Moving>,
     store: Arc<MetaStore>,
     cache: InodeCache,
-    /// The MDT record as it is stored.
+    /// The stored MDT record.
     own: Mutex<MdtRecord>,
-    /// First sequence not given out; a copy of the one in `own`.
+    /// First unassigned sequence; a copy of the value in `own`.
     next_sequence: AtomicU64,
     hash_seed: AtomicU64,
-    /// Names are hashed with the seed from now on, so it stays.
+    /// True if names are hashed with the seed, which is then final.
     has_names: Mutex<bool>,
-    /// Directories that got another place so far.
+    /// Number of moves of directories in this run.
     tree_moves: AtomicU64,
 }
 
 impl Records {
-    /// The records in `store`, of which about `cached_inodes` are kept in memory.
+    /// Builds the access to the records in `store`, with a cache of about `cached_inodes`.
     pub fn new(store: Arc<MetaStore>, own: MdtRecord, cached_inodes: usize, moving: Arc<Moving>) -> Records {
         Records {
             index: own.index,
@@ -90,7 +91,8 @@ impl Records {
         }
     }
 
-    /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
+    /// Returns the status of a store error for a client; also logs the error, since the client did not cause
+    /// it.
     pub fn store_failed(&self, error: &MetaError) -> Status {
         if !matches!(error, MetaError::NoSpace | MetaError::Closed) {
             log::error!("MDT{:04x}: {error}", self.index);
@@ -98,12 +100,12 @@ impl Records {
         error.status()
     }
 
-    /// Refuses FIDs that live on another MDT.
+    /// Refuses FIDs of other MDTs.
     pub fn check_local(&self, fid: &Fid) -> StatusResult<()> {
         if fid.mdt_index() == self.index { Ok(()) } else { Err(Status::WRONG_TARGET) }
     }
 
-    /// An inode's record, if it exists.
+    /// Returns an inode's record, if it exists.
     pub fn find_inode(&self, fid: &Fid) -> StatusResult<Option<Arc<InodeRecord>>> {
         let ticket = match self.cache.get(fid) {
             Ok(record) => return Ok(Some(record)),
@@ -127,15 +129,15 @@ impl Records {
         }
     }
 
-    /// An inode's record.
+    /// Returns an inode's record.
     ///
     /// # Errors
-    /// `ENOENT` if it is gone, `WRONG_TARGET` if it lives elsewhere.
+    /// `ENOENT` if it does not exist, `WRONG_TARGET` if it belongs to another MDT.
     pub fn inode(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
         self.find_inode(fid)?.ok_or(Status::ENOENT)
     }
 
-    /// A directory's record.
+    /// Returns a directory's record.
     ///
     /// # Errors
     /// As [`Records::inode`], and `ENOTDIR`.
@@ -147,22 +149,23 @@ impl Records {
         if user::is_foreign_directory(&record.body) { Err(Status::ENODATA) } else { Ok(record) }
     }
 
-    /// A transaction has stored an inode, or removed it.
+    /// Updates the cache after a transaction has stored or removed an inode.
     pub fn note_committed(&self, fid: &Fid, record: Option<Arc<InodeRecord>>) {
         self.cache.replace(fid, record);
     }
 
-    /// A directory has another place from now on.
+    /// Counts a move of a directory.
     pub fn note_tree_moved(&self) {
         self.tree_moves.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How many directories got another place so far: what was found out about places before does not count any more.
+    /// Returns the number of moves of directories: results about positions in the tree are invalid once it
+    /// changes.
     pub fn tree_moves(&self) -> u64 {
         self.tree_moves.load(Ordering::Acquire)
     }
 
-    /// What a name stands for.
+    /// Returns the entry of a name.
     pub fn find_name(&self, directory: &Fid, hash: u64, name: &[u8]) -> StatusResult<Option<DirentRecord>> {
         let key = dirent_key(directory, hash, name);
         let found = self
@@ -175,20 +178,21 @@ impl Records {
         })
     }
 
-    /// What a name in a directory or shard of this MDT leads to.
+    /// Returns the inode of a name in a directory or shard of this MDT.
     ///
     /// # Errors
-    /// `ENOENT` if there is none.
+    /// `ENOENT` if the name does not exist.
     pub fn lead_here(&self, home: &Fid, name: &[u8]) -> StatusResult<Fid> {
         self.check_local(home)?;
         let found = self.find_name(home, self.hash(name), name)?;
         found.map(|found| found.fid).ok_or(Status::ENOENT)
     }
 
-    /// Whether a name is, or would be, stored with this directory or shard.
+    /// Checks that a name is, or would be, stored in this directory or shard.
     ///
     /// # Errors
-    /// `WRONG_SHARD` if it is with another one, or if that is not known here ([`crate::moving::Moves::learn_moved`]); `EUCLEAN`.
+    /// `WRONG_SHARD` if it belongs to another one, or if that is unknown here
+    /// ([`crate::moving::Moves::learn_moved`]); `EUCLEAN`.
     pub fn check_home(&self, record: &InodeRecord, name: &[u8]) -> StatusResult<()> {
         let Some(shard) = place_of(record)? else { return Ok(()) };
         let position = self.hash(name);
@@ -200,10 +204,10 @@ impl Records {
         if is_here { Ok(()) } else { Err(Status::WRONG_SHARD) }
     }
 
-    /// A directory or shard that names are looked for in.
+    /// Returns a directory or shard for a lookup of names.
     ///
     /// # Errors
-    /// As [`Records::directory`], and `WRONG_SHARD` if there is none: it may be a shard that was given up.
+    /// As [`Records::directory`], and `WRONG_SHARD` if it does not exist: it may be a removed shard.
     pub fn with_names(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
         self.directory(fid).map_err(|status| match status {
             Status::ENOENT => Status::WRONG_SHARD,
@@ -211,7 +215,7 @@ impl Records {
         })
     }
 
-    /// The record of the directory or shard that a name is, or would be, stored with.
+    /// Returns the record of a directory or shard if a name is, or would be, stored in it.
     ///
     /// # Errors
     /// As [`Records::with_names`] and [`Records::check_home`].
@@ -221,7 +225,7 @@ impl Records {
         Ok(record)
     }
 
-    /// Name number `index` of an inode beyond the first, in no particular order.
+    /// Returns name number `index` of an inode beyond the first, in no particular order.
     pub fn extra_link(&self, fid: &Fid, index: u32) -> StatusResult<Option<(Fid, Vec<u8>)>> {
         let (mut found, mut seen) = (None, 0);
         let prefix = fid.to_key();
@@ -238,14 +242,14 @@ impl Records {
         Ok(found)
     }
 
-    /// Name number `index` of an inode, the one in its record first.
+    /// Returns name number `index` of an inode, the one in its record first.
     ///
     /// # Errors
     /// `ENODATA` if there is none.
     pub fn link_of(&self, fid: &Fid, index: u32) -> StatusResult<(Fid, Vec<u8>)> {
         let record = self.inode(fid)?;
         let link = match index {
-            // The root and orphans have none.
+            // The root and orphans have no name.
             0 if record.name.is_empty() => None,
             0 => Some((record.parent, record.name.clone())),
             _ => self.extra_link(fid, index - 1)?,
@@ -253,14 +257,14 @@ impl Records {
         link.ok_or(Status::ENODATA)
     }
 
-    /// Why an inode has no name; `None` if it has one.
+    /// Returns why an inode has no name; `None` if it has one.
     pub fn orphan_kind(&self, fid: &Fid) -> StatusResult<Option<OrphanKind>> {
         self.store
             .get(ORPHANS, &fid.to_key(), |value| value.and_then(OrphanKind::decode))
             .map_err(|error| self.store_failed(&error))
     }
 
-    /// The stored value of an extended attribute.
+    /// Returns the stored value of an extended attribute.
     pub fn stored_xattr(&self, fid: &Fid, name: &[u8]) -> StatusResult<Option<Vec<u8>>> {
         let found = self
             .store
@@ -274,7 +278,7 @@ impl Records {
         })
     }
 
-    /// The default ACL of a directory, if it has one.
+    /// Returns the default ACL of a directory, if it has one.
     pub fn default_acl(&self, fid: &Fid) -> StatusResult<Option<Acl>> {
         match self.stored_xattr(fid, ACL_DEFAULT)? {
             None => Ok(None),
@@ -285,13 +289,13 @@ impl Records {
         }
     }
 
-    /// A transaction.
+    /// Begins a transaction.
     pub fn begin(&self) -> Tx {
-        // At most the number that the commit will get, and above every earlier change of a locked inode.
+        // At most the transno of the commit, and above every earlier change of a locked inode.
         Tx::new(self.store.last_transno().0 + 1)
     }
 
-    /// Makes the log durable up to a transaction.
+    /// Makes the log durable up to a transno.
     pub fn sync(&self, upto: TransNo) -> StatusResult<()> {
         if upto > self.store.last_committed() {
             nacre_env::blocking(|| self.store.sync(upto)).map_err(|error| self.store_failed(&error))?;
@@ -299,12 +303,12 @@ impl Records {
         Ok(())
     }
 
-    /// Makes durable all that is committed.
+    /// Makes all commits durable.
     pub fn sync_all(&self) -> StatusResult<()> {
         self.sync(self.store.last_transno())
     }
 
-    /// Takes a sequence that nobody has with the transaction that `commit` commits.
+    /// Assigns an unused sequence, in the transaction that `commit` commits.
     pub fn take_sequence<T>(&self, commit: impl FnOnce(Tx, u64) -> StatusResult<T>) -> StatusResult<T> {
         let mut own = self.own.lock();
         let sequence = own.next_sequence;
@@ -317,7 +321,7 @@ impl Records {
         Ok(outcome)
     }
 
-    /// Whether a FID of this MDT may be that of a new inode.
+    /// Checks that a FID of this MDT may be that of a new inode.
     pub fn check_own_fid(&self, fid: &Fid) -> StatusResult<()> {
         let given_out = self.next_sequence.load(Ordering::Acquire);
         match fid.seq < SEQ_NORMAL || fid.seq >= given_out || fid.oid == 0 || fid.ver != 0 {
@@ -326,25 +330,25 @@ impl Records {
         }
     }
 
-    /// What names are hashed with.
+    /// Returns the seed for the hash of names.
     pub fn hash_seed(&self) -> u64 {
         self.hash_seed.load(Ordering::Relaxed)
     }
 
-    /// Position of a name in its directory.
+    /// Returns the position of a name in its directory.
     pub fn hash(&self, name: &[u8]) -> u64 {
         nacre_types::name::name_hash(self.hash_seed(), name)
     }
 
-    /// Somebody may put a name here from now on.
+    /// Makes the seed final, before the first name is stored.
     pub fn begin_names(&self) {
         *self.has_names.lock() = true;
     }
 
-    /// Hashes names with this seed, if there are none yet.
+    /// Sets the seed for the hash of names, if there are no names yet.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub fn adopt_seed(&self, seed: u64) -> StatusResult<()> {
         let mut has_names = self.has_names.lock();
         if *has_names || seed == self.hash_seed() {
@@ -370,7 +374,7 @@ impl Records {
         Ok(())
     }
 
-    /// Stores that the run has ended in order, and with how many inodes, if that is known.
+    /// Records the clean end of the run, with the number of inodes if it is known, and closes the store.
     ///
     /// # Errors
     /// If the store cannot be closed cleanly.

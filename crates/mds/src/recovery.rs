@@ -1,18 +1,18 @@
-//! The time after a restart in which clients of the last run come back and open again what they had open.
+//! The recovery window after a restart, in which clients of the last run reconnect and reopen their files.
 
 use nacre_env::sync::Mutex;
 use nacre_types::{ClientUuid, Fid, ProcessIdentity};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Clients of an earlier run that may come back, with their processes if those ran on this host.
+/// Clients of an earlier run that may reconnect, with their processes if those ran on this host.
 pub type Expected = HashMap<ClientUuid, Option<ProcessIdentity>>;
 
-/// What is left to do for clients and orphans of an earlier run.
+/// Clients and orphans of an earlier run that are not settled yet.
 struct State {
-    /// Clients that have not re-opened all their handles yet.
+    /// Clients that have not reopened all their handles yet.
     awaited: Expected,
-    /// Inodes without names found at the start, or since; those still closed at the end are destroyed.
+    /// Orphans found at the start, or since; those that no client has reopened at the end are destroyed.
     orphans: Vec<Fid>,
     over: bool,
 }
@@ -20,34 +20,35 @@ struct State {
 /// See the [module documentation](self).
 pub(crate) struct Recovery {
     state: Mutex<State>,
-    /// Not over, so that most requests take no lock.
+    /// True until recovery ends, so that later requests take no lock.
     recovering: AtomicBool,
 }
 
 impl Recovery {
-    /// Waits for these clients; `orphans` are inodes without names.
+    /// Begins recovery for these clients; `orphans` are inodes without names.
     pub fn new(awaited: Expected, orphans: Vec<Fid>) -> Recovery {
         let state = State { awaited, orphans, over: false };
         Recovery { state: Mutex::new(state), recovering: AtomicBool::new(true) }
     }
 
-    /// False once nobody is awaited any more.
+    /// Returns false once no client is awaited.
     pub fn is_under_way(&self) -> bool {
         self.recovering.load(Ordering::Relaxed)
     }
 
-    /// How many clients are awaited.
+    /// Returns the number of awaited clients.
     pub fn awaited(&self) -> usize {
         self.state.lock().awaited.len()
     }
 
-    /// Clients that are awaited and whose processes are known.
+    /// Returns the awaited clients whose processes are known.
     pub fn processes(&self) -> Vec<(ClientUuid, ProcessIdentity)> {
         let state = self.state.lock();
         state.awaited.iter().filter_map(|(client, process)| Some((*client, (*process)?))).collect()
     }
 
-    /// A client of the last run has nothing to bring back any more. Gives orphans to be destroyed.
+    /// Records that a client of the last run has replayed everything or was given up. Returns orphans to be
+    /// destroyed.
     pub fn stop_awaiting(&self, client: &ClientUuid) -> Vec<Fid> {
         if !self.is_under_way() {
             return Vec::new();
@@ -56,13 +57,13 @@ impl Recovery {
         self.end_if_complete()
     }
 
-    /// True while it is not known what clients of the last run have open.
+    /// Returns true until all clients of the last run have replayed their opens.
     pub fn is_awaiting_clients(&self) -> bool {
         self.is_under_way() && !self.state.lock().over
     }
 
-    /// True if a client of the last run that is not back yet may have an inode open, which has just lost its last name: it stays until
-    /// all are back.
+    /// Returns true if a client of the last run that has not reconnected may have an inode open which has
+    /// just lost its last name: it stays until all have replayed.
     pub fn keeps(&self, fid: &Fid) -> bool {
         if !self.is_under_way() {
             return false;
@@ -74,7 +75,7 @@ impl Recovery {
         !state.over
     }
 
-    /// Gives inodes without names once nobody is awaited any more: those that nobody has re-opened are to be destroyed.
+    /// Returns the orphans once no client is awaited: those that no client has reopened are to be destroyed.
     pub fn end_if_complete(&self) -> Vec<Fid> {
         let mut state = self.state.lock();
         if !state.awaited.is_empty() || state.over {

@@ -1,4 +1,4 @@
-//! The requests of the protocol, one by one.
+//! Dispatch of the protocol's requests.
 
 use crate::layout_changes::Swap;
 use crate::locks::{Reach, Want, unless_interrupted};
@@ -19,7 +19,7 @@ use nacre_wire::peer::{PeerReply, PeerRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for objects to be destroyed when everything is to be made durable.
+/// Longest wait for the destruction of objects when everything is to be made durable.
 const DESTROY_PATIENCE: Duration = Duration::from_secs(5);
 
 impl MdsService for Mds {
@@ -29,7 +29,7 @@ impl MdsService for Mds {
         }
         self.tenants.admit(export)?;
         let grant = self.sessions.connect_client(export)?;
-        // They may have changed meanwhile.
+        // The nodemaps may have changed since the connect.
         if let Err(status) = self.tenants.admit(export) {
             self.sessions.drop_client(&export.client);
             return Err(status);
@@ -54,11 +54,11 @@ impl MdsService for Mds {
             return answer;
         }
         if export.is_server && matches!(request, MdsRequest::Ping) {
-            // It has no lease; that it is answered says that it is known.
+            // A server without a lease; the answer confirms that it is known.
             return Ok(self.core.commits.answer(MdsReply::Lease(LeaseGrant { exclusive: false, epoch: 0 })));
         }
         if export.has_ended() {
-            // It comes late, from a life that is over; the client may be back.
+            // The request is from an earlier life of the client, which may have reconnected.
             return Err(Status::EVICTED);
         }
         self.leaves.clients.check(&export.client)?;
@@ -78,7 +78,7 @@ impl MdsService for Mds {
         slot: &ReplySlot,
     ) -> Option<StatusResult<MdsAnswer>> {
         let mut answer = self.find_stored_answer(slot)?;
-        // What was given in the last life is not kept.
+        // Capabilities are not part of the stored answer.
         self.capabilities.add_to(export, request, &mut answer);
         let standing = self.leaves.clients.export_of(&slot.client).and_then(|export| export.standing());
         Some(Ok(match standing {
@@ -89,7 +89,7 @@ impl MdsService for Mds {
 }
 
 impl Mds {
-    /// The stored answer of an earlier life. What its request opened is open again.
+    /// Returns the stored answer of an earlier run, after reopening the handle that its request opened.
     pub(crate) fn find_stored_answer(&self, slot: &ReplySlot) -> Option<MdsAnswer> {
         let (answer, opened) = self.core.commits.find_stored_answer(slot)?;
         if let Some(opened) = opened {
@@ -98,7 +98,7 @@ impl Mds {
         Some(answer)
     }
 
-    /// Serves a client, and counts what it asks for.
+    /// Serves a client's request, and counts it.
     fn serve(
         &self,
         export: &Export,
@@ -120,7 +120,7 @@ impl Mds {
         Ok(answer)
     }
 
-    /// Does what a request asks for, and again after each time that it has stopped.
+    /// Executes a request, and repeats it after each stop.
     fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         for _ in 0..ATTEMPTS {
             let outcome = self.run_through(caller, request);
@@ -129,12 +129,12 @@ impl Mds {
                 None => return outcome,
             }
         }
-        // It has its names as long as it lasts, however others change what they lead to.
+        // The request keeps its names until its end, even if their inodes change.
         let turn = Turn::default();
         self.run_through(&Caller { turn: &turn, ..*caller }, request)
     }
 
-    /// Keeps what an operation that has stopped is about, and has clients give up what is in its way.
+    /// Keeps the names and inodes of a stopped operation, and revokes the clients' locks that stopped it.
     fn keep_turn(&self, caller: &Caller<'_>, request: &MdsRequest<'_>, tx: &Tx) -> StatusResult<()> {
         caller.turn.give_up();
         let mut wants = names_of(request);
@@ -155,19 +155,19 @@ impl Mds {
             self.moving.await_turn(parent);
         }
         match self.run_once(caller, request) {
-            // Names may have come to this shard without its knowing.
+            // Names may have moved to this shard without its knowledge.
             Err(Status::WRONG_SHARD) if self.moves.learn_moved(request)? => self.run_once(caller, request),
             outcome => outcome,
         }
     }
 
-    /// What this run began with.
+    /// Returns the values from the start of this run.
     fn run_start(&self) -> RunStart {
         let boot_id = nacre_env::own_process().boot;
         RunStart { run: self.boot_count, newest: self.boot_transno.0, boot_id }
     }
 
-    /// A sequence that nobody has.
+    /// Assigns an unused sequence.
     fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
         self.leaves
             .records
@@ -214,7 +214,7 @@ impl Mds {
     /// Serves another metadata server.
     ///
     /// # Errors
-    /// `EPERM` if it is none.
+    /// `EPERM` if the client is not a metadata server.
     pub(crate) fn serve_peer(&self, export: &Export, request: &PeerRequest) -> StatusResult<MdsAnswer> {
         if !export.is_server {
             return Err(Status::EPERM);

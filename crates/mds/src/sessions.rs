@@ -1,7 +1,7 @@
-//! Clients that come and go: connect, leases, eviction, the time after a restart in which they come back, and their locks.
+//! Sessions of clients: connect, leases, eviction, the recovery window after a restart, and their locks.
 //!
-//! The lease engine decides; this module waits for it, calls clients back and drops those that it gives up. What takes
-//! time then is done by the threads of [`crate::departed`].
+//! The lease engine decides; this module waits for it, sends blocking callbacks and evicts clients that it
+//! gives up. The threads of [`crate::departed`] do the work that takes time.
 
 mod file_locks;
 
@@ -27,10 +27,10 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client that waits longer than this to be let in is told of in the log.
+/// Wait for admission after which a client is logged.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
 
-/// What a client waits for, in words: the number is that of clients of the last run.
+/// The reason of a client's wait, for the log: the number is that of clients of the last run.
 struct Awaited(usize);
 
 impl std::fmt::Display for Awaited {
@@ -50,7 +50,7 @@ pub struct Sessions {
     leaves: Arc<Leaves>,
     core: Arc<Core>,
     boot_count: u64,
-    /// How long clients of an earlier run may take to come back.
+    /// Recovery window: time for clients of an earlier run to reconnect.
     window: Duration,
     files: Arc<OpenFiles>,
 }
@@ -84,19 +84,19 @@ impl Sessions {
         Sessions { leaves: leaves.clone(), core: core.clone(), boot_count, window, files: files.clone() }
     }
 
-    /// Clients cannot come yet: the time for those of the last run begins with [`Sessions::on_listening`].
+    /// Defers the recovery window: clients cannot connect yet, it begins with [`Sessions::on_listening`].
     pub fn await_listening(&self) {
         self.leaves.clients.expect_until(Instant::now() + STARTS_UP_MAX);
         self.leaves.mdlocks.await_listening();
     }
 
-    /// Clients can come from now on: the time for those of the last run begins.
+    /// Begins the recovery window, since clients can connect from here on.
     pub fn on_listening(&self) {
         self.leaves.clients.expect_until(Instant::now() + self.window);
         self.leaves.mdlocks.on_listening();
     }
 
-    /// Lets a client in; waits until the lease allows it.
+    /// Admits a client; waits until the lease allows it.
     pub(crate) fn connect_client(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
         if self.leaves.signal.is_stopping() {
             return Err(Status::ESHUTDOWN);
@@ -104,7 +104,7 @@ impl Sessions {
         let client = export.client;
         self.leaves.clients.add(export);
         self.leaves.mdlocks.connect(export)?;
-        // A client in this process dies with it, so there is nothing to remember.
+        // A client in this process dies with it, so it needs no record.
         if export.nid != Nid::Lo {
             self.remember_client(export)?;
         }
@@ -158,7 +158,7 @@ impl Sessions {
                             Awaited(expected)
                         );
                     }
-                    // It may have died itself.
+                    // The client itself may have died.
                     self.leaves.clients.check(client)?;
                     if self.leaves.signal.is_stopping() {
                         return Err(Status::ESHUTDOWN);
@@ -175,7 +175,8 @@ impl Sessions {
         })
     }
 
-    /// Runs one event of the lease engine and does what it asks for. No lock is held while clients are called.
+    /// Passes one event to the lease engine and executes its effects. Callbacks to clients are sent without
+    /// locks.
     pub(crate) fn step(&self, event: impl FnOnce(&mut LeaseEngine, &mut Vec<Effect>)) {
         let mut evicted = Vec::new();
         for effect in self.leaves.clients.step(event) {
@@ -198,54 +199,56 @@ impl Sessions {
         evicted.iter().for_each(|client| self.evict(client));
     }
 
-    /// Has a client drop what it caches.
+    /// Requests a client to drop what it caches.
     pub(crate) fn recall(&self, client: &ClientUuid) {
         self.leaves.mdlocks.recall(client);
         self.step(|lease, effects| lease.on_recall(Instant::now(), *client, effects));
     }
 
-    /// Drops a client that may still be alive; the lease engine knows. Others are let in when OSTs refuse what it sends.
+    /// Evicts a client that may still be alive, as the lease engine has decided. Others are admitted once
+    /// OSTs fence it.
     pub(crate) fn evict(&self, client: &ClientUuid) {
         self.give_up(client);
         self.leaves.departed.fence(*client);
     }
 
-    /// The same for one that was late with a lock.
+    /// Evicts a client that did not release a lock in time.
     pub(crate) fn evict_late(&self, client: &ClientUuid) {
         self.leaves.clients.step(|lease, _| lease.on_evicted(*client));
         self.evict(client);
     }
 
-    /// A client that was evicted can do no harm any more.
+    /// Records that OSTs fence an evicted client.
     pub(crate) fn note_fenced(&self, client: ClientUuid) {
         self.step(|lease, effects| lease.on_fenced(Instant::now(), client, effects));
     }
 
-    /// How long a client has to drop its caches when it is called back (`ldlm_timeout`).
+    /// Returns how long a client has to drop its caches after a blocking callback (`ldlm_timeout`).
     pub fn release_timeout(&self) -> Duration {
         self.leaves.clients.release_timeout()
     }
 
-    /// Changes it, for clients that are called back from now on.
+    /// Sets that time for later callbacks.
     pub fn set_release_timeout(&self, timeout: Duration) {
         self.leaves.clients.set_release_timeout(timeout);
         self.leaves.mdlocks.change_config(|config| config.callback_timeout = timeout);
     }
 
-    /// A client has dropped its caches.
+    /// Records that a client has dropped its caches.
     pub(crate) fn lease_released(&self, client: &ClientUuid, epoch: u64) -> StatusResult<MdsAnswer> {
         self.step(|lease, effects| lease.on_released(Instant::now(), *client, epoch, effects));
         Ok(self.core.commits.answer(MdsReply::Lease(self.leaves.clients.lease_of(client)?)))
     }
 
-    /// A client leaves.
+    /// Disconnects a client.
     pub(crate) fn drop_client(&self, client: &ClientUuid) {
         self.give_up(client);
         self.step(|lease, effects| lease.on_disconnect(Instant::now(), *client, effects));
     }
 
-    /// Forgets a client, releases its locks, and leaves its handles to be closed on another thread: a close waits for the lock of the
-    /// inode, and its holder may wait for the eviction of other clients. So nothing in here takes the lock of an inode.
+    /// Removes a client, releases its locks, and leaves its handles to another thread to close: a close waits
+    /// for the lock of the inode, and its holder may wait for the eviction of other clients. So nothing here
+    /// takes the lock of an inode.
     fn give_up(&self, client: &ClientUuid) {
         if let Some(export) = self.leaves.clients.forget(client) {
             export.end();
@@ -285,7 +288,7 @@ impl Sessions {
         self.core.commits.commit(&mut tx).map(|_| ())
     }
 
-    /// Notes what a request says about its client's recovery: the first one that is not part of it ends it.
+    /// Tracks a client's recovery by its requests: the first one that is not part of recovery ends it.
     pub(crate) fn note_request(&self, client: &ClientUuid, request: &MdsRequest<'_>) {
         if !self.leaves.recovery.is_under_way() {
             return;
@@ -306,7 +309,7 @@ impl Sessions {
         }
     }
 
-    /// Destroys those inodes without names that nobody has open.
+    /// Destroys those inodes without names that no client has open.
     pub(crate) fn destroy_closed(&self, orphans: Vec<Fid>) {
         for fid in orphans {
             if let Err(status) = self.files.destroy_if_closed(&fid) {
@@ -315,7 +318,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets clients of the last run that have `ended`, and waits for the others.
+    /// Removes clients of the last run that have `ended`, and begins to wait for the others.
     pub(crate) fn begin_recovery(&self, ended: &[ClientUuid]) {
         for client in ended {
             log::info!(
@@ -334,7 +337,7 @@ impl Sessions {
         self.destroy_closed(self.leaves.recovery.end_if_complete());
     }
 
-    /// Gives up clients of this host whose processes have ended: nothing can come from them any more, and nobody has to
+    /// Removes clients of this host whose processes have ended: they send nothing more, and recovery need not
     /// wait for them.
     fn drop_ended_clients(&self) {
         let mut local = self.leaves.clients.processes();
@@ -349,13 +352,13 @@ impl Sessions {
                     process.pid
                 );
                 self.drop_client(&client);
-                // It writes nothing any more, but its locks are there.
+                // The client writes nothing more, but the OST still has its locks.
                 self.leaves.osts.evict_later(client);
             }
         }
     }
 
-    /// Evicts who is late or dead.
+    /// Evicts clients that missed a deadline or have died.
     pub(crate) fn check_deadlines(&self) {
         self.drop_ended_clients();
         self.step(|lease, effects| lease.on_tick(Instant::now(), effects));
@@ -363,7 +366,7 @@ impl Sessions {
         self.leaves.clients.wake();
     }
 
-    /// Has OSTs refuse what clients that were evicted still send, then lets others in.
+    /// Has OSTs fence evicted clients, then admits others.
     pub(crate) fn fence(&self, clients: Vec<ClientUuid>) {
         for ost_index in self.leaves.osts.evict(&clients, FENCE_PATIENCE) {
             log::error!(
@@ -387,14 +390,14 @@ impl Sessions {
         }
     }
 
-    /// What a client says about its locks.
+    /// Serves a client's messages about its locks.
     pub(crate) fn serve_locks(&self, caller: &Caller<'_>, request: &LockRequest) -> StatusResult<MdsReply> {
         match request {
             LockRequest::Replay { need, .. } if *need == Need::bits(Mode::Pr, replayable(need)) => {
                 let outcome = self.leaves.mdlocks.handle(self, caller.export, request)?;
                 Ok(outcome.map_or(MdsReply::Done, MdsReply::Locked))
             }
-            // Locks come with answers; a request for one alone would have to wait while others hold inodes.
+            // Locks come with answers; a separate enqueue would have to wait while operations keep inodes.
             LockRequest::Enqueue { .. } | LockRequest::Replay { .. } | LockRequest::GlimpseAnswer { .. } => {
                 Err(Status::EOPNOTSUPP)
             }
@@ -406,8 +409,8 @@ impl Sessions {
         }
     }
 
-    /// File locks are granted again as soon as no client may bring any back, which is when all have ended
-    /// their replay or are given up.
+    /// Grants file locks again once no client may replay any, which is when all have ended their replay or
+    /// were given up.
     pub(crate) fn note_recovered(&self) {
         if self.leaves.flocks.is_recovering() && !self.leaves.mdlocks.is_recovering() {
             self.leaves.flocks.end_recovery();
@@ -415,7 +418,7 @@ impl Sessions {
     }
 }
 
-/// The parts of a lock that a client may bring back after a restart.
+/// Returns the parts of a lock that a client may replay after a restart.
 fn replayable(need: &Need) -> InodeBits {
     match need.policy {
         Policy::Bits(bits) => bits.intersection(LAYOUT),

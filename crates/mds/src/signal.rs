@@ -1,4 +1,4 @@
-//! The end of a server, as its threads and its requests learn of it.
+//! The stop of a server, for its threads and requests.
 
 use nacre_env::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,19 +7,19 @@ use std::time::Duration;
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct StopSignal {
-    /// The server refuses requests.
+    /// True if the server refuses requests.
     stopping: AtomicBool,
     stopped: Mutex<bool>,
     changed: Condvar,
 }
 
 impl StopSignal {
-    /// Has requests refused from now on; false if that is so already.
+    /// Makes the server refuse requests; returns false if it does so already.
     pub fn refuse(&self) -> bool {
         !self.stopping.swap(true, Ordering::SeqCst)
     }
 
-    /// True if requests are refused.
+    /// Returns true if requests are refused.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -30,7 +30,7 @@ impl StopSignal {
         self.changed.notify_all();
     }
 
-    /// Waits for `time`; true if it is time to stop.
+    /// Waits for `time`; returns true after the stop.
     pub fn wait(&self, time: Duration) -> bool {
         let mut stopped = self.stopped.lock();
         if !*stopped {

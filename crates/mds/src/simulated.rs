@@ -1,6 +1,9 @@
-//! A service time that every operation of an MDT takes, for measurements: so many at once, the others in the order in which they
-//! come. Where all MDTs share the CPUs of one machine, adding one shows only if an operation takes much longer than its CPU time,
-//! as on servers of their own. Whatever is measured so is to be labelled "simulated".
+//! Simulated service times of an MDT's operations, for measurements: a fixed number is served at once, the
+//! others wait in order of arrival.
+//!
+//! Where all MDTs share the CPUs of one machine, the effect of another MDT is visible only if an operation
+//! takes much longer than its CPU time, as on dedicated servers. All results measured this way must be
+//! labelled "simulated".
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::Mutex;
@@ -12,17 +15,17 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest service time, so that nothing stands still.
+/// Longest service time, so that the server stays usable.
 const TIME_MAX: Duration = Duration::from_secs(1);
-/// Most operations at once.
+/// Maximum number of operations served at once.
 const AT_ONCE_MAX: usize = 1024;
 
-/// What an operation takes. Written `time=2ms:at_once=1`.
+/// Service time and parallelism, written `time=2ms:at_once=1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServiceTime {
-    /// Time of one operation.
+    /// Service time of one operation.
     pub time: Duration,
-    /// Operations that are served at the same time.
+    /// Number of operations served at once.
     pub at_once: usize,
 }
 
@@ -61,12 +64,12 @@ pub struct Simulation {
 
 struct Queue {
     service: ServiceTime,
-    /// When each of those that are served at once has ended.
+    /// Time at which each of the parallel servers is free.
     free_at: Vec<Instant>,
 }
 
 impl Queue {
-    /// When an operation that comes now has ended.
+    /// Returns the time at which an operation that arrives now ends.
     fn enter(&mut self, now: Instant) -> Instant {
         let time = self.service.time;
         let Some(free_at) = self.free_at.iter_mut().min() else { return now };
@@ -76,19 +79,19 @@ impl Queue {
 }
 
 impl Simulation {
-    /// What operations take now; `None` if it is what they take.
+    /// Returns the simulated service time; `None` if there is none.
     pub fn service(&self) -> Option<ServiceTime> {
         self.queue.lock().as_ref().map(|queue| queue.service)
     }
 
-    /// Changes it for operations that come from now on.
+    /// Sets the service time for later operations.
     pub fn set_service(&self, service: Option<ServiceTime>) {
         let now = Instant::now();
         *self.queue.lock() = service.map(|service| Queue { service, free_at: vec![now; service.at_once] });
         self.is_on.store(service.is_some(), Ordering::Relaxed);
     }
 
-    /// Waits as long as the operation would take, if it is one.
+    /// Waits for the service time of a request, if it is an operation.
     pub(crate) fn serve(&self, request: &MdsRequest<'_>) {
         if self.is_on.load(Ordering::Relaxed) && is_operation(request) {
             let now = Instant::now();
@@ -100,8 +103,9 @@ impl Simulation {
     }
 }
 
-/// What a program waits for. Answers to callbacks, signs of life and what servers settle among each other later are none: nobody
-/// waits for them, or others who wait for a service time would wait for theirs as well.
+/// Returns true for operations that a program waits for. Answers to callbacks, pings and the background
+/// messages of servers are none: no program waits for them, or else operations with a service time would wait
+/// for theirs too.
 fn is_operation(request: &MdsRequest<'_>) -> bool {
     match request {
         MdsRequest::Peer(request) => {
@@ -146,7 +150,7 @@ mod tests {
         let mut queue = Queue { service, free_at: vec![now; 2] };
         let after = |ms| now + Duration::from_millis(ms);
         assert_eq!([queue.enter(now), queue.enter(now), queue.enter(now)], [after(10), after(10), after(20)]);
-        // One who comes late waits for nobody, and time that nobody used is lost.
+        // A late arrival does not wait, and unused time is lost.
         assert_eq!(queue.enter(after(50)), after(60));
     }
 

@@ -1,4 +1,5 @@
-//! Room on the MDT's own file system: statfs for clients, and the refusal of creates while there is still room to remove.
+//! Free space of the MDT's own file system: statfs for clients, and the refusal of creates while there is
+//! still space for removals.
 
 use crate::error::MdsError;
 use crate::records::Records;
@@ -14,35 +15,38 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Bytes of store that one more file takes, to estimate how many fit: an inode, a name, and slack of the tree.
+/// Bytes of the store for one more file, to estimate how many fit: an inode, a name, and slack of the tree.
 const BYTES_PER_FILE: u64 = 512;
 /// Free inodes of the local file system below which creates are refused; the store itself needs few files.
 const LOCAL_FILES_MIN: u64 = 16;
-/// Bytes of store that one change takes at most, to know when to look again: a long name, and what a link leads to.
+/// Largest number of bytes of the store for one change, which determines the next measurement: a long name,
+/// and its inode.
 const BYTES_PER_CHANGE: u64 = 8 << 10;
-/// Changes may take one part in so many of the usable bytes before the next measurement.
+/// Changes may use the usable bytes divided by this number before the next measurement.
 const LOOK_SHARE: u64 = 4;
-/// With less usable than one in so many bytes, pages of what was removed are wanted back as soon as nothing more is changed.
+/// If less than the total divided by this number is usable, freed pages are reclaimed as soon as changes
+/// pause.
 const SCARCE_PART: u64 = 2;
-/// Bits of a target's state, as Lustre numbers them.
+/// Bit of a target's state for "no new inodes", as in Lustre.
 const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NONROTATIONAL: u32 = 0x200;
 
-/// Inodes that are counted in one step.
+/// Inodes counted in one step.
 const COUNT_STEP: i64 = 4096;
 
-/// Places to count inodes in.
+/// Number of counters for inodes.
 const COUNTS: usize = 8;
 
-/// What is kept back at most.
+/// Largest reserve in bytes.
 const RESERVE_MOST_BYTES: u64 = 64 << 20;
-/// Of a small file system it is the first part, though at least so many bytes if the second one allows it.
+/// The reserve of a small file system: its size divided by the first number, but at least this many bytes if
+/// that is no more than its size divided by the second one.
 const RESERVE_PART: u64 = 24;
 const RESERVE_LEAST_BYTES: u64 = 16 << 20;
 const RESERVE_MOST_PART: u64 = 16;
 
-/// What creates leave of the file system that holds `path`, if nothing else is said.
+/// Returns the bytes that creates leave free in the file system of `path`, unless configured.
 pub fn default_reserve(path: &Path) -> u64 {
     let total =
         rustix::fs::statvfs(path).map_or(u64::MAX, |stat| stat.f_blocks.saturating_mul(stat.f_frsize));
@@ -52,33 +56,34 @@ pub fn default_reserve(path: &Path) -> u64 {
 /// See the [module documentation](self).
 pub struct SpaceGuard {
     path: PathBuf,
-    /// Its free pages are room too.
+    /// The metadata store, whose free pages count as free space.
     store: Arc<MetaStore>,
     reserve_bytes: u64,
     full: AtomicBool,
-    /// Changes until the next measurement, which they bring forward before they can have taken what is left.
+    /// Changes until the next measurement, which comes before they can have used the remaining space.
     until_look: AtomicI64,
     looking: Mutex<()>,
-    /// Newest transaction at the last look.
+    /// Newest transno at the last measurement.
     seen: AtomicU64,
-    /// On flash.
+    /// True if the target is on flash.
     nonrotational: AtomicBool,
-    /// No new directories are to be placed here.
+    /// True if clients are to place no new directories here.
     no_create: AtomicBool,
     last: Mutex<Statfs>,
-    /// Inodes in the store, which threads count in places of their own: what one has removed another may have made.
+    /// Counts of inodes, one counter for each group of threads: one thread may have removed what another has
+    /// created.
     inodes: [InodeCount; COUNTS],
-    /// The number of inodes is known.
+    /// True if the number of inodes is known.
     counted: AtomicBool,
 }
 
-/// Alone on the cache lines that CPUs fetch together.
+/// A counter alone on the cache lines that CPUs fetch together.
 #[derive(Default)]
 #[repr(align(128))]
 struct InodeCount(AtomicI64);
 
 impl SpaceGuard {
-    /// Looks at the file system that holds `path`, in which `store` lies; creates are refused below `reserve_bytes`, or
+    /// Measures the file system of `path`, with `store` in it; creates are refused below `reserve_bytes`, or
     /// [`default_reserve`].
     pub fn new(path: &Path, store: Arc<MetaStore>, reserve_bytes: Option<u64>) -> SpaceGuard {
         let guard = SpaceGuard {
@@ -99,7 +104,7 @@ impl SpaceGuard {
         guard
     }
 
-    /// Looks again. What cannot be found out stays as it was.
+    /// Measures again. Values that cannot be read stay unchanged.
     pub fn refresh(&self) {
         let Ok(stat) = rustix::fs::statvfs(&self.path) else { return };
         let unit = stat.f_frsize.max(1);
@@ -115,7 +120,8 @@ impl SpaceGuard {
         let is_idle = self.seen.swap(last, Ordering::Relaxed) == last;
         let is_scarce = usable < stat.f_blocks.saturating_mul(unit) / SCARCE_PART;
         if full || is_scarce && is_idle {
-            // What was removed lately becomes free pages; where creates are refused, nothing else would lead to that.
+            // Recently freed entries become free pages; where creates are refused, nothing else would cause a
+            // checkpoint.
             self.store.begin_checkpoint();
         }
         let files_free = usable / BYTES_PER_FILE;
@@ -124,15 +130,15 @@ impl SpaceGuard {
             blocks: stat.f_blocks,
             blocks_free: stat.f_bfree.saturating_add(inside / unit).min(stat.f_blocks),
             blocks_available: usable / unit,
-            // Those in use are added when somebody asks.
+            // Used inodes are added on request.
             files: files_free,
             files_free,
-            // The class is added when somebody asks.
+            // The class is added on request.
             state: if full { STATE_NO_SPACE } else { 0 },
         };
     }
 
-    /// True if nothing more may be created. To be asked once for each change that takes room.
+    /// Returns true if creates are refused. Called once for each change that needs space.
     pub fn is_full(&self) -> bool {
         if !self.full.load(Ordering::Relaxed)
             && self.until_look.fetch_sub(1, Ordering::Relaxed) <= 0
@@ -143,7 +149,7 @@ impl SpaceGuard {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// For clients.
+    /// Returns the space for clients.
     pub fn statfs(&self) -> Statfs {
         let mut statfs = *self.last.lock();
         statfs.files = statfs.files_free.saturating_add(self.inodes());
@@ -156,41 +162,43 @@ impl SpaceGuard {
         statfs
     }
 
-    /// Whether clients are asked to place no new directories here. What somebody wants here all the same is made.
+    /// Returns true if clients are asked to place no new directories here. Explicit requests are still
+    /// executed.
     pub fn is_no_create(&self) -> bool {
         self.no_create.load(Ordering::Relaxed)
     }
 
-    /// Changes it.
+    /// Sets that.
     pub fn set_no_create(&self, no_create: bool) {
         self.no_create.store(no_create, Ordering::Relaxed);
     }
 
-    /// Whether the target is on flash, which statfs tells.
+    /// Returns true if the target is on flash, which statfs reports.
     pub fn is_nonrotational(&self) -> bool {
         self.nonrotational.load(Ordering::Relaxed)
     }
 
-    /// Says what the target is on.
+    /// Sets whether the target is on flash.
     pub fn set_nonrotational(&self, is_nonrotational: bool) {
         self.nonrotational.store(is_nonrotational, Ordering::Relaxed);
     }
 
-    /// Inodes in the store.
+    /// Returns the number of inodes in the store.
     pub fn inodes(&self) -> u64 {
         // Below 0 only for moments, when a removal is counted before the creation.
         self.inodes.iter().map(|count| count.0.load(Ordering::Relaxed)).sum::<i64>().try_into().unwrap_or(0)
     }
 
-    /// There are so many inodes more, or fewer.
+    /// Adds to the number of inodes.
     pub fn count_inodes(&self, change: i64) {
         if change != 0 {
             self.inodes[thread_number() % COUNTS].0.fetch_add(change, Ordering::Relaxed);
         }
     }
 
-    /// Begins with the number of inodes that the last run has left, or counts them in the background, in steps that hold nothing up. What is
-    /// made or removed meanwhile may count twice or not at all. Gives the thread that counts.
+    /// Sets the number of inodes from the clean end of the last run, or counts them in the background, in
+    /// steps that delay no request. Inodes created or removed meanwhile may count twice or not at all.
+    /// Returns the counting thread.
     pub(crate) fn know_inodes(
         self: &Arc<Self>,
         inodes: Option<u64>,
@@ -230,13 +238,13 @@ impl SpaceGuard {
             .map_err(MdsError::Thread)
     }
 
-    /// Inodes in the store, once they are counted.
+    /// Returns the number of inodes in the store, once they are counted.
     pub(crate) fn known_inodes(&self) -> Option<u64> {
         self.counted.load(Ordering::Acquire).then(|| self.inodes())
     }
 }
 
-/// Counts the next inodes after a key; gives the last key as long as there are more.
+/// Counts the next inodes after a key; returns the last key if there are more.
 fn count_step(store: &MetaStore, after: Option<&[u8]>) -> Result<(i64, Option<Vec<u8>>), MetaError> {
     let (mut count, mut last) = (0, None);
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);

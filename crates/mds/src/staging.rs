@@ -1,4 +1,4 @@
-//! What an update does to the store.
+//! Staging: the writes of a plan or an update into a transaction.
 
 mod names;
 
@@ -19,11 +19,11 @@ use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Inodes that a transaction changes, as they will be.
+/// Inodes that a transaction changes, in their new state.
 struct Changed<'a> {
-    /// As they are, if that was read before under the same locks.
+    /// Their state before, if it was read under the same locks.
     known: &'a [&'a Arc<InodeRecord>],
-    /// Few, so that looking through all of them is quicker than a tree.
+    /// Few, so that a linear search is faster than a tree.
     records: SmallVec<[InodeRecord; 2]>,
 }
 
@@ -33,7 +33,7 @@ impl Changed<'_> {
     }
 }
 
-/// Gives a directory, or a shard of it, what `master` says of it.
+/// Copies the replicated attributes of `master` to a directory or a shard of it.
 pub(crate) fn mirror(record: &mut InodeRecord, master: InodeRecord) {
     let (attr, from) = (&mut record.attr, &master.attr);
     (attr.mode, attr.uid, attr.gid, attr.projid) = (from.mode, from.uid, from.gid, from.projid);
@@ -42,7 +42,7 @@ pub(crate) fn mirror(record: &mut InodeRecord, master: InodeRecord) {
     (record.acl, record.body, record.default_lmv) = (master.acl, master.body, master.default_lmv);
 }
 
-/// Sets an extended attribute; without a value it goes.
+/// Sets an extended attribute, or removes it without a value.
 fn stage_xattr(tx: &mut Tx, fid: &Fid, name: &[u8], value: Option<&[u8]>) {
     let key = xattr_key(fid, name);
     let Some(value) = value else { return tx.batch().delete(XATTRS, key.as_slice()) };
@@ -58,7 +58,8 @@ fn stage_links(tx: &mut Tx, fid: &Fid, links: &[Name]) {
     }
 }
 
-/// Gives a directory or shard what a message says of `master`, and extended attributes; an empty one goes.
+/// Copies the attributes of `master` in a message to a directory or shard, and extended attributes; an empty
+/// one is removed.
 fn stage_mirror(
     tx: &mut Tx,
     record: &mut InodeRecord,
@@ -73,7 +74,7 @@ fn stage_mirror(
     Ok(())
 }
 
-/// Notes whether names have to move out of a shard, or the list of a directory has to be settled.
+/// Records whether names have to move out of a shard, or the list of a directory has to be settled.
 fn stage_moves(tx: &mut Tx, record: &InodeRecord) {
     let key = record.attr.fid.to_key();
     let is_moving = place_of(record).is_ok_and(|shard| shard.is_some_and(|shard| shard.is_moving()));
@@ -97,8 +98,8 @@ impl Staging {
         Staging { leaves: leaves.clone() }
     }
 
-    /// Puts what is planned into a transaction; gives the answer with the versions that it stores. `known` are records that change, as
-    /// they were read under the operation's locks.
+    /// Stages a plan; returns the reply with the versions that the transaction stores. `known` are records
+    /// that change, as they were read under the operation's locks.
     ///
     /// # Errors
     /// `EIO` if the store cannot be read.
@@ -133,7 +134,7 @@ impl Staging {
         Ok(with_versions(plan.reply, tx))
     }
 
-    /// Puts what an inode says of itself into a transaction; gives the record as it will be.
+    /// Stages the changed attributes of an inode; returns its new record.
     pub fn stage_amendment(&self, tx: &mut Tx, amendment: Amendment<'_>) -> Arc<InodeRecord> {
         let fid = amendment.record.attr.fid;
         if amendment.is_releasing {
@@ -145,11 +146,12 @@ impl Staging {
         tx.put_inode(amendment.record)
     }
 
-    /// Puts the changes of a part into a transaction. What they need was checked while the inodes were locked. Only when a part is
-    /// done again after a loss of power something may be missing: then the rest is done.
+    /// Stages the updates of a transaction's part. Their preconditions were checked while the inodes were
+    /// locked. Only when a part is redone after a power loss may an inode be missing: then the other updates
+    /// are staged.
     ///
     /// # Errors
-    /// `EPROTO` for changes of what does not lie here; `EIO` if the store cannot be read.
+    /// `EPROTO` for changes of inodes on other MDTs; `EIO` if the store cannot be read.
     pub fn stage(&self, tx: &mut Tx, part: &Part, now: Timestamp) -> StatusResult<()> {
         let mut changed = Changed { known: &[], records: SmallVec::new() };
         tx.batch().set_releasing(true);
@@ -256,7 +258,7 @@ impl Staging {
                 record.map_or(Ok(()), |record| self.give_inode_away(tx, &record))?;
             }
             Update::Relead { at, fid, kind } => {
-                // Clients that keep what the name led to have to give it up.
+                // Clients that cache the name's inode have to drop it.
                 if self.part_inode(changed, &at.parent)?.is_some() {
                     tx.put_dirent(&at.parent, self.leaves.records.hash(&at.name), &at.name, *fid, *kind);
                 }
@@ -303,7 +305,8 @@ impl Staging {
         }
     }
 
-    /// Keeps an answer, unless a later one of the slot is there: the client may have been let in before this MDT heard what it had lost.
+    /// Stores an answer, unless a later one of the slot is stored: the client may have been admitted before
+    /// this MDT redid what it had lost.
     fn keep_answer(&self, tx: &mut Tx, slot: &ReplySlot, answer: &[u8]) -> StatusResult<()> {
         let (key, xid) = (reply_key(&slot.client, slot.tag), slot.xid);
         let is_later = |known: Option<&[u8]>| {
@@ -345,13 +348,13 @@ impl Staging {
         self.leaves.records.check_local(fid).map_err(|_| Status::EPROTO)
     }
 
-    /// An inode that a part removes, as it is; `None` if it is gone.
+    /// Returns the current state of an inode that a part removes; `None` if it does not exist.
     fn take_part_inode(&self, changed: &mut Changed<'_>, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
         self.part_inode(changed, fid)?;
         Ok(changed.position(fid).map(|at| changed.records.swap_remove(at)))
     }
 
-    /// An inode that a part changes; `None` if it is gone.
+    /// Returns an inode that a part changes; `None` if it does not exist.
     fn part_inode<'a>(
         &self,
         changed: &'a mut Changed<'_>,
@@ -379,7 +382,7 @@ impl Staging {
     }
 }
 
-/// Gives the attributes of a reply the versions that a transaction stores.
+/// Sets the versions that a transaction stores in the attributes of a reply.
 fn with_versions(mut reply: MdsReply, tx: &Tx) -> MdsReply {
     let stored = |attr: &mut Attr| {
         let of = |(fid, record): &(Fid, Option<Arc<InodeRecord>>)| {

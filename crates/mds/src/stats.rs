@@ -83,7 +83,7 @@ const SERVICE_EVENTS: &[Event] = &{
     events
 };
 
-/// Which row of a service a request belongs to.
+/// Returns the row of a service for a request.
 fn service_row(request: &MdsRequest<'_>) -> usize {
     const fn of(name: &str) -> usize {
         Event::index_of(SERVICE_EVENTS, name)
@@ -140,7 +140,7 @@ fn service_row(request: &MdsRequest<'_>) -> usize {
     }
 }
 
-/// Which row a request belongs to, if any.
+/// Returns the row of a request, if it has one.
 fn row_of(request: &MdsRequest<'_>) -> Option<usize> {
     Some(match request {
         MdsRequest::Create {
@@ -167,7 +167,7 @@ fn row_of(request: &MdsRequest<'_>) -> Option<usize> {
     })
 }
 
-/// The second row of a rename.
+/// Returns the second row of a rename.
 fn rename_row(request: &MdsRequest<'_>) -> Option<usize> {
     match request {
         MdsRequest::Rename { from_parent, to_parent, .. } if from_parent == to_parent => {
@@ -196,7 +196,7 @@ impl MdsStats {
         }
     }
 
-    /// A client connects: what it asks is counted with its address too.
+    /// Registers a client: its requests are also counted by its address.
     pub(crate) fn join(&self, export: &Arc<Export>) {
         self.exports.join(export, || EventStats::new(EVENTS));
     }
@@ -223,32 +223,32 @@ impl MdsStats {
         }
     }
 
-    /// Counts a request that began at `start`, whatever became of it, for the service that it belongs to.
+    /// Counts a request that began at `start`, with any result, for its service.
     pub(crate) fn count_service(&self, request: &MdsRequest<'_>, start: Instant) {
         self.services.count_since(service_row(request), start);
     }
 
-    /// Requests by their names in Lustre, see [`SERVICES`].
+    /// Returns the requests by their names in Lustre, see [`SERVICES`].
     pub fn services(&self) -> &EventStats {
         &self.services
     }
 
-    /// Requests by the job that they are for; `mdt.*.job_stats`.
+    /// Returns the requests by jobid; `mdt.*.job_stats`.
     pub fn jobs(&self) -> &JobStats {
         &self.jobs
     }
 
-    /// Requests by the address that they came from; `mdt.*.exports.*`.
+    /// Returns the requests by the address of their client; `mdt.*.exports.*`.
     pub fn exports(&self) -> &Exports<EventStats> {
         &self.exports
     }
 
-    /// The text of `mdt.*.md_stats`.
+    /// Returns the text of `mdt.*.md_stats`.
     pub fn text(&self) -> String {
         self.all.text()
     }
 
-    /// Counts from zero again.
+    /// Resets the counters.
     pub fn clear(&self) {
         self.all.clear();
     }

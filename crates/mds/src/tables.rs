@@ -1,7 +1,7 @@
-//! Which table holds what under which key. Byte tables: `docs/formats/mdt.md`.
+//! Tables of the metadata store with their keys. `docs/formats/mdt.md` has the bytes.
 //!
-//! Keys begin with the FID they belong to, big-endian, so that what belongs together lies together and a store can put
-//! it into one shard.
+//! A key begins with the FID that it belongs to, big-endian, so that records of an inode are adjacent and a
+//! store can keep them in one shard.
 
 use nacre_store::{MetaError, MetaStore, Table};
 use nacre_types::fid::FID_BYTES;
@@ -10,9 +10,9 @@ use nacre_types::{ClientUuid, Fid};
 use nacre_wire::peer::OpId;
 use std::ops::{Bound, ControlFlow};
 
-/// Name of the attribute that holds a directory's default ACL.
+/// Name of the attribute with a directory's default ACL.
 pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// Name of the attribute that holds file capabilities.
+/// Name of the attribute with file capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// The MDT record, under [`META_KEY`].
@@ -27,7 +27,7 @@ pub const XATTRS: Table = Table(4);
 pub const LINKS: Table = Table(5);
 /// FID -> why an inode without names is kept, see [`OrphanKind`].
 pub const ORPHANS: Table = Table(6);
-/// OST index (u16), object FID -> nothing but a version: objects to be destroyed.
+/// OST index (u16), object FID -> only a version: objects to be destroyed.
 pub const DESTROYS: Table = Table(7);
 /// Client UUID -> client record.
 pub const CLIENTS: Table = Table(8);
@@ -36,23 +36,25 @@ pub const REPLIES: Table = Table(9);
 /// OST index (u16) -> OST mark record.
 pub const OST_MARKS: Table = Table(10);
 
-/// Object FID -> head of its data; with a number (u32) behind it, bytes: data of files on this MDT ([`nacre_store::object::RecordStore`]).
+/// Object FID -> head of its data; followed by a number (u32), bytes: data of files on this MDT
+/// ([`nacre_store::object::RecordStore`]).
 pub const DATA: Table = Table(11);
 
-/// Operation -> inodes that it locks here until its coordinator decides.
+/// Transaction -> inodes that it locks here until its coordinator decides.
 pub const PREPARED: Table = Table(12);
-/// Operation -> all of it: committed here, and not durable everywhere.
+/// Transaction -> all of it: committed here, and not durable on all participants.
 pub const OPERATIONS: Table = Table(13);
 
-/// Coordinator (u16) -> the first of its operations that may not be durable everywhere.
+/// Coordinator (u16) -> the first of its transactions that may not be durable on all participants.
 pub const FINISHED: Table = Table(14);
 
-/// FID of a shard that names have still to move out of, or of a directory whose shards change -> nothing but a version.
+/// FID of a shard that names have still to move out of, or of a directory whose shards change -> only a
+/// version.
 pub const MOVES: Table = Table(15);
 
 /// Key of the only record in [`META`].
 pub const META_KEY: &[u8] = b"mdt";
-/// Value of entries whose key says all.
+/// Value of records whose key has all information.
 pub const PRESENT: [u8; 1] = [1];
 
 /// Why an inode without names exists.
@@ -61,17 +63,17 @@ pub const PRESENT: [u8; 1] = [1];
 pub enum OrphanKind {
     /// Its last name was removed while it was open; it may not get a name again.
     Unlinked = 0,
-    /// It was made without a name (`O_TMPFILE`) and may be linked.
+    /// It was created without a name (`O_TMPFILE`) and may be linked.
     Unnamed = 1,
 }
 
 impl OrphanKind {
-    /// The record's bytes.
+    /// Encodes the record.
     pub fn encode(self) -> [u8; 2] {
         [1, self as u8]
     }
 
-    /// Reads a record; `None` if it is damaged.
+    /// Decodes a record; `None` if it is damaged.
     pub fn decode(bytes: &[u8]) -> Option<OrphanKind> {
         match bytes {
             [1, 0] => Some(OrphanKind::Unlinked),
@@ -81,16 +83,17 @@ impl OrphanKind {
     }
 }
 
-/// Longest key: a link's.
+/// Bytes of the longest key, that of a link.
 const KEY_MAX: usize = 2 * FID_BYTES + NAME_MAX + 1;
-/// Longest key that is built on the stack: that of a name of 72 bytes. Longer ones are rare, and zeroing room for them is not free.
+/// Bytes of the longest key that is built on the stack: that of a name of 72 bytes. Longer ones are rare, and
+/// zeroing memory for them costs time.
 const SHORT_LEN: usize = 96;
 
 /// A key, built without an allocation unless it is long.
 pub struct Key {
     short: [u8; SHORT_LEN],
     len: usize,
-    /// All of it, if it does not fit there.
+    /// The whole key, if it is longer.
     long: Vec<u8>,
 }
 
@@ -99,7 +102,7 @@ impl Key {
         Key { short: [0; SHORT_LEN], len: 0, long: Vec::new() }
     }
 
-    /// Adds bytes; what does not fit is cut, but callers check names before.
+    /// Appends bytes; excess bytes are cut, but callers check names before.
     fn push(mut self, part: &[u8]) -> Key {
         let part = &part[..part.len().min(KEY_MAX - self.len)];
         let end = self.len + part.len();
@@ -116,65 +119,65 @@ impl Key {
         self
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn as_slice(&self) -> &[u8] {
         if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
     }
 }
 
-/// Key of a name.
+/// Builds the key of a name.
 pub fn dirent_key(directory: &Fid, hash: u64, name: &[u8]) -> Key {
     Key::new().push(&directory.to_key()).push(&hash.to_be_bytes()).push(name)
 }
 
-/// Takes a dirent key apart: directory, hash, name.
+/// Splits a dirent key: directory, hash, name.
 pub fn split_dirent_key(key: &[u8]) -> Option<(Fid, u64, &[u8])> {
     let (fid, rest) = key.split_first_chunk::<FID_BYTES>()?;
     let (hash, name) = rest.split_first_chunk::<8>()?;
     Some((Fid::from_key(fid), u64::from_be_bytes(*hash), name))
 }
 
-/// Key of an extended attribute.
+/// Builds the key of an extended attribute.
 pub fn xattr_key(fid: &Fid, name: &[u8]) -> Key {
     Key::new().push(&fid.to_key()).push(name)
 }
 
-/// Takes an xattr key apart.
+/// Splits an xattr key: inode, attribute name.
 pub fn split_xattr_key(key: &[u8]) -> Option<(Fid, &[u8])> {
     let (fid, name) = key.split_first_chunk::<FID_BYTES>()?;
     Some((Fid::from_key(fid), name))
 }
 
-/// Key of a name beyond an inode's first.
+/// Builds the key of a name beyond an inode's first.
 pub fn link_key(fid: &Fid, parent: &Fid, name: &[u8]) -> Key {
     Key::new().push(&fid.to_key()).push(&parent.to_key()).push(name)
 }
 
-/// Takes a link key apart: inode, directory, name.
+/// Splits a link key: inode, directory, name.
 pub fn split_link_key(key: &[u8]) -> Option<(Fid, Fid, &[u8])> {
     let (fid, rest) = key.split_first_chunk::<FID_BYTES>()?;
     let (parent, name) = rest.split_first_chunk::<FID_BYTES>()?;
     Some((Fid::from_key(fid), Fid::from_key(parent), name))
 }
 
-/// Key of an object to be destroyed.
+/// Builds the key of an object to be destroyed.
 pub fn destroy_key(ost_index: u16, object: &Fid) -> Key {
     Key::new().push(&ost_index.to_be_bytes()).push(&object.to_key())
 }
 
-/// Takes a destroy key apart.
+/// Splits a destroy key: OST index, object.
 pub fn split_destroy_key(key: &[u8]) -> Option<(u16, Fid)> {
     let (index, rest) = key.split_first_chunk::<2>()?;
     let (fid, []) = rest.split_first_chunk::<FID_BYTES>()? else { return None };
     Some((u16::from_be_bytes(*index), Fid::from_key(fid)))
 }
 
-/// Key of an operation over several MDTs.
+/// Builds the key of a distributed transaction.
 pub fn op_key(op: &OpId) -> Key {
     Key::new().push(&op.mdt.to_be_bytes()).push(&op.boot.to_be_bytes()).push(&op.number.to_be_bytes())
 }
 
-/// Takes such a key apart.
+/// Decodes the key of a distributed transaction.
 pub fn decode_op_key(key: &[u8]) -> Option<OpId> {
     let (mdt, rest) = key.split_first_chunk::<2>()?;
     let (boot, rest) = rest.split_first_chunk::<8>()?;
@@ -186,12 +189,12 @@ pub fn decode_op_key(key: &[u8]) -> Option<OpId> {
     })
 }
 
-/// Key of a stored reply.
+/// Builds the key of a stored reply.
 pub fn reply_key(client: &ClientUuid, tag: u16) -> Key {
     Key::new().push(&client.0).push(&tag.to_be_bytes())
 }
 
-/// All keys of a table whose keys have 16 bytes.
+/// Returns all keys of a table whose keys have 16 bytes.
 ///
 /// # Errors
 /// Those of the store.

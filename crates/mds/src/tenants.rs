@@ -1,9 +1,10 @@
-//! Requests of bounded clients: effective credentials, and checks of claims that a trusted client makes on its own account.
+//! Requests of restricted clients: effective credentials, and checks of claims for which other clients are
+//! trusted.
 //!
-//! A client library is trusted where its host is: it checks rights when a file is opened, and what it says later of the file, of its
-//! own account, needs no more. Of a client with a key that stands for a host's users or for one user, this MDT believes none of that.
-//! Every request gets the credentials that the [`Standing`] of the client gives it, and those that rest on an earlier check must show
-//! the handle that came of it.
+//! A client on a trusted host is trusted: it checks rights when a file is opened, and its later requests for
+//! the file need no further check. A client whose key stands for a host's users or for one user is not
+//! trusted that way. Each of its requests gets the credentials of the client's [`Standing`], and requests
+//! that rest on an earlier check must present the open handle from that check.
 
 use crate::filesets::Filesets;
 use crate::leaves::Leaves;
@@ -39,7 +40,7 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// All clients are what they say. `find_user` asks the user database.
+    /// Builds a set without restrictions. `find_user` queries the user database.
     pub(crate) fn new(
         leaves: &Arc<Leaves>,
         find_user: fn(u32) -> io::Result<Option<User>>,
@@ -58,10 +59,10 @@ impl Tenants {
         }
     }
 
-    /// Bounds a client by what it has proved.
+    /// Restricts a client according to its proven identity.
     ///
     /// # Errors
-    /// `EACCES` for one that is banned.
+    /// `EACCES` for a banned client.
     pub(crate) fn admit(&self, export: &Export) -> StatusResult<()> {
         let nodemaps = self.nodemaps.read().clone();
         export.bound(&nodemaps, self.trusts_client_groups());
@@ -82,8 +83,8 @@ impl Tenants {
         }
     }
 
-    /// Bounds clients by these nodemaps from now on. Those that may not see any more what they saw are evicted, others to which
-    /// something changes drop what they cache.
+    /// Sets the nodemaps. Clients that lose access to what they saw are evicted, other clients with changes
+    /// drop their caches.
     pub fn set_nodemaps(&self, nodemaps: &Arc<Nodemaps>) {
         if **self.nodemaps.read() == **nodemaps {
             return;
@@ -92,12 +93,12 @@ impl Tenants {
         self.bound_all();
     }
 
-    /// True if what hosts say of their users' groups is believed (`mdt.*.trust_client_groups`).
+    /// Returns true if the groups of users are taken from their hosts (`mdt.*.trust_client_groups`).
     pub fn trusts_client_groups(&self) -> bool {
         self.trusts_groups.load(Ordering::Relaxed)
     }
 
-    /// Changes [`Tenants::trusts_client_groups`].
+    /// Sets [`Tenants::trusts_client_groups`].
     pub fn set_trusts_client_groups(&self, trusts: bool) {
         if self.trusts_groups.swap(trusts, Ordering::Relaxed) != trusts {
             self.bound_all();
@@ -127,22 +128,22 @@ impl Tenants {
         }
     }
 
-    /// How long what the user database says counts, in seconds (`mdt.*.identity_expire`).
+    /// Returns the lifetime of an answer of the user database in seconds (`mdt.*.identity_expire`).
     pub fn identity_expire_s(&self) -> u64 {
         self.users.expire_s()
     }
 
-    /// Changes [`Tenants::identity_expire_s`].
+    /// Sets [`Tenants::identity_expire_s`].
     pub fn set_identity_expire_s(&self, seconds: u64) {
         self.users.set_expire_s(seconds);
     }
 
-    /// Forgets what the user database has said of a user, or of all (`mdt.*.identity_flush`).
+    /// Drops cached answers of the user database, for one user or all (`mdt.*.identity_flush`).
     pub fn flush_identities(&self, uid: Option<u32>) {
         self.users.flush(uid);
     }
 
-    /// Runs a request of a client that is bounded; `serve` serves what becomes of it.
+    /// Runs a request of a restricted client; `serve` serves the resulting request.
     pub(crate) fn serve(
         &self,
         export: &Export,
@@ -181,10 +182,10 @@ impl Tenants {
         Ok(shown_to(standing, answer))
     }
 
-    /// A request without what its client would have to be trusted for; `None`: as it is.
+    /// Returns a request without the claims that only trusted clients may make; `None` if it stays as it is.
     ///
     /// # Errors
-    /// If nothing is left of it.
+    /// If nothing remains of the request.
     fn believed<'a>(
         &self,
         export: &Export,
@@ -219,7 +220,7 @@ impl Tenants {
             MdsRequest::CloseWrite { fid, handle, .. } if !writes(fid, Some(*handle)) => Err(Status::EBADF),
             MdsRequest::UpdateData { fid, .. } if !writes(fid, None) => {
                 match self.check_tenant(cred, fid, perm::WRITE).is_err() {
-                    // It has found out what size the data has; so does everybody else.
+                    // The client only glimpsed the size of the data, as any other client can.
                     true => Ok(Some(MdsRequest::GetAttr { fid: *fid })),
                     false => Ok(None),
                 }
@@ -228,7 +229,7 @@ impl Tenants {
                 self.check_tenant(cred, fid, perm::READ)?;
                 Ok(None)
             }
-            // They may lead through private directories.
+            // The paths may lead through private directories.
             MdsRequest::FidToLink { .. } | MdsRequest::FidToPath { .. } => {
                 perm::capable(cred, Caps::DAC_READ_SEARCH).or(Status::EPERM)?;
                 Ok(None)
@@ -247,14 +248,14 @@ impl Tenants {
         }
     }
 
-    /// Whether somebody has the rights in `mask` to an inode, or could give them to himself.
+    /// Checks that a user has the rights in `mask` to an inode, or could obtain them by chmod.
     fn check_tenant(&self, cred: &Cred, fid: &Fid, mask: u8) -> StatusResult<()> {
         let record = self.leaves.records.inode(fid)?;
         if record.attr.uid == cred.uid { Ok(()) } else { check_access(&record, cred, mask) }
     }
 }
 
-/// The close of a read-only client, without the attributes that it would store.
+/// Returns the close of a read-only client without the attributes that it would store.
 fn without_changes<'a>(request: &MdsRequest<'a>) -> Option<MdsRequest<'a>> {
     match request {
         MdsRequest::Close { fid, handle, .. } => {
@@ -266,7 +267,7 @@ fn without_changes<'a>(request: &MdsRequest<'a>) -> Option<MdsRequest<'a>> {
     }
 }
 
-/// True for requests that a read-only client may not send.
+/// Returns true for requests that a read-only client may not send.
 fn changes(request: &MdsRequest<'_>) -> bool {
     match request {
         MdsRequest::Open { flags, .. } => {
@@ -274,14 +275,14 @@ fn changes(request: &MdsRequest<'_>) -> bool {
         }
         MdsRequest::LayoutAccess { range, .. } => range.is_some(),
         MdsRequest::OpenLease { kind, .. } => *kind == Some(LeaseKind::Frozen),
-        // What they say is not taken.
+        // Their updates are ignored.
         MdsRequest::Close { .. } | MdsRequest::UpdateData { .. } => false,
         MdsRequest::SetLock { .. } | MdsRequest::LockFile { .. } => false,
         request => request.is_modifying(),
     }
 }
 
-/// A request with the file system's ids where it has some of the client's.
+/// Maps the client's ids in a request to the file system's.
 fn mapped<'a>(
     standing: &Standing,
     request: &MdsRequest<'a>,
@@ -318,7 +319,7 @@ fn is_acl(name: &[u8]) -> bool {
     matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
 }
 
-/// An answer with the client's ids.
+/// Maps the ids in an answer to the client's.
 pub(crate) fn shown_to(standing: &Standing, mut answer: MdsAnswer) -> MdsAnswer {
     if !standing.maps_ids() {
         return answer;
@@ -348,7 +349,7 @@ fn shown_page(page: &DirPage, show: &dyn Fn(&mut Attr)) -> DirPage {
     let mut shown = DirPage { bytes, end: page.end, public: page.public, lock: page.lock };
     for mut entry in page.entries() {
         entry.attr.iter_mut().for_each(show);
-        // As long as it was before.
+        // The entry is as long as before.
         let is_pushed = shown.push(&entry, u32::MAX);
         debug_assert!(is_pushed);
     }

@@ -1,9 +1,10 @@
 //! Operations that have to wait for clients before they commit.
 //!
-//! An operation on names does all that it does under latches ([`crate::locks`]), in tens of microseconds. If it finds at its end that a
-//! client has to give something up first, or that a test wants it held, it lets go of everything, [keeps](crate::locks::Kept) its names and
-//! what it changes beside them, waits, and is done again from its beginning. Operations on other names of its directories go on
-//! meanwhile; those that want the same wait for it.
+//! An operation on names works under latches ([`crate::locks`]), for tens of microseconds. If it finds before
+//! its commit that a client has to release a lock first, or that a test holds it up, it releases all latches,
+//! [keeps](crate::locks::Kept) its names and the inodes that it changes in addition, waits, and restarts from
+//! its beginning. Operations on other names of its directories continue meanwhile; those on the same names
+//! wait for it.
 
 use crate::locks::{Kept, LockTable, Locked, Want};
 use crate::tx::Tx;
@@ -13,47 +14,48 @@ use nacre_wire::mds::{MdsRequest, NewFile};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// What every operation knows of its caller.
+/// The origin of an operation: its caller and call.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub client: ClientUuid,
     pub export: &'a Export,
     pub call: &'a Call<'a>,
     pub request: &'a MdsRequest<'a>,
-    /// What is kept for the request while it waits for clients.
+    /// Locks kept for the request while it waits for clients.
     pub turn: &'a Turn,
-    /// What the client may be, if that is bounded.
+    /// Restrictions of the client, if it has any.
     pub standing: Option<&'a Standing>,
 }
 
 impl<'a> Caller<'a> {
-    /// The caller's credentials.
+    /// Returns the caller's credentials.
     pub fn cred(&self) -> &'a nacre_types::Cred {
         self.call.cred
     }
 
-    /// True if the client acts for some users only, so that what it says of itself is to be checked.
+    /// Returns true if the client acts for some users only, so that its claims have to be checked.
     pub fn is_bounded(&self) -> bool {
         self.standing.is_some_and(|standing| !standing.is_trusted())
     }
 }
 
-/// How often an operation is begun again before it waits as it is: what its names stand for may change while it keeps nothing.
+/// How often an operation restarts before it waits without keeping its inodes: the inodes of its names may
+/// change while it keeps nothing.
 pub(crate) const ATTEMPTS: usize = 8;
-/// Most that an operation on this MDT wants: two names, and what they lead to.
+/// Largest number of locks of an operation on this MDT: two names, and their inodes.
 const WANTS_MAX: usize = 4;
 
 /// See the [module documentation](self).
 #[derive(Default)]
 pub(crate) struct Turn {
     kept: RefCell<Option<Kept>>,
-    /// What the operation would have committed when it stopped.
+    /// The transaction of the operation when it stopped.
     stopped: RefCell<Option<Tx>>,
     may_stop: bool,
 }
 
 impl Turn {
-    /// For a request, which is done as a whole.
+    /// Builds the turn of a request, which is executed as a whole.
     pub fn of(request: &MdsRequest<'_>) -> Turn {
         let may_stop = matches!(
             request,
@@ -66,7 +68,8 @@ impl Turn {
         Turn { may_stop, ..Turn::default() }
     }
 
-    /// Keeps nothing any more. To be called before anything is asked for that is locked in an order over several MDTs.
+    /// Releases everything that is kept. Called before any request for locks that are taken in an order over
+    /// several MDTs.
     pub fn give_up(&self) {
         drop(self.kept.take());
     }
@@ -91,34 +94,34 @@ impl Turn {
         {
             return Ok(locked);
         }
-        // It leads elsewhere by now, where others were before.
+        // The name refers to another inode meanwhile.
         self.give_up();
         locks.lock(wants)
     }
 
-    /// Whether the operation should stop rather than wait.
+    /// Returns true if the operation should stop rather than wait.
     pub fn may_stop(&self) -> bool {
         self.may_stop && self.kept.borrow().is_none()
     }
 
-    /// Keeps what a request is about from now on.
+    /// Keeps these locks for the request.
     pub fn keep(&self, kept: Kept) {
         *self.kept.borrow_mut() = Some(kept);
     }
 
-    /// What the operation would have committed, if it has stopped.
+    /// Takes the transaction of a stopped operation.
     pub fn take_stopped(&self) -> Option<Tx> {
         self.stopped.take()
     }
 
-    /// The operation stops before its commit.
+    /// Stops the operation before its commit.
     pub fn stop(&self, tx: Tx) -> Status {
         *self.stopped.borrow_mut() = Some(tx);
         Status::EAGAIN
     }
 }
 
-/// The names that a request is about.
+/// Returns the names in a request.
 pub(crate) fn names_of<'a>(request: &'a MdsRequest<'a>) -> Vec<Want<'a>> {
     match request {
         MdsRequest::Create { new: NewFile::Unnamed, .. } => Vec::new(),

@@ -1,4 +1,4 @@
-//! One transaction in the making: the batch, and what memory learns once it is committed.
+//! A transaction under construction: the batch, and the changes of records in memory after its commit.
 
 use crate::tables::{DESTROYS, DIRENTS, INODES, PRESENT, destroy_key, dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord};
@@ -20,12 +20,12 @@ thread_local! {
     static SPARE: RefCell<Option<Buffers>> = const { RefCell::new(None) };
 }
 
-/// Most records of changed inodes that the buffer for them is kept with.
+/// Largest number of changed inodes for which the buffer is kept.
 const KEEP_RECORDS: usize = 64;
-/// Largest buffer that is kept for the next transaction, in bytes.
+/// Largest buffer in bytes that is kept for the next transaction.
 const KEEP_MAX: usize = 256 << 10;
 
-/// The clock of the server.
+/// Returns the server's time.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from(nacre_env::clock::wall())
 }
@@ -33,25 +33,26 @@ pub(crate) fn now() -> Timestamp {
 /// See the [module documentation](self).
 pub struct Tx {
     buffers: Buffers,
-    /// Version that changed inodes get.
+    /// Version for changed inodes.
     version: u64,
     destroyed: Vec<(u16, Fid)>,
-    /// The same of data on this MDT.
+    /// Destroyed objects on this MDT.
     destroyed_here: Vec<Fid>,
-    /// By how much the number of inodes changes.
+    /// Change of the number of inodes.
     inode_change: i64,
-    /// What it changes was changed before the restart, and called back then, or nobody has kept it: nobody is waited for.
+    /// True if the changes are redone after a restart: locks on them were revoked before it, or no client
+    /// holds any, so the commit waits for no client.
     pub is_replay: bool,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,
-    /// A directory gets another place.
+    /// True if a directory moves.
     pub moves_directory: bool,
-    /// Names have to move between shards because of it.
+    /// True if names have to move between shards after it.
     pub moves_names: bool,
 }
 
 impl Tx {
-    /// An empty transaction whose inodes get `version`.
+    /// Begins an empty transaction whose inodes get `version`.
     pub fn new(version: u64) -> Tx {
         let buffers = SPARE.with(|spare| spare.borrow_mut().take()).unwrap_or_default();
         Tx {
@@ -67,23 +68,23 @@ impl Tx {
         }
     }
 
-    /// The batch, for records that have no method here.
+    /// Returns the batch, for records that have no method here.
     pub fn batch(&mut self) -> &mut Batch {
         &mut self.buffers.batch
     }
 
-    /// An empty buffer and the batch, to encode a record into.
+    /// Returns an empty buffer and the batch, to encode a record into.
     pub fn scratch(&mut self) -> (&mut Vec<u8>, &mut Batch) {
         self.buffers.scratch.clear();
         (&mut self.buffers.scratch, &mut self.buffers.batch)
     }
 
-    /// True if nothing is to be changed.
+    /// Returns true if there are no changes.
     pub fn is_empty(&self) -> bool {
         self.buffers.batch.is_empty()
     }
 
-    /// Stores an inode under a new version; gives the record as it will be.
+    /// Stores an inode under a new version; returns its new record.
     pub fn put_inode(&mut self, mut record: InodeRecord) -> Arc<InodeRecord> {
         record.attr.version = self.version;
         let fid = record.attr.fid;
@@ -101,7 +102,7 @@ impl Tx {
         self.put_inode(record)
     }
 
-    /// By how much the number of inodes changes.
+    /// Returns the change of the number of inodes.
     pub fn inode_change(&self) -> i64 {
         self.inode_change
     }
@@ -124,49 +125,49 @@ impl Tx {
         self.batch().delete(DIRENTS, dirent_key(directory, hash, name).as_slice());
     }
 
-    /// Notes the handle that the request opens.
+    /// Records the handle that the request opens.
     pub fn note_opened(&mut self, fid: Fid, handle: OpenHandle, flags: OpenFlags) {
         self.opened = Some(OpenedRecord { fid, handle, flags: flags.bits() });
     }
 
-    /// An object on a target of its own belongs to no file any more: it goes to the destroy log.
+    /// Adds an object on another target that belongs to no file to the destroy log.
     pub fn log_destroy(&mut self, ost_index: u16, object: Fid) {
         let key = destroy_key(ost_index, &object);
         self.batch().put(DESTROYS, key.as_slice(), &PRESENT);
         self.note_destroyed(ost_index, object);
     }
 
-    /// Remembers an object whose destruction this batch logs.
+    /// Records an object whose destruction this batch logs.
     pub fn note_destroyed(&mut self, ost_index: u16, object: Fid) {
         self.destroyed.push((ost_index, object));
     }
 
-    /// Remembers an object on this MDT that this batch destroys.
+    /// Records an object on this MDT that this batch destroys.
     pub fn note_destroyed_here(&mut self, object: Fid) {
         self.destroyed_here.push(object);
     }
 
-    /// Objects on this MDT that are destroyed.
+    /// Takes the destroyed objects on this MDT.
     pub fn take_destroyed_here(&mut self) -> Vec<Fid> {
         std::mem::take(&mut self.destroyed_here)
     }
 
-    /// Inodes that are changed, with their records as they will be; `None` for those that go.
+    /// Returns the changed inodes with their new records; `None` for removed ones.
     pub fn cached(&self) -> &[(Fid, Option<Arc<InodeRecord>>)] {
         &self.buffers.cached
     }
 
-    /// An inode that is changed, as it will be; `None` if it is not, or goes.
+    /// Returns the new record of a changed inode; `None` if it is unchanged or removed.
     pub fn stored(&self, fid: &Fid) -> Option<Arc<InodeRecord>> {
         self.buffers.cached.iter().find(|(changed, _)| changed == fid).and_then(|(_, record)| record.clone())
     }
 
-    /// What the cache must learn after the commit.
+    /// Takes the changes for the cache after the commit.
     pub fn take_cached(&mut self) -> impl Iterator<Item = (Fid, Option<Arc<InodeRecord>>)> {
         self.buffers.cached.drain(..)
     }
 
-    /// Objects to be destroyed after the commit.
+    /// Takes the objects to be destroyed after the commit.
     pub fn take_destroyed(&mut self) -> Vec<(u16, Fid)> {
         std::mem::take(&mut self.destroyed)
     }
@@ -183,7 +184,7 @@ impl Drop for Tx {
         }
         buffers.batch.clear();
         buffers.cached.clear();
-        // A thread that is being torn down keeps nothing.
+        // A thread that is ending keeps no buffers.
         let _ = SPARE.try_with(|spare| *spare.borrow_mut() = Some(buffers));
     }
 }

@@ -1,9 +1,9 @@
-//! Objects of an MDT's own object store that no file names.
+//! Orphan objects in an MDT's separate object store, which no file names.
 //!
-//! A store that is apart has its own log, which may be durable before the metadata's. So a power cut may leave data of files that there are
-//! not: they were made a moment before. (The end of the process leaves none: what was committed stays, and a file names its object
-//! before that has data.) Who opens an MDT that was not stopped in order looks for such objects and has them destroyed, before
-//! anybody can make or move a file.
+//! A separate store has a log of its own, which may be durable before that of the metadata. So a power loss
+//! may leave data of files that do not exist: they were created a moment before. (The end of the process
+//! leaves none: commits survive it, and a file names its object before that has data.) The start of an MDT
+//! that was not stopped cleanly destroys such objects, before any client can create or move a file.
 
 use crate::error::MdsError;
 use crate::operations::state::decode_prepared;
@@ -16,13 +16,14 @@ use nacre_types::{AttrFlags, Fid};
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 
-/// Objects that are destroyed by one call.
+/// Maximum number of objects destroyed by one call.
 const AT_ONCE: usize = 1000;
 
-/// Destroys objects of `data` that no file of the MDT in `store` names, and says how many. Nothing else may change either, and what is in `store` is durable.
+/// Destroys objects of `data` that no file of the MDT in `store` names, and returns their number. The caller
+/// excludes changes of both, and `store` is durable.
 ///
-/// None go if there are more than can be of files that were just made, or if a record of a file cannot be read, which may name
-/// some.
+/// Destroys none if there are more than recently created files can have, or if a record that may name objects
+/// cannot be decoded.
 ///
 /// # Errors
 /// Those of the stores.
@@ -34,7 +35,8 @@ pub(crate) fn destroy_unowned(store: &MetaStore, data: &dyn ObjectStore) -> Resu
         return Ok(0);
     }
     let unowned: Vec<Fid> = unowned.into_iter().collect();
-    // At once, and not by the log of objects to destroy: a file that was lost may come back, or be named so anew.
+    // Not through the log of objects to destroy: a lost file may be created again, or another object may get
+    // the same FID.
     for some in unowned.chunks(AT_ONCE) {
         data.destroy(some)?;
     }
@@ -48,7 +50,7 @@ fn unowned(store: &MetaStore, data: &dyn ObjectStore) -> Result<HashSet<Fid>, Md
     let mut found = HashSet::new();
     let mut failed: Option<MetaError> = None;
     data.for_each_object(&mut |object| {
-        // Nearly all belong to the file that they were made for.
+        // Nearly all objects belong to the file that they were created for.
         let file = Fid { ver: 0, ..object };
         let named =
             store.get(INODES, &file.to_key(), |value| value.and_then(|value| object_of(file, value).ok()));
@@ -62,7 +64,7 @@ fn unowned(store: &MetaStore, data: &dyn ObjectStore) -> Result<HashSet<Fid>, Md
     if found.is_empty() {
         return Ok(found);
     }
-    // Layouts may have been swapped, and what is to come here from another MDT has no file yet.
+    // Layouts may have been swapped, and data that is to move here from another MDT has no file yet.
     let mut is_readable = true;
     store.scan(INODES, &[], Bound::Unbounded, &mut |key, value| {
         let named =
@@ -89,7 +91,7 @@ fn unowned(store: &MetaStore, data: &dyn ObjectStore) -> Result<HashSet<Fid>, Md
     Ok(found)
 }
 
-/// The object on this MDT that the record of an inode names.
+/// Returns the object on this MDT that the record of an inode names.
 fn object_of(fid: Fid, value: &[u8]) -> Result<Option<Fid>, ()> {
     let record = InodeRecord::decode(fid, value).map_err(|_| ())?;
     if !record.attr.is_regular() || !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
@@ -99,8 +101,8 @@ fn object_of(fid: Fid, value: &[u8]) -> Result<Option<Fid>, ()> {
     Ok(layout.object_on_mdt().map(|object| object.object))
 }
 
-/// Whether data that is not there belongs to a file: to the one that it was made for. Who takes its place in another layout finds it
-/// there, if only empty ([`crate::layout_changes`]).
+/// Returns true if an object that does not exist belongs to a file: only to the one that it was named after.
+/// A file that gets the object by a layout swap finds it existing, if only empty ([`crate::layout_changes`]).
 ///
 /// # Errors
 /// Those of the store.
@@ -109,7 +111,7 @@ pub(crate) fn is_object_of_a_file(store: &MetaStore, object: &Fid) -> nacre_stor
     if store.get(INODES, &own.to_key(), |value| value.is_some())? {
         return Ok(true);
     }
-    // What comes here from another MDT, before its file does.
+    // Data that moves here from another MDT arrives before its file.
     let mut is_found = false;
     store.scan(PREPARED, &[], Bound::Unbounded, &mut |_, value| {
         is_found |= decode_prepared(value).is_some_and(|(fids, _)| fids.contains(object));

@@ -1,7 +1,7 @@
-//! What the user database of this host says of users, remembered for a while.
+//! Cache of the users in this host's user database.
 //!
-//! The database may be slow: a thread pool of its own queries it, and requests wait for the pool with a deadline. A cached answer stays valid
-//! while the database does not answer.
+//! The database may be slow: a thread pool of its own queries it, and requests wait for the pool with a
+//! deadline. A cached answer stays valid while the database does not answer.
 
 use nacre_env::clock::Instant;
 use nacre_env::sync::{Condvar, Mutex};
@@ -12,21 +12,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long an answer counts unless set otherwise. Source: Lustre's `identity_expire`.
+/// Lifetime of an answer in seconds, unless configured; Lustre's `identity_expire`.
 const EXPIRE_S: u64 = 20 * 60;
-/// Longest wait for an answer. Guess: what a program bears once.
+/// Longest wait for an answer. Estimate: a delay that a program tolerates once.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a database that gave no answer is not asked again for the same user.
+/// Pause after a failed query before the database is asked again for the same user.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Time between two looks for an interrupt.
+/// Interval of checks for an interrupt.
 const POLL: Duration = Duration::from_millis(50);
-/// Threads that ask at the same time. Guess: a service that hangs for one user may answer for others.
+/// Maximum number of threads that query at the same time. Estimate: a service that hangs for one user may
+/// answer for others.
 const THREADS_MAX: usize = 4;
-/// How long a thread waits for something to ask.
+/// How long an idle thread waits for the next query.
 const IDLE: Duration = Duration::from_secs(10);
-/// Users that are remembered, at about 100 bytes each and 4 for each group.
+/// Maximum number of cached users, at about 100 bytes each and 4 for each group.
 const KNOWN_MAX: usize = 64 << 10;
-/// Users that wait to be asked for.
+/// Maximum number of queued queries.
 const QUEUE_MAX: usize = 1024;
 
 type Lookup = Box<dyn Fn(u32) -> io::Result<Option<User>> + Send + Sync>;
@@ -39,10 +40,10 @@ struct Known {
 #[derive(Default)]
 struct State {
     known: HashMap<u32, Known>,
-    /// When the database last gave no answer.
+    /// Time of the last failed query, by user.
     failed: HashMap<u32, Instant>,
     queue: VecDeque<u32>,
-    /// In the queue, or being asked for.
+    /// Users that are queued or being queried.
     asked: HashSet<u32>,
     threads: usize,
     idle: usize,
@@ -52,9 +53,9 @@ struct Shared {
     lookup: Lookup,
     expire_s: AtomicU64,
     state: Mutex<State>,
-    /// There is something to ask.
+    /// Signalled when a query is queued.
     wanted: Condvar,
-    /// There is an answer.
+    /// Signalled when an answer arrives.
     answered: Condvar,
 }
 
@@ -62,7 +63,7 @@ struct Shared {
 pub(crate) struct Users(Arc<Shared>);
 
 impl Users {
-    /// Users that `lookup` knows.
+    /// Builds a cache in front of `lookup`.
     pub fn new(lookup: impl Fn(u32) -> io::Result<Option<User>> + Send + Sync + 'static) -> Users {
         Users(Arc::new(Shared {
             lookup: Box::new(lookup),
@@ -73,17 +74,17 @@ impl Users {
         }))
     }
 
-    /// How long an answer counts, in seconds.
+    /// Returns the lifetime of an answer in seconds.
     pub fn expire_s(&self) -> u64 {
         self.0.expire_s.load(Ordering::Relaxed)
     }
 
-    /// Changes [`Users::expire_s`]; 0 asks each time.
+    /// Sets [`Users::expire_s`]; with 0 each request queries the database.
     pub fn set_expire_s(&self, seconds: u64) {
         self.0.expire_s.store(seconds, Ordering::Relaxed);
     }
 
-    /// Forgets one user, or all.
+    /// Drops one user, or all, from the cache.
     pub fn flush(&self, uid: Option<u32>) {
         let mut state = self.0.state.lock();
         let state = &mut *state;
@@ -99,10 +100,10 @@ impl Users {
         }
     }
 
-    /// A user; `None` if there is none.
+    /// Returns a user; `None` if it does not exist.
     ///
     /// # Errors
-    /// `EAGAIN` if the database gives no answer and none is known from before; `EINTR`.
+    /// `EAGAIN` if the database does not answer and no earlier answer is cached; `EINTR`.
     pub fn find(&self, uid: u32) -> StatusResult<Option<Arc<User>>> {
         let life = Duration::from_secs(self.expire_s());
         let mut state = self.0.state.lock();
@@ -129,7 +130,7 @@ impl Users {
         state.known.get(&uid).map(|known| known.user.clone()).ok_or(Status::EAGAIN)
     }
 
-    /// Has a user asked for; false if nobody can.
+    /// Queues a query; returns false if no thread can execute it.
     fn ask(&self, state: &mut State, uid: u32) -> bool {
         if state.asked.contains(&uid) {
             return true;
@@ -156,7 +157,7 @@ impl Users {
 }
 
 impl Shared {
-    /// Body of a thread that asks.
+    /// Body of a thread that queries the database.
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {
@@ -255,7 +256,7 @@ mod tests {
             }
             assert!(!waits.is_finished());
             assert_eq!(waits.join().expect("no panic"), Err(Status::EAGAIN));
-            // It is not waited for again so soon.
+            // The pause after the failure avoids another wait.
             let begun = Instant::now();
             assert_eq!(gid(&users, 1), Err(Status::EAGAIN));
             assert!(begun.elapsed() < PATIENCE / 2);

@@ -1,4 +1,4 @@
-//! What the MDT knows of one OST.
+//! The MDT's state and dialogue for one OST.
 
 use super::choose::Candidate;
 use nacre_env::clock::Instant;
@@ -13,29 +13,31 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Ids reserved at first.
+/// Ids precreated at first.
 const STOCK_MIN: u32 = 32;
-/// Ids reserved at most at a time (reference 4.5).
+/// Largest number of ids precreated at a time.
 pub const STOCK_MAX: u32 = 20000;
-/// An OST that failed is left alone for this long.
+/// Pause after a failure of an OST.
 const REST: Duration = Duration::from_secs(1);
-/// An OST that was heard of so lately is there: only one that was not is asked before a file gets objects of it.
+/// Age of the last answer up to which an OST counts as responsive; after a longer time it is asked before a
+/// file gets objects on it.
 const HEARD_AGE: Duration = Duration::from_millis(50);
-/// How long it may take for the answer then; others are chosen after that, as far as there are any.
+/// Longest wait for that answer; after it other OSTs are chosen, as far as there are any.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// How long an OST may take for a request that costs it little, which a request of a client may wait for.
+/// Timeout of requests that cost an OST little, and that a client's request may wait for.
 const SOON: Duration = Duration::from_secs(5);
-/// The same for one that may have much to do first.
+/// Timeout of requests before which an OST may have much other work.
 const IN_TIME: Duration = Duration::from_secs(60);
-/// Objects to be destroyed that are kept in memory; more are found in the log later.
+/// Maximum number of objects to be destroyed that are kept in memory; further ones are read from the log
+/// later.
 const PENDING_MAX: usize = 64 << 10;
-/// `OS_STATFS_*` bits that mean "no new objects": read-only, no-create, out of space, out of inodes.
+/// `OS_STATFS_*` bits that exclude new objects: read-only, no-create, out of space, out of inodes.
 const STATE_REFUSES: u32 = 2 | 4;
 const STATE_FULL: u32 = 0x20 | 0x40;
 const STATE_DEGRADED: u32 = 1;
-/// How often who waits until an OST has heard of evictions looks whether he is interrupted.
+/// Interval of checks for an interrupt while a thread waits until an OST has the evictions.
 const EVICTION_TICK: Duration = Duration::from_millis(100);
-/// Age up to which space is not asked for again when all OSTs seem full.
+/// Age up to which free space is not read again when all OSTs seem full.
 pub const LOOKED_AGE: Duration = Duration::from_millis(500);
 
 /// An object whose destruction is logged.
@@ -46,67 +48,69 @@ pub struct Pending {
     pub object: Fid,
 }
 
-/// Object ids that are reserved at an OST.
+/// Object ids precreated at an OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserved {
     /// Sequence of the objects.
     pub sequence: u64,
-    /// The id that is used next; beyond `last` if none is reserved.
+    /// The next id to use; beyond `last` if none is precreated.
     pub next: u32,
-    /// The last one that is reserved, or was used.
+    /// The last id that is precreated, or was used.
     pub last: u32,
-    /// Ids to reserve next time.
+    /// Number of ids of the next precreation.
     pub refill: u32,
-    /// The OST refused the last reservation for lack of space.
+    /// True if the OST refused the last precreation for lack of space.
     pub no_space: bool,
 }
 
-/// The part of an OST that changes.
+/// The mutable state of an OST.
 pub struct OstState {
     /// Sequence of its objects.
     pub sequence: u64,
     /// Largest id that a file uses.
     pub last_used: u32,
-    /// Ids in stock as [first, end), in order.
+    /// Precreated ids as [first, end), in order.
     stock: VecDeque<(u32, u32)>,
-    /// Ids to reserve next time.
+    /// Number of ids of the next precreation.
     refill: u32,
-    /// The OST has heard which ids were given out since it, or this MDT, was last started: objects of lost transactions have been
-    /// destroyed, and what is reserved lies above all that files use.
+    /// True if the OST knows which ids were allocated before it, or this MDT, was last started: objects of
+    /// lost transactions have been destroyed, and precreated ids are above all that files use.
     pub prepared: bool,
-    /// How often the OST was found to have restarted.
+    /// Number of restarts of the OST that were detected.
     restarts: u64,
     statfs: Option<(Instant, Statfs)>,
-    /// Somebody wants to know the free space.
+    /// True if a thread needs the free space.
     pub statfs_wanted: bool,
     resting_until: Option<Instant>,
-    /// When it last answered.
+    /// Time of the last answer.
     heard: Option<Instant>,
-    /// It does not answer ([`super::watch`]): nothing is asked of it but whether it is back.
+    /// True if it does not answer ([`super::watch`]): it gets no requests except the check whether it is
+    /// back.
     away: bool,
-    /// It refused the last reservation for lack of space.
+    /// True if it refused the last precreation for lack of space.
     no_space: bool,
-    /// To be destroyed, oldest first.
+    /// Objects to be destroyed, oldest first.
     pub pending: VecDeque<Pending>,
-    /// Objects that the thread destroys right now.
+    /// Number of objects that the thread is destroying.
     pub destroying: usize,
-    /// Objects destroyed so far.
+    /// Number of objects destroyed so far.
     pub destroyed: u64,
-    /// Somebody waits for space: destructions do not wait for their transactions to become durable on their own.
+    /// True if a request waits for space: destroys then sync the log instead of waiting for their
+    /// transactions to become durable.
     pub hurried: bool,
-    /// An operator has taken it out of use: nothing is asked of it, and nobody waits for it.
+    /// True if an administrator has deactivated it: it gets no requests, and nothing waits for it.
     pub inactive: bool,
-    /// Ids reserved at most at a time; 0: no new objects (`max_create_count`).
+    /// Largest number of ids precreated at a time; 0: no new objects (`max_create_count`).
     pub create_count_max: u32,
-    /// Clients that the OST is to drop, oldest first. Nothing else is asked of it before it has heard of them.
+    /// Evicted clients that the OST must fence, oldest first. It gets these before any other request.
     pub evictions: VecDeque<ClientUuid>,
-    /// The log holds more than `pending`.
+    /// True if the log has more than `pending`.
     pub rescan: bool,
-    /// The thread reads the log right now.
+    /// True while the thread reads the log.
     pub scanning: bool,
-    /// The thread is to end.
+    /// True if the thread is to end.
     pub stopped: bool,
-    /// The thread has ended.
+    /// True if the thread has ended.
     finished: bool,
 }
 
@@ -115,12 +119,12 @@ impl OstState {
         self.stock.iter().map(|(first, end)| end - first).sum()
     }
 
-    /// True if so many ids can be taken.
+    /// Returns true if `count` ids are available.
     pub fn has_ids(&self, count: u32) -> bool {
         self.in_stock() >= count
     }
 
-    /// Takes an id.
+    /// Takes an id from the stock.
     pub fn take(&mut self) -> Option<u32> {
         let (first, end) = self.stock.front_mut()?;
         let oid = *first;
@@ -132,7 +136,7 @@ impl OstState {
         Some(oid)
     }
 
-    /// Gives the ids that were taken last back; `before` was the largest in use until then.
+    /// Returns the ids taken last to the stock; `before` is the largest id that was in use before them.
     pub fn give_back(&mut self, before: u32, ids: &[u32]) {
         self.last_used = before;
         for &oid in ids.iter().rev() {
@@ -143,40 +147,40 @@ impl OstState {
         }
     }
 
-    /// True if more ids should be reserved before somebody has to wait for them.
+    /// Returns true if more ids should be precreated before a request has to wait for them.
     pub fn is_low(&self) -> bool {
         let mark = if self.refill > 1024 { self.refill / 4 * 3 } else { self.refill / 2 };
         self.in_stock() < mark
     }
 
-    /// True while the OST is left alone: after a failure, or because it does not answer.
+    /// Returns true while the OST gets no requests: after a failure, or because it does not answer.
     pub fn is_resting(&self, now: Instant) -> bool {
         self.away || self.resting_until.is_some_and(|until| now < until)
     }
 }
 
-/// One OST.
+/// An OST as the MDT sees it.
 pub struct Ost {
-    /// Its index.
+    /// Index of the OST.
     pub index: u16,
     endpoint: RwLock<Arc<dyn OssEndpoint>>,
-    /// Tells the OSTs of one server from those of others.
+    /// Id of the OST's server, the same for all OSTs of a server.
     server: Mutex<u64>,
     pub state: Mutex<OstState>,
     /// Wakes the thread.
     pub work: Condvar,
-    /// Wakes those who wait for ids.
+    /// Wakes the threads that wait for ids.
     changed: Condvar,
-    /// Held while ids are being reserved, so that those who need some do not all ask.
+    /// Held during a precreation, so that threads which need ids do not all send one.
     reserving: Mutex<()>,
-    /// Held while the OST is told of evictions.
+    /// Held while evictions are sent to the OST.
     telling: Mutex<()>,
-    /// Held while it is asked whether it is there.
+    /// Held while the OST is asked whether it is responsive.
     asking: Mutex<()>,
 }
 
 impl Ost {
-    /// An OST that was used up to `mark`.
+    /// Builds the state of an OST whose ids are used up to `mark`.
     pub fn new(index: u16, endpoint: Arc<dyn OssEndpoint>, mark: OstMarkRecord) -> Ost {
         let gives_ids = gives_ids(index);
         Ost {
@@ -216,7 +220,7 @@ impl Ost {
         }
     }
 
-    /// What is in stock.
+    /// Returns the precreated ids.
     pub fn reserved(&self) -> Reserved {
         let state = self.state.lock();
         Reserved {
@@ -228,24 +232,24 @@ impl Ost {
         }
     }
 
-    /// Uses another way to the OST from now on.
+    /// Replaces the endpoint of the OST.
     pub fn set_endpoint(&self, endpoint: Arc<dyn OssEndpoint>) {
         *self.server.lock() = server_of(&*endpoint, false);
         if self.state.lock().inactive {
-            // One without this knob is asked nothing anyway.
+            // An endpoint without this switch gets no requests anyway.
             let _ = endpoint.set_active(false);
         }
         *self.endpoint.write() = endpoint;
         {
             let mut state = self.state.lock();
             state.resting_until = None;
-            // The new way is looked at.
+            // The new endpoint is checked.
             state.away = false;
         }
         self.work.notify_all();
     }
 
-    /// Notes whether it answers.
+    /// Records whether it answers.
     pub fn note_away(&self, away: bool) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.away, away) == away {
@@ -261,7 +265,7 @@ impl Ost {
         self.changed.notify_all();
     }
 
-    /// Asks whether it is there, and waits for the answer no longer than `limit`.
+    /// Sends a ping, and waits for the answer no longer than `limit`.
     ///
     /// # Errors
     /// `ETIMEDOUT`, `EINTR`.
@@ -271,14 +275,14 @@ impl Ost {
         Ok(())
     }
 
-    /// True if it was heard of just now, or answers at once: what is written to its objects will get there. One that does not answer
-    /// rests. To be called without locks.
+    /// Returns true if it has answered just now, or answers a ping: writes to its objects will then reach it.
+    /// An unresponsive OST gets a pause. Called without locks.
     pub fn answers(&self) -> bool {
         let is_there = |state: &OstState| state.heard.is_some_and(|at| at.elapsed() < HEARD_AGE);
         if is_there(&self.state.lock()) {
             return true;
         }
-        // Only a way over a network can fail.
+        // Only an endpoint on the network can fail.
         if self.endpoint().is_local() {
             return true;
         }
@@ -290,7 +294,7 @@ impl Ost {
             }
         }
         match self.ping(ANSWER_MAX) {
-            // An interrupted request says nothing about the OST.
+            // An interrupted ping has no information about the OST.
             Ok(()) | Err(Status::EINTR) => true,
             Err(_) => {
                 self.state.lock().resting_until = Some(Instant::now() + REST);
@@ -299,7 +303,7 @@ impl Ost {
         }
     }
 
-    /// Waits for `time`, or until the OST is stopped; false then.
+    /// Waits for `time`; returns false if the OST is stopped.
     pub fn wait_unless_stopped(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let mut state = self.state.lock();
@@ -307,10 +311,10 @@ impl Ost {
         !state.stopped
     }
 
-    /// Takes it out of use, or back into it.
+    /// Deactivates or reactivates the OST.
     pub fn set_active(&self, active: bool) {
         self.state.lock().inactive = !active;
-        // One without this knob is asked nothing anyway.
+        // An endpoint without this switch gets no requests anyway.
         let _ = self.endpoint().set_active(active);
         let mut state = self.state.lock();
         state.resting_until = None;
@@ -327,7 +331,7 @@ impl Ost {
         self.changed.notify_all();
     }
 
-    /// The thread has ended.
+    /// Records that the thread has ended.
     pub fn note_finished(&self) {
         self.state.lock().finished = true;
         self.changed.notify_all();
@@ -339,8 +343,7 @@ impl Ost {
         while !state.finished && !self.changed.wait_until(&mut state, until).timed_out() {}
     }
 
-    /// What the choice of OSTs needs; asks for fresh figures if they are old.
-    /// `age` is that from which they are.
+    /// Returns the state for the choice of OSTs; requests new figures if the known ones are older than `age`.
     pub fn candidate(&self, age: Duration) -> Candidate {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -349,7 +352,7 @@ impl Ost {
             self.work.notify_one();
         }
         let statfs = state.statfs.map(|(_, statfs)| statfs);
-        // Below a thousandth of its size an OST counts as full.
+        // An OST with less free space than a thousandth of its size counts as full.
         let full = (state.no_space && !state.has_ids(1))
             || statfs.is_some_and(|s| {
                 s.state & STATE_FULL != 0 || s.blocks_available <= s.blocks / 1000 || s.files_free == 0
@@ -370,16 +373,16 @@ impl Ost {
         }
     }
 
-    /// The way to it.
+    /// Returns the endpoint of the OST.
     pub fn endpoint(&self) -> Arc<dyn OssEndpoint> {
         self.endpoint.read().clone()
     }
 
-    /// Sends a request; a failure lets the OST rest.
+    /// Sends a request; a failure starts a pause.
     pub fn call(&self, request: &OssRequest) -> StatusResult<OssReply> {
         let endpoint = self.endpoint.read().clone();
         let result = match request {
-            // Its thread alone waits for these, and they may take as long as they like.
+            // Only the OST's thread waits for destroys, which have no time limit.
             OssRequest::Destroy { .. } => endpoint.call(request, Bulk::None),
             OssRequest::Statfs | OssRequest::Precreate { .. } => endpoint.call_within(request, SOON),
             _ => endpoint.call_within(request, IN_TIME),
@@ -394,7 +397,7 @@ impl Ost {
                 state.resting_until = None;
                 state.heard = Some(Instant::now());
                 if restarts != state.restarts && gives_ids(self.index) {
-                    // Perhaps from an older copy of its directory.
+                    // It may have restarted from an older copy of its directory.
                     (state.restarts, state.prepared) = (restarts, false);
                     self.work.notify_one();
                 }
@@ -409,9 +412,9 @@ impl Ost {
         result
     }
 
-    /// Makes the OST ready if it is not, and puts ids into stock if there are few, or fewer than `needed`.
+    /// Prepares the OST if it is not prepared, and precreates ids if there are few, or fewer than `needed`.
     pub fn prepare(&self, needed: u32) -> StatusResult<()> {
-        // Before others are waited for that ask it just now.
+        // Checked before the wait for other threads that are asking it.
         if self.state.lock().away {
             return Err(Status::EAGAIN);
         }
@@ -432,7 +435,7 @@ impl Ost {
         self.tell_evictions()?;
         self.tell_last_id(sequence)?;
         match self.reserve(sequence, needed) {
-            // It is behind what was given out, which it has to hear first.
+            // The OST's mark is below the allocated ids, and has to be raised first.
             Err(Status::EPROTO) if !self.state.lock().prepared => {
                 self.tell_last_id(sequence)?;
                 self.reserve(sequence, needed)
@@ -441,15 +444,15 @@ impl Ost {
         }
     }
 
-    /// Says up to which id objects may be files', if the OST has not heard that since it was started: none of these is given out
-    /// again, and what lies above them belongs to nobody.
+    /// Sends the id up to which objects may belong to files, if the OST does not have it since its start: it
+    /// assigns none of these ids again, and objects with larger ids belong to no file.
     fn tell_last_id(&self, sequence: u64) -> StatusResult<()> {
         let (restarts, last_used) = {
             let state = self.state.lock();
             if state.prepared {
                 return Ok(());
             }
-            // What is in stock may be given to a file at any moment.
+            // Ids in stock may be allocated to a file at any moment.
             (state.restarts, state.stock.back().map_or(state.last_used, |(_, end)| end - 1))
         };
         self.call(&OssRequest::DestroyOrphans { sequence, last_used })?;
@@ -461,7 +464,7 @@ impl Ost {
     fn reserve(&self, sequence: u64, needed: u32) -> StatusResult<()> {
         let count = {
             let mut state = self.state.lock();
-            // Used up since the last time: the demand is high, so ask for more.
+            // Used up since the last precreation: the demand is high, so the next one is larger.
             if !state.has_ids(1) || state.is_low() {
                 state.refill = (state.refill * 2).min(state.create_count_max.max(STOCK_MIN));
             }
@@ -480,7 +483,7 @@ impl Ost {
                  'nacre check' names the files whose data is lost",
                 self.index
             );
-            // Told where it stands, it goes on above; until then it gets nothing.
+            // Once its mark is raised, it continues above; until then it gets no requests.
             let is_first = std::mem::take(&mut state.prepared);
             if !is_first {
                 state.resting_until = Some(Instant::now() + REST);
@@ -511,21 +514,21 @@ impl Ost {
         }
     }
 
-    /// Asks for free space.
+    /// Reads the free space.
     pub fn refresh_statfs(&self) -> StatusResult<()> {
         let reply = self.call(&OssRequest::Statfs)?;
         let OssReply::Statfs(statfs) = reply else { return Err(Status::EPROTO) };
         let mut state = self.state.lock();
         state.statfs = Some((Instant::now(), statfs));
         state.statfs_wanted = false;
-        // It may have room again; if not, the next reservation says so.
+        // It may have free space again; otherwise the next precreation fails.
         state.no_space &= statfs.blocks_available == 0;
         drop(state);
         self.changed.notify_all();
         Ok(())
     }
 
-    /// Waits until the free space is known as of `since`, but not beyond `until` and not for an OST that fails.
+    /// Waits until the free space is known as of `since`, but not beyond `until` and not for a failing OST.
     pub fn wait_fresh(&self, since: Instant, until: Instant) {
         let mut state = self.state.lock();
         while state.statfs.is_none_or(|(at, _)| at < since)
@@ -541,7 +544,7 @@ impl Ost {
         }
     }
 
-    /// Asks for free space if that is not known for sure; failures are logged where they happen.
+    /// Reads the free space if it is uncertain; failures are logged where they occur.
     pub fn look_again(&self) {
         let now = Instant::now();
         let (is_fresh, resting) = {
@@ -554,15 +557,15 @@ impl Ost {
         }
     }
 
-    /// Has the objects destroyed that wait for it, without waiting for their transactions to become durable on their own.
+    /// Destroys the queued objects without waiting for their transactions to become durable on their own.
     pub fn hurry(&self) {
         let mut state = self.state.lock();
         state.hurried = !state.is_resting(Instant::now());
         self.work.notify_one();
     }
 
-    /// Waits until what is to be destroyed now has been, but not beyond `until` and not for an OST that fails. Then looks
-    /// again whether it is full.
+    /// Waits until the objects queued at present are destroyed, but not beyond `until` and not for a failing
+    /// OST. Then checks again whether it is full.
     pub fn wait_destroyed(&self, until: Instant) {
         self.wait_while(until, |state| state.rescan || state.scanning);
         let target = {
@@ -571,9 +574,9 @@ impl Ost {
         };
         self.hurry();
         self.wait_while(until, |state| state.destroyed < target);
-        // Data of an MDT gets no new objects from here.
+        // The data part of an MDT gets no new objects from here.
         if gives_ids(self.index) && self.candidate(Duration::ZERO).full {
-            // Failures are logged where they happen.
+            // Failures are logged where they occur.
             let _ = self.refresh_statfs().and_then(|()| self.prepare(1));
         }
     }
@@ -587,7 +590,7 @@ impl Ost {
         }
     }
 
-    /// The thread tells the OST to drop a client.
+    /// Queues the eviction of a client for the thread.
     pub fn evict_later(&self, client: ClientUuid) {
         let mut state = self.state.lock();
         if !state.evictions.contains(&client) {
@@ -596,10 +599,10 @@ impl Ost {
         self.work.notify_one();
     }
 
-    /// Waits until the OST has heard of all evictions; false if it has not by `until`.
+    /// Waits until the OST has all evictions; returns false if it does not have them by `until`.
     pub fn wait_evicted(&self, until: Instant) -> bool {
         let mut state = self.state.lock();
-        // One that is out of use hears of them before anything else once it is back.
+        // A deactivated OST gets them before any other request once it is active again.
         while !state.evictions.is_empty() && !state.stopped && !state.inactive {
             if self.changed.wait_until(&mut state, until).timed_out() {
                 return state.evictions.is_empty();
@@ -608,10 +611,10 @@ impl Ost {
         state.evictions.is_empty() || state.inactive
     }
 
-    /// Sees to it that the OST has heard of all evictions before it is asked about objects, as far as it can be reached now.
+    /// Sends all evictions to the OST before it is asked about objects, as far as it is reachable.
     ///
     /// # Errors
-    /// `EINTR`, `ESHUTDOWN`; `EIO` if it is out of use and does not answer.
+    /// `EINTR`, `ESHUTDOWN`; `EIO` if it is deactivated and unresponsive.
     pub fn hear_evictions(&self) -> StatusResult<()> {
         loop {
             let (is_told, inactive, stopped) = {
@@ -634,7 +637,7 @@ impl Ost {
         }
     }
 
-    /// Tells the OST which clients to drop, as far as it does not know yet.
+    /// Sends the outstanding evictions to the OST.
     pub fn tell_evictions(&self) -> StatusResult<()> {
         self.tell_evictions_by(|request| self.call(request))
     }
@@ -647,7 +650,7 @@ impl Ost {
         loop {
             let Some(client) = self.state.lock().evictions.front().copied() else { return Ok(()) };
             match call(&OssRequest::Evict { client }) {
-                // It has nothing that could be taken from a client.
+                // `EOPNOTSUPP`: it has no state of clients to drop.
                 Ok(_) | Err(Status::EOPNOTSUPP) => {}
                 Err(status) => return Err(status),
             }
@@ -656,13 +659,14 @@ impl Ost {
         }
     }
 
-    /// The thread has read the log; what it found is in `pending` when the lock on `state` is given back.
+    /// Records that the thread has read the log; the result is in `pending` when the lock on `state` is
+    /// released.
     pub fn note_scanned(&self, state: &mut OstState) {
         state.scanning = false;
         self.changed.notify_all();
     }
 
-    /// The thread is done with `count` objects it took from `pending`.
+    /// Records that the thread has destroyed `count` objects that it took from `pending`.
     pub fn note_destroyed(&self, count: usize) {
         let mut state = self.state.lock();
         state.destroying = 0;
@@ -671,7 +675,7 @@ impl Ost {
         self.changed.notify_all();
     }
 
-    /// Notes an object to be destroyed.
+    /// Queues an object to be destroyed.
     pub fn destroy_later(&self, transno: TransNo, object: Fid) {
         let mut state = self.state.lock();
         if state.pending.len() >= PENDING_MAX {
@@ -686,13 +690,13 @@ impl Ost {
     }
 }
 
-/// Whether a target gives out ids of objects: data of an MDT has the ids of files.
+/// Returns true if a target assigns ids of objects: the data part of an MDT uses the FIDs of files.
 fn gives_ids(index: u16) -> bool {
     index < TARGET_INDEX_MAX
 }
 
-/// A number for the host that an endpoint leads to; 0 for this process. Once it has answered, what stands for the host's boot, which
-/// all its addresses share; before that, an address.
+/// Returns a number for the host of an endpoint; 0 for this process. After the first answer it identifies the
+/// host's boot, which all its addresses share; before that, an address.
 fn server_of(endpoint: &dyn OssEndpoint, has_answered: bool) -> u64 {
     if has_answered && let epoch @ 1.. = endpoint.durability_epoch() {
         return epoch;

@@ -1,4 +1,4 @@
-//! The pools that files are placed in, as the configuration says, and where they spill over when they are full.
+//! The pools in which files are placed, from the configuration, and where they spill over when they are full.
 
 use nacre_env::sync::RwLock;
 use nacre_layout::PoolName;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Pool {
     config: PoolConfig,
-    /// Where new files go while this one is fuller than `threshold_pct`.
+    /// Pool for new files while this one is fuller than `threshold_pct`.
     spill_target: Option<PoolName>,
-    /// Percent of its space in use from which it spills; 0 never.
+    /// Used space in percent from which it spills; 0 for never.
     spill_threshold_pct: u8,
-    /// Allocations that went elsewhere.
+    /// Number of allocations that spilled.
     spill_hits: AtomicU64,
 }
 
@@ -23,7 +23,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Uses these pools from now on. Those that were there keep how they spill.
+    /// Sets the pools. Existing ones keep their spill rules.
     pub fn set(&self, configs: &[PoolConfig]) {
         let mut pools = self.pools.write();
         let mut known = std::mem::take(&mut *pools);
@@ -41,28 +41,28 @@ impl Pools {
             .collect();
     }
 
-    /// All pools.
+    /// Returns all pools.
     pub fn all(&self) -> Vec<PoolConfig> {
         self.pools.read().iter().map(|pool| pool.config.clone()).collect()
     }
 
-    /// The OSTs that a wish for `pool` means; `None` for all: for no pool, and for one that is gone or has no OSTs, so that
-    /// directories that still name it stay usable. Source: reference 2.8.
+    /// Returns the OSTs for a specification with `pool`; `None` for all: without a pool, and for a pool that
+    /// was removed or has no OSTs, so that directories that still name it stay usable.
     pub fn members(&self, pool: Option<PoolName>) -> Option<Vec<u16>> {
         let pools = self.pools.read();
         let found = pools.iter().find(|known| Some(known.config.name) == pool)?;
         (!found.config.osts.is_empty()).then(|| found.config.osts.clone())
     }
 
-    /// The pool that a file which is to be in `pool` goes to: as long as one is fuller than its threshold, the next. `used_pct`
-    /// gives percent of the space of these OSTs in use. Counts what goes elsewhere.
+    /// Returns the pool for a file that requests `pool`: as long as a pool is fuller than its threshold, the
+    /// next. `used_pct` returns the used space of these OSTs in percent. Counts spilled allocations.
     pub fn spill(&self, pool: PoolName, used_pct: impl Fn(&[u16]) -> u8) -> PoolName {
         self.followed(pool, used_pct, |known| {
             known.spill_hits.fetch_add(1, Ordering::Relaxed);
         })
     }
 
-    /// The same without counting it.
+    /// Returns the same without counting it.
     pub fn spills_to(&self, pool: PoolName, used_pct: impl Fn(&[u16]) -> u8) -> PoolName {
         self.followed(pool, used_pct, |_| {})
     }
@@ -70,7 +70,7 @@ impl Pools {
     fn followed(&self, pool: PoolName, used_pct: impl Fn(&[u16]) -> u8, note: impl Fn(&Pool)) -> PoolName {
         let pools = self.pools.read();
         let mut now = pool;
-        // Loops are refused when targets are set, but a pool may have gone and come back since.
+        // Loops are refused when targets are set, but a pool may have been removed and recreated since.
         for _ in 0..pools.len() {
             let Some(known) = pools.iter().find(|known| known.config.name == now) else { break };
             let Some(target) = known.spills(&used_pct) else { break };
@@ -88,7 +88,7 @@ impl Pools {
         pools.iter().find(|known| known.config.name.as_str() == pool).map(read).ok_or(Status::ENOENT)
     }
 
-    /// Where a pool spills to.
+    /// Returns the pool that a pool spills to.
     ///
     /// # Errors
     /// `ENOENT` without the pool.
@@ -96,7 +96,7 @@ impl Pools {
         self.with(pool, |pool| pool.spill_target)
     }
 
-    /// Percent from which a pool spills.
+    /// Returns the used space in percent from which a pool spills.
     ///
     /// # Errors
     /// `ENOENT` without the pool.
@@ -104,7 +104,7 @@ impl Pools {
         self.with(pool, |pool| pool.spill_threshold_pct)
     }
 
-    /// Allocations that went elsewhere.
+    /// Returns the number of allocations that spilled.
     ///
     /// # Errors
     /// `ENOENT` without the pool.
@@ -112,7 +112,7 @@ impl Pools {
         self.with(pool, |pool| pool.spill_hits.load(Ordering::Relaxed))
     }
 
-    /// Whether a pool spills now.
+    /// Returns true if a pool spills at present.
     ///
     /// # Errors
     /// `ENOENT` without the pool.
@@ -120,10 +120,10 @@ impl Pools {
         self.with(pool, |pool| pool.spills(&used_pct).is_some())
     }
 
-    /// Has a pool spill to another from now on, or to none.
+    /// Sets the pool that a pool spills to, or none.
     ///
     /// # Errors
-    /// `ENOENT` without one of the pools, `ELOOP` if the way from the target leads back to the pool.
+    /// `ENOENT` without one of the pools, `ELOOP` if the targets would form a loop.
     pub fn set_spill_target(&self, pool: &str, target: Option<&str>) -> StatusResult<()> {
         let mut pools = self.pools.write();
         let at = |pools: &[Pool], name: &str| {
@@ -152,7 +152,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Has a pool spill from so many percent of its space in use on; 0 never.
+    /// Sets the used space in percent from which a pool spills; 0 for never.
     ///
     /// # Errors
     /// `ENOENT` without the pool, `ERANGE` beyond 100.
@@ -218,7 +218,7 @@ mod tests {
             (Ok(true), Ok(false))
         );
         assert_eq!(pools.spill(name("x"), used), name("x"));
-        // Known pools keep it when the configuration changes; a target that is gone is no target.
+        // Known pools keep their rules when the configuration changes; a removed target is no target.
         pools.set(&[pool("a", &[0, 3]), pool("b", &[1])]);
         assert_eq!((pools.spill_target("a"), pools.spill_threshold_pct("a")), (Ok(Some(name("b"))), Ok(80)));
         assert_eq!(pools.spill(name("a"), |_| 99), name("b"));

@@ -1,4 +1,4 @@
-//! What components that grow need to know of OSTs: whether there is room for another step.
+//! Free space on OSTs for components that grow: whether there is enough for another step.
 
 use super::OstSet;
 use super::choose::Candidate;
@@ -8,16 +8,17 @@ use nacre_layout::layout::stripes_per_ost;
 use nacre_layout::{Component, PoolName, Space, StripeObject};
 use std::time::Duration;
 
-/// How long to wait for figures of OSTs, which are taken as they are after that.
+/// Longest wait for new figures of OSTs; after that the known ones are used.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An OST that is slow, does not answer or takes no new objects is not to hold more of a file than it does.
+/// Returns true for an OST that may store more of a file: one that is neither slow, nor unresponsive, nor
+/// closed for new objects.
 fn is_fit(candidate: &Candidate, bytes: u64) -> bool {
     candidate.has_free(bytes) && !candidate.degraded && !candidate.away
 }
 
 impl OstSet {
-    /// What `fits` says of the OSTs, asked again with fresh figures where old ones say no.
+    /// Applies `fits` to the OSTs, and again with new figures where old ones give `None`.
     fn judge<R>(&self, fits: impl Fn(&[Candidate]) -> Option<R>) -> Option<R> {
         let all = self.usable();
         let age = self.qos.lock().statfs_age;
@@ -30,7 +31,7 @@ impl OstSet {
         fits(&look(age)).or_else(|| fits(&look(age.min(LOOKED_AGE))))
     }
 
-    /// The pool that objects for `pool` would come from, which is not counted as an allocation.
+    /// Returns the pool that objects for `pool` would come from, without counting an allocation.
     fn pool_of(&self, pool: Option<PoolName>) -> Option<PoolName> {
         pool.map(|pool| self.pools.spills_to(pool, |osts| self.used_pct(osts)))
     }

@@ -1,32 +1,34 @@
-//! The two ways of choosing among OSTs that can be used: a rotation, and a draw by free space with penalties.
+//! The two methods of allocation among usable OSTs: a rotation (round-robin), and a draw weighted by free
+//! space with penalties.
 
 use super::choose::Candidate;
 use fastrand::Rng;
 use std::collections::BTreeMap;
 
-/// Allocations after which a rotation begins anew anywhere: this, divided by the OSTs ... (reference 4.6)
+/// Allocations after which a rotation restarts at a random place: this number, divided by the number of OSTs
+/// ...
 const RESEED_MIN: usize = 2000;
-/// ... and this for each of them.
+/// ... plus this number for each of them.
 const RESEED_PER_OST: usize = 30;
-/// An OST that was not chosen for so long works a half of its penalty off, in milliseconds (`qos_maxage` of 5 s and an
-/// eighth of the idle time, reference 4.6).
+/// Time without a choice in which half of an OST's penalty decays, in milliseconds (`qos_maxage` of 5 s, and
+/// an eighth of the idle time).
 const DECAY_MS: u64 = 8 * 5000;
-/// Halvings after which nothing is left.
+/// Halvings after which the penalty is 0.
 const DECAYS_MAX: u64 = 32;
 
-/// Whose turn it is.
+/// State of the rotation over the OSTs of a pool.
 #[derive(Default)]
 pub struct Rotation {
-    /// Where the next one begins, from 0 or the place of the last new beginning.
+    /// Place at which the next allocation begins, counted from the last restart.
     start: usize,
-    /// Grows so that stripe counts that divide the number of OSTs do not meet the same first OST for ever.
+    /// Grows so that stripe counts that divide the number of OSTs do not always begin at the same OST.
     offset: usize,
-    /// Allocations until the next new beginning.
+    /// Allocations until the next restart.
     left: usize,
 }
 
 impl Rotation {
-    /// The next `count` of `turns`, which has at least as many.
+    /// Returns the next `count` of `turns`, which has at least as many.
     pub fn take(&mut self, turns: &[usize], count: usize, random: &mut Rng) -> Vec<usize> {
         let osts = turns.len();
         if self.left == 0 {
@@ -48,7 +50,7 @@ impl Rotation {
 #[derive(Clone, Copy, Default)]
 struct Penalty {
     bytes: u128,
-    /// When it was last chosen.
+    /// Time of the last choice.
     at_ms: u64,
 }
 
@@ -61,18 +63,18 @@ impl Penalty {
     }
 }
 
-/// What those that were chosen lately are held back by.
+/// Penalties of recently chosen OSTs and servers.
 #[derive(Default)]
 pub struct Penalties {
     osts: BTreeMap<u16, Penalty>,
     servers: BTreeMap<u64, Penalty>,
 }
 
-/// An OST of a draw.
+/// An OST in a draw.
 struct Entry {
     place: usize,
     space: u128,
-    /// What one object costs it, and its server.
+    /// Penalty in bytes for one object, of the OST and of its server.
     per_object: u128,
     server: u64,
     server_per_object: u128,
@@ -80,7 +82,7 @@ struct Entry {
 }
 
 impl Penalties {
-    /// Draws `count` of `usable`, none twice, each with a chance in proportion to its weight.
+    /// Draws `count` of `usable`, none twice, each with a chance proportional to its weight.
     pub fn draw(
         &mut self,
         candidates: &[Candidate],
@@ -98,7 +100,7 @@ impl Penalties {
             let total: u128 = weights.iter().sum();
             let left: Vec<usize> = (0..entries.len()).filter(|&at| !entries[at].drawn).collect();
             let at = match total {
-                // All have used up their space in penalties: any of them.
+                // All weights are used up by penalties: any of them is drawn.
                 0 => left[random.usize(..left.len())],
                 total => {
                     let mut point = random.u128(..total);
@@ -117,7 +119,7 @@ impl Penalties {
         chosen
     }
 
-    /// At least 1 where there is space, so that nobody starves.
+    /// Returns the weight, at least 1 where there is space, so that no OST starves.
     fn weight(&self, candidates: &[Candidate], entry: &Entry, now_ms: u64) -> u128 {
         if entry.drawn || entry.space == 0 {
             return 0;
@@ -127,7 +129,7 @@ impl Penalties {
         entry.space.saturating_sub(penalty).max(1)
     }
 
-    /// One was chosen: it pays for all, the others work a unit of theirs off.
+    /// Records a choice: the chosen OST gets a penalty, those of the others decrease by a unit.
     fn note(&mut self, candidates: &[Candidate], entries: &[Entry], at: usize, now_ms: u64) {
         let chosen = &entries[at];
         let mut servers: BTreeMap<u64, u128> = BTreeMap::new();
@@ -156,7 +158,7 @@ impl Penalties {
 fn entries(candidates: &[Candidate], usable: &[usize], prio_free_pct: u8) -> Vec<Entry> {
     let spread = u128::from(100 - prio_free_pct.min(100));
     let space = |place: usize| u128::from(candidates[place].available.unwrap_or(0));
-    // The share of free space that counts for spreading, halved, over the others that may be chosen instead.
+    // The share of free space that counts for spreading, halved, divided by the number of alternatives.
     let per_object = |space: u128, others: usize| space * spread / 200 / others.max(1) as u128;
     let mut servers: BTreeMap<u64, (u128, usize)> = BTreeMap::new();
     for &place in usable {

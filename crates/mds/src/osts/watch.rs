@@ -1,7 +1,8 @@
-//! Whether an OST answers: a thread for each asks now and then, as requests that hang say so too late.
+//! Monitoring of OSTs: a thread for each pings it regularly, as timeouts of requests would detect a failure
+//! too late.
 //!
-//! A server whose process has ended refuses connections, which is known with the next question. One that is stopped or cut off is silent;
-//! a busy one may be for a moment, so it has longer.
+//! A server whose process has ended refuses connections, which the next ping detects. A server that is
+//! stopped or cut off is unresponsive; a busy one may be so for a moment, so its limit is longer.
 
 use super::ost::Ost;
 use crate::error::MdsError;
@@ -10,14 +11,14 @@ use nacre_rpc::{LinkState, OssEndpoint};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two questions, and for an answer until the way to the server is looked at.
+/// Interval of pings, and time for an answer until the connection to the server is checked.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long a server may be silent on a connection that is there.
+/// How long a server may be unresponsive on an open connection.
 const SILENT_MAX: Duration = Duration::from_secs(5);
 
 /// Starts the thread; it ends soon after the OST is stopped.
 pub fn start(ost: &Arc<Ost>) -> Result<(), MdsError> {
-    // Only a way over a network can fail.
+    // Only an endpoint on the network can fail.
     if ost.endpoint().import().is_none() {
         return Ok(());
     }
@@ -33,7 +34,7 @@ fn run(ost: &Ost) {
     let mut heard = Instant::now();
     while ost.wait_unless_stopped(INTERVAL) {
         let endpoint = ost.endpoint();
-        // One that is out of use is asked nothing.
+        // A deactivated OST gets no pings.
         if !endpoint.is_active() || ost.ping(INTERVAL).is_ok() {
             heard = Instant::now();
             ost.note_away(false);

@@ -11,14 +11,14 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Objects destroyed by one request, its limit.
+/// Maximum number of objects destroyed by one request.
 const DESTROY_MAX: usize = 4096;
-/// Longest time that a destruction waits for its transaction to become durable on its own, before it asks for it.
+/// Longest time that a destroy waits for its transaction to become durable before it requests a sync.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
-/// Longest sleep without work, after which failures are tried again.
+/// Longest sleep without work, after which failures are retried.
 const NAP: Duration = Duration::from_secs(1);
 
-/// What there is to do.
+/// Work of the thread.
 enum Work {
     Stop,
     Nap(Duration),
@@ -31,7 +31,7 @@ enum Work {
 
 /// Starts the thread; it ends when the OST is stopped.
 pub fn start(ost: &Arc<Ost>, store: &Arc<MetaStore>) -> Result<(), MdsError> {
-    // A thread in the middle of a long request must not keep a store open that was stopped.
+    // A thread in a long request must not keep a stopped store open.
     let (ost, store) = (ost.clone(), Arc::downgrade(store));
     nacre_env::thread::Builder::new()
         .name(format!("mds-ost{:04x}", ost.index))
@@ -54,7 +54,7 @@ fn run(ost: &Ost, weak: &Weak<MetaStore>) {
         match work {
             Work::Stop => return,
             Work::Nap(time) => nap(ost, time),
-            // Failures are logged where they happen and let the OST rest; the work stays to be done.
+            // Failures are logged where they occur and start a pause; the work stays queued.
             Work::Evict => drop(ost.tell_evictions()),
             Work::Prepare => drop(ost.prepare(1)),
             Work::Statfs => drop(ost.refresh_statfs()),
@@ -114,14 +114,14 @@ fn nap(ost: &Ost, time: Duration) {
     match time {
         Duration::MAX if state.inactive && !state.stopped => ost.work.wait(&mut state),
         Duration::MAX if idle && state.pending.is_empty() => ost.work.wait(&mut state),
-        // Who hurries us may have come before we lay down.
+        // A request for a faster destroy may have preceded this wait.
         _ if state.hurried && !state.is_resting(Instant::now()) => {}
         _ if !state.stopped => drop(ost.work.wait_for(&mut state, time.min(NAP))),
         _ => {}
     }
 }
 
-/// Finds what the log holds beyond what memory knows.
+/// Reads the destroys that the log has in addition to those in memory.
 fn rescan(ost: &Ost, store: &MetaStore) {
     let mut found: Vec<Fid> = Vec::new();
     let transno = store.last_transno();
@@ -141,7 +141,7 @@ fn rescan(ost: &Ost, store: &MetaStore) {
 }
 
 fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResult<()> {
-    // An unlink that a power cut takes back must find its objects, so it has to be durable first.
+    // An unlink that a power loss undoes must find its objects, so it has to be durable first.
     let newest = batch.iter().map(|pending| pending.transno).max().unwrap_or(TransNo(0));
     {
         let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
@@ -156,7 +156,7 @@ fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResul
     for pending in batch {
         done.delete(DESTROYS, destroy_key(ost.index, &pending.object).as_slice());
     }
-    // Should this be lost, the objects are destroyed again, which does no harm.
+    // If this is lost, the objects are destroyed again, which is harmless.
     let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
     if let Err(error) = store.commit(&done) {
         log::warn!("clearing the log of destroyed objects of OST{:04x}: {error}", ost.index);

@@ -1,4 +1,4 @@
-//! Changes of one inode's attributes. Directories whose names lie in shards are kept alike with their shards.
+//! Changes of one inode's attributes. Attributes of a striped directory are replicated to its shards.
 
 use super::Performer;
 use crate::locks::{Locked, Want};
@@ -13,19 +13,19 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::Update;
 use std::sync::Arc;
 
-/// What is locked while owner, rights, times, defaults or extended attributes of an inode are changed.
+/// Locks for a change of owner, rights, times, defaults or extended attributes of an inode.
 pub(crate) enum Held<'a> {
-    /// The inode alone, until this is dropped.
+    /// The inode alone, locked until this is dropped.
     Alone { _locked: Locked<'a> },
-    /// A directory and its shards.
+    /// A directory and its shards, locked on their MDTs.
     Everywhere(Gathered<'a>),
 }
 
 impl Held<'_> {
-    /// The shards of a directory that is held, as far as they are there: all of them get what the directory has.
+    /// Returns the existing shards of a locked directory: all of them get the directory's attributes.
     ///
     /// # Errors
-    /// `EUCLEAN` for a list of shards that is damaged.
+    /// `EUCLEAN` for a damaged list of shards.
     pub fn shards_of(&self, record: &InodeRecord) -> StatusResult<Vec<Arc<InodeRecord>>> {
         let Held::Everywhere(gathered) = self else { return Ok(Vec::new()) };
         let shards = shards_of(record)?.map(|layout| layout.inodes()).unwrap_or_default();
@@ -34,7 +34,7 @@ impl Held<'_> {
 }
 
 impl Performer {
-    /// Locks an inode alone, to change what its shards do not have.
+    /// Locks an inode alone, to change attributes that its shards do not have.
     ///
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`.
@@ -42,36 +42,37 @@ impl Performer {
         Ok(Held::Alone { _locked: caller.turn.lock(&self.leaves.locks, [Want::Whole(*fid)])? })
     }
 
-    /// Locks an inode to change owner, rights, times or defaults: of a directory, its shards too.
+    /// Locks an inode, and the shards of a directory, to change owner, rights, times or defaults.
     ///
     /// # Errors
-    /// `ENOENT`; what other MDTs answer.
+    /// `ENOENT`; those of other MDTs.
     pub fn lock_alike(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<Held<'_>> {
         loop {
             let held = self.lock_alone(caller, fid)?;
             let seen = self.leaves.records.inode(fid)?;
             let Some(layout) = shards_of(&seen)? else { return Ok(held) };
             if layout.former == *fid {
-                // What is said of it now is said of the one in its place.
+                // The change applies to the directory that replaces it.
                 return Err(Status::ESTALE);
             }
-            // Those of other MDTs may have to be locked first.
+            // Shards on MDTs with smaller indexes have to be locked first.
             drop(held);
             caller.turn.give_up();
             let mut fids = layout.inodes();
             fids.push(*fid);
             let gathered = self.coordinator.gather(&fids, &[])?;
-            // How far names have moved is of no account.
+            // The progress of moving names does not matter here.
             if shards_of(&*gathered.inode(fid)?)?.as_ref() == Some(&layout) {
                 return Ok(Held::Everywhere(gathered));
             }
         }
     }
 
-    /// Carries out what is planned for an inode that is held: of a directory, on all MDTs. `tx` may have more for an inode that is held alone.
+    /// Carries out the plan for a locked inode; for a directory, on all MDTs. `tx` may have other changes for
+    /// an inode that is locked alone.
     ///
     /// # Errors
-    /// If it does not happen.
+    /// If the change is not committed.
     pub fn amend(
         &self,
         caller: &Caller<'_>,

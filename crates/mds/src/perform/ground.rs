@@ -1,8 +1,8 @@
-//! What an operation on names stands on: everything that it reads and changes, locked, on this MDT alone or on several. And how a plan is
-//! carried out there.
+//! The ground of an operation on names: all records that it reads and changes, locked, on this MDT alone or
+//! on several; and the execution of a plan there.
 //!
 //! On one MDT that takes latches and one transaction; on several, `Prepare` at each and two-phase commit
-//! (`docs/design/dne.md`). Operations do not know which it was.
+//! (`docs/design/dne.md`). Operations do not depend on the difference.
 
 use super::Performer;
 use crate::locks::{Locked, Want};
@@ -15,16 +15,16 @@ use nacre_types::{Fid, Status, StatusResult, Timestamp};
 use nacre_wire::mds::MdsAnswer;
 use std::sync::Arc;
 
-/// Names that an operation is about at most.
+/// Maximum number of names in an operation.
 pub(crate) const NAMES_MAX: usize = 2;
 
-/// How often names may change under an operation before it gives up.
+/// How often names may change during an operation before it fails.
 const ATTEMPTS: usize = 100;
 
-/// A name in a directory or shard, as requests have it.
+/// A name in a directory or shard, as in requests.
 pub(crate) type At<'n> = (Fid, &'n [u8]);
 
-/// See the [module documentation](self). Dropped without [`Performer::perform`], nothing happens.
+/// See the [module documentation](self). Without [`Performer::perform`] nothing changes.
 pub(crate) struct Ground<'m, 'n> {
     performer: &'m Performer,
     names: &'n [At<'n>],
@@ -32,10 +32,10 @@ pub(crate) struct Ground<'m, 'n> {
 }
 
 enum Held<'m> {
-    /// Everything lies here.
+    /// All records are on this MDT.
     Here {
         leads: [Option<DirentRecord>; NAMES_MAX],
-        /// What the last name leads to, if that was read.
+        /// Inode of the last name, if it was read.
         last: Option<Arc<InodeRecord>>,
         _locked: Locked<'m>,
     },
@@ -43,7 +43,7 @@ enum Held<'m> {
 }
 
 impl Ground<'_, '_> {
-    /// What name number `index` leads to.
+    /// Returns the entry of name number `index`.
     pub fn lead(&self, index: usize) -> Option<DirentRecord> {
         match &self.held {
             Held::Here { leads, .. } => leads[index],
@@ -54,10 +54,10 @@ impl Ground<'_, '_> {
         }
     }
 
-    /// The inode that name number `index` leads to; `None` without such a name.
+    /// Returns the inode that name number `index` refers to; `None` without such a name.
     ///
     /// # Errors
-    /// `ENOENT` if the name leads nowhere.
+    /// `ENOENT` if the inode does not exist.
     pub fn led_to(&self, index: usize) -> StatusResult<Option<Arc<InodeRecord>>> {
         if let Held::Here { last: Some(last), .. } = &self.held
             && index + 1 == self.names.len()
@@ -67,10 +67,10 @@ impl Ground<'_, '_> {
         self.lead(index).map(|lead| self.inode(&lead.fid)).transpose()
     }
 
-    /// An inode that was asked for, or that a name leads to.
+    /// Returns a requested inode, or the inode of a name.
     ///
     /// # Errors
-    /// `ENOENT` if there is none.
+    /// `ENOENT` if it does not exist.
     pub fn inode(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
         match &self.held {
             Held::Here { .. } => self.performer.leaves.records.inode(fid),
@@ -78,10 +78,10 @@ impl Ground<'_, '_> {
         }
     }
 
-    /// The directory or shard that name number `index` is, or would be, stored with.
+    /// Returns the directory or shard in which name number `index` is, or would be, stored.
     ///
     /// # Errors
-    /// `ENOTDIR`; `WRONG_SHARD` if it is with another one.
+    /// `ENOTDIR`; `WRONG_SHARD` if the name belongs to another one.
     pub fn home(&self, index: usize) -> StatusResult<Arc<InodeRecord>> {
         let (parent, name) = &self.names[index];
         match &self.held {
@@ -90,10 +90,10 @@ impl Ground<'_, '_> {
         }
     }
 
-    /// The shards of what the last name leads to.
+    /// Returns the shards of the directory that the last name refers to.
     ///
     /// # Errors
-    /// `ENOENT` if one is missing; `EUCLEAN` for a list that is damaged.
+    /// `ENOENT` if one is missing; `EUCLEAN` for a damaged list.
     pub fn shards_of(&self, removed: Option<&InodeRecord>) -> StatusResult<Vec<Arc<InodeRecord>>> {
         let Some(layout) = removed.map(shards_of).transpose()?.flatten() else { return Ok(Vec::new()) };
         layout.inodes().iter().map(|fid| self.inode(fid)).collect()
@@ -101,11 +101,12 @@ impl Ground<'_, '_> {
 }
 
 impl Performer {
-    /// Locks and reads names, what they lead to, and `fids`; and the shards of what the last name leads to, which is to be removed.
+    /// Locks and reads names, their inodes, and `fids`; and the shards of the last name's directory, which is
+    /// to be removed.
     ///
     /// # Errors
-    /// What another MDT answers; `ENODEV` if there is none with the index of a FID; `EINTR`, `ESHUTDOWN`; `EAGAIN` if the names change all
-    /// the time.
+    /// Those of other MDTs; `ENODEV` if no MDT has the index of a FID; `EINTR`, `ESHUTDOWN`; `EAGAIN` if the
+    /// names keep changing.
     pub fn ground<'m, 'n>(
         &'m self,
         caller: &Caller<'_>,
@@ -119,7 +120,7 @@ impl Performer {
         Ok(Ground { performer: self, names, held })
     }
 
-    /// The same for inodes alone, and names whatever they lead to.
+    /// Locks and reads inodes, and names without their inodes.
     ///
     /// # Errors
     /// As [`Performer::ground`].
@@ -142,7 +143,7 @@ impl Performer {
         self.ground_on_several(caller, names, fids)
     }
 
-    /// The same, of which something lies elsewhere.
+    /// Locks and reads records of which some are on other MDTs.
     ///
     /// # Errors
     /// As [`Performer::ground`].
@@ -168,7 +169,7 @@ impl Performer {
         Ok(leads)
     }
 
-    /// `None` if something lies elsewhere.
+    /// Locks and reads records on this MDT; `None` if some are on others.
     fn ground_here(
         &self,
         caller: &Caller<'_>,
@@ -212,7 +213,8 @@ impl Performer {
     ) -> StatusResult<Gathered<'_>> {
         caller.turn.give_up();
         let mut wanted = fids.to_vec();
-        // What the names here lead to can be told without asking anybody; if that is not so any more, it is found out below.
+        // The inodes of names on this MDT can be read without requests; if they change before they are
+        // locked, the check below finds that.
         for (parent, name) in names.iter().filter(|(parent, _)| parent.mdt_index() == self.leaves.index) {
             wanted.extend(
                 self.leaves
@@ -244,10 +246,10 @@ impl Performer {
         Err(Status::EAGAIN)
     }
 
-    /// Carries a plan out. `known` are records that it changes, as they were read.
+    /// Carries out a plan. `known` are records that it changes, as they were read.
     ///
     /// # Errors
-    /// If it does not happen.
+    /// If the plan is not committed.
     pub fn perform(
         &self,
         caller: &Caller<'_>,

@@ -1,4 +1,4 @@
-//! Attributes of an inode that is there. Source: chmod(2), chown(2), utimensat(2), truncate(2).
+//! Attributes of an existing inode, with the rules of chmod(2), chown(2), utimensat(2), truncate(2).
 
 use super::{acl_of, check_access, may_keep_sgid};
 use crate::layouts::stored::forget_written;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 
 const S_IXGRP: u32 = 0o010;
 
-/// What an inode says of itself from now on.
+/// Changed attributes of an inode.
 #[derive(Debug)]
 pub(crate) struct Amendment<'a> {
     pub record: InodeRecord,
-    /// Extended attributes that are stored apart.
+    /// Extended attributes, which have records of their own.
     pub xattrs: SmallVec<[XattrChange<'a>; 1]>,
-    /// It gives space back: then it may happen where there is none.
+    /// True if it frees space: then it is allowed on a full MDT.
     pub is_releasing: bool,
 }
 
-/// An extended attribute that an inode gets; without a value, that it loses.
+/// An extended attribute that an inode gets or, without a value, loses.
 #[derive(Debug)]
 pub(crate) struct XattrChange<'a> {
     pub name: &'a [u8],
@@ -34,13 +34,13 @@ pub(crate) struct XattrChange<'a> {
 }
 
 impl Amendment<'_> {
-    /// Another record alone.
+    /// Builds a change of the record alone.
     pub fn of(record: InodeRecord) -> Self {
         Amendment { record, xattrs: SmallVec::new(), is_releasing: false }
     }
 
-    /// A copy of a directory or file that changes now. A directory gets the latest of its and its shards' times, as all of them are about to
-    /// get what it has.
+    /// Copies the record of a directory or file for a change. A directory gets the latest of its and its
+    /// shards' times, since all of them get the directory's.
     pub fn begun(record: &InodeRecord, shards: &[Arc<InodeRecord>], now: Timestamp) -> Self {
         let mut changed = record.clone();
         for shard in shards {
@@ -55,26 +55,26 @@ impl Amendment<'_> {
 /// An inode whose attributes are to change.
 #[derive(Clone, Copy)]
 pub(crate) struct Amended<'a> {
-    /// With the size that it is known to have.
+    /// Its record, with the known size.
     pub record: &'a InodeRecord,
-    /// Of a directory that has some.
+    /// Shards of a striped directory.
     pub shards: &'a [Arc<InodeRecord>],
-    /// One past the last byte that a file can have; counts where its size changes.
+    /// One past the last byte that a file can have; used if its size changes.
     pub end: u64,
-    /// The caller is about to write; counts where [`may_be_of_a_write`].
+    /// True if the caller is about to write; used if [`may_be_of_a_write`].
     pub is_writer: bool,
 }
 
-/// Whether a change may only announce a write: the kernel sends the same for `chown(-1, -1)` and before somebody else than the owner
-/// allocates or writes.
+/// Returns true if a change may only announce a write: the kernel sends the same for `chown(-1, -1)` and
+/// before a user other than the owner allocates or writes.
 pub(crate) fn may_be_of_a_write(set: &SetAttr) -> bool {
     set.valid == SetAttrValid::CTIME | SetAttrValid::KILL_PRIV
 }
 
-/// Plans a change of attributes; `None` if there is nothing to do.
+/// Plans a change of attributes; `None` if nothing changes.
 ///
 /// # Errors
-/// `EPERM`, `EACCES`; `EISDIR`, `EINVAL`, `EFBIG`, `ENODATA` for sizes; `EUCLEAN` for what is damaged.
+/// `EPERM`, `EACCES`; `EISDIR`, `EINVAL`, `EFBIG`, `ENODATA` for sizes; `EUCLEAN` for damaged records.
 pub(crate) fn set_attr<'a>(
     cred: &Cred,
     amended: &Amended<'_>,
@@ -107,7 +107,8 @@ pub(crate) fn set_attr<'a>(
         record.attr.projid = set.projid;
     }
     if valid.intersects(SetAttrValid::PROJECT_INHERIT | SetAttrValid::NO_PROJECT_INHERIT) {
-        // Only directories hand a project down. Lustre's clients set the flag on whole trees, and it is ignored on files there, too.
+        // Only directories pass on a project. Lustre's clients set the flag on whole trees, and it is ignored
+        // on files there, too.
         let inherit = valid.contains(SetAttrValid::PROJECT_INHERIT) && record.attr.is_dir();
         record.attr.flags.set(AttrFlags::PROJECT_INHERIT, inherit);
     }
@@ -126,7 +127,8 @@ pub(crate) fn set_attr<'a>(
     Ok(Some(amendment))
 }
 
-/// What a write takes away its client says with it, so nothing is done for the announcement.
+/// Returns true for the announcement of a write, which changes nothing: the client reports with the write
+/// what that removes.
 fn is_of_a_write(cred: &Cred, amended: &Amended<'_>, set: &SetAttr) -> StatusResult<bool> {
     let record = amended.record;
     if !may_be_of_a_write(set) || !has_privileges(&record.attr) {
@@ -164,10 +166,11 @@ fn check_size(cred: &Cred, amended: &Amended<'_>, set: &SetAttr) -> StatusResult
     }
 }
 
-/// Whether the caller may change owner, group, rights and project as wanted.
+/// Checks that the caller may change owner, group, rights and project as requested.
 fn check_owner(cred: &Cred, attr: &Attr, set: &SetAttr) -> StatusResult<()> {
     let valid = set.valid;
-    // A change of neither owner nor group needs no right, unless that takes one away. A truncation has had its check.
+    // A change of neither owner nor group needs no right, unless it removes one. A truncation has been
+    // checked.
     let only_drops = !valid.intersects(SetAttrValid::SIZE | SetAttrValid::OPEN_FOR_WRITE);
     if valid.contains(SetAttrValid::KILL_PRIV) && only_drops && has_privileges(attr) {
         perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
@@ -192,7 +195,7 @@ fn check_times(cred: &Cred, record: &InodeRecord, set: &SetAttr) -> StatusResult
         return Ok(());
     }
     match perm::owner_or_capable(&record.attr, cred) {
-        // Touching both times to now needs only what writing would need.
+        // Setting both times to now needs only the right to write.
         Verdict::Denied if set.valid.contains(both_now) && !set.valid.intersects(explicit) => {
             check_access(record, cred, perm::WRITE)
         }
@@ -212,7 +215,8 @@ fn apply_mode(cred: &Cred, record: &mut InodeRecord, mode: u32) -> StatusResult<
     Ok(())
 }
 
-/// A size change is only recorded: where there are objects, they tell the size until the client has cut them.
+/// Records a change of the size: where there are objects, these determine the size until the client has
+/// truncated them.
 fn apply_size(record: &mut InodeRecord, size: u64) -> StatusResult<()> {
     record.attr.size = size;
     if size == 0 {
@@ -225,19 +229,19 @@ fn apply_size(record: &mut InodeRecord, size: u64) -> StatusResult<()> {
     Ok(())
 }
 
-/// Whether [`drop_privileges`] may take something away.
+/// Returns true if [`drop_privileges`] may remove something.
 pub(crate) fn has_privileges(attr: &Attr) -> bool {
     !attr.is_dir() && (attr.mode & (S_ISUID | S_ISGID) != 0 || attr.flags.contains(AttrFlags::HAS_CAPABILITY))
 }
 
-/// A time whose nanoseconds are within a second, whatever the peer sent.
+/// Returns a time whose nanoseconds are within a second, whatever the peer sent.
 pub(crate) fn valid_time(time: Timestamp) -> Timestamp {
     Timestamp::new(time.sec, time.nsec)
 }
 
-/// Takes away what a changed or given-away file must not keep: set-id bits and file capabilities. Set-group-id without
-/// group execution means something else and stays if the caller is in group `gid`, as on Linux. True if it had a capability, whose
-/// extended attribute has to go.
+/// Removes the privileges that a changed or given-away file must not keep: set-id bits and file capabilities.
+/// Set-group-id without group execution has another meaning and stays if the caller is in group `gid`, as on
+/// Linux. Returns true if the file had a capability, whose extended attribute the caller has to remove.
 ///
 /// # Errors
 /// `NEED_CREDENTIALS`.

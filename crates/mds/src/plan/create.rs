@@ -1,4 +1,5 @@
-//! Making inodes and their first names. Source: open(2), mkdir(2), mknod(2), symlink(2); acl(5) for what is inherited.
+//! Creation of inodes and their first names, with the rules of open(2), mkdir(2), mknod(2), symlink(2), and
+//! those of acl(5) for inheritance.
 
 use super::{Change, NewInode, Place, Plan};
 use crate::new_shards::new_shard;
@@ -18,33 +19,33 @@ use smallvec::{SmallVec, smallvec};
 
 const S_IXGRP: u32 = 0o010;
 
-/// An inode that is to be made, as the request has it, checked as far as that needs no record.
+/// An inode to create, from the request, checked as far as that needs no record.
 #[derive(Debug)]
 pub(crate) struct Creation<'a> {
     pub fid: Fid,
     pub kind: FileKind,
-    /// Rights, without the kind.
+    /// Permission bits, without the file type.
     pub mode: u32,
     pub umask: u32,
     pub rdev: u32,
-    /// Of a symlink.
+    /// Target of a symlink.
     pub target: &'a [u8],
-    /// Of a directory whose names are to lie in shards.
+    /// Shards of a striped directory.
     pub shards: Option<DirLayout>,
-    /// Of a directory whose place the caller has chosen: what directories in it get.
+    /// Default for directories in a directory whose MDT the caller has chosen.
     pub default: Option<DirDefault>,
 }
 
-/// What a directory hands down that its record does not say.
+/// Inherited defaults of a directory that its record does not have.
 #[derive(Debug, Default)]
 pub(crate) struct Handed {
-    /// Its default ACL.
+    /// The directory's default ACL.
     pub acl: Option<Acl>,
-    /// Its default layout goes to what is made in it.
+    /// True if new inodes in the directory inherit its default layout.
     pub layout: bool,
 }
 
-/// The inode that is to be made in `home`, without a name.
+/// Builds the inode to create in `home`, without a name.
 ///
 /// # Errors
 /// `NEED_CREDENTIALS`; `EUCLEAN` if a default of the directory is damaged.
@@ -126,7 +127,7 @@ fn with_owner(
     Ok(InodeRecord { attr, body: wanted.target.to_vec(), ..InodeRecord::default() })
 }
 
-/// Whether the caller may give a file the set-group-id bit for `gid`.
+/// Returns true if the caller may give a file the set-group-id bit for `gid`.
 ///
 /// # Errors
 /// `NEED_CREDENTIALS`.
@@ -142,8 +143,8 @@ pub(crate) fn may_keep_sgid(cred: &Cred, gid: u32) -> StatusResult<bool> {
     }
 }
 
-/// Plans that `new` gets its first name in `home`, and its shards, if it is a directory that is to have some. The caller has checked that it
-/// may write there, that the name is free and that there is room.
+/// Plans the first name of `new` in `home`, and the shards of a striped directory. The caller has checked the
+/// right to write there, that the name is free and that there is free space.
 pub(crate) fn make<'a>(
     home: &InodeRecord,
     name: &'a [u8],
@@ -169,7 +170,7 @@ pub(crate) fn make<'a>(
             inodes.push(NewInode { record, default_acl: new.default_acl.clone() });
         }
     }
-    // Nothing was written yet, whatever the writer is going to do.
+    // Nothing was written yet, so the size is exact.
     let mut attr = new.record.shown();
     if attr.is_regular() {
         attr.size_source = SizeSource::Exact;
@@ -181,7 +182,7 @@ pub(crate) fn make<'a>(
     Plan { changes, inodes, reply }
 }
 
-/// Plans that `new` is made without a name, as a child of `directory` only in what it inherits.
+/// Plans `new` without a name; it only inherits from `directory`.
 pub(crate) fn make_unnamed<'a>(directory: &InodeRecord, mut new: NewInode) -> Plan<'a> {
     new.record.attr.nlink = 0;
     new.record.attr.flags |= AttrFlags::ORPHAN;

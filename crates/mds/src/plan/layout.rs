@@ -1,4 +1,4 @@
-//! Layouts that are set where no data is lost by it. Source: reference 3.6.
+//! Changes of layouts that lose no data.
 
 use super::{Amendment, check_access};
 use crate::layouts::stored::{is_foreign_directory, stored_wish};
@@ -13,13 +13,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(crate) struct Laid<'a> {
     pub record: &'a InodeRecord,
-    /// Of a directory that has some.
+    /// Shards of a striped directory.
     pub shards: &'a [Arc<InodeRecord>],
-    /// It is a file whose layout cannot change any more.
+    /// True for a file whose layout is final.
     pub has_it_for_good: bool,
 }
 
-/// Whether the caller may change the layout of an inode.
+/// Checks that the caller may change the layout of an inode.
 ///
 /// # Errors
 /// `EACCES`; `NEED_CREDENTIALS`.
@@ -30,11 +30,11 @@ pub(crate) fn may_set_layout(record: &InodeRecord, cred: &Cred) -> StatusResult<
     }
 }
 
-/// Plans the default of a directory, or what a file is to get with its objects; an empty wish takes it back. A directory takes a pool that
-/// the wish does not name from `pool`.
+/// Plans the default of a directory, or the layout that a file gets with its objects; an empty specification
+/// removes it. For a directory, `pool` completes a specification without a pool.
 ///
 /// # Errors
-/// `EINVAL` for what has no layout, `EACCES`, `EALREADY`.
+/// `EINVAL` for inodes without layouts, `EACCES`, `EALREADY`.
 pub(crate) fn set_layout<'a>(
     cred: &Cred,
     laid: &Laid<'_>,
@@ -47,7 +47,7 @@ pub(crate) fn set_layout<'a>(
         return Err(Status::EINVAL);
     }
     may_set_layout(record, cred)?;
-    // Nothing can be made in it that would get the default.
+    // Nothing can be created in it that would inherit the default.
     if is_foreign_directory(record) {
         return Err(Status::EINVAL);
     }
@@ -64,7 +64,7 @@ pub(crate) fn set_layout<'a>(
         return Ok(amendment);
     }
     let wish = match record.attr.is_regular() {
-        // What a file was made with came from its directory, which helps out where the wish is silent.
+        // A new file's layout came from its directory, which also completes a partial specification.
         true => wish.clone().or(&stored_wish(record)?.inherited()),
         false => wish.clone().with_pool(pool),
     };
@@ -72,10 +72,11 @@ pub(crate) fn set_layout<'a>(
     Ok(amendment)
 }
 
-/// Plans a foreign layout for a file without objects. It never gets any then: reading finds nothing, writing is refused.
+/// Plans a foreign layout for a file without objects. It never gets objects then: reads return nothing,
+/// writes are refused.
 ///
 /// # Errors
-/// `EINVAL` for what is no file, `EACCES`, `EALREADY`; `EFBIG` for a file that has a size.
+/// `EINVAL` for inodes that are not files, `EACCES`, `EALREADY`; `EFBIG` for a file that has a size.
 pub(crate) fn set_foreign<'a>(
     cred: &Cred,
     laid: &Laid<'_>,
@@ -102,11 +103,12 @@ pub(crate) fn set_foreign<'a>(
     Ok(amendment)
 }
 
-/// Plans that an empty directory becomes a foreign one, which stays one and gets no entries; `None` if there is nothing to do. Layouts over
-/// MDTs, which backups bring along, are ignored.
+/// Plans the conversion of an empty directory to a foreign one, which is permanent and excludes entries;
+/// `None` if nothing changes. Layouts over MDTs, which backups contain, are ignored.
 ///
 /// # Errors
-/// `EACCES`, `EINVAL`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY` for the root; `EEXIST` if it is one and `is_new` wants it made.
+/// `EACCES`, `EINVAL`, `ENOTDIR`, `ENOTEMPTY`, `EBUSY` for the root; `EEXIST` if it is one already and
+/// `is_new` is set.
 pub(crate) fn set_foreign_directory<'a>(
     cred: &Cred,
     record: &InodeRecord,
@@ -125,7 +127,7 @@ pub(crate) fn set_foreign_directory<'a>(
     if is_foreign_directory(record) {
         return if is_new { Err(Status::EEXIST) } else { Ok(None) };
     }
-    // What lies in shards cannot be seen from here.
+    // Entries in shards are not visible here.
     if record.entries() != 0 || !record.lmv.is_empty() {
         return Err(Status::ENOTEMPTY);
     }

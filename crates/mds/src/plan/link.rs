@@ -1,4 +1,4 @@
-//! Further names of an inode. Source: link(2), linkat(2) with `AT_EMPTY_PATH`.
+//! Further names of an inode, with the rules of link(2), and linkat(2) with `AT_EMPTY_PATH`.
 
 use super::Place;
 use super::{Change, Plan, check_access, check_same_project};
@@ -9,18 +9,18 @@ use nacre_types::{AttrFlags, Cred, Status, StatusResult, Timestamp, perm};
 use nacre_wire::mds::MdsReply;
 use smallvec::{SmallVec, smallvec};
 
-/// A name that an inode is to get.
+/// A name to add to an inode.
 #[derive(Clone, Copy)]
 pub(crate) struct Linking<'a> {
     pub record: &'a InodeRecord,
-    /// Directory or shard that the name is to be stored with.
+    /// Directory or shard that is to store the name.
     pub home: &'a InodeRecord,
     pub name: &'a [u8],
-    /// There is such a name.
+    /// True if the name exists.
     pub is_taken: bool,
 }
 
-/// Plans a link. Whether an inode without names may get one is known to its own MDT, which looks at that before.
+/// Plans a link. The MDT of an inode without names knows whether it may get one, and checks that before.
 ///
 /// # Errors
 /// `EACCES`, `EEXIST`, `EPERM` for a directory, `EXDEV` for another project, `EMLINK`.

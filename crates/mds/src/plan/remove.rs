@@ -1,4 +1,4 @@
-//! Removing names. Source: unlink(2), rmdir(2).
+//! Removal of names, with the rules of unlink(2) and rmdir(2).
 
 use super::Place;
 use super::{Change, Plan, check_access, check_empty, check_removal, drop_shards, without_a_name};
@@ -9,17 +9,17 @@ use nacre_wire::mds::MdsReply;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// A name that is to go.
+/// A name to remove.
 #[derive(Clone, Copy)]
 pub(crate) struct Removal<'a> {
-    /// Directory or shard that the name is stored with.
+    /// Directory or shard that stores the name.
     pub home: &'a InodeRecord,
     pub name: &'a [u8],
-    /// What the name leads to, if there is such a name.
+    /// Inode of the name, if the name exists.
     pub victim: Option<&'a InodeRecord>,
-    /// Shards of that, if it is a directory that has some.
+    /// Shards of a striped directory that is to be removed.
     pub shards: &'a [Arc<InodeRecord>],
-    /// The caller wants to remove a directory, not something else.
+    /// True for rmdir, false for unlink.
     pub as_directory: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Moving names. Source: rename(2), POSIX.1-2017 rename().
+//! Renames, with the rules of rename(2) and POSIX.1-2017 rename().
 
 use super::Place;
 use super::{
@@ -11,18 +11,18 @@ use nacre_wire::mds::{MdsReply, RenameFlags};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// A name that is to move.
+/// A name to move.
 #[derive(Clone, Copy)]
 pub(crate) struct Move<'a> {
-    /// Directories or shards that the names are stored with.
+    /// Directories or shards that store the names.
     pub from_home: &'a InodeRecord,
     pub from_name: &'a [u8],
     pub to_home: &'a InodeRecord,
     pub to_name: &'a [u8],
-    /// What the old name leads to, and what the new one leads to, if there are such names.
+    /// Inodes of the old and the new name, if these exist.
     pub source: Option<&'a InodeRecord>,
     pub target: Option<&'a InodeRecord>,
-    /// Shards of `target`, if it is a directory that has some.
+    /// Shards of `target`, if it is a striped directory.
     pub shards: &'a [Arc<InodeRecord>],
     pub flags: RenameFlags,
 }
@@ -41,16 +41,16 @@ impl<'a> Move<'a> {
     }
 }
 
-/// What was found on the way from both directories to the root, while nothing moved there.
+/// Result of the search from both directories to the root, while the tree did not change.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cycles {
-    /// The new directory is what moves, or lies in it.
+    /// The new directory is the moved inode, or is below it.
     pub target_in_source: bool,
-    /// The old directory is what is replaced, or lies in it.
+    /// The old directory is the replaced inode, or is below it.
     pub source_in_target: bool,
 }
 
-/// Plans a rename; `None` if nothing is to be done.
+/// Plans a rename; `None` if nothing changes.
 ///
 /// # Errors
 /// `EEXIST`, `ENOENT`, `EINVAL`, `ENOTEMPTY`, `EACCES`, `EPERM`, `ENOTDIR`, `EISDIR`, `EXDEV`.
@@ -76,7 +76,7 @@ pub(crate) fn rename<'a>(
         return Err(if m.is_exchange() { Status::EINVAL } else { Status::ENOTEMPTY });
     }
     if m.target.is_some_and(|target| target.attr.fid == source.attr.fid) {
-        // Two names of one inode, or the same name twice: POSIX wants nothing to happen.
+        // Two names of one inode, or the same name twice: POSIX requires no change.
         return Ok(None);
     }
     check_rights(cred, m, source)?;
@@ -99,7 +99,7 @@ fn check_rights(cred: &Cred, m: &Move<'_>, source: &InodeRecord) -> StatusResult
     if m.from().parent == m.to().parent {
         return Ok(());
     }
-    // The `..` of a directory that changes its parent is written.
+    // A directory with a new parent changes its `..`, which needs the right to write.
     if source_is_dir {
         check_access(source, cred, perm::WRITE)?;
     }

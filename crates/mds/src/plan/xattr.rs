@@ -1,4 +1,5 @@
-//! Extended attributes: name spaces, rights to them, ACLs, and where a directory says that others in it go. Source: xattr(7), acl(5).
+//! Extended attributes: name spaces, access rights, ACLs, and defaults for directories in a directory, with
+//! the rules of xattr(7) and acl(5).
 
 use super::{Amendment, XattrChange, check_access, may_keep_sgid};
 use crate::layouts::system::{
@@ -18,25 +19,25 @@ use std::sync::Arc;
 /// Name of the attribute that shows the access ACL.
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// What a name means.
+/// Class of an attribute's name, which determines its rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// Free for all on files and directories.
+    /// `user.*`: for all users, on files and directories.
     User,
-    /// Only for administrators.
+    /// `trusted.*`: only for administrators.
     Trusted,
-    /// Readable by all, written by administrators.
+    /// `security.*`: readable by all users, written by administrators.
     Security,
     /// `security.capability`.
     Capability,
     /// An ACL.
     Acl {
-        /// The default ACL of a directory.
+        /// True for the default ACL of a directory.
         default: bool,
     },
-    /// Made from other records.
+    /// Computed from other records.
     System(System),
-    /// Nothing we know.
+    /// An unknown name.
     Unknown,
 }
 
@@ -57,7 +58,7 @@ impl Class {
             LMA => Class::System(System::Lma),
             TRUSTED_LINK => Class::System(System::Link),
             CAPABILITY => Class::Capability,
-            // Pools that a file is to stay in, for programs that move files between pools.
+            // Pools in which a file is to stay, for programs that move files between pools.
             b"lustre.pin" => Class::User,
             _ if longer_than(name, b"user.") => Class::User,
             b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" => {
@@ -79,7 +80,7 @@ fn longer_than(name: &[u8], prefix: &[u8]) -> bool {
     name.len() > prefix.len() && name.starts_with(prefix)
 }
 
-/// Whether the caller may read an attribute of this class.
+/// Checks that the caller may read an attribute of this class.
 ///
 /// # Errors
 /// `ENODATA`, `EACCES`.
@@ -92,10 +93,11 @@ pub(crate) fn check_xattr_read(cred: &Cred, record: &InodeRecord, class: Class) 
     }
 }
 
-/// Whether the caller may change one, which for ACLs and what is made from other records is decided with the value.
+/// Checks that the caller may change an attribute of this class; for ACLs and computed attributes that is
+/// checked with the value.
 ///
 /// # Errors
-/// `EPERM`, `EACCES`; `EOPNOTSUPP` for a name that is not known.
+/// `EPERM`, `EACCES`; `EOPNOTSUPP` for an unknown name.
 pub(crate) fn check_xattr_write(cred: &Cred, record: &InodeRecord, class: Class) -> StatusResult<()> {
     let attr = &record.attr;
     match class {
@@ -115,19 +117,19 @@ pub(crate) fn check_xattr_write(cred: &Cred, record: &InodeRecord, class: Class)
     }
 }
 
-/// An attribute that is stored as it is, and its inode.
+/// An attribute that is stored unchanged, and its inode.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<'a> {
     pub record: &'a InodeRecord,
     pub name: &'a [u8],
-    /// The inode has it.
+    /// True if the inode has it.
     pub exists: bool,
 }
 
-/// Plans that an attribute is set.
+/// Plans the change of an attribute.
 ///
 /// # Errors
-/// As [`check_xattr_write`]; `EEXIST`, `ENODATA` for what `flags` forbid.
+/// As [`check_xattr_write`]; `EEXIST`, `ENODATA` as required by `flags`.
 pub(crate) fn set_xattr<'a>(
     cred: &Cred,
     plain: &Plain<'a>,
@@ -147,7 +149,8 @@ pub(crate) fn set_xattr<'a>(
     Ok(amendment)
 }
 
-/// Plans that an attribute goes. `has_others` says that another one is stored that is neither an ACL nor a capability.
+/// Plans the removal of an attribute. `has_others`: another attribute is stored that is neither an ACL nor a
+/// capability.
 ///
 /// # Errors
 /// As [`check_xattr_write`]; `ENODATA` if there is none.
@@ -179,20 +182,20 @@ fn check_flags(flags: XattrFlags, exists: bool) -> StatusResult<()> {
     }
 }
 
-/// An ACL that an inode is to get, in the kernel's form; without a value, to lose.
+/// An ACL that an inode gets, in the kernel's form, or without a value loses.
 #[derive(Clone, Copy)]
 pub(crate) struct AclChange<'a> {
-    /// The default ACL of a directory.
+    /// True for the default ACL of a directory.
     pub is_default: bool,
     pub value: Option<&'a [u8]>,
     pub flags: XattrFlags,
 }
 
-/// Plans that an ACL is set or removed; `None` if there is nothing to do.
+/// Plans the change or removal of an ACL; `None` if nothing changes.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for a symlink, `EACCES` for a default of what is no directory, `EPERM`, `EINVAL`; `EEXIST`, `ENODATA` for what the flags
-/// forbid.
+/// `EOPNOTSUPP` for a symlink, `EACCES` for a default ACL of an inode that is not a directory, `EPERM`,
+/// `EINVAL`; `EEXIST`, `ENODATA` as required by the flags.
 pub(crate) fn set_acl<'a>(
     cred: &Cred,
     record: &InodeRecord,
@@ -241,7 +244,7 @@ fn apply_access_acl(
     {
         record.attr.mode &= !S_ISGID;
     }
-    // An ACL that the mode can say is not stored.
+    // An ACL that the mode can express is not stored.
     if !acl.is_minimal() {
         record.acl = acl.to_xattr();
         record.attr.flags |= AttrFlags::HAS_ACL;
@@ -249,8 +252,8 @@ fn apply_access_acl(
     Ok(())
 }
 
-/// Plans where directories that are made in a directory go, which an empty value or Lustre's word for it takes back; `None` if that is so
-/// already. Source: reference 2.3 and 3.6.
+/// Plans the default for directories created in a directory, which an empty value or Lustre's encoding of a
+/// removal removes; `None` if nothing changes.
 ///
 /// # Errors
 /// `ENOTDIR`, `EPERM`, `EINVAL`.

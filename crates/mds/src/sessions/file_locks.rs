@@ -1,4 +1,4 @@
-//! File locks.
+//! File locks of clients' sessions.
 
 use super::Sessions;
 use crate::turn::Caller;
@@ -27,7 +27,7 @@ impl Sessions {
         self.check_lockable(fid)?;
         self.note_recovered();
         self.leaves.flocks.set(fid, caller.client, lock, wait, asked_ns)?;
-        // Dropped meanwhile: its locks may have been released before this one was set.
+        // If the client was removed meanwhile, its locks may have been released before this one was set.
         if let Err(status) = self.leaves.clients.check(&caller.client) {
             self.leaves.flocks.release_client(&caller.client);
             return Err(status);
@@ -35,7 +35,8 @@ impl Sessions {
         Ok(self.core.commits.answer(MdsReply::Done))
     }
 
-    /// Takes back locks that a client held in the last run. The end of the replay comes with the end of that of its other locks.
+    /// Replays the file locks that a client held in the last run. Their replay ends with that of its other
+    /// locks.
     pub(crate) fn replay_file_locks(
         &self,
         caller: &Caller<'_>,

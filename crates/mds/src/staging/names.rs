@@ -1,4 +1,5 @@
-//! The names of an inode: the first is in its record, others in the links table; and what happens when the last goes.
+//! The names of an inode: the first is in its record, others in the links table; and the removal of the last
+//! one.
 
 use super::Staging;
 use crate::plan::Place;
@@ -37,8 +38,8 @@ impl Staging {
         }
     }
 
-    /// Takes a name from an inode that is no directory. With the last one the inode goes, or becomes an orphan while it is
-    /// open. The record is stored.
+    /// Removes a name of an inode that is not a directory. With its last name the inode is removed, or
+    /// becomes an orphan while it is open. The record is stored.
     ///
     /// # Errors
     /// `EIO` if the store cannot be read.
@@ -73,7 +74,7 @@ impl Staging {
             tx.batch().delete(LINKS, link_key(&fid, &place.parent, place.name).as_slice());
             return Ok(());
         }
-        // Another name becomes the first.
+        // Another name becomes the first one.
         match self.leaves.records.extra_link(&fid, 0)? {
             Some((parent, name)) => {
                 tx.batch().delete(LINKS, link_key(&fid, &parent, &name).as_slice());
@@ -90,21 +91,21 @@ impl Staging {
         }
     }
 
-    /// An object belongs to no file any more: it goes to the destroy log.
+    /// Adds an object that belongs to no file to the destroy log.
     ///
     /// # Errors
-    /// What the store of data on this MDT says.
+    /// Those of the store of data on this MDT.
     pub fn destroy_object(&self, tx: &mut Tx, object: &StripeObject) -> StatusResult<()> {
         if object.is_on_mdt() {
-            // Who writes without having it open, such as who has changed its size and says so to the data, may come later: then the file
-            // is looked for.
+            // A client may write later without an open handle, for example after a truncation: the write then
+            // looks for the file.
             return self.leaves.data.destroy(tx, object).map_err(|error| self.leaves.data.failed(&error));
         }
         tx.log_destroy(object.ost_index, object.object);
         Ok(())
     }
 
-    /// Removes an inode with everything that belongs to it; its objects go to the destroy log.
+    /// Removes an inode with everything that belongs to it; its objects are added to the destroy log.
     pub fn destroy_inode(&self, tx: &mut Tx, record: &InodeRecord) -> StatusResult<()> {
         let fid = record.attr.fid;
         let flags = record.attr.flags;
@@ -121,8 +122,8 @@ impl Staging {
         self.delete_records(tx, record)
     }
 
-    /// Removes an inode that lives on with another FID elsewhere: its names lead there, and its objects on OSTs belong to it there. What
-    /// of its data lies here was copied.
+    /// Removes an inode that has moved to another MDT with another FID: its names refer to it there, and its
+    /// objects on OSTs belong to it there. Its data on this MDT was copied.
     ///
     /// # Errors
     /// As [`Staging::destroy_inode`].
@@ -142,7 +143,7 @@ impl Staging {
         self.delete_records(tx, record)
     }
 
-    /// Removes the record of an inode, and what other tables have for it.
+    /// Removes the record of an inode, and its records in other tables.
     fn delete_records(&self, tx: &mut Tx, record: &InodeRecord) -> StatusResult<()> {
         let (fid, flags) = (record.attr.fid, record.attr.flags);
         if flags.intersects(AttrFlags::HAS_XATTRS | AttrFlags::HAS_DEFAULT_ACL | AttrFlags::HAS_CAPABILITY) {
@@ -158,7 +159,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Removes all that a table has for an inode.
+    /// Removes all records of an inode in a table.
     fn delete_all(&self, tx: &mut Tx, table: Table, fid: &Fid) -> StatusResult<()> {
         let mut keys = Vec::new();
         self.leaves
